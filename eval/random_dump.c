@@ -21,11 +21,8 @@ static int put_tensors(struct kv_dump_writer *w, const struct kv_shape *shape,
         const uint64_t key = kv_mix(seed, (uint64_t)i);
 
 #pragma omp parallel for schedule(static)
-        for (size_t j = 0; j < CTX * row; j++) {
-            const float z = (float)kv_random_normal(key, j);
-
-            x[j] = t < KV_T_K_FISHER ? z : z * z;
-        }
+        for (size_t j = 0; j < CTX * row; j++)
+            x[j] = (float)kv_random_normal(key, j);
         rc = kv_dump_put(w, 0, t, (size_t)(i % WINDOWS), 1, x, e);
     }
     free(x);
@@ -33,17 +30,16 @@ static int put_tensors(struct kv_dump_writer *w, const struct kv_shape *shape,
 }
 
 /* Normal vectors have unit second moments. */
-static int put_grams(struct kv_dump_writer *w, const struct kv_shape *shape,
-                     struct kv_err *e)
+static int put_gram(struct kv_dump_writer *w, const struct kv_shape *shape,
+                    struct kv_err *e)
 {
     const size_t d = shape->head_dim, n = shape->n_kv_heads * d * d;
     float *gram = kv_alloc(n, sizeof(*gram));
-    int rc = 0;
+    int rc;
 
     for (size_t i = 0; i < n; i++)
         gram[i] = i / d % d == i % d;
-    for (enum kv_gram g = 0; g < KV_GRAMS && !rc; g++)
-        rc = kv_dump_put_gram(w, 0, g, gram, e);
+    rc = kv_dump_put_gram(w, 0, gram, e);
     free(gram);
     return rc;
 }
@@ -64,7 +60,7 @@ static int write_dump(const char *path, const struct kv_shape *shape,
     if (kv_dump_create(&w, path, &info, e))
         return -1;
     if (kv_dump_put_tokens(w, 0, WINDOWS, tokens, e) ||
-        put_tensors(w, shape, seed, e) || put_grams(w, shape, e)) {
+        put_tensors(w, shape, seed, e) || put_gram(w, shape, e)) {
         kv_dump_discard(w);
         return -1;
     }

@@ -78,18 +78,19 @@ struct kv_gpu_transitions {
     X(2, 2)                   \
     X(3, 2) X(2, 1) X(4, 2) X(3, 1) X(4, 1) X(5, 1) X(6, 1) X(7, 1) X(8, 1)
 
-/* A token's coefficients in one bitstream (lib/schemes/klt.h). */
+/* A token's coefficients in one bitstream (lib/schemes/klt.h): those of all its
+ * values, a row of KV_GPU_MAX_ROW at most. */
+enum { KV_GPU_MAX_ROW = 1024 };
 struct kv_gpu_bitstreams {
-    const struct kv_gpu_coefficient *coef; /* [n_coefs] */
-    const unsigned *first; /* [n_heads + 1]: a head's are those from here on */
-    const unsigned *used;  /* [n_heads]: rows of the inverse that have one */
+    const struct kv_gpu_coefficient *coef;        /* [n_coefs] */
     const struct kv_gpu_transitions *transitions; /* [n_runs] */
     const struct kv_trellis_whole
         *whole; /* [n_coefs], in the bitstream's order */
     const float *tables;
-    const float *mean;              /* [n_heads][head_dim] */
-    const float *forward, *inverse; /* [n_heads][head_dim][head_dim] */
+    const float *mean;              /* [row] */
+    const float *forward, *inverse; /* [row][row] */
     size_t n_tables;                /* floats */
+    unsigned n_used;                /* rows of the inverse, at most */
     unsigned n_coefs, n_runs, n_transitions, n_bits; /* of a bitstream */
 };
 

@@ -7,14 +7,14 @@
 const char *kv_tensor_name(enum kv_tensor t)
 {
     static const char *const names[KV_TENSORS] = {
-        "q", "k", "v", "k_pre", "k_fisher", "v_fisher"};
+        "q", "k", "v", "k_pre", "k_gradient", "v_gradient"};
 
     return names[t];
 }
 
 const char *kv_dump_option(enum kv_tensor t)
 {
-    if (t == KV_T_K_FISHER || t == KV_T_V_FISHER)
+    if (t == KV_T_K_GRADIENT || t == KV_T_V_GRADIENT)
         return "--fisher";
     return t == KV_T_Q || t == KV_T_V ? "--what q,k,v"
                                       : "--what q,k,v --rope pre,post";
@@ -44,19 +44,11 @@ struct kv_dump_name kv_dump_set(size_t layer, enum kv_tensor t)
     return n;
 }
 
-const char *kv_gram_name(enum kv_gram g)
-{
-    static const char *const names[KV_GRAMS] = {
-        "wo_gram", "k_fisher_gram", "k_post_fisher_gram", "v_fisher_gram"};
-
-    return names[g];
-}
-
-struct kv_dump_name kv_dump_gram_set(size_t layer, enum kv_gram g)
+struct kv_dump_name kv_dump_gram_set(size_t layer)
 {
     struct kv_dump_name n;
 
-    snprintf(n.text, sizeof(n.text), "/layer_%03zu/%s", layer, kv_gram_name(g));
+    snprintf(n.text, sizeof(n.text), "/layer_%03zu/wo_gram", layer);
     return n;
 }
 
@@ -67,7 +59,7 @@ size_t kv_dump_heads(const struct kv_dump_info *info, enum kv_tensor t)
 
 enum kv_dtype kv_dump_dtype(const struct kv_dump_info *info, enum kv_tensor t)
 {
-    return t == KV_T_K_FISHER || t == KV_T_V_FISHER ? KV_F32 : info->dtype;
+    return t == KV_T_K_GRADIENT || t == KV_T_V_GRADIENT ? KV_F32 : info->dtype;
 }
 
 enum kv_h5_type kv_dump_type(const struct kv_dump_info *info, enum kv_tensor t)

@@ -7,9 +7,8 @@
  * with /slopes, /slides, /slide_inv_freq and /still (lib/h5_head.h). /tokens,
  * /positions int32 [windows][ctx]; /inv_freq f32 [n_rot];
  * /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
- * /layer_000/{k_fisher,v_fisher} f32 [windows][ctx][kv_heads][head_dim];
- * /layer_000/{wo_gram,k_fisher_gram,k_post_fisher_gram,v_fisher_gram}
- * f32 [kv_heads][d][d] where they were put.  Chunked by tokens
+ * /layer_000/{k_gradient,v_gradient} f32 [windows][ctx][kv_heads][head_dim];
+ * /layer_000/wo_gram f32 [kv_heads][d][d] where it was put.  Chunked by tokens
  * with Fletcher-32 checksums.  Written as a stream: memory does not grow with
  * the text.  With h5py:
  *
@@ -26,33 +25,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Fisher information: the square of d loss / d x of each value x of k_pre and
- * of v, where loss is the sum of the window's ctx - 1 losses, -log p(token t+1)
- * in nats at t = 0 .. ctx - 2 (the mean would be (ctx - 1)^2 times less; the
- * last token, from which nothing is predicted, has zeros).  Always f32: these
- * squares are too small for fp16. */
+/* Gradients: d loss / d x of each value x of k_pre and of v, where loss is the
+ * sum of the window's ctx - 1 losses, -log p(token t+1) in nats at t = 0 .. ctx
+ * - 2 (the mean would be ctx - 1 times less; the last token, from which nothing
+ * is predicted, has zeros).  Always f32: they may be too small for fp16. */
 enum kv_tensor {
     KV_T_Q,
     KV_T_K,
     KV_T_V,
     KV_T_K_PRE,
-    KV_T_K_FISHER,
-    KV_T_V_FISHER,
+    KV_T_K_GRADIENT,
+    KV_T_V_GRADIENT,
     KV_TENSORS
 };
-const char *kv_tensor_name(enum kv_tensor t); /* "q" ... "k_fisher" */
-
-/* Second moments of a layer, by KV head: wo_gram is the sum of Wo^T Wo over the
- * query heads of the group; the others are the means, over all tokens, of
- * g g^T, g = d loss / d x of x = k_pre, k, v. */
-enum kv_gram {
-    KV_GRAM_WO,
-    KV_GRAM_K_PRE_FISHER,
-    KV_GRAM_K_FISHER,
-    KV_GRAM_V_FISHER,
-    KV_GRAMS
-};
-const char *kv_gram_name(enum kv_gram g); /* "wo_gram" "k_fisher_gram" ... */
+const char *kv_tensor_name(enum kv_tensor t); /* "q" ... "k_gradient" */
 
 enum kv_dtype { KV_F32, KV_F16, KV_BF16 };
 const char *kv_dtype_name(enum kv_dtype t);
@@ -68,7 +54,7 @@ struct kv_dump_info {
     size_t n_windows, ctx;
     size_t first_layer, last_layer; /* inclusive */
     bool have[KV_TENSORS];
-    /* As stored, but for Fisher information; h5py reads bf16 as float32. */
+    /* As stored, but for gradients; h5py reads bf16 as float32. */
     enum kv_dtype dtype;
 };
 
@@ -85,9 +71,10 @@ int kv_dump_put_tokens(struct kv_dump_writer *w, size_t first_window,
 int kv_dump_put(struct kv_dump_writer *w, size_t layer, enum kv_tensor t,
                 size_t first_window, size_t n_windows, const float *x,
                 struct kv_err *e);
-/* gram: [n_kv_heads][head_dim][head_dim]. */
-int kv_dump_put_gram(struct kv_dump_writer *w, size_t layer, enum kv_gram which,
-                     const float *gram, struct kv_err *e);
+/* gram: [n_kv_heads][head_dim][head_dim], the sum of Wo^T Wo over the query
+ * heads of each KV head's group. */
+int kv_dump_put_gram(struct kv_dump_writer *w, size_t layer, const float *gram,
+                     struct kv_err *e);
 int kv_dump_commit(struct kv_dump_writer *w, struct kv_err *e); /* frees w */
 void kv_dump_discard(struct kv_dump_writer *w); /* frees w; NULL is fine */
 
@@ -99,21 +86,22 @@ int kv_dump_open(struct kv_dump **d, const char *path, struct kv_err *e);
 void kv_dump_close(struct kv_dump *d);
 const struct kv_dump_info *kv_dump_info(const struct kv_dump *d);
 const char *kv_dump_path(const struct kv_dump *d);
-/* Fails when the dump lacks the tensor, or the gram, naming the option that
- * writes it. */
+/* Fails when the dump lacks the tensor, naming the option that writes it. */
 int kv_dump_want(const struct kv_dump *d, enum kv_tensor t, struct kv_err *e);
-int kv_dump_want_gram(struct kv_dump *d, enum kv_gram which, struct kv_err *e);
 
 /* out: [n][heads][head_dim]; heads are n_heads for q, else n_kv_heads.  Fails
  * when the dump lacks the tensor (naming kvdump's option that writes it) or
- * layer, on a bad checksum, and on NaN, values beyond 1e18 and Fisher
- * information below 0 (naming file, layer, tensor, token).  Not thread-safe. */
+ * layer, on a bad checksum, and on NaN and values beyond 1e18 (naming file,
+ * layer, tensor, token).  Not thread-safe. */
 int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
                  size_t first_token, size_t n, float *out, struct kv_err *e);
+/* The Fisher information of each value of k_pre or v: the squares of the
+ * gradients t. */
+int kv_dump_fisher(struct kv_dump *d, size_t layer, enum kv_tensor t,
+                   size_t first_token, size_t n, float *out, struct kv_err *e);
 int kv_dump_tokens(struct kv_dump *d, size_t first_token, size_t n,
                    int32_t *out, struct kv_err *e);
-/* Fails when the dump lacks it, naming the option that writes it. */
-int kv_dump_gram(struct kv_dump *d, size_t layer, enum kv_gram which,
-                 float *gram, struct kv_err *e);
+int kv_dump_gram(struct kv_dump *d, size_t layer, float *gram,
+                 struct kv_err *e);
 
 #endif

@@ -15,12 +15,12 @@ struct kv_dump_name {
 /* "/layer_003", "/layer_003/k", "/layer_003/wo_gram". */
 struct kv_dump_name kv_dump_group(size_t layer);
 struct kv_dump_name kv_dump_set(size_t layer, enum kv_tensor t);
-struct kv_dump_name kv_dump_gram_set(size_t layer, enum kv_gram g);
+struct kv_dump_name kv_dump_gram_set(size_t layer);
 
 /* Heads of a tensor: n_heads for q, else n_kv_heads. */
 size_t kv_dump_heads(const struct kv_dump_info *info, enum kv_tensor t);
 
-/* How a tensor is stored: as info says, Fisher information always in f32. */
+/* How a tensor is stored: as info says, gradients always in f32. */
 enum kv_dtype kv_dump_dtype(const struct kv_dump_info *info, enum kv_tensor t);
 enum kv_h5_type kv_dump_type(const struct kv_dump_info *info, enum kv_tensor t);
 

@@ -14,9 +14,7 @@ static const float MAX_VALUE = 1e18f;
 /* Describes a bad value. */
 static const char *badness(float x)
 {
-    return !isfinite(x)           ? "not finite"
-           : fabsf(x) > MAX_VALUE ? "beyond 1e18"
-                                  : "negative, and no square";
+    return isfinite(x) ? "beyond 1e18" : "not finite";
 }
 
 struct kv_dump {
@@ -103,14 +101,13 @@ static int check_layers(struct kv_h5 *h, const struct kv_dump_info *info,
     return 0;
 }
 
-/* The parts of a layer: the tensors, then the Gram matrices. */
-enum { PARTS = KV_TENSORS + KV_GRAMS };
+/* The parts of a layer: the tensors, then the Gram matrix. */
+enum { PARTS = KV_TENSORS + 1 };
 
 static struct kv_dump_name part(size_t layer, size_t i)
 {
-    return i < KV_TENSORS
-               ? kv_dump_set(layer, (enum kv_tensor)i)
-               : kv_dump_gram_set(layer, (enum kv_gram)(i - KV_TENSORS));
+    return i < KV_TENSORS ? kv_dump_set(layer, (enum kv_tensor)i)
+                          : kv_dump_gram_set(layer);
 }
 
 /* A name may exist as a link elsewhere: kv_h5_dims() then fails naming the
@@ -164,11 +161,9 @@ static int check_sets(struct kv_h5 *h, struct kv_dump_info *info,
                                        kv_dump_type(info, t), 4, dims, e))
                 return -1;
         }
-        for (enum kv_gram g = 0; g < KV_GRAMS; g++)
-            if (have[KV_TENSORS + g] &&
-                kv_h5_check(h, kv_dump_gram_set(l, g).text, KV_H5_F32, 3, gram,
-                            e))
-                return -1;
+        if (have[KV_TENSORS] &&
+            kv_h5_check(h, kv_dump_gram_set(l).text, KV_H5_F32, 3, gram, e))
+            return -1;
     }
     return 0;
 }
@@ -289,35 +284,6 @@ int kv_dump_want(const struct kv_dump *d, enum kv_tensor t, struct kv_err *e)
                          kv_dump_path(d), kv_tensor_name(t), kv_dump_option(t));
 }
 
-/* Every dump has W_o's. */
-static int want_gram(struct kv_dump *d, size_t layer, enum kv_gram which,
-                     struct kv_err *e)
-{
-    if (which == KV_GRAM_WO ||
-        kv_h5_has(d->h5, kv_dump_gram_set(layer, which).text))
-        return 0;
-    return kv_fail(e, "%s has no %s (kvdump --fisher writes it)",
-                   kv_dump_path(d), kv_gram_name(which));
-}
-
-int kv_dump_want_gram(struct kv_dump *d, enum kv_gram which, struct kv_err *e)
-{
-    return want_gram(d, d->info.first_layer, which, e);
-}
-
-/* The first value that the tensor cannot hold, n if it can hold all. */
-static size_t bad_value(enum kv_tensor t, const float *x, size_t n)
-{
-    const size_t good = kv_dump_bad_value(x, n, MAX_VALUE);
-    size_t i = 0;
-
-    if (t != KV_T_K_FISHER && t != KV_T_V_FISHER)
-        return good;
-    while (i < good && x[i] >= 0)
-        i++;
-    return i;
-}
-
 int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
                  size_t first_token, size_t n, float *out, struct kv_err *e)
 {
@@ -346,7 +312,7 @@ int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
         if (dtype != KV_F32)
             widen(dtype, out, values);
 
-        const size_t bad = bad_value(t, out, values);
+        const size_t bad = kv_dump_bad_value(out, values, MAX_VALUE);
 
         if (bad < values)
             return kv_fail(e, "%s: layer %zu, %s, token %zu is %s",
@@ -356,6 +322,18 @@ int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
         n -= take;
         out += values;
     }
+    return 0;
+}
+
+int kv_dump_fisher(struct kv_dump *d, size_t layer, enum kv_tensor t,
+                   size_t first_token, size_t n, float *out, struct kv_err *e)
+{
+    const size_t row = d->info.shape.n_kv_heads * d->info.shape.head_dim;
+
+    if (kv_dump_read(d, layer, t, first_token, n, out, e))
+        return -1;
+    for (size_t i = 0; i < n * row; i++)
+        out[i] *= out[i];
     return 0;
 }
 
@@ -381,17 +359,15 @@ int kv_dump_tokens(struct kv_dump *d, size_t first_token, size_t n,
     return 0;
 }
 
-int kv_dump_gram(struct kv_dump *d, size_t layer, enum kv_gram which,
-                 float *gram, struct kv_err *e)
+int kv_dump_gram(struct kv_dump *d, size_t layer, float *gram, struct kv_err *e)
 {
     const size_t dim = d->info.shape.head_dim;
     const size_t n = d->info.shape.n_kv_heads * dim * dim;
-    const struct kv_dump_name name = kv_dump_gram_set(layer, which);
+    const struct kv_dump_name name = kv_dump_gram_set(layer);
     size_t bad;
 
-    if (check_layer(d, layer, e) || want_gram(d, layer, which, e))
-        return -1;
-    if (kv_h5_read(d->h5, name.text, KV_H5_F32, NULL, NULL, gram, e))
+    if (check_layer(d, layer, e) ||
+        kv_h5_read(d->h5, name.text, KV_H5_F32, NULL, NULL, gram, e))
         return -1;
     bad = kv_dump_bad_value(gram, n, MAX_VALUE);
     if (bad < n)

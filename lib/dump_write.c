@@ -173,12 +173,12 @@ int kv_dump_put(struct kv_dump_writer *w, size_t layer, enum kv_tensor t,
     return 0;
 }
 
-int kv_dump_put_gram(struct kv_dump_writer *w, size_t layer, enum kv_gram which,
-                     const float *gram, struct kv_err *e)
+int kv_dump_put_gram(struct kv_dump_writer *w, size_t layer, const float *gram,
+                     struct kv_err *e)
 {
     const size_t d = w->info.shape.head_dim;
     const size_t dims[] = {w->info.shape.n_kv_heads, d, d};
-    const struct kv_dump_name name = kv_dump_gram_set(layer, which);
+    const struct kv_dump_name name = kv_dump_gram_set(layer);
 
     kv_h5_dataset(w->h5, name.text, KV_H5_F32, 3, dims);
     return kv_h5_write(w->h5, name.text, KV_H5_F32, NULL, NULL, gram, e);

@@ -4,16 +4,25 @@
 
 #include <stdlib.h>
 
+enum { PART = 64 }; /* rows of a product that a thread does at a time */
+
 void kv_moments_add(const float *x, size_t n, size_t heads, size_t d,
                     double *sum)
 {
-    const size_t row = heads * d;
-    float *product = kv_alloc(d * d, sizeof(*product));
+    const size_t row = heads * d, parts = (d + PART - 1) / PART;
+    float *product = kv_alloc(heads * d, d * sizeof(*product));
 
-    for (size_t h = 0; h < heads; h++, x += d, sum += d * d) {
-        kv_gemm_a_trans(d, d, n, 1, x, row, x, row, 0, product, d);
-        for (size_t i = 0; i < d * d; i++)
-            sum[i] += (double)product[i];
+#pragma omp parallel for schedule(dynamic, 1)
+    for (size_t i = 0; i < heads * parts; i++) {
+        const size_t first = i % parts * PART,
+                     rows = d - first < PART ? d - first : PART;
+        const float *head = x + i / parts * d;
+        const size_t at = (i / parts * d + first) * d;
+
+        kv_gemm_a_trans(rows, d, n, 1, head + first, row, head, row, 0,
+                        product + at, d);
+        for (size_t k = 0; k < rows * d; k++)
+            sum[at + k] += (double)product[at + k];
     }
     free(product);
 }

@@ -38,8 +38,8 @@ void synthetic_rows(const struct kv_shape *s, size_t heads, uint64_t seed,
 }
 
 /* Of four made-up rows, and something of every direction. */
-static void put_grams(struct kv_dump_writer *w, const struct kv_shape *s,
-                      size_t layer)
+static void put_gram(struct kv_dump_writer *w, const struct kv_shape *s,
+                     size_t layer)
 {
     enum { ROWS = 4 };
     const size_t d = s->head_dim, heads = s->n_kv_heads;
@@ -47,18 +47,15 @@ static void put_grams(struct kv_dump_writer *w, const struct kv_shape *s,
     float *gram = kv_alloc(heads * d, d * sizeof(*gram));
     struct kv_err e;
 
-    for (enum kv_gram g = 0; g < KV_GRAMS; g++) {
-        synthetic_rows(s, heads, 500 + 10 * layer + g, ROWS, x);
-        for (size_t i = 0; i < heads * d * d; i++) {
-            const size_t h = i / d / d, a = i / d % d, b = i % d;
+    synthetic_rows(s, heads, 500 + 10 * layer, ROWS, x);
+    for (size_t i = 0; i < heads * d * d; i++) {
+        const size_t h = i / d / d, a = i / d % d, b = i % d;
 
-            gram[i] = a == b ? 0.1f : 0;
-            for (size_t t = 0; t < ROWS; t++)
-                gram[i] +=
-                    x[(t * heads + h) * d + a] * x[(t * heads + h) * d + b];
-        }
-        assert_int_equal(kv_dump_put_gram(w, layer, g, gram, &e), 0);
+        gram[i] = a == b ? 0.1f : 0;
+        for (size_t t = 0; t < ROWS; t++)
+            gram[i] += x[(t * heads + h) * d + a] * x[(t * heads + h) * d + b];
     }
+    assert_int_equal(kv_dump_put_gram(w, layer, gram, &e), 0);
     free(gram);
     free(x);
 }
@@ -103,13 +100,11 @@ void synthetic_dump(const struct kv_shape *s, size_t n_windows, size_t ctx,
             kv_rope(s, x + i * ctx * s->n_kv_heads * s->head_dim, ctx,
                     s->n_kv_heads, 0);
         assert_int_equal(kv_dump_put(w, layer, KV_T_K, 0, n_windows, x, &e), 0);
-        for (enum kv_tensor t = KV_T_K_FISHER; t <= KV_T_V_FISHER; t++) {
+        for (enum kv_tensor t = KV_T_K_GRADIENT; t <= KV_T_V_GRADIENT; t++) {
             synthetic_rows(s, s->n_kv_heads, seed + 40 + t, n, x);
-            for (size_t i = 0; i < n * s->n_kv_heads * s->head_dim; i++)
-                x[i] *= x[i];
             assert_int_equal(kv_dump_put(w, layer, t, 0, n_windows, x, &e), 0);
         }
-        put_grams(w, s, layer);
+        put_gram(w, s, layer);
     }
     if (kv_dump_commit(w, &e))
         fail_msg("%s", e.msg);

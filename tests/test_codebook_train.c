@@ -408,14 +408,15 @@ static void check_weights(enum kv_side side)
 
     kv_centroids_init(&book, center, K, D);
     read_all(&shape, folder, 1, side == KV_K ? KV_T_K_PRE : KV_T_V, x);
-    read_all(&shape, folder, 1, side == KV_K ? KV_T_K_FISHER : KV_T_V_FISHER,
-             f);
+    read_all(&shape, folder, 1,
+             side == KV_K ? KV_T_K_GRADIENT : KV_T_V_GRADIENT, f);
     for (size_t t = 0; t < TOKENS; t++) {
         const float *y = x + t * row + at, *g = f + t * row + at;
-        const double w =
-            (double)g[0] + (double)g[1] + (double)g[2] + (double)g[3];
+        double w = 0;
         uint16_t code;
 
+        for (size_t i = 0; i < D; i++)
+            w += (double)(g[i] * g[i]);
         kv_nearest(&book, y, 1, &code);
         for (size_t i = 0; i < D; i++)
             sum[code][i] += w * (double)y[i];

@@ -46,12 +46,12 @@ static struct kv_dump_info some_info(enum kv_dtype dtype)
                                  .have = {[KV_T_Q] = true,
                                           [KV_T_K] = true,
                                           [KV_T_V] = true,
-                                          [KV_T_K_FISHER] = true},
+                                          [KV_T_K_GRADIENT] = true},
                                  .dtype = dtype};
 }
 
-/* Those in the dump; k_pre and v_fisher are not. */
-static const enum kv_tensor some[] = {KV_T_Q, KV_T_K, KV_T_V, KV_T_K_FISHER};
+/* Those in the dump; k_pre and v_gradient are not. */
+static const enum kv_tensor some[] = {KV_T_Q, KV_T_K, KV_T_V, KV_T_K_GRADIENT};
 enum { N_SOME = sizeof(some) / sizeof(*some) };
 
 static size_t row(enum kv_tensor t)
@@ -64,15 +64,13 @@ static float value(size_t layer, enum kv_tensor t, size_t token, size_t i)
 {
     const uint64_t key = kv_mix(kv_mix(layer, t), token);
 
-    const float x = (float)(kv_random_normal(key, i) * 3);
-
-    return t == KV_T_K_FISHER ? fabsf(x) : x; /* a square */
+    return (float)(kv_random_normal(key, i) * 3);
 }
 
-/* Fisher information is f32 in every dump. */
+/* Gradients are f32 in every dump. */
 static float stored(float x, enum kv_tensor t, enum kv_dtype dtype)
 {
-    if (t == KV_T_K_FISHER)
+    if (t == KV_T_K_GRADIENT)
         return x;
     return dtype == KV_F32   ? x
            : dtype == KV_F16 ? kv_f16_to_f32(kv_f32_to_f16(x))
@@ -139,7 +137,7 @@ static void write_dump_with(enum kv_dtype dtype, size_t first_gram)
     for (size_t i = 0; i < KV * D * D; i++)
         gram[i] = (float)i;
     for (size_t layer = first_gram; layer <= LAST; layer++)
-        assert_int_equal(kv_dump_put_gram(w, layer, KV_GRAM_WO, gram, &e), 0);
+        assert_int_equal(kv_dump_put_gram(w, layer, gram, &e), 0);
     assert_int_equal(kv_dump_commit(w, &e), 0);
 }
 
@@ -231,7 +229,7 @@ static void provenance_is_read(void **state)
         assert_int_equal(ids[i], i * 7);
     assert_int_equal(kv_dump_tokens(d, CTX - 1, 2, ids, &e), 0);
     assert_int_equal(ids[1], CTX * 7);
-    assert_int_equal(kv_dump_gram(d, 2, KV_GRAM_WO, gram, &e), 0);
+    assert_int_equal(kv_dump_gram(d, 2, gram, &e), 0);
     assert_true(gram[KV * D * D - 1] == KV * D * D - 1);
     kv_dump_close(d);
 }
@@ -250,18 +248,16 @@ static void what_is_not_there_is_named(void **state)
     assert_says(e, "has layers 1 to 2, not 0");
     assert_int_equal(kv_dump_read(d, 1, KV_T_K_PRE, 0, 1, x, &e), -1);
     assert_says(e, "dump.h5 has no k_pre (kvdump --what q,k,v --rope");
-    assert_int_equal(kv_dump_read(d, 1, KV_T_V_FISHER, 0, 1, x, &e), -1);
-    assert_says(e, "dump.h5 has no v_fisher (kvdump --fisher writes it)");
+    assert_int_equal(kv_dump_read(d, 1, KV_T_V_GRADIENT, 0, 1, x, &e), -1);
+    assert_says(e, "dump.h5 has no v_gradient (kvdump --fisher writes it)");
     assert_int_equal(kv_dump_read(d, 1, KV_T_K, TOKENS, 1, x, &e), -1);
     assert_says(e, "has 111 tokens, 111 to 112 were asked for");
     assert_int_equal(kv_dump_tokens(d, TOKENS - 1, 2, ids, &e), -1);
     assert_says(e, "has 111 tokens");
-    assert_int_equal(kv_dump_gram(d, 1, KV_GRAM_V_FISHER, x, &e), -1);
-    assert_says(e, "has no v_fisher_gram (kvdump --fisher writes it)");
     kv_dump_close(d);
     write_dump_with(KV_F32, LAST + 1);
     d = open_dump();
-    assert_int_equal(kv_dump_gram(d, 1, KV_GRAM_WO, x, &e), -1);
+    assert_int_equal(kv_dump_gram(d, 1, x, &e), -1);
     assert_says(e, "has no /layer_001/wo_gram");
     kv_dump_close(d);
     write_dump_with(KV_F32, LAST);
@@ -347,7 +343,7 @@ static void write_raw(enum wrong wrong)
 {
     const size_t places[] = {1, 2}, none = 0;
     const size_t k_dims[] = {1, 2, 1, wrong == SHORT_K ? 2 : 4};
-    const size_t q_dims[] = {1, 2, 1, 4}, gram[] = {1, 4, 4};
+    const size_t q_dims[] = {1, 2, 1, 4};
     const char *const texts[] = {"model", "arch",      "weights",
                                  "text",  "text_hash", "model_hash"};
     const char *const ones[] = {"n_heads", "n_kv_heads", "n_windows"};
@@ -397,10 +393,9 @@ static void write_raw(enum wrong wrong)
     x[5] = -1;
     if (wrong != NO_V)
         kv_h5_write(h, "/layer_000/v", KV_H5_F32, NULL, NULL, x, &e);
-    kv_h5_dataset(h, "/layer_000/v_fisher", KV_H5_F32, 4, q_dims);
-    kv_h5_write(h, "/layer_000/v_fisher", KV_H5_F32, NULL, NULL, x, &e);
-    kv_h5_dataset(h, "/layer_000/v_fisher_gram", KV_H5_F32, 3, gram);
-    kv_h5_write(h, "/layer_000/v_fisher_gram", KV_H5_F32, NULL, NULL, x, &e);
+    x[5] = -2;
+    kv_h5_dataset(h, "/layer_000/v_gradient", KV_H5_F32, 4, q_dims);
+    kv_h5_write(h, "/layer_000/v_gradient", KV_H5_F32, NULL, NULL, x, &e);
     if (wrong >= HALF_A_LAYER) {
         kv_h5_group(h, "/layer_001");
         kv_h5_dataset(h, "/layer_001/q", KV_H5_F32, 4, q_dims);
@@ -432,7 +427,7 @@ static void a_wrong_file_is_named(void **state)
     };
     struct kv_err e = {""};
     struct kv_dump *d;
-    float x[8], gram[16];
+    float x[8];
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -443,11 +438,10 @@ static void a_wrong_file_is_named(void **state)
     write_raw(NOTHING);
     assert_int_equal(kv_dump_open(&d, raw_path, &e), 0);
     assert_int_equal(kv_dump_read(d, 0, KV_T_V, 0, 2, x, &e), 0);
-    assert_int_equal(kv_dump_read(d, 0, KV_T_V_FISHER, 0, 1, x, &e), 0);
-    assert_int_equal(kv_dump_read(d, 0, KV_T_V_FISHER, 0, 2, x, &e), -1);
-    assert_says(e, "raw.h5: layer 0, v_fisher, token 1 is negative");
-    assert_int_equal(kv_dump_gram(d, 0, KV_GRAM_V_FISHER, gram, &e), -1);
-    assert_says(e, "raw.h5: /layer_000/v_fisher_gram has -1 on its diagonal");
+    assert_int_equal(kv_dump_read(d, 0, KV_T_V_GRADIENT, 0, 2, x, &e), 0);
+    assert_true(x[5] == -2);
+    assert_int_equal(kv_dump_fisher(d, 0, KV_T_V_GRADIENT, 0, 2, x, &e), 0);
+    assert_true(x[5] == 4 && x[4] == 0);
     kv_dump_close(d);
     write_raw(NO_V);
     assert_int_equal(kv_dump_open(&d, raw_path, &e), 0);

@@ -41,7 +41,6 @@ struct setup {
     float scale[MAX_VALUES], mean[MAX_VALUES];
     uint32_t place[MAX_VALUES]; /* one after another */
     float *tables, *forward;
-    unsigned first[2], used;
     struct kv_gpu_code code;
 };
 
@@ -110,14 +109,11 @@ static void set_up(struct setup *s, size_t n_runs, size_t skip, enum data data)
         s->place[i] = i;
     }
     kv_trellis_count(s->transition, g->n_transitions, s->scale, s->whole);
-    s->first[1] = g->n_coefs;
     s->code.n_heads = s->code.block = 1;
     s->code.head_dim = d;
     s->code.block_bytes = g->n_bits ? (g->n_bits + 7) / 8 : 1;
     s->code.coding = KV_GPU_BITSTREAMS;
     g->coef = s->coef;
-    g->first = s->first;
-    g->used = &s->used;
     g->transitions = s->run;
     g->whole = s->whole;
     g->tables = s->tables;

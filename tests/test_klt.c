@@ -1,5 +1,5 @@
-/* klt: the allocation of bits, orthonormality of the transform, its error, and
- * its invariance to outlier channels. */
+/* klt: the allocation of bits, the transform, its error, its invariance to
+ * outlier channels and to first tokens, what it gains from alike heads. */
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/cache.h"
@@ -173,18 +173,31 @@ static void test_singles(void **state)
 
 enum { D = 16, WINDOWS = 4, CTX = 200, N = WINDOWS * CTX };
 
-/* Correlated keys and values; channel 3 of the keys is `boost` times larger,
- * that of the queries as much smaller. */
-static void make_rows(const struct kv_shape *s, size_t heads, uint64_t seed,
-                      float *x)
+/* How a dump is made up: channel 3 of the keys is `boost` times larger, that of
+ * the queries as much smaller; heads are alike but for a fifth; gradients of
+ * first tokens are `first` times larger. */
+struct made_up {
+    float boost;
+    bool alike;
+    float first;
+};
+static const struct made_up plain_dump = {.boost = 1, .first = 1};
+
+/* Correlated keys and values. */
+static void make_rows(const struct kv_shape *s, size_t heads, bool alike,
+                      uint64_t seed, float *x)
 {
+    const size_t d = s->head_dim;
+
     for (size_t i = 0; i < N * heads; i++) {
         const float common = (float)kv_random_normal(seed, i);
 
-        for (size_t k = 0; k < s->head_dim; k++)
-            x[i * s->head_dim + k] =
-                common * (float)(k % 5) + 0.1f * (float)k +
-                0.5f * (float)kv_random_normal(seed + 1 + k, i);
+        for (size_t k = 0; k < d; k++)
+            x[i * d + k] = common * (float)(k % 5) + 0.1f * (float)k +
+                           0.5f * (float)kv_random_normal(seed + 1 + k, i);
+        for (size_t k = 0; k < d && alike && i % heads; k++)
+            x[i * d + k] =
+                0.98f * x[(i - i % heads) * d + k] + 0.2f * x[i * d + k];
     }
 }
 
@@ -199,14 +212,15 @@ static void scale_channel(const struct kv_shape *s, size_t heads, float a,
 
 /* A dump of one layer, keys before RoPE the same as after it (n_rot 0 would
  * be; here the angles are exact, and only k_pre is read). */
-static struct kv_dump *make_dump(const struct kv_shape *s, float boost)
+static struct kv_dump *make_dump(const struct kv_shape *s,
+                                 const struct made_up *how)
 {
     struct kv_dump_info info = {.model = "made up",
                                 .text = "none",
                                 .shape = *s,
                                 .n_windows = WINDOWS,
                                 .ctx = CTX,
-                                .have = {true, true, true, true}};
+                                .have = {true, true, true, true, true, true}};
     float *x = kv_alloc(N, s->n_heads * D * sizeof(*x));
     float *gram = kv_alloc(s->n_kv_heads, D * D * sizeof(*gram));
     int32_t *tokens = kv_alloc(N, sizeof(*tokens));
@@ -220,15 +234,23 @@ static struct kv_dump *make_dump(const struct kv_shape *s, float boost)
         gram[i] = i / D % D == i % D ? 1 + (float)(i % D) : 0;
     if (kv_dump_create(&w, path, &info, &e) ||
         kv_dump_put_tokens(w, 0, WINDOWS, tokens, &e) ||
-        kv_dump_put_gram(w, 0, KV_GRAM_WO, gram, &e))
+        kv_dump_put_gram(w, 0, gram, &e))
         fail_msg("%s", e.msg);
-    make_rows(s, s->n_heads, 100, x);
-    scale_channel(s, s->n_heads, 1 / boost, x);
+    make_rows(s, s->n_heads, how->alike, 100, x);
+    scale_channel(s, s->n_heads, 1 / how->boost, x);
     assert_int_equal(kv_dump_put(w, 0, KV_T_Q, 0, WINDOWS, x, &e), 0);
-    make_rows(s, s->n_kv_heads, 200, x);
+    for (enum kv_tensor t = KV_T_K_GRADIENT; t <= KV_T_V_GRADIENT; t++) {
+        make_rows(s, s->n_kv_heads, false, 400 + 100 * t, x);
+        scale_channel(s, s->n_kv_heads, 1 / how->boost, x);
+        for (size_t i = 0; i < WINDOWS; i++)
+            for (size_t k = 0; k < s->n_kv_heads * D; k++)
+                x[i * CTX * s->n_kv_heads * D + k] *= how->first;
+        assert_int_equal(kv_dump_put(w, 0, t, 0, WINDOWS, x, &e), 0);
+    }
+    make_rows(s, s->n_kv_heads, how->alike, 200, x);
     assert_int_equal(kv_dump_put(w, 0, KV_T_V, 0, WINDOWS, x, &e), 0);
-    make_rows(s, s->n_kv_heads, 300, x);
-    scale_channel(s, s->n_kv_heads, boost, x);
+    make_rows(s, s->n_kv_heads, how->alike, 300, x);
+    scale_channel(s, s->n_kv_heads, how->boost, x);
     assert_int_equal(kv_dump_put(w, 0, KV_T_K, 0, WINDOWS, x, &e), 0);
     assert_int_equal(kv_dump_put(w, 0, KV_T_K_PRE, 0, WINDOWS, x, &e), 0);
     if (kv_dump_commit(w, &e) || kv_dump_open(&dump, path, &e))
@@ -246,7 +268,7 @@ struct made {
     struct kv_calib_set set;
 };
 
-static void make(struct made *m, const char *spec, float boost)
+static void make(struct made *m, const char *spec, const struct made_up *how)
 {
     struct kv_dump *dump;
     struct kv_spec s;
@@ -254,7 +276,7 @@ static void make(struct made *m, const char *spec, float boost)
 
     *m = (struct made){.shape = synthetic_shape(D)};
     m->shape.n_layers = 1;
-    dump = make_dump(&m->shape, boost);
+    dump = make_dump(&m->shape, how);
     if (kv_spec_parse(&s, spec, &e) || kv_spec_fit(&s, &m->shape, &e))
         fail_msg("%s", e.msg);
     kv_spec_calib_key(&s, m->set.key);
@@ -267,73 +289,90 @@ static void make(struct made *m, const char *spec, float boost)
 }
 
 static const float *table(const struct made *m, const char *name,
-                          enum kv_side side, size_t head)
+                          enum kv_side side)
 {
-    return kv_calib_table(&m->set, name, side, 0, head)->data;
+    return kv_calib_table(&m->set, name, side, 0, 0)->data;
 }
 
-/* F G = 1; sigma falls; the coefficients of the training text have mean 0,
- * variance sigma^2, and are uncorrelated. */
+enum { HEADS = 2, ROW = HEADS * D };
+
+/* y [ROW] = (x - mean) F, F from halves and units. */
+static void coefficients(const struct made *m, const float *x, double *y)
+{
+    const float *f = table(m, "forward", KV_K), *mean = table(m, "mean", KV_K);
+    const float *unit = table(m, "unit", KV_K);
+
+    memset(y, 0, ROW * sizeof(*y));
+    for (size_t i = 0; i < ROW; i++)
+        for (size_t j = 0; j < ROW; j++)
+            y[j] += ((double)x[i] - (double)mean[i]) *
+                    (double)(f[i * ROW + j] * unit[j]);
+}
+
+/* F G = 1, as halves hold it; sigma falls; the coefficients of the training
+ * text, but for first tokens, have mean 0, variance sigma^2, and are
+ * uncorrelated. */
 static void test_transform(void **state)
 {
     struct made m;
-    float *x = kv_alloc(N, 2 * D * sizeof(*x));
+    float *x = kv_alloc(N, ROW * sizeof(*x));
+    double first[ROW] = {0}, second[ROW][ROW] = {{0}};
 
     (void)state;
-    make(&m, "klt", 1);
-    make_rows(&m.shape, 2, 300, x);
-    for (size_t h = 0; h < 2; h++) {
-        const float *f = table(&m, "forward", KV_K, h);
-        const float *g = table(&m, "inverse", KV_K, h);
-        const float *s = table(&m, "sigma", KV_K, h);
-        const float *mean = table(&m, "mean", KV_K, h);
-        double first[D] = {0}, second[D][D] = {{0}};
+    make(&m, "klt,metric=attention", &plain_dump);
+    make_rows(&m.shape, HEADS, false, 300, x);
 
-        for (size_t i = 0; i < D; i++)
-            for (size_t j = 0; j < D; j++) {
-                double sum = 0;
+    const float *f = table(&m, "forward", KV_K),
+                *g = table(&m, "inverse", KV_K);
+    const float *s = table(&m, "sigma", KV_K);
 
-                for (size_t k = 0; k < D; k++)
-                    sum += (double)f[i * D + k] * (double)g[k * D + j];
-                assert_within(sum, i == j, 1e-4);
+    for (size_t i = 0; i < ROW; i++)
+        for (size_t j = 0; j < ROW; j++) {
+            double sum = 0, size = 0;
+
+            for (size_t k = 0; k < ROW; k++) {
+                const double p =
+                    (double)f[i * ROW + k] * (double)g[k * ROW + j];
+
+                sum += p;
+                size += fabs(p);
             }
-        for (size_t t = 0; t < N; t++) {
-            double y[D] = {0};
-
-            for (size_t i = 0; i < D; i++)
-                for (size_t j = 0; j < D; j++)
-                    y[j] += ((double)x[(t * 2 + h) * D + i] - (double)mean[i]) *
-                            (double)f[i * D + j];
-            for (size_t i = 0; i < D; i++) {
-                first[i] += y[i] / N;
-                for (size_t j = 0; j < D; j++)
-                    second[i][j] += y[i] * y[j] / N;
-            }
+            assert_within(sum, i == j, 0x1p-10 * size + 1e-6);
         }
-        for (size_t i = 0; i < D; i++) {
-            const double size = (double)s[0] * (double)s[0];
+    for (size_t t = 0; t < N; t++) {
+        double y[ROW];
 
-            assert_true(i == 0 || s[i] <= s[i - 1]);
-            assert_within(first[i], 0, 1e-4 * (double)s[0]);
-            for (size_t j = 0; j < D; j++)
-                assert_within(second[i][j],
-                              i == j ? (double)s[i] * (double)s[i] : 0,
-                              1e-4 * size);
+        if (t % CTX == 0)
+            continue;
+        coefficients(&m, x + t * ROW, y);
+        for (size_t i = 0; i < ROW; i++) {
+            first[i] += y[i] / (N - WINDOWS);
+            for (size_t j = 0; j < ROW; j++)
+                second[i][j] += y[i] * y[j] / (N - WINDOWS);
         }
+    }
+    for (size_t i = 0; i < ROW; i++) {
+        assert_true(i == 0 || s[i] <= s[i - 1]);
+        assert_within(first[i], 0, 1e-3 * (double)s[0]);
+        for (size_t j = 0; j < ROW; j++)
+            assert_within(second[i][j],
+                          i == j ? (double)s[i] * (double)s[i] : 0,
+                          2e-3 * (double)s[0] * (double)s[0]);
     }
     free(x);
     kv_calib_set_clear(&m.set);
 }
 
-/* Mean of |(k - k') F|^2 over the training text; bits of the keys. */
-static double metric_error(const struct made *m, const char *text, float boost,
-                           double *bits)
+/* Mean of the error of the keys in the metric, over the training text without
+ * first tokens; bits of the keys. */
+static double metric_error(const struct made *m, const char *text,
+                           const struct made_up *how, double *bits)
 {
     struct kv_codec *c = NULL;
     struct kv_spec s;
     struct kv_err e = {""};
-    float *k = kv_alloc(N, 2 * D * sizeof(*k));
-    float *back = kv_alloc(N, 2 * D * sizeof(*back));
+    float *k = kv_alloc(N, ROW * sizeof(*k));
+    float *back = kv_alloc(N, ROW * sizeof(*back));
     uint8_t *bytes;
     double sum = 0;
 
@@ -341,23 +380,21 @@ static double metric_error(const struct made *m, const char *text, float boost,
         kv_codec_new(&c, &s, &m->shape, 0, KV_K, &m->calib, &e))
         fail_msg("%s", e.msg);
     bytes = kv_alloc(N, c->block_bytes);
-    make_rows(&m->shape, 2, 300, k);
-    scale_channel(&m->shape, 2, boost, k);
+    make_rows(&m->shape, HEADS, how->alike, 300, k);
+    scale_channel(&m->shape, HEADS, how->boost, k);
     c->scheme->encode(c, (struct kv_where){.first = 0}, k, N, bytes);
     c->scheme->decode(c, bytes, N, back);
-    for (size_t t = 0; t < 2 * N; t++) {
-        const float *f = table(m, "forward", KV_K, t % 2);
+    for (size_t t = 0; t < N; t++) {
+        double x[ROW], y[ROW];
 
-        for (size_t j = 0; j < D; j++) {
-            double y = 0;
-
-            for (size_t i = 0; i < D; i++)
-                y += (double)(k[t * D + i] - back[t * D + i]) *
-                     (double)f[i * D + j];
-            sum += y * y / (2 * N);
-        }
+        if (t % CTX == 0)
+            continue;
+        coefficients(m, k + t * ROW, x);
+        coefficients(m, back + t * ROW, y);
+        for (size_t j = 0; j < ROW; j++)
+            sum += pow(x[j] - y[j], 2) / N;
     }
-    *bits = 8.0 * (double)c->block_bytes / (2 * D);
+    *bits = 8.0 * (double)c->block_bytes / ROW;
     kv_codec_free(c);
     free(bytes);
     free(back);
@@ -369,29 +406,67 @@ static double metric_error(const struct made *m, const char *text, float boost,
  * better than levels; an outlier channel changes nothing. */
 static void test_error(void **state)
 {
+    const struct made_up boosted = {.boost = 16, .first = 1};
     struct made plain, outlier;
     double last = INFINITY, bits, scalar;
 
     (void)state;
-    make(&plain, "klt", 1);
-    make(&outlier, "klt", 16);
+    make(&plain, "klt,metric=attention", &plain_dump);
+    make(&outlier, "klt,metric=attention", &boosted);
     for (double b = 1; b <= 4; b += 1) {
         char text[64];
         double error, other;
 
-        snprintf(text, sizeof(text), "klt:b%g", b);
-        error = metric_error(&plain, text, 1, &bits);
+        snprintf(text, sizeof(text), "klt:b%g,metric=attention", b);
+        error = metric_error(&plain, text, &plain_dump, &bits);
         assert_true(bits <= b && bits > b - 0.3);
         assert_true(error < last / 2);
         last = error;
-        other = metric_error(&outlier, text, 16, &bits);
+        other = metric_error(&outlier, text, &boosted, &bits);
         assert_within(other / error, 1, 0.2);
-        snprintf(text, sizeof(text), "klt:b%g,code=scalar", b);
-        scalar = metric_error(&plain, text, 1, &bits);
+        snprintf(text, sizeof(text), "klt:b%g,metric=attention,code=scalar", b);
+        scalar = metric_error(&plain, text, &plain_dump, &bits);
         assert_true(error < scalar);
     }
     kv_calib_set_clear(&plain.set);
     kv_calib_set_clear(&outlier.set);
+}
+
+/* Two heads that are nearly one leave at least half the bits. */
+static void test_alike_heads(void **state)
+{
+    const struct made_up how = {.boost = 1, .alike = true, .first = 1};
+    struct made apart, alike;
+    double bits, error[2];
+
+    (void)state;
+    make(&apart, "klt,metric=none", &plain_dump);
+    make(&alike, "klt,metric=none", &how);
+    error[0] = metric_error(&apart, "klt:b2,metric=none", &plain_dump, &bits);
+    error[1] = metric_error(&alike, "klt:b2,metric=none", &how, &bits);
+    assert_true(error[1] < error[0] / 4);
+    kv_calib_set_clear(&apart.set);
+    kv_calib_set_clear(&alike.set);
+}
+
+/* The gradient of a window's first token changes no table. */
+static void test_first_tokens(void **state)
+{
+    const struct made_up how = {.boost = 1, .first = 1e6f};
+    struct made plain, huge;
+
+    (void)state;
+    make(&plain, "klt,metric=fisher", &plain_dump);
+    make(&huge, "klt,metric=fisher", &how);
+    assert_int_equal(plain.set.n_tables, huge.set.n_tables);
+    for (size_t i = 0; i < plain.set.n_tables; i++) {
+        const struct kv_table *t = &plain.set.table[i];
+
+        assert_memory_equal(t->data, huge.set.table[i].data,
+                            kv_table_values(t) * sizeof(float));
+    }
+    kv_calib_set_clear(&plain.set);
+    kv_calib_set_clear(&huge.set);
 }
 
 /* Half the tables of a trellis, as calibrations once had. */
@@ -403,7 +478,7 @@ static void test_refuses_other_states(void **state)
     struct kv_err e = {""};
 
     (void)state;
-    make(&m, "klt", 1);
+    make(&m, "klt", &plain_dump);
     for (size_t i = 0; i < m.set.n_tables; i++)
         if (!strcmp(m.set.table[i].name, "trellis_1b4"))
             m.set.table[i].dims[1] = 256;
@@ -432,7 +507,7 @@ static void test_refusals(void **state)
     assert_int_equal(kv_spec_parse(&s, "klt:b2,metric=fisher", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
     assert_string_equal(
-        s.text, "klt:b2r0s0,share=side,metric=fisher,rope=pre,code=trellis");
+        s.text, "klt:b2r0s0,share=all,metric=fisher,rope=pre,code=trellis");
 }
 
 int main(void)
@@ -445,6 +520,8 @@ int main(void)
         cmocka_unit_test(test_singles),
         cmocka_unit_test(test_transform),
         cmocka_unit_test(test_error),
+        cmocka_unit_test(test_alike_heads),
+        cmocka_unit_test(test_first_tokens),
         cmocka_unit_test(test_refuses_other_states),
         cmocka_unit_test(test_refusals),
     };

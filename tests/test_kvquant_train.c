@@ -43,7 +43,7 @@ static struct kv_calib *lumps(const char *text, bool fisher, struct kv_err *e)
         info.have[t] = t == KV_T_V || t == KV_T_K_PRE || (fisher && t >= 4);
     for (size_t i = 0; i < N * ROW; i++) {
         x[i] = i / ROW % 2 ? b[i % ROW] : a[i % ROW];
-        f[i] = i / ROW % 2 ? 1e-9f : 3e-9f;
+        f[i] = (i % 3 ? 1 : -1) * sqrtf(i / ROW % 2 ? 1e-9f : 3e-9f);
     }
     assert_int_equal(kv_dump_create(&w, path, &info, e), 0);
     assert_int_equal(kv_dump_put_tokens(w, 0, 1, tokens, e), 0);
@@ -98,7 +98,7 @@ static void test_lumps(void **state)
                 (3 * 0.2 + 0.4e4) / (3 + 1e4));
     assert_null(lumps("kvquant:b2o0", false, &e));
     assert_says(e, "layer 0, K: ");
-    assert_says(e, "has no k_fisher (kvdump --fisher writes it)");
+    assert_says(e, "has no k_gradient (kvdump --fisher writes it)");
     kv_calib_free(lumps("kvquant:b2o0,w=none", false, &e));
     kv_calib_free(lumps("kvquant:b2o0,int", false, &e));
 }

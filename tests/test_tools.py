@@ -184,33 +184,20 @@ class Dump(ToolTest):
             for layer in range(LAYERS):
                 q = f[f"layer_{layer:03}/q"]
                 self.assertTrue((q[:] == ref[q.name][:5].astype("f2")).all())
-                for side in ("k_fisher", "v_fisher"):
+                for side in ("k_gradient", "v_gradient"):
                     x = f[f"layer_{layer:03}/{side}"]
                     self.assertEqual(x.shape, (5, CTX, KV_HEADS, DIM))
                     self.assertEqual(x.dtype, "float32")
                     self.assertTrue((x[:, -1] == 0).all())
-                    self.assertTrue((x[:] >= 0).all())
-                    self.assertGreater((x[:, :-1] > 0).mean(), 0.99)
-                    # the diagonal of g g^T, averaged over the tokens
-                    gram = f[f"layer_{layer:03}/{side}_gram"][:]
-                    diagonal = gram.diagonal(axis1=1, axis2=2)
-                    mean = x[:].astype("f8").mean(axis=(0, 1))
-                    self.assertLess(abs(diagonal - mean).max(),
-                                    1e-5 * mean.max())
-                    # turning keeps the length
-                    if side == "k_fisher":
-                        post = f[f"layer_{layer:03}/k_post_fisher_gram"][:]
-                        self.assertLess(
-                            abs(post.trace(axis1=1, axis2=2) /
-                                gram.trace(axis1=1, axis2=2) - 1).max(), 1e-5)
-            v = f["layer_001/v_fisher"][:]
+                    self.assertGreater((x[:, :-1] > 0).mean(), 0.2)
+                    self.assertGreater((x[:, :-1] < 0).mean(), 0.2)
+            v = f["layer_001/v_gradient"][:]
         with h5py.File(small) as f:
             self.assertEqual(sorted(f), ["inv_freq", "layer_001", "positions",
                                          "tokens"])
-            self.assertEqual(sorted(f["layer_001"]), ["v", "v_fisher",
-                                                      "v_fisher_gram",
+            self.assertEqual(sorted(f["layer_001"]), ["v", "v_gradient",
                                                       "wo_gram"])
-            self.assertTrue((f["layer_001/v_fisher"][:] == v).all())
+            self.assertTrue((f["layer_001/v_gradient"][:] == v).all())
 
     def test_fisher_of_the_layers_that_are_wanted(self):
         try:
@@ -483,7 +470,7 @@ class Calib(ToolTest):
         self.refused("pq", *self.kvcalib("-s", "pp:d4b4"))
         self.refused("d3", *self.kvcalib("-s", "pq:d3b4"))
         self.refused("none of the schemes", *self.kvcalib("-s", "kivi"))
-        for words in ("dump.h5 has no k_fisher (kvdump --fisher writes it)",
+        for words in ("dump.h5 has no k_gradient (kvdump --fisher writes it)",
                       "kvquant:b3o1"):
             self.refused(words, *self.kvcalib("-s", "kvquant:b3"))
         self.refused("--device cuda:99",

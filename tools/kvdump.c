@@ -1,13 +1,11 @@
 /* kvdump: runs a model on a text and writes its K, V and Q tensors, and the
- * squared gradients of its loss. */
+ * gradients of its loss. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/dump.h"
 #include "lib/model/backward.h"
 #include "lib/model/model.h"
-#include "lib/moments.h"
-#include "lib/rope_table.h"
 #include "lib/tokenizer/tokenizer.h"
 #include "lib/windows.h"
 #include "tools/common.h"
@@ -73,8 +71,8 @@ static void parse_tensors(const struct args *a, bool have[KV_TENSORS])
     have[KV_T_V] = what & V;
     have[KV_T_K] = what & K && rope & POST;
     have[KV_T_K_PRE] = what & K && rope & PRE;
-    have[KV_T_K_FISHER] = what & K && a->fisher;
-    have[KV_T_V_FISHER] = what & V && a->fisher;
+    have[KV_T_K_GRADIENT] = what & K && a->fisher;
+    have[KV_T_V_GRADIENT] = what & V && a->fisher;
     if (a->fisher && !(what & (K | V)))
         kv_die("--fisher: --what %s has neither k nor v", a->what);
 }
@@ -116,9 +114,8 @@ struct capture {
     const struct kv_dump_info *info;
     size_t first_window;
     struct kv_progress bar;
-    bool fisher;    /* the pass goes on to the loss, and back */
-    double *moment; /* of the gradients: [n_layers][KV_GRAMS][kv_heads][d][d] */
-    bool done;      /* the last layer wanted is in the file */
+    bool fisher; /* the pass goes on to the loss, and back */
+    bool done;   /* the last layer wanted is in the file */
 };
 
 /* Writes the layer's tensors, then attends.  After the last layer that is
@@ -146,56 +143,18 @@ static int capture_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
     return c->done ? -1 : kv_attend_exact(NULL, x, e);
 }
 
-static size_t gram_values(const struct kv_shape *s)
-{
-    return s->n_kv_heads * s->head_dim * s->head_dim;
-}
-
-/* Window by window: the sums do not depend on how many come together. */
-static void add_moments(struct capture *c, const struct kv_gradient *g)
-{
-    const size_t heads = g->shape->n_kv_heads, d = g->shape->head_dim;
-    const size_t each = gram_values(g->shape), values = g->n * heads * d;
-    double *moment = c->moment + g->layer * KV_GRAMS * each;
-    float *rotated = kv_alloc(values, sizeof(*rotated));
-
-    for (size_t w = 0; w < g->n_windows; w++) {
-        const float *k = g->k_pre + w * values;
-
-        memcpy(rotated, k, values * sizeof(*rotated));
-        kv_rope(g->shape, rotated, g->n, g->shape->n_kv_heads, 0);
-        kv_moments_add(k, g->n, heads, d, moment + KV_GRAM_K_PRE_FISHER * each);
-        kv_moments_add(rotated, g->n, heads, d,
-                       moment + KV_GRAM_K_FISHER * each);
-        kv_moments_add(g->v + w * values, g->n, heads, d,
-                       moment + KV_GRAM_V_FISHER * each);
-    }
-    free(rotated);
-}
-
-/* Writes the squares of the layer's gradients, adds up their products. */
 static int capture_gradient(void *arg, const struct kv_gradient *g,
                             struct kv_err *e)
 {
     struct capture *c = arg;
-    const struct kv_dump_info *info = c->info;
-    const size_t n = g->n_windows * g->n * g->shape->n_kv_heads;
-    const size_t values = n * g->shape->head_dim;
     const float *gradient[KV_TENSORS] = {
-        [KV_T_K_FISHER] = g->k_pre, [KV_T_V_FISHER] = g->v};
-    float *square = kv_alloc(values, sizeof(*square));
+        [KV_T_K_GRADIENT] = g->k_pre, [KV_T_V_GRADIENT] = g->v};
     int rc = 0;
 
-    for (enum kv_tensor t = KV_T_K_FISHER; t <= KV_T_V_FISHER; t++) {
-        if (rc || !info->have[t] || g->layer > info->last_layer)
-            continue;
-        for (size_t i = 0; i < values; i++)
-            square[i] = gradient[t][i] * gradient[t][i];
-        rc = kv_dump_put(c->writer, g->layer, t, c->first_window, g->n_windows,
-                         square, e);
-    }
-    free(square);
-    add_moments(c, g);
+    for (enum kv_tensor t = KV_T_K_GRADIENT; t <= KV_T_V_GRADIENT && !rc; t++)
+        if (c->info->have[t] && g->layer <= c->info->last_layer)
+            rc = kv_dump_put(c->writer, g->layer, t, c->first_window,
+                             g->n_windows, gradient[t], e);
     kv_progress_step(&c->bar, g->n_windows);
     return rc;
 }
@@ -240,47 +199,18 @@ out:
     return rc;
 }
 
-static int dump_wo_gram(struct kv_model *m, struct kv_dump_writer *w,
-                        size_t layer, struct kv_err *e)
-{
-    float *gram =
-        kv_alloc(gram_values(&kv_model_info(m)->shape), sizeof(*gram));
-    const int rc = kv_model_wo_gram(m, layer, gram, e) ||
-                   kv_dump_put_gram(w, layer, KV_GRAM_WO, gram, e);
-
-    free(gram);
-    return rc;
-}
-
-static int dump_fisher_gram(const struct capture *c, size_t layer,
-                            enum kv_gram g, struct kv_err *e)
-{
-    const size_t n = gram_values(&c->info->shape);
-    const double *moment = c->moment + (layer * KV_GRAMS + g) * n;
-    float *gram = kv_alloc(n, sizeof(*gram));
-    int rc;
-
-    for (size_t i = 0; i < n; i++)
-        gram[i] =
-            (float)(moment[i] / (double)(c->info->n_windows * c->info->ctx));
-    rc = kv_dump_put_gram(c->writer, layer, g, gram, e);
-    free(gram);
-    return rc;
-}
-
 static int dump_grams(struct kv_model *m, const struct capture *c,
                       struct kv_err *e)
 {
-    const bool *have = c->info->have;
+    const struct kv_shape *s = &c->info->shape;
+    float *gram =
+        kv_alloc(s->n_kv_heads * s->head_dim, s->head_dim * sizeof(*gram));
     int rc = 0;
 
     for (size_t l = c->info->first_layer; l <= c->info->last_layer && !rc; l++)
-        rc = dump_wo_gram(m, c->writer, l, e) ||
-             (have[KV_T_K_FISHER] &&
-              (dump_fisher_gram(c, l, KV_GRAM_K_PRE_FISHER, e) ||
-               dump_fisher_gram(c, l, KV_GRAM_K_FISHER, e))) ||
-             (have[KV_T_V_FISHER] &&
-              dump_fisher_gram(c, l, KV_GRAM_V_FISHER, e));
+        rc = kv_model_wo_gram(m, l, gram, e) ||
+             kv_dump_put_gram(c->writer, l, gram, e);
+    free(gram);
     return rc;
 }
 
@@ -345,9 +275,6 @@ static int dump(const struct args *a, struct kv_model *m,
     rc = kv_dump_create(&c.writer, a->common.output, &info, e);
     if (rc)
         goto out;
-    if (a->fisher)
-        c.moment = kv_alloc(info.shape.n_layers * KV_GRAMS,
-                            gram_values(&info.shape) * sizeof(*c.moment));
     kv_progress_init(&c.bar, "windows x layers", w.n * n_steps(a, &info));
     rc = dump_windows(m, &w, group, &c, e) || dump_grams(m, &c, e);
     kv_progress_clear(&c.bar);
@@ -360,7 +287,6 @@ static int dump(const struct args *a, struct kv_model *m,
                 a->common.output, w.n, ctx, info.first_layer, info.last_layer,
                 a->dtype);
 out:
-    free(c.moment);
     kv_windows_clear(&w);
     return rc ? -1 : 0;
 }
@@ -463,8 +389,8 @@ int main(int argc, char **argv)
                "products with weights in f32, or in bf16, to which\n"
                "both are rounded, where the processor has it (f32)"),
         KV_FLAG(0, "fisher", &a.fisher,
-                "also the squared gradients of the loss by k and\n"
-                "v, in f32"),
+                "also the gradients of the loss by k (before RoPE)\n"
+                "and v, in f32"),
         KV_FLAG(0, "tokens", &a.tokens, "print the token ids, nothing else"),
         KV_FLAG(0, "about", &a.about, "print what model and cache weigh"),
         KV_SIZE(0, "batch", &a.batch, "N", "sequences, for --about (1)"),

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { OWN = 9 };
+enum { OWN = 7 };
 
 struct kv_gpu_coder {
     struct kv_gpu_code code; /* its arrays are the device's */
@@ -62,30 +62,26 @@ static int check_transitions(const struct kv_gpu_transitions *s,
 static int send_bitstreams(struct kv_gpu_coder *c, struct kv_err *e)
 {
     struct kv_gpu_bitstreams *s = &c->code.bitstreams;
-    const size_t heads = c->code.n_heads, d = c->code.head_dim;
+    const size_t row = c->code.n_heads * c->code.head_dim;
 
     for (size_t i = 0; i < s->n_runs; i++)
         if (check_transitions(&s->transitions[i], e))
             return -1;
     if (send(c, 0, s->coef, s->n_coefs * sizeof(*s->coef), e) ||
-        send(c, 1, s->first, (heads + 1) * sizeof(*s->first), e) ||
-        send(c, 2, s->used, heads * sizeof(*s->used), e) ||
-        send(c, 3, s->tables, s->n_tables * sizeof(float), e) ||
-        send(c, 4, s->mean, heads * d * sizeof(float), e) ||
-        send(c, 5, s->inverse, heads * d * d * sizeof(float), e) ||
-        send(c, 6, s->forward, heads * d * d * sizeof(float), e) ||
-        send(c, 7, s->transitions, s->n_runs * sizeof(*s->transitions), e) ||
-        send(c, 8, s->whole, s->n_coefs * sizeof(*s->whole), e))
+        send(c, 1, s->tables, s->n_tables * sizeof(float), e) ||
+        send(c, 2, s->mean, row * sizeof(float), e) ||
+        send(c, 3, s->inverse, row * row * sizeof(float), e) ||
+        send(c, 4, s->forward, row * row * sizeof(float), e) ||
+        send(c, 5, s->transitions, s->n_runs * sizeof(*s->transitions), e) ||
+        send(c, 6, s->whole, s->n_coefs * sizeof(*s->whole), e))
         return -1;
     s->coef = c->own[0];
-    s->first = c->own[1];
-    s->used = c->own[2];
-    s->tables = c->own[3];
-    s->mean = c->own[4];
-    s->inverse = c->own[5];
-    s->forward = c->own[6];
-    s->transitions = c->own[7];
-    s->whole = c->own[8];
+    s->tables = c->own[1];
+    s->mean = c->own[2];
+    s->inverse = c->own[3];
+    s->forward = c->own[4];
+    s->transitions = c->own[5];
+    s->whole = c->own[6];
     return 0;
 }
 

@@ -197,9 +197,13 @@ static void make_table(struct kv_gpu_side *side)
     side->table_bytes = l.bytes;
 }
 
-/* Whether halves hold all that is not kept as floats. */
+/* Whether a head's coefficients have slots, and halves hold all that is not
+ * kept as floats. */
 static bool fits(const struct kv_store *s)
 {
+    for (size_t h = 0; h < s->n_heads; h++)
+        if (kv_transform_of(s)->head[h].n > s->head_dim)
+            return false;
     for (size_t h = 0; rotated(s) && h < s->n_heads; h++)
         for (size_t j = 0; j < kv_transform_of(s)->head[h].n; j++)
             for (size_t i = 0; i < s->head_dim; i++)

@@ -7,7 +7,8 @@
 #include "kernels/trellis/trellis.h"
 
 enum {
-    KV_TRANSFORM_MAX = 512, /* coefficients of a head, without the mean */
+    KV_TRANSFORM_MAX =
+        KV_TRANSFORM_COEFS, /* coefficients of a head, without the mean */
     KV_TRANSFORM_PAD = 16,  /* sums are padded to multiples of it */
     /* Keys before RoPE: channels computed together; in int8, of each half of
      * the head, whose partners the other half has. */

@@ -186,7 +186,7 @@ struct kv_transform *kv_transform_new(const struct kv_transform_about *a)
     for (size_t h = 0; h < a->n_heads; at += a->n[h++]) {
         struct kv_transform_head *head = &c->head[h];
 
-        assert(a->n[h] <= a->head_dim && a->head_dim <= KV_TRANSFORM_MAX);
+        assert(a->n[h] <= KV_TRANSFORM_MAX && a->head_dim <= KV_TRANSFORM_MAX);
         assert(!a->rope || a->head_dim % 2 == 0);
         fill_head(c, a->coef + at, a->n[h], order, head);
         fill_matrix(c, a->coef + at, order, a->mean + h * a->head_dim, head);

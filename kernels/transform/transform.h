@@ -38,10 +38,10 @@ struct kv_transform_coef {
     const float *inverse; /* [head_dim]; read by kv_transform_new() alone */
 };
 
-/* Heads of one store.  coef: n[0] of head 0, then n[1] of head 1, ..., max
- * head_dim each.  mean: [n_heads][head_dim].  rope: rotates the keys, kept,
- * head_dim is even then; NULL: keys after RoPE, or values.  int8: whether that
- * path is offered. */
+/* Heads of one store.  coef: n[0] of head 0, then n[1] of head 1, ...,
+ * KV_TRANSFORM_COEFS each at most.  mean: [n_heads][head_dim].  rope: rotates
+ * the keys, kept, head_dim is even then; NULL: keys after RoPE, or values.
+ * int8: whether that path is offered. */
 struct kv_transform_about {
     size_t n_heads, head_dim, bitstream_bytes;
     const size_t *n;
@@ -50,6 +50,8 @@ struct kv_transform_about {
     const struct kv_tiles_rope *rope;
     bool values, int8;
 };
+
+enum { KV_TRANSFORM_COEFS = 1024 };
 
 struct kv_transform *kv_transform_new(const struct kv_transform_about *a);
 void kv_transform_free(struct kv_transform *c); /* NULL is fine */

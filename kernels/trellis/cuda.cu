@@ -5,7 +5,7 @@
 enum {
     THREADS = 128,
     TOKENS = 16,
-    ROW = TOKENS + 4,               // four at a time, and on other banks
+    APART = TOKENS + 4,             // four at a time, and on other banks
     STATES = KV_TRELLIS_STATES / 32 // of a lane
 };
 static_assert(KV_TRELLIS_STATES % 32 == 0, "every lane has as many");
@@ -13,42 +13,34 @@ static_assert(KV_GPU_NOTE == 32, "a note is a byte of each lane");
 
 // ---- coefficients ----------------------------------------------------------
 
-// A block: one head of 16 tokens; x less its mean, [head_dim][16], then a
-// thread a coefficient.  A product and its sum are rounded once, in the order
-// of kv_vecops_times().
+// A block: 16 tokens; x less its mean, [row][16], then a thread a coefficient.
+// A product and its sum are rounded once, in the order of kv_vecops_times().
 __global__ void __launch_bounds__(THREADS)
-    kv_coefficients_kernel(struct kv_gpu_bitstreams s, unsigned n_heads,
-                           unsigned d, const uint16_t *x, size_t n, float *y)
+    kv_coefficients_kernel(struct kv_gpu_bitstreams s, unsigned row,
+                           const uint16_t *x, size_t n, float *y)
 {
     const size_t first = (size_t)blockIdx.x * TOKENS;
     const unsigned tokens = (unsigned)min(n - first, (size_t)TOKENS);
-    const unsigned head = blockIdx.y, begin = s.first[head];
-    const unsigned n_coefs = s.first[head + 1] - begin;
-    const float *const mean = s.mean + (size_t)head * d;
-    const float *const forward = s.forward + (size_t)head * d * d;
     float *const centered = reinterpret_cast<float *>(kv_shared());
 
-    if (!n_coefs)
-        return;
-    for (unsigned i = threadIdx.x; i < tokens * d / 2; i += THREADS) {
-        const unsigned t = i / (d / 2), c = i % (d / 2) * 2;
-        const uint32_t two =
-            kv_load4(x + ((first + t) * n_heads + head) * d + c);
+    for (unsigned i = threadIdx.x; i < tokens * row / 2; i += THREADS) {
+        const unsigned t = i / (row / 2), c = i % (row / 2) * 2;
+        const uint32_t two = kv_load4(x + (first + t) * row + c);
 
-        centered[c * ROW + t] = kv_low_f16(two) - mean[c];
-        centered[(c + 1) * ROW + t] = kv_high_f16(two) - mean[c + 1];
+        centered[c * APART + t] = kv_low_f16(two) - s.mean[c];
+        centered[(c + 1) * APART + t] = kv_high_f16(two) - s.mean[c + 1];
     }
     kv_sync_block();
-    for (unsigned j = threadIdx.x; j < n_coefs; j += THREADS) {
-        const struct kv_gpu_coefficient c = s.coef[begin + j];
+    for (unsigned j = threadIdx.x; j < s.n_coefs; j += THREADS) {
+        const struct kv_gpu_coefficient c = s.coef[j];
         float sum[TOKENS] = {0};
 
-        for (unsigned i = 0; i < d; i++) {
-            const float f = forward[(size_t)i * d + c.index];
+        for (unsigned i = 0; i < row; i++) {
+            const float f = s.forward[(size_t)i * row + c.index];
 
 #pragma unroll
             for (unsigned t = 0; t < TOKENS; t++)
-                sum[t] = fmaf(centered[i * ROW + t], f, sum[t]);
+                sum[t] = fmaf(centered[i * APART + t], f, sum[t]);
         }
 #pragma unroll
         for (unsigned t = 0; t < TOKENS; t++)
@@ -333,12 +325,11 @@ extern "C" int kv_gpu_encode_bitstreams(const struct kv_gpu_code *c,
                                         struct kv_err *e)
 {
     const cudaStream_t stream = (cudaStream_t)b->stream;
-    const dim3 grid((unsigned)((b->n + TOKENS - 1) / TOKENS),
-                    (unsigned)c->n_heads);
-    const char *wrong =
-        kv_launch(kv_coefficients_kernel, grid, dim3(THREADS),
-                  c->head_dim * ROW * sizeof(float), stream, c->bitstreams,
-                  (unsigned)c->n_heads, (unsigned)c->head_dim, b->x, b->n, y);
+    const size_t row = c->n_heads * c->head_dim;
+    const char *wrong = kv_launch(
+        kv_coefficients_kernel, dim3((unsigned)((b->n + TOKENS - 1) / TOKENS)),
+        dim3(THREADS), row * APART * sizeof(float), stream, c->bitstreams,
+        (unsigned)row, b->x, b->n, y);
 
     if (!wrong)
         wrong =
@@ -361,26 +352,22 @@ KV_DEVICE unsigned kv_state_at(const uint8_t *bitstream, unsigned end)
            (KV_TRELLIS_STATES - 1);
 }
 
-// A block: one head of 16 tokens; coefficients, y [head_dim][16], then a thread
-// a channel.  A product and its sum are rounded once, in the order of
-// kv_vecops_times().
+// A block: 16 tokens; coefficients, y [n_used][16], then a thread a channel.  A
+// product and its sum are rounded once, in the order of kv_vecops_times().
 __global__ void __launch_bounds__(THREADS)
-    kv_decode_bitstreams_kernel(struct kv_gpu_bitstreams s, unsigned n_heads,
-                                unsigned d, size_t token_bytes,
-                                const uint8_t *bytes, size_t n, float *x)
+    kv_decode_bitstreams_kernel(struct kv_gpu_bitstreams s, unsigned row,
+                                size_t token_bytes, const uint8_t *bytes,
+                                size_t n, float *x)
 {
     const size_t first = (size_t)blockIdx.x * TOKENS;
     const unsigned tokens = (unsigned)min(n - first, (size_t)TOKENS);
-    const unsigned head = blockIdx.y, begin = s.first[head];
-    const unsigned n_coefs = s.first[head + 1] - begin, n_used = s.used[head];
-    const float *const inverse = s.inverse + (size_t)head * d * d;
     float *const y = reinterpret_cast<float *>(kv_shared());
 
-    for (unsigned i = threadIdx.x; i < n_used * TOKENS; i += THREADS)
+    for (unsigned i = threadIdx.x; i < s.n_used * TOKENS; i += THREADS)
         y[i] = 0;
     kv_sync_block();
-    for (unsigned i = threadIdx.x; i < n_coefs * tokens; i += THREADS) {
-        const struct kv_gpu_coefficient c = s.coef[begin + i / tokens];
+    for (unsigned i = threadIdx.x; i < s.n_coefs * tokens; i += THREADS) {
+        const struct kv_gpu_coefficient c = s.coef[i / tokens];
         const unsigned t = i % tokens;
 
         y[c.index * TOKENS + t] =
@@ -389,14 +376,14 @@ __global__ void __launch_bounds__(THREADS)
                      kv_state_at(bytes + (first + t) * token_bytes, c.end)];
     }
     kv_sync_block();
-    for (unsigned i = threadIdx.x; i < d; i += THREADS) {
+    for (unsigned i = threadIdx.x; i < row; i += THREADS) {
         float sum[TOKENS];
 
 #pragma unroll
         for (unsigned t = 0; t < TOKENS; t++)
-            sum[t] = s.mean[head * d + i];
-        for (unsigned j = 0; j < n_used; j++) {
-            const float g = inverse[(size_t)j * d + i];
+            sum[t] = s.mean[i];
+        for (unsigned j = 0; j < s.n_used; j++) {
+            const float g = s.inverse[(size_t)j * row + i];
 
 #pragma unroll
             for (unsigned t = 0; t < TOKENS; t++)
@@ -405,7 +392,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (unsigned t = 0; t < TOKENS; t++)
             if (t < tokens)
-                x[((first + t) * n_heads + head) * d + i] = sum[t];
+                x[(first + t) * row + i] = sum[t];
     }
 }
 
@@ -413,13 +400,12 @@ extern "C" int kv_gpu_decode_bitstreams(const struct kv_gpu_code *c,
                                         const uint8_t *bytes, size_t n,
                                         float *x, struct kv_err *e)
 {
-    const dim3 grid((unsigned)((n + TOKENS - 1) / TOKENS),
-                    (unsigned)c->n_heads);
+    const size_t row = c->n_heads * c->head_dim;
     const char *wrong =
-        kv_launch(kv_decode_bitstreams_kernel, grid, dim3(THREADS),
-                  c->head_dim * TOKENS * sizeof(float), (cudaStream_t)0,
-                  c->bitstreams, (unsigned)c->n_heads, (unsigned)c->head_dim,
-                  c->block_bytes, bytes, n, x);
+        kv_launch(kv_decode_bitstreams_kernel,
+                  dim3((unsigned)((n + TOKENS - 1) / TOKENS)), dim3(THREADS),
+                  row * TOKENS * sizeof(float), (cudaStream_t)0, c->bitstreams,
+                  (unsigned)row, c->block_bytes, bytes, n, x);
 
     return wrong ? kv_fail(e, "decoding strings: %s", wrong) : 0;
 }

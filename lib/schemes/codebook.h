@@ -23,7 +23,7 @@
  *           of t and rope the value of K holds, and V-t, V-rope are refused
  *   rope    keys are stored after RoPE (post) or before it (pre)
  *   w       weight of a sub-vector in k-means: one, or the sum over its values
- *           of their Fisher information (KV_T_K_FISHER, KV_T_V_FISHER of
+ *           of their Fisher information (kv_dump_fisher() of
  *           lib/dump.h), g^T g with g the loss's gradient.  For keys fisher
  *           wants rope=pre and t=none, where the gradients were taken
  *   iters   k-means rounds, at most

@@ -82,9 +82,9 @@ static enum kv_tensor values_of(const struct kv_spec *s, enum kv_side side)
                                                 : KV_T_K;
 }
 
-static enum kv_tensor fisher_of(enum kv_side side)
+static enum kv_tensor gradient_of(enum kv_side side)
 {
-    return side == KV_V ? KV_T_V_FISHER : KV_T_K_FISHER;
+    return side == KV_V ? KV_T_V_GRADIENT : KV_T_K_GRADIENT;
 }
 
 static bool is_weighted(const struct kv_spec *s, enum kv_side side)
@@ -148,7 +148,7 @@ static int read_layer(const struct job *j, size_t layer,
                       const struct kv_codebook_transform *t, float *max,
                       struct kv_err *e)
 {
-    const enum kv_tensor by = fisher_of(j->side);
+    const enum kv_tensor by = gradient_of(j->side);
     const enum kv_tensor tensor = values_of(j->spec, j->side);
     const size_t tokens = dump_tokens(j);
     const size_t at = layer_at(j, layer);
@@ -162,7 +162,7 @@ static int read_layer(const struct job *j, size_t layer,
         if (kv_interrupted(e))
             goto out;
         if (j->weight) {
-            if (kv_dump_read(j->dump, layer, by, first, n, x, e))
+            if (kv_dump_fisher(j->dump, layer, by, first, n, x, e))
                 goto out;
             pick(j, first, x, n, j->weight + at, &weighed);
         }
@@ -431,7 +431,8 @@ int kv_codebook_trainable(const struct kv_spec *s, struct kv_dump *dump,
             make_job(s, side, kv_dump_info(dump)->first_layer, dump, 0, NULL);
 
         if (plan_sample(&j, e) ||
-            (is_weighted(s, side) && kv_dump_want(dump, fisher_of(side), e)) ||
+            (is_weighted(s, side) &&
+             kv_dump_want(dump, gradient_of(side), e)) ||
             kv_dump_want(dump, values_of(s, side), e))
             return kv_fail_in(e, "%c", kv_side_name(side));
     }

@@ -16,7 +16,7 @@ static const struct kv_param params[] = {
     {"b", NULL, 2, 0.0625, 8, false, "bits per value, fractions too"},
     {"share", "auto|layer|side|all", 0, 0, 0, false,
      "budget of a layer's side, of a side, of K and V of all layers; auto: "
-     "side with metric=fisher, else layer"},
+     "all with metric=fisher, else layer"},
     {"metric", "attention|fisher|none", 0, 0, 0, true,
      "error counts by queries and Wo, by the loss's gradient, or as it is"},
     {"rope", "pre|post", 0, 0, 0, true, "keys are stored before or after RoPE"},
@@ -37,7 +37,7 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
             return kv_fail(e, "%s is one for K and V", both[i]);
     for (int side = 0; side < KV_SIDES; side++)
         if (kv_spec_is(s, (enum kv_side)side, "share", "auto"))
-            kv_spec_set(s, (enum kv_side)side, "share", fisher ? 2 : 1);
+            kv_spec_set(s, (enum kv_side)side, "share", fisher ? 3 : 1);
     if (!fisher && !kv_spec_is(s, KV_K, "share", "layer"))
         return kv_fail(e,
                        "share=%s weighs layers against each other, which "
@@ -56,16 +56,16 @@ static double nominal(const struct kv_spec *s, enum kv_side side,
 /* ---- the codec --------------------------------------------------------- */
 
 struct klt {
-    size_t d, n_heads;
-    float *mean;      /* [n_heads][d] */
-    float *forward;   /* [n_heads][d][d], of which n_used columns */
-    float *inverse;   /* [n_heads][d][d], of which n_used rows */
-    unsigned *n_used; /* [n_heads] */
-    float *tables;    /* Lloyd-Max levels of each kind, then the trellis's
-                       * numbers of each: [2][KINDS][MAX_VALUES][STATES] */
+    size_t d, n_heads, row;
+    float *mean;    /* [row] */
+    float *forward; /* [row][row], of which n_used columns */
+    float *inverse; /* [row][row], of which n_used rows */
+    unsigned n_used;
+    float *tables; /* Lloyd-Max levels of each kind, then the trellis's
+                    * numbers of each: [2][KINDS][MAX_VALUES][STATES] */
     struct kv_klt_coef *coef; /* [n_coded], in the bitstream's order */
     float *sigma;             /* [n_coded] */
-    uint32_t *place;          /* [n_coded]: among a token's, head by head */
+    uint32_t *place;          /* [n_coded]: among a token's */
     size_t n_coded, n_transitions;
     struct kv_trellis_transition *transition; /* [n_transitions] */
     struct kv_trellis_whole *whole;           /* [n_coded] */
@@ -73,10 +73,9 @@ struct klt {
     struct kv_transform *transform;
     struct kv_tiles_rope *rope; /* NULL: not before RoPE */
     bool int8;
-    /* The coefficients head by head, those of head h from first[h] on:
-     * [n_coded], [n_heads + 1]; and equal transitions in a row: [n_runs]. */
+    /* The coefficients for other kernels, and equal transitions in a row:
+     * [n_coded], [n_runs]. */
     struct kv_gpu_coefficient *listed;
-    unsigned *first;
     struct kv_gpu_transitions *runs;
     unsigned n_runs, n_bits;
 };
@@ -130,17 +129,12 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
     return 0;
 }
 
-static int by_head(const struct kv_klt_coef *x, const struct kv_klt_coef *y)
-{
-    return x->head != y->head ? x->head - y->head : x->index - y->index;
-}
-
 static int by_variance(const void *a, const void *b)
 {
     const struct kv_klt_coef *x = a, *y = b;
 
     return x->variance != y->variance ? (x->variance < y->variance ? 1 : -1)
-                                      : by_head(x, y);
+                                      : x->index - y->index;
 }
 
 /* The coefficients of a side of a layer; n = 0 where the calibration lacks
@@ -149,18 +143,15 @@ static struct kv_klt_unit unit_of(const struct kv_codec *c,
                                   const struct kv_calib_set *set, size_t layer,
                                   enum kv_side side)
 {
-    const size_t d = c->shape.head_dim, heads = c->shape.n_kv_heads;
-    struct kv_klt_unit u = {.coef = kv_alloc(heads * d, sizeof(*u.coef))};
+    const size_t row = kv_codec_block_values(c);
+    const struct kv_table *t = kv_calib_table(set, "sigma", side, layer, 0);
+    struct kv_klt_unit u = {.coef = kv_alloc(row, sizeof(*u.coef))};
 
-    for (size_t h = 0; h < heads; h++) {
-        const struct kv_table *t = kv_calib_table(set, "sigma", side, layer, h);
-
-        for (size_t i = 0; t && i < d && i < t->dims[0]; i++)
-            u.coef[u.n++] =
-                (struct kv_klt_coef){.variance = t->data[i] * t->data[i],
-                                     .head = (uint16_t)h,
-                                     .index = (uint16_t)i};
-    }
+    if (t && t->dims[0] == row)
+        for (u.n = 0; u.n < row; u.n++)
+            u.coef[u.n] =
+                (struct kv_klt_coef){.variance = t->data[u.n] * t->data[u.n],
+                                     .index = (uint16_t)u.n};
     qsort(u.coef, u.n, sizeof(*u.coef), by_variance);
     return u;
 }
@@ -195,30 +186,20 @@ static void allocate(const struct kv_codec *c, const struct kv_calib_set *set,
     free(unit);
 }
 
-static int by_kind_and_head(const void *a, const void *b)
-{
-    const struct kv_klt_coef *x = a, *y = b;
-
-    return x->kind != y->kind ? y->kind - x->kind : by_head(x, y);
-}
-
-/* Keeps the unit's coefficients, and puts them in the bitstream's order: kind
- * by kind, as allocated; of a kind head by head, so that attention reads a
- * head's coefficients in one piece. */
+/* Keeps the unit's coefficients, whose order is the bitstream's. */
 static void keep_coefs(struct klt *k, struct kv_klt_unit *u)
 {
-    qsort(u->coef, u->n_coded, sizeof(*u->coef), by_kind_and_head);
     k->coef = u->coef;
     k->n_coded = u->n_coded;
     k->sigma = kv_alloc(u->n_coded, sizeof(*k->sigma));
     k->place = kv_alloc(u->n_coded, sizeof(*k->place));
     for (size_t i = 0; i < u->n_coded; i++) {
-        const struct kv_klt_coef *f = &u->coef[i];
+        const unsigned index = u->coef[i].index;
 
-        k->sigma[i] = sqrtf(f->variance);
-        k->place[i] = (uint32_t)(f->head * k->d + f->index);
-        if (f->index >= k->n_used[f->head])
-            k->n_used[f->head] = f->index + 1u;
+        k->sigma[i] = sqrtf(u->coef[i].variance);
+        k->place[i] = index;
+        if (index >= k->n_used)
+            k->n_used = index + 1;
     }
 }
 
@@ -261,23 +242,38 @@ static void make_transitions(struct klt *k, bool scalar)
     kv_trellis_count(k->transition, k->n_transitions, k->sigma, k->whole);
 }
 
+/* A copy of a table of [row], or of [row][row]; NULL if there is none. */
+static float *load(const struct kv_codec *c, const struct kv_calib_set *set,
+                   const char *name, bool square, struct kv_err *e)
+{
+    const size_t row = kv_codec_block_values(c), dims[] = {row, row};
+    const struct kv_table *t =
+        kv_calib_want(c, set, name, 0, square ? 2 : 1, dims, e);
+    float *x = NULL;
+
+    if (t) {
+        x = kv_alloc(kv_table_values(t), sizeof(*x));
+        memcpy(x, t->data, kv_table_values(t) * sizeof(*x));
+    }
+    return x;
+}
+
 static int load_transform(struct kv_codec *c, const struct kv_calib_set *set,
                           struct kv_err *e)
 {
     struct klt *k = c->state;
-    const size_t d = k->d, one[] = {d}, two[] = {d, d};
+    const size_t row = k->row;
+    const struct kv_table *unit;
 
-    for (size_t h = 0; h < k->n_heads; h++) {
-        const struct kv_table *mean, *forward, *inverse;
-
-        if (!(mean = kv_calib_want(c, set, "mean", h, 1, one, e)) ||
-            !kv_calib_want(c, set, "sigma", h, 1, one, e) ||
-            !(forward = kv_calib_want(c, set, "forward", h, 2, two, e)) ||
-            !(inverse = kv_calib_want(c, set, "inverse", h, 2, two, e)))
-            return -1;
-        memcpy(k->mean + h * d, mean->data, d * sizeof(float));
-        memcpy(k->forward + h * d * d, forward->data, d * d * sizeof(float));
-        memcpy(k->inverse + h * d * d, inverse->data, d * d * sizeof(float));
+    if (!kv_calib_want(c, set, "sigma", 0, 1, &row, e) ||
+        !(unit = kv_calib_want(c, set, "unit", 0, 1, &row, e)) ||
+        !(k->mean = load(c, set, "mean", false, e)) ||
+        !(k->forward = load(c, set, "forward", true, e)) ||
+        !(k->inverse = load(c, set, "inverse", true, e)))
+        return -1;
+    for (size_t i = 0; i < row * row; i++) {
+        k->forward[i] *= unit->data[i % row];
+        k->inverse[i] /= unit->data[i / row];
     }
     return 0;
 }
@@ -302,33 +298,23 @@ static double error_share(const struct klt *k, const struct kv_klt_unit *u,
     return coded > 0 ? error / coded : 0;
 }
 
-/* Each head's coefficients in the bitstream's order. */
 static void list_coefs(struct klt *k)
 {
-    unsigned *next = kv_alloc(k->n_heads, sizeof(*next));
     unsigned end = 0;
 
     k->listed = kv_alloc(k->n_coded, sizeof(*k->listed));
-    k->first = kv_alloc(k->n_heads + 1, sizeof(*k->first));
-    for (size_t i = 0; i < k->n_coded; i++)
-        k->first[k->coef[i].head + 1]++;
-    for (size_t h = 0; h < k->n_heads; h++) {
-        next[h] = k->first[h];
-        k->first[h + 1] += k->first[h];
-    }
     for (size_t t = 0, i = 0; t < k->n_transitions; t++) {
         const float *table = k->transition[t].table;
 
         end += k->transition[t].bits;
         for (unsigned v = 0; v < k->transition[t].values; v++, i++)
-            k->listed[next[k->coef[i].head]++] = (struct kv_gpu_coefficient){
+            k->listed[i] = (struct kv_gpu_coefficient){
                 .end = end,
                 .table = (unsigned)(table - k->tables) + v * KV_TRELLIS_STATES,
                 .index = k->coef[i].index,
                 .place = (unsigned)i,
                 .scale = k->sigma[i]};
     }
-    free(next);
 }
 
 static void list_runs(struct klt *k)
@@ -359,20 +345,21 @@ static const struct kv_trellis_map *map_at(size_t at)
 
 static void make_transform(const struct kv_codec *c, struct klt *k)
 {
-    struct kv_transform_coef *coef = kv_alloc(k->n_coded, sizeof(*coef));
+    const size_t n_coefs = k->n_coded * k->n_heads;
+    struct kv_transform_coef *coef = kv_alloc(n_coefs, sizeof(*coef));
     size_t *n = kv_alloc(k->n_heads, sizeof(*n));
 
     if (c->pre_rope)
         k->rope = kv_tiles_rope_new(k->d, c->shape.n_rot, c->shape.inv_freq);
     for (size_t h = 0; h < k->n_heads; h++) {
-        n[h] = k->first[h + 1] - k->first[h];
-        for (size_t i = k->first[h]; i < k->first[h + 1]; i++)
-            coef[i] = (struct kv_transform_coef){
+        n[h] = k->n_coded;
+        for (size_t i = 0; i < k->n_coded; i++)
+            coef[h * k->n_coded + i] = (struct kv_transform_coef){
                 .end = k->listed[i].end,
                 .table = k->tables + k->listed[i].table,
                 .map = map_at(k->listed[i].table),
                 .scale = k->listed[i].scale,
-                .inverse = k->inverse + (h * k->d + k->listed[i].index) * k->d};
+                .inverse = k->inverse + k->listed[i].index * k->row + h * k->d};
     }
     k->transform = kv_transform_new(
         &(struct kv_transform_about){.n_heads = k->n_heads,
@@ -391,26 +378,22 @@ static void make_transform(const struct kv_codec *c, struct klt *k)
 static int open_klt(struct kv_codec *c, const struct kv_calib *calib,
                     struct kv_err *e)
 {
-    const size_t d = c->shape.head_dim, heads = c->shape.n_kv_heads;
     const struct kv_calib_set *set;
     struct kv_klt_unit mine;
     struct klt *k = kv_alloc(1, sizeof(*k));
     double mse[KV_KLT_KINDS];
 
     c->state = k;
-    *k = (struct klt){.d = d, .n_heads = heads};
-    if (kv_calib_want_set(&set, calib, &c->spec, e))
-        return -1;
-    k->mean = kv_alloc(heads * d, sizeof(float));
-    k->forward = kv_alloc(heads * d * d, sizeof(float));
-    k->inverse = kv_alloc(heads * d * d, sizeof(float));
-    k->n_used = kv_alloc(heads, sizeof(*k->n_used));
-    if (load_transform(c, set, e) || load_kinds(c, set, mse, e))
+    c->block = 1;
+    *k = (struct klt){.d = c->shape.head_dim,
+                      .n_heads = c->shape.n_kv_heads,
+                      .row = kv_codec_block_values(c)};
+    if (kv_calib_want_set(&set, calib, &c->spec, e) ||
+        load_transform(c, set, e) || load_kinds(c, set, mse, e))
         return -1;
     allocate(c, set, mse, &mine);
     keep_coefs(k, &mine);
     make_transitions(k, kv_spec_is(&c->spec, c->side, "code", "scalar"));
-    c->block = 1;
     c->block_bytes = mine.bytes;
     c->pre_rope = c->side == KV_K && kv_spec_is(&c->spec, KV_K, "rope", "pre");
     k->int8 = error_share(k, &mine, mse) >= MIN_ERROR_SHARE;
@@ -428,7 +411,6 @@ static void close_klt(struct kv_codec *c)
     free(k->mean);
     free(k->forward);
     free(k->inverse);
-    free(k->n_used);
     free(k->tables);
     free(k->whole);
     free(k->coef);
@@ -436,7 +418,6 @@ static void close_klt(struct kv_codec *c)
     free(k->place);
     free(k->transition);
     free(k->listed);
-    free(k->first);
     free(k->runs);
     kv_transform_free(k->transform);
     kv_tiles_rope_free(k->rope);
@@ -445,23 +426,19 @@ static void close_klt(struct kv_codec *c)
 
 enum { TOGETHER = 16 }; /* tokens */
 
-/* y [n][n_heads][d] of n tokens: all, or those in use and some more (whole
- * vectors are fastest), the others 0.  x loses its mean. */
+/* y [n][row] of n tokens: all, or those in use and some more (whole vectors are
+ * fastest), the others 0.  x loses its mean. */
 static void transform(const struct klt *k, bool all, size_t n, float *x,
                       float *y)
 {
-    const size_t d = k->d, row = k->n_heads * d;
+    const size_t row = k->row;
+    const size_t used = all ? row : kv_min(kv_round_up(k->n_used, 16), row);
 
     memset(y, 0, n * row * sizeof(*y));
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < row; j++)
             x[i * row + j] -= k->mean[j];
-    for (size_t h = 0; h < k->n_heads; h++) {
-        const size_t used = all ? d : kv_min(kv_round_up(k->n_used[h], 16), d);
-
-        kv_vecops_times(x + h * d, row, n, k->forward + h * d * d, d, d, used,
-                        y + h * d, row);
-    }
+    kv_vecops_times(x, row, n, k->forward, row, row, used, y, row);
 }
 
 static void coefficients(const struct kv_codec *c, const float *x, size_t n,
@@ -478,13 +455,11 @@ static void coefficients(const struct kv_codec *c, const float *x, size_t n,
 static void transform_back(const struct klt *k, const float *y, size_t n,
                            float *x)
 {
-    const size_t d = k->d, row = k->n_heads * d;
+    const size_t row = k->row;
 
     for (size_t i = 0; i < n; i++)
         memcpy(x + i * row, k->mean, row * sizeof(*x));
-    for (size_t h = 0; h < k->n_heads; h++)
-        kv_vecops_times(y + h * d, row, n, k->inverse + h * d * d, k->n_used[h],
-                        d, d, x + h * d, row);
+    kv_vecops_times(y, row, n, k->inverse, k->n_used, row, row, x, row);
 }
 
 static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
@@ -541,27 +516,28 @@ static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
     to->coding = KV_GPU_BITSTREAMS;
     to->bitstreams = (struct kv_gpu_bitstreams){
         .coef = k->listed,
-        .first = k->first,
-        .used = k->n_used,
         .transitions = k->runs,
         .whole = k->whole,
         .tables = k->tables,
         .mean = k->mean,
         .forward = k->forward,
         .inverse = k->inverse,
+        .n_used = k->n_used,
         .n_coefs = (unsigned)k->n_coded,
         .n_runs = k->n_runs,
         .n_transitions = (unsigned)k->n_transitions,
         .n_bits = k->n_bits,
         .n_tables = (size_t)2 * KV_KLT_KINDS * KV_TRELLIS_MAX_VALUES *
                     KV_TRELLIS_STATES};
-    return true;
+    return k->row <= KV_GPU_MAX_ROW;
 }
 
 static bool store(const struct kv_codec *c, struct kv_store *s)
 {
     struct klt *k = c->state;
 
+    if (k->n_coded > KV_TRANSFORM_COEFS)
+        return false;
 #pragma omp critical(kv_klt_transform)
     if (!k->transform)
         make_transform(c, k);

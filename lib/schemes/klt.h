@@ -1,6 +1,7 @@
 /* klt: transform coding in the metric of attention.
  *
- * Per layer and KV head, keys before RoPE (or after it) and values:
+ * Per layer, keys before RoPE (or after it) and values, all KV heads as one
+ * vector:
  *
  *   y = (x - mean) F,  F = W U      x' = y' G + mean,  G = U^T W^-1
  *
@@ -9,13 +10,12 @@
  * Karhunen-Loeve transform): the coefficients y are uncorrelated, with standard
  * deviations sigma, largest first.  Bits go to coefficients by reverse
  * water-filling, many get none, the others are quantized on a trellis
- * (kernels/trellis/trellis.h).  One token, all KV heads:
+ * (kernels/trellis/trellis.h).  One token:
  *
  *   | bitstream of all transitions, largest rate first | 0 to 7 zero bits |
  *
  * the same layout for every token, no scale beside it.  Within a bitstream the
- * coefficients come by the rate of their transition, then by head, then by
- * variance.
+ * coefficients come by the rate of their transition, then by variance.
  *
  * As long as fewer bits than a state has are before a transition whose values
  * have whole bits, these are quantized by Lloyd-Max levels, each by itself.
@@ -23,24 +23,26 @@
  * Parameters:
  *   b       bits per value of a side, fractions too
  *   share   who shares the budget: a layer's side has b to itself (layer), the
- *           layers of a side share it (side), or K and V of all layers (all).
- *           Fisher information is of small errors: near one bit a side may be
- *           starved by it, which side prevents
- *   metric  fisher: M is the second moment of the loss's gradient with respect
- *           to the vector (kvdump --fisher), so that |y - y'|^2 / 2 is the
- *           expected KL divergence in nats, the same unit for every layer and
- *           side.  attention: for keys the second moment of the queries of the
- *           head's group, before RoPE each rotary pair's 2x2 block as half its
- *           trace (the angle between query and key varies); for values the sum
- *           of Wo^T Wo over the group.  none: the unit matrix
+ *           layers of a side share it (side), or K and V of all layers (all)
+ *   metric  fisher: M is the second moment of the loss's gradient g with
+ * respect to the vector (kvdump --fisher), so that |y - y'|^2 / 2 is about the
+ * expected KL divergence in nats, the same unit for every layer and side; each
+ * g is shortened so that |g|^2 is at most its mean, and in the mean and the
+ * covariance of x a token counts 1/2 + 1/2 |g|^2 / mean, at most four times the
+ * mean: few tokens have most of the sum.  attention: for keys the second moment
+ * of the queries of each head's group, before RoPE each rotary pair's 2x2 block
+ * as half its trace (the angle between query and key varies); for values the
+ *           sum of Wo^T Wo over the group; nothing between heads.  none: the
+ *           unit matrix.  The first token of a window counts in none of them
  *   rope    keys are stored before RoPE (pre) or after it (post)
  *   code    trellis, or scalar: Lloyd-Max levels at whole bits
  *
  * Tables in a calibration, none of which depends on b, share or code:
- *   mean     [head_dim]             side, layer, head
- *   sigma    [head_dim]             side, layer, head; descending
- *   forward  [head_dim][head_dim]   F: x_i to y_j
- *   inverse  [head_dim][head_dim]   G: y_j to x_i
+ *   mean     [row]        side, layer; row: n_kv_heads x head_dim
+ *   sigma    [row]        descending
+ *   unit     [row]        lengths of F's columns
+ *   forward  [row][row]   F_ij / unit_j, in fp16: x_i to y_j
+ *   inverse  [row][row]   unit_j G_ji, in fp16: y_j to x_i
  *   trellis_BITSbVALUES [values][kv_trellis_kept()]   of a kind of transition;
  *             error: mean squared error per value on coefficients of unit
  *             variance that it was not trained on
@@ -70,8 +72,8 @@ void kv_klt_table_name(size_t kind, char name[32]);
 
 /* One coefficient of a side of a layer. */
 struct kv_klt_coef {
-    float variance;
-    uint16_t head, index;
+    float variance; /* in the metric */
+    uint16_t index;
     uint8_t kind; /* 0: not coded; else kv_klt_kinds[kind - 1] */
 };
 

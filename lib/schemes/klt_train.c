@@ -1,14 +1,16 @@
-/* Training of klt: one pass over the dump per layer and side finds mean and
- * covariance, the metric comes beside it; the trellis is trained on a sample of
- * the coefficients of all layers, K and V. */
+/* Training of klt: passes over the dump, layer by layer and side by side, find
+ * what each token counts, then mean, covariance and metric; the trellis is
+ * trained on a sample of the coefficients of all layers, K and V. */
 #include "kernels/eigen.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/base/half.h"
 #include "lib/base/progress.h"
 #include "lib/base/rng.h"
 #include "lib/calib.h"
 #include "lib/dump.h"
 #include "lib/moments.h"
+#include "lib/rope_table.h"
 #include "lib/schemes/klt.h"
 
 #include <math.h>
@@ -16,16 +18,17 @@
 #include <string.h>
 
 enum {
-    CHUNK = 512,       /* tokens read at a time */
+    CHUNK = 512,       /* tokens read at a time, of one window */
     SAMPLED = 1 << 16, /* coefficients sampled of a side of a layer */
     LEN = 128,         /* values of a training sequence */
     MAX_SEQUENCES = 6144,
     ROUNDS = 24
 };
 
-/* A direction's share of the metric is at least this of the mean: a direction
- * that no query has must not drown those that some queries have. */
-static const double RIDGE = 1e-5;
+/* What is added to the metric's diagonal, of its mean: a direction that no
+ * query has must not drown those that some queries have; one that the loss
+ * does not depend on in this text may matter in another. */
+static const double RIDGE = 1e-5, FISHER_RIDGE = 0.03;
 
 /* One side of one layer. */
 struct job {
@@ -33,7 +36,8 @@ struct job {
     struct kv_dump *dump;
     const struct kv_dump_info *info;
     struct kv_calib_set *out;
-    size_t layer, d, n_heads;
+    struct kv_shape shape; /* of the layer */
+    size_t layer, row;     /* values of a token */
     enum kv_side side;
     enum kv_tensor tensor;
 };
@@ -49,6 +53,13 @@ static size_t dump_tokens(const struct job *j)
     return j->info->n_windows * j->info->ctx;
 }
 
+/* The first token of a window draws attention whatever it is: its vectors and
+ * gradients are like no other's. */
+static bool counts(const struct job *j, size_t token)
+{
+    return token % j->info->ctx != 0;
+}
+
 static enum kv_tensor tensor_of(const struct kv_spec *s, enum kv_side side)
 {
     return side == KV_V                         ? KV_T_V
@@ -56,101 +67,142 @@ static enum kv_tensor tensor_of(const struct kv_spec *s, enum kv_side side)
                                                 : KV_T_K;
 }
 
-static enum kv_tensor fisher_of(enum kv_side side)
+static enum kv_tensor gradient_of(enum kv_side side)
 {
-    return side == KV_K ? KV_T_K_FISHER : KV_T_V_FISHER;
+    return side == KV_K ? KV_T_K_GRADIENT : KV_T_V_GRADIENT;
 }
 
-static enum kv_gram fisher_gram(const struct kv_spec *s, enum kv_side side)
+static bool is_fisher(const struct job *j)
 {
-    return side == KV_V                       ? KV_GRAM_V_FISHER
-           : tensor_of(s, side) == KV_T_K_PRE ? KV_GRAM_K_PRE_FISHER
-                                              : KV_GRAM_K_FISHER;
+    return kv_spec_is(j->spec, j->side, "metric", "fisher");
 }
 
-/* A token's weight: 1, or with Fisher's metric the length of the loss's
- * gradient at its vector (between not at all and the square, this is best):
- * more important tokens count more in the transform.  weight: [n][n_heads]. */
-static int read_weights(const struct job *j, size_t at, size_t n, float *weight,
-                        struct kv_err *e)
+/* The tokens that are read together: of one window. */
+static size_t chunk_at(const struct job *j, size_t token)
 {
-    const enum kv_tensor t = fisher_of(j->side);
-    const bool fisher = kv_spec_is(j->spec, j->side, "metric", "fisher");
-    float *square = kv_alloc(n, j->n_heads * j->d * sizeof(*square));
-    const int rc =
-        fisher ? kv_dump_read(j->dump, j->layer, t, at, n, square, e) : 0;
+    const size_t left = j->info->ctx - token % j->info->ctx;
 
-    for (size_t i = 0; i < n * j->n_heads && !rc; i++) {
-        double sum = fisher ? 0 : 1;
+    return left < CHUNK ? left : CHUNK;
+}
 
-        for (size_t k = 0; k < j->d; k++)
-            sum += (double)square[i * j->d + k];
-        weight[i] = (float)sqrt(sum);
+/* x: [n][row].  Gradients of keys after RoPE are those before it, rotated. */
+static int read_rows(const struct job *j, enum kv_tensor t, size_t at, size_t n,
+                     float *x, struct kv_err *e)
+{
+    if (kv_interrupted(e) || kv_dump_read(j->dump, j->layer, t, at, n, x, e))
+        return -1;
+    if (t == KV_T_K_GRADIENT && j->tensor == KV_T_K)
+        kv_rope(&j->shape, x, n, j->shape.n_kv_heads, at % j->info->ctx);
+    return 0;
+}
+
+/* ---- what a token counts ----------------------------------------------- */
+
+/* Squares of the gradients' lengths: [tokens]. */
+static int read_lengths(const struct job *j, double *square, struct kv_err *e)
+{
+    float *g = kv_alloc(CHUNK, j->row * sizeof(*g));
+    int rc = 0;
+
+    for (size_t at = 0, n; at < dump_tokens(j) && !rc; at += n) {
+        n = chunk_at(j, at);
+        rc = read_rows(j, gradient_of(j->side), at, n, g, e);
+        for (size_t i = 0; i < n * j->row && !rc; i++)
+            square[at + i / j->row] += (double)g[i] * (double)g[i];
+    }
+    free(g);
+    return rc;
+}
+
+/* The mean of min(square, most) over the tokens that count. */
+static double mean_below(const struct job *j, const double *square, double most)
+{
+    double sum = 0, n = 0;
+
+    for (size_t t = 0; t < dump_tokens(j); t++)
+        if (counts(j, t)) {
+            sum += square[t] < most ? square[t] : most;
+            n++;
+        }
+    return n > 0 ? sum / n : 0;
+}
+
+/* What each token counts in the metric and in the covariance, both [tokens]:
+ * all the same; with Fisher's metric as much as its gradient is long, within
+ * limits, since few tokens have most of it. */
+static int weigh(const struct job *j, float *metric, float *moments,
+                 struct kv_err *e)
+{
+    const size_t n = dump_tokens(j);
+    double *square = kv_alloc(n, sizeof(*square));
+    const int rc = is_fisher(j) ? read_lengths(j, square, e) : 0;
+    const double mean = mean_below(j, square, (double)INFINITY);
+    const double most = 4 * mean, capped = mean_below(j, square, most);
+
+    for (size_t t = 0; t < n && !rc; t++) {
+        metric[t] = moments[t] = counts(j, t);
+        if (counts(j, t) && capped > 0) {
+            metric[t] = (float)(mean / fmax(mean, square[t]));
+            moments[t] = (float)(0.5 + 0.5 * fmin(square[t], most) / capped);
+        }
     }
     free(square);
     return rc;
 }
 
-/* Weighted sums of x and of x x^T over the side's tokens, not yet divided by
- * the weights' sum [heads].  The first token's x is taken off before, so that
- * little cancels; it is left in origin [heads][d]. */
-static int add_up(const struct job *j, float *origin, double *first,
-                  double *second, double *weights, struct kv_err *e)
+/* ---- moments ----------------------------------------------------------- */
+
+/* mean [row] of a tensor, with the tokens' weights. */
+static int add_mean(const struct job *j, const float *weight, double *mean,
+                    struct kv_err *e)
 {
-    const size_t d = j->d, row = j->n_heads * d, tokens = dump_tokens(j);
-    float *x = kv_alloc(CHUNK, row * sizeof(*x));
-    float *weight = kv_alloc(CHUNK, j->n_heads * sizeof(*weight));
-    int rc = -1;
+    float *x = kv_alloc(CHUNK, j->row * sizeof(*x));
+    double sum = 0;
+    int rc = 0;
 
-    for (size_t at = 0; at < tokens; at += CHUNK) {
-        const size_t n = tokens - at < CHUNK ? tokens - at : CHUNK;
-
-        if (kv_interrupted(e) ||
-            kv_dump_read(j->dump, j->layer, j->tensor, at, n, x, e) ||
-            read_weights(j, at, n, weight, e))
-            goto out;
-        if (!at)
-            memcpy(origin, x, row * sizeof(*x));
-        for (size_t i = 0; i < n * j->n_heads; i++)
-            weights[i % j->n_heads] += (double)weight[i];
-        for (size_t i = 0; i < n * row; i++) {
-            x[i] -= origin[i % row];
-            first[i % row] += (double)weight[i / d] * (double)x[i];
-            x[i] *= sqrtf(weight[i / d]);
+    for (size_t at = 0, n; at < dump_tokens(j) && !rc; at += n) {
+        n = chunk_at(j, at);
+        rc = read_rows(j, j->tensor, at, n, x, e);
+        for (size_t t = 0; t < n && !rc; t++) {
+            sum += (double)weight[at + t];
+            for (size_t i = 0; i < j->row; i++)
+                mean[i] += (double)(weight[at + t] * x[t * j->row + i]);
         }
-        kv_moments_add(x, n, j->n_heads, d, second);
     }
-    rc = 0;
-out:
-    free(weight);
+    for (size_t i = 0; i < j->row; i++)
+        mean[i] /= sum > 0 ? sum : 1;
     free(x);
     return rc;
 }
 
-/* mean [heads][d], cov [heads][d][d], both cleared. */
-static int covariance(const struct job *j, double *mean, double *cov,
+/* second [row][row]: the weighted mean of (x - mean)^T (x - mean) of a tensor;
+ * mean: [row]. */
+static int add_second(const struct job *j, enum kv_tensor tensor,
+                      const float *weight, const double *mean, double *second,
                       struct kv_err *e)
 {
-    const size_t d = j->d, row = j->n_heads * d;
-    float *origin = kv_alloc(row, sizeof(*origin));
-    double *weights = kv_alloc(j->n_heads, sizeof(*weights));
-    const int rc = add_up(j, origin, mean, cov, weights, e);
+    const size_t row = j->row;
+    float *x = kv_alloc(CHUNK, row * sizeof(*x));
+    double sum = 0;
+    int rc = 0;
 
-    for (size_t h = 0; h < j->n_heads && !rc; h++) {
-        double *m = mean + h * d, *c = cov + h * d * d;
+    for (size_t at = 0, n; at < dump_tokens(j) && !rc; at += n) {
+        n = chunk_at(j, at);
+        rc = read_rows(j, tensor, at, n, x, e);
+        for (size_t t = 0; t < n && !rc; t++) {
+            const double root = sqrt((double)weight[at + t]);
 
-        if (!(weights[h] > 0))
-            weights[h] = 1; /* nothing matters: the metric is 1, all sums 0 */
-        for (size_t i = 0; i < d; i++)
-            m[i] /= weights[h];
-        for (size_t i = 0; i < d; i++)
-            for (size_t k = 0; k < d; k++)
-                c[i * d + k] = c[i * d + k] / weights[h] - m[i] * m[k];
-        for (size_t i = 0; i < d; i++)
-            m[i] += (double)origin[h * d + i];
+            sum += (double)weight[at + t];
+            for (size_t i = 0; i < row; i++)
+                x[t * row + i] =
+                    (float)(root * ((double)x[t * row + i] - mean[i]));
+        }
+        if (!rc)
+            kv_moments_add(x, n, 1, row, second);
     }
-    free(weights);
-    free(origin);
+    for (size_t i = 0; i < row * row; i++)
+        second[i] /= sum > 0 ? sum : 1;
+    free(x);
     return rc;
 }
 
@@ -173,22 +225,22 @@ static void average_angles(const struct kv_shape *s, double *m)
     }
 }
 
-/* Queries, not divided by their number: a factor of the metric changes the
- * unit of sigma alone. */
+/* Sums of q^T q, by KV head: m [n_kv_heads][d][d].  They are not divided by
+ * their number: a factor of the metric changes the unit of sigma alone. */
 static int query_metric(const struct job *j, double *m, struct kv_err *e)
 {
-    const struct kv_shape *s = &j->info->shape;
-    const size_t d = j->d, group = s->n_heads / s->n_kv_heads;
-    const size_t tokens = dump_tokens(j);
+    const struct kv_shape *s = &j->shape;
+    const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
     float *q = kv_alloc(CHUNK, s->n_heads * d * sizeof(*q));
     double *all = kv_alloc(s->n_heads * d * d, sizeof(*all));
     int rc = 0;
 
-    for (size_t at = 0; at < tokens && !rc; at += CHUNK) {
-        const size_t n = tokens - at < CHUNK ? tokens - at : CHUNK;
-
-        rc = kv_interrupted(e) ||
-             kv_dump_read(j->dump, j->layer, KV_T_Q, at, n, q, e);
+    for (size_t at = 0, n; at < dump_tokens(j) && !rc; at += n) {
+        n = chunk_at(j, at);
+        rc = read_rows(j, KV_T_Q, at, n, q, e);
+        for (size_t t = 0; t < n; t++)
+            if (!counts(j, at + t))
+                memset(q + t * s->n_heads * d, 0, s->n_heads * d * sizeof(*q));
         if (!rc)
             kv_moments_add(q, n, s->n_heads, d, all);
     }
@@ -199,15 +251,14 @@ static int query_metric(const struct job *j, double *m, struct kv_err *e)
         average_angles(s, m + h * d * d);
     free(all);
     free(q);
-    return rc ? -1 : 0;
+    return rc;
 }
 
-static int gram_metric(const struct job *j, enum kv_gram which, double *m,
-                       struct kv_err *e)
+static int output_metric(const struct job *j, double *m, struct kv_err *e)
 {
-    const size_t n = j->n_heads * j->d * j->d;
+    const size_t n = j->row * j->shape.head_dim;
     float *gram = kv_alloc(n, sizeof(*gram));
-    const int rc = kv_dump_gram(j->dump, j->layer, which, gram, e);
+    const int rc = kv_dump_gram(j->dump, j->layer, gram, e);
 
     for (size_t i = 0; i < n && !rc; i++)
         m[i] = (double)gram[i];
@@ -215,188 +266,160 @@ static int gram_metric(const struct job *j, enum kv_gram which, double *m,
     return rc;
 }
 
-/* m: [n_heads][d][d], cleared. */
-static int read_metric(const struct job *j, double *m, struct kv_err *e)
+/* Head by head, nothing between heads: m [row][row]. */
+static int attention_metric(const struct job *j, double *m, struct kv_err *e)
 {
-    const size_t d = j->d;
-    int rc = 0;
+    const size_t d = j->shape.head_dim;
+    double *own = kv_alloc(j->row * d, sizeof(*own));
+    const int rc =
+        j->side == KV_K ? query_metric(j, own, e) : output_metric(j, own, e);
 
-    if (kv_spec_is(j->spec, j->side, "metric", "fisher"))
-        rc = gram_metric(j, fisher_gram(j->spec, j->side), m, e);
-    else if (kv_spec_is(j->spec, j->side, "metric", "attention"))
-        rc = j->side == KV_K ? query_metric(j, m, e)
-                             : gram_metric(j, KV_GRAM_WO, m, e);
-    for (size_t h = 0; h < j->n_heads && !rc; h++) {
-        double *own = m + h * d * d, trace = 0;
+    for (size_t i = 0; i < j->row * d; i++) /* row i / d of all heads */
+        m[i / d * j->row + i / d / d * d + i % d] = own[i];
+    free(own);
+    return rc;
+}
 
-        for (size_t i = 0; i < d; i++)
-            trace += own[i * d + i];
-        for (size_t i = 0; i < d; i++)
-            own[i * d + i] += trace > 0 ? RIDGE * trace / (double)d : 1;
-    }
+/* m: [row][row], cleared; its mean diagonal becomes 1, and *unit what 1 was. */
+static int read_metric(const struct job *j, const float *weight, double *m,
+                       double *unit, struct kv_err *e)
+{
+    const bool attention = kv_spec_is(j->spec, j->side, "metric", "attention");
+    const double ridge = is_fisher(j) ? FISHER_RIDGE : RIDGE;
+    double *zero = kv_alloc(j->row, sizeof(*zero)), trace = 0;
+    const int rc = is_fisher(j)
+                       ? add_second(j, gradient_of(j->side), weight, zero, m, e)
+                   : attention ? attention_metric(j, m, e)
+                               : 0;
+
+    for (size_t i = 0; i < j->row; i++)
+        trace += m[i * j->row + i] / (double)j->row;
+    for (size_t i = 0; i < j->row * j->row && trace > 0; i++)
+        m[i] /= trace;
+    for (size_t i = 0; i < j->row; i++)
+        m[i * j->row + i] += trace > 0 ? ridge : 1;
+    *unit = trace > 0 ? sqrt(trace) : 1;
+    free(zero);
     return rc;
 }
 
 /* ---- the transform ----------------------------------------------------- */
 
-/* c = a b, all [n][n]. */
-static void multiply(const double *a, const double *b, size_t n, double *c)
+static float *add_table(const struct job *j, const char *name, bool square)
 {
-    memset(c, 0, n * n * sizeof(*c));
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < n; k++)
-            for (size_t j = 0; j < n; j++)
-                c[i * n + j] += a[i * n + k] * b[k * n + j];
+    const size_t dims[] = {j->row, j->row};
+    struct kv_table *t = kv_calib_add(j->out, name, (int)j->side, (int)j->layer,
+                                      KV_ALL, square ? 2 : 1, dims);
+
+    t->half = square;
+    return t->data;
 }
 
-/* root = m^(1/2), inverse = m^(-1/2); m is overwritten. */
-static int roots(double *m, size_t n, double *root, double *inverse)
+static float to_half(double x)
 {
-    double *value = kv_alloc(n, sizeof(*value));
-    const int rc = kv_eigen(m, n, value);
+    return kv_f16_to_f32(kv_f16_clamp((float)x));
+}
 
-    memset(root, 0, n * n * sizeof(*root));
-    memset(inverse, 0, n * n * sizeof(*inverse));
-    for (size_t k = 0; k < n && !rc; k++) {
-        const double floor = value[n - 1] * 1e-12;
-        const double r = sqrt(value[k] > floor ? value[k] : floor);
+/* Of a side of a layer (klt.h). */
+struct tables {
+    float *mean, *sigma, *unit, *forward, *inverse;
+};
 
-        for (size_t i = 0; i < n; i++)
-            for (size_t j = 0; j < n; j++) {
-                const double p = m[i * n + k] * m[j * n + k];
+/* Row i of the transform back, column i of the one there, and their unit. */
+static void put_vector(const struct tables *t, size_t row, size_t i,
+                       const double *there, const double *back, double unit)
+{
+    double length = 0;
 
-                root[i * n + j] += p * r;
-                inverse[i * n + j] += p / r;
-            }
+    for (size_t k = 0; k < row; k++)
+        length += there[k] * there[k];
+    length = sqrt(length);
+    t->unit[i] = (float)(length * unit);
+    for (size_t k = 0; k < row; k++) {
+        t->forward[k * row + i] = to_half(there[k] / length);
+        t->inverse[i * row + k] = to_half(back[k] * length);
     }
-    free(value);
-    return rc;
 }
 
-/* Of one head: sigma [d], forward, inverse [d][d] from its metric and its
- * covariance (both overwritten). */
-static int make_transform(double *metric, double *cov, size_t d, float *sigma,
-                          float *forward, float *inverse)
-{
-    double *root = kv_alloc(d * d, sizeof(*root));
-    double *back = kv_alloc(d * d, sizeof(*back));
-    double *work = kv_alloc(d * d, sizeof(*work));
-    double *value = kv_alloc(d, sizeof(*value));
-    int rc = roots(metric, d, root, back);
-
-    if (rc)
-        goto out;
-    multiply(root, cov, d, work);
-    multiply(work, root, d, cov);
-    rc = kv_eigen(cov, d, value);
-    for (size_t j = 0; j < d && !rc; j++) {
-        const size_t from = d - 1 - j; /* eigenvalues ascend */
-
-        sigma[j] = (float)sqrt(value[from] > 0 ? value[from] : 0);
-        for (size_t i = 0; i < d; i++) {
-            double f = 0, g = 0;
-
-            for (size_t k = 0; k < d; k++) {
-                f += root[i * d + k] * cov[k * d + from];
-                g += cov[k * d + from] * back[k * d + i];
-            }
-            forward[i * d + j] = (float)f;
-            inverse[j * d + i] = (float)g;
-        }
-    }
-out:
-    free(value);
-    free(work);
-    free(back);
-    free(root);
-    return rc;
-}
-
-static float *add_table(const struct job *j, const char *name, size_t head,
-                        size_t n_dims)
-{
-    const size_t dims[] = {j->d, j->d};
-
-    return kv_calib_add(j->out, name, (int)j->side, (int)j->layer, (int)head,
-                        n_dims, dims)
-        ->data;
-}
-
-/* Adds the tables of every head; forward and sigma of each are left in
- * *f, *s: [n_heads]. */
+/* metric and cov are overwritten. */
 static int add_tables(const struct job *j, const double *mean, double *metric,
-                      double *cov, float **f, float **s, struct kv_err *e)
+                      double unit, double *cov, struct tables *t,
+                      struct kv_err *e)
 {
-    const size_t d = j->d;
+    const size_t row = j->row;
+    double *value = kv_alloc(row, sizeof(*value));
+    const int rc = kv_eigen_pair(cov, metric, row, value);
 
-    for (size_t h = 0; h < j->n_heads; h++) {
-        float *m = add_table(j, "mean", h, 1);
-        float *g;
+    *t = (struct tables){.mean = add_table(j, "mean", false),
+                         .sigma = add_table(j, "sigma", false),
+                         .unit = add_table(j, "unit", false),
+                         .forward = add_table(j, "forward", true),
+                         .inverse = add_table(j, "inverse", true)};
+    for (size_t i = 0; i < row && !rc; i++) {
+        const size_t from = row - 1 - i; /* eigenvalues ascend */
 
-        s[h] = add_table(j, "sigma", h, 1);
-        f[h] = add_table(j, "forward", h, 2);
-        g = add_table(j, "inverse", h, 2);
-        for (size_t i = 0; i < d; i++)
-            m[i] = (float)mean[h * d + i];
-        if (make_transform(metric + h * d * d, cov + h * d * d, d, s[h], f[h],
-                           g))
-            return kv_fail(e,
-                           "head %zu: no eigenvectors: the covariance is "
-                           "not finite",
-                           h);
+        t->mean[i] = (float)mean[i];
+        t->sigma[i] = (float)(sqrt(value[from] > 0 ? value[from] : 0) * unit);
+        put_vector(t, row, i, cov + from * row, metric + from * row, unit);
     }
-    return 0;
+    free(value);
+    return rc ? kv_fail(e, "no eigenvectors: the covariance is not finite") : 0;
 }
 
 /* Adds the upper half of the coefficients of some tokens, over their sigma. */
-static int sample(const struct job *j, const double *mean, float *const *f,
-                  float *const *s, struct pool *pool, struct kv_err *e)
+static int sample(const struct job *j, const struct tables *from,
+                  struct pool *pool, struct kv_err *e)
 {
-    const size_t d = j->d, row = j->n_heads * d, tokens = dump_tokens(j);
-    const size_t max = SAMPLED / (row / 2) + 1;
-    const size_t n = max < tokens ? max : tokens;
+    const size_t row = j->row, some = (row + 1) / 2, tokens = dump_tokens(j);
+    const size_t max = SAMPLED / some + 1, n = max < tokens ? max : tokens;
     float *x = kv_alloc(row, sizeof(*x));
+    double *y = kv_alloc(some, sizeof(*y));
     int rc = 0;
 
-    pool->value = kv_realloc(pool->value, pool->n + n * row, sizeof(*x));
-    for (size_t t = 0; t < n && !rc; t++) {
-        rc =
-            kv_dump_read(j->dump, j->layer, j->tensor, t * tokens / n, 1, x, e);
-        for (size_t h = 0; h < j->n_heads && !rc; h++)
-            for (size_t k = 0; k < (d + 1) / 2; k++) {
-                double y = 0;
+    pool->value = kv_realloc(pool->value, pool->n + n * some, sizeof(*x));
+    for (size_t i = 0; i < n && !rc; i++) {
+        const size_t t = i * tokens / n;
 
-                for (size_t i = 0; i < d; i++)
-                    y += ((double)x[h * d + i] - mean[h * d + i]) *
-                         (double)f[h][i * d + k];
-                if (s[h][k] > 0)
-                    pool->value[pool->n++] = (float)(y / (double)s[h][k]);
-            }
+        if (!counts(j, t))
+            continue;
+        rc = read_rows(j, j->tensor, t, 1, x, e);
+        memset(y, 0, some * sizeof(*y));
+        for (size_t k = 0; k < row && !rc; k++)
+            for (size_t c = 0; c < some; c++)
+                y[c] += (double)(x[k] - from->mean[k]) *
+                        (double)from->forward[k * row + c];
+        for (size_t c = 0; c < some && !rc; c++)
+            if (from->sigma[c] > 0)
+                pool->value[pool->n++] =
+                    (float)(y[c] * (double)(from->unit[c] / from->sigma[c]));
     }
+    free(y);
     free(x);
     return rc;
 }
 
 static int train_side(const struct job *j, struct pool *pool, struct kv_err *e)
 {
-    const size_t d = j->d, n = j->n_heads * d;
-    double *mean = kv_alloc(n, sizeof(*mean));
-    double *cov = kv_alloc(n * d, sizeof(*cov));
-    double *metric = kv_alloc(n * d, sizeof(*metric));
-    float **f = kv_alloc(j->n_heads, sizeof(*f));
-    float **s = kv_alloc(j->n_heads, sizeof(*s));
+    const size_t row = j->row, tokens = dump_tokens(j);
+    float *counted = kv_alloc(2 * tokens, sizeof(*counted));
+    double *mean = kv_alloc(row, sizeof(*mean)), unit;
+    double *cov = kv_alloc(row * row, sizeof(*cov));
+    double *metric = kv_alloc(row * row, sizeof(*metric));
+    struct tables t;
     const int rc =
-        covariance(j, mean, cov, e) || read_metric(j, metric, e) ||
-                add_tables(j, mean, metric, cov, f, s, e) ||
-                sample(j, mean, f, s, pool, e)
+        weigh(j, counted, counted + tokens, e) ||
+                add_mean(j, counted + tokens, mean, e) ||
+                add_second(j, j->tensor, counted + tokens, mean, cov, e) ||
+                read_metric(j, counted, metric, &unit, e) ||
+                add_tables(j, mean, metric, unit, cov, &t, e) ||
+                sample(j, &t, pool, e)
             ? kv_fail_in(e, "layer %zu, %c", j->layer, kv_side_name(j->side))
             : 0;
 
-    free(s);
-    free(f);
     free(metric);
     free(cov);
     free(mean);
+    free(counted);
     return rc;
 }
 
@@ -454,8 +477,7 @@ static int check_side(const struct kv_spec *s, enum kv_side side,
     if (kv_dump_want(dump, tensor_of(s, side), e))
         return -1;
     if (kv_spec_is(s, side, "metric", "fisher"))
-        return kv_dump_want(dump, fisher_of(side), e) ||
-               kv_dump_want_gram(dump, fisher_gram(s, side), e);
+        return kv_dump_want(dump, gradient_of(side), e);
     return side == KV_K && kv_spec_is(s, side, "metric", "attention") &&
            kv_dump_want(dump, KV_T_Q, e);
 }
@@ -463,6 +485,12 @@ static int check_side(const struct kv_spec *s, enum kv_side side,
 int kv_klt_trainable(const struct kv_spec *s, struct kv_dump *dump,
                      struct kv_err *e)
 {
+    if (kv_dump_info(dump)->ctx < 2)
+        return kv_fail(e,
+                       "%s has windows of one token, and the first of a window "
+                       "is left out of the training: kvdump --ctx 2 or more "
+                       "is expected",
+                       kv_dump_path(dump));
     for (int side = 0; side < KV_SIDES; side++)
         if (check_side(s, (enum kv_side)side, dump, e))
             return kv_fail_in(e, "%c", kv_side_name((enum kv_side)side));
@@ -477,8 +505,7 @@ int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                     .dump = dump,
                     .info = info,
                     .out = out,
-                    .d = info->shape.head_dim,
-                    .n_heads = info->shape.n_kv_heads};
+                    .row = info->shape.n_kv_heads * info->shape.head_dim};
     struct pool pool = {0};
     int rc = 0;
 
@@ -486,7 +513,8 @@ int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
         out->progress->total +=
             2 * (info->last_layer - info->first_layer + 1) + KV_KLT_KINDS;
     for (j.layer = info->first_layer; j.layer <= info->last_layer && !rc;
-         j.layer++)
+         j.layer++) {
+        j.shape = kv_shape_layer(&info->shape, j.layer);
         for (int side = 0; side < KV_SIDES && !rc; side++) {
             j.side = (enum kv_side)side;
             j.tensor = tensor_of(s, j.side);
@@ -494,6 +522,7 @@ int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
             if (out->progress)
                 kv_progress_step(out->progress, 1);
         }
+    }
     rc = rc || train_trellis(out, &pool, seed, e) ? -1 : 0;
     free(pool.value);
     return rc;

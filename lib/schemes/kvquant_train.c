@@ -98,15 +98,15 @@ static enum kv_tensor values_of(enum kv_side side)
     return side == KV_K ? KV_T_K_PRE : KV_T_V;
 }
 
-static enum kv_tensor fisher_of(enum kv_side side)
+static enum kv_tensor gradient_of(enum kv_side side)
 {
-    return side == KV_K ? KV_T_K_FISHER : KV_T_V_FISHER;
+    return side == KV_K ? KV_T_K_GRADIENT : KV_T_V_GRADIENT;
 }
 
 static int each_chunk(struct job *j, bool weighted, take_fn *take,
                       struct kv_err *e)
 {
-    const enum kv_tensor from = values_of(j->side), by = fisher_of(j->side);
+    const enum kv_tensor from = values_of(j->side), by = gradient_of(j->side);
     float *x = kv_alloc(2 * CHUNK, j->row * sizeof(*x));
     float *fisher = weighted ? x + CHUNK * j->row : NULL;
     int rc = -1;
@@ -118,7 +118,7 @@ static int each_chunk(struct job *j, bool weighted, take_fn *take,
         if (kv_interrupted(e) ||
             kv_dump_read(j->dump, j->layer, from, first, n, x, e) ||
             (fisher &&
-             kv_dump_read(j->dump, j->layer, by, first, n, fisher, e)))
+             kv_dump_fisher(j->dump, j->layer, by, first, n, fisher, e)))
             goto out;
         for (size_t i = 0; i < n * j->row; i++)
             x[i] = kv_f16_to_f32(kv_f16_clamp(x[i]));
@@ -378,7 +378,7 @@ static int check_dump(const struct kv_spec *s, struct kv_dump *dump,
 
         if (kv_dump_want(dump, values_of(side), e) ||
             (!kv_spec_is(s, side, "w", "none") &&
-             kv_dump_want(dump, fisher_of(side), e)))
+             kv_dump_want(dump, gradient_of(side), e)))
             return kv_fail_in(e, "%c", kv_side_name(side));
     }
     return 0;
