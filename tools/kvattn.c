@@ -219,7 +219,7 @@ static int prepare_specs(struct run *r, const struct args *a, struct kv_err *e)
                                    .shard = {1, 1}};
 
     if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, e) ||
-        kv_spec_alone(r->spec, r->n_specs, "kvattn", e) ||
+        kv_spec_alone(r->spec, r->n_specs, "attention on codes", e) ||
         prepare_inputs(r, a, e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
