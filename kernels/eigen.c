@@ -10,7 +10,7 @@
 
 static bool all_finite(const double *a, size_t n)
 {
-    for (size_t i = 0; i < n * n; i++)
+    for (size_t i = 0; i < n; i++)
         if (!isfinite(a[i]))
             return false;
     return true;
@@ -28,7 +28,7 @@ int kv_eigen(double *a, size_t n, double *value)
 {
     lapack_int info;
 
-    if (!all_finite(a, n))
+    if (!all_finite(a, n * n))
         return -1;
     kv_blas_enter();
     info = LAPACKE_dsyev(LAPACK_ROW_MAJOR, 'V', 'U', (lapack_int)n, a,
@@ -44,7 +44,7 @@ int kv_eigen_pair(double *a, double *b, size_t n, double *value)
     lapack_int info;
     double *factor;
 
-    if (!all_finite(a, n) || !all_finite(b, n))
+    if (!all_finite(a, n * n) || !all_finite(b, n * n))
         return -1;
     kv_blas_enter();
     info = LAPACKE_dsygvd(LAPACK_COL_MAJOR, 3, 'V', 'U', m, a, m, b, m, value);
@@ -59,4 +59,17 @@ int kv_eigen_pair(double *a, double *b, size_t n, double *value)
     kv_blas_leave();
     free(factor);
     return result(info, n);
+}
+
+int kv_solve(double *a, size_t n, double *b, size_t m)
+{
+    lapack_int info;
+
+    if (!all_finite(a, n * n) || !all_finite(b, n * m))
+        return -1;
+    kv_blas_enter();
+    info = LAPACKE_dposv(LAPACK_ROW_MAJOR, 'U', (lapack_int)n, (lapack_int)m, a,
+                         (lapack_int)n, b, (lapack_int)m);
+    kv_blas_leave();
+    return result(info, n + m);
 }

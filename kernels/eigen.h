@@ -1,4 +1,5 @@
-/* Eigenvectors of symmetric matrices: the one door to LAPACK. */
+/* Symmetric matrices, their eigenvectors and equations: the one door to LAPACK.
+ */
 #ifndef KV_EIGEN_H
 #define KV_EIGEN_H
 
@@ -15,5 +16,10 @@ int kv_eigen(double *a, size_t n, double *value);
  * value: [n], ascending.  Returns -1 as kv_eigen() does, and when b is not
  * positive definite. */
 int kv_eigen_pair(double *a, double *b, size_t n, double *value);
+
+/* Solves a x = b by Cholesky.  a: [n][n], symmetric and positive definite,
+ * overwritten; b: [n][m], becomes x.  Returns -1 where a is not, or where
+ * either holds a NaN or an infinity. */
+int kv_solve(double *a, size_t n, double *b, size_t m);
 
 #endif

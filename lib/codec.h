@@ -197,6 +197,9 @@ struct kv_scheme {
     size_t (*hadamard)(const struct kv_spec *s, const struct kv_shape *shape);
 
     const struct kv_training *training;
+    /* Parameters whose word (kv_param) does not say so, but that change the
+     * tables of this spec, as klt's b with pred. */
+    bool (*in_key)(const struct kv_spec *s, const struct kv_param *p);
 
     /* Of a spec whose codecs are layered; returns NULL for others.  No other
      * optional part goes with it but training. */

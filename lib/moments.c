@@ -26,3 +26,24 @@ void kv_moments_add(const float *x, size_t n, size_t heads, size_t d,
     }
     free(product);
 }
+
+enum { TOKENS = 512 }; /* of a product */
+
+void kv_moments_cross(const float *a, size_t n_a, const float *b, size_t n_b,
+                      size_t n, double *sum, size_t stride)
+{
+#pragma omp parallel for schedule(dynamic, 1)
+    for (size_t i = 0; i < n_a; i += PART) {
+        const size_t rows = n_a - i < PART ? n_a - i : PART;
+        float *product = kv_alloc(rows * n_b, sizeof(*product));
+
+        for (size_t t = 0; t < n; t += TOKENS) {
+            kv_gemm_a_trans(rows, n_b, n - t < TOKENS ? n - t : TOKENS, 1,
+                            a + t * n_a + i, n_a, b + t * n_b, n_b, 0, product,
+                            n_b);
+            for (size_t j = 0; j < rows * n_b; j++)
+                sum[(i + j / n_b) * stride + j % n_b] += (double)product[j];
+        }
+        free(product);
+    }
+}

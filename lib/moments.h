@@ -1,4 +1,4 @@
-/* Second moments of the heads of many tokens. */
+/* Second moments of many tokens. */
 #ifndef KV_MOMENTS_H
 #define KV_MOMENTS_H
 
@@ -8,5 +8,11 @@
  * products in f32, n at a time, their sums in double. */
 void kv_moments_add(const float *x, size_t n, size_t heads, size_t d,
                     double *sum);
+
+/* Adds the sum over n tokens of a^T b, a [n][n_a], b [n][n_b], to sum [n_a]
+ * (rows stride apart); products of some hundred tokens in f32, their sums in
+ * double.  On all threads; the same bits for any number of them. */
+void kv_moments_cross(const float *a, size_t n_a, const float *b, size_t n_b,
+                      size_t n, double *sum, size_t stride);
 
 #endif

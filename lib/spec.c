@@ -178,13 +178,18 @@ static bool is_left_out(const struct kv_spec *s, size_t i)
            s->value[KV_K][i] == fallback && s->value[KV_V][i] == fallback;
 }
 
+static bool in_key(const struct kv_spec *s, const struct kv_param *p)
+{
+    return p->calib || (s->scheme->in_key && s->scheme->in_key(s, p));
+}
+
 static void put_letters(struct writer *w, const struct kv_spec *s,
                         enum kv_side side, bool calib)
 {
     for (size_t i = 0; i < kv_spec_n_params(s->scheme); i++) {
         const struct kv_param *p = kv_spec_param(s->scheme, i);
 
-        if (kv_is_letter(p) && (!calib || p->calib) && is_given(s, side, i))
+        if (kv_is_letter(p) && (!calib || in_key(s, p)) && is_given(s, side, i))
             put(w, "%s%.9g", p->name, s->value[side][i]);
     }
 }
@@ -210,7 +215,7 @@ static void print(const struct kv_spec *s, char *text, bool calib)
     for (size_t i = 0; i < kv_spec_n_params(k); i++) {
         const struct kv_param *p = kv_spec_param(k, i);
 
-        if (kv_is_letter(p) && (!calib || p->calib)) {
+        if (kv_is_letter(p) && (!calib || in_key(s, p))) {
             letters |= is_given(s, KV_K, i) || is_given(s, KV_V, i);
             differ |= s->value[KV_K][i] != s->value[KV_V][i];
         }
@@ -229,7 +234,7 @@ static void print(const struct kv_spec *s, char *text, bool calib)
     for (size_t i = 0; i < kv_spec_n_params(k); i++) {
         const struct kv_param *p = kv_spec_param(k, i);
 
-        if (kv_is_letter(p) || (calib && !p->calib) || is_left_out(s, i))
+        if (kv_is_letter(p) || (calib && !in_key(s, p)) || is_left_out(s, i))
             continue;
         if (s->value[KV_K][i] == s->value[KV_V][i]) {
             put_word(&w, p, "", s->value[KV_K][i]);

@@ -191,6 +191,8 @@ int prepare_every(void **state)
         add_words(kv_schemes[i], folder);
     }
     add_mixed(folder);
+    add("klt:b2,metric=fisher,pred=1", folder);
+    add("klt:b1s3r20,metric=fisher,pred=2", folder);
     add_stacked(folder);
     return 0;
 }

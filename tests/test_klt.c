@@ -507,7 +507,8 @@ static void test_refusals(void **state)
     assert_int_equal(kv_spec_parse(&s, "klt:b2,metric=fisher", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
     assert_string_equal(
-        s.text, "klt:b2r0s0,share=all,metric=fisher,rope=pre,code=trellis");
+        s.text,
+        "klt:b2r0s0,share=all,metric=fisher,rope=pre,pred=0,code=trellis");
 }
 
 int main(void)

@@ -251,6 +251,9 @@ class Greedy(Case):
                      ["-p", "stream"]):
             self.refused("does not go with --greedy", "-m", at("m"),
                          "--greedy", "3", *more)
+        self.refused("klt:b2r0s0,share=all,metric=fisher,rope=pre,pred=1,"
+                     "code=trellis has no path in place", "-m", at("m"),
+                     "--greedy", "3", "-s", "klt,metric=fisher,pred=1")
 
     def test_leakage(self):
         with open(at("eval.txt")) as f, open(at("start.txt"), "w") as start:

@@ -628,6 +628,15 @@ class Every(ToolTest):
         done = self.good("kvquant", "-s", "kivi", "-s", "turboquant", dump)
         self.assertNotIn("Hadamard", done.stderr)
 
+    def test_codes_of_layers_upon_layers(self):
+        """What reads a layer by itself says that it cannot."""
+        spec = "klt,metric=fisher,pred=2"
+        self.refused("has no path in place", "kvattn", "-s", spec, "--shape",
+                     "1,4,2,16,64")
+        self.refused("s is one for K and V", "kvppl", "-m", self.model, "-f",
+                     self.text, "-s", "klt:K-s1/V-s2,metric=fisher,pred=2",
+                     "--keep-window")
+
     def test_help_and_list(self):
         for tool in ("kvdump", "kvcalib"):
             shown = self.good(tool, "--help").stdout

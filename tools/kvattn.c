@@ -171,7 +171,7 @@ static int prepare_specs(struct kvattn_run *r, const struct kvattn_args *a,
                                    .shard = {1, 1}};
 
     if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, e) ||
-        kv_spec_alone(r->spec, r->n_specs, "kvattn", e) ||
+        kv_spec_alone(r->spec, r->n_specs, "attention on codes", e) ||
         prepare_inputs(r, a, e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);

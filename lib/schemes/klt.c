@@ -6,6 +6,7 @@
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/calib.h"
+#include "lib/schemes/klt_pred.h"
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
@@ -20,6 +21,9 @@ static const struct kv_param params[] = {
     {"metric", "attention|fisher|none", 0, 0, 0, true,
      "error counts by queries and Wo, by the loss's gradient, or as it is"},
     {"rope", "pre|post", 0, 0, 0, true, "keys are stored before or after RoPE"},
+    {"pred", NULL, 0, 0, KV_MAX_BELOW, true,
+     "layers below from which a token is predicted; then none is read in "
+     "place"},
     {"code", "trellis|scalar", 0, 0, 0, false,
      "coefficients on a trellis, or by Lloyd-Max levels"},
     {0},
@@ -28,7 +32,8 @@ static const struct kv_param params[] = {
 static int check(struct kv_spec *s, const struct kv_shape *shape,
                  struct kv_err *e)
 {
-    static const char *const both[] = {"share", "metric", "rope", "code"};
+    static const char *const both[] = {"share", "metric", "rope", "code",
+                                       "pred"};
     const bool fisher = kv_spec_is(s, KV_K, "metric", "fisher");
 
     (void)shape;
@@ -38,6 +43,10 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     for (int side = 0; side < KV_SIDES; side++)
         if (kv_spec_is(s, (enum kv_side)side, "share", "auto"))
             kv_spec_set(s, (enum kv_side)side, "share", fisher ? 3 : 1);
+    if (kv_spec_get(s, KV_K, "pred") > 0 &&
+        (!fisher || !kv_spec_is(s, KV_K, "share", "all")))
+        return kv_fail(e, "pred wants metric=fisher and share=all: its layers "
+                          "are fitted to one water level");
     if (!fisher && !kv_spec_is(s, KV_K, "share", "layer"))
         return kv_fail(e,
                        "share=%s weighs layers against each other, which "
@@ -57,9 +66,10 @@ static double nominal(const struct kv_spec *s, enum kv_side side,
 
 struct klt {
     size_t d, n_heads, row;
-    float *mean;    /* [row] */
-    float *forward; /* [row][row], of which n_used columns */
-    float *inverse; /* [row][row], of which n_used rows */
+    struct kv_klt_pred pred; /* none without neighbours */
+    float *mean;             /* [row] */
+    float *forward;          /* [row][row], of which n_used columns */
+    float *inverse;          /* [row][row], of which n_used rows */
     unsigned n_used;
     float *tables; /* Lloyd-Max levels of each kind, then the trellis's
                     * numbers of each: [2][KINDS][MAX_VALUES][STATES] */
@@ -127,63 +137,6 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
         mse[i] = t->error;
     }
     return 0;
-}
-
-static int by_variance(const void *a, const void *b)
-{
-    const struct kv_klt_coef *x = a, *y = b;
-
-    return x->variance != y->variance ? (x->variance < y->variance ? 1 : -1)
-                                      : x->index - y->index;
-}
-
-/* The coefficients of a side of a layer; n = 0 where the calibration lacks
- * them. */
-static struct kv_klt_unit unit_of(const struct kv_codec *c,
-                                  const struct kv_calib_set *set, size_t layer,
-                                  enum kv_side side)
-{
-    const size_t row = kv_codec_block_values(c);
-    const struct kv_table *t = kv_calib_table(set, "sigma", side, layer, 0);
-    struct kv_klt_unit u = {.coef = kv_alloc(row, sizeof(*u.coef))};
-
-    if (t && t->dims[0] == row)
-        for (u.n = 0; u.n < row; u.n++)
-            u.coef[u.n] =
-                (struct kv_klt_coef){.variance = t->data[u.n] * t->data[u.n],
-                                     .index = (uint16_t)u.n};
-    qsort(u.coef, u.n, sizeof(*u.coef), by_variance);
-    return u;
-}
-
-/* Allocates among all units that share the codec's budget; its own is left in
- * *mine. */
-static void allocate(const struct kv_codec *c, const struct kv_calib_set *set,
-                     const double *mse, struct kv_klt_unit *mine)
-{
-    const bool sides = kv_spec_is(&c->spec, c->side, "share", "all");
-    const bool layers = !kv_spec_is(&c->spec, c->side, "share", "layer");
-    struct kv_klt_unit *unit = kv_alloc(2 * c->shape.n_layers, sizeof(*unit));
-    double budget = 0;
-    size_t n = 0, own = 0;
-
-    for (size_t l = 0; l < c->shape.n_layers; l++)
-        for (int i = 0; i < KV_SIDES; i++) {
-            const enum kv_side side = (enum kv_side)i;
-
-            if ((l != c->layer && !layers) || (side != c->side && !sides))
-                continue;
-            own = l == c->layer && side == c->side ? n : own;
-            unit[n] = unit_of(c, set, l, side);
-            budget += (double)unit[n].n * kv_spec_get(&c->spec, side, "b") / 8;
-            n++;
-        }
-    kv_klt_allocate(unit, n, (size_t)floor(budget), mse);
-    for (size_t i = 0; i < n; i++)
-        if (i != own)
-            free(unit[i].coef);
-    *mine = unit[own];
-    free(unit);
 }
 
 /* Keeps the unit's coefficients, whose order is the bitstream's. */
@@ -389,9 +342,10 @@ static int open_klt(struct kv_codec *c, const struct kv_calib *calib,
                       .n_heads = c->shape.n_kv_heads,
                       .row = kv_codec_block_values(c)};
     if (kv_calib_want_set(&set, calib, &c->spec, e) ||
-        load_transform(c, set, e) || load_kinds(c, set, mse, e))
+        load_transform(c, set, e) || load_kinds(c, set, mse, e) ||
+        (c->layered && kv_klt_pred_load(&k->pred, c, set, e)))
         return -1;
-    allocate(c, set, mse, &mine);
+    mine = kv_klt_share(c, set, mse);
     keep_coefs(k, &mine);
     make_transitions(k, kv_spec_is(&c->spec, c->side, "code", "scalar"));
     c->block_bytes = mine.bytes;
@@ -408,6 +362,7 @@ static void close_klt(struct kv_codec *c)
 
     if (!k)
         return;
+    kv_klt_pred_clear(&k->pred);
     free(k->mean);
     free(k->forward);
     free(k->inverse);
@@ -426,49 +381,60 @@ static void close_klt(struct kv_codec *c)
 
 enum { TOGETHER = 16 }; /* tokens */
 
-/* y [n][row] of n tokens: all, or those in use and some more (whole vectors are
- * fastest), the others 0.  x loses its mean. */
-static void transform(const struct klt *k, bool all, size_t n, float *x,
-                      float *y)
+/* What tokens are coded less, x [n][row]: the mean, and what their neighbours
+ * (NULL: none) from the first-th on predict. */
+static void predict(const struct klt *k, const struct kv_neighbours *at,
+                    size_t first, size_t n, float *x)
+{
+    for (size_t i = 0; i < n; i++)
+        memcpy(x + i * k->row, k->mean, k->row * sizeof(*x));
+    if (at)
+        kv_klt_pred_add(&k->pred, at, first, n, x);
+}
+
+/* y [n][row] of n tokens, the rest of x [n][row] less from: all, or those in
+ * use and some more (whole vectors are fastest), the others 0.  from: becomes
+ * the rest. */
+static void transform(const struct klt *k, bool all, size_t n, const float *x,
+                      float *from, float *y)
 {
     const size_t row = k->row;
     const size_t used = all ? row : kv_min(kv_round_up(k->n_used, 16), row);
 
     memset(y, 0, n * row * sizeof(*y));
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < row; j++)
-            x[i * row + j] -= k->mean[j];
-    kv_vecops_times(x, row, n, k->forward, row, row, used, y, row);
+    for (size_t i = 0; i < n * row; i++)
+        from[i] = x[i] - from[i];
+    kv_vecops_times(from, row, n, k->forward, row, row, used, y, row);
 }
 
 static void coefficients(const struct kv_codec *c, const float *x, size_t n,
                          float *y)
 {
     const size_t values = n * kv_codec_block_values(c);
-    float *copy = kv_alloc(values, sizeof(*copy));
+    float *from = kv_alloc(values, sizeof(*from));
 
-    memcpy(copy, x, values * sizeof(*copy));
-    transform(c->state, true, n, copy, y);
-    free(copy);
+    predict(c->state, NULL, 0, n, from);
+    transform(c->state, true, n, x, from, y);
+    free(from);
 }
 
+/* Adds what y stands for to x. */
 static void transform_back(const struct klt *k, const float *y, size_t n,
                            float *x)
 {
     const size_t row = k->row;
 
-    for (size_t i = 0; i < n; i++)
-        memcpy(x + i * row, k->mean, row * sizeof(*x));
     kv_vecops_times(y, row, n, k->inverse, k->n_used, row, row, x, row);
 }
 
-static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                   size_t n_blocks, uint8_t *bytes)
+static void encode_near(const struct kv_codec *c, struct kv_where w,
+                        const struct kv_neighbours *at, const float *x,
+                        size_t n_blocks, uint8_t *bytes)
 {
     const struct klt *k = c->state;
     const size_t row = kv_codec_block_values(c);
     const size_t max = kv_min(n_blocks, TOGETHER);
-    float *copy = kv_alloc(max, row * sizeof(*copy));
+    float *from = kv_alloc(max, row * sizeof(*from));
     float *y = kv_alloc(max, row * sizeof(*y));
     void *workspace = kv_lines_unset(
         kv_trellis_workspace(k->transition, k->n_transitions, n_blocks), 1);
@@ -479,19 +445,26 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     for (size_t t = 0; t < n_blocks; t += TOGETHER) {
         const size_t n = kv_min(n_blocks - t, max);
 
-        memcpy(copy, x + t * row, n * row * sizeof(*copy));
-        transform(k, false, n, copy, y);
+        predict(k, at, t, n, from);
+        transform(k, false, n, x + t * row, from, y);
         kv_trellis_encode(k->transition, k->n_transitions, y, row, k->place,
                           k->whole, n, workspace, bytes + t * c->block_bytes,
                           c->block_bytes);
     }
     free(workspace);
     free(y);
-    free(copy);
+    free(from);
 }
 
-static void decode(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x)
+static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
+                   size_t n_blocks, uint8_t *bytes)
+{
+    encode_near(c, w, NULL, x, n_blocks, bytes);
+}
+
+static void decode_near(const struct kv_codec *c,
+                        const struct kv_neighbours *at, const uint8_t *bytes,
+                        size_t n_blocks, float *x)
 {
     const struct klt *k = c->state;
     const size_t row = kv_codec_block_values(c);
@@ -504,9 +477,33 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
         kv_trellis_decode(k->transition, k->n_transitions,
                           bytes + t * c->block_bytes, c->block_bytes, k->sigma,
                           n, y, row, k->place);
+        predict(k, at, t, n, x + t * row);
         transform_back(k, y, n, x + t * row);
+        for (size_t i = t * row; at && i < (t + n) * row; i++)
+            x[i] = fminf(fmaxf(x[i], -65504), 65504); /* no way out upward */
     }
     free(y);
+}
+
+static void decode(const struct kv_codec *c, const uint8_t *bytes,
+                   size_t n_blocks, float *x)
+{
+    decode_near(c, NULL, bytes, n_blocks, x);
+}
+
+static const struct kv_layered *layered(const struct kv_spec *s)
+{
+    static const struct kv_layered of[KV_MAX_BELOW] = {
+        {1, encode_near, decode_near}, {2, encode_near, decode_near}};
+    const size_t n = kv_spec_size(s, KV_K, "pred");
+
+    return n ? &of[n - 1] : NULL;
+}
+
+/* A prediction is fitted on what decoders have at these bits. */
+static bool in_key(const struct kv_spec *s, const struct kv_param *p)
+{
+    return layered(s) && !strcmp(p->name, "b");
 }
 
 static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
@@ -536,7 +533,7 @@ static bool store(const struct kv_codec *c, struct kv_store *s)
 {
     struct klt *k = c->state;
 
-    if (k->n_coded > KV_TRANSFORM_COEFS)
+    if (c->layered || k->n_coded > KV_TRANSFORM_COEFS)
         return false;
 #pragma omp critical(kv_klt_transform)
     if (!k->transform)
@@ -563,6 +560,8 @@ const struct kv_scheme kv_scheme_klt = {
     .check = check,
     .nominal = nominal,
     .training = &(const struct kv_training){kv_klt_trainable, kv_klt_calibrate},
+    .in_key = in_key,
+    .layered = layered,
     .open = open_klt,
     .close = close_klt,
     .encode = encode,

@@ -35,9 +35,12 @@
  *           sum of Wo^T Wo over the group; nothing between heads.  none: the
  *           unit matrix.  The first token of a window counts in none of them
  *   rope    keys are stored before RoPE (pre) or after it (post)
+ *   pred    0, or how many layers below a token is predicted from
+ *           (klt_pred.h); sigma, forward and inverse are then of the rest
  *   code    trellis, or scalar: Lloyd-Max levels at whole bits
  *
- * Tables in a calibration, none of which depends on b, share or code:
+ * Tables in a calibration, none of which depends on b (but with pred), share
+ * or code:
  *   mean     [row]        side, layer; row: n_kv_heads x head_dim
  *   sigma    [row]        descending
  *   unit     [row]        lengths of F's columns
@@ -54,6 +57,8 @@
 
 #include "kernels/trellis/trellis.h"
 #include "lib/codec.h"
+
+struct kv_calib_set;
 
 /* Kinds of transitions, by rate ascending; 0 is a coefficient that is not
  * coded. Levels are of one value.  Where two kinds are of one rate, the trellis
@@ -86,14 +91,28 @@ struct kv_klt_unit {
     size_t bytes;   /* of a token, at least 1; set by allocate */
 };
 
+/* A unit of a calibration, by variance descending; n = 0 where its tables of
+ * row values are missing. */
+struct kv_klt_unit kv_klt_unit(const struct kv_calib_set *set, size_t layer,
+                               enum kv_side side, size_t row);
+
 /* Minimises the sum of variance * mse[kind] within budget bytes (one token of
  * every unit): each coefficient takes the kind that minimises
  * variance * mse + lambda * rate, for the smallest lambda that fits.  mse
  * [KV_KLT_KINDS], of a coefficient of unit variance; INFINITY: a kind that is
  * not used.  Of two kinds in use with equal rates it uses the second;
- * coefficients that do not fill a transition take the next lower kind. */
-void kv_klt_allocate(struct kv_klt_unit *unit, size_t n_units, size_t budget,
-                     const double *mse);
+ * coefficients that do not fill a transition take the next lower kind.  Returns
+ * lambda. */
+double kv_klt_allocate(struct kv_klt_unit *unit, size_t n_units, size_t budget,
+                       const double *mse);
+
+/* The same of one unit for a given lambda. */
+void kv_klt_assign(struct kv_klt_unit *unit, double lambda, const double *mse);
+
+/* The codec's unit, allocated among all units that share its budget. */
+struct kv_klt_unit kv_klt_share(const struct kv_codec *c,
+                                const struct kv_calib_set *set,
+                                const double *mse);
 
 int kv_klt_trainable(const struct kv_spec *s, struct kv_dump *dump,
                      struct kv_err *e);

@@ -1,4 +1,6 @@
 /* Reverse water-filling with a fixed list of kinds of transitions. */
+#include "lib/base/alloc.h"
+#include "lib/calib.h"
 #include "lib/schemes/klt.h"
 
 #include <math.h>
@@ -13,6 +15,29 @@ void kv_klt_table_name(size_t kind, char name[32])
 {
     snprintf(name, 32, "trellis_%ub%u", kv_klt_kinds[kind].bits,
              kv_klt_kinds[kind].values);
+}
+
+static int by_variance(const void *a, const void *b)
+{
+    const struct kv_klt_coef *x = a, *y = b;
+
+    return x->variance != y->variance ? (x->variance < y->variance ? 1 : -1)
+                                      : x->index - y->index;
+}
+
+struct kv_klt_unit kv_klt_unit(const struct kv_calib_set *set, size_t layer,
+                               enum kv_side side, size_t row)
+{
+    const struct kv_table *t = kv_calib_table(set, "sigma", side, layer, 0);
+    struct kv_klt_unit u = {.coef = kv_alloc(row, sizeof(*u.coef))};
+
+    if (t && t->dims[0] == row)
+        for (u.n = 0; u.n < row; u.n++)
+            u.coef[u.n] =
+                (struct kv_klt_coef){.variance = t->data[u.n] * t->data[u.n],
+                                     .index = (uint16_t)u.n};
+    qsort(u.coef, u.n, sizeof(*u.coef), by_variance);
+    return u;
 }
 
 static double rate(size_t kind)
@@ -66,7 +91,7 @@ static size_t lower(size_t kind, const double *mse)
 
 /* Transitions of several values take whole groups: the rest of a run
  * falls to the next lower kind.  Variances fall, so kinds do. */
-static void assign(struct kv_klt_unit *u, double lambda, const double *mse)
+void kv_klt_assign(struct kv_klt_unit *u, double lambda, const double *mse)
 {
     double price[KV_KLT_KINDS];
     size_t bits = 0;
@@ -103,14 +128,14 @@ static size_t bytes_at(struct kv_klt_unit *unit, size_t n_units, double lambda,
     size_t bytes = 0;
 
     for (size_t i = 0; i < n_units; i++) {
-        assign(&unit[i], lambda, mse);
+        kv_klt_assign(&unit[i], lambda, mse);
         bytes += unit[i].bytes;
     }
     return bytes;
 }
 
-void kv_klt_allocate(struct kv_klt_unit *unit, size_t n_units, size_t budget,
-                     const double *mse)
+double kv_klt_allocate(struct kv_klt_unit *unit, size_t n_units, size_t budget,
+                       const double *mse)
 {
     double low = -300, high = 1; /* log2 of lambda; high codes nothing */
 
@@ -126,4 +151,37 @@ void kv_klt_allocate(struct kv_klt_unit *unit, size_t n_units, size_t budget,
             low = middle;
     }
     bytes_at(unit, n_units, exp2(high), mse);
+    return exp2(high);
+}
+
+struct kv_klt_unit kv_klt_share(const struct kv_codec *c,
+                                const struct kv_calib_set *set,
+                                const double *mse)
+{
+    const bool sides = kv_spec_is(&c->spec, c->side, "share", "all");
+    const bool layers = !kv_spec_is(&c->spec, c->side, "share", "layer");
+    struct kv_klt_unit *unit = kv_alloc(2 * c->shape.n_layers, sizeof(*unit));
+    double budget = 0;
+    size_t n = 0, own = 0;
+
+    for (size_t l = 0; l < c->shape.n_layers; l++)
+        for (int i = 0; i < KV_SIDES; i++) {
+            const enum kv_side side = (enum kv_side)i;
+
+            if ((l != c->layer && !layers) || (side != c->side && !sides))
+                continue;
+            own = l == c->layer && side == c->side ? n : own;
+            unit[n] = kv_klt_unit(set, l, side, kv_codec_row(c));
+            budget += (double)unit[n].n * kv_spec_get(&c->spec, side, "b") / 8;
+            n++;
+        }
+    kv_klt_allocate(unit, n, (size_t)floor(budget), mse);
+    for (size_t i = 0; i < n; i++)
+        if (i != own)
+            free(unit[i].coef);
+
+    const struct kv_klt_unit mine = unit[own];
+
+    free(unit);
+    return mine;
 }

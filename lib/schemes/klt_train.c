@@ -1,6 +1,7 @@
 /* Training of klt: passes over the dump, layer by layer and side by side, find
  * what each token counts, then mean, covariance and metric; the trellis is
  * trained on a sample of the coefficients of all layers, K and V. */
+#include "lib/schemes/klt_train.h"
 #include "kernels/eigen.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -11,7 +12,6 @@
 #include "lib/dump.h"
 #include "lib/moments.h"
 #include "lib/rope_table.h"
-#include "lib/schemes/klt.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -30,32 +30,14 @@ enum {
  * does not depend on in this text may matter in another. */
 static const double RIDGE = 1e-5, FISHER_RIDGE = 0.03;
 
-/* One side of one layer. */
-struct job {
-    const struct kv_spec *spec;
-    struct kv_dump *dump;
-    const struct kv_dump_info *info;
-    struct kv_calib_set *out;
-    struct kv_shape shape; /* of the layer */
-    size_t layer, row;     /* values of a token */
-    enum kv_side side;
-    enum kv_tensor tensor;
-};
-
-/* The pool that the trellis is trained on: coefficients over their sigma. */
-struct pool {
-    float *value;
-    size_t n;
-};
-
-static size_t dump_tokens(const struct job *j)
+static size_t dump_tokens(const struct kv_klt_job *j)
 {
     return j->info->n_windows * j->info->ctx;
 }
 
 /* The first token of a window draws attention whatever it is: its vectors and
  * gradients are like no other's. */
-static bool counts(const struct job *j, size_t token)
+static bool counts(const struct kv_klt_job *j, size_t token)
 {
     return token % j->info->ctx != 0;
 }
@@ -72,13 +54,13 @@ static enum kv_tensor gradient_of(enum kv_side side)
     return side == KV_K ? KV_T_K_GRADIENT : KV_T_V_GRADIENT;
 }
 
-static bool is_fisher(const struct job *j)
+static bool is_fisher(const struct kv_klt_job *j)
 {
     return kv_spec_is(j->spec, j->side, "metric", "fisher");
 }
 
 /* The tokens that are read together: of one window. */
-static size_t chunk_at(const struct job *j, size_t token)
+static size_t chunk_at(const struct kv_klt_job *j, size_t token)
 {
     const size_t left = j->info->ctx - token % j->info->ctx;
 
@@ -86,8 +68,8 @@ static size_t chunk_at(const struct job *j, size_t token)
 }
 
 /* x: [n][row].  Gradients of keys after RoPE are those before it, rotated. */
-static int read_rows(const struct job *j, enum kv_tensor t, size_t at, size_t n,
-                     float *x, struct kv_err *e)
+static int read_rows(const struct kv_klt_job *j, enum kv_tensor t, size_t at,
+                     size_t n, float *x, struct kv_err *e)
 {
     if (kv_interrupted(e) || kv_dump_read(j->dump, j->layer, t, at, n, x, e))
         return -1;
@@ -99,7 +81,8 @@ static int read_rows(const struct job *j, enum kv_tensor t, size_t at, size_t n,
 /* ---- what a token counts ----------------------------------------------- */
 
 /* Squares of the gradients' lengths: [tokens]. */
-static int read_lengths(const struct job *j, double *square, struct kv_err *e)
+static int read_lengths(const struct kv_klt_job *j, double *square,
+                        struct kv_err *e)
 {
     float *g = kv_alloc(CHUNK, j->row * sizeof(*g));
     int rc = 0;
@@ -115,7 +98,8 @@ static int read_lengths(const struct job *j, double *square, struct kv_err *e)
 }
 
 /* The mean of min(square, most) over the tokens that count. */
-static double mean_below(const struct job *j, const double *square, double most)
+static double mean_below(const struct kv_klt_job *j, const double *square,
+                         double most)
 {
     double sum = 0, n = 0;
 
@@ -130,7 +114,7 @@ static double mean_below(const struct job *j, const double *square, double most)
 /* What each token counts in the metric and in the covariance, both [tokens]:
  * all the same; with Fisher's metric as much as its gradient is long, within
  * limits, since few tokens have most of it. */
-static int weigh(const struct job *j, float *metric, float *moments,
+int kv_klt_weigh(const struct kv_klt_job *j, float *metric, float *moments,
                  struct kv_err *e)
 {
     const size_t n = dump_tokens(j);
@@ -153,8 +137,8 @@ static int weigh(const struct job *j, float *metric, float *moments,
 /* ---- moments ----------------------------------------------------------- */
 
 /* mean [row] of a tensor, with the tokens' weights. */
-static int add_mean(const struct job *j, const float *weight, double *mean,
-                    struct kv_err *e)
+static int add_mean(const struct kv_klt_job *j, const float *weight,
+                    double *mean, struct kv_err *e)
 {
     float *x = kv_alloc(CHUNK, j->row * sizeof(*x));
     double sum = 0;
@@ -177,7 +161,7 @@ static int add_mean(const struct job *j, const float *weight, double *mean,
 
 /* second [row][row]: the weighted mean of (x - mean)^T (x - mean) of a tensor;
  * mean: [row]. */
-static int add_second(const struct job *j, enum kv_tensor tensor,
+static int add_second(const struct kv_klt_job *j, enum kv_tensor tensor,
                       const float *weight, const double *mean, double *second,
                       struct kv_err *e)
 {
@@ -227,7 +211,7 @@ static void average_angles(const struct kv_shape *s, double *m)
 
 /* Sums of q^T q, by KV head: m [n_kv_heads][d][d].  They are not divided by
  * their number: a factor of the metric changes the unit of sigma alone. */
-static int query_metric(const struct job *j, double *m, struct kv_err *e)
+static int query_metric(const struct kv_klt_job *j, double *m, struct kv_err *e)
 {
     const struct kv_shape *s = &j->shape;
     const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
@@ -254,7 +238,8 @@ static int query_metric(const struct job *j, double *m, struct kv_err *e)
     return rc;
 }
 
-static int output_metric(const struct job *j, double *m, struct kv_err *e)
+static int output_metric(const struct kv_klt_job *j, double *m,
+                         struct kv_err *e)
 {
     const size_t n = j->row * j->shape.head_dim;
     float *gram = kv_alloc(n, sizeof(*gram));
@@ -267,7 +252,8 @@ static int output_metric(const struct job *j, double *m, struct kv_err *e)
 }
 
 /* Head by head, nothing between heads: m [row][row]. */
-static int attention_metric(const struct job *j, double *m, struct kv_err *e)
+static int attention_metric(const struct kv_klt_job *j, double *m,
+                            struct kv_err *e)
 {
     const size_t d = j->shape.head_dim;
     double *own = kv_alloc(j->row * d, sizeof(*own));
@@ -281,8 +267,8 @@ static int attention_metric(const struct job *j, double *m, struct kv_err *e)
 }
 
 /* m: [row][row], cleared; its mean diagonal becomes 1, and *unit what 1 was. */
-static int read_metric(const struct job *j, const float *weight, double *m,
-                       double *unit, struct kv_err *e)
+int kv_klt_metric(const struct kv_klt_job *j, const float *weight, double *m,
+                  double *unit, struct kv_err *e)
 {
     const bool attention = kv_spec_is(j->spec, j->side, "metric", "attention");
     const double ridge = is_fisher(j) ? FISHER_RIDGE : RIDGE;
@@ -305,7 +291,8 @@ static int read_metric(const struct job *j, const float *weight, double *m,
 
 /* ---- the transform ----------------------------------------------------- */
 
-static float *add_table(const struct job *j, const char *name, bool square)
+static float *add_table(const struct kv_klt_job *j, const char *name,
+                        bool square)
 {
     const size_t dims[] = {j->row, j->row};
     struct kv_table *t = kv_calib_add(j->out, name, (int)j->side, (int)j->layer,
@@ -320,13 +307,8 @@ static float to_half(double x)
     return kv_f16_to_f32(kv_f16_clamp((float)x));
 }
 
-/* Of a side of a layer (klt.h). */
-struct tables {
-    float *mean, *sigma, *unit, *forward, *inverse;
-};
-
 /* Row i of the transform back, column i of the one there, and their unit. */
-static void put_vector(const struct tables *t, size_t row, size_t i,
+static void put_vector(const struct kv_klt_tables *t, size_t row, size_t i,
                        const double *there, const double *back, double unit)
 {
     double length = 0;
@@ -341,20 +323,19 @@ static void put_vector(const struct tables *t, size_t row, size_t i,
     }
 }
 
-/* metric and cov are overwritten. */
-static int add_tables(const struct job *j, const double *mean, double *metric,
-                      double unit, double *cov, struct tables *t,
-                      struct kv_err *e)
+int kv_klt_add_tables(const struct kv_klt_job *j, const double *mean,
+                      double *metric, double unit, double *cov,
+                      struct kv_klt_tables *t, struct kv_err *e)
 {
     const size_t row = j->row;
     double *value = kv_alloc(row, sizeof(*value));
     const int rc = kv_eigen_pair(cov, metric, row, value);
 
-    *t = (struct tables){.mean = add_table(j, "mean", false),
-                         .sigma = add_table(j, "sigma", false),
-                         .unit = add_table(j, "unit", false),
-                         .forward = add_table(j, "forward", true),
-                         .inverse = add_table(j, "inverse", true)};
+    *t = (struct kv_klt_tables){.mean = add_table(j, "mean", false),
+                                .sigma = add_table(j, "sigma", false),
+                                .unit = add_table(j, "unit", false),
+                                .forward = add_table(j, "forward", true),
+                                .inverse = add_table(j, "inverse", true)};
     for (size_t i = 0; i < row && !rc; i++) {
         const size_t from = row - 1 - i; /* eigenvalues ascend */
 
@@ -367,8 +348,8 @@ static int add_tables(const struct job *j, const double *mean, double *metric,
 }
 
 /* Adds the upper half of the coefficients of some tokens, over their sigma. */
-static int sample(const struct job *j, const struct tables *from,
-                  struct pool *pool, struct kv_err *e)
+static int sample(const struct kv_klt_job *j, const struct kv_klt_tables *from,
+                  struct kv_klt_pool *pool, struct kv_err *e)
 {
     const size_t row = j->row, some = (row + 1) / 2, tokens = dump_tokens(j);
     const size_t max = SAMPLED / some + 1, n = max < tokens ? max : tokens;
@@ -398,20 +379,21 @@ static int sample(const struct job *j, const struct tables *from,
     return rc;
 }
 
-static int train_side(const struct job *j, struct pool *pool, struct kv_err *e)
+static int train_side(const struct kv_klt_job *j, struct kv_klt_pool *pool,
+                      struct kv_err *e)
 {
     const size_t row = j->row, tokens = dump_tokens(j);
     float *counted = kv_alloc(2 * tokens, sizeof(*counted));
     double *mean = kv_alloc(row, sizeof(*mean)), unit;
     double *cov = kv_alloc(row * row, sizeof(*cov));
     double *metric = kv_alloc(row * row, sizeof(*metric));
-    struct tables t;
+    struct kv_klt_tables t;
     const int rc =
-        weigh(j, counted, counted + tokens, e) ||
+        kv_klt_weigh(j, counted, counted + tokens, e) ||
                 add_mean(j, counted + tokens, mean, e) ||
                 add_second(j, j->tensor, counted + tokens, mean, cov, e) ||
-                read_metric(j, counted, metric, &unit, e) ||
-                add_tables(j, mean, metric, unit, cov, &t, e) ||
+                kv_klt_metric(j, counted, metric, &unit, e) ||
+                kv_klt_add_tables(j, mean, metric, unit, cov, &t, e) ||
                 sample(j, &t, pool, e)
             ? kv_fail_in(e, "layer %zu, %c", j->layer, kv_side_name(j->side))
             : 0;
@@ -426,7 +408,7 @@ static int train_side(const struct job *j, struct pool *pool, struct kv_err *e)
 /* ---- the trellis ------------------------------------------------------- */
 
 /* n values of the pool at random: of every eighth, or of all others. */
-static float *draw(const struct pool *pool, bool eighth, size_t n,
+static float *draw(const struct kv_klt_pool *pool, bool eighth, size_t n,
                    uint64_t seed)
 {
     float *x = kv_alloc(n, sizeof(*x));
@@ -441,8 +423,9 @@ static float *draw(const struct pool *pool, bool eighth, size_t n,
 
 /* Stores the table of each kind, and its error on values that it was not
  * trained on. */
-static int train_trellis(struct kv_calib_set *out, const struct pool *pool,
-                         uint64_t seed, struct kv_err *e)
+int kv_klt_train_trellis(struct kv_calib_set *out,
+                         const struct kv_klt_pool *pool, uint64_t seed,
+                         struct kv_err *e)
 {
     const size_t all = pool->n / LEN + 1, test = all / 8 + 1;
     const size_t n = all < MAX_SEQUENCES ? all : MAX_SEQUENCES;
@@ -497,33 +480,40 @@ int kv_klt_trainable(const struct kv_spec *s, struct kv_dump *dump,
     return 0;
 }
 
+void kv_klt_at(struct kv_klt_job *j, size_t layer, enum kv_side side)
+{
+    j->layer = layer;
+    j->shape = kv_shape_layer(&j->info->shape, layer);
+    j->side = side;
+    j->tensor = tensor_of(j->spec, side);
+}
+
 int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                      uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
-    struct job j = {.spec = s,
-                    .dump = dump,
-                    .info = info,
-                    .out = out,
-                    .row = info->shape.n_kv_heads * info->shape.head_dim};
-    struct pool pool = {0};
+    struct kv_klt_job j = {.spec = s,
+                           .dump = dump,
+                           .info = info,
+                           .out = out,
+                           .row =
+                               info->shape.n_kv_heads * info->shape.head_dim};
+    struct kv_klt_pool pool = {0};
     int rc = 0;
 
+    if (kv_spec_get(s, KV_K, "pred") > 0)
+        return kv_klt_pred_calibrate(&j, seed, e);
     if (out->progress)
         out->progress->total +=
             2 * (info->last_layer - info->first_layer + 1) + KV_KLT_KINDS;
-    for (j.layer = info->first_layer; j.layer <= info->last_layer && !rc;
-         j.layer++) {
-        j.shape = kv_shape_layer(&info->shape, j.layer);
+    for (size_t l = info->first_layer; l <= info->last_layer && !rc; l++)
         for (int side = 0; side < KV_SIDES && !rc; side++) {
-            j.side = (enum kv_side)side;
-            j.tensor = tensor_of(s, j.side);
+            kv_klt_at(&j, l, (enum kv_side)side);
             rc = train_side(&j, &pool, e);
             if (out->progress)
                 kv_progress_step(out->progress, 1);
         }
-    }
-    rc = rc || train_trellis(out, &pool, seed, e) ? -1 : 0;
+    rc = rc || kv_klt_train_trellis(out, &pool, seed, e) ? -1 : 0;
     free(pool.value);
     return rc;
 }
