@@ -67,8 +67,29 @@ static struct kv_calib *start(struct kv_dump *dump, size_t n_sets)
     return c;
 }
 
+/* The norms of every layer of the dump, and its tokens that training takes. */
+static int find_massive(struct kv_calib *c, struct kv_dump *dump, bool **counts,
+                        struct kv_err *e)
+{
+    const struct kv_dump_info *info = kv_dump_info(dump);
+    const size_t n = info->n_windows * info->ctx;
+    const size_t first = info->first_layer;
+
+    c->has_k_bias = info->shape.k_bias;
+    c->norms = kv_alloc(info->shape.n_layers * KV_SIDES, sizeof(*c->norms));
+    for (size_t i = 0; i < info->shape.n_layers * KV_SIDES; i++)
+        c->norms[i] = kv_norm_range_of(NULL, 0);
+    *counts = kv_alloc((info->last_layer - first + 1) * n, sizeof(**counts));
+    for (size_t l = first; l <= info->last_layer; l++)
+        if (kv_massive_of_dump(dump, l, c->norms + l * KV_SIDES,
+                               *counts + (l - first) * n, e))
+            return -1;
+    return 0;
+}
+
 static int train(struct kv_calib_set *set, const struct kv_spec *spec,
-                 struct kv_dump *dump, uint64_t seed, struct kv_err *e)
+                 struct kv_dump *dump, const bool *counts, uint64_t seed,
+                 struct kv_err *e)
 {
     struct kv_progress bar;
     int rc;
@@ -76,12 +97,14 @@ static int train(struct kv_calib_set *set, const struct kv_spec *spec,
     snprintf(set->spec, sizeof(set->spec), "%s", spec->text);
     kv_spec_calib_key(spec, set->key);
     set->seed = seed;
+    set->counts = counts;
     kv_progress_init(&bar, spec->text, 0);
     set->progress = &bar;
     kv_dump_take_k_bias(dump, kv_spec_is(spec, KV_K, "k_bias", "no"));
     rc = spec->scheme->training->calibrate(spec, dump, seed, set, e);
     kv_dump_take_k_bias(dump, false);
     set->progress = NULL;
+    set->counts = NULL;
     kv_progress_clear(&bar);
     if (rc)
         return kv_fail_in(e, "%s", spec->text);
@@ -106,22 +129,29 @@ int kv_calib_run(struct kv_calib **out, struct kv_dump *dump,
 {
     const struct kv_spec **picked;
     const size_t n = pick(specs, n_specs, &picked);
+    bool wanted = n;
     struct kv_calib *c = start(dump, n);
+    bool *counts = NULL;
     int rc = -1;
 
-    if (!n) {
+    for (size_t i = 0; i < n_specs; i++) /* norms alone */
+        wanted |= kv_spec_calibrated(&specs[i]);
+    if (!wanted) {
         kv_fail(e, "none of the schemes asked for has anything to calibrate");
         goto out;
     }
-    if (check_dump(picked, n, dump, e) || kv_sketch_dump(&c->sketch, dump, e))
+    if (check_dump(picked, n, dump, e) || kv_sketch_dump(&c->sketch, dump, e) ||
+        find_massive(c, dump, &counts, e))
         goto out;
     for (size_t i = 0; i < n; i++) {
         c->n_sets = i + 1;
-        if (kv_interrupted(e) || train(&c->set[i], picked[i], dump, seed, e))
+        if (kv_interrupted(e) ||
+            train(&c->set[i], picked[i], dump, counts, seed, e))
             goto out;
     }
     rc = 0;
 out:
+    free(counts);
     free(picked);
     if (rc)
         kv_calib_free(c);

@@ -1,4 +1,5 @@
 #include "eval/calib_check.h"
+#include "lib/base/progress.h"
 #include "lib/dump.h"
 
 #include <math.h>
@@ -31,6 +32,10 @@ int kv_calibration_load(struct kv_calib **out, double *leak, const char *path,
                 path, 100 * *leak, 100 * max_leak);
         goto fail;
     }
+    if (!c->norms)
+        kv_note("%s is of an older version: its training took massive tokens "
+                "in",
+                path);
     *out = c;
     return 0;
 fail:

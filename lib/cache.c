@@ -18,6 +18,7 @@ struct kv_cache_side {
     uint32_t *size;     /* [n_blocks] of a variable codec, else NULL */
     size_t block_bytes; /* of all blocks together, sizes not counted */
     size_t blocks_capacity, size_capacity, tail_capacity;
+    struct kv_kept_tokens kept; /* of the blocks' */
 };
 
 struct kv_cache {
@@ -27,6 +28,8 @@ struct kv_cache {
     uint16_t *query; /* of the tail's probes, in their order */
     size_t n_queries, query_capacity;
     float *saliency; /* of the blocks that this append quantizes, or NULL */
+    bool *massive;   /* [n], where a codec keeps massive tokens; else NULL */
+    size_t massive_capacity;
 };
 
 static size_t row_values(const struct kv_codec *c)
@@ -91,6 +94,7 @@ int kv_cache_new(struct kv_cache **out, const struct kv_codec *k,
         s->codec = i == KV_K ? k : v;
         s->sink = kv_alloc(kv_spec_size(&s->codec->spec, (enum kv_side)i, "s"),
                            row_values(s->codec) * sizeof(*s->sink));
+        s->kept.row = row_values(s->codec);
         if (s->codec->history)
             s->open = kv_alloc(s->codec->block_bytes, 1);
     }
@@ -108,7 +112,9 @@ void kv_cache_free(struct kv_cache *c)
         free(c->side[i].blocks);
         free(c->side[i].size);
         free(c->side[i].open);
+        kv_kept_tokens_clear(&c->side[i].kept);
     }
+    free(c->massive);
     free(c->query);
     free(c);
 }
@@ -284,6 +290,12 @@ static int quantize(struct kv_cache *cache, struct kv_cache_side *s,
         if (needs_queries(c) && c->side == KV_K) /* V comes after K */
             score_blocks(cache, in, n_ready / c->block);
 
+        const size_t first = next_block(cache, s, 0).first;
+
+        for (size_t t = 0; c->massive && t < n_ready; t++)
+            if (cache->massive[first + t])
+                kv_kept_tokens_push(&s->kept, first + t, in + t * row);
+
         const int rc =
             encode(s, next_block(cache, s, 0), in, n_ready / c->block, e);
 
@@ -367,6 +379,24 @@ static int check_input(const struct kv_cache *c, const float *q, const float *k,
     return kv_check_finite(layer, 'Q', c->n, q, n, query_values(codec), e);
 }
 
+/* Which of the n new tokens are massive, where a side keeps those. */
+static void find_massive(struct kv_cache *c, const float *k, const float *v,
+                         size_t n)
+{
+    const struct kv_codec *kc = c->side[KV_K].codec;
+    const struct kv_codec *by = kc->massive ? kc : c->side[KV_V].codec;
+
+    if (!by->massive)
+        return;
+    if (c->n + n > c->massive_capacity) {
+        c->massive_capacity = (c->n + n) * 2;
+        c->massive =
+            kv_realloc(c->massive, c->massive_capacity, sizeof(*c->massive));
+    }
+    kv_massive_find(&kc->shape, kc->pre_rope, by->norms, c->n, k, v, n,
+                    c->massive + c->n);
+}
+
 int kv_cache_append(struct kv_cache *c, const float *q, const float *k,
                     const float *v, size_t n, struct kv_err *e)
 {
@@ -376,6 +406,7 @@ int kv_cache_append(struct kv_cache *c, const float *q, const float *k,
 
     if (check_input(c, q, k, v, n, e))
         return -1;
+    find_massive(c, k, v, n);
     if (kc->less_bias) {
         less = kv_alloc(n, row_values(kc) * sizeof(*less));
         kv_k_bias_take(&kc->shape, kc->pre_rope, c->n, k, n, less);
@@ -428,6 +459,9 @@ static struct kv_cache_side held_of(const struct kv_cache_side *s)
     held.n_blocks -= coded;
     held.block_bytes -= bytes;
     held.n_tail -= tail;
+    if (coded)
+        held.kept =
+            kv_kept_tokens_from(&s->kept, s->n_sinks + coded * c->block);
     return held;
 }
 
@@ -444,7 +478,7 @@ static size_t side_bytes(const struct kv_cache_side *s, size_t *quantized_bytes,
         *quantized_bytes = codes;
     if (quantized_tokens)
         *quantized_tokens = held.n_blocks * s->codec->block;
-    return codes + open +
+    return codes + open + held.kept.n * kv_kept_token_bytes(&held.kept) +
            (held.n_sinks + held.n_tail) * row_values(s->codec) *
                sizeof(uint16_t);
 }
@@ -470,7 +504,7 @@ size_t kv_held_bytes(const struct kv_codec *c, size_t n,
                                        .block_bytes =
                                            n_blocks * c->block_bytes};
 
-    assert(!c->variable && !c->history && !needs_queries(c));
+    assert(!c->variable && !c->history && !needs_queries(c) && !c->massive);
     return side_bytes(&side, quantized_bytes, quantized_tokens);
 }
 
@@ -487,7 +521,8 @@ static struct kv_reader reader_of(const struct kv_cache_side *s)
                               .size = s->codec->variable ? s->size : NULL,
                               .open = s->open,
                               .sink = s->sink,
-                              .tail = s->tail};
+                              .tail = s->tail,
+                              .kept = s->kept};
 }
 
 struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side)
@@ -530,10 +565,12 @@ static float *decode_ends(const struct kv_cache_side *s, float *x)
     return blocks;
 }
 
-static void add_bias(const struct kv_cache *c, enum kv_side side, float *x)
+/* What is decoded becomes what is read. */
+static void finish(const struct kv_cache *c, enum kv_side side, float *x)
 {
     const struct kv_codec *codec = c->side[side].codec;
 
+    kv_kept_tokens_restore(&c->side[side].kept, x);
     if (codec->less_bias)
         kv_k_bias_add(&codec->shape, codec->pre_rope, 0, x, c->n);
 }
@@ -543,7 +580,7 @@ void kv_cache_decode(const struct kv_cache *c, enum kv_side side, float *x)
     const struct kv_cache_side *s = &c->side[side];
 
     decode(s, decode_ends(s, x));
-    add_bias(c, side, x);
+    finish(c, side, x);
 }
 
 int kv_cache_read(const struct kv_cache *c, enum kv_side side, float *x,
@@ -556,6 +593,6 @@ int kv_cache_read(const struct kv_cache *c, enum kv_side side, float *x,
         decode(s, blocks);
     else if (kv_codec_decode(s->codec, s->blocks, s->n_blocks, blocks, e))
         return -1;
-    add_bias(c, side, x);
+    finish(c, side, x);
     return 0;
 }

@@ -5,6 +5,8 @@
  * (f32 keeps nothing in fp16.)  One step is append, quantize, attend.  Keys of
  * a codec that is less_bias are held without the model's bias: it is taken off
  * by kv_cache_append() and added where tokens are read; a kv_reader has none.
+ * Massive tokens, of a codec that is massive, are coded as all others are, and
+ * kept in fp16 beside their codes once they are quantized.
  *
  * With a scheme's probe() the tail's probe tokens also keep their queries, in
  * fp16, counted with K.  A block that is quantized is scored by its own probes
@@ -52,12 +54,13 @@ size_t kv_cache_tokens(const struct kv_cache *c);
 uint64_t kv_cache_seed(const struct kv_cache *c);
 
 /* Bytes of what kv_cache_held() reads: sinks, codes, open block or tail,
- * queries.  quantized: the codes alone and the tokens they hold; may be NULL.
+ * queries, massive tokens with their indices.  quantized: the codes alone and
+ * the tokens they hold; may be NULL.
  */
 size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
                       size_t *quantized_bytes, size_t *quantized_tokens);
 /* The same of a side that was given n tokens, without a cache; not of codecs
- * that are variable, have history or need queries. */
+ * that are variable, massive, have history or need queries. */
 size_t kv_held_bytes(const struct kv_codec *c, size_t n,
                      size_t *quantized_bytes, size_t *quantized_tokens);
 

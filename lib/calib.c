@@ -214,6 +214,14 @@ size_t kv_calib_set_bytes(const struct kv_calib_set *set)
     return n;
 }
 
+const bool *kv_calib_counts(const struct kv_calib_set *set,
+                            const struct kv_dump_info *info, size_t layer)
+{
+    return set->counts ? set->counts + (layer - info->first_layer) *
+                                           info->n_windows * info->ctx
+                       : NULL;
+}
+
 void kv_calib_set_clear(struct kv_calib_set *set)
 {
     for (size_t i = 0; i < set->n_tables; i++)
@@ -230,6 +238,7 @@ void kv_calib_free(struct kv_calib *c)
         kv_calib_set_clear(&c->set[i]);
     free(c->set);
     kv_sketch_clear(&c->sketch);
+    free(c->norms);
     free(c->path);
     free(c);
 }

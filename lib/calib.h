@@ -9,6 +9,7 @@
 
 #include "lib/base/err.h"
 #include "lib/codec.h"
+#include "lib/massive_tokens.h"
 
 struct kv_progress;
 
@@ -30,6 +31,9 @@ struct kv_calib_set {
     uint64_t seed;
     struct kv_table *table;
     size_t n_tables;
+    /* Of [layers of the dump][its tokens], those that training takes
+     * (lib/massive_tokens.h); NULL: all; not stored. */
+    const bool *counts;
     char warning[256];            /* a message for the user; not stored */
     struct kv_progress *progress; /* of the training, or NULL; not stored */
 };
@@ -48,6 +52,11 @@ struct kv_calib {
     size_t n_windows, ctx;
     char hash[32]; /* of the file's tables: names the calibration in rows */
     struct kv_sketch sketch;
+    /* [n_layers][KV_SIDES], the norms of tokens that are not massive, of keys
+     * without their bias where has_k_bias; NULL: the file is older than that
+     * its training left massive tokens out. */
+    struct kv_norm_range *norms;
+    bool has_k_bias;
     struct kv_calib_set *set;
     size_t n_sets;
 };
@@ -89,6 +98,10 @@ size_t kv_table_values(const struct kv_table *t);
 /* Bytes as stored, in fp16 or f32: the shared_bytes of a row. */
 size_t kv_table_bytes(const struct kv_table *t);
 size_t kv_calib_set_bytes(const struct kv_calib_set *set);
+
+/* Of a dump's tokens in a layer, those that training takes, or NULL. */
+const bool *kv_calib_counts(const struct kv_calib_set *set,
+                            const struct kv_dump_info *info, size_t layer);
 
 /* File I/O.  load checks everything: the tables against the file's hash, the
  * rest against its seal (another hash; format 1 had none); save writes under a

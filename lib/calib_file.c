@@ -10,7 +10,8 @@
 #include <string.h>
 
 #define KIND "kvtools-calib"
-enum { FORMAT = 3, SEALED = 2 }; /* the first format with a seal */
+/* The first formats with a seal, with all shapes, with norms. */
+enum { SEALED = 2, SHAPES = 3, FORMAT = 4 };
 
 static const char *const side_names[] = {"K", "V", "all"};
 
@@ -86,6 +87,11 @@ static void hash_tables(const struct kv_calib *c, char hex[KV_HASH_CHARS])
                 add_number(h, t->dims[k]);
             kv_hash_add(h, t->data, kv_table_values(t) * sizeof(*t->data));
         }
+    }
+    if (c->norms) {
+        add_number(h, c->has_k_bias);
+        kv_hash_add(h, c->norms,
+                    c->shape.n_layers * KV_SIDES * sizeof(*c->norms));
     }
     kv_hash_end(h, hex);
 }
@@ -195,6 +201,46 @@ static int sort_tables(struct kv_calib_set *s, const char *path,
     return 0;
 }
 
+/* /norms f32 [n_layers][KV_SIDES][low, high]. */
+static int save_norms(struct kv_h5 *h, const struct kv_calib *c,
+                      struct kv_err *e)
+{
+    const size_t dims[] = {c->shape.n_layers, KV_SIDES, 2};
+
+    if (!c->norms)
+        return 0;
+    kv_h5_dataset(h, "/norms", KV_H5_F32, 3, dims);
+    kv_h5_put_text(h, "/norms", "rule", kv_massive_rule);
+    kv_h5_put_int(h, "/norms", "k_bias", c->has_k_bias);
+    return kv_h5_write(h, "/norms", KV_H5_F32, NULL, NULL, c->norms, e);
+}
+
+/* Files of older formats have none. */
+static int load_norms(struct kv_h5 *h, struct kv_calib *c, struct kv_err *e)
+{
+    const size_t n = c->shape.n_layers * KV_SIDES;
+    const size_t dims[] = {c->shape.n_layers, KV_SIDES, 2};
+    int64_t format, k_bias;
+
+    if (kv_h5_get_int(h, "/", "format", 1, FORMAT, &format, e))
+        return -1;
+    if (format < FORMAT)
+        return 0;
+    if (kv_h5_check(h, "/norms", KV_H5_F32, 3, dims, e) ||
+        kv_h5_get_int(h, "/norms", "k_bias", 0, 1, &k_bias, e))
+        return -1;
+    c->has_k_bias = k_bias;
+    c->norms = kv_alloc(n, sizeof(*c->norms));
+    if (kv_h5_read(h, "/norms", KV_H5_F32, NULL, NULL, c->norms, e))
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        if (!(c->norms[i].low >= 0 && c->norms[i].high >= c->norms[i].low))
+            return kv_fail(e, "%s: /norms holds a range from %g to %g",
+                           kv_h5_path(h), (double)c->norms[i].low,
+                           (double)c->norms[i].high);
+    return 0;
+}
+
 int kv_calib_save(struct kv_calib *c, const char *path, struct kv_err *e)
 {
     char seal[KV_HASH_CHARS];
@@ -206,7 +252,8 @@ int kv_calib_save(struct kv_calib *c, const char *path, struct kv_err *e)
     hash_tables(c, c->hash);
     if (kv_h5_create(&h, path, e))
         return -1;
-    kv_h5_put_kind(h, KIND, kv_h5_format(&c->shape, FORMAT));
+    kv_h5_put_kind(h, KIND,
+                   c->norms ? FORMAT : kv_h5_format(&c->shape, SHAPES));
     kv_h5_put_text(h, "/", "model", c->model);
     kv_h5_put_text(h, "/", "model_hash", c->model_hash);
     kv_h5_put_text(h, "/", "text", c->text);
@@ -217,7 +264,7 @@ int kv_calib_save(struct kv_calib *c, const char *path, struct kv_err *e)
     hash_rest(c, seal);
     kv_h5_put_text(h, "/", "seal", seal);
     kv_h5_dataset(h, "/sketch", KV_H5_U64, 1, &c->sketch.n);
-    if (kv_h5_put_shape(h, &c->shape, e) ||
+    if (kv_h5_put_shape(h, &c->shape, e) || save_norms(h, c, e) ||
         kv_h5_write(h, "/sketch", KV_H5_U64, NULL, NULL, c->sketch.hash, e))
         goto fail;
     for (size_t i = 0; i < c->n_sets; i++)
@@ -389,7 +436,8 @@ static int load(struct kv_h5 *h, struct kv_calib *c, struct kv_err *e)
         kv_h5_get_size(h, "/", "n_windows", 0, MANY, &c->n_windows, e) ||
         kv_h5_get_size(h, "/", "ctx", 0, MANY, &c->ctx, e) ||
         kv_h5_get_text(h, "/", "hash", c->hash, sizeof(c->hash), e) ||
-        kv_h5_get_shape(h, &c->shape, e) || load_sketch(h, &c->sketch, e))
+        kv_h5_get_shape(h, &c->shape, e) || load_norms(h, c, e) ||
+        load_sketch(h, &c->sketch, e))
         return -1;
     for (size_t i = 0; kv_h5_has(h, set_path(i).text); i++) {
         c->set = kv_realloc(c->set, i + 1, sizeof(*c->set));

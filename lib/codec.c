@@ -1,6 +1,7 @@
 #include "lib/codec.h"
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
+#include "lib/calib.h"
 #include "lib/codec_impl.h"
 #include "lib/k_bias.h"
 #include "lib/mixed.h"
@@ -18,11 +19,58 @@ const struct kv_scheme *kv_scheme_find(const char *name)
     return strcmp(kv_scheme_mixed.name, name) ? NULL : &kv_scheme_mixed;
 }
 
+/* Massive tokens are those of the calibration's model and layer. */
+static int find_norms(struct kv_codec *c, const struct kv_calib *calib,
+                      struct kv_err *e)
+{
+    const char *path = calib && calib->path ? calib->path : "the calibration";
+
+    if (!calib)
+        return kv_fail(e, "massive=yes needs a calibration, for the norms of "
+                          "tokens (kvcalib, then -C FILE)");
+    if (!calib->norms)
+        return kv_fail(e,
+                       "%s was made without the norms of tokens that "
+                       "massive=yes needs: kvcalib makes it anew",
+                       path);
+    if (calib->has_k_bias != (c->shape.k_bias != NULL))
+        return kv_fail(e,
+                       "%s has norms of keys %s the model's bias, massive=yes "
+                       "needs them %s: kvcalib makes it anew from a new dump",
+                       path, calib->has_k_bias ? "without" : "with",
+                       calib->has_k_bias ? "with" : "without");
+    memcpy(c->norms, calib->norms + c->layer * KV_SIDES, sizeof(c->norms));
+    return 0;
+}
+
+static int open_massive(struct kv_codec *c, const struct kv_calib *calib,
+                        struct kv_err *e)
+{
+    const char *name = c->scheme->name;
+
+    c->massive = kv_spec_is(&c->spec, c->side, "massive", "yes");
+    if (!c->massive)
+        return 0;
+    if (c->scheme->wide)
+        return kv_fail(e, "massive=yes: %s keeps every token in one form",
+                       name);
+    if (c->scheme->attend)
+        return kv_fail(e, "massive=yes: %s attends on its codes alone", name);
+    if (c->block != 1)
+        return kv_fail(e,
+                       "massive=yes keeps single tokens in fp16, but %s codes "
+                       "%c in blocks of %zu tokens",
+                       name, kv_side_name(c->side), c->block);
+    return find_norms(c, calib, e);
+}
+
 /* The words that every scheme has. */
-static void open_words(struct kv_codec *c)
+static int open_words(struct kv_codec *c, const struct kv_calib *calib,
+                      struct kv_err *e)
 {
     c->less_bias =
         c->side == KV_K && kv_spec_is(&c->spec, KV_K, "k_bias", "no");
+    return open_massive(c, calib, e);
 }
 
 int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
@@ -38,11 +86,10 @@ int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
                            .layer = layer,
                            .side = side,
                            .residual_rule = mine->scheme->residual_rule[side]};
-    if (c->scheme->open(c, calib, e)) {
+    if (c->scheme->open(c, calib, e) || open_words(c, calib, e)) {
         kv_codec_free(c);
         return kv_fail_in(e, "%s", mine->text);
     }
-    open_words(c);
     assert(c->block && c->block_bytes);
     assert(!c->scheme->probe || (!c->pre_rope && !c->history));
     *out = c;

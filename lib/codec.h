@@ -18,6 +18,8 @@
 #define KV_CODEC_H
 
 #include "lib/base/err.h"
+#include "lib/kept_tokens.h"
+#include "lib/massive_tokens.h"
 #include "lib/shape.h"
 #include "lib/spec.h"
 
@@ -219,6 +221,8 @@ struct kv_codec {
                             * bias (lib/k_bias.h), and adds it again */
     bool prefill_on_codes; /* attend() serves the prompt too; else a prompt
                             * attends at full precision */
+    bool massive;          /* the cache keeps massive tokens in fp16 too */
+    struct kv_norm_range norms[KV_SIDES]; /* of tokens that are not massive */
     void *state;
 
     struct kv_codec_place *place; /* where encode() and decode() run, owned;
@@ -231,7 +235,8 @@ struct kv_codec {
  *   [.., n)                                fp16 in tail; or, when open is not
  *                                          NULL, codes of an open block
  * sink, tail: [tokens][n_kv_heads][head_dim] fp16.  query: those of the tail's
- * probes, [n_queries][n_heads][head_dim] fp16; K's, none elsewhere. */
+ * probes, [n_queries][n_heads][head_dim] fp16; K's, none elsewhere.  kept: of
+ * the coded tokens, those that are read in fp16; none with an attend(). */
 struct kv_reader {
     const struct kv_codec *codec;
     size_t n, sinks, n_blocks;
@@ -240,6 +245,7 @@ struct kv_reader {
     const uint16_t *sink, *tail;
     const uint16_t *query;
     size_t n_queries;
+    struct kv_kept_tokens kept; /* in fp16 beside their codes */
 };
 
 /* Every scheme, NULL at the end (lib/schemes/list.c).  kv_scheme_find() finds

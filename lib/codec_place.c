@@ -22,7 +22,8 @@ bool kv_codec_code(const struct kv_codec *c, struct kv_gpu_code *code)
                                  .head_dim = c->shape.head_dim,
                                  .block = c->block,
                                  .block_bytes = c->block_bytes};
-    return !c->less_bias && c->scheme->device && c->scheme->device(c, code);
+    return !c->less_bias && !c->massive && c->scheme->device &&
+           c->scheme->device(c, code);
 }
 
 int kv_codec_place(struct kv_codec *c, const struct kv_backend *b,

@@ -42,8 +42,9 @@ size_t kv_codes_of(const struct kv_reader *r, uint8_t **bytes)
     const size_t tail_bytes = r->open ? 0 : rest * row;
     const size_t query_bytes =
         r->n_queries * c->shape.n_heads * c->shape.head_dim * sizeof(*r->query);
+    const size_t kept_bytes = r->kept.n * kv_kept_token_bytes(&r->kept);
     const size_t n = sink_bytes + size_bytes + block_bytes + open_bytes +
-                     tail_bytes + query_bytes;
+                     tail_bytes + query_bytes + kept_bytes;
     uint8_t *at = *bytes = kv_alloc(n, 1);
 
     at = put(at, r->sink, sink_bytes);
@@ -51,7 +52,9 @@ size_t kv_codes_of(const struct kv_reader *r, uint8_t **bytes)
     at = put(at, r->blocks, block_bytes);
     at = put(at, r->open, open_bytes);
     at = put(at, r->tail, tail_bytes);
-    put(at, r->query, query_bytes);
+    at = put(at, r->query, query_bytes);
+    at = put(at, r->kept.at, r->kept.n * sizeof(*r->kept.at));
+    put(at, r->kept.x, r->kept.n * row);
     return n;
 }
 

@@ -41,9 +41,13 @@ const struct kv_spec *kv_spec_member(const struct kv_spec *s, size_t i)
 
 bool kv_spec_calibrated(const struct kv_spec *s)
 {
-    for (size_t i = 0; i < kv_spec_members(s); i++)
-        if (kv_spec_member(s, i)->scheme->training)
+    for (size_t i = 0; i < kv_spec_members(s); i++) {
+        const struct kv_spec *m = kv_spec_member(s, i);
+
+        if (m->scheme->training || kv_spec_is(m, KV_K, "massive", "yes") ||
+            kv_spec_is(m, KV_V, "massive", "yes"))
             return true;
+    }
     return false;
 }
 

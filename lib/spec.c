@@ -11,13 +11,15 @@
 
 /* A scheme's own parameters, then those that every scheme has: two letters,
  * and words that are printed where they are not as by default. */
-enum { COMMON_LETTERS = 2, COMMON = 3 };
+enum { COMMON_LETTERS = 2, COMMON = 4 };
 
 static const struct kv_param common[COMMON] = {
     {"r", NULL, 0, 0, 1 << 20, false, "newest tokens kept in fp16"},
     {"s", NULL, 0, 0, 1 << 20, false, "first tokens kept in fp16 (sinks)"},
     {"k_bias", "no|yes", 1, 0, 0, true,
      "no: keys are stored less the model's bias (k_proj.bias)"},
+    {"massive", "no|yes", 0, 0, 0, false,
+     "yes: massive tokens (sinks) in fp16, wherever they stand"},
 };
 
 /* The places of a mixed spec have words of their own. */

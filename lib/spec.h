@@ -13,7 +13,8 @@
  *
  * The canonical text writes every parameter out, after clamping to the model:
  * "kivi:b2g32r128s0,axis=paper".  Equal sides are written once.  The words that
- * every scheme has, k_bias, are written where they are not as by default.
+ * every scheme has, k_bias and massive, are written where they are not as by
+ * default.
  *
  * mixed,file=PATH is a spec for each layer and side (lib/mixed.h). */
 #ifndef KV_SPEC_H
@@ -38,13 +39,13 @@ struct kv_param {
     const char *help;    /* one line, with unit and paper's section */
 };
 
-enum { KV_MAX_PARAMS = 16, KV_SPEC_CHARS = 320, KV_MAX_SPECS = 10000 };
+enum { KV_MAX_PARAMS = 16, KV_SPEC_CHARS = 384, KV_MAX_SPECS = 10000 };
 
 struct kv_mixed;
 enum { KV_AS_PLACED = -1 }; /* s or r of a mixed spec: each place's own */
 
 /* What every scheme has, after its own parameters: r (residual), s (sinks),
- * k_bias. */
+ * k_bias, massive. */
 struct kv_spec {
     const struct kv_scheme *scheme;
     const struct kv_mixed *mixed; /* NULL: one scheme everywhere */

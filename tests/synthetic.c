@@ -149,6 +149,11 @@ struct kv_calib *synthetic_calib_on(const struct kv_shape *s,
         fail_msg("%s", e.msg);
     c = kv_alloc(1, sizeof(*c));
     c->shape = *s;
+    c->has_k_bias = s->k_bias;
+    c->norms = kv_alloc(s->n_layers * KV_SIDES, sizeof(*c->norms));
+    for (size_t l = 0; l < s->n_layers; l++)
+        if (kv_massive_of_dump(dump, l, c->norms + l * KV_SIDES, NULL, &e))
+            fail_msg("%s", e.msg);
     c->set = kv_alloc(kv_spec_members(spec), sizeof(*c->set));
     for (size_t i = 0; i < kv_spec_members(spec); i++) {
         const struct kv_spec *member = kv_spec_member(spec, i);

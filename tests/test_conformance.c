@@ -31,6 +31,9 @@ static struct rows rows(const struct ready *r, size_t n)
     synthetic_rows(&r->shape, r->shape.n_heads, 40, n, x.q);
     synthetic_rows(&r->shape, r->shape.n_kv_heads, 41, n, x.k);
     synthetic_rows(&r->shape, r->shape.n_kv_heads, 42, n, x.v);
+    for (size_t t = 0; t < n; t += 29) /* massive ones */
+        for (size_t i = 0; i < row_values(r); i++)
+            x.v[t * row_values(r) + i] *= 0.02f;
     return x;
 }
 
@@ -240,7 +243,7 @@ static void check_held(const struct ready *r, const struct kv_cache *c,
     const struct kv_codec *codec = r->codec[side];
     size_t bytes[2], codes[2], quantized[2];
 
-    if (codec->variable || codec->history || needs_queries(r))
+    if (codec->variable || codec->history || codec->massive || needs_queries(r))
         return;
     bytes[0] = kv_cache_bytes(c, side, &codes[0], &quantized[0]);
     bytes[1] = kv_held_bytes(codec, n, &codes[1], &quantized[1]);
@@ -304,6 +307,9 @@ static size_t bytes_by_token(const struct kv_cache *cache, enum kv_side side,
     for (size_t t = 0; t < r.n; t++) {
         const bool coded = t >= r.sinks && t < tail;
 
+        if (in_window(c, r.sinks, t, r.n))
+            for (size_t i = 0; i < r.kept.n; i++)
+                bytes += r.kept.at[i] == t ? kv_kept_token_bytes(&r.kept) : 0;
         if (!in_window(c, r.sinks, t, r.n))
             for (size_t i = 0; i < row; i++)
                 x[t * row + i] = 99;

@@ -76,6 +76,20 @@ class Case(unittest.TestCase):
 
 
 class Rows(Case):
+    def test_words_of_every_scheme(self):
+        plain, kept = ppl("--kl", "-C", at("calib.h5"), "-s", "nf4",
+                          "-s", "nf4,massive")[1:]
+        self.assertEqual(plain["calib_hash"], "")
+        self.assertNotEqual(kept["calib_hash"], "")
+        self.assertTrue(kept["spec"].endswith(",massive=yes"))
+        self.assertGreaterEqual(float(kept["bits"]), float(plain["bits"]))
+        for why, *words in (
+                ("massive=yes needs a calibration", "-s", "nf4,massive"),
+                ("kivi codes K in blocks of 32 tokens", "-C", at("calib.h5"),
+                 "-s", "kivi:b2g32,massive"),
+                ("this model's keys have no bias", "-s", "nf4,no-k_bias")):
+            self.refused(why, *args(*words))
+
     def test_base_and_better_bits(self):
         rows = ppl("--kl", "-s", "absmax:b{2,8}")
         self.assertEqual([r["spec"].split(",")[0] for r in rows],

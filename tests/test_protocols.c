@@ -34,6 +34,9 @@ static void make_windows(const struct ready *r, struct windows *w)
         w->q[i] *= 0.3f;
     synthetic_rows(&r->shape, r->shape.n_kv_heads, 52, n, w->k_pre);
     synthetic_rows(&r->shape, r->shape.n_kv_heads, 53, n, w->v);
+    for (size_t t = 0; t < n; t += 31) /* massive ones */
+        for (size_t i = 0; i < row; i++)
+            w->v[t * row + i] *= 0.02f;
     memcpy(w->k, w->k_pre, n * row * sizeof(float));
     for (size_t i = 0; i < WINDOWS; i++)
         kv_rope(&r->shape, w->k + i * LENGTH * row, LENGTH, r->shape.n_kv_heads,

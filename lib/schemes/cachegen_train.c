@@ -22,15 +22,16 @@ struct counts {
     double error;
 };
 
-static void count(const struct kv_cachegen *g, const uint16_t *symbol, size_t n,
-                  struct counts *to)
+/* counts: of these tokens, or NULL. */
+static void count(const struct kv_cachegen *g, const bool *counts,
+                  const uint16_t *symbol, size_t n, struct counts *to)
 {
-    for (size_t t = 0; t < n; t++)
-        for (size_t i = 0; i < g->row; i++, symbol++)
+    for (size_t t = 0; t < n; t++, symbol += g->row)
+        for (size_t i = 0; i < g->row && (!counts || counts[t]); i++)
             if (kv_cachegen_is_anchor(g, t))
-                to->anchor[i * KV_CACHEGEN_ANCHOR_SYMBOLS + *symbol]++;
+                to->anchor[i * KV_CACHEGEN_ANCHOR_SYMBOLS + symbol[i]]++;
             else
-                to->delta[i * to->n_delta + *symbol]++;
+                to->delta[i * to->n_delta + symbol[i]]++;
 }
 
 /* The sum of (a - b)^2. */
@@ -49,8 +50,8 @@ static enum kv_tensor tensor_of(enum kv_side side)
 }
 
 static int count_layer(const struct kv_cachegen *g, struct kv_dump *dump,
-                       size_t layer, enum kv_side side, struct counts *to,
-                       struct kv_err *e)
+                       size_t layer, enum kv_side side, const bool *counts,
+                       struct counts *to, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
     const enum kv_tensor tensor = tensor_of(side);
@@ -70,7 +71,8 @@ static int count_layer(const struct kv_cachegen *g, struct kv_dump *dump,
             for (size_t i = 0; i < n * g->row; i++)
                 x[i] = kv_f16_to_f32(kv_f16_clamp(x[i]));
             kv_cachegen_quantize(g, x, n, max, symbol);
-            count(g, symbol, n, to);
+            count(g, counts ? counts + w * info->ctx + at : NULL, symbol, n,
+                  to);
             kv_cachegen_restore(g, max, symbol, n, back);
             to->error += squares(x, back, n * g->row);
         }
@@ -115,7 +117,8 @@ static int train_layer(const struct kv_cachegen *g, struct kv_dump *dump,
 
     c.anchor = kv_alloc(g->row * n_anchor, sizeof(*c.anchor));
     c.delta = kv_alloc(g->row * c.n_delta, sizeof(*c.delta));
-    rc = count_layer(g, dump, layer, side, &c, e);
+    rc = count_layer(g, dump, layer, side, kv_calib_counts(out, info, layer),
+                     &c, e);
     if (!rc) {
         add_table(out, "anchor", (int)side, (int)layer, g->row, n_anchor,
                   c.anchor);

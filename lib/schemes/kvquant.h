@@ -45,8 +45,10 @@
  *           than a scale to have a zero, and is not implemented); nf,
  *           NormalFloat, as in the published code
  *   first   tokens of each window of the calibration that the k-means, its
- *           error and Q-Norm leave out, since they stay fp16; thresholds have
- *           them in (the published code's first_few_fp16, 1 in its recipes).
+ *           error and Q-Norm leave out, since they stay fp16 (the published
+ *           code's first_few_fp16, 1 in its recipes); thresholds have them in.
+ *           Massive tokens, the first of a window among them, are left out of
+ *           both (lib/massive_tokens.h).
  *           Evaluation keeps the first s.  nuq alone trains: int and nf say 0
  *   w       weights of the k-means: none; fisher, the Fisher information F of
  *           every value, as in the published code; fisher-s2, F s^2, with s

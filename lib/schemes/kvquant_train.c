@@ -80,6 +80,7 @@ struct job {
     enum kv_side side;
     size_t layer, row, n_tokens;
     size_t ctx, skip;       /* of each window's ctx tokens bins skip some */
+    const bool *counts;     /* [n_tokens], those that count; NULL: all */
     bool weighted, squared; /* by F, by F half^2 */
     size_t n_side;          /* outliers on a side of a row of values */
     const float *threshold; /* [row][2] of keys */
@@ -130,16 +131,33 @@ out:
     return rc;
 }
 
+/* Massive tokens, and the first `skip` of each window, are left out. */
+static bool is_skipped(const struct job *j, size_t skip, size_t token)
+{
+    return token % j->ctx < skip || (j->counts && !j->counts[token]);
+}
+
+static size_t n_left(const struct job *j, size_t skip)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < j->n_tokens; i++)
+        n += !is_skipped(j, skip, i);
+    return n;
+}
+
 /* ---- thresholds of keys ------------------------------------------------ */
 
 static void take_extremes(struct job *j, size_t first, const float *x,
                           const float *fisher, size_t n)
 {
-    (void)first;
     (void)fisher;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < j->row; i++)
         for (size_t t = 0; t < n; t++) {
+            if (is_skipped(j, 0, first + t))
+                continue;
+
             const uint64_t key = kv_topk_key(x[t * j->row + i], 0);
 
             kv_topk_push(&j->top[2 * i], key);
@@ -153,7 +171,7 @@ static int find_range(struct job *j, struct kv_err *e)
     const struct kv_shape *shape = &kv_dump_info(j->dump)->shape;
     const size_t dims[] = {shape->n_kv_heads, shape->head_dim, 2};
     const size_t capacity =
-        kv_kvquant_each_side(j->spec, KV_K, j->n_tokens) + 1;
+        kv_kvquant_each_side(j->spec, KV_K, n_left(j, 0)) + 1;
     uint64_t *key = kv_alloc(2 * j->row, capacity * sizeof(*key));
     int rc;
 
@@ -205,19 +223,14 @@ static void take_value(struct job *j, struct kv_kvquant_range r, float x,
     b->szz += s * z * z;
 }
 
-static bool is_skipped(const struct job *j, size_t token)
-{
-    return token % j->ctx < j->skip;
-}
-
 static void take_keys(struct job *j, size_t first, const float *x,
                       const float *fisher, size_t n)
 {
     for (size_t at = 0; at < n * j->row; at++) {
         const float *threshold = j->threshold + at % j->row * 2;
 
-        if (!is_skipped(j, first + at / j->row) && x[at] >= threshold[0] &&
-            x[at] <= threshold[1])
+        if (!is_skipped(j, j->skip, first + at / j->row) &&
+            x[at] >= threshold[0] && x[at] <= threshold[1])
             take_value(j, kv_kvquant_between(threshold[0], threshold[1]), x[at],
                        fisher ? fisher[at] : 1);
     }
@@ -230,7 +243,7 @@ static void take_values(struct job *j, size_t first, const float *x,
         const float *at = x + t * j->row;
         uint8_t head[4];
 
-        if (is_skipped(j, first + t))
+        if (is_skipped(j, j->skip, first + t))
             continue;
 
         const struct kv_kvquant_range r =
@@ -325,7 +338,7 @@ static double error_of(const struct job *j, const float *mid, unsigned bits,
 
         sum += b->szz - 2 * at * b->sz + at * at * b->s;
     }
-    return sum / (double)(j->n_tokens / j->ctx * (j->ctx - j->skip) * j->row);
+    return sum / (double)(n_left(j, j->skip) * j->row);
 }
 
 static int add_levels(struct job *j, struct kv_err *e)
@@ -411,12 +424,17 @@ static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
                         .row = row,
                         .n_tokens = info->n_windows * info->ctx,
                         .ctx = info->ctx,
+                        .counts = kv_calib_counts(
+                            out, info, info->first_layer + i / KV_SIDES),
                         .skip = kv_spec_size(s, side, "first"),
                         .weighted = !kv_spec_is(s, side, "w", "none"),
                         .squared = kv_spec_is(s, side, "w", "fisher-s2"),
                         .n_side = kv_kvquant_each_side(s, side, row)};
 
-        if (train(&j, e))
+        if (!n_left(&j, j.skip))
+            kv_fail(e, "first=%zu and massive tokens leave nothing to train on",
+                    j.skip);
+        if (!n_left(&j, j.skip) || train(&j, e))
             return kv_fail_in(e, "layer %zu, %c", j.layer, kv_side_name(side));
         if (out->progress)
             kv_progress_step(out->progress, 1);

@@ -94,10 +94,10 @@ static size_t hadamard(const struct kv_spec *s, const struct kv_shape *shape)
 
 /* ---- calibration ------------------------------------------------------- */
 
-/* The sort key of channels: the mean of each transformed channel, or minus the
- * mean |k|.  statistic: [row]. */
+/* The sort key of channels: the sum of each transformed channel, or minus that
+ * of |k|, over the tokens that count (NULL: all).  statistic: [row]. */
 static int measure(const struct kv_spec *s, struct kv_dump *dump, size_t layer,
-                   double *statistic, struct kv_err *e)
+                   const bool *counts, double *statistic, struct kv_err *e)
 {
     enum { CHUNK = 512 };
     const struct kv_dump_info *info = kv_dump_info(dump);
@@ -117,7 +117,7 @@ static int measure(const struct kv_spec *s, struct kv_dump *dump, size_t layer,
         if (after)
             kv_hadamard(x, n * row / rotated, rotated);
         for (size_t t = 0; t < n; t++)
-            for (size_t i = 0; i < row; i++) {
+            for (size_t i = 0; i < row && (!counts || counts[first + t]); i++) {
                 const double value = (double)x[t * row + i];
 
                 statistic[i] += after ? value : -fabs(value);
@@ -178,7 +178,8 @@ static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
         out->progress->total += info->last_layer - info->first_layer + 1;
     for (size_t l = info->first_layer; l <= info->last_layer; l++) {
         double *statistic = kv_alloc(row, sizeof(*statistic));
-        const int rc = measure(s, dump, l, statistic, e);
+        const int rc =
+            measure(s, dump, l, kv_calib_counts(out, info, l), statistic, e);
 
         if (!rc)
             sort(statistic, row, hands,

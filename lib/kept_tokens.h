@@ -1,0 +1,34 @@
+/* Single tokens that one side of a cache keeps in fp16 beside their codes,
+ * wherever they stand: massive ones (lib/massive_tokens.h). */
+#ifndef KV_KEPT_TOKENS_H
+#define KV_KEPT_TOKENS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct kv_kept_tokens {
+    size_t row;   /* values of a token */
+    size_t n;     /* tokens */
+    uint32_t *at; /* [n] their indices, ascending */
+    uint16_t *x;  /* [n][row] fp16 */
+    size_t capacity;
+};
+
+/* x: [row], the token's values as they enter the cache. */
+void kv_kept_tokens_push(struct kv_kept_tokens *k, size_t at, const float *x);
+void kv_kept_tokens_clear(struct kv_kept_tokens *k);
+
+/* Writes the kept ones over x, [tokens][row]. */
+void kv_kept_tokens_restore(const struct kv_kept_tokens *k, float *x);
+
+/* Those from this token on, where k holds them. */
+struct kv_kept_tokens kv_kept_tokens_from(const struct kv_kept_tokens *k,
+                                          size_t token);
+
+/* Of one: its values and its index. */
+static inline size_t kv_kept_token_bytes(const struct kv_kept_tokens *k)
+{
+    return k->row * sizeof(*k->x) + sizeof(*k->at);
+}
+
+#endif

@@ -1,0 +1,242 @@
+/* Massive tokens: the rule, a dump's, a calibration's, and caches that keep
+ * them in fp16. */
+#include "calib/calibrate.h"
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
+#include "lib/base/half.h"
+#include "lib/cache.h"
+#include "lib/massive_tokens.h"
+#include "tests/synthetic.h"
+#include "tests/test.h"
+
+#include <math.h>
+
+enum { N = 101, HEAD_DIM = 32, WINDOWS = 2, CTX = 160 };
+
+/* Equal norms: only the factor counts.  Spread norms: the deviations do. */
+static void test_rule(void **state)
+{
+    float norm[N];
+    struct kv_norm_range r;
+
+    (void)state;
+    for (size_t i = 0; i < N; i++)
+        norm[i] = 6;
+    norm[3] = 0; /* a few change nothing */
+    norm[4] = 1e6f;
+    r = kv_norm_range_of(norm, N);
+    assert_within(r.low, 2, 1e-5);
+    assert_within(r.high, 18, 1e-4);
+    for (size_t i = 0; i < N; i++) /* the median deviation is a factor of 2 */
+        norm[i] = 6 * powf(2, (float)((int)(i % 5) - 2));
+    r = kv_norm_range_of(norm, N);
+    assert_within(r.low, 6 / 256.0, 1e-4);
+    assert_within(r.high, 6 * 256.0, 1e-1);
+    r = kv_norm_range_of(NULL, 0);
+    assert_true(r.low <= 0 && isinf(r.high));
+}
+
+static struct kv_dump *open_dump(const struct kv_shape *s)
+{
+    struct kv_dump *d;
+    struct kv_err e = {""};
+    char *path;
+
+    synthetic_dump(s, WINDOWS, CTX, test_folder(), &path);
+    if (kv_dump_open(&d, path, &e))
+        fail_msg("%s", e.msg);
+    free(path);
+    return d;
+}
+
+/* Of made-up tokens, all but each window's first count; the norms of keys are
+ * the same before RoPE and after it. */
+static void test_dump(void **state)
+{
+    const struct kv_shape s = synthetic_shape(HEAD_DIM);
+    const size_t row = s.n_kv_heads * HEAD_DIM;
+    struct kv_dump *d = open_dump(&s);
+    float *k = kv_alloc(CTX, row * sizeof(*k)), *v = kv_alloc(CTX, row * 4);
+    bool counts[WINDOWS * CTX], massive[2][CTX];
+    struct kv_norm_range range[KV_SIDES];
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(kv_massive_of_dump(d, 1, range, counts, &e), 0);
+    for (size_t i = 0; i < WINDOWS * CTX; i++)
+        assert_int_equal(counts[i], i % CTX != 0);
+    assert_int_equal(kv_dump_read(d, 1, KV_T_V, CTX, CTX, v, &e), 0);
+    for (size_t i = 0; i < row; i++) /* one value, and one key below */
+        v[7 * row + i] *= 0.01f;
+    for (int pre = 0; pre < 2; pre++) {
+        assert_int_equal(
+            kv_dump_read(d, 1, pre ? KV_T_K_PRE : KV_T_K, CTX, CTX, k, &e), 0);
+        for (size_t i = 0; i < row; i++)
+            k[9 * row + i] *= 1000;
+        kv_massive_find(&(struct kv_shape){.n_kv_heads = s.n_kv_heads,
+                                           .head_dim = HEAD_DIM,
+                                           .n_rot = s.n_rot,
+                                           .k_bias = s.k_bias + row},
+                        true, range, 0, k, v, CTX, massive[pre]);
+        if (!pre) { /* rotated as the shape says */
+            struct kv_shape one = kv_shape_layer(&s, 1);
+
+            kv_massive_find(&one, false, range, 0, k, v, CTX, massive[pre]);
+        }
+        for (size_t t = 0; t < CTX; t++)
+            assert_int_equal(massive[pre][t], t == 7 || t == 9);
+    }
+    free(v);
+    free(k);
+    kv_dump_close(d);
+}
+
+static struct kv_calib *calibrate(const char *text, const struct kv_shape *s)
+{
+    struct kv_dump *d = open_dump(s);
+    struct kv_calib *c;
+    struct kv_spec spec;
+    struct kv_err e = {""};
+
+    if (kv_spec_parse(&spec, text, &e) || kv_spec_fit(&spec, s, &e) ||
+        kv_calib_run(&c, d, &spec, 1, 1, &e))
+        fail_msg("%s", e.msg);
+    kv_dump_close(d);
+    return c;
+}
+
+static int open_codec(struct kv_codec **codec, const char *text,
+                      const struct kv_shape *s, enum kv_side side,
+                      const struct kv_calib *c, struct kv_err *e)
+{
+    struct kv_spec spec;
+
+    if (kv_spec_parse(&spec, text, e) || kv_spec_fit(&spec, s, e))
+        fail_msg("%s", e->msg);
+    return kv_codec_new(codec, &spec, s, 1, side, c, e);
+}
+
+/* A scheme without tables has the norms alone, which come back from the file
+ * and are in its hash. */
+static void test_file(void **state)
+{
+    const struct kv_shape s = synthetic_shape(HEAD_DIM);
+    struct kv_calib *c = calibrate("nf4,massive", &s), *back;
+    char *path = kv_path_join(test_folder(), "norms.h5"), hash[32];
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(c->n_sets, 0);
+    assert_int_equal(kv_calib_save(c, path, &e), 0);
+    assert_int_equal(kv_calib_load(&back, path, &e), 0);
+    assert_true(back->has_k_bias);
+    assert_memory_equal(back->norms, c->norms,
+                        s.n_layers * KV_SIDES * sizeof(*c->norms));
+    memcpy(hash, c->hash, sizeof(hash));
+    c->norms[1].low /= 2;
+    assert_int_equal(kv_calib_save(c, path, &e), 0);
+    assert_string_not_equal(c->hash, hash);
+    kv_calib_free(back);
+    kv_calib_free(c);
+    free(path);
+}
+
+/* The tokens that are massive come back as halves, and are counted; the others
+ * as without the word. */
+static void test_cache(void **state)
+{
+    const struct kv_shape s = synthetic_shape(HEAD_DIM);
+    const size_t row = s.n_kv_heads * HEAD_DIM;
+    struct kv_calib *calib = calibrate("nf4,massive", &s);
+    struct kv_codec *codec[2][KV_SIDES];
+    struct kv_cache *c[2];
+    float *k = kv_alloc(N, row * sizeof(*k)),
+          *v = kv_alloc(N, row * sizeof(*v));
+    float *x[2] = {kv_alloc(N, row * sizeof(*k)),
+                   kv_alloc(N, row * sizeof(*k))};
+    struct kv_err e = {""};
+
+    (void)state;
+    synthetic_rows(&s, s.n_kv_heads, 1030, N, k);
+    synthetic_rows(&s, s.n_kv_heads, 1020, N, v);
+    for (size_t t = 0; t < N; t += 50)
+        for (size_t i = 0; i < row; i++)
+            v[t * row + i] *= 0.01f;
+    for (int i = 0; i < 2; i++) {
+        for (int side = 0; side < KV_SIDES; side++)
+            if (open_codec(&codec[i][side], i ? "nf4:s1,massive" : "nf4:s1", &s,
+                           (enum kv_side)side, calib, &e))
+                fail_msg("%s", e.msg);
+        assert_int_equal(
+            kv_cache_new(&c[i], codec[i][KV_K], codec[i][KV_V], 1, &e), 0);
+        assert_int_equal(kv_cache_append(c[i], NULL, k, v, N, &e), 0);
+    }
+    for (int side = 0; side < KV_SIDES; side++) {
+        const float *in = side == KV_K ? k : v;
+
+        assert_int_equal(
+            kv_cache_bytes(c[1], (enum kv_side)side, NULL, NULL) -
+                kv_cache_bytes(c[0], (enum kv_side)side, NULL, NULL),
+            2 * (row * sizeof(uint16_t) + sizeof(uint32_t)));
+        for (int i = 0; i < 2; i++)
+            kv_cache_decode(c[i], (enum kv_side)side, x[i]);
+        for (size_t t = 0; t < N; t++)
+            for (size_t i = 0; i < row; i++)
+                assert_within(
+                    x[1][t * row + i],
+                    t % 50 ? x[0][t * row + i]
+                           : kv_f16_to_f32(kv_f16_clamp(in[t * row + i])),
+                    0);
+    }
+    for (int i = 0; i < 2; i++) {
+        kv_cache_free(c[i]);
+        kv_codec_free(codec[i][KV_K]);
+        kv_codec_free(codec[i][KV_V]);
+    }
+    free(x[1]);
+    free(x[0]);
+    free(v);
+    free(k);
+    kv_calib_free(calib);
+}
+
+static void refuse(const char *text, const struct kv_calib *c, const char *why)
+{
+    const struct kv_shape s = synthetic_shape(HEAD_DIM);
+    struct kv_codec *codec;
+    struct kv_err e = {""};
+
+    assert_int_equal(open_codec(&codec, text, &s, KV_K, c, &e), -1);
+    assert_says(e, why);
+}
+
+static void test_refused(void **state)
+{
+    const struct kv_shape s = synthetic_shape(HEAD_DIM);
+    struct kv_calib *c = calibrate("nf4,massive", &s);
+    struct kv_norm_range *norms = c->norms;
+
+    (void)state;
+    refuse("kivi:b2g16,massive", c,
+           "keeps single tokens in fp16, but kivi codes K in blocks of 16");
+    refuse("hack:b4p16,massive", c, "hack attends on its codes alone");
+    refuse("f32,massive", c, "f32 keeps every token in one form");
+    refuse("nf4,massive", NULL, "massive=yes needs a calibration");
+    c->norms = NULL;
+    refuse("nf4,massive", c, "without the norms of tokens");
+    c->norms = norms;
+    c->has_k_bias = false;
+    refuse("nf4,massive", c, "has norms of keys with the model's bias");
+    kv_calib_free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rule),    cmocka_unit_test(test_dump),
+        cmocka_unit_test(test_file),    cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
