@@ -39,7 +39,7 @@ struct kv_param {
     const char *help;    /* one line, with unit and paper's section */
 };
 
-enum { KV_MAX_PARAMS = 16, KV_SPEC_CHARS = 320, KV_MAX_SPECS = 10000 };
+enum { KV_MAX_PARAMS = 16, KV_SPEC_CHARS = 384, KV_MAX_SPECS = 10000 };
 
 struct kv_mixed;
 enum { KV_AS_PLACED = -1 }; /* s or r of a mixed spec: each place's own */
