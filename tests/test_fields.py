@@ -24,7 +24,7 @@ CTX, WINDOWS = 32, 3
 MEASURED = ["-s", "f16", "-s", "kivi:b2g16r16", "-s", "vecinfer:d4b2,iters=2",
             "-s", "kvquant:b2", "-s", "klt:b2"]
 TRAINED = ["-s", "vecinfer:d4b2,iters=2", "-s", "cq:c4b2,iters=2", "-s",
-           "kvquant:b2", "-s", "klt:b2", "-s", "klt:b2,metric=fisher"]
+           "kvquant:b2", "-s", "klt:b2", "-s", "klt:b2,metric=attention"]
 
 
 def setUpModule():

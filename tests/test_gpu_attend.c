@@ -61,6 +61,7 @@ static void test_missing(void **state)
         {"f16", 258, "family float and values of family"},
         {"kvquant:r0", 66, "keys of family levels"},
         {"klt", 80, "keys of family transform"},
+        {"klt:b8", 64, "keys of family transform"}, /* of two heads */
     };
 
     (void)state;

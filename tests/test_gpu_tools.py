@@ -55,7 +55,7 @@ class GpuToolTest(unittest.TestCase):
     def test_append(self):
         done = attend("-s", "kivi:b2g32r0", "-s", "hack:b2p64r0", "-s",
                       "klt:b2r0", "-s", "kivi:b2g128r128", "--shape",
-                      "2,4,2,64,100")
+                      "2,4,1,64,100")
         rows = self.rows(done)
         self.assertEqual(done.returncode, 0, done.stderr)
         for r in rows:
@@ -72,7 +72,7 @@ class GpuToolTest(unittest.TestCase):
     def test_residual_rule(self):
         done = attend("-s", "kivi:b2g32r0", "-s", "hack:b2p64r0", "-s",
                       "vecinfer:d4b8r0,iters=1", "-s", "kivi:b3g32r0", "-s",
-                      "klt:r0", "--shape", "2,4,2,128,300")
+                      "klt:r0", "--shape", "2,4,1,128,300")
         rows = self.rows(done)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(
@@ -96,7 +96,7 @@ class GpuToolTest(unittest.TestCase):
 
     def test_before_rope(self):
         done = attend("-s", "kvquant:r0", "-s", "klt:r0", "--shape",
-                      "1,4,2,64,300", "--path", "exact,dequant")
+                      "1,4,1,64,300", "--path", "exact,dequant")
         self.assertEqual(done.returncode, 1)
         self.assertEqual([(r["spec"].split(":")[0], r["path"])
                           for r in self.rows(done)],

@@ -250,8 +250,9 @@ class Calibrated(Case):
 
     def test_gap_to_the_bound(self):
         """Of transform coding; other schemes have none."""
-        must("kvcalib", "-s", "klt", at("calib-text.h5"), "-o", at("klt.h5"))
-        table = rows(must("kvquant", "-s", "kivi", "-s", "klt", "-C",
+        klt = "klt,metric=attention"
+        must("kvcalib", "-s", klt, at("calib-text.h5"), "-o", at("klt.h5"))
+        table = rows(must("kvquant", "-s", "kivi", "-s", klt, "-C",
                           at("klt.h5"), at("eval.h5")))
         self.assertEqual({r["rd_gap_db"] for r in table[:18]}, {""})
         for r in table[18:]:

@@ -18,7 +18,7 @@ static const struct kv_param params[] = {
     {"share", "auto|layer|side|all", 0, 0, 0, false,
      "budget of a layer's side, of a side, of K and V of all layers; auto: "
      "all with metric=fisher, else layer"},
-    {"metric", "attention|fisher|none", 0, 0, 0, true,
+    {"metric", "attention|fisher|none", 1, 0, 0, true,
      "error counts by queries and Wo, by the loss's gradient, or as it is"},
     {"rope", "pre|post", 0, 0, 0, true, "keys are stored before or after RoPE"},
     {"pred", NULL, 0, 0, KV_MAX_BELOW, true,
