@@ -207,7 +207,7 @@ class Bounds(unittest.TestCase):
                 ("mixed,file=" + at("layers.txt"), "dump.h5", points),
                 ("klt,metric=attention,rope=post", "few.h5",
                  "few.h5 has no q"),
-                ("klt", "dump.h5", "no k_gradient, which metric=fisher reads"),
+                ("klt", "dump.h5", "no k_gradient .kvdump --fisher writes it"),
                 ("kvquant", "dump.h5", "dump.h5 has no")):
             with self.subTest(spec):
                 self.refused(words, "kvcalib", "-s", "pq:d4b8", "-s", spec,

@@ -327,7 +327,7 @@ class GpuCheck(Scripts):
         out = self.check(0)
         for test in self.TESTS:
             self.assertIn("tests/test_%s: passed" % test, out)
-        self.assertEqual(self.measured().count("klt:b4r0"), 6)  # of six sizes
+        self.assertEqual(self.measured().count("kvquant:b4r0"), 6)  # of six sizes
         self.assertEqual(self.measured().count("kivi:b8g128r0"), 6)
 
     def measured(self):
@@ -375,12 +375,12 @@ class GpuCheck(Scripts):
         self.assertIn("failed: tests/test_gpu_b_device (exit status 1)\n", out)
 
     def test_a_spec_without_a_row(self):
-        out = self.check(1, LEAVE="klt:b4r0", WHY="no kernel")
-        self.assertIn("kvattn, 1 x 8192, exact: klt:b4r0: no kernel: left out: "
+        out = self.check(1, LEAVE="kvquant:b4r0", WHY="no kernel")
+        self.assertIn("kvattn, 1 x 8192, exact: kvquant:b4r0: no kernel: left out: "
                       "FAILED", out)
-        self.assertIn("failed: kvattn, 1 x 8192, exact: klt:b4r0: no kernel: "
+        self.assertIn("failed: kvattn, 1 x 8192, exact: kvquant:b4r0: no kernel: "
                       "left out\n", out)
-        out = self.check(1, LOSE="klt:b4r0")
+        out = self.check(1, LOSE="kvquant:b4r0")
         self.assertIn("exact: rows that are missing: 1", out)
 
     def test_a_failure_without_a_word(self):
@@ -396,7 +396,7 @@ class GpuCheck(Scripts):
             self.assertIn(words, self.check(1))
 
     def test_no_memory_is_no_failure(self):
-        out = self.check(0, LEAVE="klt:b4r0",
+        out = self.check(0, LEAVE="kvquant:b4r0",
                          WHY="not enough device memory: 2 bytes needed, 1 free")
         self.assertIn("1 free: left out\n", out)
 

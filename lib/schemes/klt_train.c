@@ -454,24 +454,13 @@ int kv_klt_train_trellis(struct kv_calib_set *out,
     return rc;
 }
 
-static int want_gradient(struct kv_dump *dump, enum kv_tensor t,
-                         struct kv_err *e)
-{
-    return kv_dump_info(dump)->have[t]
-               ? 0
-               : kv_fail(e,
-                         "%s has no %s, which metric=fisher reads: kvdump "
-                         "--fisher writes it, metric=attention does without",
-                         kv_dump_path(dump), kv_tensor_name(t));
-}
-
 static int check_side(const struct kv_spec *s, enum kv_side side,
                       struct kv_dump *dump, struct kv_err *e)
 {
     if (kv_dump_want(dump, tensor_of(s, side), e))
         return -1;
     if (kv_spec_is(s, side, "metric", "fisher"))
-        return want_gradient(dump, gradient_of(side), e);
+        return kv_dump_want(dump, gradient_of(side), e);
     return side == KV_K && kv_spec_is(s, side, "metric", "attention") &&
            kv_dump_want(dump, KV_T_Q, e);
 }
