@@ -285,6 +285,9 @@ static int check_layered(const struct kv_spec *s, const struct kv_shape *shape,
                            "%c is one for K and V where values are predicted "
                            "from keys",
                            *letter);
+    if (s->policy.policy)
+        return kv_fail(e, "a policy drops tokens that the layers above are "
+                          "predicted from");
     for (size_t i = 0; i < shape->n_layers; i++)
         if (kv_shape_slides(shape, i))
             return kv_fail(e,

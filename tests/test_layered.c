@@ -5,6 +5,7 @@
 #include "lib/cache.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
+#include "lib/policy.h"
 #include "tests/stacked.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
@@ -38,6 +39,10 @@ static void test_rules(void **state)
     shape.slides[0] = 1 << 2;
     assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
     assert_says(e, "layer 2 slides");
+    shape.slides[0] = 0;
+    s.policy.policy = kv_policies[0];
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
+    assert_says(e, "a policy drops tokens");
 }
 
 /* The bytes of K and V, and the reconstruction, of all layers of a window. */
