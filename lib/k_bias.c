@@ -1,4 +1,5 @@
 #include "lib/k_bias.h"
+#include "kernels/gemm.h"
 #include "lib/base/alloc.h"
 #include "lib/rope_table.h"
 
@@ -50,21 +51,15 @@ void kv_k_bias_scores(const struct kv_shape *shape,
                       float *shift)
 {
     const size_t d = view->head_dim, group = view->n_heads / view->n_kv_heads;
-    float *bias = kv_alloc(view->n_kv_heads, d * sizeof(*bias));
+    const size_t row = view->n_kv_heads * d, q_row = view->n_heads * d;
+    float *bias = kv_alloc(view->n, row * sizeof(*bias));
 
-    for (size_t j = 0; j < view->n; j++) {
-        bias_at(shape, false, j, bias);
-        for (size_t h = 0; h < view->n_heads; h++)
-            for (size_t i = 0; i < view->nq; i++) {
-                const float *x = q + (i * view->n_heads + h) * d;
-                const float *b = bias + h / group * d;
-                double s = 0;
-
-                for (size_t c = 0; c < d; c++)
-                    s += (double)x[c] * (double)b[c];
-                shift[(h * view->nq + i) * view->n + j] =
-                    (float)((double)view->scale * s);
-            }
-    }
+    for (size_t j = 0; j < view->n; j++)
+        bias_at(shape, false, j, bias + j * row);
+#pragma omp parallel for schedule(static)
+    for (size_t h = 0; h < view->n_heads; h++)
+        kv_gemm(true, view->nq, view->n, d, view->scale, q + h * d, q_row,
+                bias + h / group * d, row, 0, shift + h * view->nq * view->n,
+                view->n);
     free(bias);
 }

@@ -49,7 +49,7 @@ static inline bool kv_shape_still(const struct kv_shape *s, size_t layer)
 }
 
 /* The shape as this layer has it: what its attention, its codecs and its caches
- * go by. */
+ * go by.  s: of the model, not of one layer. */
 static inline struct kv_shape kv_shape_layer(const struct kv_shape *s,
                                              size_t layer)
 {

@@ -60,7 +60,7 @@ static bool prepare(struct ready *r, const char *text, const char *folder)
     if (kv_spec_parse(&r->spec, text, &e) ||
         kv_spec_fit(&r->spec, &r->shape, &e)) {
         /* a scheme may refuse sinks and residual, with a sentence */
-        if (!strchr(text, ':') && !strchr(text, ','))
+        if (!strchr(text, ':'))
             fail_msg("%s", e.msg);
         return false;
     }
@@ -106,9 +106,9 @@ static void add_choices(const struct kv_scheme *k, const char *folder)
 /* The words that every scheme has. */
 static void add_words(const struct kv_scheme *k, const char *folder)
 {
-    static const char *const words[] = {"%s:r0,no-k_bias", "%s,no-k_bias",
-                                        "%s:s3r9,massive", "%s:r0,massive",
-                                        "%s:r0,no-k_bias,massive"};
+    static const char *const words[] = {"%s:r0,no-k_bias", "%s:s3r9,no-k_bias",
+                                        "%s:r0,massive",
+                                        "%s:s3r9,no-k_bias,massive"};
     char text[64];
 
     for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
