@@ -294,6 +294,7 @@ static struct kv_measured literal(const struct kv_dump_info *info,
             m.bits[side].bytes = (double)kv_cache_bytes(
                 cache, (enum kv_side)side, &bytes, &tokens);
             m.bits[side].values = (double)kv_shape_seen(&shape, CTX) * 2 * 64;
+            m.bits[side].kept_values = m.bits[side].values;
             m.bits[side].quantized_bytes = (double)bytes;
             m.bits[side].quantized_values = (double)tokens * 2 * 64;
             if (spec->scheme->coefficients)
