@@ -303,6 +303,53 @@ esac
             self.assertIn(words, check(*args))
 
 
+PROGRAM = """#!/usr/bin/env python3
+import csv, os, re, sys, time
+
+def swept(spec):
+    m = re.search("{(.*?)}", spec)
+    return [spec] if not m else [
+        s for w in m[1].split(",")
+        for s in swept(spec[:m.start()] + w + spec[m.end():])]
+
+name, args, env = os.path.basename(sys.argv[0]), sys.argv[1:], os.environ
+code = 0
+if name == env.get("FAIL"):
+    sys.exit(1)
+if name == "kvattn" and env.get("SAY"):
+    sys.exit("kvattn: " + env["SAY"])
+if name == env.get("GRUMBLE"):
+    code = 1
+if name in ("kvattn", "kvppl"):
+    out = csv.DictWriter(sys.stdout, %r, restval="1")
+    row = {}
+    if "--shape" in args:
+        shape = args[args.index("--shape") + 1].split(",")
+        row = {"windows": shape[0], "ctx": shape[4]}
+    out.writeheader()
+    out.writerow({"spec": "f16:r0s0", **row})
+    for a, b in zip(args, args[1:]):
+        for spec in swept(b) if a == "-s" else []:
+            if spec == env.get("LEAVE"):
+                print(name + ": " + spec + ": " + env["WHY"] + ": left out",
+                      file=sys.stderr)
+                code = 1
+            elif spec == env.get("HANG"):
+                sys.stdout.flush()
+                time.sleep(60)
+            elif spec != env.get("LOSE"):
+                out.writerow({"spec": spec, **row})
+sys.exit(code)
+""" % ["spec", "windows", "ctx", "path", "lat_us_p50", "bw_share", "speedup",
+       "attn_rel_err", "encode_us_p50", "inline_us_p50", "async_us_p50",
+       "quantize_us_p50", "decode_us_p50", "attention_us", "speedup_unfused",
+       "device", "ppl"]
+
+
+class GpuCheck(Scripts):
+    """Its flow, on programs that do nothing."""
+
+
 class GpuCheck(Scripts):
     """Its flow, on programs that do nothing."""
     TESTS = "gpu_a_device", "gpu_b_device"

@@ -323,6 +323,16 @@ static void put_vector(const struct kv_klt_tables *t, size_t row, size_t i,
     }
 }
 
+/* The tensor of the dump that the metric is of. */
+static const char *metric_name(const struct kv_klt_job *j)
+{
+    if (kv_spec_is(j->spec, j->side, "metric", "fisher"))
+        return kv_tensor_name(gradient_of(j->side));
+    if (kv_spec_is(j->spec, j->side, "metric", "none"))
+        return "none";
+    return j->side == KV_K ? kv_tensor_name(KV_T_Q) : "wo_gram";
+}
+
 int kv_klt_add_tables(const struct kv_klt_job *j, const double *mean,
                       double *metric, double unit, double *cov,
                       struct kv_klt_tables *t, struct kv_err *e)
@@ -344,7 +354,12 @@ int kv_klt_add_tables(const struct kv_klt_job *j, const double *mean,
         put_vector(t, row, i, cov + from * row, metric + from * row, unit);
     }
     free(value);
-    return rc ? kv_fail(e, "no eigenvectors: the covariance is not finite") : 0;
+    return rc ? kv_fail(e,
+                        "%s: no eigenvectors: %s, the metric, or the "
+                        "covariance of %s is not that of finite vectors",
+                        kv_dump_path(j->dump), metric_name(j),
+                        kv_tensor_name(j->tensor))
+              : 0;
 }
 
 /* Adds the upper half of the coefficients of some tokens, over their sigma. */
