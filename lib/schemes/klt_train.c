@@ -341,6 +341,15 @@ static void put_vector(const struct tables *t, size_t row, size_t i,
     }
 }
 
+/* What of the dump the metric was made of. */
+static const char *metric_name(const struct job *j)
+{
+    return is_fisher(j) ? kv_tensor_name(gradient_of(j->side))
+           : kv_spec_is(j->spec, j->side, "metric", "none") ? "nothing"
+           : j->side == KV_K                                ? "q"
+                                                            : "wo_gram";
+}
+
 /* metric and cov are overwritten. */
 static int add_tables(const struct job *j, const double *mean, double *metric,
                       double unit, double *cov, struct tables *t,
@@ -363,7 +372,11 @@ static int add_tables(const struct job *j, const double *mean, double *metric,
         put_vector(t, row, i, cov + from * row, metric + from * row, unit);
     }
     free(value);
-    return rc ? kv_fail(e, "no eigenvectors: the covariance is not finite") : 0;
+    return rc ? kv_fail(e,
+                        "%s: no eigenvectors: the metric, of %s, is not finite "
+                        "or not positive definite, or values are too large",
+                        kv_dump_path(j->dump), metric_name(j))
+              : 0;
 }
 
 /* Adds the upper half of the coefficients of some tokens, over their sigma. */
