@@ -323,13 +323,13 @@ static void put_vector(const struct kv_klt_tables *t, size_t row, size_t i,
     }
 }
 
-/* The tensor of the dump that the metric is of. */
+/* What of the dump the metric was made of. */
 static const char *metric_name(const struct kv_klt_job *j)
 {
     if (kv_spec_is(j->spec, j->side, "metric", "fisher"))
         return kv_tensor_name(gradient_of(j->side));
     if (kv_spec_is(j->spec, j->side, "metric", "none"))
-        return "none";
+        return "nothing";
     return j->side == KV_K ? kv_tensor_name(KV_T_Q) : "wo_gram";
 }
 
@@ -355,10 +355,9 @@ int kv_klt_add_tables(const struct kv_klt_job *j, const double *mean,
     }
     free(value);
     return rc ? kv_fail(e,
-                        "%s: no eigenvectors: %s, the metric, or the "
-                        "covariance of %s is not that of finite vectors",
-                        kv_dump_path(j->dump), metric_name(j),
-                        kv_tensor_name(j->tensor))
+                        "%s: no eigenvectors: the metric, of %s, is not finite "
+                        "or not positive definite, or values are too large",
+                        kv_dump_path(j->dump), metric_name(j))
               : 0;
 }
 
