@@ -51,10 +51,26 @@ static int read_tokens(const struct job *j, size_t window, size_t i, size_t n,
                : 0;
 }
 
-/* Sums of x and of x x^T, both cleared.  The first token is taken off before,
- * so that little cancels; it is left in origin [row]. */
+/* Moves those of n tokens, the window's from its i-th used one on, that are not
+ * massive to the front; how many they are. */
+static size_t keep_counted(const struct job *j, size_t window, size_t i,
+                           size_t n, float *x)
+{
+    const bool *counts = kv_calib_counts(j->out, j->info, j->layer);
+    const size_t first = window * j->info->ctx + KV_KVTC_SINKS + i;
+    size_t kept = 0;
+
+    for (size_t t = 0; t < n; t++)
+        if (!counts || counts[first + t])
+            memmove(x + kept++ * j->row, x + t * j->row, j->row * sizeof(*x));
+    return kept;
+}
+
+/* Sums of x and of x x^T, both cleared, over the tokens that count.  The first
+ * token is taken off before, so that little cancels; it is left in origin
+ * [row]. */
 static int add_up(const struct job *j, float *origin, double *first,
-                  double *second, struct kv_err *e)
+                  double *second, size_t *tokens, struct kv_err *e)
 {
     float *x = kv_alloc(CHUNK, j->row * sizeof(*x));
     int rc = read_tokens(j, 0, 0, 1, origin, e);
@@ -62,9 +78,11 @@ static int add_up(const struct job *j, float *origin, double *first,
     for (size_t w = 0; w < j->info->n_windows; w++)
         for (size_t i = 0; i < used(j->info) && !rc; i += CHUNK) {
             const size_t left = used(j->info) - i;
-            const size_t n = left < CHUNK ? left : CHUNK;
+            size_t n = left < CHUNK ? left : CHUNK;
 
             rc = read_tokens(j, w, i, n, x, e);
+            n = rc ? 0 : keep_counted(j, w, i, n, x);
+            *tokens += n;
             for (size_t k = 0; k < n * j->row && !rc; k++) {
                 x[k] -= origin[k % j->row];
                 first[k % j->row] += (double)x[k];
@@ -80,9 +98,10 @@ static int add_up(const struct job *j, float *origin, double *first,
 static int covariance(const struct job *j, double *mean, double *cov,
                       struct kv_err *e)
 {
-    const double tokens = (double)(j->info->n_windows * used(j->info));
     float *origin = kv_alloc(j->row, sizeof(*origin));
-    const int rc = add_up(j, origin, mean, cov, e);
+    size_t n = 0;
+    const int rc = add_up(j, origin, mean, cov, &n, e);
+    const double tokens = (double)(n ? n : 1);
 
     for (size_t i = 0; i < j->row && !rc; i++)
         mean[i] /= tokens;
