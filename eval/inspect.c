@@ -37,14 +37,27 @@ double kv_channel_std(const struct kv_channel *c)
     return sqrt(variance(c));
 }
 
+/* Below it there is nothing but rounding. */
+static bool varies(const struct kv_channel *c)
+{
+    return variance(c) > 1e-12 * c->square / (double)c->n;
+}
+
+double kv_channel_skewness(const struct kv_channel *c)
+{
+    const double n = (double)c->n, m = kv_channel_mean(c), v = variance(c);
+    const double third = c->cube / n - 3 * m * c->square / n + 2 * m * m * m;
+
+    return varies(c) ? third / (v * sqrt(v)) : NAN;
+}
+
 double kv_channel_kurtosis(const struct kv_channel *c)
 {
     const double n = (double)c->n, m = kv_channel_mean(c), v = variance(c);
     const double fourth = c->fourth / n - 4 * m * c->cube / n +
                           6 * m * m * c->square / n - 3 * m * m * m * m;
 
-    /* below it there is nothing but rounding */
-    return v > 1e-12 * c->square / n ? fourth / (v * v) : NAN;
+    return varies(c) ? fourth / (v * v) : NAN;
 }
 
 double kv_book_used(const struct kv_book_use *b)

@@ -20,8 +20,10 @@ struct kv_channel {
 void kv_channel_add(struct kv_channel *c, float x);
 double kv_channel_mean(const struct kv_channel *c);
 double kv_channel_std(const struct kv_channel *c);
-/* The fourth central moment over the squared variance: 3 of a Gaussian.  NaN
- * where all values are equal. */
+/* The third central moment over the cubed deviation. */
+double kv_channel_skewness(const struct kv_channel *c);
+/* The fourth central moment over the squared variance: 3 of a Gaussian.  Both
+ * NaN where all values are equal. */
 double kv_channel_kurtosis(const struct kv_channel *c);
 
 /* A codebook: how often each centroid was taken. */

@@ -19,6 +19,8 @@ static void channel_of_known_values(void **state)
     assert_true(c.max == 10);
     assert_true(kv_channel_mean(&c) == 0);
     assert_true(fabs(kv_channel_std(&c) - sqrt(26)) < 1e-12);
+    /* (1 + 8 + 27 + 64 - 1000) / 5 over 26^1.5 */
+    assert_true(fabs(kv_channel_skewness(&c) + 180 / pow(26, 1.5)) < 1e-12);
     /* (1 + 16 + 81 + 256 + 10000) / 5 over 26^2 */
     assert_true(fabs(kv_channel_kurtosis(&c) - 10354.0 / 5 / 676) < 1e-12);
 }
@@ -35,6 +37,9 @@ static void kurtosis_of_signs_and_of_a_shift(void **state)
     }
     assert_true(kv_channel_kurtosis(&signs) == 1);
     assert_true(fabs(kv_channel_kurtosis(&shifted) - 1) < 1e-6);
+    assert_true(kv_channel_skewness(&signs) == 0);
+    assert_true(fabs(kv_channel_skewness(&shifted)) < 1e-6);
+    assert_true(isnan(kv_channel_skewness(&flat)));
     assert_true(isnan(kv_channel_kurtosis(&flat)));
     assert_true(kv_channel_std(&flat) < 1e-6);
 }

@@ -10,6 +10,7 @@ static const char *const channel_columns[] = {KV_CONDITION_COLUMNS,
                                               "absmax",
                                               "mean",
                                               "std",
+                                              "skewness",
                                               "kurtosis",
                                               "singular",
                                               NULL};
@@ -39,6 +40,7 @@ static int put_channels(struct kv_results *t, const struct kvquant_inspect *a,
         kv_results_real(t, "absmax", i->channel[j].max);
         kv_results_real(t, "mean", kv_channel_mean(&i->channel[j]));
         kv_results_real(t, "std", kv_channel_std(&i->channel[j]));
+        kv_results_real(t, "skewness", kv_channel_skewness(&i->channel[j]));
         kv_results_real(t, "kurtosis", kv_channel_kurtosis(&i->channel[j]));
         kv_results_real(t, "singular", i->singular[j]);
         if (kv_results_row(t, e))
