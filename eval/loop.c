@@ -1,64 +1,25 @@
 #include "eval/loop.h"
 #include "eval/bits.h"
+#include "eval/loop_impl.h"
 #include "eval/policy_loop.h"
 #include "kernels/device_code.h"
 #include "lib/base/alloc.h"
-#include "lib/cache.h"
 #include "lib/rope_table.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* A layer's codecs on the backend. */
-struct layer {
-    struct kv_coder *coder[KV_SIDES]; /* NULL: through the cache */
-    bool on_codes;                    /* attention is computed on them */
-};
-
-enum { UNQUANTIZED, QUANTIZED, VIEWS };
-
-struct kv_loop {
-    struct kv_shape shape;
-    struct kv_protocol protocol;
-    struct kv_spec spec;
-    uint64_t seed;
-    size_t first_window;
-    struct kv_codecs *codecs;   /* of all layers */
-    const struct kv_backend *b; /* of coders; NULL: no coders */
-    struct layer *layer;        /* [n_layers] */
-    size_t last;                /* layer with coders */
-    struct kv_bits bits;
-    struct kv_cache **top; /* [n_top]: of layered codecs, each window's cache of
-                            * the layer before; NULL: none */
-    size_t n_top;
-
-    /* The current layer's keys and values of all windows, in the forms that
-     * their queries see: [n_windows][n][n_kv_heads][head_dim], keys after RoPE.
-     * host: as a cache returns them. */
-    const struct kv_backend *memory; /* of form */
-    struct kv_workspace form[KV_SIDES][VIEWS];
-    float *host[KV_SIDES][VIEWS];
-    struct kv_workspace bytes[KV_SIDES]; /* codes */
-    struct kv_workspace nonfinite; /* unsigned [n_layers][KV_SIDES][n_windows]:
-                                    * 1 where one met a NaN or an infinity */
-};
-
-static size_t sinks_of(const struct kv_codec *c)
-{
-    return kv_spec_size(&c->spec, c->side, "s");
-}
 
 /* Coders of a layer, where the backend has kernels for both sides. */
 static int open_layer(struct kv_loop *l, size_t layer, struct kv_err *e)
 {
     struct kv_codec *const *codec = kv_codecs_at(l->codecs, layer);
     const bool own = codec[KV_K]->scheme->attend;
-    struct layer *at = &l->layer[layer];
+    struct kv_loop_layer *at = &l->layer[layer];
     struct kv_gpu_code code[KV_SIDES];
 
     if (!kv_codec_code(codec[KV_K], &code[KV_K]) ||
         !kv_codec_code(codec[KV_V], &code[KV_V]) ||
-        (own && (sinks_of(codec[KV_K]) != sinks_of(codec[KV_V]) ||
+        (own && (kv_loop_sinks(codec[KV_K]) != kv_loop_sinks(codec[KV_V]) ||
                  !l->b->codes_attend(l->b, code, l->seed))))
         return 0;
     at->on_codes = own;
@@ -131,21 +92,6 @@ struct kv_bits kv_loop_bits(const struct kv_loop *l)
     return l->bits;
 }
 
-static size_t row_values(const struct kv_loop *l)
-{
-    return l->shape.n_kv_heads * l->shape.head_dim;
-}
-
-/* The input of the cache: keys before RoPE for a pre_rope codec. */
-static const float *cache_input(const struct kv_loop *l, const struct kv_qkv *x,
-                                enum kv_side side, size_t window)
-{
-    const struct kv_codec *k = kv_codecs_at(l->codecs, x->layer)[KV_K];
-    const float *all = side == KV_V ? x->v : k->pre_rope ? x->k_pre : x->k;
-
-    return all + window * x->n * row_values(l);
-}
-
 static void add_bits(struct kv_bits *b, const struct kv_cache *c)
 {
     for (int side = 0; side < KV_SIDES; side++) {
@@ -193,7 +139,7 @@ static uint32_t *until_of(const struct kv_loop *l, const struct kv_codec *c,
                            : on_codes && t < prompt ? prompt
                                                     : step_end(p, t, n);
 
-        until[t] = (uint32_t)(sinks_of(c) + kv_quantized(c, end));
+        until[t] = (uint32_t)(kv_loop_sinks(c) + kv_quantized(c, end));
     }
     return until;
 }
@@ -218,7 +164,7 @@ static void read_forms(const struct kv_loop *l, const struct kv_qkv *x,
 
     kv_cache_decode(cache, side, form[QUANTIZED]);
     if (form[UNQUANTIZED])
-        kv_codec_unquantized(c, 0, cache_input(l, x, side, window), x->n,
+        kv_codec_unquantized(c, 0, kv_loop_input(l, x, side, window), x->n,
                              form[UNQUANTIZED]);
     for (int f = 0; f < VIEWS; f++)
         if (c->pre_rope && form[f])
@@ -232,12 +178,12 @@ static int fill_window(const struct windows *work, size_t window,
 {
     const struct kv_loop *l = work->l;
     const struct kv_qkv *x = work->x;
-    const size_t row = row_values(l), at = window * x->n * row;
+    const size_t row = kv_loop_row(l), at = window * x->n * row;
     const size_t q_row = l->shape.n_heads * l->shape.head_dim;
 
     if (kv_cache_append(cache, x->q + window * x->n * q_row,
-                        cache_input(l, x, KV_K, window),
-                        cache_input(l, x, KV_V, window), x->n, e))
+                        kv_loop_input(l, x, KV_K, window),
+                        kv_loop_input(l, x, KV_V, window), x->n, e))
         return -1;
     add_bits(&work->bits[window], cache);
     for (int i = 0; i < KV_SIDES; i++) {
@@ -254,13 +200,13 @@ static int run_step(const struct kv_loop *l, const struct kv_qkv *x,
                     struct kv_cache *cache, size_t window, size_t i0, size_t i1,
                     struct kv_err *e)
 {
-    const size_t row = row_values(l);
+    const size_t row = kv_loop_row(l);
     const size_t q_row = l->shape.n_heads * l->shape.head_dim;
     const size_t at = (window * x->n + i0) * q_row;
 
-    if (kv_cache_append(cache, x->q + at,
-                        cache_input(l, x, KV_K, window) + i0 * row,
-                        cache_input(l, x, KV_V, window) + i0 * row, i1 - i0, e))
+    if (kv_cache_append(
+            cache, x->q + at, kv_loop_input(l, x, KV_K, window) + i0 * row,
+            kv_loop_input(l, x, KV_V, window) + i0 * row, i1 - i0, e))
         return -1;
     kv_cache_attend(cache, kv_cache_view(cache, i1 - i0), x->q + at,
                     x->out + at);
@@ -286,8 +232,8 @@ static int step_window(const struct windows *work, size_t window,
         exact.view.n_seqs = 1;
         exact.q += q;
         exact.out += q;
-        exact.k.unquantized += window * x->n * row_values(l);
-        exact.v.unquantized += window * x->n * row_values(l);
+        exact.k.unquantized += window * x->n * kv_loop_row(l);
+        exact.v.unquantized += window * x->n * kv_loop_row(l);
         kv_attend(&exact);
     }
     for (size_t i = prompt; i < x->n; i += step) {
@@ -307,7 +253,7 @@ static int policy_window(const struct windows *work, size_t window,
     const struct kv_loop *l = work->l;
     const struct kv_qkv *x = work->x;
     struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
-    const size_t row = row_values(l), prompt = exact_queries(l, x->n);
+    const size_t row = kv_loop_row(l), prompt = exact_queries(l, x->n);
     const size_t q_at = window * x->n * l->shape.n_heads * l->shape.head_dim;
     struct kv_policy_window w = {.policy = &l->spec.policy,
                                  .protocol = &l->protocol,
@@ -322,8 +268,8 @@ static int policy_window(const struct windows *work, size_t window,
     float *form[KV_SIDES][VIEWS];
     uint32_t *until[KV_SIDES];
 
-    if (kv_cache_append(cache, w.q, cache_input(l, x, KV_K, window),
-                        cache_input(l, x, KV_V, window), x->n, e))
+    if (kv_cache_append(cache, w.q, kv_loop_input(l, x, KV_K, window),
+                        kv_loop_input(l, x, KV_V, window), x->n, e))
         return -1;
     for (int i = 0; i < KV_SIDES; i++) {
         for (int f = 0; f < VIEWS; f++)
@@ -331,7 +277,7 @@ static int policy_window(const struct windows *work, size_t window,
         until[i] = until_of(l, codec[i], x->n, true);
         *sides[i] = (struct kv_attend_side){.unquantized = form[i][UNQUANTIZED],
                                             .quantized = form[i][QUANTIZED],
-                                            .sinks = sinks_of(codec[i]),
+                                            .sinks = kv_loop_sinks(codec[i]),
                                             .until = until[i]};
         read_forms(l, x, window, cache, (enum kv_side)i, form[i]);
     }
@@ -433,7 +379,7 @@ static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
                          struct kv_attend_side *const *side,
                          struct kv_bits *bits, struct kv_err *e)
 {
-    const size_t values = x->n_windows * x->n * row_values(l);
+    const size_t values = x->n_windows * x->n * kv_loop_row(l);
     const size_t bytes = values * sizeof(float);
     struct kv_qkv host;
     const struct windows work = {l, &host, bits};
@@ -459,127 +405,6 @@ static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
             return -1;
     }
     return 0;
-}
-
-/* ---- on the backend ------------------------------------------------------ */
-
-static unsigned *nonfinite_at(const struct kv_loop *l, size_t n_windows,
-                              size_t layer, size_t side)
-{
-    return (unsigned *)l->nonfinite.p + (layer * KV_SIDES + side) * n_windows;
-}
-
-static int want_nonfinite(struct kv_loop *l, size_t n_windows, struct kv_err *e)
-{
-    const size_t n = l->shape.n_layers * KV_SIDES * n_windows;
-    unsigned *zero;
-    int rc;
-
-    if (n * sizeof(*zero) <= l->nonfinite.bytes)
-        return 0;
-    zero = kv_alloc(n, sizeof(*zero));
-    rc = kv_workspace_want(l->b, &l->nonfinite, n * sizeof(*zero), e) ||
-         l->b->upload(l->nonfinite.p, zero, n * sizeof(*zero), e);
-    free(zero);
-    return rc;
-}
-
-/* Waits, and fails with the first that some layer met. */
-static int check_nonfinite(struct kv_loop *l, size_t n_windows,
-                           struct kv_err *e)
-{
-    const size_t n = l->shape.n_layers * KV_SIDES * n_windows;
-    unsigned *met = kv_alloc(n, sizeof(*met));
-    size_t i = 0;
-    int rc = l->b->download(met, l->nonfinite.p, n * sizeof(*met), e);
-
-    while (!rc && i < n && !met[i])
-        i++;
-    if (!rc && i < n) {
-        kv_fail(e, "layer %zu, %c: NaN or infinity in the input",
-                i / n_windows / KV_SIDES,
-                kv_side_name((enum kv_side)(i / n_windows % KV_SIDES)));
-        rc = kv_fail_in(e, "window %zu", l->first_window + i % n_windows);
-    }
-    free(met);
-    return rc;
-}
-
-/* Every window's codes, and the forms that this side needs: without the
- * quantized one, where codes are attended to. */
-static int fill_side(struct kv_loop *l, const struct kv_qkv *x,
-                     enum kv_side side, struct kv_attend_side *to,
-                     struct kv_attend_codes *codes, struct kv_err *e)
-{
-    const struct kv_backend *b = l->b;
-    const struct kv_codec *c = kv_codecs_at(l->codecs, x->layer)[side];
-    struct kv_coder *coder = l->layer[x->layer].coder[side];
-    struct kv_workspace *form = l->form[side];
-    const bool on_codes = l->layer[x->layer].on_codes;
-    const size_t n_blocks = kv_quantized(c, x->n) / c->block;
-    const size_t window = x->n * row_values(l),
-                 each = n_blocks * c->block_bytes;
-    const size_t values = x->n_windows * window;
-    float *quantized, *unquantized;
-
-    if (kv_workspace_want(b, &l->bytes[side], x->n_windows * each, e) ||
-        (!on_codes &&
-         kv_workspace_want(b, &form[QUANTIZED], values * sizeof(float), e)) ||
-        (to->until &&
-         kv_workspace_want(b, &form[UNQUANTIZED], values * sizeof(float), e)))
-        return -1;
-    quantized = on_codes ? NULL : form[QUANTIZED].p;
-    unquantized = to->until ? form[UNQUANTIZED].p : NULL;
-    for (size_t w = 0; w < x->n_windows; w++) {
-        const struct kv_encode job = {
-            .x = cache_input(l, x, side, w),
-            .n = x->n,
-            .first = sinks_of(c),
-            .n_blocks = n_blocks,
-            .seed = l->seed,
-            .rounded = quantized ? quantized + w * window : NULL,
-            .again = unquantized ? unquantized + w * window : NULL,
-            .bytes = (uint8_t *)l->bytes[side].p + w * each,
-            .nonfinite = nonfinite_at(l, x->n_windows, x->layer, side) + w,
-        };
-
-        if (b->encode(b, coder, &job, e) ||
-            (quantized &&
-             b->decode(coder, job.bytes, n_blocks,
-                       job.rounded + job.first * row_values(l), e)))
-            return -1;
-    }
-    to->quantized = quantized;
-    to->unquantized = unquantized;
-    *codes =
-        (struct kv_attend_codes){coder, l->bytes[side].p, n_blocks * c->block};
-    for (int f = 0; f < VIEWS; f++) {
-        float *keys = f == QUANTIZED ? quantized : unquantized;
-
-        if (c->pre_rope && keys &&
-            b->rotate(x->rope, l->shape.n_rot, x->n, keys, x->n_windows * x->n,
-                      l->shape.n_kv_heads, l->shape.head_dim, e))
-            return -1;
-    }
-    return 0;
-}
-
-static int fill_by_coder(struct kv_loop *l, const struct kv_qkv *x,
-                         struct kv_attend_side *const *side,
-                         struct kv_attend_codes *codes, struct kv_bits *bits,
-                         struct kv_err *e)
-{
-    for (int i = 0; i < KV_SIDES; i++) {
-        const struct kv_bits held =
-            kv_bits_of_tokens(kv_codecs_at(l->codecs, x->layer)[i], x->n);
-
-        for (size_t w = 0; w < x->n_windows; w++)
-            kv_bits_add(&bits[w], &held);
-    }
-    return want_nonfinite(l, x->n_windows, e) ||
-           fill_side(l, x, KV_K, side[KV_K], &codes[KV_K], e) ||
-           fill_side(l, x, KV_V, side[KV_V], &codes[KV_V], e) ||
-           (x->layer == l->last && check_nonfinite(l, x->n_windows, e));
 }
 
 /* ---- a layer ------------------------------------------------------------- */
@@ -612,7 +437,7 @@ static int run_views(struct kv_loop *l, const struct kv_qkv *x,
 {
     struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
     const struct kv_backend *b = x->backend;
-    const struct layer *at = &l->layer[x->layer];
+    const struct kv_loop_layer *at = &l->layer[x->layer];
     const size_t border = at->on_codes && codec[KV_K]->prefill_on_codes
                               ? 0
                               : exact_queries(l, x->n);
@@ -626,11 +451,11 @@ static int run_views(struct kv_loop *l, const struct kv_qkv *x,
     l->memory = b;
     for (int i = 0; i < KV_SIDES; i++) {
         until[i] = until_of(l, codec[i], x->n, at->on_codes);
-        *side[i] = (struct kv_attend_side){.sinks = sinks_of(codec[i]),
+        *side[i] = (struct kv_attend_side){.sinks = kv_loop_sinks(codec[i]),
                                            .until = until[i] ? until[i] + border
                                                              : NULL};
     }
-    rc = (at->coder[KV_K] ? fill_by_coder(l, x, side, codes, bits, e)
+    rc = (at->coder[KV_K] ? kv_loop_fill_by_coder(l, x, side, codes, bits, e)
                           : fill_by_cache(l, x, side, bits, e)) ||
          (border && b->attend(b, &prompt, NULL, 0, e)) ||
          (border < x->n &&

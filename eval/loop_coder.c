@@ -1,0 +1,128 @@
+/* A layer whose codecs have kernels on the backend: encoded and decoded there.
+ */
+#include "eval/bits.h"
+#include "eval/loop_impl.h"
+#include "kernels/device_code.h"
+#include "lib/base/alloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static unsigned *nonfinite_at(const struct kv_loop *l, size_t n_windows,
+                              size_t layer, size_t side)
+{
+    return (unsigned *)l->nonfinite.p + (layer * KV_SIDES + side) * n_windows;
+}
+
+static int want_nonfinite(struct kv_loop *l, size_t n_windows, struct kv_err *e)
+{
+    const size_t n = l->shape.n_layers * KV_SIDES * n_windows;
+    unsigned *zero;
+    int rc;
+
+    if (n * sizeof(*zero) <= l->nonfinite.bytes)
+        return 0;
+    zero = kv_alloc(n, sizeof(*zero));
+    rc = kv_workspace_want(l->b, &l->nonfinite, n * sizeof(*zero), e) ||
+         l->b->upload(l->nonfinite.p, zero, n * sizeof(*zero), e);
+    free(zero);
+    return rc;
+}
+
+/* Waits, and fails with the first that some layer met. */
+static int check_nonfinite(struct kv_loop *l, size_t n_windows,
+                           struct kv_err *e)
+{
+    const size_t n = l->shape.n_layers * KV_SIDES * n_windows;
+    unsigned *met = kv_alloc(n, sizeof(*met));
+    size_t i = 0;
+    int rc = l->b->download(met, l->nonfinite.p, n * sizeof(*met), e);
+
+    while (!rc && i < n && !met[i])
+        i++;
+    if (!rc && i < n) {
+        kv_fail(e, "layer %zu, %c: NaN or infinity in the input",
+                i / n_windows / KV_SIDES,
+                kv_side_name((enum kv_side)(i / n_windows % KV_SIDES)));
+        rc = kv_fail_in(e, "window %zu", l->first_window + i % n_windows);
+    }
+    free(met);
+    return rc;
+}
+
+/* Every window's codes, and the forms that this side needs: without the
+ * quantized one, where codes are attended to. */
+static int fill_side(struct kv_loop *l, const struct kv_qkv *x,
+                     enum kv_side side, struct kv_attend_side *to,
+                     struct kv_attend_codes *codes, struct kv_err *e)
+{
+    const struct kv_backend *b = l->b;
+    const struct kv_codec *c = kv_codecs_at(l->codecs, x->layer)[side];
+    struct kv_coder *coder = l->layer[x->layer].coder[side];
+    struct kv_workspace *form = l->form[side];
+    const bool on_codes = l->layer[x->layer].on_codes;
+    const size_t n_blocks = kv_quantized(c, x->n) / c->block;
+    const size_t window = x->n * kv_loop_row(l),
+                 each = n_blocks * c->block_bytes;
+    const size_t values = x->n_windows * window;
+    float *quantized, *unquantized;
+
+    if (kv_workspace_want(b, &l->bytes[side], x->n_windows * each, e) ||
+        (!on_codes &&
+         kv_workspace_want(b, &form[QUANTIZED], values * sizeof(float), e)) ||
+        (to->until &&
+         kv_workspace_want(b, &form[UNQUANTIZED], values * sizeof(float), e)))
+        return -1;
+    quantized = on_codes ? NULL : form[QUANTIZED].p;
+    unquantized = to->until ? form[UNQUANTIZED].p : NULL;
+    for (size_t w = 0; w < x->n_windows; w++) {
+        const struct kv_encode job = {
+            .x = kv_loop_input(l, x, side, w),
+            .n = x->n,
+            .first = kv_loop_sinks(c),
+            .n_blocks = n_blocks,
+            .seed = l->seed,
+            .rounded = quantized ? quantized + w * window : NULL,
+            .again = unquantized ? unquantized + w * window : NULL,
+            .bytes = (uint8_t *)l->bytes[side].p + w * each,
+            .nonfinite = nonfinite_at(l, x->n_windows, x->layer, side) + w,
+        };
+
+        if (b->encode(b, coder, &job, e) ||
+            (quantized &&
+             b->decode(coder, job.bytes, n_blocks,
+                       job.rounded + job.first * kv_loop_row(l), e)))
+            return -1;
+    }
+    to->quantized = quantized;
+    to->unquantized = unquantized;
+    *codes =
+        (struct kv_attend_codes){coder, l->bytes[side].p, n_blocks * c->block};
+    for (int f = 0; f < VIEWS; f++) {
+        float *keys = f == QUANTIZED ? quantized : unquantized;
+
+        if (c->pre_rope && keys &&
+            b->rotate(x->rope, l->shape.n_rot, x->n, keys, x->n_windows * x->n,
+                      l->shape.n_kv_heads, l->shape.head_dim, e))
+            return -1;
+    }
+    return 0;
+}
+
+int kv_loop_fill_by_coder(struct kv_loop *l, const struct kv_qkv *x,
+                          struct kv_attend_side *const *side,
+                          struct kv_attend_codes *codes, struct kv_bits *bits,
+                          struct kv_err *e)
+{
+    for (int i = 0; i < KV_SIDES; i++) {
+        const struct kv_bits held =
+            kv_bits_of_tokens(kv_codecs_at(l->codecs, x->layer)[i], x->n);
+
+        for (size_t w = 0; w < x->n_windows; w++)
+            kv_bits_add(&bits[w], &held);
+    }
+    return want_nonfinite(l, x->n_windows, e) ||
+           fill_side(l, x, KV_K, side[KV_K], &codes[KV_K], e) ||
+           fill_side(l, x, KV_V, side[KV_V], &codes[KV_V], e) ||
+           (x->layer == l->last && check_nonfinite(l, x->n_windows, e));
+}

@@ -1,0 +1,69 @@
+/* Between loop.c and loop_coder.c. */
+#ifndef KV_LOOP_IMPL_H
+#define KV_LOOP_IMPL_H
+
+#include "eval/loop.h"
+#include "lib/cache.h"
+
+/* A layer's codecs on the backend. */
+struct kv_loop_layer {
+    struct kv_coder *coder[KV_SIDES]; /* NULL: through the cache */
+    bool on_codes;                    /* attention is computed on them */
+};
+
+enum { UNQUANTIZED, QUANTIZED, VIEWS };
+
+struct kv_loop {
+    struct kv_shape shape;
+    struct kv_protocol protocol;
+    struct kv_spec spec;
+    uint64_t seed;
+    size_t first_window;
+    struct kv_codecs *codecs;    /* of all layers */
+    const struct kv_backend *b;  /* of coders; NULL: no coders */
+    struct kv_loop_layer *layer; /* [n_layers] */
+    size_t last;                 /* layer with coders */
+    struct kv_bits bits;
+    struct kv_cache **top; /* [n_top]: of layered codecs, each window's cache of
+                            * the layer before; NULL: none */
+    size_t n_top;
+
+    /* The current layer's keys and values of all windows, in the forms that
+     * their queries see: [n_windows][n][n_kv_heads][head_dim], keys after RoPE.
+     * host: as a cache returns them. */
+    const struct kv_backend *memory; /* of form */
+    struct kv_workspace form[KV_SIDES][VIEWS];
+    float *host[KV_SIDES][VIEWS];
+    struct kv_workspace bytes[KV_SIDES]; /* codes */
+    struct kv_workspace nonfinite; /* unsigned [n_layers][KV_SIDES][n_windows]:
+                                    * 1 where one met a NaN or an infinity */
+};
+static inline size_t kv_loop_sinks(const struct kv_codec *c)
+{
+    return kv_spec_size(&c->spec, c->side, "s");
+}
+
+static inline size_t kv_loop_row(const struct kv_loop *l)
+{
+    return l->shape.n_kv_heads * l->shape.head_dim;
+}
+
+/* The input of the cache: keys before RoPE for a pre_rope codec. */
+static inline const float *kv_loop_input(const struct kv_loop *l,
+                                         const struct kv_qkv *x,
+                                         enum kv_side side, size_t window)
+{
+    const struct kv_codec *k = kv_codecs_at(l->codecs, x->layer)[KV_K];
+    const float *all = side == KV_V ? x->v : k->pre_rope ? x->k_pre : x->k;
+
+    return all + window * x->n * kv_loop_row(l);
+}
+
+/* The codes of a layer with coders on the backend, of all windows, and the
+ * forms that its sides need; bits [n_windows]. */
+int kv_loop_fill_by_coder(struct kv_loop *l, const struct kv_qkv *x,
+                          struct kv_attend_side *const *side,
+                          struct kv_attend_codes *codes, struct kv_bits *bits,
+                          struct kv_err *e);
+
+#endif
