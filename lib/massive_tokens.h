@@ -1,8 +1,7 @@
 /* Massive tokens: attention sinks, as the first token of a window, and their
  * like, whose keys and values are of another size than all others of a layer
  * (Sun et al., "Massive Activations in Large Language Models", 2402.17762; the
- * outlier tokens of OTT, 2505.10938).  Few as they are, they dominate moments
- * and take codebooks' centers.
+ * outlier tokens of OTT, 2505.10938).  Few as they are, they dominate moments.
  *
  * The rule.  The norm of a token's key, or value, is over all KV heads of a
  * layer, the key's without the model's bias (lib/k_bias.h).  A token is massive
@@ -12,8 +11,8 @@
  * Qwen2.5-Coder and Gemma 3 sinks have norms of a third to a twentieth of the
  * median, of keys or of values as the layer is; no other token is so far out.)
  *
- * Moments, samples and frequencies of a calibration leave out massive tokens
- * and the first KV_MASSIVE_FIRST of each window. */
+ * Moments, maxima and frequencies of a calibration leave out massive tokens and
+ * the first KV_MASSIVE_FIRST of each window; the points of codebooks do not. */
 #ifndef KV_MASSIVE_TOKENS_H
 #define KV_MASSIVE_TOKENS_H
 

@@ -94,7 +94,7 @@ static void test_dump(void **state)
 static struct kv_calib *calibrate(const char *text, const struct kv_shape *s)
 {
     struct kv_dump *d = open_dump(s);
-    struct kv_calib *c;
+    struct kv_calib *c = NULL;
     struct kv_spec spec;
     struct kv_err e = {""};
 
