@@ -12,7 +12,8 @@
  * median, of keys or of values as the layer is; no other token is so far out.)
  *
  * Moments, maxima and frequencies of a calibration leave out massive tokens and
- * the first KV_MASSIVE_FIRST of each window; the points of codebooks do not. */
+ * the first KV_MASSIVE_FIRST of each window; the points of codebooks and
+ * klt's moments, where what one token counts is limited, do not. */
 #ifndef KV_MASSIVE_TOKENS_H
 #define KV_MASSIVE_TOKENS_H
 

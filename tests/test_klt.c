@@ -1,5 +1,5 @@
 /* klt: the allocation of bits, the transform, its error, its invariance to
- * outlier channels and to first tokens, what it gains from alike heads. */
+ * outlier channels, what it gains from alike heads. */
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/cache.h"
@@ -174,14 +174,12 @@ static void test_singles(void **state)
 enum { D = 16, WINDOWS = 4, CTX = 200, N = WINDOWS * CTX };
 
 /* How a dump is made up: channel 3 of the keys is `boost` times larger, that of
- * the queries as much smaller; heads are alike but for a fifth; gradients of
- * first tokens are `first` times larger. */
+ * the queries as much smaller; heads are alike but for a fifth. */
 struct made_up {
     float boost;
     bool alike;
-    float first;
 };
-static const struct made_up plain_dump = {.boost = 1, .first = 1};
+static const struct made_up plain_dump = {.boost = 1};
 
 /* Correlated keys and values. */
 static void make_rows(const struct kv_shape *s, size_t heads, bool alike,
@@ -242,9 +240,6 @@ static struct kv_dump *make_dump(const struct kv_shape *s,
     for (enum kv_tensor t = KV_T_K_GRADIENT; t <= KV_T_V_GRADIENT; t++) {
         make_rows(s, s->n_kv_heads, false, 400 + 100 * t, x);
         scale_channel(s, s->n_kv_heads, 1 / how->boost, x);
-        for (size_t i = 0; i < WINDOWS; i++)
-            for (size_t k = 0; k < s->n_kv_heads * D; k++)
-                x[i * CTX * s->n_kv_heads * D + k] *= how->first;
         assert_int_equal(kv_dump_put(w, 0, t, 0, WINDOWS, x, &e), 0);
     }
     make_rows(s, s->n_kv_heads, how->alike, 200, x);
@@ -310,8 +305,7 @@ static void coefficients(const struct made *m, const float *x, double *y)
 }
 
 /* F G = 1, as halves hold it; sigma falls; the coefficients of the training
- * text, but for first tokens, have mean 0, variance sigma^2, and are
- * uncorrelated. */
+ * text have mean 0, variance sigma^2, and are uncorrelated. */
 static void test_transform(void **state)
 {
     struct made m;
@@ -342,13 +336,11 @@ static void test_transform(void **state)
     for (size_t t = 0; t < N; t++) {
         double y[ROW];
 
-        if (t % CTX == 0)
-            continue;
         coefficients(&m, x + t * ROW, y);
         for (size_t i = 0; i < ROW; i++) {
-            first[i] += y[i] / (N - WINDOWS);
+            first[i] += y[i] / N;
             for (size_t j = 0; j < ROW; j++)
-                second[i][j] += y[i] * y[j] / (N - WINDOWS);
+                second[i][j] += y[i] * y[j] / N;
         }
     }
     for (size_t i = 0; i < ROW; i++) {
@@ -363,8 +355,8 @@ static void test_transform(void **state)
     kv_calib_set_clear(&m.set);
 }
 
-/* Mean of the error of the keys in the metric, over the training text without
- * first tokens; bits of the keys. */
+/* Mean of the error of the keys in the metric, over the training text; bits of
+ * the keys. */
 static double metric_error(const struct made *m, const char *text,
                            const struct made_up *how, double *bits)
 {
@@ -387,8 +379,6 @@ static double metric_error(const struct made *m, const char *text,
     for (size_t t = 0; t < N; t++) {
         double x[ROW], y[ROW];
 
-        if (t % CTX == 0)
-            continue;
         coefficients(m, k + t * ROW, x);
         coefficients(m, back + t * ROW, y);
         for (size_t j = 0; j < ROW; j++)
@@ -406,7 +396,7 @@ static double metric_error(const struct made *m, const char *text,
  * better than levels; an outlier channel changes nothing. */
 static void test_error(void **state)
 {
-    const struct made_up boosted = {.boost = 16, .first = 1};
+    const struct made_up boosted = {.boost = 16};
     struct made plain, outlier;
     double last = INFINITY, bits, scalar;
 
@@ -435,7 +425,7 @@ static void test_error(void **state)
 /* Two heads that are nearly one leave at least half the bits. */
 static void test_alike_heads(void **state)
 {
-    const struct made_up how = {.boost = 1, .alike = true, .first = 1};
+    const struct made_up how = {.boost = 1, .alike = true};
     struct made apart, alike;
     double bits, error[2];
 
@@ -447,26 +437,6 @@ static void test_alike_heads(void **state)
     assert_true(error[1] < error[0] / 4);
     kv_calib_set_clear(&apart.set);
     kv_calib_set_clear(&alike.set);
-}
-
-/* The gradient of a window's first token changes no table. */
-static void test_first_tokens(void **state)
-{
-    const struct made_up how = {.boost = 1, .first = 1e6f};
-    struct made plain, huge;
-
-    (void)state;
-    make(&plain, "klt,metric=fisher", &plain_dump);
-    make(&huge, "klt,metric=fisher", &how);
-    assert_int_equal(plain.set.n_tables, huge.set.n_tables);
-    for (size_t i = 0; i < plain.set.n_tables; i++) {
-        const struct kv_table *t = &plain.set.table[i];
-
-        assert_memory_equal(t->data, huge.set.table[i].data,
-                            kv_table_values(t) * sizeof(float));
-    }
-    kv_calib_set_clear(&plain.set);
-    kv_calib_set_clear(&huge.set);
 }
 
 /* Half the tables of a trellis, as calibrations once had. */
@@ -523,7 +493,6 @@ int main(void)
         cmocka_unit_test(test_transform),
         cmocka_unit_test(test_error),
         cmocka_unit_test(test_alike_heads),
-        cmocka_unit_test(test_first_tokens),
         cmocka_unit_test(test_refuses_other_states),
         cmocka_unit_test(test_refusals),
     };

@@ -33,7 +33,7 @@
  * of the queries of each head's group, before RoPE each rotary pair's 2x2 block
  * as half its trace (the angle between query and key varies); for values the
  *           sum of Wo^T Wo over the group; nothing between heads.  none: the
- *           unit matrix.  The first token of a window counts in none of them
+ *           unit matrix
  *   rope    keys are stored before RoPE (pre) or after it (post)
  *   pred    0, or how many layers below a token is predicted from
  *           (klt_pred.h); sigma, forward and inverse are then of the rest
