@@ -312,7 +312,8 @@ class CalibrationTest(unittest.TestCase):
 
 class EncodingTest(unittest.TestCase):
     SPECS = ["kivi:b2g32", "hack:b2p32", "zeropoint:b3", "absmax:b4g8",
-             "evasion:d2b4,iters=2", "vecinfer:d4b5,iters=2", "klt:b2"]
+             "evasion:d2b4,iters=2", "vecinfer:d4b5,iters=2",
+             "klt:b2,metric=attention"]
 
     def test_same_bytes(self):
         with tempfile.TemporaryDirectory() as top:
