@@ -465,6 +465,27 @@ class Attention(Case):
             self.assertAlmostEqual(float(b["attn_rel_err"]) /
                                    float(a["attn_rel_err"]), 1, delta=1e-3)
 
+    def test_bias_of_each_layer(self):
+        """kvattn takes off a layer's own bias: the error is kvquant's."""
+        tiny_model.make(at("biased"), layers=3, k_bias=8, seed=3)
+        dump("biased.h5", "biased", "eval.txt", "-n", "2")
+        args = ["-s", "absmax:b4r0,no-k_bias", "-s", "absmax:b4r0"]
+        want = [(r["layer"], r["spec"], float(r["attn_rel_err"]))
+                for r in rows(must("kvquant", *args, "--queries", "64",
+                                   at("biased.h5")))
+                if r["side"] == "KV" and r["layer"] != "all"]
+        for layer in "0", "1", "2":
+            less, more = self.attend(*args, "--dump", at("biased.h5"),
+                                     "--layer", layer, "--queries", "64",
+                                     "--path", "generic")[1:]
+            self.assertLess(2 * float(less["attn_rel_err"]),
+                            float(more["attn_rel_err"]))
+            for r in less, more:
+                of = [x for l, spec, x in want
+                      if (l, spec) == (layer, r["spec"])]
+                self.assertAlmostEqual(float(r["attn_rel_err"]) / of[0], 1,
+                                       delta=1e-3)
+
     def test_default_path(self):
         """int8 where it adds less error than the codes have, else exact; a row
         for each path that is not the same."""
