@@ -6,6 +6,7 @@
 #include "lib/base/alloc.h"
 #include "lib/rope_table.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -362,6 +363,7 @@ static void begin_layer(struct kv_loop *l, const struct kv_qkv *x)
 {
     if (!kv_codecs_at(l->codecs, x->layer)[KV_K]->layered)
         return;
+    assert(!x->first_window);
     if (x->n_windows > l->n_top) {
         l->top = kv_realloc(l->top, x->n_windows, sizeof(struct kv_cache *));
         memset(l->top + l->n_top, 0,

@@ -35,7 +35,8 @@ int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e);
 
 /* For kv_model_forward(), with first = 0.  Every window is a sequence of its
  * own that starts from the same seed.  first_window: the number of the group's
- * first window, for sentences. */
+ * first window, for sentences.  With layered codecs all windows of a call pass
+ * a layer together (no kv_model_forward_file()). */
 struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window);
 
 /* The bits stored at the end of all windows so far. */

@@ -2,6 +2,7 @@
 #include "eval/loop.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/mixed.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +14,8 @@ struct kv_ppl {
     size_t first, last; /* scored positions */
     size_t group;       /* windows at a time */
     FILE *states;       /* NULL, or hidden states of all windows of a run, which
-                         * do not fit in memory: [n_windows][n][hidden] */
+                         * do not fit in memory: [n_windows][n][hidden]; not of
+                         * layered codecs, whose windows wait in caches, too */
     FILE *base;         /* hidden states of the base's scored positions,
                          * [n_windows][last - first][hidden] */
     double *base_nll;   /* [n_windows]: mean loss; NaN before the base ran */
@@ -23,6 +25,7 @@ struct kv_ppl {
 /* One pass of one spec over one group of windows. */
 struct group {
     size_t first_window, n_windows;
+    FILE *states;          /* where hidden is read from; NULL: the model */
     const float *hidden;   /* [n_windows][n][hidden] */
     const float *base;     /* [n_windows][n_scored][hidden], or NULL */
     struct kv_loss *score; /* [n_windows][n_scored] */
@@ -253,8 +256,8 @@ static int pass_group(const struct kv_ppl *p, struct kv_loop *loop,
     const struct kv_attention attention = {watched_run, &watched};
     const size_t window = p->plan.n * p->info->hidden * sizeof(*hidden);
 
-    if (p->states)
-        return kv_scratch_read(p->states, g->first_window * window, hidden,
+    if (g->states)
+        return kv_scratch_read(g->states, g->first_window * window, hidden,
                                g->n_windows * window, e);
     return kv_model_forward(p->plan.model,
                             p->plan.tokens + g->first_window * p->plan.n,
@@ -302,6 +305,7 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
                struct kv_err *e)
 {
     const size_t width = p->info->hidden, all = p->plan.n_windows;
+    FILE *const states = kv_spec_layered(spec) ? NULL : p->states;
     struct kv_loop *loop = NULL;
     struct kv_score *score = kv_score_new();
     float *hidden = NULL, *base = NULL;
@@ -310,7 +314,7 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
 
     if (kv_loop_new(&loop, spec, &p->info->shape, calib, &p->plan.protocol,
                     p->plan.seed, kv_model_backend(p->plan.model), e) ||
-        (p->states && pass_all(p, loop, e)))
+        (states && pass_all(p, loop, e)))
         goto out;
     hidden = kv_alloc(p->group * p->plan.n, width * sizeof(*hidden));
     if (p->base && p->has_base)
@@ -319,6 +323,7 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
     for (size_t w = 0; w < all; w += p->group) {
         struct group g = {.first_window = w,
                           .n_windows = all - w < p->group ? all - w : p->group,
+                          .states = states,
                           .score = tokens};
 
         if (kv_interrupted(e) ||

@@ -4,7 +4,8 @@
  * The base runs first and leaves its hidden states in an unlinked temporary
  * file; every spec is then compared with it, token by token.  Memory is that
  * of one group of windows: on the CPU, those of others lie in another such file
- * while the group passes a layer, so that a layer is read once. */
+ * while the group passes a layer, so that a layer is read once.  With layered
+ * codecs a group passes all layers, which are read for each group. */
 #ifndef KV_PPL_H
 #define KV_PPL_H
 

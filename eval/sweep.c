@@ -69,7 +69,7 @@ static int prepare(const struct kv_sweep *s, struct row *row, struct kv_err *e)
 {
     const struct kv_policy *policy = row->asked.policy.policy;
 
-    if (policy && !s->protocol)
+    if (policy && (!s->protocol || !kv_protocol_steps(s->protocol)))
         return kv_fail(e,
                        "%s: every token is kept here: %s goes with kvppl, "
                        "protocols stream and prefill:P",

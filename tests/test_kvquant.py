@@ -298,6 +298,10 @@ class BadInput(Case):
                 ("kivi:b2g7r0", "g=7"),
                 ("kivi:b{2,4", "kivi:b{2,4")]:
             self.refused(words, "kvquant", "-s", spec, at("eval.h5"))
+        for tool in (["kvquant"], ["kvattn", "--dump"],
+                     ["kvcalib", "--allocate", "3", "-o", at("layers.txt")]):
+            self.refused("every token is kept here", tool[0], "-s",
+                         "h2o:b0.5+kivi:b2g32", *tool[1:], at("eval.h5"))
         self.refused("quote sweeps", "kvquant", "-s", "kivi:b2", "kivi:b4",
                      at("eval.h5"))
         self.refused("quote sweeps", "kvattn", "-s", "kivi:b2", "kivi:b9",
@@ -464,6 +468,27 @@ class Attention(Case):
             self.assertEqual(a["bits"], b["bits"])
             self.assertAlmostEqual(float(b["attn_rel_err"]) /
                                    float(a["attn_rel_err"]), 1, delta=1e-3)
+
+    def test_bias_of_each_layer(self):
+        """kvattn takes off a layer's own bias: the error is kvquant's."""
+        tiny_model.make(at("biased"), layers=3, k_bias=8, seed=3)
+        dump("biased.h5", "biased", "eval.txt", "-n", "2")
+        args = ["-s", "absmax:b4r0,no-k_bias", "-s", "absmax:b4r0"]
+        want = [(r["layer"], r["spec"], float(r["attn_rel_err"]))
+                for r in rows(must("kvquant", *args, "--queries", "64",
+                                   at("biased.h5")))
+                if r["side"] == "KV" and r["layer"] != "all"]
+        for layer in "0", "1", "2":
+            less, more = self.attend(*args, "--dump", at("biased.h5"),
+                                     "--layer", layer, "--queries", "64",
+                                     "--path", "generic")[1:]
+            self.assertLess(2 * float(less["attn_rel_err"]),
+                            float(more["attn_rel_err"]))
+            for r in less, more:
+                of = [x for l, spec, x in want
+                      if (l, spec) == (layer, r["spec"])]
+                self.assertAlmostEqual(float(r["attn_rel_err"]) / of[0], 1,
+                                       delta=1e-3)
 
     def test_default_path(self):
         """int8 where it adds less error than the codes have, else exact; a row

@@ -101,18 +101,22 @@ static int parse_path(struct kvattn_run *r, const struct kvattn_args *a,
                       const char *word, size_t n, struct kv_err *e)
 {
     for (size_t i = 0; i < KV_ATTN_PATHS; i++) {
+        const enum kv_attn_path path = i == KV_ATTN_AUTO && a->common.on_gpu
+                                           ? KV_ATTN_EXACT
+                                           : (enum kv_attn_path)i;
+
         if (strlen(path_names[i]) != n || memcmp(word, path_names[i], n) != 0)
             continue;
         if (on_gpu_alone((enum kv_attn_path)i) && !a->common.on_gpu)
             return kv_fail(e, "--path %s is for a GPU: --device cuda",
                            path_names[i]);
         for (size_t k = 0; k < r->n_paths; k++)
-            if (r->path[k] == (enum kv_attn_path)i)
-                return kv_fail(e, "--path %s: %s is there twice", a->path,
-                               path_names[i]);
-        r->path[r->n_paths++] = i == KV_ATTN_AUTO && a->common.on_gpu
-                                    ? KV_ATTN_EXACT
-                                    : (enum kv_attn_path)i;
+            if (r->path[k] == path)
+                return kv_fail(e, "--path %s: %s is there twice%s", a->path,
+                               path_names[path],
+                               a->common.on_gpu ? " (auto is exact on a GPU)"
+                                                : "");
+        r->path[r->n_paths++] = path;
         return 0;
     }
     return kv_fail(e,

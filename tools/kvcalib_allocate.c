@@ -45,6 +45,11 @@ static int check_spec(const struct kv_spec *s, struct kv_err *e)
     if (s->mixed)
         return kv_fail(e, "--allocate makes a layer file and takes none: %s",
                        s->text);
+    if (s->policy.policy)
+        return kv_fail(e,
+                       "--allocate: every token is kept here: a policy stands "
+                       "before mixed,file=LAYERS: %s",
+                       s->text);
     if (kv_spec_together(s))
         return kv_fail(e,
                        "--allocate chooses for keys and values each by itself: "
@@ -60,7 +65,6 @@ static int list_specs(struct run *r, const struct kvcalib_args *a,
         return -1;
     r->spec = kv_alloc(r->n_specs, sizeof(*r->spec));
     for (size_t i = 0; i < r->n_specs; i++) {
-        r->asked[i].policy = (struct kv_policy_spec){0};
         if (check_spec(&r->asked[i], e) ||
             kv_spec_fit(&r->asked[i], &r->shape, e))
             return -1;
