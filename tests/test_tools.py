@@ -96,6 +96,25 @@ class Dump(ToolTest):
         done = self.good(*self.kvdump("-q", "-n", 1, "-o", out))
         self.assertEqual(done.stderr, "")
 
+    def test_pooled_heads(self):
+        out = self.path("d.h5")
+        self.good(*self.kvdump("-n", 1, "--pool-heads", 2, "-o", out))
+        rows = list(csv.DictReader(io.StringIO(self.good(
+            "kvquant", "-s", "f32", out).stdout)))
+        self.assertEqual({r["model"] for r in rows}, {"tiny+pool-heads=2"})
+        ppl = list(csv.DictReader(io.StringIO(self.good(
+            "kvppl", "-m", self.model, "-f", self.text, "-c", 32, "-n", 1,
+            "--pool-heads", 2).stdout)))
+        for column in "model", "model_hash":
+            self.assertEqual(ppl[0][column], rows[0][column])
+        os.remove(out)
+        self.refuse("--pool-heads 3 does not divide the model's 2 KV heads",
+                    "--pool-heads", 3)
+        self.refuse("--pool-heads goes into a dump, --about makes none",
+                    "--pool-heads", 2, "--about")
+        self.refused("--pool-heads does not go with --latency", "kvppl", "-m",
+                     self.model, "--pool-heads", 2, "--latency")
+
     def test_h5py_reads_it(self):
         try:
             import h5py
