@@ -82,8 +82,7 @@ enum { KV_CODEBOOK_SLIDING, KV_CODEBOOK_BATCHED };
     { "init", "kmeans++|random", INIT, 0, 0, true,                             \
       "where k-means begins; random: points drawn evenly, as faiss does" },    \
     { "residual", "sliding|batched", RESIDUAL, 0, 0, false,                    \
-      "the newest r tokens stay fp16, or fewer than r: r at a time" },         \
-    { NULL, NULL, 0, 0, 0, false, NULL }
+      "the newest r tokens stay fp16, or fewer than r: r at a time" }
 /* clang-format on */
 
 /* The functions of a struct kv_scheme. */
