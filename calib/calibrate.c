@@ -4,6 +4,7 @@
 #include "lib/base/progress.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
+#include "lib/schemes/codebook.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,11 +106,35 @@ static int train(struct kv_calib_set *set, const struct kv_spec *spec,
     kv_dump_take_k_bias(dump, false);
     set->progress = NULL;
     set->counts = NULL;
+    set->factors = NULL;
     kv_progress_clear(&bar);
     if (rc)
         return kv_fail_in(e, "%s", spec->text);
     if (set->warning[0])
         kv_note("%s", set->warning);
+    return 0;
+}
+
+/* The factors of every set, and the text that they are of. */
+static int take_factors(struct kv_calib *c, const struct kv_calib *factors,
+                        const struct kv_spec *const *picked, size_t n,
+                        const struct kv_dump_info *info, struct kv_err *e)
+{
+    size_t used;
+
+    if (!factors)
+        return 0;
+    if (kv_calib_check_model(factors, factors->path, info->model_hash,
+                             &info->shape, e))
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        if (kv_codebook_factors(&c->set[i].factors, factors, picked[i], info,
+                                e))
+            return -1;
+    kv_sketch_join(&c->sketch, &factors->sketch);
+    used = strlen(c->text);
+    snprintf(c->text + used, sizeof(c->text) - used, "+factors:%s",
+             factors->text);
     return 0;
 }
 
@@ -124,7 +149,8 @@ static int check_dump(const struct kv_spec *const *picked, size_t n,
 }
 
 int kv_calib_run(struct kv_calib **out, struct kv_dump *dump,
-                 const struct kv_spec *specs, size_t n_specs, uint64_t seed,
+                 const struct kv_spec *specs, size_t n_specs,
+                 const struct kv_calib *factors, uint64_t seed,
                  struct kv_err *e)
 {
     const struct kv_spec **picked;
@@ -141,6 +167,7 @@ int kv_calib_run(struct kv_calib **out, struct kv_dump *dump,
         goto out;
     }
     if (check_dump(picked, n, dump, e) || kv_sketch_dump(&c->sketch, dump, e) ||
+        take_factors(c, factors, picked, n, kv_dump_info(dump), e) ||
         find_massive(c, dump, &counts, e))
         goto out;
     for (size_t i = 0; i < n; i++) {

@@ -5,7 +5,10 @@
 #include "lib/base/err.h"
 #include "lib/calib.h"
 
-/* Trains each spec (fitted to the dump's shape), and each member of a mixed
+/* factors: another calibration of the model, whose smoothing factors all specs
+ * take; they must have some, and its text then counts as trained on.  Or NULL.
+ *
+ * Trains each spec (fitted to the dump's shape), and each member of a mixed
  * one, whose scheme has something to calibrate, once for each calibration key,
  * in the order given; says on stderr which specs have nothing to calibrate, and
  * what a scheme warns of.  Fails when no spec is left, and before the first is
@@ -15,7 +18,8 @@
  * The same dump, specs and seed give the same tables for any number of
  * threads. */
 int kv_calib_run(struct kv_calib **c, struct kv_dump *dump,
-                 const struct kv_spec *specs, size_t n_specs, uint64_t seed,
+                 const struct kv_spec *specs, size_t n_specs,
+                 const struct kv_calib *factors, uint64_t seed,
                  struct kv_err *e);
 
 #endif

@@ -34,6 +34,9 @@ struct kv_calib_set {
     /* Of [layers of the dump][its tokens], those that training takes
      * (lib/massive_tokens.h); NULL: all; not stored. */
     const bool *counts;
+    /* Whose smoothing factors training takes (lib/schemes/codebook.h); NULL:
+     * it finds its own; not stored. */
+    const struct kv_calib_set *factors;
     char warning[256];            /* a message for the user; not stored */
     struct kv_progress *progress; /* of the training, or NULL; not stored */
 };
@@ -121,7 +124,10 @@ int kv_calib_check_model(const struct kv_calib *c, const char *path,
  * text gives common hashes wherever it starts. */
 bool kv_sketch_sampled(uint64_t hash);
 void kv_sketch_add(struct kv_sketch *s, const int32_t *tokens, size_t n);
-void kv_sketch_sort(struct kv_sketch *s); /* once, after the last add */
+/* Once, after the last add. */
+void kv_sketch_sort(struct kv_sketch *s);
+/* Both sorted; s becomes that of both texts. */
+void kv_sketch_join(struct kv_sketch *s, const struct kv_sketch *other);
 /* The sketch of all of a dump's tokens, as one text; sorted. */
 int kv_sketch_dump(struct kv_sketch *s, struct kv_dump *dump, struct kv_err *e);
 /* Share of b's hashes that a holds; NaN when b has none: too short a text to

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { SHINGLE = 32 };
 
@@ -60,6 +61,15 @@ void kv_sketch_sort(struct kv_sketch *s)
         if (!i || s->hash[i] != s->hash[i - 1])
             s->hash[n++] = s->hash[i];
     s->n = n;
+}
+
+void kv_sketch_join(struct kv_sketch *s, const struct kv_sketch *other)
+{
+    s->hash = kv_realloc(s->hash, s->n + other->n, sizeof(*s->hash));
+    if (other->n)
+        memcpy(s->hash + s->n, other->hash, other->n * sizeof(*s->hash));
+    s->n += other->n;
+    kv_sketch_sort(s);
 }
 
 int kv_sketch_dump(struct kv_sketch *s, struct kv_dump *dump, struct kv_err *e)

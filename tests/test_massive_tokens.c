@@ -99,7 +99,7 @@ static struct kv_calib *calibrate(const char *text, const struct kv_shape *s)
     struct kv_err e = {""};
 
     if (kv_spec_parse(&spec, text, &e) || kv_spec_fit(&spec, s, &e) ||
-        kv_calib_run(&c, d, &spec, 1, 1, &e))
+        kv_calib_run(&c, d, &spec, 1, NULL, 1, &e))
         fail_msg("%s", e.msg);
     kv_dump_close(d);
     return c;

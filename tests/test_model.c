@@ -66,6 +66,93 @@ static void test_against_definition(void **state)
     }
 }
 
+static bool is_pooled(const char *name)
+{
+    return strstr(name, "k_proj") || strstr(name, "v_proj");
+}
+
+/* The model whose KV heads are means of `pool` heads of m. */
+static struct tiny_model pooled(const struct tiny_model *m, size_t pool)
+{
+    struct tiny_model to = *m;
+    const size_t d = m->head_dim;
+
+    to.n_kv_heads /= pool;
+    tiny_init(&to);
+    for (size_t i = 0; i < to.n_tensors; i++) {
+        struct tiny_tensor *t = &to.tensor[i];
+        const double *x = tiny_find(m, t->name)->x;
+        const size_t cols = t->cols ? t->cols : 1;
+        const size_t by = is_pooled(t->name) ? pool : 1;
+
+        for (size_t j = 0; j < t->rows * cols; j++) {
+            const size_t row = j / cols;
+
+            t->x[j] = 0;
+            for (size_t h = 0; h < by; h++)
+                t->x[j] +=
+                    x[((row / d * by + h) * d + row % d) * cols + j % cols] /
+                    (double)by;
+        }
+    }
+    return to;
+}
+
+static void test_pooled_heads(void **state)
+{
+    enum { N = 20, HEADS = 6 };
+
+    (void)state;
+    for (size_t i = 0; i < TINY_VARIANTS * 2; i++) {
+        const size_t pool = i % 2 ? HEADS : 3;
+        struct tiny_model m = tiny_variant(i / 2), to;
+        struct kv_model *model;
+        struct kv_err e = {""};
+        char hash[32];
+
+        tiny_clear(&m);
+        m.n_kv_heads = HEADS;
+        tiny_init(&m);
+        to = pooled(&m, pool);
+        model = tiny_open(&m);
+        strcpy(hash, kv_model_info(model)->hash);
+        assert_int_equal(kv_model_pool_heads(model, pool, &e), 0);
+        assert_int_equal(kv_model_info(model)->shape.n_kv_heads, HEADS / pool);
+        assert_string_not_equal(kv_model_info(model)->hash, hash);
+        assert_non_null(strstr(kv_model_info(model)->name, "+pool-heads="));
+
+        int32_t *tokens = random_tokens(model, N);
+        double *expected = kv_alloc(N * m.n_vocab, sizeof(*expected));
+        float *hidden = forward(model, tokens, 1, N);
+        float *logits = logits_of(model, hidden, N);
+
+        tiny_logits(&to, tokens, N, expected);
+        for (size_t j = 0; j < N * m.n_vocab; j++)
+            assert_within(logits[j], expected[j], 3e-5);
+        free(hidden);
+        free(logits);
+        free(expected);
+        free(tokens);
+        kv_model_free(model);
+        tiny_clear(&to);
+        tiny_clear(&m);
+    }
+}
+
+static void test_pooled_refused(void **state)
+{
+    struct tiny_model m = tiny_variant(0);
+    struct kv_model *model = tiny_open(&m);
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(kv_model_pool_heads(model, 3, &e), -1);
+    assert_says(e, "--pool-heads 3 does not divide the model's 2 KV heads");
+    assert_int_equal(kv_model_pool_heads(model, 0, &e), -1);
+    kv_model_free(model);
+    tiny_clear(&m);
+}
+
 /* One file and four shards hold the same model. */
 static void test_shards(void **state)
 {
@@ -350,6 +437,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_definition),
+        cmocka_unit_test(test_pooled_heads),
+        cmocka_unit_test(test_pooled_refused),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_steps),

@@ -96,6 +96,25 @@ class Dump(ToolTest):
         done = self.good(*self.kvdump("-q", "-n", 1, "-o", out))
         self.assertEqual(done.stderr, "")
 
+    def test_pooled_heads(self):
+        out = self.path("d.h5")
+        self.good(*self.kvdump("-n", 1, "--pool-heads", 2, "-o", out))
+        rows = list(csv.DictReader(io.StringIO(self.good(
+            "kvquant", "-s", "f32", out).stdout)))
+        self.assertEqual({r["model"] for r in rows}, {"tiny+pool-heads=2"})
+        ppl = list(csv.DictReader(io.StringIO(self.good(
+            "kvppl", "-m", self.model, "-f", self.text, "-c", 32, "-n", 1,
+            "--pool-heads", 2).stdout)))
+        for column in "model", "model_hash":
+            self.assertEqual(ppl[0][column], rows[0][column])
+        os.remove(out)
+        self.refuse("--pool-heads 3 does not divide the model's 2 KV heads",
+                    "--pool-heads", 3)
+        self.refuse("--pool-heads goes into a dump, --about makes none",
+                    "--pool-heads", 2, "--about")
+        self.refused("--pool-heads does not go with --latency", "kvppl", "-m",
+                     self.model, "--pool-heads", 2, "--latency")
+
     def test_h5py_reads_it(self):
         try:
             import h5py
@@ -478,6 +497,45 @@ class Calib(ToolTest):
         kept = write(self.path("kept.h5"), read(self.dump))
         self.refused("would replace the input", "kvcalib", "-s", "pq", kept,
                      "-o", kept)
+
+    def tables(self, *args):
+        done = self.good(*self.kvcalib("--table", *args))
+        rows = list(csv.DictReader(io.StringIO(done.stdout)))
+        return rows[0]["calib_hash"], rows[0]["calib_text"], [
+            (r["table"], r["side"], r["layer"], r["error"]) for r in rows]
+
+    def test_factors_of_another_text(self):
+        spec = "-s", "vecinfer:d4b3"
+        a, b = self.path("a.h5"), self.path("b.h5")
+        text = write(self.path("other.txt"), bytes(reversed(read(self.text))))
+        other = self.path("other.h5")
+        self.good("kvdump", "-m", self.model, "-f", text, "-n", 8, "-o", other)
+        alone = self.tables(*spec)[2]
+        self.good("kvcalib", *spec, self.dump, "-o", a)
+        self.good("kvcalib", "-s", "vecinfer:d4b3", other, "-o", b)
+        _, words, same = self.tables(*spec, "--factors", a)
+        self.assertEqual(words, "some.txt+factors:some.txt")
+        self.assertEqual(same, alone)
+        _, words, mixed = self.tables("-s", "vecinfer:d2b3", "--factors", b)
+        self.assertEqual(words, "some.txt+factors:other.txt")
+        # Both texts count as seen.
+        self.refused("--allow-leakage", "kvquant", "-s", "vecinfer:d2b3", "-C",
+                     self.path("c.h5"), other)
+        try:
+            import h5py
+            with h5py.File(self.path("c.h5")) as f, h5py.File(b) as g:
+                name = "set_000/smooth_K_l001"
+                self.assertTrue((f[name][:] == g[name][:]).all())
+        except ImportError:
+            pass
+        os.remove(self.path("c.h5"))
+        for words, *args in (
+                ["pq:d4b3r0s0", "-s", "pq:d4b3"],
+                ["no set of the same t and rope", "-s", "vecinfer:d4b3,t=S"]):
+            self.refused(words, *self.kvcalib(*args, "--factors", a))
+        self.refused("--factors goes with training", "kvcalib", "--allocate",
+                     3, "-s", "kivi:b2", self.dump, "--factors", a, "-o",
+                     self.path("l.txt"))
 
     def test_unwritable_places(self):
         """Reported before the errors of training and measuring."""

@@ -193,7 +193,7 @@ static void check_rows(const struct kv_stored_rows *rows, enum kv_type type,
 
 static void rows_multiply_as_they_are_read(void **state)
 {
-    enum { ROWS = 40, ROW = 256 };
+    enum { ROWS = 48, ROW = 256 };
     static const struct kv_stored_rows ways[] = {
         {.row = ROW},
         {.row = ROW, .head = 4},
@@ -201,6 +201,9 @@ static void rows_multiply_as_they_are_read(void **state)
         {.row = ROW, .run = 3, .step = 5},
         {.row = ROW, .add = 1},
         {.row = 32, .turned = ROWS},
+        {.row = ROW, .pool = 2, .pool_rows = 4},
+        {.row = ROW, .head = 4, .pool = 2, .pool_rows = 4},
+        {.row = 8, .turned = ROWS, .pool = 2, .pool_rows = 4},
     };
     uint8_t code[ROWS * ROW];
     const float scale[ROWS] = {1, 2, 3};

@@ -171,7 +171,7 @@ static int try_output(const char *path, struct kv_err *e)
 static int calibrate(const struct kvcalib_args *a, struct kv_err *e)
 {
     struct kv_dump *dump = NULL;
-    struct kv_calib *c = NULL;
+    struct kv_calib *c = NULL, *factors = NULL;
     struct kv_spec *specs = NULL;
     size_t n = 0;
     int rc = -1;
@@ -179,12 +179,14 @@ static int calibrate(const struct kvcalib_args *a, struct kv_err *e)
     if (kv_dump_open(&dump, a->dump, e) ||
         list_specs(a, &kv_dump_info(dump)->shape, &specs, &n, e) ||
         try_output(a->common.output, e) ||
-        kv_calib_run(&c, dump, specs, n, a->common.seed, e) ||
+        (a->factors && kv_calib_load(&factors, a->factors, e)) ||
+        kv_calib_run(&c, dump, specs, n, factors, a->common.seed, e) ||
         kv_calib_save(c, a->common.output, e))
         goto out;
     say(c, a->common.output);
     rc = a->table ? print_tables(a, c, kv_dump_info(dump), e) : 0;
 out:
+    kv_calib_free(factors);
     kv_calib_free(c);
     free(specs);
     kv_dump_close(dump);
@@ -218,6 +220,9 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
         KV_SIZE(0, "iters", &a->iters, "N",
                 "k-means iterations at most, part of the specs as\n"
                 "iters=N (0: each scheme's own)"),
+        KV_IN(0, "factors", &a->factors, "FILE",
+              "take smoothing factors (t=S, SH, HS) of this\n"
+              "calibration: codebooks alone are of the dump's text"),
         KV_FLAG(0, "table", &a->table,
                 "a row for each table to stdout; with\n"
                 "--allocate, for each layer, side and spec"),
@@ -263,6 +268,8 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
             "layer and\nside alone stored; that errors add up is an "
             "assumption.\n\n"
             "  kvcalib -s 'vecinfer:d{2,4}b8' dump.h5 -o calib.h5\n"
+            "  kvcalib -s vecinfer:d4b8 --factors calib.h5 other.h5 -o "
+            "both.h5\n"
             "  kvcalib --allocate 3 -s 'kivi:b{1,2,3,4}g32' dump.h5 -o "
             "layers.txt\n"
             "  kvppl -m DIR -f text.txt --kl -s mixed,file=layers.txt",
@@ -282,6 +289,8 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
     if (!a->common.output)
         kv_die("wants the file to write: -o %s",
                a->allocate ? "layers.txt" : "calib.h5");
+    if (a->allocate && a->factors)
+        kv_die("--factors goes with training, --allocate trains nothing");
     if (!a->allocate)
         check_options(a);
     kv_common_specs(&a->specs);

@@ -12,6 +12,7 @@ struct kvcalib_args {
     struct kv_common common;
     struct kv_strings specs;
     const char *dump; /* or NULL */
+    const char *factors;
     size_t iters;
     bool table;
     /* --allocate */

@@ -19,7 +19,7 @@
 struct args {
     struct kv_common common;
     const char *model, *text, *what, *rope, *layers, *dtype, *gemm;
-    size_t ctx, windows, batch;
+    size_t ctx, windows, batch, pool_heads;
     const char *shape; /* a config.json alone */
     bool tokens, about, operations, fisher, parse_special;
     bool have[KV_TENSORS]; /* --what, --rope and --fisher */
@@ -375,6 +375,8 @@ static int run(const struct args *a, struct kv_err *e)
     if (a->shape)
         return kv_footprint_of_shape(a->shape, a->ctx, a->batch, &a->common, e);
     rc = kv_model_open(&m, a->model, e);
+    if (!rc && a->pool_heads)
+        rc = kv_model_pool_heads(m, a->pool_heads, e);
     if (!rc && a->about)
         rc = about_model(a, m, e);
     else if (!rc)
@@ -420,6 +422,8 @@ static void check_args(const struct args *a)
         kv_die("--about and --operations are two tables: one is expected");
     if (a->fisher && instead(a))
         kv_die("--fisher goes into a dump, --%s makes none", instead(a));
+    if (a->pool_heads && instead(a))
+        kv_die("--pool-heads goes into a dump, --%s makes none", instead(a));
     if (a->gemm && instead(a))
         kv_die("--gemm goes into a dump, --%s makes none", instead(a));
     if (a->fisher && a->gemm && strcmp(a->gemm, "f32") != 0)
@@ -465,6 +469,7 @@ int main(int argc, char **argv)
         KV_STR(0, "gemm", &a.gemm, "T",
                "products with weights in f32, or in bf16, to which\n"
                "both are rounded, where the processor has it (f32)"),
+        KV_POOL_HEADS(&a.pool_heads),
         KV_FLAG(0, "fisher", &a.fisher,
                 "also the gradients of the loss by k (before RoPE)\n"
                 "and v, in f32"),

@@ -118,6 +118,7 @@ static int load_model(struct kvppl_run *r, const struct kvppl_args *a,
     if (!a->model)
         return kv_fail(e, "a model is needed: -m MODEL");
     if (kv_model_open(&r->model, a->model, e) ||
+        (a->pool_heads && kv_model_pool_heads(r->model, a->pool_heads, e)) ||
         kv_tokenizer_open(&r->tokenizer, a->model, e) ||
         (a->resume && hash_files(a->model, r->model_files, e)) ||
         kv_common_place(&a->common, r->model, a->gemm, e))
@@ -387,6 +388,9 @@ static void check_options(const struct kvppl_args *a)
 
     if (a->latency && a->gemm)
         kv_die("--gemm does not go with --latency, which is a GPU's");
+    if (a->latency && a->pool_heads)
+        kv_die("--pool-heads does not go with --latency: a config.json of "
+               "fewer KV heads does");
     for (size_t i = 0; !a->latency && i < sizeof(others) / sizeof(*others); i++)
         if (others[i].given)
             kv_die("%s goes with --latency", others[i].name);
@@ -440,6 +444,7 @@ int main(int argc, char **argv)
         KV_STR(0, "gemm", &a.gemm, "T",
                "products with weights in f32, or in bf16, to which\n"
                "both are rounded, where the processor has it (f32)"),
+        KV_POOL_HEADS(&a.pool_heads),
         KV_SIZE(0, "greedy", &a.greedy, "N",
                 "no perplexity: continue -f (or a BOS) by N tokens,\n"
                 "or until the model ends its text; 8 rows together,\n"

@@ -15,7 +15,7 @@ struct kvppl_args {
     struct kv_strings specs;
     const char *gemm, *model, *text, *calib, *protocol, *shard, *kl_base;
     const char *model_shape, *chat_template;
-    size_t ctx, windows, greedy, batch, reps;
+    size_t ctx, windows, greedy, batch, reps, pool_heads;
     bool parse_special, ignore_eos, kl, kl_read, keep_window, allow_leakage,
         resume, latency;
 };

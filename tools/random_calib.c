@@ -23,7 +23,7 @@ int kv_random_calibration(struct kv_calib **calib, const struct kv_spec *specs,
         kv_note("training %zu spec%s on random tensors, for their speed alone",
                 n_wanting, n_wanting == 1 ? "" : "s");
         rc = kv_random_dump(&dump, shape, seed, e) ||
-             kv_calib_run(calib, dump, wanting, n_wanting, seed, e);
+             kv_calib_run(calib, dump, wanting, n_wanting, NULL, seed, e);
     }
     kv_dump_close(dump);
     free(wanting);

@@ -104,7 +104,7 @@ static void read_turned(const struct kv_stored_rows *rows, size_t first,
     }
 }
 
-static void read_floats(const struct kv_stored_rows *rows, size_t first,
+static void read_single(const struct kv_stored_rows *rows, size_t first,
                         size_t n, float *x)
 {
     const bool moved = rows->head || rows->run;
@@ -126,6 +126,42 @@ static void read_floats(const struct kv_stored_rows *rows, size_t first,
         x[i] += rows->add;
 }
 
+static size_t columns_of(const struct kv_stored_rows *rows)
+{
+    return rows->packed ? rows->packed->columns : rows->row;
+}
+
+static void read_pooled(const struct kv_stored_rows *rows, size_t first,
+                        size_t n, float *x)
+{
+    const size_t columns = columns_of(rows), d = rows->pool_rows;
+    float *part = kv_alloc(columns, sizeof(*part));
+    double *sum = kv_alloc(columns, sizeof(*sum));
+
+    for (size_t some; n; first += some, n -= some, x += some) {
+        const size_t i = first / columns, skip = first % columns;
+        const size_t from = i / d * rows->pool * d + i % d;
+
+        some = columns - skip < n ? columns - skip : n;
+        memset(sum, 0, some * sizeof(*sum));
+        for (size_t h = 0; h < rows->pool; h++) {
+            read_single(rows, (from + h * d) * columns + skip, some, part);
+            for (size_t j = 0; j < some; j++)
+                sum[j] += (double)part[j];
+        }
+        for (size_t j = 0; j < some; j++)
+            x[j] = (float)(sum[j] / (double)rows->pool);
+    }
+    free(sum);
+    free(part);
+}
+
+static void read_floats(const struct kv_stored_rows *rows, size_t first,
+                        size_t n, float *x)
+{
+    (rows->pool ? read_pooled : read_single)(rows, first, n, x);
+}
+
 bool kv_stored_is(const struct kv_stored_rows *rows, enum kv_type type)
 {
     static const enum kv_stored same[] = {
@@ -135,15 +171,16 @@ bool kv_stored_is(const struct kv_stored_rows *rows, enum kv_type type)
     };
 
     return !rows->packed && rows->type == same[type] && !rows->head &&
-           !rows->run && !rows->turned && rows->add == 0;
+           !rows->run && !rows->turned && rows->add == 0 && !rows->pool;
 }
 
 void kv_stored_read(const struct kv_stored_rows *rows, size_t first, size_t n,
                     enum kv_type type, void *x)
 {
     const size_t bytes = kv_type_bytes(type);
-    const size_t piece =
-        rows->packed ? KV_PACKED_ROWS * rows->packed->columns : MAX_BLOCK;
+    const size_t piece = rows->packed ? KV_PACKED_ROWS * columns_of(rows)
+                         : rows->pool ? columns_of(rows)
+                                      : MAX_BLOCK;
     float *part;
     uint16_t *to = x;
 
@@ -171,7 +208,7 @@ void kv_stored_read(const struct kv_stored_rows *rows, size_t first, size_t n,
 /* Whether a stored row's values are those of this type. */
 static bool is_direct(const struct kv_stored_rows *rows, enum kv_type type)
 {
-    return !rows->packed && !rows->turned && rows->add == 0 &&
+    return !rows->packed && !rows->turned && rows->add == 0 && !rows->pool &&
            (type == KV_TYPE_F32 || rows->type == KV_STORED_BF16);
 }
 
@@ -200,7 +237,7 @@ void kv_stored_rows_times(const struct kv_stored_rows *rows, size_t first,
     enum { ROWS = KV_PACKED_ROWS };
     const enum kv_stored as =
         type == KV_TYPE_BF16 ? KV_STORED_BF16 : KV_STORED_F32;
-    const size_t row = rows->packed ? rows->packed->columns : rows->row;
+    const size_t row = columns_of(rows);
     void *panel;
 
     if (m == 1 && is_direct(rows, type)) {

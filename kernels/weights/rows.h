@@ -25,6 +25,9 @@ struct kv_stored_rows {
      * of a type without blocks.  0: it is not. */
     size_t turned;
     float add; /* to every value */
+    /* Not 0: the rows above are heads of `pool_rows`, and row i of a head here
+     * is the mean of row i of so many heads that follow each other. */
+    size_t pool, pool_rows;
     const struct kv_packed
         *packed; /* in place of data, type and row; or NULL */
 };

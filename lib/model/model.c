@@ -8,6 +8,7 @@
 #include "lib/json_file.h"
 #include "lib/model/model_impl.h"
 #include "lib/model/packed_tensors.h"
+#include "lib/model/pool_heads.h"
 #include "lib/tokenizer/tokenizer_folder.h"
 
 #include <fnmatch.h>
@@ -254,6 +255,32 @@ static int open_model(struct kv_model *m, const char *path, struct kv_err *e)
         hash_model(m, folder ? path : NULL, e))
         return -1;
     fill_info(m, path);
+    fill_k_bias(m);
+    return place(m, kv_backend_cpu(KV_TYPE_F32), 0, e);
+}
+
+/* A hash and a name of its own. */
+static void rename_pooled(struct kv_model_info *i, size_t pool)
+{
+    struct kv_hash *h = kv_hash_new();
+    char said[32];
+    const int n = snprintf(said, sizeof(said), "+pool-heads=%zu", pool);
+    const size_t room = sizeof(i->name) - (size_t)n - 1;
+
+    kv_hash_add(h, i->hash, strlen(i->hash));
+    kv_hash_add(h, said, (size_t)n);
+    kv_hash_end(h, i->hash);
+    if (strlen(i->name) > room)
+        i->name[room] = 0;
+    strcat(i->name, said);
+}
+
+int kv_model_pool_heads(struct kv_model *m, size_t pool, struct kv_err *e)
+{
+    if (kv_pool_heads(&m->weights, &m->config, pool, e))
+        return kv_fail_in(e, "%s", m->info.name);
+    rename_pooled(&m->info, pool);
+    m->info.shape = m->config.shape;
     fill_k_bias(m);
     return place(m, kv_backend_cpu(KV_TYPE_F32), 0, e);
 }

@@ -54,6 +54,15 @@ const struct kv_model_info *kv_model_info(const struct kv_model *m);
  * ones. */
 size_t kv_model_context(struct kv_model *m, size_t asked);
 
+/* Once, before anything else: the model with fewer KV heads, the mean of `pool`
+ * that follow each other taken for them: of their rows in the matrices and
+ * biases of keys and values, so before the norm and the rotation of keys.
+ * Their queries, the output and what a norm multiplies all heads with stay.
+ * Means are taken when weights are read, of values as they are stored, in f32.
+ * It has a hash of its own, and a name that says so.  Fails when pool does not
+ * divide the KV heads, and where keys have a norm over all heads at once. */
+int kv_model_pool_heads(struct kv_model *m, size_t pool, struct kv_err *e);
+
 struct kv_device;
 
 /* Once: from here on kv_model_forward() and kv_model_logits() run on d, the
@@ -168,8 +177,8 @@ int kv_model_losses(struct kv_model *m, const float *hidden, const float *base,
                     struct kv_err *e);
 
 /* Windows of n tokens that fit in this many bytes of activations, at least 1.
- * Counted: hidden, q, k, k_pre, v and out; where attention decodes a cache, half
- * as much again for its tensors. */
+ * Counted: hidden, q, k, k_pre, v and out; where attention decodes a cache,
+ * half as much again for its tensors. */
 size_t kv_model_windows(const struct kv_model *m, size_t n, bool decodes,
                         size_t memory);
 

@@ -586,5 +586,6 @@ void kv_tensor_unmap(struct kv_model_weights *m)
 {
     free(m->layer);
     free(m->made);
+    free(m->pooled);
     *m = (struct kv_model_weights){0};
 }

@@ -16,8 +16,9 @@ struct kv_model_weights {
     const struct kv_weight *positions, *embed_norm, *embed_norm_bias;
     const struct kv_weight *head, *head_bias; /* head: embed, when tied */
     struct kv_layer_weights *layer;
-    float norm_add;         /* to the weights of all norms */
-    struct kv_weight *made; /* what no file has as it should be */
+    float norm_add;           /* to the weights of all norms */
+    struct kv_weight *made;   /* what no file has as it should be */
+    struct kv_weight *pooled; /* or NULL */
     uint64_t seed;
 };
 

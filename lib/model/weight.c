@@ -21,6 +21,8 @@ struct kv_stored_rows kv_weight_rows(const struct kv_weight *w)
         .step = w->step,
         .turned = w->turned,
         .add = w->add,
+        .pool = w->pool,
+        .pool_rows = w->pool_rows,
         .packed = w->packed,
     };
 }

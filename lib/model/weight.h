@@ -11,7 +11,7 @@
 enum { KV_WEIGHT_DIMS = 8 };
 
 /* One tensor.  data may be at any address, not only at multiples of its
- * element's size; head to add are what struct kv_stored_rows says. */
+ * element's size; head to pool_rows are what struct kv_stored_rows says. */
 struct kv_weight {
     const char *name, *path; /* path: of its file; both live as long as it */
     const char *dtype;       /* as the file has it: "BF16", "Q4_K" */
@@ -22,6 +22,7 @@ struct kv_weight {
     size_t bytes;
     size_t head, turning, run, step, turned;
     float add;
+    size_t pool, pool_rows;
     const struct kv_packed *packed; /* NULL, or what data is the codes of */
     const struct kv_weight *next; /* of a part in pieces, the piece after it */
 };

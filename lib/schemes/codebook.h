@@ -36,7 +36,8 @@
  *             or all: k-means' centers rounded, beyond 65504 clamped; error:
  *             mean squared error per value of the training sample after
  *             decoding, in the space the values came from
- *   smooth    [n_kv_heads][head_dim], K, per layer: the factors
+ *   smooth    [n_kv_heads][head_dim], K, per layer: the factors, of the same
+ *             text as the codebooks or of another calibration
  *
  * Size of the books: with books=head and sub=own one side of a layer has 2^b
  * values of fp16 for each of a token's (b = 10 and 4096 values: 8 MiB), and
@@ -82,8 +83,7 @@ enum { KV_CODEBOOK_SLIDING, KV_CODEBOOK_BATCHED };
     { "init", "kmeans++|random", INIT, 0, 0, true,                             \
       "where k-means begins; random: points drawn evenly, as faiss does" },    \
     { "residual", "sliding|batched", RESIDUAL, 0, 0, false,                    \
-      "the newest r tokens stay fp16, or fewer than r: r at a time" },         \
-    { NULL, NULL, 0, 0, 0, false, NULL }
+      "the newest r tokens stay fp16, or fewer than r: r at a time" }
 /* clang-format on */
 
 /* The functions of a struct kv_scheme. */
@@ -98,6 +98,12 @@ int kv_codebook_trainable(const struct kv_spec *s, struct kv_dump *dump,
 int kv_codebook_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                           uint64_t seed, struct kv_calib_set *out,
                           struct kv_err *e);
+/* The set of c whose factors the spec may take: one of a codebook scheme with
+ * the spec's t and rope; every layer of the dump is in it.  Fails on a spec
+ * that has none. */
+int kv_codebook_factors(const struct kv_calib_set **set,
+                        const struct kv_calib *c, const struct kv_spec *s,
+                        const struct kv_dump_info *info, struct kv_err *e);
 int kv_codebook_open(struct kv_codec *c, const struct kv_calib *calib,
                      struct kv_err *e);
 void kv_codebook_close(struct kv_codec *c);

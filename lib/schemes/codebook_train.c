@@ -185,13 +185,59 @@ out:
     return rc;
 }
 
-/* The factors of VecInfer's eq. 4: sqrt(max_t |K_ti|); 1 where all is zero. */
+static bool has_factors(const struct kv_calib_set *set, const struct kv_spec *s)
+{
+    struct kv_spec other;
+    struct kv_err e;
+
+    return !kv_spec_parse(&other, set->spec, &e) && other.scheme->training &&
+           other.scheme->training->calibrate == kv_codebook_calibrate &&
+           kv_spec_get(&other, KV_K, "t") == kv_spec_get(s, KV_K, "t") &&
+           kv_spec_get(&other, KV_K, "rope") == kv_spec_get(s, KV_K, "rope");
+}
+
+int kv_codebook_factors(const struct kv_calib_set **set,
+                        const struct kv_calib *c, const struct kv_spec *s,
+                        const struct kv_dump_info *info, struct kv_err *e)
+{
+    *set = NULL;
+    if (!s->scheme->training ||
+        s->scheme->training->calibrate != kv_codebook_calibrate ||
+        !kv_codebook_smooths(s, KV_K))
+        return kv_fail(e, "%s has no smoothing factors", s->text);
+    for (size_t i = 0; i < c->n_sets && !*set; i++)
+        if (has_factors(&c->set[i], s))
+            *set = &c->set[i];
+    if (!*set)
+        return kv_fail(e,
+                       "%s has no smoothing factors for %s: no set of the same "
+                       "t and rope",
+                       c->path, s->text);
+    for (size_t l = info->first_layer; l <= info->last_layer; l++) {
+        const struct kv_table *t = kv_calib_table(*set, "smooth", KV_K, l, 0);
+
+        if (!t ||
+            kv_table_values(t) != info->shape.n_kv_heads * info->shape.head_dim)
+            return kv_fail(e, "%s has no smoothing factors of layer %zu",
+                           c->path, l);
+    }
+    return 0;
+}
+
+/* The factors of VecInfer's eq. 4: sqrt(max_t |K_ti|); 1 where all is zero.
+ * Or those of another calibration. */
 static float *add_smooth(struct job *j, size_t layer, const float *max)
 {
     const size_t dims[] = {j->info->shape.n_kv_heads, j->info->shape.head_dim};
     float *factor =
         kv_calib_add(j->out, "smooth", KV_K, (int)layer, KV_ALL, 2, dims)->data;
 
+    if (j->out->factors) {
+        memcpy(factor,
+               kv_calib_table(j->out->factors, "smooth", KV_K, layer, 0)->data,
+               row_of(j) * sizeof(*factor));
+        return factor;
+    }
     for (size_t i = 0; i < row_of(j); i++)
         factor[i] = max[i] > 0 ? sqrtf(max[i]) : 1;
     return factor;

@@ -7,10 +7,12 @@
 #include "lib/schemes/codebook.h"
 #include "lib/schemes/schemes.h"
 
-static const struct kv_param params[] = {KV_CODEBOOK_PARAMS(
-    "c", 4, 8, KV_CODEBOOK_HEAD, KV_CODEBOOK_OWN, KV_CODEBOOK_T_NONE,
-    KV_CODEBOOK_PRE, KV_CODEBOOK_W_FISHER, 100, KV_CODEBOOK_INIT_PP,
-    KV_CODEBOOK_SLIDING)};
+static const struct kv_param params[] = {
+    KV_CODEBOOK_PARAMS("c", 4, 8, KV_CODEBOOK_HEAD, KV_CODEBOOK_OWN,
+                       KV_CODEBOOK_T_NONE, KV_CODEBOOK_PRE,
+                       KV_CODEBOOK_W_FISHER, 100, KV_CODEBOOK_INIT_PP,
+                       KV_CODEBOOK_SLIDING),
+    {0}};
 
 const struct kv_scheme kv_scheme_cq = {
     .name = "cq",

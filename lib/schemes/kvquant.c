@@ -7,6 +7,7 @@
 #include "lib/calib.h"
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
+#include "lib/schemes/sparse.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -217,7 +218,7 @@ static size_t token_bytes(const struct kv_codec *c, size_t n)
     const struct nuq *q = c->state;
     const size_t head = c->variable ? 2 : c->side == KV_V ? 4 : 0;
 
-    return head + q->code_bytes + 4 * n;
+    return head + q->code_bytes + kv_sparse_bytes(n);
 }
 
 static void close_kvquant(struct kv_codec *c)
@@ -248,24 +249,6 @@ static float value_of(const struct nuq *q, struct kv_kvquant_range r,
 static bool beyond(const struct nuq *q, size_t i, float x)
 {
     return x < q->threshold[2 * i] || x > q->threshold[2 * i + 1];
-}
-
-/* | index: u16[n] | value: f16[n] | */
-static void put_outlier(uint8_t *sparse, size_t n, size_t at, size_t i, float x)
-{
-    const uint16_t index = (uint16_t)i;
-
-    memcpy(sparse + 2 * at, &index, 2);
-    kv_f16_put(sparse + 2 * (n + at), x);
-}
-
-static size_t get_outlier(const uint8_t *sparse, size_t n, size_t at, float *x)
-{
-    uint16_t index;
-
-    memcpy(&index, sparse + 2 * at, 2);
-    *x = kv_f16_get(sparse + 2 * (n + at));
-    return index;
 }
 
 /* Finds a token's outlier keys: those beyond their thresholds; if these exceed
@@ -306,7 +289,7 @@ static size_t encode_block(const struct kv_codec *c, struct kv_where w,
     for (size_t i = 0; i < q->row; i++) {
         code[i] = outlier[i] ? 0 : code_of(q, channel(q, i), x[i]);
         if (outlier[i])
-            put_outlier(sparse, n, at++, i, x[i]);
+            kv_sparse_put(sparse, n, at++, i, x[i]);
     }
     kv_pack(code, q->row, q->bits, bytes + 2);
     free(outlier);
@@ -341,7 +324,7 @@ static int decode_block(const struct kv_codec *c, const uint8_t *bytes,
         x[i] = value_of(q, channel(q, i), code[i]);
     for (size_t at = 0; at < n; at++) {
         float y;
-        const size_t i = get_outlier(sparse, n, at, &y);
+        const size_t i = kv_sparse_get(sparse, n, at, &y);
 
         if (i < next || i >= q->row) {
             kv_fail(e, "kvquant: outlier %zu is at %zu, expected %zu to %zu",
@@ -382,7 +365,7 @@ static void encode_values(const struct nuq *q, const float *x, uint16_t *code,
     for (size_t i = 0; i < q->row; i++) {
         code[i] = outlier[i] ? 0 : code_of(q, r, x[i]);
         if (outlier[i])
-            put_outlier(sparse, 2 * q->n_side, at++, i, x[i]);
+            kv_sparse_put(sparse, 2 * q->n_side, at++, i, x[i]);
     }
     kv_pack(code, q->row, q->bits, bytes);
     free(outlier);
@@ -411,7 +394,7 @@ static void decode_values(const struct nuq *q, const uint16_t *code,
         x[i] = value_of(q, r, code[i]);
     for (size_t at = 0; at < n; at++) {
         float y;
-        const size_t i = get_outlier(head + 4, n, at, &y);
+        const size_t i = kv_sparse_get(head + 4, n, at, &y);
 
         if (i < q->row) /* bytes from outside: nothing is written beyond x */
             x[i] = y;

@@ -14,7 +14,8 @@
 static const struct kv_param params[] = {
     KV_CODEBOOK_PARAMS("d", 4, 8, KV_CODEBOOK_MODEL, KV_CODEBOOK_OWN,
                        KV_CODEBOOK_T_NONE, KV_CODEBOOK_POST, KV_CODEBOOK_W_NONE,
-                       25, KV_CODEBOOK_INIT_RANDOM, KV_CODEBOOK_BATCHED)};
+                       25, KV_CODEBOOK_INIT_RANDOM, KV_CODEBOOK_BATCHED),
+    {0}};
 
 const struct kv_scheme kv_scheme_million = {
     .name = "million",

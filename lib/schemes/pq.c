@@ -6,7 +6,8 @@
 static const struct kv_param params[] = {
     KV_CODEBOOK_PARAMS("d", 4, 8, KV_CODEBOOK_LAYER, KV_CODEBOOK_OWN,
                        KV_CODEBOOK_T_NONE, KV_CODEBOOK_POST, KV_CODEBOOK_W_NONE,
-                       25, KV_CODEBOOK_INIT_PP, KV_CODEBOOK_SLIDING)};
+                       25, KV_CODEBOOK_INIT_PP, KV_CODEBOOK_SLIDING),
+    {0}};
 
 const struct kv_scheme kv_scheme_pq = {
     .name = "pq",

@@ -6,7 +6,8 @@
 static const struct kv_param params[] = {
     KV_CODEBOOK_PARAMS("d", 4, 8, KV_CODEBOOK_LAYER, KV_CODEBOOK_SHARED,
                        KV_CODEBOOK_T_SH, KV_CODEBOOK_POST, KV_CODEBOOK_W_NONE,
-                       30, KV_CODEBOOK_INIT_PP, KV_CODEBOOK_SLIDING)};
+                       30, KV_CODEBOOK_INIT_PP, KV_CODEBOOK_SLIDING),
+    {0}};
 
 const struct kv_scheme kv_scheme_vecinfer = {
     .name = "vecinfer",
