@@ -69,6 +69,11 @@ static int prepare(const struct kv_sweep *s, struct row *row, struct kv_err *e)
 {
     const struct kv_policy *policy = row->asked.policy.policy;
 
+    if (policy && policy->patterns && !s->protocol)
+        return kv_fail(e,
+                       "%s: attention is dense here: %s goes with kvppl, "
+                       "protocols all, llama.cpp and prefill:P",
+                       row->asked.given, policy->name);
     if (policy && !s->protocol)
         return kv_fail(e,
                        "%s: every token is kept here: %s goes with kvppl, "

@@ -136,6 +136,19 @@ int kv_policy_print(const struct kv_policy_spec *p, char *text, size_t n)
     return used;
 }
 
+bool kv_policy_calibrated(const struct kv_policy_spec *p)
+{
+    return p->policy && p->policy->patterns && p->policy->patterns->search;
+}
+
+void kv_policy_calib_key(const struct kv_policy_spec *p,
+                         char key[KV_SPEC_CHARS])
+{
+    const int n = kv_policy_print(p, key, KV_SPEC_CHARS);
+
+    key[n - 1] = 0; /* the '+' */
+}
+
 /* ---- choice -------------------------------------------------------------- */
 
 size_t kv_policy_tokens(double budget, size_t n)
