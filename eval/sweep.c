@@ -69,11 +69,8 @@ static int prepare(const struct kv_sweep *s, struct row *row, struct kv_err *e)
 {
     const struct kv_policy *policy = row->asked.policy.policy;
 
-    if (policy && policy->patterns && !s->protocol)
-        return kv_fail(e,
-                       "%s: attention is dense here: %s goes with kvppl, "
-                       "protocols all, llama.cpp and prefill:P",
-                       row->asked.given, policy->name);
+    if (!s->protocol && kv_policy_dense(&row->asked, 1, e))
+        return -1;
     if (policy && !s->protocol)
         return kv_fail(e,
                        "%s: every token is kept here: %s goes with kvppl, "

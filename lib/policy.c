@@ -149,6 +149,17 @@ void kv_policy_calib_key(const struct kv_policy_spec *p,
     key[n - 1] = 0; /* the '+' */
 }
 
+int kv_policy_dense(const struct kv_spec *specs, size_t n, struct kv_err *e)
+{
+    for (size_t i = 0; i < n; i++)
+        if (specs[i].policy.policy && specs[i].policy.policy->patterns)
+            return kv_fail(e,
+                           "%s: attention is dense here: %s goes with kvppl, "
+                           "protocols all, llama.cpp and prefill:P",
+                           specs[i].given, specs[i].policy.policy->name);
+    return 0;
+}
+
 /* ---- choice -------------------------------------------------------------- */
 
 size_t kv_policy_tokens(double budget, size_t n)

@@ -108,6 +108,10 @@ bool kv_policy_calibrated(const struct kv_policy_spec *p);
 void kv_policy_calib_key(const struct kv_policy_spec *p,
                          char key[KV_SPEC_CHARS]);
 
+/* Fails, naming it, where a spec's policy has patterns: for tools whose
+ * attention is dense. */
+int kv_policy_dense(const struct kv_spec *specs, size_t n, struct kv_err *e);
+
 /* The value of a letter that the policy has. */
 double kv_policy_get(const struct kv_policy_spec *p, const char *name);
 

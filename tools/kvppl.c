@@ -174,8 +174,8 @@ int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
     for (size_t i = 0; i < r->n_specs && a->common.on_gpu; i++)
         if (r->spec[i].policy.policy)
             return kv_fail(e,
-                           "%s: tokens are dropped on the CPU alone, not "
-                           "with --device %s",
+                           "%s: policies run on the CPU alone, not with "
+                           "--device %s",
                            r->spec[i].text, a->common.device);
     return 0;
 }
