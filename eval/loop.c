@@ -41,6 +41,7 @@ int kv_loop_new(struct kv_loop **out, const struct kv_spec *spec,
     l->shape = *shape;
     l->protocol = *protocol;
     l->spec = *spec;
+    l->prefill = (struct kv_prefill){.policy = &l->spec.policy, .calib = calib};
     l->seed = seed;
     l->b = b && b->coder_new ? b : NULL;
     l->layer = kv_alloc(shape->n_layers, sizeof(*l->layer));
@@ -81,11 +82,23 @@ void kv_loop_free(struct kv_loop *l)
 
 int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e)
 {
-    for (size_t i = 0; i < l->shape.n_layers && l->spec.policy.policy; i++)
-        if (kv_policy_check(&l->spec, &l->protocol, kv_codecs_at(l->codecs, i),
-                            n, e))
+    const struct kv_policy *policy = l->spec.policy.policy;
+
+    for (size_t i = 0; i < l->shape.n_layers && policy; i++) {
+        struct kv_codec *const *codec = kv_codecs_at(l->codecs, i);
+
+        if (policy->patterns
+                ? kv_prefill_check(&l->prefill, &l->spec, &l->protocol, codec,
+                                   e)
+                : kv_policy_check(&l->spec, &l->protocol, codec, n, e))
             return -1;
+    }
     return 0;
+}
+
+struct kv_prefill kv_loop_prefill(const struct kv_loop *l)
+{
+    return l->prefill;
 }
 
 struct kv_bits kv_loop_bits(const struct kv_loop *l)
@@ -433,6 +446,19 @@ static int run_unchanged(struct kv_loop *l, const struct kv_qkv *x,
     return kv_attend_exact(NULL, x, e);
 }
 
+/* Queries of the prompt, or other ones, on codes or not. */
+static int attend_views(struct kv_loop *l, const struct kv_qkv *x,
+                        const struct kv_attend_job *job,
+                        const struct kv_attend_codes *codes, bool prompt,
+                        struct kv_err *e)
+{
+    const struct kv_backend *b = x->backend;
+
+    return prompt && b->on_host && !codes
+               ? kv_prefill_attend(&l->prefill, x, job, e)
+               : b->attend(b, job, codes, l->seed, e);
+}
+
 /* Queries of the prompt see exact keys and values, the others the forms. */
 static int run_views(struct kv_loop *l, const struct kv_qkv *x,
                      struct kv_bits *bits, struct kv_err *e)
@@ -457,11 +483,12 @@ static int run_views(struct kv_loop *l, const struct kv_qkv *x,
                                            .until = until[i] ? until[i] + border
                                                              : NULL};
     }
-    rc = (at->coder[KV_K] ? kv_loop_fill_by_coder(l, x, side, codes, bits, e)
-                          : fill_by_cache(l, x, side, bits, e)) ||
-         (border && b->attend(b, &prompt, NULL, 0, e)) ||
-         (border < x->n &&
-          b->attend(b, &rest, at->on_codes ? codes : NULL, l->seed, e));
+    rc =
+        (at->coder[KV_K] ? kv_loop_fill_by_coder(l, x, side, codes, bits, e)
+                         : fill_by_cache(l, x, side, bits, e)) ||
+        (border && attend_views(l, x, &prompt, NULL, true, e)) ||
+        (border < x->n && attend_views(l, x, &rest, at->on_codes ? codes : NULL,
+                                       !kv_protocol_steps(&l->protocol), e));
     for (int i = 0; i < KV_SIDES; i++) {
         free(l->host[i][QUANTIZED]);
         free(l->host[i][UNQUANTIZED]);
@@ -478,7 +505,9 @@ static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
     struct kv_bits *bits = kv_alloc(x->n_windows, sizeof(*bits));
     const bool literally = codec[KV_K]->scheme->attend ||
                            codec[KV_K]->history || codec[KV_V]->history;
-    const int rc = l->spec.policy.policy    ? run_policy(l, x, bits, e)
+    const struct kv_policy *policy = l->spec.policy.policy;
+    const bool drops = policy && !policy->patterns;
+    const int rc = drops                    ? run_policy(l, x, bits, e)
                    : unchanged(l, x->layer) ? run_unchanged(l, x, bits, e)
                    : literally && !l->layer[x->layer].coder[KV_K]
                        ? run_literally(l, x, bits, e)

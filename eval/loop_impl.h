@@ -3,6 +3,7 @@
 #define KV_LOOP_IMPL_H
 
 #include "eval/loop.h"
+#include "eval/prefill.h"
 #include "lib/cache.h"
 
 /* A layer's codecs on the backend. */
@@ -24,6 +25,7 @@ struct kv_loop {
     struct kv_loop_layer *layer; /* [n_layers] */
     size_t last;                 /* layer with coders */
     struct kv_bits bits;
+    struct kv_prefill prefill;
     struct kv_cache **top; /* [n_top]: of layered codecs, each window's cache of
                             * the layer before; NULL: none */
     size_t n_top;

@@ -20,6 +20,7 @@ struct kv_ppl {
                          * [n_windows][last - first][hidden] */
     double *base_nll;   /* [n_windows]: mean loss; NaN before the base ran */
     bool has_base;
+    struct kv_prefill prefill; /* of the last run */
 };
 
 /* One pass of one spec over one group of windows. */
@@ -299,6 +300,11 @@ static int run_group(struct kv_ppl *p, struct kv_loop *loop, struct group *g,
     return 0;
 }
 
+struct kv_prefill kv_ppl_prefill(const struct kv_ppl *p)
+{
+    return p->prefill;
+}
+
 int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
                const struct kv_calib *calib, struct kv_klbase *to_file,
                struct kv_score_summary *summary, struct kv_bits *bits,
@@ -333,6 +339,7 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
     p->has_base = true;
     *summary = kv_score_summary(score);
     *bits = kv_loop_bits(loop);
+    p->prefill = kv_loop_prefill(loop);
     rc = 0;
 out:
     if (p->plan.progress)

@@ -10,6 +10,7 @@
 #define KV_PPL_H
 
 #include "eval/klbase.h"
+#include "eval/prefill.h"
 #include "eval/protocol.h"
 #include "eval/score.h"
 #include "lib/base/progress.h"
@@ -45,5 +46,8 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
                const struct kv_calib *calib, struct kv_klbase *to_file,
                struct kv_score_summary *score, struct kv_bits *bits,
                struct kv_err *e);
+
+/* What the prompts of the last run cost (eval/loop.h). */
+struct kv_prefill kv_ppl_prefill(const struct kv_ppl *p);
 
 #endif

@@ -69,7 +69,10 @@ static int prepare(const struct kv_sweep *s, struct row *row, struct kv_err *e)
 {
     const struct kv_policy *policy = row->asked.policy.policy;
 
-    if (policy && (!s->protocol || !kv_protocol_steps(s->protocol)))
+    if (!s->protocol && kv_policy_dense(&row->asked, 1, e))
+        return -1;
+    if (policy && !policy->patterns &&
+        (!s->protocol || !kv_protocol_steps(s->protocol)))
         return kv_fail(e,
                        "%s: every token is kept here: %s goes with kvppl, "
                        "protocols stream and prefill:P",

@@ -3,6 +3,7 @@
 #include "lib/base/file.h"
 #include "lib/base/text.h"
 #include "lib/codec.h"
+#include "lib/policy.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -41,6 +42,8 @@ const struct kv_spec *kv_spec_member(const struct kv_spec *s, size_t i)
 
 bool kv_spec_calibrated(const struct kv_spec *s)
 {
+    if (kv_policy_calibrated(&s->policy))
+        return true;
     for (size_t i = 0; i < kv_spec_members(s); i++) {
         const struct kv_spec *m = kv_spec_member(s, i);
 

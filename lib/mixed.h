@@ -68,8 +68,8 @@ void kv_mixed_make(struct kv_spec *s, const char *name,
                    const struct kv_spec *place, size_t n_layers);
 
 /* Any spec: its member at a place; the number of different members, and the
- * i-th (an ordinary spec is its own only member); whether a member needs a
- * calibration, or has a probe(). */
+ * i-th (an ordinary spec is its own only member); whether the spec or a
+ * member needs a calibration, or a member has a probe(). */
 const struct kv_spec *kv_spec_at(const struct kv_spec *s, size_t layer,
                                  enum kv_side side);
 size_t kv_spec_members(const struct kv_spec *s);

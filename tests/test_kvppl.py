@@ -60,7 +60,8 @@ def lines(path):
 
 
 def timeless(row):
-    return {k: v for k, v in row.items() if k not in ("seconds", "threads")}
+    return {k: v for k, v in row.items()
+            if k not in ("seconds", "attn_seconds", "threads")}
 
 
 class Case(unittest.TestCase):
@@ -160,6 +161,58 @@ class Rows(Case):
         for form, start in (("csv", "tool,"), ("jsonl", "{"), ("md", "| tool")):
             out = must("kvppl", *args("--format", form))
             self.assertTrue(out.startswith(start))
+
+
+class Patterns(Case):
+    """Policies by which a query sees some of the prompt."""
+
+    @classmethod
+    def setUpClass(cls):
+        for model in "m", "other":
+            must("kvdump", "-m", at(model), "-f", at("calib.txt"), "-c", "150",
+                 "--what", "q,k,v", "-o", at("queries.h5"))
+            must("kvcalib", "-s", "minference:b{0.8,1}+vecinfer:d4b4",
+                 at("queries.h5"), "-o", at(f"patterns-{model}.h5"))
+
+    def test_rows(self):
+        f32, alone, whole, some, far = ppl(
+            "-c", "150", "-n", "2", "-C", at("patterns-m.h5"),
+            "-s", "vecinfer:d4b4", "-s", "minference:b{1,0.8}+vecinfer:d4b4",
+            "-s", "a-shape:s0w1+f32", "-p", "prefill:140")
+        self.assertEqual([r["attn_pairs"] for r in (f32, alone, whole)],
+                         ["1", "1", "1"])
+        self.assertLess(float(some["attn_pairs"]), 1)
+        self.assertGreater(float(some["attn_seconds"]), 0)
+        self.assertEqual(far["attn_pairs"], "1") # a share: all of them
+        for one, two in (alone, whole), (f32, far):
+            self.assertAlmostEqual(float(one["nll"]), float(two["nll"]), 5)
+            self.assertEqual(one["bits"], two["bits"])
+        self.assertEqual(whole["calib_hash"], some["calib_hash"])
+        self.assertEqual(far["calib_hash"], "")
+        self.assertEqual(whole["spec"], "minference:b1+" + alone["spec"])
+
+    def test_blank_where_there_is_no_prompt(self):
+        for row in ppl("-n", "1", "-p", "stream", "-s", "kivi:b2g8"):
+            self.assertEqual(row["attn_pairs"] + row["attn_seconds"], "")
+
+    def test_refused(self):
+        spec = "-s", "minference:b0.8+f32"
+        for words, more in (
+                ("minference:b0.8 needs patterns", spec),
+                ("was made for another model",
+                 (*spec, "-C", at("patterns-other.h5"))),
+                ("has no patterns of minference:b0.5",
+                 ("-s", "minference:b0.5+f32", "-C", at("patterns-m.h5"))),
+                ("b=0 is out of range", ("-s", "minference:b0+f32")),
+                ("for prompts", ("-s", "a-shape+f32", "-p", "stream"))):
+            with self.subTest(words):
+                self.refused(words, *args(*more))
+        must("kvdump", "-m", at("m"), "-f", at("calib.txt"), "-c", str(CTX),
+             "--what", "k,v", "-o", at("no-queries.h5"))
+        for tool, more in (("kvcalib", ("-o", at("none.h5"))), ("kvquant", ())):
+            done = run(tool, "-q", *spec, at("no-queries.h5"), *more)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("--what q" if more else "is dense here", done.stderr)
 
 
 class LlamaCpp(Case):

@@ -5,6 +5,7 @@
 #include "lib/base/progress.h"
 #include "lib/dump.h"
 #include "lib/model/model.h"
+#include "lib/policy.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -42,7 +43,8 @@ static int list_specs(const struct kvcalib_args *a,
     if (kv_spec_expand(a->specs.item, a->specs.n, list, n, e))
         return -1;
     for (size_t i = 0; i < *n; i++) {
-        (*list)[i].policy = (struct kv_policy_spec){0}; /* tables have none */
+        if (!kv_policy_calibrated(&(*list)[i].policy))
+            (*list)[i].policy = (struct kv_policy_spec){0};
         if (a->iters && (*list)[i].mixed)
             return kv_fail(e,
                            "--iters does not reach into %s: write iters=%zu "

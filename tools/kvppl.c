@@ -32,6 +32,8 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "dp_rms",
                                       "tokens",
                                       "seconds",
+                                      "attn_pairs",
+                                      "attn_seconds",
                                       NULL};
 
 static void release(struct kvppl_run *r)
@@ -173,8 +175,8 @@ int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
     for (size_t i = 0; i < r->n_specs && a->common.on_gpu; i++)
         if (r->spec[i].policy.policy)
             return kv_fail(e,
-                           "%s: tokens are dropped on the CPU alone, not "
-                           "with --device %s",
+                           "%s: policies run on the CPU alone, not with "
+                           "--device %s",
                            r->spec[i].text, a->common.device);
     return 0;
 }
@@ -205,7 +207,7 @@ int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e)
 struct row {
     struct kv_score_summary score;
     struct kv_bits bits;
-    double seconds;
+    double seconds, attn_pairs, attn_seconds;
 };
 
 enum { ROW_NUMBERS = sizeof(struct row) / sizeof(double) };
@@ -238,6 +240,8 @@ static int put_row(struct kvppl_run *r, const struct kv_spec *spec,
     kv_results_real(t, "dp_rms", s->dp_rms);
     kv_results_real(t, "tokens", s->tokens);
     kv_results_real(t, "seconds", row->seconds);
+    kv_results_real(t, "attn_pairs", row->attn_pairs);
+    kv_results_real(t, "attn_seconds", row->attn_seconds);
     return kv_results_row(t, e);
 }
 
@@ -260,6 +264,15 @@ static int fail_kept(size_t n, struct kv_err *e)
                       n == 1 ? " is" : "s are");
 }
 
+/* Blank where no prompt was attended to as one. */
+static void put_prefill(struct row *row, struct kv_prefill cost)
+{
+    const bool is = cost.all_pairs > 0;
+
+    row->attn_pairs = is ? cost.pairs / cost.all_pairs : NAN;
+    row->attn_seconds = is ? cost.seconds : NAN;
+}
+
 static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
                    struct kv_klbase *to_file, struct row *row, struct kv_err *e)
 {
@@ -272,6 +285,7 @@ static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
         kv_inputs_unchanged(e))
         return r->journal ? fail_kept(kv_journal_items(r->journal), e) : -1;
     row->seconds = kv_seconds() - start;
+    put_prefill(row, kv_ppl_prefill(r->ppl));
     say_row(r, spec, &row->score);
     return 0;
 }

@@ -10,6 +10,7 @@
 #include "lib/columns.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
+#include "lib/policy.h"
 #include "tools/common.h"
 #include "tools/kvquant_inspect.h"
 
@@ -207,6 +208,7 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
     info = kv_dump_info(r->dump);
     sweep.shape = &info->shape;
     if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, e) ||
+        kv_policy_dense(r->spec, r->n_specs, e) ||
         kv_calibration_for_dump(&r->calib, &r->leak, a->calib, r->dump,
                                 a->allow_leakage, e) ||
         kv_calib_adopt(r->calib, r->spec, r->n_specs, e))
