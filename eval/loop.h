@@ -33,10 +33,13 @@ void kv_loop_free(struct kv_loop *l);
  * says why not.  kv_loop_attention() takes it for granted. */
 int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e);
 
-/* For kv_model_forward(), with first = 0.  Every window is a sequence of its
- * own that starts from the same seed.  first_window: the number of the group's
- * first window, for sentences. */
-struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window);
+/* For kv_model_forward(), of whole windows of `length` tokens; of a spec with a
+ * policy also of their next tokens, a call after the other, the first of which
+ * has the prompt and each of which ends with a step.  Every window is a
+ * sequence of its own that starts from the same seed.  first_window: the number
+ * of the group's first window, for sentences. */
+struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window,
+                                      size_t length);
 
 /* The bits stored at the end of all windows so far. */
 struct kv_bits kv_loop_bits(const struct kv_loop *l);

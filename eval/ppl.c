@@ -216,15 +216,15 @@ static double mean_nll(const struct kv_loss *s, size_t n, bool of_base)
 /* Attention of windows from first_window on, that steps the progress bar. */
 struct watched {
     struct kv_loop *loop;
-    size_t first_window;
+    size_t first_window, length;
     struct kv_progress *progress;
 };
 
 static int watched_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     const struct watched *w = arg;
-    const struct kv_attention of =
-        kv_loop_attention(w->loop, w->first_window + x->first_window);
+    const struct kv_attention of = kv_loop_attention(
+        w->loop, w->first_window + x->first_window, w->length);
     const int rc = of.run(of.arg, x, e);
 
     if (w->progress)
@@ -237,7 +237,7 @@ static int watched_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
 static int pass_all(const struct kv_ppl *p, struct kv_loop *loop,
                     struct kv_err *e)
 {
-    struct watched watched = {loop, 0, p->plan.progress};
+    struct watched watched = {loop, 0, p->plan.n, p->plan.progress};
     const struct kv_attention attention = {watched_run, &watched};
 
     return kv_model_forward_file(p->plan.model, p->plan.tokens,
@@ -249,7 +249,8 @@ static int pass_all(const struct kv_ppl *p, struct kv_loop *loop,
 static int pass_group(const struct kv_ppl *p, struct kv_loop *loop,
                       const struct group *g, float *hidden, struct kv_err *e)
 {
-    struct watched watched = {loop, g->first_window, p->plan.progress};
+    struct watched watched = {loop, g->first_window, p->plan.n,
+                              p->plan.progress};
     const struct kv_attention attention = {watched_run, &watched};
     const size_t window = p->plan.n * p->info->hidden * sizeof(*hidden);
 
