@@ -368,12 +368,18 @@ static void run_head(const struct step *s, size_t head)
         attend_step(s->c, head, s->in);
 }
 
+/* Attention to fewer values is done before another thread is awake. */
+enum { WORTH_THREADS = 1 << 19 };
+
 /* Heads side by side, where no thread is at work yet. */
 static void run_heads(const struct step *s)
 {
-    const size_t heads = s->c->shape->n_kv_heads;
+    const struct kv_shape *shape = s->c->shape;
+    const size_t heads = shape->n_kv_heads;
+    const size_t values = shape->n_heads * shape->head_dim * s->in->n *
+                          (s->c->held[0].n + s->in->n);
 
-    if (heads == 1 || omp_in_parallel()) {
+    if (heads == 1 || values < WORTH_THREADS || omp_in_parallel()) {
         for (size_t h = 0; h < heads; h++)
             run_head(s, h);
         return;

@@ -232,6 +232,36 @@ class Greedy(Case):
                    "4", "-s", "kivi:b2g16r32s2")
         self.assertIn("kivi:b2g16r32s2", out)
 
+    def test_policies(self):
+        with open(at("prompt.txt"), "w") as f:
+            f.write("the quick brown fox")
+        argv = ["-m", at("m"), "-f", at("prompt.txt"), "--greedy", "24",
+                "--ignore-eos"]
+
+        def table(specs):
+            rows = must("kvppl", *argv, "--format", "jsonl",
+                        *[x for s in specs for x in ("-s", s)])
+            return [json.loads(row) for row in rows.splitlines()]
+
+        whole = ["streamingllm:s0w99+", "h2o:b99+", "tova:b99+", "knorm:b99+",
+                 "snapkv:b99w2+", "pyramidkv:b99w2+"]
+        for spec in "f32", "kivi:b4g16r16s2":
+            rows = table([spec] + [policy + spec for policy in whole])[-7:]
+            self.assertEqual([row["output"] for row in rows],
+                             [rows[0]["output"]] * 7)
+            self.assertEqual([row["kept"] for row in rows], [1] * 7)
+        some = ["streamingllm:s2w6+absmax:b4", "h2o:b8+absmax:b4",
+                "snapkv:b8w4+absmax:b4"]
+        rows = table(some)[1:]
+        n = rows[0]["prompt_tokens"]
+        # every new token but the last has come in
+        self.assertEqual([round(row["kept"] * (n + 23)) for row in rows],
+                         [8, 8, 8 + 23])
+        for row, spec in zip(rows, some):
+            self.assertEqual(table([spec])[1]["output"], row["output"])
+        self.refused("layer 0 keeps 8 tokens, fewer than the 32 that it "
+                     "always keeps", *argv, "-s", "snapkv:b8+f16")
+
     def test_shard_compares_with_the_base(self):
         with open(at("prompt.txt"), "w") as f:
             f.write("the quick")

@@ -158,12 +158,12 @@ static int load_text(struct kvppl_run *r, const struct kvppl_args *a,
 }
 
 int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
-                     const struct kv_protocol *protocol, struct kv_err *e)
+                     struct kv_err *e)
 {
     struct kv_sweep sweep = {.base = "f32",
                              .specs = &a->specs,
                              .shape = &kv_model_info(r->model)->shape,
-                             .protocol = protocol};
+                             .protocol = &r->protocol};
 
     if (kv_shard_parse(&sweep.shard, a->shard, e) ||
         kv_sweep_list(&sweep, &r->spec, &r->n_specs, e))
@@ -178,7 +178,7 @@ int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
     return 0;
 }
 
-int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e)
+int kvppl_try_specs(const struct kvppl_run *r, size_t n, struct kv_err *e)
 {
     const struct kv_shape *shape = &kv_model_info(r->model)->shape;
 
@@ -189,7 +189,7 @@ int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e)
                         NULL, e))
             return -1;
 
-        const int rc = kv_loop_takes(loop, r->text.ctx, e);
+        const int rc = kv_loop_takes(loop, n, e);
 
         kv_loop_free(loop);
         if (rc)
@@ -333,10 +333,10 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
     int32_t *tokens = NULL;
     int rc = -1;
 
-    if (load_text(r, a, e) || kvppl_list_specs(r, a, &r->protocol, e) ||
+    if (load_text(r, a, e) || kvppl_list_specs(r, a, e) ||
         kvppl_load_calibration(r, a, r->text.tokens, r->text.n * r->text.ctx,
                                e) ||
-        kvppl_try_specs(r, e) || open_kl_base(r, a, e))
+        kvppl_try_specs(r, r->text.ctx, e) || open_kl_base(r, a, e))
         return -1;
     tokens = evaluated_tokens(r);
     if (kvppl_open_journal(r, a, tokens, e) ||
