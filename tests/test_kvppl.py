@@ -211,6 +211,56 @@ class LlamaCpp(Case):
                            "--kl-divergence-base", at("lfs.kld")))
 
 
+class LongWindows(Case):
+    """Of a spec with a policy, which go piece by piece."""
+
+    def setUp(self):
+        write(at("long.txt"), tiny_model.text(9000, 1).encode())
+
+    def args(self, ctx, *more):
+        return ["-m", at("m"), "-f", at("long.txt"), "-c", str(ctx), "-n", "1",
+                "-p", "stream:64", *more]
+
+    def test_all_kept(self):
+        specs = [x for policy in ("streamingllm:s0w9999", "h2o:b1", "tova:b1",
+                                  "knorm:b1")
+                 for x in ("-s", policy + "+kivi:b4g16r32")]
+        rows = [json.loads(line) for line in must(
+            "kvppl", *self.args(2500, "--kl", "-s", "kivi:b4g16r32", *specs,
+                                "--format", "jsonl")).splitlines()][1:]
+        for row in rows[1:]:
+            self.assertEqual(row["kept"], 1)
+            self.assertEqual(row["bits"], rows[0]["bits"])
+            for column in "nll", "kl_mean":
+                self.assertAlmostEqual(row[column], rows[0][column], 6)
+
+    def test_without_base(self):
+        argv = self.args(2500, "-s", "streamingllm:s4w60+f16", "--format",
+                         "jsonl")
+        alone = json.loads(must("kvppl", *argv, "--no-base"))
+        base, row = map(json.loads, must("kvppl", *argv).splitlines())
+        for column in "spec", "nll", "bits", "kept":
+            self.assertEqual(alone[column], row[column])
+        self.assertIsNone(alone["dnll"])
+        self.refused("--no-base goes without --kl", *argv, "--no-base", "--kl")
+        self.refused("--no-base without -s",
+                     *self.args(2500, "--no-base"))
+
+    def test_memory(self):
+        def peak(ctx):
+            argv = self.args(ctx, "--no-base", "-q", "-s",
+                             "streamingllm:s4w252+kivi:b4g16r32")
+            with subprocess.Popen([os.path.join(TOOLS, "kvppl"), *argv],
+                                  stdout=subprocess.DEVNULL) as child:
+                _, status, used = os.wait4(child.pid, 0)
+                child.returncode = status
+            self.assertEqual(status, 0)
+            return used.ru_maxrss * 1024
+
+        # ids, losses and the text itself, which is bytes here
+        self.assertLess(peak(36000), peak(6000) + 30000 * 100)
+
+
 class Greedy(Case):
     def test_rows_agree_with_text(self):
         with open(at("prompt.txt"), "w") as f:

@@ -17,7 +17,7 @@ struct kvppl_args {
     const char *model_shape, *chat_template;
     size_t ctx, windows, greedy, batch, reps;
     bool parse_special, ignore_eos, kl, kl_read, keep_window, allow_leakage,
-        resume, latency;
+        resume, latency, no_base;
 };
 
 struct kvppl_run {

@@ -285,6 +285,7 @@ static int check_options(const struct kvppl_args *a, struct kv_err *e)
                   {a->kl_base != NULL, "--kl-divergence-base"},
                   {a->keep_window, "--keep-window"},
                   {a->resume, "--resume"},
+                  {a->no_base, "--no-base"},
                   {a->chat_template && !a->text, "--chat-template without -f"},
                   {strcmp(a->protocol, "all") != 0, "--protocol"}};
 
