@@ -35,11 +35,14 @@ void kv_loop_free(struct kv_loop *l);
  * granted. */
 int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e);
 
-/* For kv_model_forward(), with first = 0.  Every window is a sequence of its
- * own that starts from the same seed.  first_window: the number of the group's
- * first window, for sentences.  With layered codecs all windows of a call pass
- * a layer together (no kv_model_forward_file()). */
-struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window);
+/* For kv_model_forward(), of whole windows of `length` tokens; of a spec with a
+ * policy also of their next tokens, a call after the other, the first of which
+ * has the prompt and each of which ends with a step.  Every window is a
+ * sequence of its own that starts from the same seed.  first_window: the number
+ * of the group's first window, for sentences.  With layered codecs all windows
+ * of a call pass a layer together (no kv_model_forward_file()). */
+struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window,
+                                      size_t length);
 
 /* What prompts have cost so far: all queries in protocols all and llama.cpp,
  * the prompt in prefill:P.  Zeros where attention is of another kind: on codes,

@@ -123,7 +123,7 @@ static bool comes_again(const struct kv_sweep *s, const struct row *rows,
     while (strcmp(rows[i].run.text, last->run.text))
         i++;
     if (i < n - 1)
-        note_again(s, &rows[i], last, i == 0);
+        note_again(s, &rows[i], last, s->base && i == 0);
     return i < n - 1;
 }
 
@@ -140,9 +140,9 @@ int kv_sweep_list(const struct kv_sweep *s, struct kv_spec **list, size_t *n,
     rows = kv_alloc(n_asked + 1, sizeof(*rows));
     kept = kv_alloc(n_asked + 1, sizeof(*kept));
     note_dropped(s, asked, n_asked);
-    if (kv_spec_parse(&rows[0].asked, s->base, e))
+    if (s->base && kv_spec_parse(&rows[0].asked, s->base, e))
         goto out;
-    for (size_t i = 0; i <= n_asked; i++) {
+    for (size_t i = s->base ? 0 : 1; i <= n_asked; i++) {
         if (i)
             rows[n_rows].asked = asked[i - 1];
         if (prepare(s, &rows[n_rows], e))

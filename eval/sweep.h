@@ -18,7 +18,7 @@ struct kv_shard {
 int kv_shard_parse(struct kv_shard *s, const char *text, struct kv_err *e);
 
 struct kv_sweep {
-    const char *base;               /* the base line's spec, always first */
+    const char *base; /* the base line's spec, always first; NULL: none */
     const struct kv_strings *specs; /* the arguments of -s, sweeps included */
     const struct kv_shape *shape;   /* the shape to fit them to */
     const struct kv_protocol

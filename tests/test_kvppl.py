@@ -264,6 +264,56 @@ class LlamaCpp(Case):
                            "--kl-divergence-base", at("lfs.kld")))
 
 
+class LongWindows(Case):
+    """Of a spec with a policy, which go piece by piece."""
+
+    def setUp(self):
+        write(at("long.txt"), tiny_model.text(9000, 1).encode())
+
+    def args(self, ctx, *more):
+        return ["-m", at("m"), "-f", at("long.txt"), "-c", str(ctx), "-n", "1",
+                "-p", "stream:64", *more]
+
+    def test_all_kept(self):
+        specs = [x for policy in ("streamingllm:s0w9999", "h2o:b1", "tova:b1",
+                                  "knorm:b1")
+                 for x in ("-s", policy + "+kivi:b4g16r32")]
+        rows = [json.loads(line) for line in must(
+            "kvppl", *self.args(2500, "--kl", "-s", "kivi:b4g16r32", *specs,
+                                "--format", "jsonl")).splitlines()][1:]
+        for row in rows[1:]:
+            self.assertEqual(row["kept"], 1)
+            self.assertEqual(row["bits"], rows[0]["bits"])
+            for column in "nll", "kl_mean":
+                self.assertAlmostEqual(row[column], rows[0][column], 6)
+
+    def test_without_base(self):
+        argv = self.args(2500, "-s", "streamingllm:s4w60+f16", "--format",
+                         "jsonl")
+        alone = json.loads(must("kvppl", *argv, "--no-base"))
+        base, row = map(json.loads, must("kvppl", *argv).splitlines())
+        for column in "spec", "nll", "bits", "kept":
+            self.assertEqual(alone[column], row[column])
+        self.assertIsNone(alone["dnll"])
+        self.refused("--no-base goes without --kl", *argv, "--no-base", "--kl")
+        self.refused("--no-base without -s",
+                     *self.args(2500, "--no-base"))
+
+    def test_memory(self):
+        def peak(ctx):
+            argv = self.args(ctx, "--no-base", "-q", "-s",
+                             "streamingllm:s4w252+kivi:b4g16r32")
+            with subprocess.Popen([os.path.join(TOOLS, "kvppl"), *argv],
+                                  stdout=subprocess.DEVNULL) as child:
+                _, status, used = os.wait4(child.pid, 0)
+                child.returncode = status
+            self.assertEqual(status, 0)
+            return used.ru_maxrss * 1024
+
+        # ids, losses and the text itself, which is bytes here
+        self.assertLess(peak(36000), peak(6000) + 30000 * 100)
+
+
 class Greedy(Case):
     def test_rows_agree_with_text(self):
         with open(at("prompt.txt"), "w") as f:
@@ -284,6 +334,36 @@ class Greedy(Case):
         out = must("kvppl", "-m", at("m"), "-f", at("prompt.txt"), "--greedy",
                    "4", "-s", "kivi:b2g16r32s2")
         self.assertIn("kivi:b2g16r32s2", out)
+
+    def test_policies(self):
+        with open(at("prompt.txt"), "w") as f:
+            f.write("the quick brown fox")
+        argv = ["-m", at("m"), "-f", at("prompt.txt"), "--greedy", "24",
+                "--ignore-eos"]
+
+        def table(specs):
+            rows = must("kvppl", *argv, "--format", "jsonl",
+                        *[x for s in specs for x in ("-s", s)])
+            return [json.loads(row) for row in rows.splitlines()]
+
+        whole = ["streamingllm:s0w99+", "h2o:b99+", "tova:b99+", "knorm:b99+",
+                 "snapkv:b99w2+", "pyramidkv:b99w2+"]
+        for spec in "f32", "kivi:b4g16r16s2":
+            rows = table([spec] + [policy + spec for policy in whole])[-7:]
+            self.assertEqual([row["output"] for row in rows],
+                             [rows[0]["output"]] * 7)
+            self.assertEqual([row["kept"] for row in rows], [1] * 7)
+        some = ["streamingllm:s2w6+absmax:b4", "h2o:b8+absmax:b4",
+                "snapkv:b8w4+absmax:b4"]
+        rows = table(some)[1:]
+        n = rows[0]["prompt_tokens"]
+        # every new token but the last has come in
+        self.assertEqual([round(row["kept"] * (n + 23)) for row in rows],
+                         [8, 8, 8 + 23])
+        for row, spec in zip(rows, some):
+            self.assertEqual(table([spec])[1]["output"], row["output"])
+        self.refused("layer 0 keeps 8 tokens, fewer than the 32 that it "
+                     "always keeps", *argv, "-s", "snapkv:b8+f16")
 
     def test_shard_compares_with_the_base(self):
         with open(at("prompt.txt"), "w") as f:

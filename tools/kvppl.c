@@ -161,12 +161,12 @@ static int load_text(struct kvppl_run *r, const struct kvppl_args *a,
 }
 
 int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
-                     const struct kv_protocol *protocol, struct kv_err *e)
+                     struct kv_err *e)
 {
-    struct kv_sweep sweep = {.base = "f32",
+    struct kv_sweep sweep = {.base = a->no_base ? NULL : "f32",
                              .specs = &a->specs,
                              .shape = &kv_model_info(r->model)->shape,
-                             .protocol = protocol};
+                             .protocol = &r->protocol};
 
     if (kv_shard_parse(&sweep.shard, a->shard, e) ||
         kv_sweep_list(&sweep, &r->spec, &r->n_specs, e))
@@ -181,7 +181,7 @@ int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
     return 0;
 }
 
-int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e)
+int kvppl_try_specs(const struct kvppl_run *r, size_t n, struct kv_err *e)
 {
     const struct kv_shape *shape = &kv_model_info(r->model)->shape;
 
@@ -192,7 +192,7 @@ int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e)
                         NULL, e))
             return -1;
 
-        const int rc = kv_loop_takes(loop, r->text.ctx, e);
+        const int rc = kv_loop_takes(loop, n, e);
 
         kv_loop_free(loop);
         if (rc)
@@ -298,22 +298,24 @@ static bool is_kept(const struct kvppl_run *r, const struct kv_spec *spec,
            kv_journal_find(r->journal, spec->text, (double *)row, ROW_NUMBERS);
 }
 
+/* base: NULL, or also runs. */
 static void start_progress(struct kvppl_run *r, const struct kv_spec *base)
 {
     struct row row;
 
-    r->n_rows = 1;
+    r->n_rows = base != NULL;
     for (size_t i = 0; i < r->n_specs; i++)
-        r->n_rows += strcmp(r->spec[i].text, base->text) != 0 &&
+        r->n_rows += !(base && !strcmp(r->spec[i].text, base->text)) &&
                      !is_kept(r, &r->spec[i], &row);
     kv_progress_init(&r->progress, r->what,
                      r->n_rows * r->text.n *
                          kv_model_info(r->model)->shape.n_layers);
 }
 
-/* The base line always runs: the others are compared with it.  A shard that
- * does not own its row leaves the row out. */
-static int run_specs(struct kvppl_run *r, struct kv_err *e)
+/* The base line runs unless it is not wanted: the others are compared with it.
+ * A shard that does not own its row leaves the row out. */
+static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
+                     struct kv_err *e)
 {
     struct kv_spec base;
     struct row row;
@@ -321,12 +323,12 @@ static int run_specs(struct kvppl_run *r, struct kv_err *e)
     if (kv_spec_parse(&base, "f32", e) ||
         kv_spec_fit(&base, &kv_model_info(r->model)->shape, e))
         return -1;
-    start_progress(r, &base);
-    if (run_row(r, &base, r->to_file, &row, e))
+    start_progress(r, a->no_base ? NULL : &base);
+    if (!a->no_base && run_row(r, &base, r->to_file, &row, e))
         return -1;
     for (size_t i = 0; i < r->n_specs; i++) {
         const struct kv_spec *spec = &r->spec[i];
-        const bool is_base = !strcmp(spec->text, base.text);
+        const bool is_base = !a->no_base && !strcmp(spec->text, base.text);
 
         if (!is_base && !is_kept(r, spec, &row) &&
             (run_row(r, spec, NULL, &row, e) ||
@@ -348,10 +350,10 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
     int32_t *tokens = NULL;
     int rc = -1;
 
-    if (load_text(r, a, e) || kvppl_list_specs(r, a, &r->protocol, e) ||
+    if (load_text(r, a, e) || kvppl_list_specs(r, a, e) ||
         kvppl_load_calibration(r, a, r->text.tokens, r->text.n * r->text.ctx,
                                e) ||
-        kvppl_try_specs(r, e) || open_kl_base(r, a, e))
+        kvppl_try_specs(r, r->text.ctx, e) || open_kl_base(r, a, e))
         return -1;
     tokens = evaluated_tokens(r);
     if (kvppl_open_journal(r, a, tokens, e) ||
@@ -365,10 +367,11 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
                                 .protocol = r->protocol,
                                 .memory = a->common.memory,
                                 .seed = a->common.seed,
+                                .no_base = a->no_base,
                                 .kl = a->kl || a->kl_read,
                                 .kl_file = r->from_file,
                                 .progress = &r->progress};
-    if (kv_ppl_new(&r->ppl, &plan, e) || run_specs(r, e))
+    if (kv_ppl_new(&r->ppl, &plan, e) || run_specs(r, a, e))
         goto out;
     file = r->to_file;
     r->to_file = NULL;
@@ -408,6 +411,11 @@ static void check_options(const struct kvppl_args *a)
     for (size_t i = 0; !a->latency && i < sizeof(others) / sizeof(*others); i++)
         if (others[i].given)
             kv_die("%s goes with --latency", others[i].name);
+    if (a->no_base && (a->kl || a->kl_base || a->latency))
+        kv_die("--no-base goes without --kl, --kl-divergence-base, --latency: "
+               "there is nothing to compare with");
+    if (a->no_base && !a->specs.n && !a->greedy)
+        kv_die("--no-base without -s leaves nothing to run");
     if (!a->greedy && (a->chat_template || a->ignore_eos))
         kv_die("%s goes with --greedy",
                a->chat_template ? "--chat-template" : "--ignore-eos");
@@ -449,6 +457,8 @@ int main(int argc, char **argv)
                "all, stream[:STEP], prefill:P or llama.cpp (all)"),
         KV_FLAG(0, "keep-window", &a.keep_window,
                 "all, llama.cpp: keep the spec's sinks and residual"),
+        KV_FLAG(0, "no-base", &a.no_base,
+                "do not run the base line; leaves dnll blank"),
         KV_FLAG(0, "kl", &a.kl, "divergence from the base line, same top 1"),
         KV_OUT_OR_IN(0, "kl-divergence-base", &a.kl_base, &a.kl_read, "FILE",
                      "write the base line's probabilities as\n"

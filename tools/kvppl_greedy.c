@@ -19,9 +19,17 @@
  * and have their caches in memory at once. */
 enum { TOGETHER = KV_FEW_ROWS };
 
-static const char *const columns[] = {
-    KV_CONDITION_COLUMNS, "chat_template", "prompt_tokens", "tokens", "agree",
-    "prompt_seconds",     "seconds",       "tokens_s",      "output", NULL};
+static const char *const columns[] = {KV_CONDITION_COLUMNS,
+                                      "chat_template",
+                                      "prompt_tokens",
+                                      "tokens",
+                                      "kept",
+                                      "agree",
+                                      "prompt_seconds",
+                                      "seconds",
+                                      "tokens_s",
+                                      "output",
+                                      NULL};
 
 /* The message of -f in the chat template, special tokens and all. */
 static int chat_prompt(struct kvppl_run *r, const struct kvppl_args *a,
@@ -150,6 +158,7 @@ static int put(struct kvppl_run *r, const struct kvppl_args *a,
         kv_results_text(t, "chat_template", a->chat_template);
         kv_results_size(t, "prompt_tokens", g->n_prompt);
         kv_results_size(t, "tokens", g->made);
+        kv_results_real(t, "kept", g->kept);
         kv_results_size(t, "agree", agree);
         kv_results_real(t, "prompt_seconds", g->prompt_seconds);
         kv_results_real(t, "seconds", g->seconds);
@@ -277,6 +286,7 @@ static int check_options(const struct kvppl_args *a, struct kv_err *e)
                   {a->kl_base != NULL, "--kl-divergence-base"},
                   {a->keep_window, "--keep-window"},
                   {a->resume, "--resume"},
+                  {a->no_base, "--no-base"},
                   {a->chat_template && !a->text, "--chat-template without -f"},
                   {strcmp(a->protocol, "all") != 0, "--protocol"}};
 
@@ -294,12 +304,15 @@ int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,
     int rc = -1;
 
     r->conditions.protocol = "greedy";
-    if (check_options(a, e) || kvppl_list_specs(r, a, NULL, e) ||
+    r->protocol = (struct kv_protocol){.kind = KV_PREFILL, .step = 1};
+    if (check_options(a, e) || kvppl_list_specs(r, a, e) ||
         kv_spec_alone(r->spec, r->n_specs, "--greedy", e) ||
         kv_policy_dense(r->spec, r->n_specs, e) ||
         kv_chat_model_read(&chat, a->model, e) || prompt(r, a, &chat, &g, e) ||
-        kvppl_load_calibration(r, a, g.ids, g.n_prompt, e) ||
-        kvppl_try_specs(r, e) ||
+        kvppl_load_calibration(r, a, g.ids, g.n_prompt, e))
+        goto out;
+    r->protocol.prefill = g.n_prompt;
+    if (kvppl_try_specs(r, g.n_prompt + g.n_new, e) ||
         (is_table(a) && kv_results_open(&r->table, a->common.output,
                                         a->common.format, columns, e)))
         goto out;
