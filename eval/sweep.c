@@ -1,6 +1,8 @@
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
+#include "lib/codec.h"
+#include "lib/mixed.h"
 #include "lib/policy.h"
 
 #include <stdio.h>
@@ -30,14 +32,13 @@ struct row {
 static bool keeps(const struct kv_spec *s)
 {
     static const char *const letter[] = {"r", "s"};
-    char scheme[KV_SPEC_CHARS];
     struct kv_spec own;
     bool is = false;
 
-    snprintf(scheme, sizeof(scheme), "%.*s", (int)strcspn(s->text, ":,"),
-             s->text);
-    if (s->mixed || kv_spec_parse(&own, scheme, NULL))
-        return false;
+    for (size_t i = 0; s->mixed && i < kv_spec_members(s); i++)
+        is = is || keeps(kv_spec_member(s, i));
+    if (s->mixed || kv_spec_parse(&own, s->scheme->name, NULL))
+        return is;
     for (size_t i = 0; i < 2 * (size_t)KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)(i / 2);
         const double x = kv_spec_get(s, side, letter[i % 2]);

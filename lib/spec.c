@@ -222,6 +222,11 @@ static void print(const struct kv_spec *s, char *text, bool calib)
     }
     if (!calib) /* tables do not depend on which tokens are kept */
         w.n += (size_t)kv_policy_print(&s->policy, w.text, w.capacity);
+    if (s->mixed && !s->mixed->n_layers) {
+        put(&w, "K-%s/V-%s", s->mixed->member[KV_K].text,
+            s->mixed->member[KV_V].text);
+        return;
+    }
     put(&w, "%s", k->name);
     if (letters) {
         put(&w, ":%s", differ ? "K-" : "");

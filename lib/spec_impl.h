@@ -20,6 +20,13 @@ double kv_spec_fallback(const struct kv_scheme *k, size_t i);
 /* Index of a choice of n bytes in "a|b|c", or -1. */
 int kv_choice_find(const char *choices, const char *text, size_t n);
 
+/* Whether the text, after its policy, begins with a side; and reads it into *s,
+ * but for its policy (spec_sides.c). */
+bool kv_spec_has_sides(const char *text);
+int kv_spec_read_sides(struct kv_spec *s, const char *text, struct kv_err *e);
+/* Whether it names a scheme for K and has a V. */
+bool kv_spec_sides_look_like(const char *text);
+
 static inline bool kv_is_letter(const struct kv_param *p)
 {
     return !p->name[1] && !p->choices;

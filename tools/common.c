@@ -240,5 +240,7 @@ void kv_common_list(void)
         list_scheme(k, s.text);
     }
     list_scheme(&kv_scheme_mixed, "mixed,file=LAYERS");
+    printf("%-10s %-60s %s\n", "", "a scheme for keys, another for values",
+           "K-SPEC/V-SPEC");
     list_policies();
 }

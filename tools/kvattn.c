@@ -257,7 +257,8 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
 {
     const struct kv_opt opts[] = {
         KV_SPECS(&a->specs, "scheme and parameters; repeats, and takes\n"
-                            "sweeps in quotes: 'kivi:b{2,4}g{32,64}'"),
+                            "sweeps in quotes: 'kivi:b{2,4}g{32,64}';\n"
+                            "K-q8_0/V-q4_0: a scheme for each side"),
         KV_IN('C', "calib", &a->calib, "FILE", "calibration from kvcalib"),
         KV_IN(0, "dump", &a->dump, "FILE", "keys, values, queries from kvdump"),
         KV_STR(0, "shape", &a->shape, "B,HQ,HKV,D,N[,NQ]",

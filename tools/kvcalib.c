@@ -214,7 +214,8 @@ static void check_options(const struct kvcalib_args *a)
 static void parse(int argc, char **argv, struct kvcalib_args *a)
 {
     const struct kv_opt opts[] = {
-        KV_SPECS(&a->specs, "scheme and parameters; repeatable, takes sweeps"),
+        KV_SPECS(&a->specs, "scheme and parameters; repeatable, takes sweeps\n"
+                            "and K-SPEC/V-SPEC, a scheme for each side"),
         KV_SIZE(0, "iters", &a->iters, "N",
                 "k-means iterations at most, part of the specs as\n"
                 "iters=N (0: each scheme's own)"),

@@ -43,7 +43,9 @@ struct run {
 static int check_spec(const struct kv_spec *s, struct kv_err *e)
 {
     if (s->mixed)
-        return kv_fail(e, "--allocate makes a layer file and takes none: %s",
+        return kv_fail(e,
+                       "--allocate chooses for each layer and side, and takes "
+                       "no spec that does: %s",
                        s->text);
     if (kv_spec_together(s))
         return kv_fail(e,

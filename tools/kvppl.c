@@ -425,7 +425,8 @@ int main(int argc, char **argv)
                 "tokens in a window (0: the model's context)"),
         KV_SIZE('n', "windows", &a.windows, "N",
                 "the first N windows (0: all whole ones)"),
-        KV_SPECS(&a.specs, "scheme and parameters, sweeps in {}; repeatable"),
+        KV_SPECS(&a.specs, "scheme and parameters, sweeps in {}; repeatable;\n"
+                           "K-q8_0/V-q4_0: a scheme for each side"),
         KV_IN('C', "calib", &a.calib, "FILE", "calibration, from kvcalib"),
         KV_STR('p', "protocol", &a.protocol, "P",
                "all, stream[:STEP], prefill:P or llama.cpp (all)"),

@@ -300,7 +300,8 @@ static void parse(int argc, char **argv, struct args *a)
 {
     const struct kv_opt opts[] = {
         KV_SPECS(&a->specs, "scheme and parameters; repeats, and takes\n"
-                            "sweeps in quotes: 'kivi:b{2,4}g{32,64}'"),
+                            "sweeps in quotes: 'kivi:b{2,4}g{32,64}';\n"
+                            "K-q8_0/V-q4_0: a scheme for each side"),
         KV_IN('C', "calib", &a->calib, "FILE", "calibration from kvcalib"),
         KV_OUT(0, "codes", &a->codes, "FILE",
                "also write the stored bytes here (HDF5)"),
