@@ -17,6 +17,13 @@ size_t kv_spec_index(const struct kv_scheme *k, const char *name, size_t n);
 /* The default of the i-th, before kv_scheme's fallback(). */
 double kv_spec_fallback(const struct kv_scheme *k, size_t i);
 
+/* Whether the i-th parameter, one of those that all schemes have, is as by
+ * default and so in no text. */
+bool kv_spec_left_out(const struct kv_spec *s, size_t i);
+
+/* The i-th of "a|b|c"; its length in *n, NULL past the end. */
+const char *kv_choice_at(const char *choices, size_t i, size_t *n);
+
 /* Index of a choice of n bytes in "a|b|c", or -1. */
 int kv_choice_find(const char *choices, const char *text, size_t n);
 

@@ -166,6 +166,8 @@ static void test_refused(void **state)
     assert_int_equal(kv_spec_parse(&s, "mixed,file=/no/such", &e), -1);
     assert_says(e, "/no/such");
     assert_true(kv_spec_looks_like("mixed,file=x"));
+    assert_string_equal(kv_mixed_file("h2o:b0.2+mixed:r0,file=a+b"), "a+b");
+    assert_null(kv_mixed_file("kivi,file=x"));
 }
 
 /* A file that names itself, and two that name each other. */

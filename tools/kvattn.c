@@ -165,12 +165,13 @@ static int check_specs(const struct kvattn_run *r, struct kv_err *e)
 static int prepare_specs(struct kvattn_run *r, const struct kvattn_args *a,
                          struct kv_err *e)
 {
+    size_t n_all;
     const struct kv_sweep sweep = {.base = "f16",
                                    .specs = &a->specs,
                                    .shape = &r->inputs.shape,
                                    .shard = {1, 1}};
 
-    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, e) ||
+    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &n_all, e) ||
         kv_spec_alone(r->spec, r->n_specs, "attention on codes", e) ||
         prepare_inputs(r, a, e))
         return -1;

@@ -166,7 +166,7 @@ int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
                              .protocol = protocol};
 
     if (kv_shard_parse(&sweep.shard, a->shard, e) ||
-        kv_sweep_list(&sweep, &r->spec, &r->n_specs, e))
+        kv_sweep_list(&sweep, &r->spec, &r->n_specs, &r->n_all, e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
     for (size_t i = 0; i < r->n_specs && a->common.on_gpu; i++)
@@ -218,7 +218,7 @@ static int put_row(struct kvppl_run *r, const struct kv_spec *spec,
     struct kv_results *t = r->table;
     const bool tokens = r->protocol.kind == KV_LLAMA_CPP;
 
-    kv_results_conditions(t, &r->conditions, spec->text,
+    kv_results_conditions(t, &r->conditions, spec,
                           kv_spec_calibrated(spec) ? r->calib : NULL, r->leak);
     kv_results_bits(t, &row->bits);
     kv_results_real(t, "kept", row->bits.kept_values / row->bits.values);
@@ -340,8 +340,8 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
         return -1;
     tokens = evaluated_tokens(r);
     if (kvppl_open_journal(r, a, tokens, e) ||
-        kv_results_open(&r->table, a->common.output, a->common.format, columns,
-                        e))
+        kv_common_table(&r->table, &a->common, a->common.output, columns,
+                        r->spec, r->n_all, e))
         goto out;
     plan = (struct kv_ppl_plan){.model = r->model,
                                 .tokens = tokens,
