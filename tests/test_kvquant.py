@@ -22,6 +22,17 @@ def rows(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
+def flat(members, before=""):
+    """{"K": {"g": 32}} as {"K.g": "32"}."""
+    out = {}
+    for name, value in members.items():
+        if isinstance(value, dict):
+            out.update(flat(value, before + name + "."))
+        else:
+            out[before + name] = str(value)
+    return out
+
+
 def setUpModule():
     global folder
     folder = tempfile.mkdtemp(prefix="kvtools-")
@@ -103,12 +114,13 @@ class Table(Case):
                          [(s, l) for l in ("0", "1", "all") for s in SIDES] * 3)
         self.assertEqual(
             ",".join(table[0]),
-            "tool,version,spec,model,model_hash,weights,text,text_hash,ctx,"
+            "tool,version,spec,scheme,model,model_hash,weights,text,text_hash,ctx,"
             "windows,protocol,calib_hash,calib_text,calib_leak,device,level,"
             "threads,seed,bos,special,gemm,bits_nominal,bits,"
             "bits_quantized,shared_bytes,"
             "bits_total,side,layer,mse,sqnr_db,rel_err,cosine,max_err,"
-            "logit_err,attn_kl,attn_rel_err,rd_gap_db")
+            "logit_err,attn_kl,attn_rel_err,rd_gap_db,params.axis,params.b,"
+            "params.g,params.heads,params.r,params.s")
 
     def test_numbers_make_sense(self):
         table = rows(must("kvquant", "-s", "absmax:b{8,2}", at("eval.h5")))
@@ -198,7 +210,11 @@ class Table(Case):
         self.assertEqual(len(lines), len(table))
         for line, r in zip(lines, table):
             x = json.loads(line)
-            self.assertEqual(list(x), list(r))
+            self.assertEqual(list(x), [c for c in r if c[:7] != "params."] +
+                             ["params"])
+            self.assertEqual(flat(x["params"]),
+                             {c[7:]: r[c] for c in r if c[:7] == "params."
+                              and r[c]})
             self.assertEqual(x["spec"], r["spec"])
             self.assertEqual(x["bits"], float(r["bits"]))
         lines = must("kvquant", "-s", "kivi", "--format", "md",
@@ -206,6 +222,32 @@ class Table(Case):
         self.assertEqual(len(lines), len(table) + 2)
         self.assertEqual({line.count("|") for line in lines},
                          {len(table[0]) + 1})
+
+        lines = must("kvquant", "-s", "kivi", "--format", "tsv",
+                     at("eval.h5")).splitlines()
+        names, *lines = [line.split("\t") for line in lines]
+        self.assertEqual([dict(zip(names, line)) for line in lines], table)
+
+    def test_columns(self):
+        """Chosen ones in that order; shards have the same."""
+        specs = ["-s", "kivi:b2", "-s", "K-nf4/V-absmax:b4", at("eval.h5")]
+        whole = rows(must("kvquant", *specs))
+        some = rows(must("kvquant", *specs, "--columns", "bits,spec,params.b"))
+        self.assertEqual([list(r.items()) for r in some],
+                         [[(c, r[c]) for c in ("bits", "spec", "params.b")]
+                          for r in whole])
+        self.assertEqual({r["scheme"]: (r["params.b"], r["params.V.b"])
+                          for r in whole},
+                         {"f32": ("", ""), "kivi": ("2", "2"),
+                          "K-nf4/V-absmax": ("", "4")})
+        self.assertNotIn("params.K.b", whole[0])
+        parts = [must("kvquant", *specs, "--shard", f"{i}/4")
+                 for i in (1, 2, 3, 4)]
+        self.assertEqual({p.splitlines()[0] for p in parts},
+                         {",".join(whole[0])})
+        self.assertEqual(sum((rows(p) for p in parts), []), whole)
+        self.refused("unknown column 'nothing': expected some of tool, ",
+                     "kvquant", *specs, "--columns", "spec,nothing")
 
     def test_queries(self):
         everything = must("kvquant", "-s", "kivi", "--queries", "1000",
@@ -310,7 +352,7 @@ class BadInput(Case):
     def test_options(self):
         self.refused("expected one dump", "kvquant", "-s", "kivi")
         self.refused("-s SPEC", "kvquant", at("eval.h5"))
-        self.refused("csv, jsonl or md", "kvquant", "-s", "kivi", "--format",
+        self.refused("csv, tsv, jsonl or md", "kvquant", "-s", "kivi", "--format",
                      "xml", at("eval.h5"))
         self.refused("--shard 3/2", "kvquant", "-s", "kivi", "--shard", "3/2",
                      at("eval.h5"))

@@ -169,12 +169,13 @@ static int check_specs(const struct kvattn_run *r, struct kv_err *e)
 static int prepare_specs(struct kvattn_run *r, const struct kvattn_args *a,
                          struct kv_err *e)
 {
+    size_t n_all;
     const struct kv_sweep sweep = {.base = "f16",
                                    .specs = &a->specs,
                                    .shape = &r->inputs.shape,
                                    .shard = {1, 1}};
 
-    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, e) ||
+    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &n_all, e) ||
         kv_spec_alone(r->spec, r->n_specs, "attention on codes", e) ||
         prepare_inputs(r, a, e))
         return -1;
@@ -261,7 +262,8 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
 {
     const struct kv_opt opts[] = {
         KV_SPECS(&a->specs, "scheme and parameters; repeats, and takes\n"
-                            "sweeps in quotes: 'kivi:b{2,4}g{32,64}'"),
+                            "sweeps in quotes: 'kivi:b{2,4}g{32,64}';\n"
+                            "K-q8_0/V-q4_0: a scheme for each side"),
         KV_IN('C', "calib", &a->calib, "FILE", "calibration from kvcalib"),
         KV_IN(0, "dump", &a->dump, "FILE", "keys, values, queries from kvdump"),
         KV_STR(0, "shape", &a->shape, "B,HQ,HKV,D,N[,NQ]",

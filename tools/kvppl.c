@@ -169,7 +169,7 @@ int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
                              .protocol = &r->protocol};
 
     if (kv_shard_parse(&sweep.shard, a->shard, e) ||
-        kv_sweep_list(&sweep, &r->spec, &r->n_specs, e))
+        kv_sweep_list(&sweep, &r->spec, &r->n_specs, &r->n_all, e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
     for (size_t i = 0; i < r->n_specs && a->common.on_gpu; i++)
@@ -221,7 +221,7 @@ static int put_row(struct kvppl_run *r, const struct kv_spec *spec,
     struct kv_results *t = r->table;
     const bool tokens = r->protocol.kind == KV_LLAMA_CPP;
 
-    kv_results_conditions(t, &r->conditions, spec->text,
+    kv_results_conditions(t, &r->conditions, spec,
                           kv_spec_calibrated(spec) ? r->calib : NULL, r->leak);
     kv_results_bits(t, &row->bits);
     kv_results_real(t, "kept", row->bits.kept_values / row->bits.values);
@@ -357,8 +357,8 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
         return -1;
     tokens = evaluated_tokens(r);
     if (kvppl_open_journal(r, a, tokens, e) ||
-        kv_results_open(&r->table, a->common.output, a->common.format, columns,
-                        e))
+        kv_common_table(&r->table, &a->common, a->common.output, columns,
+                        r->spec, r->n_all, e))
         goto out;
     plan = (struct kv_ppl_plan){.model = r->model,
                                 .tokens = tokens,
@@ -451,7 +451,8 @@ int main(int argc, char **argv)
                 "tokens in a window (0: the model's context)"),
         KV_SIZE('n', "windows", &a.windows, "N",
                 "the first N windows (0: all whole ones)"),
-        KV_SPECS(&a.specs, "scheme and parameters, sweeps in {}; repeatable"),
+        KV_SPECS(&a.specs, "scheme and parameters, sweeps in {}; repeatable;\n"
+                           "K-q8_0/V-q4_0: a scheme for each side"),
         KV_IN('C', "calib", &a.calib, "FILE", "calibration, from kvcalib"),
         KV_STR('p', "protocol", &a.protocol, "P",
                "all, stream[:STEP], prefill:P or llama.cpp (all)"),

@@ -28,8 +28,8 @@ struct kvppl_run {
     struct kv_protocol protocol;
     struct kv_calib *calib;
     double leak;
-    struct kv_spec *spec;
-    size_t n_specs;
+    struct kv_spec *spec; /* [n_all], of other shards behind n_specs */
+    size_t n_specs, n_all;
     struct kv_ppl *ppl;
     struct kv_progress progress;   /* over all rows: windows x layers */
     char what[KV_SPEC_CHARS + 64]; /* "row 3 of 18, SPEC" */

@@ -97,11 +97,12 @@ static int prompt(struct kvppl_run *r, const struct kvppl_args *a,
     return 0;
 }
 
-/* Whether to print a row for each spec; without specs and --format, prints the
- * text itself. */
+/* Whether to print a row for each spec; without specs, --format and --columns,
+ * prints the text itself. */
 static bool is_table(const struct kvppl_args *a)
 {
-    return a->specs.n || strcmp(a->common.format, "csv") != 0;
+    return a->specs.n || a->common.columns ||
+           strcmp(a->common.format, "csv") != 0;
 }
 
 /* Prints byte by byte; on a terminal, escapes control characters. */
@@ -152,7 +153,7 @@ static int put(struct kvppl_run *r, const struct kvppl_args *a,
     if (!t) {
         rc = put_text(a, text, bytes, e);
     } else {
-        kv_results_conditions(t, &r->conditions, spec->text,
+        kv_results_conditions(t, &r->conditions, spec,
                               kv_spec_calibrated(spec) ? r->calib : NULL,
                               r->leak);
         kv_results_text(t, "chat_template", a->chat_template);
@@ -313,8 +314,8 @@ int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,
         goto out;
     r->protocol.prefill = g.n_prompt;
     if (kvppl_try_specs(r, g.n_prompt + g.n_new, e) ||
-        (is_table(a) && kv_results_open(&r->table, a->common.output,
-                                        a->common.format, columns, e)))
+        (is_table(a) && kv_common_table(&r->table, &a->common, a->common.output,
+                                        columns, r->spec, r->n_all, e)))
         goto out;
     note_kept(r, g.n_prompt + g.n_new);
     rc = run_all(r, a, &g, e);
