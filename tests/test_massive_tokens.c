@@ -259,6 +259,8 @@ static void test_refused(void **state)
     c->norms = NULL;
     refuse("nf4,massive", c, "without the norms of tokens");
     c->norms = norms;
+    norms[KV_SIDES + KV_V] = kv_norm_range_of(NULL, 0);
+    refuse("nf4,massive", c, "has no norms of layer 1, V");
     c->has_k_bias = false;
     refuse("nf4,massive", c, "has norms of keys with the model's bias");
     kv_calib_free(c);
