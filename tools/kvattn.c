@@ -309,6 +309,8 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
             "sequences, KV heads and chunks; codes, the scheme's own, over\n"
             "sequences or, where they are few, KV heads; generic, decode()\n"
             "and then plain C, a thread a sequence.\n"
+            "append_us: on the CPU, on one thread: one token of each sequence\n"
+            "into its cache, quantizing what is due; mean of the newest 128.\n"
             "--device cuda: caches are made on the CPU and attended to on the\n"
             "GPU, cold; generic is the kernel for any sizes, unfused two\n"
             "products of cuBLAS and a softmax, dequant codes made halves\n"
