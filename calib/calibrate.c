@@ -4,34 +4,49 @@
 #include "lib/base/progress.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
+#include "lib/policy.h"
 #include "lib/schemes/codebook.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Adds the spec unless one of its key is there; gives the one that is. */
-static const struct kv_spec *pick_one(const struct kv_spec *spec,
-                                      const struct kv_spec **picked,
+/* A spec whose scheme, or whose policy, is to be trained. */
+struct picked {
+    const struct kv_spec *spec;
+    bool patterns; /* the policy's */
+};
+
+static void key_of(const struct picked *p, char key[KV_SPEC_CHARS])
+{
+    if (p->patterns)
+        kv_policy_calib_key(&p->spec->policy, key);
+    else
+        kv_spec_calib_key(p->spec, key);
+}
+
+/* Adds it unless one of its key is there; gives the spec of the one that is. */
+static const struct kv_spec *pick_one(struct picked one, struct picked *picked,
                                       size_t *n_picked)
 {
     char key[KV_SPEC_CHARS], other[KV_SPEC_CHARS];
 
-    kv_spec_calib_key(spec, key);
+    key_of(&one, key);
     for (size_t i = 0; i < *n_picked; i++) {
-        kv_spec_calib_key(picked[i], other);
+        key_of(&picked[i], other);
         if (!strcmp(key, other))
-            return picked[i];
+            return picked[i].spec;
     }
-    return picked[(*n_picked)++] = spec;
+    picked[(*n_picked)++] = one;
+    return one.spec;
 }
 
 /* Specs that are to be trained, one for each key; the members of a mixed one
  * each by itself.  *picked is the caller's to free. */
 static size_t pick(const struct kv_spec *specs, size_t n,
-                   const struct kv_spec ***picked)
+                   struct picked **picked)
 {
-    size_t n_members = 0, n_picked = 0;
+    size_t n_members = n, n_picked = 0;
 
     for (size_t i = 0; i < n; i++)
         n_members += kv_spec_members(&specs[i]);
@@ -43,10 +58,12 @@ static size_t pick(const struct kv_spec *specs, size_t n,
             const struct kv_spec *s = kv_spec_member(&specs[i], j), *as = s;
 
             if (s->scheme->training)
-                as = pick_one(s, *picked, &n_picked);
+                as = pick_one((struct picked){s, false}, *picked, &n_picked);
             if (as != s && !specs[i].mixed)
                 kv_note("%s has the tables of %s", s->given, as->given);
         }
+        if (kv_policy_calibrated(&specs[i].policy))
+            pick_one((struct picked){&specs[i], true}, *picked, &n_picked);
     }
     return n_picked;
 }
@@ -88,28 +105,40 @@ static int find_massive(struct kv_calib *c, struct kv_dump *dump, bool **counts,
     return 0;
 }
 
-static int train(struct kv_calib_set *set, const struct kv_spec *spec,
-                 struct kv_dump *dump, const bool *counts, uint64_t seed,
-                 struct kv_err *e)
+static int train_scheme(struct kv_calib_set *set, const struct kv_spec *spec,
+                        struct kv_dump *dump, uint64_t seed, struct kv_err *e)
 {
-    struct kv_progress bar;
     int rc;
 
-    snprintf(set->spec, sizeof(set->spec), "%s", spec->text);
-    kv_spec_calib_key(spec, set->key);
-    set->seed = seed;
-    set->counts = counts;
-    kv_progress_init(&bar, spec->text, 0);
-    set->progress = &bar;
     kv_dump_take_k_bias(dump, kv_spec_is(spec, KV_K, "k_bias", "no"));
     rc = spec->scheme->training->calibrate(spec, dump, seed, set, e);
     kv_dump_take_k_bias(dump, false);
+    return rc;
+}
+
+static int train(struct kv_calib_set *set, const struct picked *p,
+                 struct kv_dump *dump, const bool *counts, uint64_t seed,
+                 struct kv_err *e)
+{
+    const struct kv_policy_spec *policy = &p->spec->policy;
+    struct kv_progress bar;
+    int rc;
+
+    key_of(p, set->key);
+    snprintf(set->spec, sizeof(set->spec), "%s",
+             p->patterns ? set->key : p->spec->text);
+    set->seed = seed;
+    set->counts = counts;
+    kv_progress_init(&bar, set->spec, 0);
+    set->progress = &bar;
+    rc = p->patterns ? policy->policy->patterns->search(policy, dump, set, e)
+                     : train_scheme(set, p->spec, dump, seed, e);
     set->progress = NULL;
     set->counts = NULL;
     set->factors = NULL;
     kv_progress_clear(&bar);
     if (rc)
-        return kv_fail_in(e, "%s", spec->text);
+        return kv_fail_in(e, "%s", set->spec);
     if (set->warning[0])
         kv_note("%s", set->warning);
     return 0;
@@ -117,7 +146,7 @@ static int train(struct kv_calib_set *set, const struct kv_spec *spec,
 
 /* The factors of every set, and the text that they are of. */
 static int take_factors(struct kv_calib *c, const struct kv_calib *factors,
-                        const struct kv_spec *const *picked, size_t n,
+                        const struct picked *picked, size_t n,
                         const struct kv_dump_info *info, struct kv_err *e)
 {
     size_t used;
@@ -128,8 +157,9 @@ static int take_factors(struct kv_calib *c, const struct kv_calib *factors,
                              &info->shape, e))
         return -1;
     for (size_t i = 0; i < n; i++)
-        if (kv_codebook_factors(&c->set[i].factors, factors, picked[i], info,
-                                e))
+        if (!picked[i].patterns &&
+            kv_codebook_factors(&c->set[i].factors, factors, picked[i].spec,
+                                info, e))
             return -1;
     kv_sketch_join(&c->sketch, &factors->sketch);
     used = strlen(c->text);
@@ -139,12 +169,16 @@ static int take_factors(struct kv_calib *c, const struct kv_calib *factors,
 }
 
 /* Before hours of training: what one lacks does not cost the others. */
-static int check_dump(const struct kv_spec *const *picked, size_t n,
+static int check_dump(const struct picked *picked, size_t n,
                       struct kv_dump *dump, struct kv_err *e)
 {
-    for (size_t i = 0; i < n; i++)
-        if (picked[i]->scheme->training->check_dump(picked[i], dump, e))
-            return kv_fail_in(e, "%s", picked[i]->text);
+    for (size_t i = 0; i < n; i++) {
+        const struct kv_spec *s = picked[i].spec;
+
+        if (picked[i].patterns ? s->policy.policy->patterns->check_dump(dump, e)
+                               : s->scheme->training->check_dump(s, dump, e))
+            return kv_fail_in(e, "%s", s->text);
+    }
     return 0;
 }
 
@@ -153,7 +187,7 @@ int kv_calib_run(struct kv_calib **out, struct kv_dump *dump,
                  const struct kv_calib *factors, uint64_t seed,
                  struct kv_err *e)
 {
-    const struct kv_spec **picked;
+    struct picked *picked;
     const size_t n = pick(specs, n_specs, &picked);
     bool wanted = n;
     struct kv_calib *c = start(dump, n);
@@ -173,7 +207,7 @@ int kv_calib_run(struct kv_calib **out, struct kv_dump *dump,
     for (size_t i = 0; i < n; i++) {
         c->n_sets = i + 1;
         if (kv_interrupted(e) ||
-            train(&c->set[i], picked[i], dump, counts, seed, e))
+            train(&c->set[i], &picked[i], dump, counts, seed, e))
             goto out;
     }
     rc = 0;

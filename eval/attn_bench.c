@@ -48,8 +48,9 @@ static int check_memory(const struct kv_attn_inputs *in, bool k_pre,
 
 static void make_exact(struct kv_attn_inputs *in)
 {
+    const struct kv_shape layer = kv_shape_layer(&in->shape, in->layer);
     struct kv_attend_job job = {
-        .view = kv_shape_view(&in->shape, in->n, in->n - in->nq, in->nq),
+        .view = kv_shape_view(&layer, in->n, in->n - in->nq, in->nq),
         .q = in->q,
         .q_rows = in->nq,
         .k = {.unquantized = in->k},
@@ -88,7 +89,7 @@ int kv_attn_inputs_read(struct kv_attn_inputs *in, struct kv_dump *dump,
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
 
-    in->shape = kv_shape_layer(&info->shape, in->layer);
+    in->shape = info->shape;
     in->n = info->ctx;
     if (in->n_batch > info->n_windows)
         return kv_fail(e, "%s has %zu windows, %zu were asked for",
@@ -140,6 +141,7 @@ int kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed,
     if (check_memory(in, true, memory, e))
         return -1;
 
+    const struct kv_shape layer = kv_shape_layer(&in->shape, in->layer);
     const size_t sequence = in->n * kv_row(in);
     const size_t values = in->n_batch * sequence;
 
@@ -149,8 +151,7 @@ int kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed,
     in->k = kv_alloc(values, sizeof(*in->k));
     memcpy(in->k, in->k_pre, values * sizeof(*in->k));
     for (size_t b = 0; b < in->n_batch; b++)
-        kv_rope(&in->shape, in->k + b * sequence, in->n, in->shape.n_kv_heads,
-                0);
+        kv_rope(&layer, in->k + b * sequence, in->n, layer.n_kv_heads, 0);
     if (in->want_all_q)
         random_queries(in, kv_mix(seed, 3));
     make_exact(in);

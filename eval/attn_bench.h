@@ -16,11 +16,12 @@
 struct kv_calib;
 struct kv_dump;
 
-/* A batch of sequences of one layer.  k, k_pre (NULL: none), v:
- * [n_batch][n][n_kv_heads][head_dim]; q: the newest nq tokens' queries, exact:
- * attention in double over k and v, both [n_batch][nq][n_heads][head_dim];
- * all_q: every token's queries, [n_batch][n][n_heads][head_dim], NULL unless
- * wanted.  The arrays are owned. */
+/* A batch of sequences of one layer; shape: the model's.  k, k_pre (NULL:
+ * none), v: [n_batch][n][n_kv_heads][head_dim]; q: the newest nq tokens'
+ * queries, exact: attention in double over k and v, both
+ * [n_batch][nq][n_heads][head_dim]; all_q: every token's queries,
+ * [n_batch][n][n_heads][head_dim], NULL unless wanted.  The arrays are owned.
+ */
 struct kv_attn_inputs {
     struct kv_shape shape;
     size_t layer, n_batch, n, nq;

@@ -1,4 +1,6 @@
 #include "eval/greedy.h"
+#include "eval/bits.h"
+#include "eval/policy_cache.h"
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -17,7 +19,8 @@ struct sequence {
     size_t n_layers;
     struct kv_codecs *codecs;
     struct kv_cache **cache;
-    struct kv_tile_cache **tiled; /* of caches that can */
+    struct kv_tile_cache **tiled;  /* of caches that can */
+    struct kv_policy_cache **kept; /* in place of both, with a policy */
     bool exact; /* its prompt attends at full precision in all layers */
     bool ended;
 };
@@ -37,9 +40,11 @@ struct together {
 static void clear(struct sequence *s)
 {
     for (size_t i = 0; i < s->n_layers; i++) {
+        kv_policy_cache_free(s->kept[i]);
         kv_tile_cache_free(s->tiled[i]);
         kv_cache_free(s->cache[i]);
     }
+    free(s->kept);
     free(s->tiled);
     free(s->cache);
     kv_codecs_free(s->codecs);
@@ -52,13 +57,20 @@ static int init(struct sequence *s, const struct kv_shape *shape,
     *s = (struct sequence){.g = g, .n_layers = shape->n_layers, .exact = true};
     s->cache = kv_alloc(s->n_layers, sizeof(struct kv_cache *));
     s->tiled = kv_alloc(s->n_layers, sizeof(struct kv_tile_cache *));
+    s->kept = kv_alloc(s->n_layers, sizeof(struct kv_policy_cache *));
     if (kv_codecs_new(&s->codecs, g->spec, shape, 0, s->n_layers, calib, e))
         goto fail;
     for (size_t i = 0; i < s->n_layers; i++) {
         struct kv_codec *const *codec = kv_codecs_at(s->codecs, i);
+        const struct kv_policy_spec *p = &g->spec->policy;
 
-        if (kv_cache_new(&s->cache[i], codec[KV_K], codec[KV_V], seed, e))
+        if (p->policy
+                ? kv_policy_cache_new(&s->kept[i], p, codec, g->n_prompt, seed,
+                                      e)
+                : kv_cache_new(&s->cache[i], codec[KV_K], codec[KV_V], seed, e))
             goto fail;
+        if (p->policy)
+            continue;
         if (kv_tile_cache_can(s->cache[i], KV_PATH_EXACT))
             s->tiled[i] = kv_tile_cache_new(s->cache[i]);
         s->exact = s->exact && !codec[KV_K]->prefill_on_codes;
@@ -100,6 +112,16 @@ static int attend_one(const void *arg, size_t i, size_t thread,
     bool alone;
 
     (void)thread;
+    if (s->kept[x->layer])
+        return kv_policy_cache_step(
+            s->kept[x->layer],
+            &(struct kv_policy_step){.n = x->n,
+                                     .q = x->q + q,
+                                     .k = x->k + kv,
+                                     .k_pre = x->k_pre + kv,
+                                     .v = x->v + kv,
+                                     .out = l->t->prompt ? NULL : x->out + q},
+            e);
     if (kv_cache_append(cache, x->q + q, (k->pre_rope ? x->k_pre : x->k) + kv,
                         x->v + kv, x->n, e))
         return -1;
@@ -222,6 +244,18 @@ static int run_step(struct together *t, size_t at, struct kv_err *e)
     return 0;
 }
 
+/* The share of its tokens that it holds. */
+static double kept_of(const struct sequence *s)
+{
+    struct kv_bits bits = {0};
+
+    if (!s->g->spec->policy.policy)
+        return 1;
+    for (size_t i = 0; i < s->n_layers; i++)
+        kv_policy_cache_bits(s->kept[i], &bits);
+    return bits.kept_values / bits.values;
+}
+
 static int run(struct together *t, struct kv_progress *progress,
                struct kv_err *e)
 {
@@ -242,6 +276,8 @@ static int run(struct together *t, struct kv_progress *progress,
         if (progress)
             kv_progress_step(progress, 1);
     }
+    for (size_t i = 0; i < t->n; i++)
+        t->all[i].g->kept = kept_of(&t->all[i]);
     return 0;
 }
 

@@ -15,10 +15,13 @@ struct kv_greedy {
     size_t n_ends;
     size_t made; /* out: new tokens, the one that ends it among them */
     double prompt_seconds, seconds; /* out: to the first new token; after it */
+    double kept; /* out: the share of tokens held at the end; 1 without a
+                  * policy, which drops after the prompt or every new token */
 };
 
 /* Continues the same prompt, n_prompt >= 1, by the same n_new tokens at most
- * under each of n specs.  They decode together, so that a step reads the
+ * under each of n specs, of which kv_policy_check() takes those with a policy
+ * as prefill:n_prompt.  They decode together, so that a step reads the
  * weights once: what it takes is seconds of all.  The prompt is appended at
  * once (schemes whose prompt attends at full precision do so, and share its
  * pass), the rest token by token.  On the CPU a text has the same ids whatever

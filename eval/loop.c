@@ -1,11 +1,12 @@
 #include "eval/loop.h"
 #include "eval/bits.h"
 #include "eval/loop_impl.h"
-#include "eval/policy_loop.h"
+#include "eval/policy_cache.h"
 #include "kernels/device_code.h"
 #include "lib/base/alloc.h"
 #include "lib/rope_table.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,6 +41,7 @@ int kv_loop_new(struct kv_loop **out, const struct kv_spec *spec,
     l->shape = *shape;
     l->protocol = *protocol;
     l->spec = *spec;
+    l->prefill = (struct kv_prefill){.policy = &l->spec.policy, .calib = calib};
     l->seed = seed;
     l->b = b && b->coder_new ? b : NULL;
     l->layer = kv_alloc(shape->n_layers, sizeof(*l->layer));
@@ -73,6 +75,9 @@ void kv_loop_free(struct kv_loop *l)
     for (size_t i = 0; i < l->n_top; i++)
         kv_cache_free(l->top[i]);
     free(l->top);
+    for (size_t i = 0; i < l->n_kept; i++)
+        kv_policy_cache_free(l->kept[i]);
+    free(l->kept);
     kv_codecs_free(l->codecs);
     free(l->layer);
     free(l);
@@ -80,11 +85,23 @@ void kv_loop_free(struct kv_loop *l)
 
 int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e)
 {
-    for (size_t i = 0; i < l->shape.n_layers && l->spec.policy.policy; i++)
-        if (kv_policy_check(&l->spec, &l->protocol, kv_codecs_at(l->codecs, i),
-                            n, e))
+    const struct kv_policy *policy = l->spec.policy.policy;
+
+    for (size_t i = 0; i < l->shape.n_layers && policy; i++) {
+        struct kv_codec *const *codec = kv_codecs_at(l->codecs, i);
+
+        if (policy->patterns
+                ? kv_prefill_check(&l->prefill, &l->spec, &l->protocol, codec,
+                                   e)
+                : kv_policy_check(&l->spec, &l->protocol, codec, n, e))
             return -1;
+    }
     return 0;
+}
+
+struct kv_prefill kv_loop_prefill(const struct kv_loop *l)
+{
+    return l->prefill;
 }
 
 struct kv_bits kv_loop_bits(const struct kv_loop *l)
@@ -246,50 +263,6 @@ static int step_window(const struct windows *work, size_t window,
     return 0;
 }
 
-/* A window that keeps the tokens that the spec's policy names. */
-static int policy_window(const struct windows *work, size_t window,
-                         struct kv_cache *cache, struct kv_err *e)
-{
-    const struct kv_loop *l = work->l;
-    const struct kv_qkv *x = work->x;
-    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
-    const size_t row = kv_loop_row(l), prompt = exact_queries(l, x->n);
-    const size_t q_at = window * x->n * l->shape.n_heads * l->shape.head_dim;
-    struct kv_policy_window w = {.policy = &l->spec.policy,
-                                 .protocol = &l->protocol,
-                                 .cache = cache,
-                                 .n = x->n,
-                                 .prompt = prompt,
-                                 .step = l->protocol.step,
-                                 .q = x->q + q_at,
-                                 .exact_k = x->k + window * x->n * row,
-                                 .out = x->out + q_at};
-    struct kv_attend_side *const sides[KV_SIDES] = {&w.k, &w.v};
-    float *form[KV_SIDES][VIEWS];
-    uint32_t *until[KV_SIDES];
-
-    if (kv_cache_append(cache, w.q, kv_loop_input(l, x, KV_K, window),
-                        kv_loop_input(l, x, KV_V, window), x->n, e))
-        return -1;
-    for (int i = 0; i < KV_SIDES; i++) {
-        for (int f = 0; f < VIEWS; f++)
-            form[i][f] = kv_alloc(x->n, row * sizeof(float));
-        until[i] = until_of(l, codec[i], x->n, true);
-        *sides[i] = (struct kv_attend_side){.unquantized = form[i][UNQUANTIZED],
-                                            .quantized = form[i][QUANTIZED],
-                                            .sinks = kv_loop_sinks(codec[i]),
-                                            .until = until[i]};
-        read_forms(l, x, window, cache, (enum kv_side)i, form[i]);
-    }
-    kv_policy_attend(&w, &work->bits[window]);
-    for (int i = 0; i < KV_SIDES; i++) {
-        free(form[i][UNQUANTIZED]);
-        free(form[i][QUANTIZED]);
-        free(until[i]);
-    }
-    return 0;
-}
-
 static int with_cache(const struct windows *work, size_t window,
                       int (*run)(const struct windows *work, size_t window,
                                  struct kv_cache *cache, struct kv_err *e),
@@ -326,24 +299,89 @@ static int step_one(const void *arg, size_t window, size_t thread,
     return with_cache(arg, window, step_window, e);
 }
 
+/* ---- by a policy ----------------------------------------------------------
+ */
+
+/* The tokens of a window, or its next ones, into a cache that keeps what the
+ * spec's policy names. */
+static int policy_steps(const struct kv_loop *l, const struct kv_qkv *x,
+                        size_t window, struct kv_policy_cache *cache,
+                        struct kv_err *e)
+{
+    const struct kv_protocol *p = &l->protocol;
+    const size_t row = kv_loop_row(l), at = window * x->n;
+    const size_t q_row = l->shape.n_heads * l->shape.head_dim;
+    const size_t prompt = x->first ? 0 : exact_queries(l, x->n);
+
+    for (size_t i = 0, n; i < x->n; i += n) {
+        const bool exact = i < prompt;
+        struct kv_policy_step step = {.q = x->q + (at + i) * q_row,
+                                      .k = x->k + (at + i) * row,
+                                      .k_pre = x->k_pre + (at + i) * row,
+                                      .v = x->v + (at + i) * row,
+                                      .out = exact ? NULL
+                                                   : x->out + (at + i) * q_row};
+
+        n = exact ? prompt : p->step;
+        step.n = n = n < x->n - i ? n : x->n - i;
+        if (kv_policy_cache_step(cache, &step, e))
+            return -1;
+    }
+    return 0;
+}
+
 static int policy_one(const void *arg, size_t window, size_t thread,
                       struct kv_err *e)
 {
+    const struct windows *work = arg;
+    const struct kv_loop *l = work->l;
+    const struct kv_qkv *x = work->x;
+    struct kv_policy_cache **cache = kv_loop_kept(l, x, window);
+    int rc = 0;
+
     (void)thread;
-    return with_cache(arg, window, policy_window, e);
+    if (!x->first)
+        rc = kv_policy_cache_new(
+            cache, &l->spec.policy, kv_codecs_at(l->codecs, x->layer),
+            kv_policy_share_of(&l->protocol, l->length), l->seed, e);
+    if (rc || policy_steps(l, x, window, *cache, e))
+        return kv_fail_in(e, "window %zu", l->first_window + window);
+    if (x->first + x->n == l->length) {
+        kv_policy_cache_bits(*cache, &work->bits[window]);
+        kv_policy_cache_free(*cache);
+        *cache = NULL;
+    }
+    return 0;
+}
+
+/* Makes room for a cache of every layer and window. */
+static void begin_kept(struct kv_loop *l, const struct kv_qkv *x)
+{
+    const size_t n = l->shape.n_layers * x->n_windows;
+
+    if (n <= l->n_kept)
+        return;
+    l->kept = kv_realloc(l->kept, n, sizeof(struct kv_policy_cache *));
+    memset(l->kept + l->n_kept, 0,
+           (n - l->n_kept) * sizeof(struct kv_policy_cache *));
+    l->n_kept = n;
 }
 
 /* Exact attention of the prompts, then each window by the policy. */
 static int run_policy(struct kv_loop *l, const struct kv_qkv *x,
                       struct kv_bits *bits, struct kv_err *e)
 {
-    const size_t prompt = exact_queries(l, x->n);
+    const size_t prompt = x->first ? 0 : exact_queries(l, x->n);
     const struct kv_attend_job exact = kv_qkv_job(x, 0, prompt);
     const struct windows work = {l, x, bits};
 
+    begin_kept(l, x);
     return (prompt && x->backend->attend(x->backend, &exact, NULL, 0, e)) ||
            x->backend->each(x->n_windows, policy_one, &work, e);
 }
+
+/* ---- literally ------------------------------------------------------------
+ */
 
 static int run_literally(struct kv_loop *l, const struct kv_qkv *x,
                          struct kv_bits *bits, struct kv_err *e)
@@ -362,6 +400,7 @@ static void begin_layer(struct kv_loop *l, const struct kv_qkv *x)
 {
     if (!kv_codecs_at(l->codecs, x->layer)[KV_K]->layered)
         return;
+    assert(!x->first_window);
     if (x->n_windows > l->n_top) {
         l->top = kv_realloc(l->top, x->n_windows, sizeof(struct kv_cache *));
         memset(l->top + l->n_top, 0,
@@ -431,6 +470,19 @@ static int run_unchanged(struct kv_loop *l, const struct kv_qkv *x,
     return kv_attend_exact(NULL, x, e);
 }
 
+/* Queries of the prompt, or other ones, on codes or not. */
+static int attend_views(struct kv_loop *l, const struct kv_qkv *x,
+                        const struct kv_attend_job *job,
+                        const struct kv_attend_codes *codes, bool prompt,
+                        struct kv_err *e)
+{
+    const struct kv_backend *b = x->backend;
+
+    return prompt && b->on_host && !codes
+               ? kv_prefill_attend(&l->prefill, x, job, e)
+               : b->attend(b, job, codes, l->seed, e);
+}
+
 /* Queries of the prompt see exact keys and values, the others the forms. */
 static int run_views(struct kv_loop *l, const struct kv_qkv *x,
                      struct kv_bits *bits, struct kv_err *e)
@@ -455,11 +507,12 @@ static int run_views(struct kv_loop *l, const struct kv_qkv *x,
                                            .until = until[i] ? until[i] + border
                                                              : NULL};
     }
-    rc = (at->coder[KV_K] ? kv_loop_fill_by_coder(l, x, side, codes, bits, e)
-                          : fill_by_cache(l, x, side, bits, e)) ||
-         (border && b->attend(b, &prompt, NULL, 0, e)) ||
-         (border < x->n &&
-          b->attend(b, &rest, at->on_codes ? codes : NULL, l->seed, e));
+    rc =
+        (at->coder[KV_K] ? kv_loop_fill_by_coder(l, x, side, codes, bits, e)
+                         : fill_by_cache(l, x, side, bits, e)) ||
+        (border && attend_views(l, x, &prompt, NULL, true, e)) ||
+        (border < x->n && attend_views(l, x, &rest, at->on_codes ? codes : NULL,
+                                       !kv_protocol_steps(&l->protocol), e));
     for (int i = 0; i < KV_SIDES; i++) {
         free(l->host[i][QUANTIZED]);
         free(l->host[i][UNQUANTIZED]);
@@ -476,7 +529,9 @@ static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
     struct kv_bits *bits = kv_alloc(x->n_windows, sizeof(*bits));
     const bool literally = codec[KV_K]->scheme->attend ||
                            codec[KV_K]->history || codec[KV_V]->history;
-    const int rc = l->spec.policy.policy    ? run_policy(l, x, bits, e)
+    const struct kv_policy *policy = l->spec.policy.policy;
+    const bool drops = policy && !policy->patterns;
+    const int rc = drops                    ? run_policy(l, x, bits, e)
                    : unchanged(l, x->layer) ? run_unchanged(l, x, bits, e)
                    : literally && !l->layer[x->layer].coder[KV_K]
                        ? run_literally(l, x, bits, e)
@@ -488,8 +543,10 @@ static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
     return rc ? -1 : 0;
 }
 
-struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window)
+struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window,
+                                      size_t length)
 {
     l->first_window = first_window;
+    l->length = length;
     return (struct kv_attention){.run = run, .arg = l};
 }

@@ -2,6 +2,7 @@
 #include "eval/loop.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/mixed.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,19 +14,28 @@ struct kv_ppl {
     size_t first, last; /* scored positions */
     size_t group;       /* windows at a time */
     FILE *states;       /* NULL, or hidden states of all windows of a run, which
-                         * do not fit in memory: [n_windows][n][hidden] */
+                         * do not fit in memory: [n_windows][n][hidden]; not of
+                         * layered codecs, whose windows wait in caches, too */
     FILE *base;         /* hidden states of the base's scored positions,
                          * [n_windows][last - first][hidden] */
     double *base_nll;   /* [n_windows]: mean loss; NaN before the base ran */
     bool has_base;
+    struct kv_prefill prefill; /* of the last run */
 };
 
-/* One pass of one spec over one group of windows. */
+/* Tokens that go through the model together where a policy lets a window go
+ * piece by piece: memory is then that of a piece and of what is kept. */
+enum { PIECE = 2048 };
+
+/* One pass of one spec over one group of windows, or a piece of one. */
 struct group {
     size_t first_window, n_windows;
+    FILE *states;          /* where hidden is read from; NULL: the model */
+    size_t start, n;       /* tokens of each window */
+    size_t first, last;    /* scored positions among them */
     const float *hidden;   /* [n_windows][n][hidden] */
-    const float *base;     /* [n_windows][n_scored][hidden], or NULL */
-    struct kv_loss *score; /* [n_windows][n_scored] */
+    const float *base;     /* [n_windows][last - first][hidden], or NULL */
+    struct kv_loss *score; /* [n_windows][last - first] */
 };
 
 static size_t n_scored(const struct kv_ppl *p)
@@ -33,12 +43,28 @@ static size_t n_scored(const struct kv_ppl *p)
     return p->last - p->first;
 }
 
-/* Where scored row `row` of the group stands in the plan's tokens. */
-static size_t token_at(const struct kv_ppl *p, const struct group *g,
-                       size_t row)
+/* Of each window. */
+static size_t n_rows(const struct group *g)
 {
-    return (g->first_window + row / n_scored(p)) * p->plan.n + p->first +
-           row % n_scored(p);
+    return g->last - g->first;
+}
+
+/* The next token, the target, of scored row `row` of the group. */
+static const int32_t *target(const struct kv_ppl *p, const struct group *g,
+                             size_t row)
+{
+    return p->plan.tokens + (g->first_window + row / n_rows(g)) * p->plan.n +
+           g->first + row % n_rows(g) + 1;
+}
+
+/* Its hidden state. */
+static const float *state(const struct kv_ppl *p, const struct group *g,
+                          size_t row)
+{
+    const size_t at =
+        row / n_rows(g) * g->n + g->first - g->start + row % n_rows(g);
+
+    return g->hidden + at * p->info->hidden;
 }
 
 int kv_ppl_new(struct kv_ppl **out, const struct kv_ppl_plan *plan,
@@ -59,6 +85,7 @@ int kv_ppl_new(struct kv_ppl **out, const struct kv_ppl_plan *plan,
     p->group = kv_model_windows(plan->model, plan->n, true, plan->memory);
     if (p->group > plan->n_windows)
         p->group = plan->n_windows;
+    p->has_base = plan->no_base;
     p->base_nll = kv_alloc(plan->n_windows, sizeof(*p->base_nll));
     for (size_t w = 0; w < plan->n_windows; w++)
         p->base_nll[w] = NAN;
@@ -95,30 +122,32 @@ void kv_ppl_free(struct kv_ppl *p)
 static int base_states(const struct kv_ppl *p, const struct group *g,
                        float *read_into, struct kv_err *e)
 {
-    const size_t hidden = p->info->hidden, row = n_scored(p) * hidden;
-    const size_t bytes = row * sizeof(float);
+    const size_t row = p->info->hidden * sizeof(float);
+    const size_t bytes = n_rows(g) * row;
 
     for (size_t w = 0; w < g->n_windows; w++) {
-        const size_t at = (g->first_window + w) * bytes;
-        const float *from = g->hidden + (w * p->plan.n + p->first) * hidden;
+        const size_t at = (g->first_window + w) * n_scored(p) * row +
+                          (g->first - p->first) * row;
+        const size_t first = w * n_rows(g);
 
         if (read_into
-                ? kv_scratch_read(p->base, at, read_into + w * row, bytes, e)
-                : kv_scratch_write(p->base, at, from, bytes, e))
+                ? kv_scratch_read(p->base, at,
+                                  read_into + first * p->info->hidden, bytes, e)
+                : kv_scratch_write(p->base, at, state(p, g, first), bytes, e))
             return -1;
     }
     return 0;
 }
 
-/* Rows [row, row + n_rows) of the group, all of one window, of logits
- * [n_rows][n_vocab], against the file's base if there is one.  The error is the
- * first bad row's, for any number of threads. */
+/* Rows [row, row + n) of the group, all of one window, of logits [n][n_vocab],
+ * against the file's base if there is one.  The error is the first bad row's,
+ * for any number of threads. */
 static int score_rows(const struct kv_ppl *p, const struct group *g, size_t row,
-                      size_t n_rows, const float *logits, struct kv_err *e)
+                      size_t n, const float *logits, struct kv_err *e)
 {
     const size_t n_vocab = p->info->n_vocab;
-    const int32_t *token = p->plan.tokens + token_at(p, g, row) + 1;
-    size_t bad = n_rows;
+    const int32_t *token = target(p, g, row);
+    size_t bad = n;
 
 #pragma omp parallel
     {
@@ -126,7 +155,7 @@ static int score_rows(const struct kv_ppl *p, const struct group *g, size_t row,
             p->plan.kl_file ? kv_alloc(n_vocab, 2 * sizeof(*log_p)) : NULL;
 
 #pragma omp for schedule(static)
-        for (size_t r = 0; r < n_rows; r++) {
+        for (size_t r = 0; r < n; r++) {
             const size_t at = row + r;
             struct kv_err why;
 
@@ -147,7 +176,7 @@ static int score_rows(const struct kv_ppl *p, const struct group *g, size_t row,
         }
         free(log_p);
     }
-    return bad < n_rows ? -1 : 0;
+    return bad < n ? -1 : 0;
 }
 
 static int put_rows(struct kv_klbase *file, const float *logits, size_t n_rows,
@@ -163,17 +192,13 @@ static int put_rows(struct kv_klbase *file, const float *logits, size_t n_rows,
 static int score_states(const struct kv_ppl *p, const struct group *g,
                         struct kv_err *e)
 {
-    const size_t hidden = p->info->hidden, n = n_scored(p);
+    const size_t hidden = p->info->hidden, n = n_rows(g);
 
-    for (size_t row = 0; row < g->n_windows * n; row += n) {
-        const size_t token = token_at(p, g, row);
-        const size_t at = token - g->first_window * p->plan.n;
-
-        if (kv_model_losses(p->plan.model, g->hidden + at * hidden,
+    for (size_t row = 0; row < g->n_windows * n; row += n)
+        if (kv_model_losses(p->plan.model, state(p, g, row),
                             g->base ? g->base + row * hidden : NULL, n,
-                            p->plan.tokens + token + 1, g->score + row, e))
+                            target(p, g, row), g->score + row, e))
             return -1;
-    }
     return 0;
 }
 
@@ -182,8 +207,7 @@ static int score_states(const struct kv_ppl *p, const struct group *g,
 static int score_logits(const struct kv_ppl *p, const struct group *g,
                         struct kv_klbase *to_file, struct kv_err *e)
 {
-    const size_t hidden = p->info->hidden, n_vocab = p->info->n_vocab;
-    const size_t all = g->n_windows * n_scored(p);
+    const size_t n_vocab = p->info->n_vocab, all = g->n_windows * n_rows(g);
     const size_t fit =
         kv_backend_logit_rows(kv_model_backend(p->plan.model), n_vocab);
     const size_t max = fit < all ? fit : all;
@@ -191,12 +215,10 @@ static int score_logits(const struct kv_ppl *p, const struct group *g,
     int rc = 0;
 
     for (size_t row = 0, n; row < all && !rc; row += n) {
-        const size_t left = n_scored(p) - row % n_scored(p);
-        const size_t at = token_at(p, g, row) - g->first_window * p->plan.n;
+        const size_t left = n_rows(g) - row % n_rows(g);
 
         n = left < max ? left : max;
-        rc = kv_model_logits(p->plan.model, g->hidden + at * hidden, n, logits,
-                             e) ||
+        rc = kv_model_logits(p->plan.model, state(p, g, row), n, logits, e) ||
              (to_file && put_rows(to_file, logits, n, n_vocab, e)) ||
              score_rows(p, g, row, n, logits, e);
     }
@@ -216,18 +238,18 @@ static double mean_nll(const struct kv_loss *s, size_t n, bool of_base)
 /* Attention of windows from first_window on, that steps the progress bar. */
 struct watched {
     struct kv_loop *loop;
-    size_t first_window;
+    size_t first_window, length;
     struct kv_progress *progress;
 };
 
 static int watched_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     const struct watched *w = arg;
-    const struct kv_attention of =
-        kv_loop_attention(w->loop, w->first_window + x->first_window);
+    const struct kv_attention of = kv_loop_attention(
+        w->loop, w->first_window + x->first_window, w->length);
     const int rc = of.run(of.arg, x, e);
 
-    if (w->progress)
+    if (w->progress && x->first + x->n == w->length)
         kv_progress_step(w->progress, x->n_windows);
     return rc;
 }
@@ -237,7 +259,7 @@ static int watched_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
 static int pass_all(const struct kv_ppl *p, struct kv_loop *loop,
                     struct kv_err *e)
 {
-    struct watched watched = {loop, 0, p->plan.progress};
+    struct watched watched = {loop, 0, p->plan.n, p->plan.progress};
     const struct kv_attention attention = {watched_run, &watched};
 
     return kv_model_forward_file(p->plan.model, p->plan.tokens,
@@ -249,50 +271,124 @@ static int pass_all(const struct kv_ppl *p, struct kv_loop *loop,
 static int pass_group(const struct kv_ppl *p, struct kv_loop *loop,
                       const struct group *g, float *hidden, struct kv_err *e)
 {
-    struct watched watched = {loop, g->first_window, p->plan.progress};
+    struct watched watched = {loop, g->first_window, p->plan.n,
+                              p->plan.progress};
     const struct kv_attention attention = {watched_run, &watched};
     const size_t window = p->plan.n * p->info->hidden * sizeof(*hidden);
 
-    if (p->states)
-        return kv_scratch_read(p->states, g->first_window * window, hidden,
+    if (g->states)
+        return kv_scratch_read(g->states, g->first_window * window, hidden,
                                g->n_windows * window, e);
-    return kv_model_forward(p->plan.model,
-                            p->plan.tokens + g->first_window * p->plan.n,
-                            g->n_windows, p->plan.n, 0, &attention, hidden, e);
+    return kv_model_forward(
+        p->plan.model, p->plan.tokens + g->first_window * p->plan.n + g->start,
+        g->n_windows, g->n, g->start, &attention, hidden, e);
 }
 
-static int run_group(struct kv_ppl *p, struct kv_loop *loop, struct group *g,
-                     float *hidden, float *base, struct kv_klbase *to_file,
-                     struct kv_score *score, struct kv_err *e)
-{
-    const bool first_run = !p->has_base;
-    const bool kl = p->plan.kl && (p->plan.kl_file || !first_run);
+/* What a run goes through. */
+struct run {
+    struct kv_ppl *p;
+    struct kv_loop *loop;
+    FILE *states;          /* where hidden is read from; NULL: the model */
+    size_t group, piece;   /* windows, and of each tokens, at a time */
+    float *hidden, *base;  /* [group][piece][hidden] */
+    struct kv_loss *score; /* [group][n_scored] */
+    struct kv_klbase *to_file;
+};
 
-    if (pass_group(p, loop, g, hidden, e))
+static int run_group(const struct run *r, struct group *g, struct kv_err *e)
+{
+    const struct kv_ppl *p = r->p;
+
+    if (kv_interrupted(e) || pass_group(p, r->loop, g, r->hidden, e))
         return -1;
-    g->hidden = hidden;
-    if (p->base && first_run && base_states(p, g, NULL, e))
+    if (g->first >= g->last) /* a piece of a prompt */
+        return 0;
+    g->hidden = r->hidden;
+    if (p->base && !p->has_base && base_states(p, g, NULL, e))
         return -1;
-    if (p->base && !first_run) {
-        if (base_states(p, g, base, e))
+    if (p->base && p->has_base) {
+        if (base_states(p, g, r->base, e))
             return -1;
-        g->base = base;
+        g->base = r->base;
     }
-    if (to_file || p->plan.kl_file ? score_logits(p, g, to_file, e)
-                                   : score_states(p, g, e))
-        return -1;
-    for (size_t w = 0; w < g->n_windows; w++) {
-        const struct kv_loss *s = g->score + w * n_scored(p);
-        double *base_nll = &p->base_nll[g->first_window + w];
+    return r->to_file || p->plan.kl_file ? score_logits(p, g, r->to_file, e)
+                                         : score_states(p, g, e);
+}
+
+/* The scores of whole windows. */
+static int add_windows(const struct run *r, size_t first_window, size_t n,
+                       struct kv_score *score, struct kv_err *e)
+{
+    const struct kv_ppl *p = r->p;
+    const bool kl = p->plan.kl && (p->plan.kl_file || p->has_base);
+
+    for (size_t w = 0; w < n; w++) {
+        const struct kv_loss *s = r->score + w * n_scored(p);
+        double *base_nll = &p->base_nll[first_window + w];
 
         if (p->plan.kl_file)
             *base_nll = mean_nll(s, n_scored(p), true);
         if (kv_score_window(score, s, n_scored(p), *base_nll, kl,
-                            g->first_window + w, p->first + 1, e))
+                            first_window + w, p->first + 1, e))
             return -1;
-        if (first_run)
+        if (!p->has_base)
             *base_nll = mean_nll(s, n_scored(p), false);
     }
+    return 0;
+}
+
+struct kv_prefill kv_ppl_prefill(const struct kv_ppl *p)
+{
+    return p->prefill;
+}
+
+/* Windows [first_window, first_window + n), whole or piece by piece. */
+static int run_windows(const struct run *r, size_t first_window, size_t n,
+                       struct kv_score *score, struct kv_err *e)
+{
+    const struct kv_ppl *p = r->p;
+
+    for (size_t at = 0; at < p->plan.n; at += r->piece) {
+        const size_t end =
+            p->plan.n - at < r->piece ? p->plan.n : at + r->piece;
+        struct group g = {.first_window = first_window,
+                          .n_windows = n,
+                          .states = r->states,
+                          .start = at,
+                          .n = end - at,
+                          .first = at > p->first ? at : p->first,
+                          .last = end < p->last ? end : p->last};
+
+        g.score = r->score + (g.first - p->first);
+        if (run_group(r, &g, e))
+            return -1;
+    }
+    return add_windows(r, first_window, n, score, e);
+}
+
+/* The first piece has a whole prompt, each ends with a step. */
+static size_t piece_of(const struct kv_ppl *p, const struct kv_spec *spec)
+{
+    const struct kv_policy *policy = spec->policy.policy;
+    const struct kv_protocol *of = &p->plan.protocol;
+    const size_t least = of->kind == KV_PREFILL ? of->prefill : of->step;
+    size_t piece;
+
+    if (!policy || policy->patterns) /* no token is dropped */
+        return p->plan.n;
+    piece = least > PIECE ? least : PIECE / of->step * of->step;
+    return piece < p->plan.n ? piece : p->plan.n;
+}
+
+static int run_all(const struct run *r, struct kv_score *score,
+                   struct kv_err *e)
+{
+    const size_t all = r->p->plan.n_windows;
+
+    for (size_t w = 0; w < all; w += r->group)
+        if (run_windows(r, w, all - w < r->group ? all - w : r->group, score,
+                        e))
+            return -1;
     return 0;
 }
 
@@ -301,41 +397,39 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
                struct kv_score_summary *summary, struct kv_bits *bits,
                struct kv_err *e)
 {
-    const size_t width = p->info->hidden, all = p->plan.n_windows;
-    struct kv_loop *loop = NULL;
+    const size_t width = p->info->hidden, piece = piece_of(p, spec);
+    const bool whole = piece == p->plan.n;
+    struct run r = {.p = p,
+                    .states =
+                        whole && !kv_spec_layered(spec) ? p->states : NULL,
+                    .group = whole ? p->group : 1,
+                    .piece = piece,
+                    .to_file = to_file};
     struct kv_score *score = kv_score_new();
-    float *hidden = NULL, *base = NULL;
-    struct kv_loss *tokens = NULL;
     int rc = -1;
 
-    if (kv_loop_new(&loop, spec, &p->info->shape, calib, &p->plan.protocol,
+    if (kv_loop_new(&r.loop, spec, &p->info->shape, calib, &p->plan.protocol,
                     p->plan.seed, kv_model_backend(p->plan.model), e) ||
-        (p->states && pass_all(p, loop, e)))
+        (r.states && pass_all(p, r.loop, e)))
         goto out;
-    hidden = kv_alloc(p->group * p->plan.n, width * sizeof(*hidden));
+    r.hidden = kv_alloc(r.group * piece, width * sizeof(*r.hidden));
     if (p->base && p->has_base)
-        base = kv_alloc(p->group * n_scored(p), width * sizeof(*base));
-    tokens = kv_alloc(p->group * n_scored(p), sizeof(*tokens));
-    for (size_t w = 0; w < all; w += p->group) {
-        struct group g = {.first_window = w,
-                          .n_windows = all - w < p->group ? all - w : p->group,
-                          .score = tokens};
-
-        if (kv_interrupted(e) ||
-            run_group(p, loop, &g, hidden, base, to_file, score, e))
-            goto out;
-    }
+        r.base = kv_alloc(r.group * piece, width * sizeof(*r.base));
+    r.score = kv_alloc(r.group * n_scored(p), sizeof(*r.score));
+    if (run_all(&r, score, e))
+        goto out;
     p->has_base = true;
     *summary = kv_score_summary(score);
-    *bits = kv_loop_bits(loop);
+    *bits = kv_loop_bits(r.loop);
+    p->prefill = kv_loop_prefill(r.loop);
     rc = 0;
 out:
     if (p->plan.progress)
         kv_progress_clear(p->plan.progress);
-    free(tokens);
-    free(base);
-    free(hidden);
+    free(r.score);
+    free(r.base);
+    free(r.hidden);
     kv_score_free(score);
-    kv_loop_free(loop);
+    kv_loop_free(r.loop);
     return rc;
 }

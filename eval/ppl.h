@@ -4,11 +4,15 @@
  * The base runs first and leaves its hidden states in an unlinked temporary
  * file; every spec is then compared with it, token by token.  Memory is that
  * of one group of windows: on the CPU, those of others lie in another such file
- * while the group passes a layer, so that a layer is read once. */
+ * while the group passes a layer, so that a layer is read once.  With layered
+ * codecs a group passes all layers, which are read for each group.  A long
+ * window of a spec with a policy goes piece by piece through all layers, in the
+ * memory of a piece. */
 #ifndef KV_PPL_H
 #define KV_PPL_H
 
 #include "eval/klbase.h"
+#include "eval/prefill.h"
 #include "eval/protocol.h"
 #include "eval/score.h"
 #include "lib/base/progress.h"
@@ -23,7 +27,8 @@ struct kv_ppl_plan {
     struct kv_protocol protocol;
     size_t memory; /* bytes for activations */
     uint64_t seed;
-    bool kl;                   /* divergence from the base too */
+    bool no_base; /* the base does not run: nothing is compared with it */
+    bool kl;      /* divergence from the base too; not with no_base */
     struct kv_klbase *kl_file; /* the base's probabilities from a file instead
                                 * of the base run; or NULL */
     struct kv_progress *progress; /* a step for each window and layer of a run,
@@ -38,11 +43,14 @@ int kv_ppl_new(struct kv_ppl **p, const struct kv_ppl_plan *plan,
 void kv_ppl_free(struct kv_ppl *p);
 
 /* Runs one spec (fitted; as kv_protocol_spec leaves it).  The first run must
- * be the base line: f32 on a CPU.  to_file, when not NULL, is given the
- * logits of every scored token. */
+ * be the base line, f32 on a CPU, but with no_base.  to_file, when not NULL, is
+ * given the logits of every scored token. */
 int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
                const struct kv_calib *calib, struct kv_klbase *to_file,
                struct kv_score_summary *score, struct kv_bits *bits,
                struct kv_err *e);
+
+/* What the prompts of the last run cost (eval/loop.h). */
+struct kv_prefill kv_ppl_prefill(const struct kv_ppl *p);
 
 #endif

@@ -1,6 +1,8 @@
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
+#include "lib/codec.h"
+#include "lib/mixed.h"
 #include "lib/policy.h"
 
 #include <stdio.h>
@@ -30,14 +32,13 @@ struct row {
 static bool keeps(const struct kv_spec *s)
 {
     static const char *const letter[] = {"r", "s"};
-    char scheme[KV_SPEC_CHARS];
     struct kv_spec own;
     bool is = false;
 
-    snprintf(scheme, sizeof(scheme), "%.*s", (int)strcspn(s->text, ":,"),
-             s->text);
-    if (s->mixed || kv_spec_parse(&own, scheme, NULL))
-        return false;
+    for (size_t i = 0; s->mixed && i < kv_spec_members(s); i++)
+        is = is || keeps(kv_spec_member(s, i));
+    if (s->mixed || kv_spec_parse(&own, s->scheme->name, NULL))
+        return is;
     for (size_t i = 0; i < 2 * (size_t)KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)(i / 2);
         const double x = kv_spec_get(s, side, letter[i % 2]);
@@ -69,7 +70,10 @@ static int prepare(const struct kv_sweep *s, struct row *row, struct kv_err *e)
 {
     const struct kv_policy *policy = row->asked.policy.policy;
 
-    if (policy && !s->protocol)
+    if (!s->protocol && kv_policy_dense(&row->asked, 1, e))
+        return -1;
+    if (policy && !policy->patterns &&
+        (!s->protocol || !kv_protocol_steps(s->protocol)))
         return kv_fail(e,
                        "%s: every token is kept here: %s goes with kvppl, "
                        "protocols stream and prefill:P",
@@ -120,42 +124,50 @@ static bool comes_again(const struct kv_sweep *s, const struct row *rows,
     while (strcmp(rows[i].run.text, last->run.text))
         i++;
     if (i < n - 1)
-        note_again(s, &rows[i], last, i == 0);
+        note_again(s, &rows[i], last, s->base && i == 0);
     return i < n - 1;
 }
 
-int kv_sweep_list(const struct kv_sweep *s, struct kv_spec **list, size_t *n,
-                  struct kv_err *e)
+/* This shard's rows, then the others'. */
+static void take(const struct kv_shard *shard, const struct row *rows, size_t n,
+                 struct kv_spec *list, size_t *n_own)
 {
-    struct kv_spec *asked = NULL, *kept = NULL;
+    size_t at = 0;
+
+    for (int own = 1; own >= 0; own--) {
+        for (size_t i = 0; i < n; i++)
+            if ((i % shard->n == shard->i - 1) == own)
+                list[at++] = rows[i].run;
+        *n_own = own ? at : *n_own;
+    }
+}
+
+int kv_sweep_list(const struct kv_sweep *s, struct kv_spec **list, size_t *n,
+                  size_t *n_all, struct kv_err *e)
+{
+    struct kv_spec *asked = NULL;
     struct row *rows = NULL;
-    size_t n_asked, n_rows = 0, n_kept = 0;
+    size_t n_asked, n_rows = 0;
     int rc = -1;
 
     if (kv_spec_expand(s->specs->item, s->specs->n, &asked, &n_asked, e))
         return -1;
     rows = kv_alloc(n_asked + 1, sizeof(*rows));
-    kept = kv_alloc(n_asked + 1, sizeof(*kept));
     note_dropped(s, asked, n_asked);
-    if (kv_spec_parse(&rows[0].asked, s->base, e))
+    if (s->base && kv_spec_parse(&rows[0].asked, s->base, e))
         goto out;
-    for (size_t i = 0; i <= n_asked; i++) {
+    for (size_t i = s->base ? 0 : 1; i <= n_asked; i++) {
         if (i)
             rows[n_rows].asked = asked[i - 1];
         if (prepare(s, &rows[n_rows], e))
             goto out;
-        if (comes_again(s, rows, n_rows + 1))
-            continue;
-        if (n_rows % s->shard.n == s->shard.i - 1)
-            kept[n_kept++] = rows[n_rows].run;
-        n_rows++;
+        n_rows += !comes_again(s, rows, n_rows + 1);
     }
-    *list = kept;
-    *n = n_kept;
-    kept = NULL; /* the caller's now */
+    *list = kv_alloc(n_rows, sizeof(**list));
+    take(&s->shard, rows, n_rows, *list, n);
+    *n_all = n_rows;
     rc = 0;
 out:
-    free(kept);
     free(rows);
     free(asked);
     return rc;

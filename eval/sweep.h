@@ -18,7 +18,7 @@ struct kv_shard {
 int kv_shard_parse(struct kv_shard *s, const char *text, struct kv_err *e);
 
 struct kv_sweep {
-    const char *base;               /* the base line's spec, always first */
+    const char *base; /* the base line's spec, always first; NULL: none */
     const struct kv_strings *specs; /* the arguments of -s, sweeps included */
     const struct kv_shape *shape;   /* the shape to fit them to */
     const struct kv_protocol
@@ -30,8 +30,9 @@ struct kv_sweep {
 /* Expanded, fitted, in order; a repeated spec (by the protocol, by fitting to
  * the shape, or as the base line) is skipped, with a note that gives the
  * reason.  The shards of a sweep together give each spec once.  *list is the
- * caller's to free; it may be empty (a shard past the end). */
+ * caller's to free: the n of this shard, which may be none, then those of the
+ * others, n_all together; for the columns of a table, which shards share. */
 int kv_sweep_list(const struct kv_sweep *s, struct kv_spec **list, size_t *n,
-                  struct kv_err *e);
+                  size_t *n_all, struct kv_err *e);
 
 #endif

@@ -99,20 +99,16 @@ static void to_half(const float *x, size_t n, uint16_t *out)
         out[i] = kv_f16_clamp(x[i]);
 }
 
-static void from_half(const uint16_t *h, size_t n, float *x)
-{
-    for (size_t i = 0; i < n; i++)
-        x[i] = kv_f16_to_f32(h[i]);
-}
-
 /* Makes room for n more bytes of blocks; where they begin. */
 static uint8_t *more_bytes(struct kv_cache_side *s, size_t n)
 {
-    if (!s->blocks || s->block_bytes + n > s->blocks_capacity) {
-        s->blocks_capacity = (s->block_bytes + n) * 2 + 1;
+    const size_t have = s->block_bytes - s->gone_bytes;
+
+    if (!s->blocks || have + n > s->blocks_capacity) {
+        s->blocks_capacity = (have + n) * 2 + 1;
         s->blocks = kv_realloc(s->blocks, s->blocks_capacity, 1);
     }
-    return s->blocks + s->block_bytes;
+    return s->blocks + have;
 }
 
 /* Counts one more block, of a variable codec. */
@@ -152,28 +148,6 @@ static int encode(struct kv_cache *cache, struct kv_cache_side *s,
             w.saliency += c->shape.n_kv_heads * c->block;
     }
     return 0;
-}
-
-static void decode(const struct kv_cache_side *s, float *x)
-{
-    const struct kv_codec *c = s->codec;
-    const uint8_t *at = s->blocks;
-    struct kv_err e;
-
-    if (c->layered) {
-        if (s->n_blocks)
-            memcpy(x, s->decoded, s->n_blocks * kv_codec_row(c) * sizeof(*x));
-        return;
-    }
-    if (!c->variable) {
-        if (s->n_blocks)
-            c->scheme->decode(c, at, s->n_blocks, x);
-        return;
-    }
-    for (size_t i = 0; i < s->n_blocks; at += s->size[i++])
-        if (c->variable->decode_block(c, at, s->size[i],
-                                      x + i * kv_codec_block_values(c), &e))
-            abort(); /* encode_block() wrote these bytes */
 }
 
 static void push_tail(struct kv_cache_side *s, const float *x, size_t n)
@@ -241,7 +215,7 @@ static void score_blocks(struct kv_cache *c, const float *k, size_t n_blocks)
         for (size_t i = 0; i < block; i++)
             if (is_probe(c, b * block + i))
                 at[n_probes++] = i;
-        from_half(c->query + used * row, n_probes * row, q);
+        kv_cache_from_half(c->query + used * row, n_probes * row, q);
         kv_saliency(&codec->shape, q, at, n_probes,
                     k + b * kv_codec_block_values(codec), block,
                     c->saliency + b * scores);
@@ -268,7 +242,7 @@ static int quantize(struct kv_cache *cache, struct kv_cache_side *s,
     if (n_ready) {
         float *in = kv_alloc(n_ready, row * sizeof(*in));
 
-        from_half(s->tail, from_tail * row, in);
+        kv_cache_from_half(s->tail, from_tail * row, in);
         kv_codec_input(c, x, from_x, in + from_tail * row);
         if (needs_queries(c) && c->side == KV_K) /* V comes after K */
             score_blocks(cache, in, n_ready / c->block);
@@ -532,51 +506,4 @@ struct kv_reader kv_cache_held(const struct kv_cache *c, enum kv_side side)
     r.query = c->query + gone * query_values(r.codec);
     r.n_queries = c->n_queries - gone;
     return r;
-}
-
-/* All but the blocks; gives where those go. */
-static float *decode_ends(const struct kv_cache_side *s, float *x)
-{
-    const size_t row = kv_codec_row(s->codec);
-    float *const blocks = x + s->n_sinks * row;
-    float *const rest = blocks + s->n_blocks * s->codec->block * row;
-
-    from_half(s->sink, s->n_sinks * row, x);
-    if (s->n_open)
-        s->codec->history->decode_open(s->codec, s->open, s->n_open, rest);
-    else
-        from_half(s->tail, s->n_tail * row, rest);
-    return blocks;
-}
-
-/* What is decoded becomes what is read. */
-static void finish(const struct kv_cache *c, enum kv_side side, float *x)
-{
-    const struct kv_codec *codec = c->side[side].codec;
-
-    kv_kept_tokens_restore(&c->side[side].kept, x);
-    if (codec->less_bias)
-        kv_k_bias_add(&codec->shape, codec->pre_rope, 0, x, c->n);
-}
-
-void kv_cache_decode(const struct kv_cache *c, enum kv_side side, float *x)
-{
-    const struct kv_cache_side *s = &c->side[side];
-
-    decode(s, decode_ends(s, x));
-    finish(c, side, x);
-}
-
-int kv_cache_read(const struct kv_cache *c, enum kv_side side, float *x,
-                  struct kv_err *e)
-{
-    const struct kv_cache_side *s = &c->side[side];
-    float *blocks = decode_ends(s, x);
-
-    if (s->codec->variable || s->codec->layered || !s->n_blocks)
-        decode(s, blocks);
-    else if (kv_codec_decode(s->codec, s->blocks, s->n_blocks, blocks, e))
-        return -1;
-    finish(c, side, x);
-    return 0;
 }

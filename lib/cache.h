@@ -88,8 +88,17 @@ struct kv_reader kv_cache_held(const struct kv_cache *c, enum kv_side side);
 /* All n tokens as they would be read: sinks and tail through fp16, blocks
  * through decode().  x: [n][n_kv_heads][head_dim]. */
 void kv_cache_decode(const struct kv_cache *c, enum kv_side side, float *x);
-/* The same, blocks where the codec is (kv_codec_decode); fails as that does. */
+/* The same of tokens [first, end), of a quantized block all or none, none of
+ * them forgotten; not with history.  x: [end - first][..]. */
+void kv_cache_decode_part(const struct kv_cache *c, enum kv_side side,
+                          size_t first, size_t end, float *x);
+/* The same of all, blocks where the codec is (kv_codec_decode); fails as that
+ * does. */
 int kv_cache_read(const struct kv_cache *c, enum kv_side side, float *x,
                   struct kv_err *e);
+
+/* All that is quantized so far leaves memory.  It stays counted; of readers the
+ * counts and sizes are good from here on, not the codes. */
+void kv_cache_forget(struct kv_cache *c);
 
 #endif

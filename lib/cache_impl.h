@@ -1,7 +1,8 @@
-/* Between cache.c and cache_layered.c. */
+/* Between cache.c, cache_read.c and cache_layered.c. */
 #ifndef KV_CACHE_IMPL_H
 #define KV_CACHE_IMPL_H
 
+#include "lib/base/half.h"
 #include "lib/cache.h"
 #include "lib/kept_tokens.h"
 
@@ -14,6 +15,8 @@ struct kv_cache_side {
     uint8_t *blocks, *open;
     uint32_t *size;     /* [n_blocks] of a variable codec, else NULL */
     size_t block_bytes; /* of all blocks together, sizes not counted */
+    size_t gone_blocks, gone_bytes; /* of these, the first ones, that are no
+                                     * longer in memory */
     size_t blocks_capacity, size_capacity, tail_capacity;
     struct kv_kept_tokens kept; /* of the blocks' */
     float *decoded; /* [n_blocks][row] of a layered codec, else NULL: what
@@ -33,6 +36,12 @@ struct kv_cache {
     bool *massive;   /* [n], where a codec keeps massive tokens; else NULL */
     size_t massive_capacity;
 };
+
+static inline void kv_cache_from_half(const uint16_t *h, size_t n, float *x)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = kv_f16_to_f32(h[i]);
+}
 
 /* Appends the codes of n tokens of a layered codec, x [n][row], and their
  * decoded form; bytes: where the codes go. */

@@ -1,8 +1,11 @@
 #include "lib/columns.h"
 #include "lib/base/opt.h"
 #include "lib/calib.h"
+#include "lib/codec.h"
+#include "lib/mixed.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* 0 and NULL mean "does not apply" here. */
 static void count(struct kv_results *r, const char *column, size_t n)
@@ -11,13 +14,26 @@ static void count(struct kv_results *r, const char *column, size_t n)
         kv_results_size(r, column, n);
 }
 
+static void put_scheme(struct kv_results *r, const struct kv_spec *s)
+{
+    char both[64];
+
+    snprintf(both, sizeof(both), "K-%s/V-%s",
+             kv_spec_member(s, 0)->scheme->name,
+             kv_spec_member(s, kv_spec_members(s) - 1)->scheme->name);
+    kv_results_text(r, "scheme",
+                    s->mixed && !s->mixed->n_layers ? both : s->scheme->name);
+}
+
 void kv_results_conditions(struct kv_results *r, const struct kv_conditions *c,
-                           const char *spec, const struct kv_calib *calib,
-                           double calib_leak)
+                           const struct kv_spec *spec,
+                           const struct kv_calib *calib, double calib_leak)
 {
     kv_results_text(r, "tool", c->tool);
     kv_results_text(r, "version", kv_version());
-    kv_results_text(r, "spec", spec);
+    kv_results_text(r, "spec", spec->text);
+    put_scheme(r, spec);
+    kv_results_params(r, spec);
     kv_results_text(r, "model", c->model);
     kv_results_text(r, "model_hash", c->model_hash);
     kv_results_text(r, "weights", c->weights);

@@ -5,11 +5,13 @@
 
 #include "lib/reading.h"
 #include "lib/results.h"
+#include "lib/spec.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* The conditions every row carries: "tool version spec model model_hash
+/* The conditions every row carries: "tool version spec scheme model
+ * model_hash
  * weights text text_hash ctx windows protocol calib_hash calib_text calib_leak
  * device level threads seed bos special gemm".  NULL or 0 (NaN for calib_leak)
  * where it does not apply. */
@@ -26,18 +28,19 @@ struct kv_calib;
 
 /* Column names of the conditions and of the bits, as a list of literals to
  * start a tool's column list with. */
-#define KV_CONDITION_COLUMNS                                                   \
-    "tool", "version", "spec", "model", "model_hash", "weights", "text",       \
-        "text_hash", "ctx", "windows", "protocol", "calib_hash", "calib_text", \
-        "calib_leak", "device", "level", "threads", "seed", "bos", "special",  \
-        "gemm"
+#define KV_CONDITION_COLUMNS                                               \
+    "tool", "version", "spec", "scheme", "model", "model_hash", "weights", \
+        "text", "text_hash", "ctx", "windows", "protocol", "calib_hash",   \
+        "calib_text", "calib_leak", "device", "level", "threads", "seed",  \
+        "bos", "special", "gemm"
 #define KV_BITS_COLUMNS \
     "bits_nominal", "bits", "bits_quantized", "shared_bytes", "bits_total"
 
-/* calib NULL: the scheme of this row has no calibration. */
+/* With the cells of the spec's parameters.  scheme: its name, "K-q8_0/V-q4_0"
+ * of two.  calib NULL: the scheme of this row has no calibration. */
 void kv_results_conditions(struct kv_results *r, const struct kv_conditions *c,
-                           const char *spec, const struct kv_calib *calib,
-                           double calib_leak);
+                           const struct kv_spec *spec,
+                           const struct kv_calib *calib, double calib_leak);
 
 /* Storage, measured.  Sums over layers, windows and both sides (or one).  A
  * layer that slides holds its window and what shares a block with it

@@ -23,11 +23,15 @@ void kv_kept_tokens_clear(struct kv_kept_tokens *k)
     free(k->x);
 }
 
-void kv_kept_tokens_restore(const struct kv_kept_tokens *k, float *x)
+void kv_kept_tokens_restore(const struct kv_kept_tokens *k, size_t first,
+                            size_t n, float *x)
 {
-    for (size_t i = 0; i < k->n; i++)
-        for (size_t j = 0; j < k->row; j++)
-            x[k->at[i] * k->row + j] = kv_f16_to_f32(k->x[i * k->row + j]);
+    for (size_t i = 0; i < k->n; i++) {
+        const size_t t = k->at[i] - first;
+
+        for (size_t j = 0; k->at[i] >= first && t < n && j < k->row; j++)
+            x[t * k->row + j] = kv_f16_to_f32(k->x[i * k->row + j]);
+    }
 }
 
 struct kv_kept_tokens kv_kept_tokens_from(const struct kv_kept_tokens *k,

@@ -18,8 +18,9 @@ struct kv_kept_tokens {
 void kv_kept_tokens_push(struct kv_kept_tokens *k, size_t at, const float *x);
 void kv_kept_tokens_clear(struct kv_kept_tokens *k);
 
-/* Writes the kept ones over x, [tokens][row]. */
-void kv_kept_tokens_restore(const struct kv_kept_tokens *k, float *x);
+/* Writes the kept ones of tokens [first, first + n) over these, x [n][row]. */
+void kv_kept_tokens_restore(const struct kv_kept_tokens *k, size_t first,
+                            size_t n, float *x);
 
 /* Those from this token on, where k holds them. */
 struct kv_kept_tokens kv_kept_tokens_from(const struct kv_kept_tokens *k,

@@ -3,6 +3,7 @@
 #include "lib/base/file.h"
 #include "lib/base/text.h"
 #include "lib/codec.h"
+#include "lib/policy.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -25,6 +26,8 @@ const struct kv_spec *kv_spec_at(const struct kv_spec *s, size_t layer,
 {
     if (!s->mixed)
         return s;
+    if (!s->mixed->n_layers)
+        return &s->mixed->member[side];
     assert(layer < s->mixed->n_layers);
     return &s->mixed->member[s->mixed->place[layer][side].member];
 }
@@ -41,6 +44,8 @@ const struct kv_spec *kv_spec_member(const struct kv_spec *s, size_t i)
 
 bool kv_spec_calibrated(const struct kv_spec *s)
 {
+    if (kv_policy_calibrated(&s->policy))
+        return true;
     for (size_t i = 0; i < kv_spec_members(s); i++) {
         const struct kv_spec *m = kv_spec_member(s, i);
 
@@ -108,7 +113,8 @@ static bool same(const struct kv_mixed *a, const struct kv_mixed *b)
     for (size_t i = 0; i < a->n_members; i++)
         if (strcmp(a->member[i].text, b->member[i].text))
             return false;
-    return !memcmp(a->place, b->place, a->n_layers * sizeof(*a->place));
+    return !a->n_layers ||
+           !memcmp(a->place, b->place, a->n_layers * sizeof(*a->place));
 }
 
 /* Takes ownership of m's memory. */
@@ -166,6 +172,16 @@ static void hash_places(struct kv_mixed *m)
     kv_hash_end(h, m->hash);
 }
 
+/* Each place has its own s and r. */
+static void place_letters(struct kv_spec *s)
+{
+    s->scheme = &kv_scheme_mixed;
+    for (int side = 0; side < KV_SIDES; side++)
+        for (const char *letter = "rs"; *letter; letter++)
+            kv_spec_set(s, (enum kv_side)side, (char[]){*letter, 0},
+                        KV_AS_PLACED);
+}
+
 void kv_mixed_make(struct kv_spec *s, const char *name,
                    const struct kv_spec *place, size_t n_layers)
 {
@@ -177,12 +193,34 @@ void kv_mixed_make(struct kv_spec *s, const char *name,
         m.place[i / KV_SIDES][i % KV_SIDES] =
             (struct kv_place){add_member(&m, &place[i]), i + 1};
     hash_places(&m);
-    *s = (struct kv_spec){.scheme = &kv_scheme_mixed, .mixed = keep(&m)};
-    for (int side = 0; side < KV_SIDES; side++)
-        for (const char *letter = "rs"; *letter; letter++)
-            kv_spec_set(s, (enum kv_side)side, (char[]){*letter, 0},
-                        KV_AS_PLACED);
+    *s = (struct kv_spec){.mixed = keep(&m)};
+    place_letters(s);
     kv_spec_print(s);
+}
+
+int kv_mixed_sides(struct kv_spec *s, const struct kv_spec side[KV_SIDES],
+                   struct kv_err *e)
+{
+    struct kv_mixed m = {.n_members = KV_SIDES};
+
+    for (int i = 0; i < KV_SIDES; i++)
+        if (kv_spec_together(&side[i]))
+            return kv_fail(e,
+                           "%s takes the keys and values of a layer together: "
+                           "both want it",
+                           side[i].scheme->name);
+        else if (kv_spec_layered(&side[i]))
+            return kv_fail(e,
+                           "%s is predicted from the layers below, K and V: "
+                           "both want it",
+                           side[i].text);
+    m.path = kv_strdup("");
+    m.member = kv_alloc(KV_SIDES, sizeof(*m.member));
+    memcpy(m.member, side, KV_SIDES * sizeof(*m.member));
+    s->mixed = keep(&m);
+    place_letters(s);
+    kv_spec_print(s);
+    return 0;
 }
 
 /* ---- the layer file ---------------------------------------------------- */
@@ -260,6 +298,9 @@ static int check_one(const char *text, struct kv_err *e)
 
     if (n == strlen(mixed) && !memcmp(text, mixed, n))
         return kv_fail(e, "a layer file names no other: '%s'", text);
+    if ((*text == 'K' || *text == 'V') && text[1] == '-')
+        return kv_fail(e, "'%s': a layer file has a line for K and one for V",
+                       text);
     if (strpbrk(text, "{}"))
         return kv_fail(e,
                        "a layer file takes no sweeps: expected one spec, as "
@@ -369,7 +410,11 @@ const char *kv_mixed_file(const char *text)
 {
     static const char file_word[] = ",file=";
     const char *word = strstr(text, file_word);
-    const size_t n = strcspn(text, ":,");
+    const char *plus = memchr(text, '+', strcspn(text, ","));
+    size_t n;
+
+    text = plus ? plus + 1 : text;
+    n = strcspn(text, ":,");
 
     if (!word || n != strlen(kv_scheme_mixed.name) ||
         memcmp(text, kv_scheme_mixed.name, n) != 0)
@@ -480,12 +525,43 @@ static int fit_member(struct kv_spec *s, const struct kv_spec *mixed,
     return kv_spec_fit(s, shape, e);
 }
 
+/* A spec of one side: its text names no other. */
+static int fit_side(struct kv_spec *s, const struct kv_spec *mixed,
+                    enum kv_side side, const struct kv_shape *shape,
+                    struct kv_err *e)
+{
+    if (fit_member(s, mixed, shape, e))
+        return -1;
+    memcpy(s->value[1 - side], s->value[side], sizeof(s->value[side]));
+    kv_spec_print(s);
+    return 0;
+}
+
+static int fit_sides(const struct kv_mixed **out, const struct kv_spec *mixed,
+                     const struct kv_shape *shape, struct kv_err *e)
+{
+    struct kv_mixed m = *mixed->mixed;
+
+    m.path = kv_strdup("");
+    m.member = kv_alloc(KV_SIDES, sizeof(*m.member));
+    memcpy(m.member, mixed->mixed->member, KV_SIDES * sizeof(*m.member));
+    for (int i = 0; i < KV_SIDES; i++)
+        if (fit_side(&m.member[i], mixed, (enum kv_side)i, shape, e)) {
+            clear(&m);
+            return -1;
+        }
+    *out = keep(&m);
+    return 0;
+}
+
 int kv_mixed_fit(const struct kv_mixed **out, const struct kv_spec *mixed,
                  const struct kv_shape *shape, struct kv_err *e)
 {
     const struct kv_mixed *from = mixed->mixed;
     struct kv_mixed m = *from;
 
+    if (!from->n_layers)
+        return fit_sides(out, mixed, shape, e);
     if (check_count(from, shape->n_layers, e))
         return -1;
     m.path = kv_strdup(from->path);

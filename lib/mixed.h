@@ -19,6 +19,9 @@
  * digits of a hash of its specs (not of comments, order or spacing).  It parses
  * where NAME exists, and fails if the file's specs have changed.
  *
+ * K-ONE/V-ANOTHER is a mixed spec too, of two schemes and any number of layers;
+ * its canonical text has both written out.
+ *
  * A mixed spec opens the codecs of its members: no codec is mixed, and the
  * cache, the loops and the measurements see ordinary ones. */
 #ifndef KV_MIXED_H
@@ -39,7 +42,8 @@ struct kv_mixed {
     char *path;               /* as given, for sentences */
     char name[128];           /* its last part */
     char hash[KV_HASH_CHARS]; /* of the places as the file names them */
-    size_t n_layers, n_members;
+    size_t n_layers;          /* 0: any, without a file: member [KV_SIDES] */
+    size_t n_members;
     struct kv_spec *member;             /* [n_members] */
     struct kv_place (*place)[KV_SIDES]; /* [n_layers] */
 };
@@ -62,14 +66,19 @@ int kv_mixed_read(const struct kv_mixed **m, const char *path,
 int kv_mixed_fit(const struct kv_mixed **m, const struct kv_spec *mixed,
                  const struct kv_shape *shape, struct kv_err *e);
 
+/* A spec for the keys and one for the values of every layer, of two schemes.
+ * Fails where one of them cannot stand beside another. */
+int kv_mixed_sides(struct kv_spec *s, const struct kv_spec side[KV_SIDES],
+                   struct kv_err *e);
+
 /* A mixed spec in memory: place [n_layers][KV_SIDES], fitted.  name: in the
  * place of a file's, at most 100 characters. */
 void kv_mixed_make(struct kv_spec *s, const char *name,
                    const struct kv_spec *place, size_t n_layers);
 
 /* Any spec: its member at a place; the number of different members, and the
- * i-th (an ordinary spec is its own only member); whether a member needs a
- * calibration, or has a probe(). */
+ * i-th (an ordinary spec is its own only member); whether the spec or a
+ * member needs a calibration, or a member has a probe(). */
 const struct kv_spec *kv_spec_at(const struct kv_spec *s, size_t layer,
                                  enum kv_side side);
 size_t kv_spec_members(const struct kv_spec *s);

@@ -136,6 +136,30 @@ int kv_policy_print(const struct kv_policy_spec *p, char *text, size_t n)
     return used;
 }
 
+bool kv_policy_calibrated(const struct kv_policy_spec *p)
+{
+    return p->policy && p->policy->patterns && p->policy->patterns->search;
+}
+
+void kv_policy_calib_key(const struct kv_policy_spec *p,
+                         char key[KV_SPEC_CHARS])
+{
+    const int n = kv_policy_print(p, key, KV_SPEC_CHARS);
+
+    key[n - 1] = 0; /* the '+' */
+}
+
+int kv_policy_dense(const struct kv_spec *specs, size_t n, struct kv_err *e)
+{
+    for (size_t i = 0; i < n; i++)
+        if (specs[i].policy.policy && specs[i].policy.policy->patterns)
+            return kv_fail(e,
+                           "%s: attention is dense here: %s goes with kvppl, "
+                           "protocols all, llama.cpp and prefill:P",
+                           specs[i].given, specs[i].policy.policy->name);
+    return 0;
+}
+
 /* ---- choice -------------------------------------------------------------- */
 
 size_t kv_policy_tokens(double budget, size_t n)

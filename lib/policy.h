@@ -9,10 +9,14 @@
  * that a KV head of a layer keeps; the others are dropped for good.  A token's
  * codes do not depend on what is dropped (codec.h, the law): blocks are those
  * of the whole sequence, and a block is held until all of its tokens are
- * dropped. */
+ * dropped.
+ *
+ * A policy with patterns drops nothing: in a prompt each query sees some of the
+ * tokens (kernels/pattern.h), later ones see all. */
 #ifndef KV_POLICY_H
 #define KV_POLICY_H
 
+#include "kernels/pattern.h"
 #include "lib/base/err.h"
 #include "lib/shape.h"
 #include "lib/spec.h"
@@ -44,6 +48,23 @@ enum kv_policy_mass {
     KV_MASS_NEWEST /* of the newest queries() of the prompt or the step */
 };
 
+struct kv_calib;
+struct kv_calib_set;
+struct kv_dump;
+
+struct kv_policy_patterns {
+    /* head [n_heads]: those of a layer in a prompt of n tokens.  Fails when the
+     * calibration, which may be NULL, lacks what it needs. */
+    int (*find)(const struct kv_policy_spec *p, const struct kv_calib *calib,
+                const struct kv_shape *s, size_t layer, size_t n,
+                struct kv_pattern *head, struct kv_err *e);
+    /* Makes the tables of such a set, as struct kv_training does (codec.h);
+     * both NULL: find() needs none. */
+    int (*check_dump)(struct kv_dump *dump, struct kv_err *e);
+    int (*search)(const struct kv_policy_spec *p, struct kv_dump *dump,
+                  struct kv_calib_set *out, struct kv_err *e);
+};
+
 struct kv_policy {
     const char *name, *brief;      /* brief: one line, with the paper */
     const struct kv_param *params; /* letters, numbers; ends with name NULL */
@@ -60,6 +81,9 @@ struct kv_policy {
     struct kv_policy_plan (*plan)(const struct kv_policy_spec *p,
                                   const struct kv_shape *s, size_t layer,
                                   size_t n);
+    /* NULL: it drops tokens.  Else of the others only name, brief and params
+     * are there. */
+    const struct kv_policy_patterns *patterns;
     /* score [n], cleared: higher scores are kept, of equal ones the newer
      * token's.  NULL: all are equal. */
     void (*score)(const struct kv_policy_spec *p,
@@ -77,6 +101,16 @@ const char *kv_policy_parse(struct kv_policy_spec *p, const char *text,
 
 /* "streamingllm:s4w1020+", "" without a policy; what snprintf() gives. */
 int kv_policy_print(const struct kv_policy_spec *p, char *text, size_t n);
+
+/* Whether the policy has patterns that a search finds; and the key of their set
+ * in a calibration: "minference:b0.25". */
+bool kv_policy_calibrated(const struct kv_policy_spec *p);
+void kv_policy_calib_key(const struct kv_policy_spec *p,
+                         char key[KV_SPEC_CHARS]);
+
+/* Fails, naming it, where a spec's policy has patterns: for tools whose
+ * attention is dense. */
+int kv_policy_dense(const struct kv_spec *specs, size_t n, struct kv_err *e);
 
 /* The value of a letter that the policy has. */
 double kv_policy_get(const struct kv_policy_spec *p, const char *name);

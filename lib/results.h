@@ -1,8 +1,13 @@
-/* Tables of results: CSV (a header line, RFC 4180 quoting), JSON lines, or a
- * Markdown table.  Cells are always UTF-8 (U+FFFD replaces invalid bytes), and
- * no control character but a line feed goes to a terminal.  A column that was
- * not set in a row is blank (null in JSON).  Reals are written shortest-exact
- * to 9 digits; NaN is blank. */
+/* Tables of results: CSV (a header line, RFC 4180 quoting), TSV (a header line,
+ * no quotes: tab, line feed, carriage return and backslash in a cell are \t,
+ * \n, \r and \\), JSON lines, or a Markdown table.  Cells are always UTF-8
+ * (U+FFFD replaces invalid bytes), and no control character but a line feed
+ * goes to a terminal.  A column that was not set in a row is blank (null in
+ * JSON).  Reals are written shortest-exact to 9 digits; NaN is blank.
+ *
+ * After a tool's own columns come those of the specs' parameters, "params.b",
+ * "params.K.b": in JSON lines the members of an object, {"params": {"b": 2}},
+ * without those that are blank. */
 #ifndef KV_RESULTS_H
 #define KV_RESULTS_H
 
@@ -13,14 +18,27 @@
 
 struct kv_results;
 
-/* path NULL: stdout, written row by row, the header with the first of them (or
- * at close).  Otherwise the file appears when closed.  format: "csv", "jsonl"
- * or "md".  columns end with NULL and are kept by pointer. */
-int kv_results_open(struct kv_results **r, const char *path, const char *format,
+struct kv_results_form {
+    /* NULL: stdout, written row by row, the header with the first of them (or
+     * at close).  Otherwise the file appears when closed. */
+    const char *path;
+    const char *format;  /* "csv", "tsv", "jsonl" or "md" */
+    const char *chosen;  /* names of columns with commas between; NULL: all */
+    char *const *params; /* kv_spec_columns() of all rows; NULL: no row has a
+                          * spec */
+};
+
+/* columns: the tool's own, ends with NULL.  chosen may name these, params (all
+ * parameters) and any parameter, whether a row has it or not.  Fails, with the
+ * names, on another one, on none, and on one given twice. */
+int kv_results_open(struct kv_results **r, const struct kv_results_form *form,
                     const char *const *columns, struct kv_err *e);
 
+/* Fails when there is no such format. */
+int kv_results_check_format(const char *format, struct kv_err *e);
+
 /* Set a cell of the row being made.  A column the table lacks is a
- * programming error and aborts. */
+ * programming error and aborts; one that was not chosen is not written. */
 void kv_results_text(struct kv_results *r, const char *column,
                      const char *value);
 /* A text that may hold zero bytes. */
@@ -28,6 +46,10 @@ void kv_results_bytes(struct kv_results *r, const char *column,
                       const char *value, size_t n);
 void kv_results_size(struct kv_results *r, const char *column, uint64_t value);
 void kv_results_real(struct kv_results *r, const char *column, double value);
+
+struct kv_spec;
+/* The cells of a spec's parameters. */
+void kv_results_params(struct kv_results *r, const struct kv_spec *s);
 
 /* Ends the row and clears the cells. */
 int kv_results_row(struct kv_results *r, struct kv_err *e);

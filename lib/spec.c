@@ -106,8 +106,7 @@ void kv_spec_set(struct kv_spec *s, enum kv_side side, const char *name,
     s->value[side][want(s, name)] = value;
 }
 
-/* The i-th of "a|b|c"; its length in *n, NULL past the end. */
-static const char *choice_at(const char *choices, size_t i, size_t *n)
+const char *kv_choice_at(const char *choices, size_t i, size_t *n)
 {
     for (; i; i--) {
         choices = strchr(choices, '|');
@@ -124,7 +123,7 @@ int kv_choice_find(const char *choices, const char *text, size_t len)
     const char *c;
     size_t n;
 
-    for (size_t i = 0; (c = choice_at(choices, i, &n)); i++)
+    for (size_t i = 0; (c = kv_choice_at(choices, i, &n)); i++)
         if (n == len && !memcmp(c, text, n))
             return (int)i;
     return -1;
@@ -170,7 +169,7 @@ static bool is_given(const struct kv_spec *s, enum kv_side side, size_t i)
     return !s->mixed || s->value[side][i] != KV_AS_PLACED;
 }
 
-static bool is_left_out(const struct kv_spec *s, size_t i)
+bool kv_spec_left_out(const struct kv_spec *s, size_t i)
 {
     const double fallback = kv_spec_fallback(s->scheme, i);
 
@@ -198,7 +197,8 @@ static void put_word(struct writer *w, const struct kv_param *p,
                      const char *prefix, double value)
 {
     size_t n = 0;
-    const char *c = p->choices ? choice_at(p->choices, (size_t)value, &n) : "";
+    const char *c =
+        p->choices ? kv_choice_at(p->choices, (size_t)value, &n) : "";
 
     if (p->choices)
         put(w, ",%s%s=%.*s", prefix, p->name, (int)n, c);
@@ -222,6 +222,11 @@ static void print(const struct kv_spec *s, char *text, bool calib)
     }
     if (!calib) /* tables do not depend on which tokens are kept */
         w.n += (size_t)kv_policy_print(&s->policy, w.text, w.capacity);
+    if (s->mixed && !s->mixed->n_layers) {
+        put(&w, "K-%s/V-%s", s->mixed->member[KV_K].text,
+            s->mixed->member[KV_V].text);
+        return;
+    }
     put(&w, "%s", k->name);
     if (letters) {
         put(&w, ":%s", differ ? "K-" : "");
@@ -234,7 +239,8 @@ static void print(const struct kv_spec *s, char *text, bool calib)
     for (size_t i = 0; i < kv_spec_n_params(k); i++) {
         const struct kv_param *p = kv_spec_param(k, i);
 
-        if (kv_is_letter(p) || (calib && !in_key(s, p)) || is_left_out(s, i))
+        if (kv_is_letter(p) || (calib && !in_key(s, p)) ||
+            kv_spec_left_out(s, i))
             continue;
         if (s->value[KV_K][i] == s->value[KV_V][i]) {
             put_word(&w, p, "", s->value[KV_K][i]);
@@ -285,7 +291,7 @@ static int check_layered(const struct kv_spec *s, const struct kv_shape *shape,
                            "%c is one for K and V where values are predicted "
                            "from keys",
                            *letter);
-    if (s->policy.policy)
+    if (s->policy.policy && !s->policy.policy->patterns)
         return kv_fail(e, "a policy drops tokens that the layers above are "
                           "predicted from");
     for (size_t i = 0; i < shape->n_layers; i++)

@@ -1,6 +1,7 @@
 /* Spec strings: a scheme and every parameter of it, as one line of text.
  *
- *   spec    := [policy [':' letters] '+'] name [':' part] {',' word}
+ *   spec    := [policy [':' letters] '+'] (one | 'K-' one '/' 'V-' one)
+ *   one     := name [':' part] {',' word}
  *   part    := letters | 'K-' letters '/' 'V-' letters
  *            | word, where the scheme has no letters of its own: q4_0:rot
  *   letters := (letter number)*          as the papers write them: b2g32r128
@@ -16,7 +17,10 @@
  * every scheme has, k_bias and massive, are written where they are not as by
  * default.
  *
- * mixed,file=PATH is a spec for each layer and side (lib/mixed.h). */
+ * K-q8_0/V-kivi:b2g32 has a scheme for keys and another for values,
+ * mixed,file=PATH a spec for each layer and side: both are mixed specs
+ * (lib/mixed.h).  Two sides of one scheme are that scheme: K-kivi:b4/V-kivi:b2
+ * is kivi:K-b4/V-b2. */
 #ifndef KV_SPEC_H
 #define KV_SPEC_H
 
@@ -39,7 +43,7 @@ struct kv_param {
     const char *help;    /* one line, with unit and paper's section */
 };
 
-enum { KV_MAX_PARAMS = 16, KV_SPEC_CHARS = 384, KV_MAX_SPECS = 10000 };
+enum { KV_MAX_PARAMS = 16, KV_SPEC_CHARS = 512, KV_MAX_SPECS = 10000 };
 
 struct kv_mixed;
 enum { KV_AS_PLACED = -1 }; /* s or r of a mixed spec: each place's own */

@@ -17,8 +17,22 @@ size_t kv_spec_index(const struct kv_scheme *k, const char *name, size_t n);
 /* The default of the i-th, before kv_scheme's fallback(). */
 double kv_spec_fallback(const struct kv_scheme *k, size_t i);
 
+/* Whether the i-th parameter, one of those that all schemes have, is as by
+ * default and so in no text. */
+bool kv_spec_left_out(const struct kv_spec *s, size_t i);
+
+/* The i-th of "a|b|c"; its length in *n, NULL past the end. */
+const char *kv_choice_at(const char *choices, size_t i, size_t *n);
+
 /* Index of a choice of n bytes in "a|b|c", or -1. */
 int kv_choice_find(const char *choices, const char *text, size_t n);
+
+/* Whether the text, after its policy, begins with a side; and reads it into *s,
+ * but for its policy (spec_sides.c). */
+bool kv_spec_has_sides(const char *text);
+int kv_spec_read_sides(struct kv_spec *s, const char *text, struct kv_err *e);
+/* Whether it names a scheme for K and has a V. */
+bool kv_spec_sides_look_like(const char *text);
 
 static inline bool kv_is_letter(const struct kv_param *p)
 {

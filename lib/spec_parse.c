@@ -330,23 +330,22 @@ static int read_file_word(struct kv_spec *s, const char *at, struct kv_err *e)
     return kv_mixed_read(&s->mixed, at + strlen(word), e);
 }
 
-int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
+/* The scheme whose name begins the text and ends at *end, or NULL. */
+static const struct kv_scheme *read_name(const char *text, const char **end)
 {
-    const char *whole = text, *at;
-    struct reading r = {.s = s};
+    const size_t n = strcspn(text, ":,");
     char name[32];
-    size_t n;
 
-    *s = (struct kv_spec){0};
-    snprintf(s->given, sizeof(s->given), "%s", text);
-    if (!(text = kv_policy_parse(&s->policy, text, e)))
-        return fail_spec(whole, e);
-    n = strcspn(text, ":,");
-    at = text + n;
     snprintf(name, sizeof(name), "%.*s", (int)(n < 31 ? n : 31), text);
-    s->scheme = kv_scheme_find(name);
-    if (!s->scheme)
-        return unknown_scheme(text, n, e);
+    *end = text + n;
+    return kv_scheme_find(name);
+}
+
+/* What follows the name: [':' part] {',' word}. */
+static int read_rest(struct kv_spec *s, const char *at, struct kv_err *e)
+{
+    struct reading r = {.s = s};
+
     for (int side = 0; side < KV_SIDES; side++)
         for (size_t i = 0; i < kv_spec_n_params(s->scheme); i++)
             s->value[side][i] = kv_spec_fallback(s->scheme, i);
@@ -358,12 +357,12 @@ int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
         if (word_first(s->scheme, at, (size_t)(end - at))
                 ? read_word(&r, at, end, e)
                 : read_part(&r, at, end, e))
-            return fail_spec(whole, e);
+            return -1;
         at = end;
     }
     if (s->scheme == &kv_scheme_mixed) {
         if (read_file_word(s, at, e))
-            return fail_spec(whole, e);
+            return -1;
         at = "";
     }
     while (*at == ',') {
@@ -372,7 +371,7 @@ int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
         at++;
         end = at + strcspn(at, ",");
         if (read_word(&r, at, end, e))
-            return fail_spec(whole, e);
+            return -1;
         at = end;
     }
     fill_in(&r);
@@ -380,16 +379,26 @@ int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
     return 0;
 }
 
+int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
+{
+    const char *own, *rest;
+
+    *s = (struct kv_spec){0};
+    snprintf(s->given, sizeof(s->given), "%s", text);
+    if (!(own = kv_policy_parse(&s->policy, text, e)))
+        return fail_spec(text, e);
+    if (kv_spec_has_sides(own))
+        return kv_spec_read_sides(s, own, e) ? fail_spec(text, e) : 0;
+    s->scheme = read_name(own, &rest);
+    if (!s->scheme)
+        return unknown_scheme(own, (size_t)(rest - own), e);
+    return read_rest(s, rest, e) ? fail_spec(text, e) : 0;
+}
+
 bool kv_spec_looks_like(const char *operand)
 {
     struct kv_policy_spec policy;
-    const char *spec = kv_policy_parse(&policy, operand, NULL);
-    char name[32];
-    size_t n;
+    const char *spec = kv_policy_parse(&policy, operand, NULL), *end;
 
-    if (!spec)
-        return true;
-    n = strcspn(spec, ":,");
-    snprintf(name, sizeof(name), "%.*s", (int)(n < 31 ? n : 31), spec);
-    return kv_scheme_find(name);
+    return !spec || read_name(spec, &end) || kv_spec_sides_look_like(spec);
 }

@@ -1,4 +1,13 @@
 """Canonical specs, made short enough for a table or a legend."""
+import re
+
+
+def parts(spec):
+    """[(before it, a spec of one scheme)]: two of K-q8_0:r0s0/V-q4_0:r0s0."""
+    m = re.match(r"([^,+]*\+)?K-(.*)/V-(.*)", spec)
+    if not m:
+        return [("", spec)]
+    return [((m[1] or "") + "K-", m[2]), ("/V-", m[3])]
 
 
 def head_and_words(spec):
@@ -7,7 +16,8 @@ def head_and_words(spec):
 
 
 def scheme(spec):
-    return head_and_words(spec)[0].split(":")[0]
+    found = [head_and_words(one)[0].split(":")[0] for _, one in parts(spec)]
+    return found[0] if len(found) == 1 else "K-%s/V-%s" % tuple(found)
 
 
 def shorten(specs):
@@ -16,32 +26,32 @@ def shorten(specs):
     Left out: words that all specs of a scheme share, and r0s0 where no spec
     has anything else.  Distinct specs stay distinct."""
     specs = list(dict.fromkeys(specs))
+    ones = [one for s in specs for _, one in parts(s)]
     bare = bool(specs) and all(
         part.endswith("r0s0")
-        for s in specs for part in head_and_words(s)[0].split("/"))
+        for s in ones for part in head_and_words(s)[0].split("/"))
     shared = {}
-    for s in specs:
+    for s in ones:
         words = head_and_words(s)[1]
         before = shared.get(scheme(s), words)
         shared[scheme(s)] = [w for w in before if w in words]
 
-    short = {}
-    for s in specs:
-        head, words = head_and_words(s)
+    def short(one):
+        head, words = head_and_words(one)
         if bare:
             head = "/".join(p.removesuffix("r0s0") for p in head.split("/"))
-        short[s] = ",".join([head.rstrip(":")] + [
-            w for w in words if w not in shared[scheme(s)]])
+        return ",".join([head.rstrip(":")] + [
+            w for w in words if w not in shared[scheme(one)]])
+
     notes = ["all: r0s0"] if bare else []
     notes += ["%s: %s" % (name, ",".join(words))
               for name, words in shared.items() if words]
-    return short, notes
+    return {s: "".join(before + short(one) for before, one in parts(s))
+            for s in specs}, notes
 
 
-def brief(spec):
-    """Words as one types them: a choice without its word's name, yes as the
-    name alone, no not at all.  For labels: not always distinct."""
-    head, words = head_and_words(spec)
+def brief_one(one):
+    head, words = head_and_words(one)
     kept = [head]
     for w in words:
         name, _, value = w.partition("=")
@@ -50,6 +60,12 @@ def brief(spec):
         elif value != "no":
             kept.append(value if value.replace("-", "").isalpha() else w)
     return ",".join(kept)
+
+
+def brief(spec):
+    """Words as one types them: a choice without its word's name, yes as the
+    name alone, no not at all.  For labels: not always distinct."""
+    return "".join(before + brief_one(one) for before, one in parts(spec))
 
 
 def labels(specs):

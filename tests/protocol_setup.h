@@ -84,7 +84,7 @@ static inline float *by_protocol(const struct ready *r, struct windows *w,
                     NULL, &e))
         fail_msg("%s", e.msg);
 
-    const struct kv_attention a = kv_loop_attention(l, 0);
+    const struct kv_attention a = kv_loop_attention(l, 0, LENGTH);
 
     w->x.out = out;
     for (w->x.layer = r->lower ? 0 : r->layer; w->x.layer <= r->layer;

@@ -63,7 +63,7 @@ static int forward(struct kv_model *m, struct kv_loop *l, size_t windows,
                    float *hidden, size_t *stay, struct kv_err *e)
 {
     int32_t tokens[WINDOWS * N];
-    struct spy spy = {.inner = kv_loop_attention(l, FIRST)};
+    struct spy spy = {.inner = kv_loop_attention(l, FIRST, N)};
     const struct kv_attention a = {spy_run, &spy};
     int rc;
 

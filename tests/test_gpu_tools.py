@@ -136,7 +136,9 @@ class GpuToolTest(unittest.TestCase):
     def test_bad_path(self):
         for path, says in (("exact,", "expected auto, exact, int8"),
                            ("fused", "expected auto, exact, int8"),
-                           ("int8,int8", "int8 is there twice")):
+                           ("int8,int8", "int8 is there twice"),
+                           ("auto" + 9 * ",auto", "exact is there twice"),
+                           ("exact,auto", "auto is exact on a GPU")):
             done = attend("-s", "f16", "--shape", "1,4,2,64,300", "--path",
                           path)
             self.assertEqual(done.returncode, 2)

@@ -60,7 +60,8 @@ def lines(path):
 
 
 def timeless(row):
-    return {k: v for k, v in row.items() if k not in ("seconds", "threads")}
+    return {k: v for k, v in row.items()
+            if k not in ("seconds", "attn_seconds", "threads")}
 
 
 class Case(unittest.TestCase):
@@ -162,6 +163,58 @@ class Rows(Case):
             self.assertTrue(out.startswith(start))
 
 
+class Patterns(Case):
+    """Policies by which a query sees some of the prompt."""
+
+    @classmethod
+    def setUpClass(cls):
+        for model in "m", "other":
+            must("kvdump", "-m", at(model), "-f", at("calib.txt"), "-c", "150",
+                 "--what", "q,k,v", "-o", at("queries.h5"))
+            must("kvcalib", "-s", "minference:b{0.8,1}+vecinfer:d4b4",
+                 at("queries.h5"), "-o", at(f"patterns-{model}.h5"))
+
+    def test_rows(self):
+        f32, alone, whole, some, far = ppl(
+            "-c", "150", "-n", "2", "-C", at("patterns-m.h5"),
+            "-s", "vecinfer:d4b4", "-s", "minference:b{1,0.8}+vecinfer:d4b4",
+            "-s", "a-shape:s0w1+f32", "-p", "prefill:140")
+        self.assertEqual([r["attn_pairs"] for r in (f32, alone, whole)],
+                         ["1", "1", "1"])
+        self.assertLess(float(some["attn_pairs"]), 1)
+        self.assertGreater(float(some["attn_seconds"]), 0)
+        self.assertEqual(far["attn_pairs"], "1") # a share: all of them
+        for one, two in (alone, whole), (f32, far):
+            self.assertAlmostEqual(float(one["nll"]), float(two["nll"]), 5)
+            self.assertEqual(one["bits"], two["bits"])
+        self.assertEqual(whole["calib_hash"], some["calib_hash"])
+        self.assertEqual(far["calib_hash"], "")
+        self.assertEqual(whole["spec"], "minference:b1+" + alone["spec"])
+
+    def test_blank_where_there_is_no_prompt(self):
+        for row in ppl("-n", "1", "-p", "stream", "-s", "kivi:b2g8"):
+            self.assertEqual(row["attn_pairs"] + row["attn_seconds"], "")
+
+    def test_refused(self):
+        spec = "-s", "minference:b0.8+f32"
+        for words, more in (
+                ("minference:b0.8 needs patterns", spec),
+                ("was made for another model",
+                 (*spec, "-C", at("patterns-other.h5"))),
+                ("has no patterns of minference:b0.5",
+                 ("-s", "minference:b0.5+f32", "-C", at("patterns-m.h5"))),
+                ("b=0 is out of range", ("-s", "minference:b0+f32")),
+                ("for prompts", ("-s", "a-shape+f32", "-p", "stream"))):
+            with self.subTest(words):
+                self.refused(words, *args(*more))
+        must("kvdump", "-m", at("m"), "-f", at("calib.txt"), "-c", str(CTX),
+             "--what", "k,v", "-o", at("no-queries.h5"))
+        for tool, more in (("kvcalib", ("-o", at("none.h5"))), ("kvquant", ())):
+            done = run(tool, "-q", *spec, at("no-queries.h5"), *more)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("--what q" if more else "is dense here", done.stderr)
+
+
 class LlamaCpp(Case):
     """The file of base log-probabilities, written and read back."""
 
@@ -211,6 +264,56 @@ class LlamaCpp(Case):
                            "--kl-divergence-base", at("lfs.kld")))
 
 
+class LongWindows(Case):
+    """Of a spec with a policy, which go piece by piece."""
+
+    def setUp(self):
+        write(at("long.txt"), tiny_model.text(9000, 1).encode())
+
+    def args(self, ctx, *more):
+        return ["-m", at("m"), "-f", at("long.txt"), "-c", str(ctx), "-n", "1",
+                "-p", "stream:64", *more]
+
+    def test_all_kept(self):
+        specs = [x for policy in ("streamingllm:s0w9999", "h2o:b1", "tova:b1",
+                                  "knorm:b1")
+                 for x in ("-s", policy + "+kivi:b4g16r32")]
+        rows = [json.loads(line) for line in must(
+            "kvppl", *self.args(2500, "--kl", "-s", "kivi:b4g16r32", *specs,
+                                "--format", "jsonl")).splitlines()][1:]
+        for row in rows[1:]:
+            self.assertEqual(row["kept"], 1)
+            self.assertEqual(row["bits"], rows[0]["bits"])
+            for column in "nll", "kl_mean":
+                self.assertAlmostEqual(row[column], rows[0][column], 6)
+
+    def test_without_base(self):
+        argv = self.args(2500, "-s", "streamingllm:s4w60+f16", "--format",
+                         "jsonl")
+        alone = json.loads(must("kvppl", *argv, "--no-base"))
+        base, row = map(json.loads, must("kvppl", *argv).splitlines())
+        for column in "spec", "nll", "bits", "kept":
+            self.assertEqual(alone[column], row[column])
+        self.assertIsNone(alone["dnll"])
+        self.refused("--no-base goes without --kl", *argv, "--no-base", "--kl")
+        self.refused("--no-base without -s",
+                     *self.args(2500, "--no-base"))
+
+    def test_memory(self):
+        def peak(ctx):
+            argv = self.args(ctx, "--no-base", "-q", "-s",
+                             "streamingllm:s4w252+kivi:b4g16r32")
+            with subprocess.Popen([os.path.join(TOOLS, "kvppl"), *argv],
+                                  stdout=subprocess.DEVNULL) as child:
+                _, status, used = os.wait4(child.pid, 0)
+                child.returncode = status
+            self.assertEqual(status, 0)
+            return used.ru_maxrss * 1024
+
+        # ids, losses and the text itself, which is bytes here
+        self.assertLess(peak(36000), peak(6000) + 30000 * 100)
+
+
 class Greedy(Case):
     def test_rows_agree_with_text(self):
         with open(at("prompt.txt"), "w") as f:
@@ -231,6 +334,36 @@ class Greedy(Case):
         out = must("kvppl", "-m", at("m"), "-f", at("prompt.txt"), "--greedy",
                    "4", "-s", "kivi:b2g16r32s2")
         self.assertIn("kivi:b2g16r32s2", out)
+
+    def test_policies(self):
+        with open(at("prompt.txt"), "w") as f:
+            f.write("the quick brown fox")
+        argv = ["-m", at("m"), "-f", at("prompt.txt"), "--greedy", "24",
+                "--ignore-eos"]
+
+        def table(specs):
+            rows = must("kvppl", *argv, "--format", "jsonl",
+                        *[x for s in specs for x in ("-s", s)])
+            return [json.loads(row) for row in rows.splitlines()]
+
+        whole = ["streamingllm:s0w99+", "h2o:b99+", "tova:b99+", "knorm:b99+",
+                 "snapkv:b99w2+", "pyramidkv:b99w2+"]
+        for spec in "f32", "kivi:b4g16r16s2":
+            rows = table([spec] + [policy + spec for policy in whole])[-7:]
+            self.assertEqual([row["output"] for row in rows],
+                             [rows[0]["output"]] * 7)
+            self.assertEqual([row["kept"] for row in rows], [1] * 7)
+        some = ["streamingllm:s2w6+absmax:b4", "h2o:b8+absmax:b4",
+                "snapkv:b8w4+absmax:b4"]
+        rows = table(some)[1:]
+        n = rows[0]["prompt_tokens"]
+        # every new token but the last has come in
+        self.assertEqual([round(row["kept"] * (n + 23)) for row in rows],
+                         [8, 8, 8 + 23])
+        for row, spec in zip(rows, some):
+            self.assertEqual(table([spec])[1]["output"], row["output"])
+        self.refused("layer 0 keeps 8 tokens, fewer than the 32 that it "
+                     "always keeps", *argv, "-s", "snapkv:b8+f16")
 
     def test_shard_compares_with_the_base(self):
         with open(at("prompt.txt"), "w") as f:

@@ -22,6 +22,17 @@ def rows(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
+def flat(members, before=""):
+    """{"K": {"g": 32}} as {"K.g": "32"}."""
+    out = {}
+    for name, value in members.items():
+        if isinstance(value, dict):
+            out.update(flat(value, before + name + "."))
+        else:
+            out[before + name] = str(value)
+    return out
+
+
 def setUpModule():
     global folder
     folder = tempfile.mkdtemp(prefix="kvtools-")
@@ -103,12 +114,13 @@ class Table(Case):
                          [(s, l) for l in ("0", "1", "all") for s in SIDES] * 3)
         self.assertEqual(
             ",".join(table[0]),
-            "tool,version,spec,model,model_hash,weights,text,text_hash,ctx,"
+            "tool,version,spec,scheme,model,model_hash,weights,text,text_hash,ctx,"
             "windows,protocol,calib_hash,calib_text,calib_leak,device,level,"
             "threads,seed,bos,special,gemm,bits_nominal,bits,"
             "bits_quantized,shared_bytes,"
             "bits_total,side,layer,mse,sqnr_db,rel_err,cosine,max_err,"
-            "logit_err,attn_kl,attn_rel_err,rd_gap_db")
+            "logit_err,attn_kl,attn_rel_err,rd_gap_db,params.axis,params.b,"
+            "params.g,params.heads,params.r,params.s")
 
     def test_numbers_make_sense(self):
         table = rows(must("kvquant", "-s", "absmax:b{8,2}", at("eval.h5")))
@@ -198,7 +210,11 @@ class Table(Case):
         self.assertEqual(len(lines), len(table))
         for line, r in zip(lines, table):
             x = json.loads(line)
-            self.assertEqual(list(x), list(r))
+            self.assertEqual(list(x), [c for c in r if c[:7] != "params."] +
+                             ["params"])
+            self.assertEqual(flat(x["params"]),
+                             {c[7:]: r[c] for c in r if c[:7] == "params."
+                              and r[c]})
             self.assertEqual(x["spec"], r["spec"])
             self.assertEqual(x["bits"], float(r["bits"]))
         lines = must("kvquant", "-s", "kivi", "--format", "md",
@@ -206,6 +222,32 @@ class Table(Case):
         self.assertEqual(len(lines), len(table) + 2)
         self.assertEqual({line.count("|") for line in lines},
                          {len(table[0]) + 1})
+
+        lines = must("kvquant", "-s", "kivi", "--format", "tsv",
+                     at("eval.h5")).splitlines()
+        names, *lines = [line.split("\t") for line in lines]
+        self.assertEqual([dict(zip(names, line)) for line in lines], table)
+
+    def test_columns(self):
+        """Chosen ones in that order; shards have the same."""
+        specs = ["-s", "kivi:b2", "-s", "K-nf4/V-absmax:b4", at("eval.h5")]
+        whole = rows(must("kvquant", *specs))
+        some = rows(must("kvquant", *specs, "--columns", "bits,spec,params.b"))
+        self.assertEqual([list(r.items()) for r in some],
+                         [[(c, r[c]) for c in ("bits", "spec", "params.b")]
+                          for r in whole])
+        self.assertEqual({r["scheme"]: (r["params.b"], r["params.V.b"])
+                          for r in whole},
+                         {"f32": ("", ""), "kivi": ("2", "2"),
+                          "K-nf4/V-absmax": ("", "4")})
+        self.assertNotIn("params.K.b", whole[0])
+        parts = [must("kvquant", *specs, "--shard", f"{i}/4")
+                 for i in (1, 2, 3, 4)]
+        self.assertEqual({p.splitlines()[0] for p in parts},
+                         {",".join(whole[0])})
+        self.assertEqual(sum((rows(p) for p in parts), []), whole)
+        self.refused("unknown column 'nothing': expected some of tool, ",
+                     "kvquant", *specs, "--columns", "spec,nothing")
 
     def test_queries(self):
         everything = must("kvquant", "-s", "kivi", "--queries", "1000",
@@ -298,6 +340,10 @@ class BadInput(Case):
                 ("kivi:b2g7r0", "g=7"),
                 ("kivi:b{2,4", "kivi:b{2,4")]:
             self.refused(words, "kvquant", "-s", spec, at("eval.h5"))
+        for tool in (["kvquant"], ["kvattn", "--dump"],
+                     ["kvcalib", "--allocate", "3", "-o", at("layers.txt")]):
+            self.refused("every token is kept here", tool[0], "-s",
+                         "h2o:b0.5+kivi:b2g32", *tool[1:], at("eval.h5"))
         self.refused("quote sweeps", "kvquant", "-s", "kivi:b2", "kivi:b4",
                      at("eval.h5"))
         self.refused("quote sweeps", "kvattn", "-s", "kivi:b2", "kivi:b9",
@@ -306,7 +352,7 @@ class BadInput(Case):
     def test_options(self):
         self.refused("expected one dump", "kvquant", "-s", "kivi")
         self.refused("-s SPEC", "kvquant", at("eval.h5"))
-        self.refused("csv, jsonl or md", "kvquant", "-s", "kivi", "--format",
+        self.refused("csv, tsv, jsonl or md", "kvquant", "-s", "kivi", "--format",
                      "xml", at("eval.h5"))
         self.refused("--shard 3/2", "kvquant", "-s", "kivi", "--shard", "3/2",
                      at("eval.h5"))
@@ -465,6 +511,27 @@ class Attention(Case):
             self.assertEqual(a["bits"], b["bits"])
             self.assertAlmostEqual(float(b["attn_rel_err"]) /
                                    float(a["attn_rel_err"]), 1, delta=1e-3)
+
+    def test_bias_of_each_layer(self):
+        """kvattn takes off a layer's own bias: the error is kvquant's."""
+        tiny_model.make(at("biased"), layers=3, k_bias=8, seed=3)
+        dump("biased.h5", "biased", "eval.txt", "-n", "2")
+        args = ["-s", "absmax:b4r0,no-k_bias", "-s", "absmax:b4r0"]
+        want = [(r["layer"], r["spec"], float(r["attn_rel_err"]))
+                for r in rows(must("kvquant", *args, "--queries", "64",
+                                   at("biased.h5")))
+                if r["side"] == "KV" and r["layer"] != "all"]
+        for layer in "0", "1", "2":
+            less, more = self.attend(*args, "--dump", at("biased.h5"),
+                                     "--layer", layer, "--queries", "64",
+                                     "--path", "generic")[1:]
+            self.assertLess(2 * float(less["attn_rel_err"]),
+                            float(more["attn_rel_err"]))
+            for r in less, more:
+                of = [x for l, spec, x in want
+                      if (l, spec) == (layer, r["spec"])]
+                self.assertAlmostEqual(float(r["attn_rel_err"]) / of[0], 1,
+                                       delta=1e-3)
 
     def test_default_path(self):
         """int8 where it adds less error than the codes have, else exact; a row

@@ -81,7 +81,7 @@ static void test_canonical(void **state)
         "a.txt", "1 V kivi:b4g32 # other words\n1 K kivi:b4\n0 KV kivi\n"));
     const struct kv_spec other =
         parsed(layer_file("a.txt", "0 KV kivi:b2\n1 K kivi:b4\n1 V kivi\n"));
-    char text[5000];
+    char text[5200];
     struct kv_spec s;
     struct kv_err e = {""};
 
@@ -148,6 +148,9 @@ static void test_refused(void **state)
             "bad.txt:1: a layer file names no other: 'mixed,file=x'");
     refused("\n0 KV mixed:r0,file=x\n", "bad.txt:2: a layer file names");
     refused("0 KV mixed\n", "bad.txt:1: a layer file names no other");
+    refused("0 KV K-q8_0/V-q4_0\n",
+            "bad.txt:1: 'K-q8_0/V-q4_0': a layer file has a line for K and one "
+            "for V");
     refused("", "names no layer");
     refused("# nothing\n", "names no layer");
     refused("0 K hack\n0 V hack:b4\n",
@@ -163,6 +166,8 @@ static void test_refused(void **state)
     assert_int_equal(kv_spec_parse(&s, "mixed,file=/no/such", &e), -1);
     assert_says(e, "/no/such");
     assert_true(kv_spec_looks_like("mixed,file=x"));
+    assert_string_equal(kv_mixed_file("h2o:b0.2+mixed:r0,file=a+b"), "a+b");
+    assert_null(kv_mixed_file("kivi,file=x"));
 }
 
 /* A file that names itself, and two that name each other. */
@@ -174,7 +179,7 @@ static void test_circles(void **state)
     (void)state;
     for (size_t i = 0; i < 2; i++)
         for (size_t j = 0; j < 2; j++) {
-            char text[5000];
+            char text[5200];
             struct kv_spec s;
             struct kv_err e = {""};
             const char *spec;
@@ -256,6 +261,34 @@ static void test_codecs(void **state)
     }
 }
 
+/* Two schemes: r and s of both may be set together, and clamping writes a text
+ * of one side each. */
+static void test_fit_sides(void **state)
+{
+    const struct kv_shape shape = synthetic_shape(HEAD_DIM);
+    struct kv_spec s = parsed("K-absmax:b4/V-kivi:g64r64s2");
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
+    assert_string_equal(s.text, "K-absmax:b4g32r0s0,axis=token,heads=one/"
+                                "V-kivi:b2g32r64s2,axis=paper");
+    assert_string_equal(parsed(s.text).text, s.text);
+    for (size_t i = 0; i < shape.n_layers; i++)
+        for (int side = 0; side < KV_SIDES; side++)
+            assert_string_equal(
+                kv_spec_at(&s, i, (enum kv_side)side)->scheme->name,
+                side == KV_K ? "absmax" : "kivi");
+    for (int side = 0; side < KV_SIDES; side++)
+        kv_spec_set(&s, (enum kv_side)side, "r", 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
+    assert_string_equal(s.text, "K-absmax:b4g32r0s0,axis=token,heads=one/"
+                                "V-kivi:b2g32r0s2,axis=paper");
+    s = parsed("K-kivi:b2g48/V-q8_0");
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
+    assert_says(e, "spec 'kivi:b2g48r128s0,axis=paper'");
+}
+
 /* ---- one spec everywhere ----------------------------------------------- */
 
 /* Both measure the same, to the last bit: error, bytes, tables. */
@@ -284,11 +317,37 @@ static void check_measured(const struct kv_spec specs[2], struct kv_dump *dump,
             kv_bits_of_spec(&a, &specs[0], shape, calib, layer, side);
             kv_bits_of_spec(&b, &specs[1], shape, calib, layer, side);
             assert_true(a.shared_bytes == b.shared_bytes);
-            if (layer == KV_ALL && side == KV_ALL)
-                assert_int_equal(calib != NULL, b.shared_bytes > 0);
+            assert_true(calib || !b.shared_bytes);
             if (!isnan(a.nominal) || !isnan(b.nominal))
                 assert_within(a.nominal, b.nominal, 1e-12);
         }
+}
+
+/* Every scheme on one side, q8_0 or f16 on the other. */
+static void check_sides(struct kv_dump *dump, const char *scheme)
+{
+    const struct kv_shape *shape = &kv_dump_info(dump)->shape;
+    const char *other = strcmp(scheme, "q8_0") ? "q8_0" : "f16";
+    struct kv_err e = {""};
+
+    for (int side = 0; side < KV_SIDES; side++) {
+        const char *k = side == KV_K ? scheme : other;
+        const char *v = side == KV_K ? other : scheme;
+        struct kv_spec specs[2];
+        struct kv_calib *calib;
+        char text[128];
+
+        snprintf(text, sizeof(text), "0-1 K %s\n0-1 V %s\n", k, v);
+        specs[0] = parsed(layer_file("sides.txt", text));
+        snprintf(text, sizeof(text), "K-%s/V-%s", k, v);
+        specs[1] = parsed(text);
+        for (int j = 0; j < 2; j++)
+            if (kv_spec_fit(&specs[j], shape, &e))
+                fail_msg("%s", e.msg);
+        calib = synthetic_calib(shape, &specs[1], folder);
+        check_measured(specs, dump, calib);
+        kv_calib_free(calib);
+    }
 }
 
 /* Every scheme, and words that store keys before RoPE. */
@@ -307,6 +366,7 @@ static void test_one_everywhere(void **state)
         char text[64];
         struct kv_spec specs[2];
         struct kv_calib *calib;
+        struct kv_bits bits;
 
         snprintf(text, sizeof(text), "0-1 KV %s\n", kv_schemes[i]->name);
         specs[0] = parsed(layer_file("one.txt", text));
@@ -317,7 +377,11 @@ static void test_one_everywhere(void **state)
         calib = synthetic_calib(&shape, &specs[0], folder);
         assert_int_equal(calib != NULL, kv_schemes[i]->training != NULL);
         check_measured(specs, dump, calib);
+        kv_bits_of_spec(&bits, &specs[0], &shape, calib, KV_ALL, KV_ALL);
+        assert_int_equal(calib != NULL, bits.shared_bytes > 0);
         kv_calib_free(calib);
+        if (!kv_spec_together(&specs[1]))
+            check_sides(dump, kv_schemes[i]->name);
     }
     kv_dump_close(dump);
     free(path);
@@ -359,6 +423,7 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_circles),
         cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_fit_sides),
         cmocka_unit_test(test_codecs),
         cmocka_unit_test(test_one_everywhere),
 

@@ -84,9 +84,12 @@ class Case(unittest.TestCase):
 
 class Mixed(Case):
     def same_rows(self, table, spec):
-        """The rows of `spec` and of the mixed spec after it, in all columns but names and times."""
+        """The rows of `spec` and of the mixed spec after it, in all columns
+        but names, parameters and times."""
         def mine(start):
-            return [{c: r[c] for c in r if c not in ("spec", "seconds")}
+            return [{c: r[c] for c in r if c not in
+                     ("spec", "scheme", "seconds", "attn_seconds")
+                     and c[:7] != "params."}
                     for r in table if r["spec"].startswith(start)]
 
         self.assertTrue(mine(spec))
@@ -145,6 +148,37 @@ class Mixed(Case):
                          shared["1", "K"])
         self.assertTrue(ppl[1]["calib_hash"])
 
+    def test_a_scheme_for_each_side(self):
+        """As a layer file that names them for all layers; sweeps; tables of
+        either side from one calibration."""
+        sides = "K-vecinfer:d4b{4,6}/V-kivi:b4g16"
+        calib = at("sides.h5")
+        must("kvcalib", "-s", sides, at("calib-text.h5"), "-o", calib)
+        mixed = write("sides.txt", "0-1 K vecinfer:d4b6\n"
+                      "0-1 V kivi:b4g16\n")
+        both = ["-s", sides, "-s", mixed, "-C", calib]
+        for args in (["kvppl", *on_text("--kl")],
+                     ["kvppl", *on_text("--kl", "-p", "stream:16")],
+                     ["kvppl", "-m", at("m"), "-f", at("eval.txt"),
+                      "--greedy", "2"],
+                     ["kvquant", at("eval.h5")],
+                     ["kvattn", "--dump", at("eval.h5"), "--reps", "1"]):
+            with self.subTest(args):
+                table = rows(must(args[0], *both, *args[1:]))
+                specs = list(dict.fromkeys(r["spec"] for r in table))
+                self.assertEqual(len(specs), 4)
+                self.assertRegex(specs[1], "^K-vecinfer:d4b4r[0-9]+s0,.*/"
+                                 "V-kivi:b4g16r[0-9]+s0,axis=paper$")
+                one, other = ([{c: r[c] for c in r if c not in
+                                ("spec", "scheme", "seconds") and c[:7] != "params."}
+                               for r in table if r["spec"] == s]
+                              for s in specs[2:])
+                if args[0] == "kvattn":
+                    one, other = ([{c: r[c] for c in ("attn_rel_err", "bits",
+                                                      "shared_bytes", "path")}
+                                   for r in x] for x in (one, other))
+                self.assertEqual(one, other)
+
     def test_the_text_reads_back(self):
         mixed = write("back.txt", "0-1 KV kivi:b2g16\n")
         table = rows(must("kvquant", "-s", mixed, at("eval.h5")))
@@ -176,6 +210,7 @@ class Mixed(Case):
 
     def test_listed(self):
         self.assertIn("mixed,file=", must("kvppl", "--list"))
+        self.assertIn("K-SPEC/V-SPEC", must("kvppl", "--list"))
 
 
 class Allocate(Case):
@@ -272,7 +307,7 @@ class Allocate(Case):
         refused("has no queries", *four, at("no-queries.h5"))
         refused("holds layers 1 to 1 of 2", *four, at("half.h5"))
         refused("hack:", *four, "-s", "hack", at("eval.h5"))
-        refused("takes none: mixed", *four, "-s",
+        refused("no spec that does: mixed", *four, "-s",
                 write("some.txt", "0-1 KV kivi\n"), at("eval.h5"))
         refused("either a dump, or -m DIR and -f FILE", *four)
         refused("either a dump, or -m DIR and -f FILE", *four, at("eval.h5"),

@@ -52,15 +52,17 @@ static int release(void **state)
     return 0;
 }
 
-/* Mean loss of the spec under a protocol; the base line runs first. */
-static double nll(const struct setup *s, const struct kv_spec *spec,
-                  const struct kv_calib *calib, const char *protocol)
+/* Mean loss of the spec under a protocol, with this memory; the base line runs
+ * first. */
+static double nll_in(size_t memory, const struct setup *s,
+                     const struct kv_spec *spec, const struct kv_calib *calib,
+                     const char *protocol)
 {
     struct kv_ppl_plan plan = {.model = s->model,
                                .tokens = s->tokens,
                                .n_windows = WINDOWS,
                                .n = N,
-                               .memory = 1 << 20,
+                               .memory = memory,
                                .seed = SEED};
     struct kv_ppl *p = NULL;
     struct kv_score_summary score;
@@ -73,6 +75,12 @@ static double nll(const struct setup *s, const struct kv_spec *spec,
         fail_msg("%s", e.msg);
     kv_ppl_free(p);
     return score.nll;
+}
+
+static double nll(const struct setup *s, const struct kv_spec *spec,
+                  const struct kv_calib *calib, const char *protocol)
+{
+    return nll_in(1 << 20, s, spec, calib, protocol);
 }
 
 static void test_definition(void **state)
@@ -174,6 +182,8 @@ static void check_spec(const struct setup *s, const struct kv_spec *spec)
             want += token[i] / (WINDOWS * (N - 1));
     }
     got = nll(s, spec, calib, "stream");
+    /* windows one by one */
+    assert_within(nll_in(1, s, spec, calib, "stream"), got, 0);
 
     /* The two ways multiply matrices of different sizes, so that a key or
      * value in a hundred rounds to the neighbouring half; a scale of few bits,

@@ -75,6 +75,12 @@ class Table(Scripts):
     def test_sides_and_residual(self):
         out = self.table(("kivi:K-b2g32r0s0/V-b2g8r0s0", "4.5"))
         self.assertEqual(cells(out)[0][0], "kivi:K-b2g32/V-b2g8")
+        out = self.table(("f32:r0s0", "32"),
+                         ("K-q8_0:r0s0,rot=no/V-q4_0:r0s0,rot=no", "6.5"),
+                         ("h2o:b0.2+K-q8_0:r0s0,rot=no/V-f16:r0s0", "12"))
+        self.assertEqual([r[0] for r in cells(out)],
+                         ["f32", "h2o:b0.2+K-q8_0/V-f16", "K-q8_0/V-q4_0"])
+        self.assertIn("`q8_0: rot=no`", out)
         out = self.table(("f16:r0s0", "16"), ("kivi:b2g32r128s0", "3"))
         self.assertEqual([r[0] for r in cells(out)],
                          ["f16:r0s0", "kivi:b2g32r128s0"])
@@ -321,7 +327,10 @@ if name == "kvattn" and env.get("SAY"):
 if name == env.get("GRUMBLE"):
     code = 1
 if name in ("kvattn", "kvppl"):
-    out = csv.DictWriter(sys.stdout, %r, restval="1")
+    own = ["params." + b.split(":")[0] for a, b in zip(args, args[1:])
+           if a == "-s"]  # runs differ in columns
+    out = csv.DictWriter(sys.stdout, %r + list(dict.fromkeys(own)),
+                         restval="1")
     row = {}
     if "--shape" in args:
         shape = args[args.index("--shape") + 1].split(",")

@@ -1,5 +1,6 @@
 /* Spec strings: parsing, canonical text, sweeps, and refusals. */
 #include "lib/codec.h"
+#include "lib/policy.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
@@ -38,6 +39,22 @@ static void test_canonical(void **state)
               "absmax:b8g0r0s0,K-axis=channel,V-axis=token,heads=one");
 }
 
+/* A scheme for K and one for V; of one scheme, the text is that scheme's. */
+static void test_sides(void **state)
+{
+    (void)state;
+    canonical("K-q8_0/V-q4_0", "K-q8_0:r0s0,rot=no/V-q4_0:r0s0,rot=no");
+    canonical("K-kivi:b4g32r64/V-q4_0:rot",
+              "K-kivi:b4g32r64s0,axis=paper/V-q4_0:r0s0,rot=yes");
+    canonical("K-absmax:b4,channel/V-f16",
+              "K-absmax:b4g0r0s0,axis=channel,heads=one/V-f16:r0s0");
+    canonical("K-q8_0/V-q8_0", "q8_0:r0s0,rot=no");
+    canonical("K-kivi:b4/V-kivi:b2",
+              "kivi:K-b4g32r128s0/V-b2g32r128s0,axis=paper");
+    canonical("h2o:b0.5+K-q8_0/V-f16",
+              "h2o:b0.5+K-q8_0:r0s0,rot=no/V-f16:r0s0");
+}
+
 static void refused(const char *text, const char *words)
 {
     struct kv_spec s;
@@ -73,6 +90,20 @@ static void test_refused(void **state)
     refused("q4_0:rot,rot", "'rot' is given twice");
     refused("f16:rot", "'r' wants a number");
     refused("absmax:b4channel", "after a comma, not after ':': absmax,channel");
+    refused("K-q8_0", "expected a spec for each side, as in K-q8_0/V-kivi");
+    refused("V-q8_0/K-q4_0", "expected a spec for each side");
+    refused("K-q8_0/V-", "a spec is missing");
+    refused("K-/V-q8_0", "a spec is missing");
+    refused("K-b4/V-b2", "unknown scheme 'b4'");
+    refused("K-kivi:b9/V-q8_0", "spec 'K-kivi:b9/V-q8_0': spec 'kivi:b9': b=9");
+    refused("K-kivi:K-b4/V-b2/V-q8_0", "'kivi:K-b4' of K has sides of its own");
+    refused("K-q8_0/V-q4_0,V-rot", "'q4_0,V-rot' of V has sides of its own");
+    refused("K-q8_0/V-K-f16/V-q4_0", "'K-f16/V-q4_0' of V has sides");
+    refused("K-h2o+q8_0/V-f16", "a policy is one for both sides");
+    refused("K-q8_0/V-mixed,file=x", "mixed names both sides itself");
+    refused("K-hack/V-q8_0", "hack takes the keys and values of a layer");
+    refused("K-f16/V-zipcache", "zipcache takes the keys and values");
+    refused("K-klt:b2,pred=1/V-q8_0", "is predicted from the layers below");
     refused("pq:d4iters=3", "after a comma, not after ':': pq,iters=3");
 }
 
@@ -163,6 +194,8 @@ static void test_sweep(void **state)
     assert_true(kv_spec_looks_like("kivi:b9"));
     assert_true(kv_spec_looks_like("absmax,axis=token"));
     assert_true(kv_spec_looks_like("f16"));
+    assert_true(kv_spec_looks_like("K-q8_0:rot/V-q4_0"));
+    assert_false(kv_spec_looks_like("K-dumps/V-1.h5"));
     assert_false(kv_spec_looks_like("f16.h5"));
     assert_false(kv_spec_looks_like("dump.h5"));
     assert_false(kv_spec_looks_like(""));
@@ -257,26 +290,55 @@ static size_t longest_value(const struct kv_param *p)
     return (size_t)snprintf(text, sizeof(text), "%.9g", p->max);
 }
 
-/* The canonical text has room for every spec, both sides written out. */
+/* Max length of a policy's text. */
+static size_t longest_policy(void)
+{
+    size_t max = 0;
+
+    for (size_t i = 0; kv_policies[i]; i++) {
+        size_t n = strlen(kv_policies[i]->name) + strlen(":+");
+
+        for (const struct kv_param *p = kv_policies[i]->params; p->name; p++)
+            n += 1 + longest_value(p);
+        max = n > max ? n : max;
+    }
+    return max;
+}
+
+/* The canonical text has room for every spec, both sides written out, of one
+ * scheme or of two. */
 static void test_longest_text(void **state)
 {
+    const size_t policy = longest_policy();
+    size_t max = 0; /* of one side alone */
+
     (void)state;
     for (size_t i = 0; kv_schemes[i]; i++) {
         const struct kv_param *p;
-        size_t n = strlen(kv_schemes[i]->name) + strlen(":K-/V-");
+        size_t name = strlen(kv_schemes[i]->name) + 1, letters = 0, words = 0;
 
-        for (size_t j = 0; (p = kv_spec_param(kv_schemes[i], j)); j++)
-            n += 2 * (strlen(p->name) + longest_value(p) +
-                      (p->choices || p->name[1] ? strlen(",K-=") : 0));
-        if (n >= KV_SPEC_CHARS)
-            fail_msg("%s: %zu characters", kv_schemes[i]->name, n);
+        for (size_t j = 0; (p = kv_spec_param(kv_schemes[i], j)); j++) {
+            const bool word = p->choices || p->name[1];
+            const size_t n = strlen(p->name) + longest_value(p);
+
+            letters += word ? 0 : n;
+            words += word ? n + strlen(",=") : 0;
+            if (word)
+                name += 2 * strlen("K-");
+        }
+        if (policy + name + 6 + 2 * (letters + words) >= KV_SPEC_CHARS)
+            fail_msg("%s: %zu characters", kv_schemes[i]->name,
+                     name + 2 * (letters + words));
+        max = name + letters + words > max ? name + letters + words : max;
     }
+    assert_true(policy + strlen("K-/V-") + 2 * max < KV_SPEC_CHARS);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_canonical),
+        cmocka_unit_test(test_sides),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_long),
         cmocka_unit_test(test_fit),

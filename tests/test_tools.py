@@ -706,7 +706,7 @@ class Every(ToolTest):
             policies = [line.split()[0] for line in lines
                         if line.endswith("+SPEC")]
             names = [line.split()[0] for line in lines
-                     if line and not line.endswith("+SPEC")]
+                     if line and not line.endswith("SPEC")]
             self.assertIn("kivi", names)
             self.assertIn("h2o", policies)
             self.assertEqual(len(set(names)), len(names))

@@ -99,11 +99,13 @@ def write_safetensors(path, tensors):
 
 
 def make(folder, heads=4, kv_heads=2, head_dim=16, hidden=32, layers=2, ctx=64,
-         vocab=VOCAB, ffn=64, seed=1, bos=False, edit=None):
+         vocab=VOCAB, ffn=64, seed=1, bos=False, k_bias=0, edit=None):
     """Writes the model and returns folder.
 
     vocab below VOCAB gives a model that does not know all of the tokenizer's
-    ids.  edit(name, values) may change a tensor before it is written."""
+    ids.  k_bias: standard deviation of the biases of keys, each layer's its
+    own; 0: no projection has a bias.  edit(name, values) may change a tensor
+    before it is written."""
     os.makedirs(folder, exist_ok=True)
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama",
@@ -113,6 +115,7 @@ def make(folder, heads=4, kv_heads=2, head_dim=16, hidden=32, layers=2, ctx=64,
         "vocab_size": vocab, "max_position_embeddings": ctx,
         "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
         "tie_word_embeddings": False, "torch_dtype": "float32",
+        "attention_bias": k_bias > 0,
     }
     with open(os.path.join(folder, "config.json"), "w") as f:
         json.dump(config, f)
@@ -131,6 +134,13 @@ def make(folder, heads=4, kv_heads=2, head_dim=16, hidden=32, layers=2, ctx=64,
         if edit:
             edit(name, x)
         tensors[name] = (shape, x)
+        if k_bias and name.endswith((".q_proj.weight", ".k_proj.weight",
+                                     ".v_proj.weight", ".o_proj.weight")):
+            scale = k_bias if ".k_proj." in name else 0
+            tensors[name.replace("weight", "bias")] = (
+                shape[:1],
+                array.array("f", (rng.gauss(0, scale)
+                                  for _ in range(shape[0]))))
     write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
     return folder
 

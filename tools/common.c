@@ -10,6 +10,7 @@
 #include "lib/mixed.h"
 #include "lib/model/model.h"
 #include "lib/policy.h"
+#include "lib/spec_columns.h"
 
 #include <ctype.h>
 #include <omp.h>
@@ -87,12 +88,13 @@ static void start_threads(const struct kv_common *c)
 
 void kv_common_start(struct kv_common *c)
 {
+    struct kv_err e = {""};
+
     set_device(c);
     set_level(c->level);
     set_threads(c);
-    if (strcmp(c->format, "csv") && strcmp(c->format, "jsonl") &&
-        strcmp(c->format, "md"))
-        kv_die("--format %s: expected csv, jsonl or md", c->format);
+    if (kv_results_check_format(c->format, &e))
+        kv_die("%s", e.msg);
     kv_catch_signals();
     start_threads(c);
 }
@@ -181,6 +183,27 @@ void kv_common_hadamard(const struct kv_spec *specs, size_t n,
     free(said);
 }
 
+struct kv_results_form kv_common_form(const struct kv_common *c)
+{
+    return (struct kv_results_form){
+        .path = c->output, .format = c->format, .chosen = c->columns};
+}
+
+int kv_common_table(struct kv_results **r, const struct kv_common *c,
+                    const char *path, const char *const *columns,
+                    const struct kv_spec *specs, size_t n, struct kv_err *e)
+{
+    struct kv_results_form form = kv_common_form(c);
+    char **params = kv_spec_columns(specs, n);
+    int rc;
+
+    form.path = path;
+    form.params = params;
+    rc = kv_results_open(r, &form, columns, e);
+    kv_spec_columns_free(params);
+    return rc;
+}
+
 void kv_common_conditions(const struct kv_common *c, struct kv_conditions *to)
 {
     to->device = c->on_gpu ? c->gpu.name : "cpu";
@@ -240,5 +263,7 @@ void kv_common_list(void)
         list_scheme(k, s.text);
     }
     list_scheme(&kv_scheme_mixed, "mixed,file=LAYERS");
+    printf("%-10s %-60s %s\n", "", "a scheme for keys, another for values",
+           "K-SPEC/V-SPEC");
     list_policies();
 }

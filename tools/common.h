@@ -28,6 +28,7 @@ struct kv_common {
     uint64_t seed;
     const char *device, *level;  /* level NULL: the highest that the CPU has */
     const char *output, *format; /* output NULL: stdout */
+    const char *columns;         /* of results; NULL: all */
     bool can_gpu;                /* set by tools that compute on one */
     bool on_gpu;                 /* after kv_common_start(): on gpu */
     struct kv_device gpu;
@@ -43,7 +44,10 @@ struct kv_common {
 #define KV_COMMON_OPTS(c)                                                      \
     KV_OUT('o', "output", &(c).output, "FILE",                                 \
            "output file (results: else stdout)"),                              \
-        KV_STR(0, "format", &(c).format, "F", "csv, jsonl or md (csv)"),       \
+        KV_STR(0, "format", &(c).format, "F", "csv, tsv, jsonl or md (csv)"),  \
+        KV_STR(0, "columns", &(c).columns, "A,B,...",                          \
+               "columns of results, in this order (all); params:\n"            \
+               "those of the specs' parameters"),                              \
         KV_SIZE('t', "threads", &(c).threads, "N",                             \
                 "threads (0: as OpenMP says); no result depends\n"             \
                 "on it"),                                                      \
@@ -95,6 +99,14 @@ void kv_common_queries(size_t n, size_t default_n, size_t ctx);
  * one of a power of two but blocks of one.  The specs are fitted to shape. */
 void kv_common_hadamard(const struct kv_spec *specs, size_t n,
                         const struct kv_shape *shape);
+
+/* -o, --format and --columns of a table without specs. */
+struct kv_results_form kv_common_form(const struct kv_common *c);
+
+/* Opens the table of rows that these specs have; path: -o's, or NULL. */
+int kv_common_table(struct kv_results **r, const struct kv_common *c,
+                    const char *path, const char *const *columns,
+                    const struct kv_spec *specs, size_t n, struct kv_err *e);
 
 /* Device, level, threads and seed as a row of results names them. */
 void kv_common_conditions(const struct kv_common *c, struct kv_conditions *to);

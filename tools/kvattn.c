@@ -101,18 +101,22 @@ static int parse_path(struct kvattn_run *r, const struct kvattn_args *a,
                       const char *word, size_t n, struct kv_err *e)
 {
     for (size_t i = 0; i < KV_ATTN_PATHS; i++) {
+        const enum kv_attn_path path = i == KV_ATTN_AUTO && a->common.on_gpu
+                                           ? KV_ATTN_EXACT
+                                           : (enum kv_attn_path)i;
+
         if (strlen(path_names[i]) != n || memcmp(word, path_names[i], n) != 0)
             continue;
         if (on_gpu_alone((enum kv_attn_path)i) && !a->common.on_gpu)
             return kv_fail(e, "--path %s is for a GPU: --device cuda",
                            path_names[i]);
         for (size_t k = 0; k < r->n_paths; k++)
-            if (r->path[k] == (enum kv_attn_path)i)
-                return kv_fail(e, "--path %s: %s is there twice", a->path,
-                               path_names[i]);
-        r->path[r->n_paths++] = i == KV_ATTN_AUTO && a->common.on_gpu
-                                    ? KV_ATTN_EXACT
-                                    : (enum kv_attn_path)i;
+            if (r->path[k] == path)
+                return kv_fail(e, "--path %s: %s is there twice%s", a->path,
+                               path_names[path],
+                               a->common.on_gpu ? " (auto is exact on a GPU)"
+                                                : "");
+        r->path[r->n_paths++] = path;
         return 0;
     }
     return kv_fail(e,
@@ -165,12 +169,13 @@ static int check_specs(const struct kvattn_run *r, struct kv_err *e)
 static int prepare_specs(struct kvattn_run *r, const struct kvattn_args *a,
                          struct kv_err *e)
 {
+    size_t n_all;
     const struct kv_sweep sweep = {.base = "f16",
                                    .specs = &a->specs,
                                    .shape = &r->inputs.shape,
                                    .shard = {1, 1}};
 
-    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, e) ||
+    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &n_all, e) ||
         kv_spec_alone(r->spec, r->n_specs, "attention on codes", e) ||
         prepare_inputs(r, a, e))
         return -1;
@@ -257,7 +262,8 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
 {
     const struct kv_opt opts[] = {
         KV_SPECS(&a->specs, "scheme and parameters; repeats, and takes\n"
-                            "sweeps in quotes: 'kivi:b{2,4}g{32,64}'"),
+                            "sweeps in quotes: 'kivi:b{2,4}g{32,64}';\n"
+                            "K-q8_0/V-q4_0: a scheme for each side"),
         KV_IN('C', "calib", &a->calib, "FILE", "calibration from kvcalib"),
         KV_IN(0, "dump", &a->dump, "FILE", "keys, values, queries from kvdump"),
         KV_STR(0, "shape", &a->shape, "B,HQ,HKV,D,N[,NQ]",

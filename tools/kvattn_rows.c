@@ -39,7 +39,7 @@ static int put_row(struct kvattn_run *r, const struct kv_spec *spec,
     const bool calibrated = kv_spec_calibrated(spec);
     struct kv_results *table = r->table;
 
-    kv_results_conditions(table, &r->conditions, spec->text,
+    kv_results_conditions(table, &r->conditions, spec,
                           calibrated ? r->calib : NULL, r->leak);
     kv_bits_of_spec(&m->bits, spec, &r->inputs.shape, r->calib,
                     (int)r->inputs.layer, KV_ALL);
@@ -215,8 +215,8 @@ static int run_spec(struct kvattn_run *r, const struct kv_spec *spec,
 int kvattn_open_table(struct kvattn_run *r, const struct kvattn_args *a,
                       struct kv_err *e)
 {
-    return kv_results_open(&r->table, a->common.output, a->common.format,
-                           columns, e);
+    return kv_common_table(&r->table, &a->common, a->common.output, columns,
+                           r->spec, r->n_specs, e);
 }
 
 int kvattn_run_all(struct kvattn_run *r, const struct kvattn_args *a,

@@ -1,10 +1,12 @@
 /* kvcalib: trains the tables of schemes (codebooks, smoothing) on a dump. */
 #include "tools/kvcalib.h"
 #include "calib/calibrate.h"
+#include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/dump.h"
 #include "lib/model/model.h"
+#include "lib/policy.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -42,7 +44,8 @@ static int list_specs(const struct kvcalib_args *a,
     if (kv_spec_expand(a->specs.item, a->specs.n, list, n, e))
         return -1;
     for (size_t i = 0; i < *n; i++) {
-        (*list)[i].policy = (struct kv_policy_spec){0}; /* tables have none */
+        if (!kv_policy_calibrated(&(*list)[i].policy))
+            (*list)[i].policy = (struct kv_policy_spec){0};
         if (a->iters && (*list)[i].mixed)
             return kv_fail(e,
                            "--iters does not reach into %s: write iters=%zu "
@@ -132,8 +135,21 @@ static int put_table(struct kv_results *r, const struct kv_table *t,
     return kv_results_row(r, e);
 }
 
-static int print_tables(const struct kvcalib_args *a, const struct kv_calib *c,
-                        const struct kv_dump_info *info, struct kv_err *e)
+/* The specs of the file's sets, [n_sets], the caller's to free. */
+static struct kv_spec *specs_of(const struct kv_calib *c)
+{
+    struct kv_spec *s = kv_alloc(c->n_sets, sizeof(*s));
+    struct kv_err e = {""};
+
+    for (size_t i = 0; i < c->n_sets; i++)
+        if (kv_spec_parse(&s[i], c->set[i].spec, &e))
+            kv_die("%s", e.msg);
+    return s;
+}
+
+static int put_tables(struct kv_results *r, const struct kvcalib_args *a,
+                      const struct kv_calib *c, const struct kv_spec *spec,
+                      const struct kv_dump_info *info, struct kv_err *e)
 {
     struct kv_conditions conditions = {.tool = "kvcalib",
                                        .model = info->model,
@@ -141,20 +157,45 @@ static int print_tables(const struct kvcalib_args *a, const struct kv_calib *c,
                                        .weights = info->weights,
                                        .ctx = info->ctx,
                                        .windows = info->n_windows};
-    struct kv_results *r;
 
     kv_common_conditions(&a->common, &conditions);
-    if (kv_results_open(&r, NULL, a->common.format, columns, e))
-        return -1;
     for (size_t i = 0; i < c->n_sets; i++)
         for (size_t j = 0; j < c->set[i].n_tables; j++) {
-            kv_results_conditions(r, &conditions, c->set[i].spec, c, NAN);
-            if (put_table(r, &c->set[i].table[j], e)) {
-                kv_results_discard(r);
+            kv_results_conditions(r, &conditions, &spec[i], c, NAN);
+            if (put_table(r, &c->set[i].table[j], e))
                 return -1;
-            }
         }
-    return kv_results_close(r, e);
+    return 0;
+}
+
+static int print_tables(const struct kvcalib_args *a, const struct kv_calib *c,
+                        const struct kv_dump_info *info, struct kv_err *e)
+{
+    struct kv_spec *spec = specs_of(c);
+    struct kv_results *r;
+    int rc = kv_common_table(&r, &a->common, NULL, columns, spec, c->n_sets, e);
+
+    if (!rc && put_tables(r, a, c, spec, info, e)) {
+        kv_results_discard(r);
+        rc = -1;
+    } else if (!rc) {
+        rc = kv_results_close(r, e);
+    }
+    free(spec);
+    return rc;
+}
+
+/* Names of --columns that are wrong are known before hours of training. */
+static int try_columns(const struct kvcalib_args *a, struct kv_err *e)
+{
+    struct kv_results *r;
+
+    if (!a->table)
+        return 0;
+    if (kv_common_table(&r, &a->common, NULL, columns, NULL, 0, e))
+        return -1;
+    kv_results_discard(r);
+    return 0;
 }
 
 /* A folder that cannot be written is known before hours of training. */
@@ -178,7 +219,7 @@ static int calibrate(const struct kvcalib_args *a, struct kv_err *e)
 
     if (kv_dump_open(&dump, a->dump, e) ||
         list_specs(a, &kv_dump_info(dump)->shape, &specs, &n, e) ||
-        try_output(a->common.output, e) ||
+        try_output(a->common.output, e) || try_columns(a, e) ||
         (a->factors && kv_calib_load(&factors, a->factors, e)) ||
         kv_calib_run(&c, dump, specs, n, factors, a->common.seed, e) ||
         kv_calib_save(c, a->common.output, e))
@@ -216,7 +257,8 @@ static void check_options(const struct kvcalib_args *a)
 static void parse(int argc, char **argv, struct kvcalib_args *a)
 {
     const struct kv_opt opts[] = {
-        KV_SPECS(&a->specs, "scheme and parameters; repeatable, takes sweeps"),
+        KV_SPECS(&a->specs, "scheme and parameters; repeatable, takes sweeps\n"
+                            "and K-SPEC/V-SPEC, a scheme for each side"),
         KV_SIZE(0, "iters", &a->iters, "N",
                 "k-means iterations at most, part of the specs as\n"
                 "iters=N (0: each scheme's own)"),

@@ -31,10 +31,11 @@ struct run {
     double leak;
     struct kv_spec *asked, *spec; /* [n_specs]: as given, as run */
     size_t n_specs, n_places;
-    struct kv_offer *offer; /* [n_places][n_specs] */
-    double values;          /* of all places together */
-    size_t *choice;         /* [n_places] */
-    struct kv_out out;      /* the layer file */
+    struct kv_offer *offer;   /* [n_places][n_specs] */
+    double values;            /* of all places together */
+    size_t *choice;           /* [n_places] */
+    struct kv_out out;        /* the layer file */
+    struct kv_results *table; /* or NULL */
     struct kv_conditions conditions;
 };
 
@@ -43,7 +44,14 @@ struct run {
 static int check_spec(const struct kv_spec *s, struct kv_err *e)
 {
     if (s->mixed)
-        return kv_fail(e, "--allocate makes a layer file and takes none: %s",
+        return kv_fail(e,
+                       "--allocate chooses for each layer and side, and takes "
+                       "no spec that does: %s",
+                       s->text);
+    if (s->policy.policy)
+        return kv_fail(e,
+                       "--allocate: every token is kept here: a policy stands "
+                       "before mixed,file=LAYERS: %s",
                        s->text);
     if (kv_spec_together(s))
         return kv_fail(e,
@@ -60,7 +68,6 @@ static int list_specs(struct run *r, const struct kvcalib_args *a,
         return -1;
     r->spec = kv_alloc(r->n_specs, sizeof(*r->spec));
     for (size_t i = 0; i < r->n_specs; i++) {
-        r->asked[i].policy = (struct kv_policy_spec){0};
         if (check_spec(&r->asked[i], e) ||
             kv_spec_fit(&r->asked[i], &r->shape, e))
             return -1;
@@ -309,29 +316,25 @@ static int write_file(struct run *r, struct kv_err *e)
 }
 
 /* Every spec at every place. */
-static int print_table(const struct run *r, const struct kvcalib_args *a,
-                       struct kv_err *e)
+static int print_table(struct run *r, struct kv_err *e)
 {
-    struct kv_results *t;
+    struct kv_results *t = r->table;
 
-    if (kv_results_open(&t, NULL, a->common.format, columns, e))
-        return -1;
     for (size_t i = 0; i < r->n_places * r->n_specs; i++) {
         const size_t place = i / r->n_specs, spec = i % r->n_specs;
 
         kv_results_conditions(
-            t, &r->conditions, r->spec[spec].text,
+            t, &r->conditions, &r->spec[spec],
             kv_spec_calibrated(&r->spec[spec]) ? r->calib : NULL, r->leak);
         kv_results_real(t, "bits", place_bits(r, &r->offer[i]));
         kv_results_text(t, "side", place % KV_SIDES == KV_K ? "K" : "V");
         kv_results_size(t, "layer", place / KV_SIDES);
         kv_results_real(t, "cost", r->offer[i].cost);
         kv_results_size(t, "chosen", r->choice[place] == spec);
-        if (kv_results_row(t, e)) {
-            kv_results_discard(t);
+        if (kv_results_row(t, e))
             return -1;
-        }
     }
+    r->table = NULL;
     return kv_results_close(t, e);
 }
 
@@ -376,7 +379,10 @@ static int run(struct run *r, const struct kvcalib_args *a, struct kv_err *e)
     if (parse_budget(a->allocate, &r->budget, e) || check_inputs(a, e) ||
         kv_protocol_parse(&r->protocol, "all", false, e) ||
         (a->model ? open_text(r, a, e) : open_dump(r, a, e)) ||
-        list_specs(r, a, e) || kv_out_open(&r->out, a->common.output, true, e))
+        list_specs(r, a, e) ||
+        kv_out_open(&r->out, a->common.output, true, e) ||
+        (a->table && kv_common_table(&r->table, &a->common, NULL, columns,
+                                     r->spec, r->n_specs, e)))
         return -1;
     r->conditions.tool = "kvcalib";
     r->conditions.protocol = r->protocol.text;
@@ -391,7 +397,7 @@ static int run(struct run *r, const struct kvcalib_args *a, struct kv_err *e)
     sum = total(r, r->n_specs);
     kv_note("%s: %.6g bits per value, cost %.6g", a->common.output,
             sum.bytes * 8 / r->values, sum.cost);
-    return a->table ? print_table(r, a, e) : 0;
+    return a->table ? print_table(r, e) : 0;
 }
 
 int kvcalib_allocate(const struct kvcalib_args *a, struct kv_err *e)
@@ -400,6 +406,7 @@ int kvcalib_allocate(const struct kvcalib_args *a, struct kv_err *e)
     const int rc = run(&r, a, e);
 
     kv_out_discard(&r.out);
+    kv_results_discard(r.table);
     free(r.choice);
     free(r.offer);
     free(r.spec);

@@ -106,12 +106,13 @@ static int countable(const struct kv_footprint *f, struct kv_err *e)
 int kv_footprint_print(const struct kv_footprint *f, size_t n,
                        const struct kv_common *common, struct kv_err *e)
 {
+    const struct kv_results_form form = kv_common_form(common);
     struct kv_results *r;
 
     for (size_t i = 0; i < n; i++)
         if (countable(&f[i], e))
             return -1;
-    if (kv_results_open(&r, common->output, common->format, columns, e))
+    if (kv_results_open(&r, &form, columns, e))
         return -1;
     for (size_t i = 0; i < n; i++)
         if (put_row(r, &f[i], e)) {

@@ -100,11 +100,12 @@ int kv_operations_print(const struct kv_config *c, const char *name, size_t ctx,
                         size_t batch, const struct kv_common *common,
                         struct kv_err *e)
 {
+    const struct kv_results_form form = kv_common_form(common);
     struct kv_results *r;
 
     if (c->n_experts)
         return kv_fail(e, "%s: --operations knows no layer with experts", name);
-    if (kv_results_open(&r, common->output, common->format, columns, e))
+    if (kv_results_open(&r, &form, columns, e))
         return -1;
     for (int decode = 0; decode < 2; decode++) {
         const struct sizes s = sizes_of(c, ctx, batch, decode);

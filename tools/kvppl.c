@@ -32,6 +32,8 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "dp_rms",
                                       "tokens",
                                       "seconds",
+                                      "attn_pairs",
+                                      "attn_seconds",
                                       NULL};
 
 static void release(struct kvppl_run *r)
@@ -159,27 +161,27 @@ static int load_text(struct kvppl_run *r, const struct kvppl_args *a,
 }
 
 int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
-                     const struct kv_protocol *protocol, struct kv_err *e)
+                     struct kv_err *e)
 {
-    struct kv_sweep sweep = {.base = "f32",
+    struct kv_sweep sweep = {.base = a->no_base ? NULL : "f32",
                              .specs = &a->specs,
                              .shape = &kv_model_info(r->model)->shape,
-                             .protocol = protocol};
+                             .protocol = &r->protocol};
 
     if (kv_shard_parse(&sweep.shard, a->shard, e) ||
-        kv_sweep_list(&sweep, &r->spec, &r->n_specs, e))
+        kv_sweep_list(&sweep, &r->spec, &r->n_specs, &r->n_all, e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
     for (size_t i = 0; i < r->n_specs && a->common.on_gpu; i++)
         if (r->spec[i].policy.policy)
             return kv_fail(e,
-                           "%s: tokens are dropped on the CPU alone, not "
-                           "with --device %s",
+                           "%s: policies run on the CPU alone, not with "
+                           "--device %s",
                            r->spec[i].text, a->common.device);
     return 0;
 }
 
-int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e)
+int kvppl_try_specs(const struct kvppl_run *r, size_t n, struct kv_err *e)
 {
     const struct kv_shape *shape = &kv_model_info(r->model)->shape;
 
@@ -190,7 +192,7 @@ int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e)
                         NULL, e))
             return -1;
 
-        const int rc = kv_loop_takes(loop, r->text.ctx, e);
+        const int rc = kv_loop_takes(loop, n, e);
 
         kv_loop_free(loop);
         if (rc)
@@ -205,7 +207,7 @@ int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e)
 struct row {
     struct kv_score_summary score;
     struct kv_bits bits;
-    double seconds;
+    double seconds, attn_pairs, attn_seconds;
 };
 
 enum { ROW_NUMBERS = sizeof(struct row) / sizeof(double) };
@@ -219,7 +221,7 @@ static int put_row(struct kvppl_run *r, const struct kv_spec *spec,
     struct kv_results *t = r->table;
     const bool tokens = r->protocol.kind == KV_LLAMA_CPP;
 
-    kv_results_conditions(t, &r->conditions, spec->text,
+    kv_results_conditions(t, &r->conditions, spec,
                           kv_spec_calibrated(spec) ? r->calib : NULL, r->leak);
     kv_results_bits(t, &row->bits);
     kv_results_real(t, "kept", row->bits.kept_values / row->bits.values);
@@ -238,6 +240,8 @@ static int put_row(struct kvppl_run *r, const struct kv_spec *spec,
     kv_results_real(t, "dp_rms", s->dp_rms);
     kv_results_real(t, "tokens", s->tokens);
     kv_results_real(t, "seconds", row->seconds);
+    kv_results_real(t, "attn_pairs", row->attn_pairs);
+    kv_results_real(t, "attn_seconds", row->attn_seconds);
     return kv_results_row(t, e);
 }
 
@@ -260,6 +264,15 @@ static int fail_kept(size_t n, struct kv_err *e)
                       n == 1 ? " is" : "s are");
 }
 
+/* Blank where no prompt was attended to as one. */
+static void put_prefill(struct row *row, struct kv_prefill cost)
+{
+    const bool is = cost.all_pairs > 0;
+
+    row->attn_pairs = is ? cost.pairs / cost.all_pairs : NAN;
+    row->attn_seconds = is ? cost.seconds : NAN;
+}
+
 static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
                    struct kv_klbase *to_file, struct row *row, struct kv_err *e)
 {
@@ -272,6 +285,7 @@ static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
         kv_inputs_unchanged(e))
         return r->journal ? fail_kept(kv_journal_items(r->journal), e) : -1;
     row->seconds = kv_seconds() - start;
+    put_prefill(row, kv_ppl_prefill(r->ppl));
     say_row(r, spec, &row->score);
     return 0;
 }
@@ -284,22 +298,24 @@ static bool is_kept(const struct kvppl_run *r, const struct kv_spec *spec,
            kv_journal_find(r->journal, spec->text, (double *)row, ROW_NUMBERS);
 }
 
+/* base: NULL, or also runs. */
 static void start_progress(struct kvppl_run *r, const struct kv_spec *base)
 {
     struct row row;
 
-    r->n_rows = 1;
+    r->n_rows = base != NULL;
     for (size_t i = 0; i < r->n_specs; i++)
-        r->n_rows += strcmp(r->spec[i].text, base->text) != 0 &&
+        r->n_rows += !(base && !strcmp(r->spec[i].text, base->text)) &&
                      !is_kept(r, &r->spec[i], &row);
     kv_progress_init(&r->progress, r->what,
                      r->n_rows * r->text.n *
                          kv_model_info(r->model)->shape.n_layers);
 }
 
-/* The base line always runs: the others are compared with it.  A shard that
- * does not own its row leaves the row out. */
-static int run_specs(struct kvppl_run *r, struct kv_err *e)
+/* The base line runs unless it is not wanted: the others are compared with it.
+ * A shard that does not own its row leaves the row out. */
+static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
+                     struct kv_err *e)
 {
     struct kv_spec base;
     struct row row;
@@ -307,12 +323,12 @@ static int run_specs(struct kvppl_run *r, struct kv_err *e)
     if (kv_spec_parse(&base, "f32", e) ||
         kv_spec_fit(&base, &kv_model_info(r->model)->shape, e))
         return -1;
-    start_progress(r, &base);
-    if (run_row(r, &base, r->to_file, &row, e))
+    start_progress(r, a->no_base ? NULL : &base);
+    if (!a->no_base && run_row(r, &base, r->to_file, &row, e))
         return -1;
     for (size_t i = 0; i < r->n_specs; i++) {
         const struct kv_spec *spec = &r->spec[i];
-        const bool is_base = !strcmp(spec->text, base.text);
+        const bool is_base = !a->no_base && !strcmp(spec->text, base.text);
 
         if (!is_base && !is_kept(r, spec, &row) &&
             (run_row(r, spec, NULL, &row, e) ||
@@ -334,15 +350,15 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
     int32_t *tokens = NULL;
     int rc = -1;
 
-    if (load_text(r, a, e) || kvppl_list_specs(r, a, &r->protocol, e) ||
+    if (load_text(r, a, e) || kvppl_list_specs(r, a, e) ||
         kvppl_load_calibration(r, a, r->text.tokens, r->text.n * r->text.ctx,
                                e) ||
-        kvppl_try_specs(r, e) || open_kl_base(r, a, e))
+        kvppl_try_specs(r, r->text.ctx, e) || open_kl_base(r, a, e))
         return -1;
     tokens = evaluated_tokens(r);
     if (kvppl_open_journal(r, a, tokens, e) ||
-        kv_results_open(&r->table, a->common.output, a->common.format, columns,
-                        e))
+        kv_common_table(&r->table, &a->common, a->common.output, columns,
+                        r->spec, r->n_all, e))
         goto out;
     plan = (struct kv_ppl_plan){.model = r->model,
                                 .tokens = tokens,
@@ -351,10 +367,11 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
                                 .protocol = r->protocol,
                                 .memory = a->common.memory,
                                 .seed = a->common.seed,
+                                .no_base = a->no_base,
                                 .kl = a->kl || a->kl_read,
                                 .kl_file = r->from_file,
                                 .progress = &r->progress};
-    if (kv_ppl_new(&r->ppl, &plan, e) || run_specs(r, e))
+    if (kv_ppl_new(&r->ppl, &plan, e) || run_specs(r, a, e))
         goto out;
     file = r->to_file;
     r->to_file = NULL;
@@ -394,6 +411,11 @@ static void check_options(const struct kvppl_args *a)
     for (size_t i = 0; !a->latency && i < sizeof(others) / sizeof(*others); i++)
         if (others[i].given)
             kv_die("%s goes with --latency", others[i].name);
+    if (a->no_base && (a->kl || a->kl_base || a->latency))
+        kv_die("--no-base goes without --kl, --kl-divergence-base, --latency: "
+               "there is nothing to compare with");
+    if (a->no_base && !a->specs.n && !a->greedy)
+        kv_die("--no-base without -s leaves nothing to run");
     if (!a->greedy && (a->chat_template || a->ignore_eos))
         kv_die("%s goes with --greedy",
                a->chat_template ? "--chat-template" : "--ignore-eos");
@@ -429,12 +451,15 @@ int main(int argc, char **argv)
                 "tokens in a window (0: the model's context)"),
         KV_SIZE('n', "windows", &a.windows, "N",
                 "the first N windows (0: all whole ones)"),
-        KV_SPECS(&a.specs, "scheme and parameters, sweeps in {}; repeatable"),
+        KV_SPECS(&a.specs, "scheme and parameters, sweeps in {}; repeatable;\n"
+                           "K-q8_0/V-q4_0: a scheme for each side"),
         KV_IN('C', "calib", &a.calib, "FILE", "calibration, from kvcalib"),
         KV_STR('p', "protocol", &a.protocol, "P",
                "all, stream[:STEP], prefill:P or llama.cpp (all)"),
         KV_FLAG(0, "keep-window", &a.keep_window,
                 "all, llama.cpp: keep the spec's sinks and residual"),
+        KV_FLAG(0, "no-base", &a.no_base,
+                "do not run the base line; leaves dnll blank"),
         KV_FLAG(0, "kl", &a.kl, "divergence from the base line, same top 1"),
         KV_OUT_OR_IN(0, "kl-divergence-base", &a.kl_base, &a.kl_read, "FILE",
                      "write the base line's probabilities as\n"

@@ -17,7 +17,7 @@ struct kvppl_args {
     const char *model_shape, *chat_template;
     size_t ctx, windows, greedy, batch, reps, pool_heads;
     bool parse_special, ignore_eos, kl, kl_read, keep_window, allow_leakage,
-        resume, latency;
+        resume, latency, no_base;
 };
 
 struct kvppl_run {
@@ -28,8 +28,8 @@ struct kvppl_run {
     struct kv_protocol protocol;
     struct kv_calib *calib;
     double leak;
-    struct kv_spec *spec;
-    size_t n_specs;
+    struct kv_spec *spec; /* [n_all], of other shards behind n_specs */
+    size_t n_specs, n_all;
     struct kv_ppl *ppl;
     struct kv_progress progress;   /* over all rows: windows x layers */
     char what[KV_SPEC_CHARS + 64]; /* "row 3 of 18, SPEC" */
@@ -44,11 +44,12 @@ struct kvppl_run {
 int kvppl_load_calibration(struct kvppl_run *r, const struct kvppl_args *a,
                            const int32_t *tokens, size_t n, struct kv_err *e);
 
-/* The specs of -s, as the protocol runs them (NULL: unchanged).  Opens each
- * once, so that a spec that cannot run fails before the first row. */
+/* The specs of -s, as the protocol runs them. */
 int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
-                     const struct kv_protocol *protocol, struct kv_err *e);
-int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e);
+                     struct kv_err *e);
+/* Opens each once, for n tokens, so that a spec that cannot run fails before
+ * the first row. */
+int kvppl_try_specs(const struct kvppl_run *r, size_t n, struct kv_err *e);
 
 /* --resume: opens FILE.partial beside the output (nothing without the option).
  * Its first line is all that rows depend on, every input by its content

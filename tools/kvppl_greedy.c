@@ -6,6 +6,7 @@
 #include "lib/base/text.h"
 #include "lib/base/utf8.h"
 #include "lib/mixed.h"
+#include "lib/policy.h"
 #include "lib/tokenizer/chat_template.h"
 #include "tools/kvppl.h"
 
@@ -18,9 +19,17 @@
  * and have their caches in memory at once. */
 enum { TOGETHER = KV_FEW_ROWS };
 
-static const char *const columns[] = {
-    KV_CONDITION_COLUMNS, "chat_template", "prompt_tokens", "tokens", "agree",
-    "prompt_seconds",     "seconds",       "tokens_s",      "output", NULL};
+static const char *const columns[] = {KV_CONDITION_COLUMNS,
+                                      "chat_template",
+                                      "prompt_tokens",
+                                      "tokens",
+                                      "kept",
+                                      "agree",
+                                      "prompt_seconds",
+                                      "seconds",
+                                      "tokens_s",
+                                      "output",
+                                      NULL};
 
 /* The message of -f in the chat template, special tokens and all. */
 static int chat_prompt(struct kvppl_run *r, const struct kvppl_args *a,
@@ -88,11 +97,12 @@ static int prompt(struct kvppl_run *r, const struct kvppl_args *a,
     return 0;
 }
 
-/* Whether to print a row for each spec; without specs and --format, prints the
- * text itself. */
+/* Whether to print a row for each spec; without specs, --format and --columns,
+ * prints the text itself. */
 static bool is_table(const struct kvppl_args *a)
 {
-    return a->specs.n || strcmp(a->common.format, "csv") != 0;
+    return a->specs.n || a->common.columns ||
+           strcmp(a->common.format, "csv") != 0;
 }
 
 /* Prints byte by byte; on a terminal, escapes control characters. */
@@ -143,12 +153,13 @@ static int put(struct kvppl_run *r, const struct kvppl_args *a,
     if (!t) {
         rc = put_text(a, text, bytes, e);
     } else {
-        kv_results_conditions(t, &r->conditions, spec->text,
+        kv_results_conditions(t, &r->conditions, spec,
                               kv_spec_calibrated(spec) ? r->calib : NULL,
                               r->leak);
         kv_results_text(t, "chat_template", a->chat_template);
         kv_results_size(t, "prompt_tokens", g->n_prompt);
         kv_results_size(t, "tokens", g->made);
+        kv_results_real(t, "kept", g->kept);
         kv_results_size(t, "agree", agree);
         kv_results_real(t, "prompt_seconds", g->prompt_seconds);
         kv_results_real(t, "seconds", g->seconds);
@@ -276,6 +287,7 @@ static int check_options(const struct kvppl_args *a, struct kv_err *e)
                   {a->kl_base != NULL, "--kl-divergence-base"},
                   {a->keep_window, "--keep-window"},
                   {a->resume, "--resume"},
+                  {a->no_base, "--no-base"},
                   {a->chat_template && !a->text, "--chat-template without -f"},
                   {strcmp(a->protocol, "all") != 0, "--protocol"}};
 
@@ -293,13 +305,17 @@ int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,
     int rc = -1;
 
     r->conditions.protocol = "greedy";
-    if (check_options(a, e) || kvppl_list_specs(r, a, NULL, e) ||
+    r->protocol = (struct kv_protocol){.kind = KV_PREFILL, .step = 1};
+    if (check_options(a, e) || kvppl_list_specs(r, a, e) ||
         kv_spec_alone(r->spec, r->n_specs, "--greedy", e) ||
+        kv_policy_dense(r->spec, r->n_specs, e) ||
         kv_chat_model_read(&chat, a->model, e) || prompt(r, a, &chat, &g, e) ||
-        kvppl_load_calibration(r, a, g.ids, g.n_prompt, e) ||
-        kvppl_try_specs(r, e) ||
-        (is_table(a) && kv_results_open(&r->table, a->common.output,
-                                        a->common.format, columns, e)))
+        kvppl_load_calibration(r, a, g.ids, g.n_prompt, e))
+        goto out;
+    r->protocol.prefill = g.n_prompt;
+    if (kvppl_try_specs(r, g.n_prompt + g.n_new, e) ||
+        (is_table(a) && kv_common_table(&r->table, &a->common, a->common.output,
+                                        columns, r->spec, r->n_all, e)))
         goto out;
     note_kept(r, g.n_prompt + g.n_new);
     rc = run_all(r, a, &g, e);

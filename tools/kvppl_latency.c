@@ -114,7 +114,7 @@ static int prepare(struct latency *l, struct kv_err *e)
     const struct kv_sweep sweep = {
         .base = "f16", .specs = &a->specs, .shape = &shape, .shard = {1, 1}};
 
-    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, e) ||
+    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &r->n_all, e) ||
         kv_spec_alone(r->spec, r->n_specs, "--latency", e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
@@ -134,13 +134,14 @@ static int prepare(struct latency *l, struct kv_err *e)
     l->jobs = kv_alloc(a->batch, sizeof(*l->jobs));
     return kv_step_new(&l->step, &l->config, &a->common.gpu, a->batch, a->ctx,
                        a->common.seed, e) ||
-           kv_results_open(&r->table, a->common.output, a->common.format,
-                           columns, e);
+           kv_common_table(&r->table, &a->common, a->common.output, columns,
+                           r->spec, r->n_all, e);
 }
 
 /* A row's columns other than times. */
 struct row {
-    const char *spec, *path;
+    const struct kv_spec *spec;
+    const char *path;
     const struct kv_calib *calib; /* NULL: none was wanted */
     struct kv_bits bits;
     size_t device_bytes;
@@ -176,7 +177,7 @@ static int put_row(struct latency *l, const struct row *row,
 static int time_unfused(struct latency *l, struct kv_err *e)
 {
     const struct kvppl_args *a = l->args;
-    struct row row = {.spec = "f16:r0s0", .path = "unfused"};
+    struct row row = {.spec = &l->run->spec[0], .path = "unfused"}; /* f16 */
     double part[KV_STEP_PARTS];
     struct kv_timing whole;
     struct kv_step_caches *caches;
@@ -234,7 +235,7 @@ static void add_bits(struct row *row, const struct kv_cache *c)
 static int time_cache(struct latency *l, const struct kv_spec *spec,
                       const struct kv_cache *cache, struct kv_err *e)
 {
-    struct row row = {.spec = spec->text};
+    struct row row = {.spec = spec};
     double part[KV_STEP_PARTS];
     struct kv_timing whole;
     struct kv_step_caches *caches;

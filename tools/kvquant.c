@@ -10,6 +10,7 @@
 #include "lib/columns.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
+#include "lib/policy.h"
 #include "tools/common.h"
 #include "tools/kvquant_inspect.h"
 
@@ -48,8 +49,8 @@ struct run {
     struct kv_calib *calib;
     double leak;
     struct kv_protocol protocol;
-    struct kv_spec *spec;
-    size_t n_specs;
+    struct kv_spec *spec; /* [n_all], of other shards behind n_specs */
+    size_t n_specs, n_all;
     struct kv_measured *measured; /* [n_specs][layers] */
     struct kv_conditions conditions;
     struct kv_results *table;
@@ -117,7 +118,7 @@ static int put_rows(struct run *r, const struct kv_spec *spec,
     static const char *const names[] = {"K", "V", "KV"};
 
     for (int side = 0; side <= BOTH; side++) {
-        kv_results_conditions(r->table, &r->conditions, spec->text,
+        kv_results_conditions(r->table, &r->conditions, spec,
                               kv_spec_calibrated(spec) ? r->calib : NULL,
                               r->leak);
         put_bits(r, spec, m, layer, side);
@@ -206,7 +207,8 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
         return -1;
     info = kv_dump_info(r->dump);
     sweep.shape = &info->shape;
-    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, e) ||
+    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &r->n_all, e) ||
+        kv_policy_dense(r->spec, r->n_specs, e) ||
         kv_calibration_for_dump(&r->calib, &r->leak, a->calib, r->dump,
                                 a->allow_leakage, e) ||
         kv_calib_adopt(r->calib, r->spec, r->n_specs, e))
@@ -236,8 +238,8 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
         return 0;
     if (a->codes && kv_codes_create(&r->codes, a->codes, e))
         return -1;
-    return kv_results_open(&r->table, a->common.output, a->common.format,
-                           columns, e);
+    return kv_common_table(&r->table, &a->common, a->common.output, columns,
+                           r->spec, r->n_all, e);
 }
 
 static int measure(struct run *r, const struct args *a, struct kv_err *e)
@@ -279,6 +281,7 @@ static int inspect(const struct run *r, const struct args *a, struct kv_err *e)
                                       .leak = r->leak,
                                       .spec = r->spec,
                                       .n_specs = r->n_specs,
+                                      .n_all = r->n_all,
                                       .conditions = &r->conditions,
                                       .codebooks = a->codebooks};
 
@@ -300,7 +303,8 @@ static void parse(int argc, char **argv, struct args *a)
 {
     const struct kv_opt opts[] = {
         KV_SPECS(&a->specs, "scheme and parameters; repeats, and takes\n"
-                            "sweeps in quotes: 'kivi:b{2,4}g{32,64}'"),
+                            "sweeps in quotes: 'kivi:b{2,4}g{32,64}';\n"
+                            "K-q8_0/V-q4_0: a scheme for each side"),
         KV_IN('C', "calib", &a->calib, "FILE", "calibration from kvcalib"),
         KV_OUT(0, "codes", &a->codes, "FILE",
                "also write the stored bytes here (HDF5)"),

@@ -23,7 +23,7 @@ static void put_place(struct kv_results *t, const struct kvquant_inspect *a,
 {
     const char side[] = {kv_side_name(c->side), '\0'};
 
-    kv_results_conditions(t, a->conditions, spec->text,
+    kv_results_conditions(t, a->conditions, spec,
                           kv_spec_calibrated(spec) ? a->calib : NULL, a->leak);
     kv_results_text(t, "side", side);
     kv_results_size(t, "layer", c->layer);
@@ -90,8 +90,9 @@ int kvquant_inspect(const struct kvquant_inspect *a, struct kv_err *e)
     const struct kv_dump_info *info = kv_dump_info(a->dump);
     struct kv_results *t;
 
-    if (kv_results_open(&t, a->common->output, a->common->format,
-                        a->codebooks ? book_columns : channel_columns, e))
+    if (kv_common_table(&t, a->common, a->common->output,
+                        a->codebooks ? book_columns : channel_columns, a->spec,
+                        a->n_all, e))
         return -1;
     for (size_t s = 0; s < a->n_specs; s++)
         for (size_t l = info->first_layer; l <= info->last_layer; l++)

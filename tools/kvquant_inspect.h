@@ -13,8 +13,8 @@ struct kvquant_inspect {
     struct kv_dump *dump;
     const struct kv_calib *calib; /* NULL: none */
     double leak;
-    const struct kv_spec *spec;
-    size_t n_specs;
+    const struct kv_spec *spec; /* [n_all] */
+    size_t n_specs, n_all;
     const struct kv_conditions *conditions;
     bool codebooks; /* rows per codebook, else per channel */
 };

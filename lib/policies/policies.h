@@ -10,7 +10,11 @@
     X(tova)            \
     X(knorm)           \
     X(snapkv)          \
-    X(pyramidkv)
+    X(pyramidkv)       \
+    X(minference)      \
+    X(a_shape)         \
+    X(vertical_slash)  \
+    X(block_sparse)
 
 #define KV_DECLARE_POLICY(name) extern const struct kv_policy kv_policy_##name;
 KV_POLICIES(KV_DECLARE_POLICY)

@@ -1,0 +1,574 @@
+#include "eval/policy_cache.h"
+#include "kernels/tiles/tiles.h"
+#include "lib/base/alloc.h"
+#include "lib/rope_table.h"
+
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a KV head holds, by position ascending: tokens [begin, begin + n) of the
+ * first four arrays. */
+struct held {
+    size_t begin, n, capacity;
+    uint32_t *position;
+    double *mass;
+    float *k, *v;  /* [capacity][head_dim], as a query reads them, after RoPE */
+    double *score; /* [n] */
+    bool *keep;    /* [n] */
+};
+
+struct kv_policy_cache {
+    const struct kv_policy_spec *policy;
+    const struct kv_shape *shape; /* the layer's */
+    size_t group;                 /* query heads of a KV head */
+    struct kv_policy_plan plan;
+    struct kv_cache *cache;
+    struct held *held; /* [n_kv_heads] */
+};
+
+/* ---- what it takes ------------------------------------------------------- */
+
+size_t kv_policy_share_of(const struct kv_protocol *p, size_t n)
+{
+    return p->kind == KV_PREFILL && p->prefill < n ? p->prefill : n;
+}
+
+int kv_policy_check(const struct kv_spec *spec, const struct kv_protocol *p,
+                    struct kv_codec *const *codec, size_t n, struct kv_err *e)
+{
+    const struct kv_policy *policy = spec->policy.policy;
+    const struct kv_codec *k = codec[KV_K];
+    const size_t sinks = kv_spec_size(&k->spec, KV_K, "s");
+    struct kv_policy_plan plan;
+
+    if (!kv_protocol_steps(p))
+        return kv_fail(e,
+                       "%s: protocol %s has no steps at which tokens are "
+                       "dropped: expected stream or prefill:P",
+                       spec->text, p->text);
+    if (policy->prompt && p->kind != KV_PREFILL)
+        return kv_fail(e,
+                       "%s: %s drops tokens of a prompt: expected protocol "
+                       "prefill:P, not %s",
+                       spec->text, policy->name, p->text);
+    if (k->scheme->attend || k->history || codec[KV_V]->history || k->layered)
+        return kv_fail(e, "%s: no policy can drop tokens of %s, %s", spec->text,
+                       k->scheme->name,
+                       k->layered ? "which predicts layers from lower ones"
+                                  : "which attends on its codes");
+    if (k->massive || codec[KV_V]->massive)
+        return kv_fail(e,
+                       "%s: massive=yes keeps tokens, %s drops them: "
+                       "expected one of both",
+                       spec->text, policy->name);
+    if (k->shape.alibi && !policy->reassigns)
+        return kv_fail(e,
+                       "%s: the model has ALiBi, whose distances %s does "
+                       "not keep",
+                       spec->text, policy->name);
+    plan = policy->plan(&spec->policy, &k->shape, k->layer,
+                        kv_policy_share_of(p, n));
+    if (!plan.budget || plan.first + plan.newest > plan.budget)
+        return kv_fail(e,
+                       "%s: layer %zu keeps %zu tokens, fewer than the %zu "
+                       "that it always keeps",
+                       spec->text, k->layer, plan.budget,
+                       plan.first + plan.newest);
+    if (plan.budget < sinks)
+        return kv_fail(e,
+                       "%s: layer %zu keeps %zu tokens, fewer than its %zu "
+                       "sinks",
+                       spec->text, k->layer, plan.budget, sinks);
+    return 0;
+}
+
+int kv_policy_cache_new(struct kv_policy_cache **out,
+                        const struct kv_policy_spec *policy,
+                        struct kv_codec *const *codec, size_t n, uint64_t seed,
+                        struct kv_err *e)
+{
+    const struct kv_shape *s = &codec[KV_K]->shape;
+    struct kv_policy_cache *c = kv_alloc(1, sizeof(*c));
+
+    if (kv_cache_new(&c->cache, codec[KV_K], codec[KV_V], seed, e)) {
+        free(c);
+        return -1;
+    }
+    c->policy = policy;
+    c->shape = s;
+    c->group = s->n_heads / s->n_kv_heads;
+    c->plan = policy->policy->plan(policy, s, codec[KV_K]->layer, n);
+    c->held = kv_alloc(s->n_kv_heads, sizeof(*c->held));
+    *out = c;
+    return 0;
+}
+
+void kv_policy_cache_free(struct kv_policy_cache *c)
+{
+    if (!c)
+        return;
+    for (size_t h = 0; h < c->shape->n_kv_heads; h++) {
+        free(c->held[h].position);
+        free(c->held[h].mass);
+        free(c->held[h].k);
+        free(c->held[h].v);
+        free(c->held[h].score);
+        free(c->held[h].keep);
+    }
+    free(c->held);
+    kv_cache_free(c->cache);
+    free(c);
+}
+
+/* ---- rows ---------------------------------------------------------------- */
+
+/* Tokens [from, from + n) of the arrays go where `to` is. */
+static void move(struct held *h, size_t d, size_t to, size_t from, size_t n)
+{
+    memmove(h->position + to, h->position + from, n * sizeof(*h->position));
+    memmove(h->mass + to, h->mass + from, n * sizeof(*h->mass));
+    memmove(h->k + to * d, h->k + from * d, n * d * sizeof(*h->k));
+    memmove(h->v + to * d, h->v + from * d, n * d * sizeof(*h->v));
+}
+
+/* For n more tokens. */
+static void make_room(struct held *h, size_t d, size_t n)
+{
+    if (h->begin + h->n + n <= h->capacity)
+        return;
+    if (2 * (h->n + n) > h->capacity) {
+        h->capacity = 2 * (h->n + n);
+        h->position = kv_realloc(h->position, h->capacity, sizeof(uint32_t));
+        h->mass = kv_realloc(h->mass, h->capacity, sizeof(double));
+        h->k = kv_realloc(h->k, h->capacity, d * sizeof(float));
+        h->v = kv_realloc(h->v, h->capacity, d * sizeof(float));
+        h->score = kv_realloc(h->score, h->capacity, sizeof(double));
+        h->keep = kv_realloc(h->keep, h->capacity, sizeof(bool));
+    }
+    move(h, d, 0, h->begin, h->n);
+    h->begin = 0;
+}
+
+/* Tokens [first, end) as they are read from now on, keys after RoPE:
+ * [end - first][n_kv_heads][head_dim]. */
+struct fresh {
+    size_t first, end;
+    float *x;
+};
+
+static struct fresh read_fresh(const struct kv_policy_cache *c,
+                               enum kv_side side, size_t first, size_t end)
+{
+    const struct kv_codec *codec = kv_cache_reader(c->cache, side).codec;
+    struct fresh f = {first, end, NULL};
+
+    if (first >= end)
+        return f;
+    f.x = kv_alloc(end - first, kv_codec_row(codec) * sizeof(*f.x));
+    kv_cache_decode_part(c->cache, side, first, end, f.x);
+    if (codec->pre_rope)
+        kv_rope(c->shape, f.x, end - first, c->shape->n_kv_heads, first);
+    return f;
+}
+
+/* Those that the head holds. */
+static void put_fresh(const struct kv_policy_cache *c, size_t head,
+                      enum kv_side side, const struct fresh *f)
+{
+    const size_t d = c->shape->head_dim, heads = c->shape->n_kv_heads;
+    const struct held *h = &c->held[head];
+    float *to = side == KV_K ? h->k : h->v;
+
+    for (size_t i = h->begin + h->n; i-- > h->begin && f->x;) {
+        const size_t j = h->position[i];
+
+        if (j < f->first)
+            return;
+        if (j < f->end)
+            memcpy(to + i * d, f->x + ((j - f->first) * heads + head) * d,
+                   d * sizeof(*to));
+    }
+}
+
+/* Tokens of a side that no longer change. */
+static size_t settled(const struct kv_policy_cache *c, enum kv_side side)
+{
+    const struct kv_reader r = kv_cache_reader(c->cache, side);
+
+    return r.sinks + r.n_blocks * r.codec->block;
+}
+
+/* ---- attention of one KV head -------------------------------------------- */
+
+static size_t position_of(const struct held *h, size_t i)
+{
+    return h->position[h->begin + i];
+}
+
+/* Of the held tokens [from, to), those whose position changes where positions
+ * have no gap and the newest is its own: the first so many. */
+static size_t n_moved(const struct held *h, size_t from, size_t to)
+{
+    const size_t newest = position_of(h, to - 1);
+    size_t n = 0;
+
+    while (position_of(h, from + n) != newest - (to - 1 - from - n))
+        n++;
+    return n;
+}
+
+/* Rotates their keys there. */
+static void reassign(const struct kv_policy_cache *c, const struct held *h,
+                     size_t from, size_t to, size_t n, float *k)
+{
+    const size_t newest = position_of(h, to - 1);
+
+    for (size_t i = 0; i < n; i++)
+        kv_rope(c->shape, k + i * c->shape->head_dim, 1, 1,
+                newest - (to - 1 - from - i) - position_of(h, from + i));
+}
+
+/* The first held token that a query at this position sees: a layer that slides
+ * shows it its window. */
+static size_t seen_from(const struct kv_policy_cache *c, const struct held *h,
+                        size_t position)
+{
+    const size_t window = c->shape->window;
+    size_t i = 0;
+
+    while (window && i < h->n && position_of(h, i) + window <= position)
+        i++;
+    return i;
+}
+
+/* Queries [first, end) of all tokens, the step's, over the held ones before
+ * end.  out: whether outputs are wanted; mass: weights are added to it [held],
+ * or NULL.  All queries see the first one's tokens, and those up to their own.
+ */
+static void attend_held(const struct kv_policy_cache *c, size_t head,
+                        const struct kv_policy_step *step, size_t first,
+                        size_t end, bool out, double *mass)
+{
+    const struct held *h = &c->held[head];
+    const size_t d = c->shape->head_dim, nq = end - first;
+    const size_t q_row = c->shape->n_heads * d, own = c->group * d;
+    const size_t n_before = position_of(h, h->n - 1) + 1 - step->n;
+    const size_t at = (first - n_before) * q_row + head * own;
+    const size_t from = seen_from(c, h, first);
+    const size_t to = h->n - (position_of(h, h->n - 1) + 1 - end);
+    const size_t moved =
+        c->policy->policy->reassigns ? n_moved(h, from, to) : 0;
+    float *k = h->k + (h->begin + from) * d;
+    float *q = kv_alloc(2 * nq, own * sizeof(*q)), *o = q + nq * own;
+    float *stood = kv_alloc(moved, d * sizeof(*stood));
+    struct kv_attend_view view =
+        kv_shape_view(c->shape, to - from, to - from - nq, nq);
+
+    memcpy(stood, k, moved * d * sizeof(*stood));
+    reassign(c, h, from, to, moved, k);
+    for (size_t i = 0; i < nq; i++)
+        memcpy(q + i * own, step->q + at + i * q_row, own * sizeof(*q));
+    view.n_heads = c->group;
+    view.n_kv_heads = 1;
+    view.window = 0;
+    view.slope = view.slope ? view.slope + head * c->group : NULL;
+    view.mass = mass ? mass + from : NULL;
+
+    const struct kv_attend_job job = {
+        .view = view,
+        .q = q,
+        .out = out ? o : NULL,
+        .q_rows = nq,
+        .k = {.quantized = k},
+        .v = {.quantized = h->v + (h->begin + from) * d}};
+
+    if (mass)
+        kv_attend_c(&job);
+    else
+        kv_attend(&job);
+    for (size_t i = 0; i < nq && out; i++)
+        memcpy(step->out + at + i * q_row, o + i * own, own * sizeof(*o));
+    memcpy(k, stood, moved * d * sizeof(*stood));
+    free(stood);
+    free(q);
+}
+
+/* The same, of which each query sees the window of a layer that slides. */
+static void attend_head(const struct kv_policy_cache *c, size_t head,
+                        const struct kv_policy_step *step, size_t first,
+                        size_t end, bool out, double *mass)
+{
+    const size_t together = c->shape->window ? 1 : end - first;
+
+    for (size_t i = first; i < end; i += together)
+        attend_held(c, head, step, i, i + together, out, mass);
+}
+
+/* The step's queries, of a prompt for the weights that count alone. */
+static void attend_step(struct kv_policy_cache *c, size_t head,
+                        const struct kv_policy_step *step)
+{
+    const struct kv_policy_spec *p = c->policy;
+    const enum kv_policy_mass which = p->policy->mass;
+    const size_t end = kv_cache_tokens(c->cache), first = end - step->n;
+    struct held *h = &c->held[head];
+    double *mass = h->mass + h->begin;
+
+    if (which == KV_MASS_ALL)
+        attend_head(c, head, step, first, end, step->out, mass);
+    else if (step->out)
+        attend_head(c, head, step, first, end, true, NULL);
+    if (which == KV_MASS_NEWEST) {
+        const size_t n = p->policy->queries(p);
+
+        memset(mass, 0, h->n * sizeof(*mass));
+        attend_head(c, head, step, step->n > n ? end - n : first, end, false,
+                    mass);
+    }
+}
+
+/* ---- tokens come in ------------------------------------------------------ */
+
+/* Their rows: the exact keys of a prompt, which its own queries see. */
+static void append(struct kv_policy_cache *c, size_t head,
+                   const struct kv_policy_step *step)
+{
+    const size_t d = c->shape->head_dim, heads = c->shape->n_kv_heads;
+    const size_t first = kv_cache_tokens(c->cache) - step->n;
+    struct held *h = &c->held[head];
+
+    make_room(h, d, step->n);
+    for (size_t t = 0; t < step->n; t++, h->n++) {
+        const size_t i = h->begin + h->n;
+
+        h->position[i] = (uint32_t)(first + t);
+        h->mass[i] = 0;
+        memcpy(h->k + i * d, step->k + (t * heads + head) * d,
+               d * sizeof(*h->k));
+    }
+}
+
+/* What a step changes in one KV head. */
+struct step {
+    struct kv_policy_cache *c;
+    const struct kv_policy_step *in;
+    struct fresh fresh[KV_SIDES][2]; /* codes, and tokens that are none yet */
+};
+
+static void run_head(const struct step *s, size_t head)
+{
+    append(s->c, head, s->in);
+    if (!s->in->out)
+        attend_step(s->c, head, s->in);
+    for (int side = 0; side < KV_SIDES; side++)
+        for (int i = 0; i < 2; i++)
+            put_fresh(s->c, head, (enum kv_side)side, &s->fresh[side][i]);
+    if (s->in->out)
+        attend_step(s->c, head, s->in);
+}
+
+/* Attention to fewer values is done before another thread is awake. */
+enum { WORTH_THREADS = 1 << 19 };
+
+/* Heads side by side, where no thread is at work yet. */
+static void run_heads(const struct step *s)
+{
+    const struct kv_shape *shape = s->c->shape;
+    const size_t heads = shape->n_kv_heads;
+    const size_t values = shape->n_heads * shape->head_dim * s->in->n *
+                          (s->c->held[0].n + s->in->n);
+
+    if (heads == 1 || values < WORTH_THREADS || omp_in_parallel()) {
+        for (size_t h = 0; h < heads; h++)
+            run_head(s, h);
+        return;
+    }
+#pragma omp parallel for schedule(dynamic)
+    for (size_t h = 0; h < heads; h++)
+        run_head(s, h);
+}
+
+/* ---- what is kept -------------------------------------------------------- */
+
+static void score_head(const struct kv_policy_cache *c, struct held *h)
+{
+    const struct kv_policy_held held = {.n = h->n,
+                                        .head_dim = c->shape->head_dim,
+                                        .position = h->position + h->begin,
+                                        .key = h->k +
+                                               h->begin * c->shape->head_dim,
+                                        .mass = h->mass + h->begin};
+
+    memset(h->score, 0, h->n * sizeof(*h->score));
+    if (c->policy->policy->score)
+        c->policy->policy->score(c->policy, &held, h->score);
+}
+
+/* A layer's KV heads hold the same tokens: each takes the sum of the scores. */
+static void share_scores(struct kv_policy_cache *c)
+{
+    struct held *first = &c->held[0];
+
+    for (size_t h = 1; h < c->shape->n_kv_heads; h++)
+        for (size_t i = 0; i < first->n; i++)
+            first->score[i] += c->held[h].score[i];
+    for (size_t h = 1; h < c->shape->n_kv_heads; h++)
+        memcpy(c->held[h].score, first->score,
+               first->n * sizeof(*first->score));
+}
+
+/* Closes the gaps that dropped tokens leave, from the end where fewer of the
+ * kept ones move. */
+static void close_gaps(struct held *h, size_t d)
+{
+    size_t first = 0, last = h->n, n = 0;
+
+    while (first < h->n && h->keep[first])
+        first++;
+    while (last > first && h->keep[last - 1])
+        last--;
+    if (first == last)
+        return;
+    for (size_t i = 0; i < h->n; i++)
+        n += h->keep[i];
+    if (last < h->n - first) {
+        size_t to = h->begin + last;
+
+        for (size_t i = last; i-- > 0;)
+            if (h->keep[i])
+                move(h, d, --to, h->begin + i, 1);
+        h->begin = to;
+    } else {
+        size_t to = h->begin + first;
+
+        for (size_t i = first; i < h->n; i++)
+            if (h->keep[i])
+                move(h, d, to++, h->begin + i, 1);
+    }
+    h->n = n;
+}
+
+/* Also drops what the newest query does not see in a layer that slides. */
+static void drop(const struct kv_policy_cache *c, struct held *h)
+{
+    const size_t unseen = seen_from(c, h, kv_cache_tokens(c->cache) - 1);
+
+    kv_policy_choose(&c->plan, h->score, h->n, h->keep);
+    for (size_t i = 0; i < unseen; i++)
+        h->keep[i] = false;
+    close_gaps(h, c->shape->head_dim);
+}
+
+static void drop_all(struct kv_policy_cache *c)
+{
+    const size_t heads = c->shape->n_kv_heads;
+    bool full = false;
+
+    for (size_t h = 0; h < heads; h++)
+        full |= c->held[h].n > c->plan.budget;
+    for (size_t h = 0; h < heads && full; h++)
+        score_head(c, &c->held[h]);
+    if (full && c->policy->policy->by_layer)
+        share_scores(c);
+    for (size_t h = 0; h < heads; h++)
+        drop(c, &c->held[h]);
+}
+
+int kv_policy_cache_step(struct kv_policy_cache *c,
+                         const struct kv_policy_step *in, struct kv_err *e)
+{
+    const bool pre_rope = kv_cache_reader(c->cache, KV_K).codec->pre_rope;
+    const size_t before[] = {settled(c, KV_K), settled(c, KV_V)};
+    const size_t first = kv_cache_tokens(c->cache);
+    struct step s = {.c = c, .in = in};
+
+    if (kv_cache_append(c->cache, in->q, pre_rope ? in->k_pre : in->k, in->v,
+                        in->n, e))
+        return -1;
+    for (int i = 0; i < KV_SIDES; i++) {
+        const enum kv_side side = (enum kv_side)i;
+        const size_t now = settled(c, side);
+
+        s.fresh[i][0] = read_fresh(c, side, before[i], now);
+        s.fresh[i][1] =
+            read_fresh(c, side, now > first ? now : first, first + in->n);
+    }
+    kv_cache_forget(c->cache);
+    run_heads(&s);
+    for (int i = 0; i < KV_SIDES; i++)
+        for (int j = 0; j < 2; j++)
+            free(s.fresh[i][j].x);
+    if (!in->out || !c->policy->policy->prompt)
+        drop_all(c);
+    return 0;
+}
+
+/* ---- bits ---------------------------------------------------------------- */
+
+/* Whether the tokens of a block can be dropped for one KV head alone. */
+static bool heads_apart(const struct kv_codec *c)
+{
+    struct kv_store s = {.values = c->side == KV_V,
+                         .n_heads = c->shape.n_kv_heads,
+                         .head_dim = c->shape.head_dim};
+
+    return !c->variable && c->scheme->store && c->scheme->store(c, &s) &&
+           !s.together;
+}
+
+/* Bytes of a side: fp16 rows, and blocks that hold a token. */
+static void add_bits(const struct kv_policy_cache *c, enum kv_side side,
+                     struct kv_bits *bits)
+{
+    const struct kv_reader r = kv_cache_reader(c->cache, side);
+    const struct kv_codec *codec = r.codec;
+    const size_t heads = c->shape->n_kv_heads, d = c->shape->head_dim;
+    const size_t quantized = r.sinks + r.n_blocks * codec->block;
+    size_t *in = kv_alloc(r.n_blocks * heads, sizeof(*in));
+    const bool apart = heads_apart(codec);
+    size_t kept = 0, unquantized = 0;
+    double bytes = 0, values = 0;
+
+    for (size_t h = 0; h < heads; h++)
+        for (size_t i = 0; i < c->held[h].n; i++, kept++) {
+            const size_t j = position_of(&c->held[h], i);
+
+            if (j < r.sinks || j >= quantized)
+                unquantized++;
+            else
+                in[(j - r.sinks) / codec->block * heads + h]++;
+        }
+    for (size_t b = 0; b < r.n_blocks; b++) {
+        size_t with = 0, whole = 0; /* KV heads that hold any, all of it */
+
+        for (size_t h = 0; h < heads; h++) {
+            with += in[b * heads + h] > 0;
+            whole += in[b * heads + h] == codec->block;
+        }
+        if (with && !apart)
+            with = heads;
+        bytes += (double)(r.size ? r.size[b] + sizeof(*r.size)
+                                 : codec->block_bytes) *
+                 (double)with / (double)heads;
+        values += (double)(with * codec->block * d);
+        /* A bit a token says which are dropped. */
+        bytes += (double)((with - whole) * ((codec->block + 7) / 8));
+    }
+    free(in);
+    bits->bytes += bytes + (double)(unquantized * d * sizeof(uint16_t));
+    bits->bytes +=
+        (double)(r.n_queries * c->shape->n_heads * d * sizeof(uint16_t));
+    bits->values +=
+        (double)(kv_shape_seen(c->shape, kv_cache_tokens(c->cache)) * heads *
+                 d);
+    bits->quantized_bytes += bytes;
+    bits->quantized_values += values;
+    bits->kept_values += (double)(kept * d);
+}
+
+void kv_policy_cache_bits(const struct kv_policy_cache *c, struct kv_bits *bits)
+{
+    for (int side = 0; side < KV_SIDES; side++)
+        add_bits(c, (enum kv_side)side, bits);
+}

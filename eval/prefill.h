@@ -1,0 +1,32 @@
+/* Attention of prompts: dense, or by a policy's patterns (lib/policy.h), and
+ * what it costs. */
+#ifndef KV_PREFILL_H
+#define KV_PREFILL_H
+
+#include "eval/protocol.h"
+#include "lib/calib.h"
+#include "lib/codec.h"
+#include "lib/model/model.h"
+#include "lib/policy.h"
+
+struct kv_prefill {
+    const struct kv_policy_spec *policy; /* without one, or patterns: dense */
+    const struct kv_calib *calib;        /* for find(); may be NULL */
+    /* So far: pairs of a query and a token that were computed, and those of
+     * dense attention; in layers that do not slide.  What chooses the pairs
+     * counts as time. */
+    double pairs, all_pairs, seconds;
+};
+
+/* Whether a spec whose policy has patterns can run: under this protocol, by
+ * this layer's codecs.  Says why not. */
+int kv_prefill_check(const struct kv_prefill *p, const struct kv_spec *spec,
+                     const struct kv_protocol *protocol,
+                     struct kv_codec *const *codec, struct kv_err *e);
+
+/* The job's queries are the first of each window, in x's layer and the host's
+ * memory.  A layer that slides has no pattern. */
+int kv_prefill_attend(struct kv_prefill *p, const struct kv_qkv *x,
+                      const struct kv_attend_job *job, struct kv_err *e);
+
+#endif

@@ -1,0 +1,69 @@
+/* Sparse attention over a prompt, by the patterns of MInference (arXiv
+ * 2407.02490, section 3).
+ *
+ * Queries pass in blocks of 64, [m0, m1).  The pattern of a query head says
+ * which tokens a block sees; each of its queries sees those up to itself:
+ *
+ *   a-shape         [0, first), and the newest `second` of query m0:
+ *                   [m0 + 1 - second, m1)
+ *   vertical-slash  `first` tokens, vertical lines of the matrix of weights;
+ *                   and `second` distances s, its slash lines, each as the
+ *                   square [m0 - s, m1 - s)
+ *   block-sparse    `first` blocks of 64 tokens
+ *
+ * Lines are those of the most weight, which the softmax of the last 64 queries
+ * gives them in sum; the first 30 tokens and the nearest 100 distances come
+ * before all others.  Blocks are those whose mean key has the largest product
+ * with the block's mean query; the block's own comes before all others.  Of
+ * equal ones the first are taken.  So a block always sees its own tokens.
+ *
+ * Tokens that a block sees are gathered, and attended to densely (attend.h):
+ * what no pattern names is not computed. */
+#ifndef KV_PATTERN_H
+#define KV_PATTERN_H
+
+#include "kernels/attend.h"
+
+enum { KV_PATTERN_BLOCK = 64, KV_PATTERN_FIRST = 30, KV_PATTERN_NEAREST = 100 };
+
+enum kv_pattern_kind {
+    KV_A_SHAPE,
+    KV_VERTICAL_SLASH,
+    KV_BLOCK_SPARSE,
+    KV_PATTERN_KINDS
+};
+const char *kv_pattern_name(enum kv_pattern_kind kind); /* "a-shape" */
+
+/* Of a query head, in counts; more than there are is all.  first: of
+ * block-sparse from 1 on; second: from 1 on, of block-sparse not used. */
+struct kv_pattern {
+    enum kv_pattern_kind kind;
+    size_t first, second;
+};
+
+/* Whether the view is that of a prompt: its queries are the first nq tokens.
+ * Supported of other fields: cap. */
+bool kv_pattern_takes(const struct kv_attend_view *v);
+
+/* Attention of a prompt, head: [n_heads].  Each side of the job has one form.
+ * Returns how many pairs of a query and a token were computed, of the
+ * kv_pattern_all_pairs().  The same bits for any number of threads; where all
+ * is seen, kv_attend()'s numbers but for rounding. */
+size_t kv_pattern_attend(const struct kv_attend_job *a,
+                         const struct kv_pattern *head);
+
+/* Pairs of dense attention, of all sequences and query heads. */
+size_t kv_pattern_all_pairs(const struct kv_attend_view *v);
+
+/* What a pattern of this kind is chosen by, of one query head of a sequence: to
+ * know the pairs of several patterns without attention. */
+struct kv_pattern_index;
+struct kv_pattern_index *kv_pattern_index_new(const struct kv_attend_job *a,
+                                              size_t seq, size_t head,
+                                              enum kv_pattern_kind kind);
+void kv_pattern_index_free(struct kv_pattern_index *x);
+/* p: of the index's kind. */
+size_t kv_pattern_pairs(const struct kv_pattern_index *x,
+                        const struct kv_pattern *p);
+
+#endif

@@ -1,0 +1,42 @@
+/* Shared by results.c, results_columns.c and results_put.c. */
+#ifndef KV_RESULTS_IMPL_H
+#define KV_RESULTS_IMPL_H
+
+#include "lib/base/file.h"
+#include "lib/results.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+enum kv_format { KV_CSV, KV_TSV, KV_JSONL, KV_MD, KV_FORMATS };
+
+/* text NULL: the cell is blank.  n: its bytes, well-formed UTF-8. */
+struct cell {
+    char *text;
+    size_t n;
+    bool number;
+};
+
+struct kv_results {
+    enum kv_format format;
+    FILE *file; /* stdout, or out.file */
+    struct kv_out out;
+    bool terminal; /* file is one */
+    bool started;  /* the header is out */
+
+    char **name; /* [n], the tool's columns, then those of parameters */
+    size_t n_own, n;
+    struct cell *cell; /* [n], the row being made */
+    size_t *shown;     /* [n_shown], of name, in order */
+    size_t n_shown;
+};
+
+/* The columns and their order; fails as kv_results_open() does. */
+int kv_results_choose(struct kv_results *r, const struct kv_results_form *form,
+                      const char *const *columns, struct kv_err *e);
+
+/* The header, and the row being made, in the table's format. */
+void kv_results_put_header(struct kv_results *r);
+void kv_results_put_row(struct kv_results *r);
+
+#endif
