@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static size_t kv_row(const struct kv_attn_inputs *in)
 {
@@ -186,6 +187,7 @@ struct kv_attn_step {
     bool own_attention;
     struct kv_attn_gpu *gpu; /* NULL: on the CPU */
     float *out;              /* as in->exact */
+    double append;           /* struct kv_attn_result's */
     float *same; /* exact attention over the same codes; NULL: not known */
 };
 
@@ -225,27 +227,60 @@ static void run_step(void *arg)
         attend_cache(s, b);
 }
 
+/* Tokens [first, end) of sequence b, `some` at a time. */
+static int append(struct kv_attn_step *s, size_t b, size_t first, size_t end,
+                  size_t some, struct kv_err *e)
+{
+    const struct kv_attn_inputs *in = s->in;
+    const float *k = s->codec[KV_K]->pre_rope ? in->k_pre : in->k;
+
+    for (size_t t = first; t < end; t += some) {
+        const size_t at = b * in->n + t;
+        const float *q = in->all_q ? in->all_q + at * q_row(in) : NULL;
+
+        if (kv_interrupted(e) ||
+            kv_cache_append(s->cache[b], q, k + at * kv_row(in),
+                            in->v + at * kv_row(in), some, e))
+            return -1;
+    }
+    return 0;
+}
+
+/* Of all threads: one pass would also time whatever else the machine runs. */
+static double cpu_seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* On the CPU the newest tokens one by one, under the clock. */
 static int fill(struct kv_attn_step *s, struct kv_err *e)
 {
     const struct kv_attn_inputs *in = s->in;
     struct kv_codec *const *codec = s->codec;
-    const float *k = codec[KV_K]->pre_rope ? in->k_pre : in->k;
+    const size_t timed = s->bench->gpu              ? 0
+                         : in->n < KV_ATTN_APPENDED ? in->n
+                                                    : KV_ATTN_APPENDED;
+    const size_t first = in->n - timed;
+    double start;
 
-    if (!k)
+    if (codec[KV_K]->pre_rope && !in->k_pre)
         return kv_fail(e,
                        "the dump has no keys before RoPE, which %s stores: "
                        "make it with kvdump --rope pre,post",
                        codec[KV_K]->spec.text);
-    for (size_t b = 0; b < in->n_batch; b++) {
-        const size_t skip = b * in->n * kv_row(in);
-        const float *q = in->all_q ? in->all_q + b * in->n * q_row(in) : NULL;
-
-        if (kv_interrupted(e) ||
-            kv_cache_new(&s->cache[b], codec[KV_K], codec[KV_V], s->bench->seed,
+    for (size_t b = 0; b < in->n_batch; b++)
+        if (kv_cache_new(&s->cache[b], codec[KV_K], codec[KV_V], s->bench->seed,
                          e) ||
-            kv_cache_append(s->cache[b], q, k + skip, in->v + skip, in->n, e))
+            (first && append(s, b, 0, first, first, e)))
             return -1;
-    }
+    start = cpu_seconds();
+    for (size_t b = 0; timed && b < in->n_batch; b++)
+        if (append(s, b, first, in->n, 1, e))
+            return -1;
+    s->append = timed ? (cpu_seconds() - start) / (double)timed : NAN;
     return 0;
 }
 
@@ -492,6 +527,7 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
         out->ops = count_ops(s);
     add_bits(&out->bits, s);
     out->rel_err = rel_err(s->in, s->out, s->in->exact);
+    out->append = s->append;
     out->path_rel_err = s->same ? rel_err(s->in, s->out, s->same) : NAN;
     if (!all_finite(s->out, outputs))
         return kv_fail(e, "%s: the output of attention is not finite",

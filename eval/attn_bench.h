@@ -41,12 +41,17 @@ int kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed,
                           size_t memory, struct kv_err *e);
 void kv_attn_inputs_clear(struct kv_attn_inputs *in);
 
+enum { KV_ATTN_APPENDED = 128 };
+
 struct kv_attn_result {
     struct kv_bits bits;      /* both sides; without shared_bytes and nominal */
     double rel_err;           /* ||out - exact|| / ||exact|| */
     double path_rel_err;      /* the same to exact attention over the same
                                  codes; NaN where tiles do not take these */
     struct kv_timing timing;  /* one step of the whole batch */
+    double append;            /* CPU seconds: a token of the whole batch into
+                                 the caches, quantizing what is due; the mean over the
+                                 newest tokens, at most KV_ATTN_APPENDED; NaN on a GPU */
     double speedup;           /* median over the base line's, run for run */
     size_t bytes_moved;       /* caches, queries and outputs, each once */
     size_t device_bytes;      /* bytes that the step reads: of tiles, or of the

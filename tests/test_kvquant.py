@@ -499,6 +499,7 @@ class Attention(Case):
             self.assertLessEqual(float(r["lat_us_p50"]),
                                  float(r["lat_us_p90"]))
             self.assertGreater(int(r["bytes_moved"]), int(r["device_bytes"]))
+            self.assertGreater(float(r["append_us"]), 0)
         self.assertEqual(table[0]["speedup"], "1")
         again = self.attend(*args, "-t", "2", "--path", "generic")
         for a, b in zip(table, again):

@@ -8,14 +8,28 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const columns[] = {
-    KV_CONDITION_COLUMNS, KV_BITS_COLUMNS, "layer",
-    "attn_rel_err",       "path_rel_err",  "lat_us_p50",
-    "lat_us_p10",         "lat_us_p90",    "noisy",
-    "bytes_moved",        "device_bytes",  "gb_s",
-    "bw_share",           "speedup",       "path",
-    "encode_us_p50",      "inline_us_p50", "async_us_p50",
-    "quantize_us_p50",    "decode_us_p50", NULL};
+static const char *const columns[] = {KV_CONDITION_COLUMNS,
+                                      KV_BITS_COLUMNS,
+                                      "layer",
+                                      "attn_rel_err",
+                                      "path_rel_err",
+                                      "lat_us_p50",
+                                      "lat_us_p10",
+                                      "lat_us_p90",
+                                      "noisy",
+                                      "bytes_moved",
+                                      "device_bytes",
+                                      "gb_s",
+                                      "bw_share",
+                                      "speedup",
+                                      "path",
+                                      "encode_us_p50",
+                                      "inline_us_p50",
+                                      "async_us_p50",
+                                      "quantize_us_p50",
+                                      "decode_us_p50",
+                                      "append_us",
+                                      NULL};
 
 static int put_row(struct kvattn_run *r, const struct kv_spec *spec,
                    const char *path, struct kv_attn_result *m,
@@ -51,6 +65,7 @@ static int put_row(struct kvattn_run *r, const struct kv_spec *spec,
     kv_results_real(table, "async_us_p50", append->aside * 1e6);
     kv_results_real(table, "quantize_us_p50", append->quantize * 1e6);
     kv_results_real(table, "decode_us_p50", append->decode * 1e6);
+    kv_results_real(table, "append_us", m->append * 1e6);
     r->rows++;
     r->noisy += kv_timing_noisy(t);
     return kv_results_row(table, e);
