@@ -138,7 +138,7 @@ static void test_cost(void **state)
                                      &protocol, 1, NULL, &e),
                          0);
 
-        const struct kv_attention a = kv_loop_attention(l, 0);
+        const struct kv_attention a = kv_loop_attention(l, 0, LENGTH);
 
         assert_int_equal(a.run(a.arg, &w.x, &e), 0);
         cost = kv_loop_prefill(l);
@@ -195,7 +195,7 @@ static struct kv_calib *search(const char *text, struct kv_dump **keep)
         fail_msg("%s", e.msg);
     for (size_t i = 0; i < n; i++)
         assert_int_equal(kv_spec_fit(&specs[i], &shape, &e), 0);
-    if (kv_calib_run(&c, dump, specs, n, 1, &e))
+    if (kv_calib_run(&c, dump, specs, n, NULL, 1, &e))
         fail_msg("%s", e.msg);
     if (keep)
         *keep = dump;
@@ -419,7 +419,7 @@ static void test_texts(void **state)
     }
     assert_int_equal(kv_spec_parse(&s, "vertical-slash+f16", &e), 0);
     assert_string_equal(s.text, "vertical-slash:v0.1s0.1+f16:r0s0");
-    assert_int_equal(kv_sweep_list(&sweep, &list, &n, &e), -1);
+    assert_int_equal(kv_sweep_list(&sweep, &list, &n, &n, &e), -1);
     assert_says(e, "attention is dense here");
 }
 
