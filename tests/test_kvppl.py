@@ -191,6 +191,16 @@ class Patterns(Case):
         self.assertEqual(far["calib_hash"], "")
         self.assertEqual(whole["spec"], "minference:b1+" + alone["spec"])
 
+    def test_greedy(self):
+        write(at("prompt.txt"), tiny_model.text(150, 3).encode())
+        rows = list(csv.DictReader(io.StringIO(must(
+            "kvppl", "-m", at("m"), "-f", at("prompt.txt"), "--greedy", "9",
+            "-C", at("patterns-m.h5"), "-s", "minference:b1+f32",
+            "-s", "a-shape:s0w2+f32"), newline="")))
+        self.assertGreater(int(rows[0]["prompt_tokens"]), 64)
+        self.assertEqual(rows[0]["output"], rows[1]["output"])
+        self.assertEqual([r["kept"] for r in rows], ["1"] * 3)
+
     def test_blank_where_there_is_no_prompt(self):
         for row in ppl("-n", "1", "-p", "stream", "-s", "kivi:b2g8"):
             self.assertEqual(row["attn_pairs"] + row["attn_seconds"], "")
