@@ -333,7 +333,9 @@ static int policy_one(const void *arg, size_t window, size_t thread,
     if (rc || policy_steps(l, x, window, *cache, e))
         return kv_fail_in(e, "window %zu", l->first_window + window);
     if (x->first + x->n == l->length) {
-        kv_policy_cache_bits(*cache, &work->bits[window]);
+        for (int side = 0; side < KV_SIDES; side++)
+            kv_policy_cache_bits(*cache, (enum kv_side)side,
+                                 &work->bits[window]);
         kv_policy_cache_free(*cache);
         *cache = NULL;
     }

@@ -25,63 +25,8 @@ struct kv_policy_cache {
     struct kv_policy_plan plan;
     struct kv_cache *cache;
     struct held *held; /* [n_kv_heads] */
+    bool of_prompt;    /* what came in last */
 };
-
-/* ---- what it takes ------------------------------------------------------- */
-
-size_t kv_policy_share_of(const struct kv_protocol *p, size_t n)
-{
-    return p->kind == KV_PREFILL && p->prefill < n ? p->prefill : n;
-}
-
-int kv_policy_check(const struct kv_spec *spec, const struct kv_protocol *p,
-                    struct kv_codec *const *codec, size_t n, struct kv_err *e)
-{
-    const struct kv_policy *policy = spec->policy.policy;
-    const struct kv_codec *k = codec[KV_K];
-    const size_t sinks = kv_spec_size(&k->spec, KV_K, "s");
-    struct kv_policy_plan plan;
-
-    if (!kv_protocol_steps(p))
-        return kv_fail(e,
-                       "%s: protocol %s has no steps at which tokens are "
-                       "dropped: expected stream or prefill:P",
-                       spec->text, p->text);
-    if (policy->prompt && p->kind != KV_PREFILL)
-        return kv_fail(e,
-                       "%s: %s drops tokens of a prompt: expected protocol "
-                       "prefill:P, not %s",
-                       spec->text, policy->name, p->text);
-    if (k->scheme->attend || k->history || codec[KV_V]->history || k->layered)
-        return kv_fail(e, "%s: no policy can drop tokens of %s, %s", spec->text,
-                       k->scheme->name,
-                       k->layered ? "which predicts layers from lower ones"
-                                  : "which attends on its codes");
-    if (k->massive || codec[KV_V]->massive)
-        return kv_fail(e,
-                       "%s: massive=yes keeps tokens, %s drops them: "
-                       "expected one of both",
-                       spec->text, policy->name);
-    if (k->shape.alibi && !policy->reassigns)
-        return kv_fail(e,
-                       "%s: the model has ALiBi, whose distances %s does "
-                       "not keep",
-                       spec->text, policy->name);
-    plan = policy->plan(&spec->policy, &k->shape, k->layer,
-                        kv_policy_share_of(p, n));
-    if (!plan.budget || plan.first + plan.newest > plan.budget)
-        return kv_fail(e,
-                       "%s: layer %zu keeps %zu tokens, fewer than the %zu "
-                       "that it always keeps",
-                       spec->text, k->layer, plan.budget,
-                       plan.first + plan.newest);
-    if (plan.budget < sinks)
-        return kv_fail(e,
-                       "%s: layer %zu keeps %zu tokens, fewer than its %zu "
-                       "sinks",
-                       spec->text, k->layer, plan.budget, sinks);
-    return 0;
-}
 
 int kv_policy_cache_new(struct kv_policy_cache **out,
                         const struct kv_policy_spec *policy,
@@ -460,23 +405,8 @@ static void drop(const struct kv_policy_cache *c, struct held *h)
     close_gaps(h, c->shape->head_dim);
 }
 
-static void drop_all(struct kv_policy_cache *c)
-{
-    const size_t heads = c->shape->n_kv_heads;
-    bool full = false;
-
-    for (size_t h = 0; h < heads; h++)
-        full |= c->held[h].n > c->plan.budget;
-    for (size_t h = 0; h < heads && full; h++)
-        score_head(c, &c->held[h]);
-    if (full && c->policy->policy->by_layer)
-        share_scores(c);
-    for (size_t h = 0; h < heads; h++)
-        drop(c, &c->held[h]);
-}
-
-int kv_policy_cache_step(struct kv_policy_cache *c,
-                         const struct kv_policy_step *in, struct kv_err *e)
+int kv_policy_cache_enter(struct kv_policy_cache *c,
+                          const struct kv_policy_step *in, struct kv_err *e)
 {
     const bool pre_rope = kv_cache_reader(c->cache, KV_K).codec->pre_rope;
     const size_t before[] = {settled(c, KV_K), settled(c, KV_V)};
@@ -499,9 +429,51 @@ int kv_policy_cache_step(struct kv_policy_cache *c,
     for (int i = 0; i < KV_SIDES; i++)
         for (int j = 0; j < 2; j++)
             free(s.fresh[i][j].x);
-    if (!in->out || !c->policy->policy->prompt)
-        drop_all(c);
+    c->of_prompt = !in->out;
     return 0;
+}
+
+void kv_policy_cache_drop(struct kv_policy_cache *c)
+{
+    const size_t heads = c->shape->n_kv_heads;
+    bool full = false;
+
+    if (c->policy->policy->prompt && !c->of_prompt)
+        return;
+    for (size_t h = 0; h < heads; h++)
+        full |= c->held[h].n > c->plan.budget;
+    for (size_t h = 0; h < heads && full; h++)
+        score_head(c, &c->held[h]);
+    if (full && c->policy->policy->by_layer)
+        share_scores(c);
+    for (size_t h = 0; h < heads; h++)
+        drop(c, &c->held[h]);
+}
+
+int kv_policy_cache_step(struct kv_policy_cache *c,
+                         const struct kv_policy_step *in, struct kv_err *e)
+{
+    if (kv_policy_cache_enter(c, in, e))
+        return -1;
+    kv_policy_cache_drop(c);
+    return 0;
+}
+
+struct kv_policy_seen kv_policy_cache_seen(const struct kv_policy_cache *c,
+                                           size_t head)
+{
+    const struct held *h = &c->held[head];
+    const size_t d = c->shape->head_dim;
+    const size_t from = seen_from(c, h, kv_cache_tokens(c->cache) - 1);
+    struct kv_policy_seen s = {.n = h->n - from,
+                               .position = h->position + h->begin + from,
+                               .v = h->v + (h->begin + from) * d};
+
+    s.k = kv_alloc(s.n, d * sizeof(*s.k));
+    memcpy(s.k, h->k + (h->begin + from) * d, s.n * d * sizeof(*s.k));
+    if (c->policy->policy->reassigns)
+        reassign(c, h, from, h->n, n_moved(h, from, h->n), s.k);
+    return s;
 }
 
 /* ---- bits ---------------------------------------------------------------- */
@@ -518,8 +490,8 @@ static bool heads_apart(const struct kv_codec *c)
 }
 
 /* Bytes of a side: fp16 rows, and blocks that hold a token. */
-static void add_bits(const struct kv_policy_cache *c, enum kv_side side,
-                     struct kv_bits *bits)
+void kv_policy_cache_bits(const struct kv_policy_cache *c, enum kv_side side,
+                          struct kv_bits *bits)
 {
     const struct kv_reader r = kv_cache_reader(c->cache, side);
     const struct kv_codec *codec = r.codec;
@@ -565,10 +537,4 @@ static void add_bits(const struct kv_policy_cache *c, enum kv_side side,
     bits->quantized_bytes += bytes;
     bits->quantized_values += values;
     bits->kept_values += (double)(kept * d);
-}
-
-void kv_policy_cache_bits(const struct kv_policy_cache *c, struct kv_bits *bits)
-{
-    for (int side = 0; side < KV_SIDES; side++)
-        add_bits(c, (enum kv_side)side, bits);
 }

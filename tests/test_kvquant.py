@@ -107,7 +107,7 @@ class Table(Case):
             "windows,protocol,calib_hash,calib_text,calib_leak,device,level,"
             "threads,seed,bos,special,gemm,bits_nominal,bits,"
             "bits_quantized,shared_bytes,"
-            "bits_total,side,layer,mse,sqnr_db,rel_err,cosine,max_err,"
+            "bits_total,kept,side,layer,mse,sqnr_db,rel_err,cosine,max_err,"
             "logit_err,attn_kl,attn_rel_err,rd_gap_db")
 
     def test_numbers_make_sense(self):
@@ -286,6 +286,64 @@ class Calibrated(Case):
         self.refused("nowhere.h5", "kvquant", *spec, "-C", "nowhere.h5",
                      at("eval.h5"))
         self.refused("eval.h5", "kvquant", *spec, "-C", at("eval.h5"),
+                     at("eval.h5"))
+
+
+POLICIES = ["streamingllm:s0w%d", "h2o:b%d", "tova:b%d", "knorm:b%d",
+            "snapkv:b%dw4", "pyramidkv:b%dw4"]
+
+
+class Policies(Case):
+    def test_all_kept(self):
+        """Codes of one token a block: as without a policy."""
+        for spec in "f16", "nf4":
+            whole = [x for p in POLICIES for x in ("-s", f"{p % CTX}+{spec}")]
+            table = rows(must("kvquant", "--queries", "1000", "-s", spec,
+                              *whole, at("eval.h5")))[9:]
+            for i, r in enumerate(table):
+                self.assertEqual(r["kept"], "1")
+                self.assertEqual(r["bits"], table[i % 9]["bits"])
+                if r["protocol"] == f"prefill:{CTX // 2}":
+                    continue  # other queries
+                for column in "logit_err", "attn_kl", "attn_rel_err":
+                    if not table[i % 9][column]:
+                        self.assertFalse(r[column])
+                        continue
+                    self.assertAlmostEqual(float(r[column]),
+                                           float(table[i % 9][column]), 5)
+        self.assertEqual({r["protocol"] for r in table},
+                         {"all", "stream", f"prefill:{CTX // 2}"})
+
+    def test_budgets(self):
+        specs = [x for b in (48, 24, 8) for x in ("-s", f"h2o:b{b}+f16")]
+        table = rows(must("kvquant", *specs, at("eval.h5")))[9:]
+        for b, i in (48, 6), (24, 15), (8, 24):
+            k, v, both = table[i:i + 3]
+            self.assertEqual(k["layer"], "all")
+            for r in k, v, both:
+                self.assertAlmostEqual(float(r["kept"]), b / CTX)
+                self.assertAlmostEqual(float(r["bits"]), 16 * b / CTX)
+                self.assertEqual((r["mse"], r["protocol"]), ("", "stream"))
+        for i in 6, 8:
+            for column in ("attn_kl", "attn_rel_err")[i // 8:]:
+                self.assertLess(0, float(table[i][column]))
+                self.assertLess(float(table[i][column]),
+                                float(table[i + 9][column]))
+                self.assertLess(float(table[i + 9][column]),
+                                float(table[i + 18][column]))
+        again = rows(must("kvquant", *specs, "-t", "1", at("eval.h5")))[9:]
+        for a, b in zip(table, again):
+            for column in "attn_kl", "attn_rel_err", "bits":
+                self.assertEqual(a[column], b[column])
+
+    def test_refused(self):
+        self.refused("no queries, which h2o:b0.2+f16:r0s0 needs", "kvquant",
+                     "-s", "h2o+f16", at("no-queries.h5"))
+        self.refused("--codes writes whole windows", "kvquant", "-s",
+                     "h2o+f16", "--codes", at("c.h5"), at("eval.h5"))
+        self.refused("a spec without a policy", "kvquant", "-s", "h2o+f16",
+                     "--channels", at("eval.h5"))
+        self.refused("no policy can drop", "kvquant", "-s", "h2o+hack:b2p16",
                      at("eval.h5"))
 
 

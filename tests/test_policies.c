@@ -1,5 +1,6 @@
 /* Token policies (lib/policy.h) against literal ones, written here in double,
  * and at budgets that keep every token against no policy. */
+#include "eval/policy_error.h"
 #include "lib/policies/policies.h"
 #include "tests/protocol_setup.h"
 
@@ -315,6 +316,99 @@ static void test_pyramid(void **state)
     assert_true(sum > 32 * 99 && sum <= 32 * 100);
 }
 
+/* ---- attention error ----------------------------------------------------- */
+
+/* Of every query of window 0; bits: of K and V. */
+static struct kv_attn_error
+error_of(const struct ready *p, const struct windows *w, struct kv_bits *bits)
+{
+    size_t at[LENGTH];
+    struct kv_policy_window window = {.spec = &p->spec,
+                                      .n = LENGTH,
+                                      .q = w->q,
+                                      .k = w->k,
+                                      .k_pre = w->k_pre,
+                                      .v = w->v,
+                                      .at = at,
+                                      .n_at = LENGTH};
+    struct kv_attn_error sum = {0};
+    struct kv_codecs *codecs;
+    struct kv_err e;
+
+    for (size_t i = 0; i < LENGTH; i++)
+        at[i] = i;
+    assert_int_equal(
+        kv_codecs_new(&codecs, &p->spec, &p->shape, p->layer, 1, NULL, &e), 0);
+    window.codec = kv_codecs_at(codecs, p->layer);
+    assert_int_equal(kv_policy_error_add(&sum, bits, &window, &e), 0);
+    kv_codecs_free(codecs);
+    return sum;
+}
+
+/* ||b - a|| / ||a|| of window 0's queries from `first` on. */
+static double difference(const struct ready *r, const float *a, const float *b,
+                         size_t first)
+{
+    double e2 = 0, a2 = 0;
+
+    for (size_t i = first * query_values(r); i < LENGTH * query_values(r);
+         i++) {
+        e2 += pow((double)b[i] - (double)a[i], 2);
+        a2 += pow((double)a[i], 2);
+    }
+    return sqrt(e2 / a2);
+}
+
+/* The error of the output is that of the loop's; without rounding of keys, of
+ * the logits of what is held there is none. */
+static void check_error(const char *policy, const char *protocol, size_t first,
+                        size_t kept)
+{
+    struct ready r = exact(), p = with_policy(&r, policy);
+    struct kv_bits bits[KV_SIDES] = {{0}};
+    struct windows w;
+    float *all, *loop;
+
+    make_windows(&r, &w);
+    all = by_protocol(&r, &w, protocol, NULL);
+    loop = by_protocol(&p, &w, protocol, NULL);
+
+    const struct kv_attn_error sum = error_of(&p, &w, bits);
+    const double out = kv_attn_error_out(&sum, KV_ATTN_BOTH);
+
+    assert_true(fabs(out - difference(&r, all, loop, first)) < 1e-5);
+    assert_true(kept < LENGTH ? out > 0.01 : out < 1e-6);
+    assert_true(fabs(kv_attn_error_out(&sum, KV_ATTN_K) - out) < 1e-6);
+    assert_true(kept < LENGTH ? kv_attn_error_kl(&sum) > 0.01
+                              : kv_attn_error_kl(&sum) < 1e-9);
+    if (!p.spec.policy.policy->reassigns)
+        assert_true(kv_attn_error_logit(&sum) < 1e-9);
+    for (int side = 0; side < KV_SIDES; side++) {
+        assert_true(bits[side].kept_values * LENGTH ==
+                    bits[side].values * (double)kept);
+        assert_true(bits[side].bytes == bits[side].kept_values * 4);
+    }
+    free(loop);
+    free(all);
+    free_windows(&w);
+}
+
+static void test_error(void **state)
+{
+    (void)state;
+    check_error("streamingllm:s3w17+", "stream", 0, 20);
+    check_error("h2o:b20+", "stream", 0, 20);
+    check_error("tova:b0.2+", "stream", 0, 20);
+    check_error("knorm:b20l0+", "stream", 0, 20);
+    check_error("snapkv:b20w8+", "prefill:50", 50, 20 + 50);
+    check_error("streamingllm:s0w100+", "stream", 0, LENGTH);
+    check_error("h2o:b1+", "stream", 0, LENGTH);
+    check_error("tova:b1+", "stream", 0, LENGTH);
+    check_error("knorm:b1+", "stream", 0, LENGTH);
+    check_error("snapkv:b1+", "prefill:50", 50, LENGTH);
+    check_error("pyramidkv:b1+", "prefill:50", 50, LENGTH);
+}
+
 /* ---- the rest ------------------------------------------------------------ */
 
 static void test_threads(void **state)
@@ -425,6 +519,7 @@ int main(void)
         cmocka_unit_test(test_prompt),   cmocka_unit_test(test_pyramid),
         cmocka_unit_test(test_threads),  cmocka_unit_test(test_sliding),
         cmocka_unit_test(test_refused),  cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_error),
     };
 
     return cmocka_run_group_tests(tests, prepare_every, release_every);
