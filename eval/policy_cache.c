@@ -3,6 +3,7 @@
 #include "lib/base/alloc.h"
 #include "lib/rope_table.h"
 
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -489,52 +490,84 @@ static bool heads_apart(const struct kv_codec *c)
            !s.together;
 }
 
-/* Bytes of a side: fp16 rows, and blocks that hold a token. */
+/* What is stored of a side, over all KV heads. */
+struct stored {
+    size_t kept, unquantized; /* tokens that are held; of these, in fp16 */
+    double coded, bytes;      /* tokens of blocks that hold one, and bytes */
+};
+
+/* A block of so many bytes, of which KV head h holds in[h] tokens. */
+static void add_block(const struct kv_policy_cache *c,
+                      const struct kv_codec *codec, const size_t *in,
+                      size_t size, struct stored *s)
+{
+    const size_t heads = c->shape->n_kv_heads, block = codec->block;
+    size_t with = 0, whole = 0; /* KV heads that hold any, all of it */
+
+    for (size_t h = 0; h < heads; h++) {
+        with += in[h] > 0;
+        whole += in[h] == block;
+    }
+    if (with && !heads_apart(codec))
+        with = heads;
+    s->bytes += (double)size * (double)with / (double)heads;
+    /* A bit a token says which are dropped. */
+    s->bytes += (double)((with - whole) * ((block + 7) / 8));
+    s->coded += (double)(with * block);
+}
+
+static struct stored stored_of(const struct kv_policy_cache *c,
+                               enum kv_side side)
+{
+    const struct kv_reader r = kv_cache_reader(c->cache, side);
+    const size_t heads = c->shape->n_kv_heads, block = r.codec->block;
+    const size_t coded = r.sinks + r.n_blocks * block;
+    size_t *in = kv_alloc(r.n_blocks * heads, sizeof(*in));
+    struct stored s = {0};
+
+    for (size_t h = 0; h < heads; h++)
+        for (size_t i = 0; i < c->held[h].n; i++, s.kept++) {
+            const size_t j = position_of(&c->held[h], i);
+
+            if (j < r.sinks || j >= coded)
+                s.unquantized++;
+            else
+                in[(j - r.sinks) / block * heads + h]++;
+        }
+    for (size_t b = 0; b < r.n_blocks; b++)
+        add_block(c, r.codec, in + b * heads,
+                  r.size ? r.size[b] + sizeof(*r.size) : r.codec->block_bytes,
+                  &s);
+    free(in);
+    return s;
+}
+
 void kv_policy_cache_bits(const struct kv_policy_cache *c, enum kv_side side,
                           struct kv_bits *bits)
 {
-    const struct kv_reader r = kv_cache_reader(c->cache, side);
-    const struct kv_codec *codec = r.codec;
-    const size_t heads = c->shape->n_kv_heads, d = c->shape->head_dim;
-    const size_t quantized = r.sinks + r.n_blocks * codec->block;
-    size_t *in = kv_alloc(r.n_blocks * heads, sizeof(*in));
-    const bool apart = heads_apart(codec);
-    size_t kept = 0, unquantized = 0;
-    double bytes = 0, values = 0;
+    const struct stored s = stored_of(c, side);
+    const struct kv_shape *shape = c->shape;
+    const size_t d = shape->head_dim;
+    const size_t seen = kv_shape_seen(shape, kv_cache_tokens(c->cache));
+    const size_t halves =
+        s.unquantized +
+        kv_cache_reader(c->cache, side).n_queries * shape->n_heads;
 
-    for (size_t h = 0; h < heads; h++)
-        for (size_t i = 0; i < c->held[h].n; i++, kept++) {
-            const size_t j = position_of(&c->held[h], i);
+    bits->bytes += s.bytes + (double)(halves * d * sizeof(uint16_t));
+    bits->values += (double)(seen * shape->n_kv_heads * d);
+    bits->quantized_bytes += s.bytes;
+    bits->quantized_values += s.coded * (double)d;
+    bits->kept_values += (double)(s.kept * d);
+}
 
-            if (j < r.sinks || j >= quantized)
-                unquantized++;
-            else
-                in[(j - r.sinks) / codec->block * heads + h]++;
-        }
-    for (size_t b = 0; b < r.n_blocks; b++) {
-        size_t with = 0, whole = 0; /* KV heads that hold any, all of it */
+size_t kv_policy_cache_span(const struct kv_policy_cache *c)
+{
+    double most = 0;
 
-        for (size_t h = 0; h < heads; h++) {
-            with += in[b * heads + h] > 0;
-            whole += in[b * heads + h] == codec->block;
-        }
-        if (with && !apart)
-            with = heads;
-        bytes += (double)(r.size ? r.size[b] + sizeof(*r.size)
-                                 : codec->block_bytes) *
-                 (double)with / (double)heads;
-        values += (double)(with * codec->block * d);
-        /* A bit a token says which are dropped. */
-        bytes += (double)((with - whole) * ((codec->block + 7) / 8));
+    for (int side = 0; side < KV_SIDES; side++) {
+        const struct stored s = stored_of(c, (enum kv_side)side);
+
+        most = fmax(most, s.coded + (double)s.unquantized);
     }
-    free(in);
-    bits->bytes += bytes + (double)(unquantized * d * sizeof(uint16_t));
-    bits->bytes +=
-        (double)(r.n_queries * c->shape->n_heads * d * sizeof(uint16_t));
-    bits->values +=
-        (double)(kv_shape_seen(c->shape, kv_cache_tokens(c->cache)) * heads *
-                 d);
-    bits->quantized_bytes += bytes;
-    bits->quantized_values += values;
-    bits->kept_values += (double)(kept * d);
+    return (size_t)ceil(most / (double)c->shape->n_kv_heads);
 }

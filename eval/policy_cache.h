@@ -68,4 +68,9 @@ struct kv_policy_seen kv_policy_cache_seen(const struct kv_policy_cache *c,
 void kv_policy_cache_bits(const struct kv_policy_cache *c, enum kv_side side,
                           struct kv_bits *bits);
 
+/* Tokens that attention passes over: those that are held, and those that share
+ * a block with one; of the side with more, the mean over KV heads, rounded up.
+ */
+size_t kv_policy_cache_span(const struct kv_policy_cache *c);
+
 #endif

@@ -555,6 +555,41 @@ class Attention(Case):
                         float(exact["attn_rel_err"]))
         self.assertEqual(self.attend(*dump)[1]["path"], "int8")
 
+    def test_policies(self):
+        dump = ["--dump", at("eval.h5"), "--queries", "2", "--layer", "1"]
+        for spec in "f16", "kivi:b4g16r16", "pq:d4b4,rope=pre":
+            whole = [x for p in POLICIES for x in ("-s", f"{p % CTX}+{spec}")]
+            plain, *table = self.attend(*dump, "-C", at("calib.h5"), "-s", spec,
+                                        *whole, "--path", "exact")[-7:]
+            for r in table:
+                self.assertEqual(r["kept"], "1")
+                for column in "bits", "bytes_moved", "path":
+                    self.assertEqual(r[column], plain[column])
+                self.assertAlmostEqual(float(r["attn_rel_err"]),
+                                       float(plain["attn_rel_err"]), 5)
+        specs = [f"{p}+f16" for p in ("streamingllm:s2w14", "h2o:b16",
+                                      "tova:b16", "snapkv:b16w4")]
+        for shape in dump, ["--shape", "2,4,2,16,64,2"]:
+            for r in self.attend(*shape, *[x for s in specs
+                                           for x in ("-s", s)])[1:]:
+                # the two newest tokens come in before the step
+                self.assertEqual(float(r["kept"]), 18 / 64)
+                self.assertEqual(float(r["bits"]), 16 * 18 / 64)
+                self.assertLess(0.01, float(r["attn_rel_err"]))
+        # blocks of 16 tokens are passed over whole
+        tokens, blocks = self.attend(*dump, "-s", "h2o:b16+absmax:b4", "-s",
+                                     "h2o:b16+kivi:b4g16r16")[1:]
+        self.assertEqual(tokens["kept"], blocks["kept"])
+        self.assertLess(float(tokens["bits"]), float(blocks["bits"]))
+        self.assertLess(int(tokens["bytes_moved"]), int(blocks["bytes_moved"]))
+        for policy in "knorm:b8", "pyramidkv:b8w4":
+            self.refused("layers keep different numbers of tokens", "kvattn",
+                         "-s", policy + "+f16", "--shape", "1,4,2,16,64")
+        self.refused("fewer than the 32 that it always keeps", "kvattn", "-s",
+                     "snapkv:b8+f16", *dump)
+        self.refused("no policy can drop", "kvattn", "-s", "h2o+hack:b2p16",
+                     *dump)
+
     def test_noisy(self):
         """The mark is that of the row's own times, and one sentence tells."""
         done = run("kvattn", "-s", "kivi:b{1,2,3,4}", "--shape", "1,4,2,64,130",
