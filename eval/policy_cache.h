@@ -4,7 +4,8 @@
  * Beside the cache proper, which says how many bytes its blocks take, every KV
  * head has the rows of the tokens that it holds, as a query reads them: a
  * workspace that no bytes count.  So a step takes the time, and the whole the
- * memory, of what is held, however many tokens came in. */
+ * memory, of what is held, however many tokens came in.  (Of a scheme that
+ * attends on its codes all codes stay, and dropped tokens are hidden.) */
 #ifndef KV_POLICY_CACHE_H
 #define KV_POLICY_CACHE_H
 

@@ -23,8 +23,9 @@ struct query {
     const struct kv_policy_window *w;
     size_t position, head, kv_head;
     struct kv_policy_seen seen;
-    float *exact;  /* [position + 1] logits */
-    float *stored; /* [seen.n] */
+    const float *own; /* the scheme's output [n_heads][head_dim], or NULL */
+    float *exact;     /* [position + 1] logits */
+    float *stored;    /* [seen.n] */
 };
 
 static double dot(const float *a, const float *b, size_t n)
@@ -115,6 +116,8 @@ static void add_query(struct kv_attn_error *sum, const struct query *x)
 
     make_logits(x);
     add_outputs(sum, x, out);
+    for (size_t i = 0; i < d && x->own; i++)
+        out[(1 + KV_ATTN_BOTH) * d + i] = (double)x->own[x->head * d + i];
     for (size_t i = 0; i < d; i++) {
         sum->out_x2 += out[i] * out[i];
         for (size_t c = 0; c < KV_ATTN_CASES; c++)
@@ -125,11 +128,14 @@ static void add_query(struct kv_attn_error *sum, const struct query *x)
 
 static void add_position(struct kv_attn_error *sum,
                          const struct kv_policy_window *w,
-                         const struct kv_policy_cache *cache, size_t position)
+                         const struct kv_policy_cache *cache, size_t position,
+                         const float *out)
 {
-    const struct kv_shape *s = &w->codec[KV_K]->shape;
+    const struct kv_codec *k = w->codec[KV_K];
+    const struct kv_shape *s = &k->shape;
     const size_t group = s->n_heads / s->n_kv_heads;
-    struct query x = {.w = w, .position = position};
+    struct query x = {
+        .w = w, .position = position, .own = k->scheme->attend ? out : NULL};
 
     for (x.kv_head = 0; x.kv_head < s->n_kv_heads; x.kv_head++) {
         x.seen = kv_policy_cache_seen(cache, x.kv_head);
@@ -179,7 +185,7 @@ static int run_window(struct kv_attn_error *sum,
         if (kv_policy_cache_enter(cache, &one, e))
             return -1;
         if (next < w->n_at && w->at[next] == t) {
-            add_position(sum, w, cache, t);
+            add_position(sum, w, cache, t, out);
             next++;
         }
         kv_policy_cache_drop(cache);

@@ -30,7 +30,8 @@ struct kv_policy_window {
  *   -ln (weight of what is held) + KL(exact, of what is held || stored),
  *
  * which is KL(exact || stored) where nothing was dropped.  Output: keys, values
- * or both are what is stored, of what is held in all three cases. */
+ * or both are what is stored, of what is held in all three cases; both: by the
+ * scheme's own attention, if it has one. */
 int kv_policy_error_add(struct kv_attn_error *sum, struct kv_bits *bits,
                         const struct kv_policy_window *w, struct kv_err *e);
 

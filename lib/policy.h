@@ -1,7 +1,8 @@
 /* Token policies: which tokens a cache keeps.
  *
  * A policy (one file in lib/policies/) composes with any scheme that stores
- * tokens one layer at a time and does not attend on its own codes:
+ * tokens one layer at a time; one that reassigns positions, with those that do
+ * not attend on their own codes:
  *
  *   streamingllm:s4w1020+kivi:b2g32        [policy[:letters]+]spec
  *

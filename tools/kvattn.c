@@ -337,9 +337,10 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
             "Blank where the GPU does not encode (kvquant --help).\n"
             "POLICY+SPEC: the tokens before the newest NQ are a prompt, of\n"
             "which the policy drops what it will (a budget is a share of it);\n"
-            "attn_rel_err is against dense attention over all tokens, bits\n"
-            "are over all, kept is the share held; timed is a cache of as\n"
-            "many tokens as the blocks have that hold any.\n"
+            "attn_rel_err is that of exact attention, or of the scheme's own,\n"
+            "against dense attention over all tokens; bits are over all, kept\n"
+            "is the share held; timed is a cache of as many tokens as the\n"
+            "blocks have that hold any.\n"
             "--shape without -C trains calibrated schemes on random tensors:\n"
             "their latency counts, their error is left blank.",
         .list = kv_common_list};
