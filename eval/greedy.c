@@ -264,7 +264,7 @@ static double kept_of(const struct sequence *s)
     if (!s->kept[0])
         return 1;
     for (size_t i = 0; i < s->n_layers; i++)
-        kv_policy_cache_bits(s->kept[i], &bits);
+        kv_policy_cache_bits(s->kept[i], KV_K, &bits);
     return bits.kept_values / bits.values;
 }
 

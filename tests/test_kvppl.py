@@ -297,6 +297,22 @@ class LongWindows(Case):
             for column in "nll", "kl_mean":
                 self.assertAlmostEqual(row[column], rows[0][column], 6)
 
+    def test_prompt(self):
+        """One longer than a piece."""
+        policies = ["streamingllm:s0w9999", "h2o:b9999", "tova:b9999",
+                    "knorm:b1", "snapkv:b1", "pyramidkv:b1"]
+        specs = [x for policy in policies
+                 for x in ("-s", policy + "+kivi:b4g16r16s2")]
+        rows = [json.loads(line) for line in must(
+            "kvppl", *self.args(2200, "-p", "prefill:2100", "-s",
+                                "kivi:b4g16r16s2", *specs, "--format",
+                                "jsonl")).splitlines()][1:]
+        for row in rows[1:]:
+            self.assertEqual(row["kept"], 1)
+            self.assertEqual(row["bits"], rows[0]["bits"])
+            self.assertEqual(row["tokens"], 2200 - 1 - 2100)
+            self.assertAlmostEqual(row["nll"], rows[0]["nll"], 6)
+
     def test_without_base(self):
         argv = self.args(2500, "-s", "streamingllm:s4w60+f16", "--format",
                          "jsonl")

@@ -1,15 +1,18 @@
 /* The rows of kvattn: every spec on every path that it has. */
+#include "eval/attn_kept.h"
 #include "eval/bits.h"
 #include "lib/base/file.h"
 #include "lib/mixed.h"
 #include "tools/kvattn.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       KV_BITS_COLUMNS,
+                                      "kept",
                                       "layer",
                                       "attn_rel_err",
                                       "path_rel_err",
@@ -44,6 +47,7 @@ static int put_row(struct kvattn_run *r, const struct kv_spec *spec,
     kv_bits_of_spec(&m->bits, spec, &r->inputs.shape, r->calib,
                     (int)r->inputs.layer, KV_ALL);
     kv_results_bits(table, &m->bits);
+    kv_results_real(table, "kept", m->bits.kept_values / m->bits.values);
     if (r->dump)
         kv_results_size(table, "layer", r->inputs.layer);
     if (!calibrated || !r->random_calib)
@@ -91,6 +95,7 @@ static void say_ops(const struct kv_spec *spec, const struct kv_attend_ops *o)
 struct ran {
     const char *name[KV_ATTN_PATHS + 1];
     size_t n;
+    const struct kv_attn_kept *kept; /* with a policy, else NULL */
 };
 
 static bool is_new(struct ran *ran, const char *name)
@@ -111,7 +116,8 @@ static void leave_out(struct kvattn_run *r, const struct kv_err *e)
 /* Times the step and puts its row; 1 where a GPU failed.  Without times of
  * encoding the row of attention stands. */
 static int run_step(struct kvattn_run *r, const struct kv_spec *spec,
-                    struct kv_attn_step *step, struct kv_err *e)
+                    const struct kv_attn_kept *kept, struct kv_attn_step *step,
+                    struct kv_err *e)
 {
     struct kv_append_times append;
     struct kv_attn_result m;
@@ -123,6 +129,10 @@ static int run_step(struct kvattn_run *r, const struct kv_spec *spec,
         return -1;
     if (rc)
         return rc;
+    if (kept) {
+        m.rel_err = kept->rel_err;
+        m.bits = kept->bits;
+    }
     if (kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->attend)
         say_ops(spec, &m.ops);
     blank = kv_attn_step_append(step, &append, &why);
@@ -144,7 +154,9 @@ static int run_path(struct kvattn_run *r, const struct kv_spec *spec,
 
     if (kv_interrupted(e))
         return -1;
-    rc = kv_attn_step_new(&step, &r->how, &r->inputs, spec, path, e);
+    rc = kv_attn_step_new(&step, &r->how,
+                          ran->kept ? &ran->kept->inputs : &r->inputs, spec,
+                          path, e);
     if (rc > 0 && r->base) { /* the others may run */
         leave_out(r, e);
         return 0;
@@ -154,7 +166,7 @@ static int run_path(struct kvattn_run *r, const struct kv_spec *spec,
     if (!r->base)
         r->base = step;
     if (is_new(ran, kv_attn_step_path(step))) {
-        rc = run_step(r, spec, step, e);
+        rc = run_step(r, spec, ran->kept, step, e);
         if (rc > 0 && step != r->base) {
             leave_out(r, e);
             rc = 0;
@@ -201,12 +213,18 @@ static int run_spec(struct kvattn_run *r, const struct kv_spec *spec,
 {
     const size_t end = r->progress.done + runs_of_spec(r);
     const bool f16 = is_f16(r, spec), base = !r->base;
-    struct ran ran = {.n = 0};
-    int rc = base ? run_path(r, spec, base_path(r), &ran, e) : 0;
+    const bool policy = spec->policy.policy;
+    struct kv_attn_kept kept = {.rel_err = NAN};
+    struct ran ran = {.kept = policy ? &kept : NULL};
+    int rc = policy ? kv_attn_kept_new(&kept, &r->inputs, spec, r->calib,
+                                       r->how.seed, e)
+             : base ? run_path(r, spec, base_path(r), &ran, e)
+                    : 0;
 
     for (size_t i = 0; i < r->n_paths && !rc; i++)
         if (is_of(r->path[i], f16) && !(base && r->path[i] == base_path(r)))
             rc = run_path(r, spec, r->path[i], &ran, e);
+    kv_attn_kept_clear(&kept);
     /* paths that it lacks, and runs on a GPU */
     kv_progress_step(&r->progress, end - r->progress.done);
     return rc;
