@@ -333,6 +333,10 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
             "not timed);\n"
             "decode_us_p50: decoding these to f32.\n"
             "Blank where the GPU does not encode (kvquant --help).\n"
+            "ops_*: multiplications and additions of a step's attention where\n"
+            "the scheme attends on its codes: integer products, what corrects\n"
+            "them as executed, by HACK's formulas, by these with every\n"
+            "partition counted; ops_other is in none of them.\n"
             "--shape without -C trains calibrated schemes on random tensors:\n"
             "their latency counts, their error is left blank.",
         .list = kv_common_list};
