@@ -766,14 +766,13 @@ class Attention(Case):
             self.assertEqual(self.attend(*args, n)[0]["windows"], str(want))
 
     def test_counted_operations(self):
-        done = run("kvattn", "-s", "hack", "--shape", "1,4,2,64,130",
-                   "--reps", "1")
-        self.assertIn("operations in integer products", done.stderr)
-        self.assertIn("formula of the paper", done.stderr)
-        done = run("kvattn", "-s", "hack,axes=artifact", "--shape",
-                   "1,4,2,64,130", "--reps", "1")
-        self.assertIn("operations in integer products", done.stderr)
-        self.assertNotIn("formula", done.stderr)
+        names = ["ops_products", "ops_correction", "ops_formula",
+                 "ops_formula_parts", "ops_other"]
+        for spec, has in ("hack", 5), ("hack,axes=artifact", 3), ("kivi", 0):
+            base, r = self.attend("-s", spec, "--shape", "1,4,2,64,130")
+            self.assertEqual([base[c] for c in names], [""] * 5)
+            self.assertEqual(sum(r[c] != "" for c in names), has)
+            self.assertEqual(r["ops_formula"] != "", has == 5)
 
 
 if __name__ == "__main__":

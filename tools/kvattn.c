@@ -350,6 +350,10 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
             "against dense attention over all tokens; bits are over all, kept\n"
             "is the share held; timed is a cache of as many tokens as the\n"
             "blocks have that hold any.\n"
+            "ops_*: multiplications and additions of a step's attention where\n"
+            "the scheme attends on its codes: integer products, what corrects\n"
+            "them as executed, by HACK's formulas, by these with every\n"
+            "partition counted; ops_other is in none of them.\n"
             "--shape without -C trains calibrated schemes on random tensors:\n"
             "their latency counts, their error is left blank.",
         .list = kv_common_list};

@@ -5,9 +5,7 @@
 #include "lib/mixed.h"
 #include "tools/kvattn.h"
 
-#include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 static const char *const columns[] = {KV_CONDITION_COLUMNS,
@@ -32,7 +30,24 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "quantize_us_p50",
                                       "decode_us_p50",
                                       "append_us",
+                                      "ops_products",
+                                      "ops_correction",
+                                      "ops_formula",
+                                      "ops_formula_parts",
+                                      "ops_other",
                                       NULL};
+
+/* Of a scheme's own attention; the paper has no formula for axes=artifact. */
+static void put_ops(struct kv_results *table, const struct kv_attend_ops *o)
+{
+    kv_results_size(table, "ops_products", o->products);
+    kv_results_size(table, "ops_correction", o->correction);
+    if (o->formula) {
+        kv_results_size(table, "ops_formula", o->formula);
+        kv_results_size(table, "ops_formula_parts", o->formula_parts);
+    }
+    kv_results_size(table, "ops_other", o->other);
+}
 
 static int put_row(struct kvattn_run *r, const struct kv_spec *spec,
                    const char *path, struct kv_attn_result *m,
@@ -70,24 +85,11 @@ static int put_row(struct kvattn_run *r, const struct kv_spec *spec,
     kv_results_real(table, "quantize_us_p50", append->quantize * 1e6);
     kv_results_real(table, "decode_us_p50", append->decode * 1e6);
     kv_results_real(table, "append_us", m->append * 1e6);
+    if (kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->attend)
+        put_ops(table, &m->ops);
     r->rows++;
     r->noisy += kv_timing_noisy(t);
     return kv_results_row(table, e);
-}
-
-/* Words, not data: operations that the scheme's own attention counted. */
-static void say_ops(const struct kv_spec *spec, const struct kv_attend_ops *o)
-{
-    char formula[96] = "";
-
-    if (o->formula) /* the paper has none for axes=artifact */
-        snprintf(formula, sizeof(formula),
-                 " (formula of the paper: %" PRIu64
-                 "; with every partition: %" PRIu64 ")",
-                 o->formula, o->formula_parts);
-    kv_note("%s: %" PRIu64 " operations in integer products, %" PRIu64
-            " to correct them%s, %" PRIu64 " more beside",
-            spec->text, o->products, o->correction, formula, o->other);
 }
 
 /* The paths that ran on a spec so far: a path that the spec lacks falls back to
@@ -133,8 +135,6 @@ static int run_step(struct kvattn_run *r, const struct kv_spec *spec,
         m.rel_err = kept->rel_err;
         m.bits = kept->bits;
     }
-    if (kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->attend)
-        say_ops(spec, &m.ops);
     blank = kv_attn_step_append(step, &append, &why);
     if (kv_interrupted(e) ||
         put_row(r, spec, kv_attn_step_path(step), &m, &append, e))
