@@ -177,6 +177,9 @@ class LatencyTest(unittest.TestCase):
                 for part in self.PARTS:
                     self.assertGreater(float(r[part + "_us"]), 0)
             self.assertEqual(float(rows[0]["speedup_unfused"]), 1)
+            for column in "bits_nominal", "bits", "bits_quantized":
+                self.assertEqual((rows[0][column], rows[1][column]),
+                                 ("16", "16"))
             self.assertEqual(float(rows[1]["speedup"]), 1)
             self.assertLess(int(rows[2]["device_bytes"]),
                             int(rows[1]["device_bytes"]))

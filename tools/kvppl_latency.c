@@ -190,8 +190,9 @@ static int time_unfused(struct latency *l, struct kv_err *e)
         return 0;
     }
     row.device_bytes = kv_step_caches_bytes(caches);
-    row.bits.bytes = (double)row.device_bytes;
-    row.bits.values = (double)row.device_bytes / 2;
+    row.bits.bytes = row.bits.quantized_bytes = (double)row.device_bytes;
+    row.bits.values = row.bits.quantized_values = row.bits.bytes / 2;
+    row.bits.nominal = 16;
     rc = kv_step_time(l->step, caches, WARMUP, a->reps, &whole, part, e);
     kv_step_caches_free(caches);
     if (rc)
