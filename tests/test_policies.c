@@ -263,6 +263,41 @@ static void test_literal(void **state)
     check_literal("knorm:b20l0+", KNORM);
 }
 
+/* Of 100 tokens the newest 18: of keys in blocks of 16 the block from 80 on,
+ * two of whose tokens a bit each says are dropped, and four in fp16; of values,
+ * in blocks of one token, as many tokens. */
+static void test_bits_of_blocks(void **state)
+{
+    enum { HELD = 18, BLOCK = 16, TAIL = LENGTH % BLOCK };
+    struct ready r = {.shape = synthetic_shape(32), .layer = 1};
+    struct kv_err e = {""};
+    struct kv_bits bits;
+    struct windows w;
+    size_t k_bytes, v_bytes, bitmap;
+
+    (void)state;
+    if (kv_spec_parse(&r.spec, "streamingllm:s0w18+kivi:b2g16r0", &e) ||
+        kv_spec_fit(&r.spec, &r.shape, &e))
+        fail_msg("%s", e.msg);
+    for (int side = 0; side < KV_SIDES; side++)
+        assert_int_equal(kv_codec_new(&r.codec[side], &r.spec, &r.shape,
+                                      r.layer, (enum kv_side)side, NULL, &e),
+                         0);
+    assert_int_equal(r.codec[KV_K]->block, BLOCK);
+    assert_int_equal(r.codec[KV_V]->block, 1);
+    make_windows(&r, &w);
+    free(by_protocol(&r, &w, "stream", &bits));
+    bitmap = r.shape.n_kv_heads * (BLOCK / 8);
+    k_bytes = r.codec[KV_K]->block_bytes + bitmap +
+              TAIL * row_values(&r) * sizeof(uint16_t);
+    v_bytes = HELD * r.codec[KV_V]->block_bytes;
+    assert_within(bits.bytes, WINDOWS * (k_bytes + v_bytes), 1e-6);
+    assert_within(bits.kept_values, WINDOWS * 2 * HELD * row_values(&r), 1e-6);
+    free_windows(&w);
+    kv_codec_free(r.codec[KV_K]);
+    kv_codec_free(r.codec[KV_V]);
+}
+
 /* ---- prompts ------------------------------------------------------------- */
 
 /* Of 60 tokens of a prompt SnapKV keeps the newest 8 and, of the others, 12
@@ -578,11 +613,12 @@ static void test_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_kept), cmocka_unit_test(test_literal),
-        cmocka_unit_test(test_prompt),   cmocka_unit_test(test_pyramid),
-        cmocka_unit_test(test_threads),  cmocka_unit_test(test_sliding),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_error),    cmocka_unit_test(test_on_codes),
+        cmocka_unit_test(test_all_kept),       cmocka_unit_test(test_literal),
+        cmocka_unit_test(test_bits_of_blocks), cmocka_unit_test(test_prompt),
+        cmocka_unit_test(test_pyramid),        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_sliding),        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_texts),          cmocka_unit_test(test_error),
+        cmocka_unit_test(test_on_codes),
     };
 
     return cmocka_run_group_tests(tests, prepare_every, release_every);
