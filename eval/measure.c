@@ -287,8 +287,10 @@ static int write_codes(const struct layer *l, size_t spec, size_t window,
                                .n_windows = l->info->n_windows};
 
     for (int side = 0; side < KV_SIDES; side++) {
+        const struct kv_codec *c = codecs_of(l, spec)[side];
+
         p.side = (enum kv_side)side;
-        p.variable = codecs_of(l, spec)[side]->variable;
+        p.variable = c->variable || c->massive;
         if (kv_codes_put(l->plan->codes, &p, l->first + window,
                          item->codes[side], item->n_codes[side], e))
             return -1;

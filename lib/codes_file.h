@@ -3,11 +3,13 @@
  *   /              attributes kind "kvtools-codes", format, tool_version
  *   /spec_000      one group per spec, attribute spec: its canonical text
  *   /spec_000/layer_000/{k,v}   uint8 [windows][bytes], or where the codec is
- *                  variable a group: .../{k,v}/window_000 uint8 [bytes], ...
+ *                  variable or keeps massive tokens a group:
+ *                  .../{k,v}/window_000 uint8 [bytes], ...
  *
  * A window's bytes are  | sinks: fp16 | sizes: uint32 each, variable codecs
- * only | quantized blocks | tail: fp16, or open block | queries: fp16 |  as in
- * lib/cache.h. */
+ * only | quantized blocks | tail: fp16, or open block | queries: fp16 | massive
+ * tokens: their indices, uint32, then their values, fp16 |  as in lib/cache.h.
+ */
 #ifndef KV_CODES_FILE_H
 #define KV_CODES_FILE_H
 
@@ -27,7 +29,7 @@ struct kv_codes_place {
     const char *text;
     enum kv_side side;
     size_t n_windows;
-    bool variable; /* kv_codec: windows differ in their number of bytes */
+    bool variable; /* windows differ in their number of bytes */
 };
 
 /* Any order; every window of a place that is not variable has the same number

@@ -452,21 +452,47 @@ static double bytes_in_file(struct kv_h5 *h, const char *place)
     return bytes;
 }
 
+/* By which a value is massive where it is longer than layer 1's first. */
+static struct kv_calib *some_massive(struct kv_dump *dump)
+{
+    const struct kv_shape *s = &kv_dump_info(dump)->shape;
+    const size_t row = s->n_kv_heads * s->head_dim;
+    struct kv_calib *c = kv_alloc(1, sizeof(*c));
+    float *v = kv_alloc(row, sizeof(*v)), norm = 0;
+    struct kv_err e = {""};
+
+    assert_int_equal(kv_dump_read(dump, 1, KV_T_V, 0, 1, v, &e), 0);
+    for (size_t i = 0; i < row; i++)
+        norm = hypotf(norm, v[i]);
+    free(v);
+    c->has_k_bias = s->k_bias;
+    c->norms = kv_alloc(s->n_layers * KV_SIDES, sizeof(*c->norms));
+    for (size_t i = 0; i < s->n_layers * KV_SIDES; i++)
+        c->norms[i] = (struct kv_norm_range){0, i % 2 ? norm : 1e9f};
+    return c;
+}
+
 /* bits = 8 * bytes in the file / values, for every scheme and side. */
 static void check_codes(struct kv_dump_info info)
 {
     struct kv_dump *dump = dump_of(info);
+    struct kv_calib *calib = some_massive(dump);
     struct kv_spec spec[MAX_SPECS];
     struct kv_measure_plan plan = {
         .dump = dump,
         .spec = spec,
         .n_specs = every_spec(&kv_dump_info(dump)->shape, spec),
+        .calib = calib,
         .memory = 0};
     struct kv_measured *out;
     struct kv_err e = {""};
     struct kv_h5 *h;
     char path[5000], name[64];
 
+    assert_int_equal(kv_spec_parse(&spec[plan.n_specs], "nf4:r0,massive", &e) ||
+                         kv_spec_fit(&spec[plan.n_specs], &info.shape, &e),
+                     0);
+    plan.n_specs++;
     snprintf(path, sizeof(path), "%s/codes.h5", test_folder());
     assert_int_equal(kv_codes_create(&plan.codes, path, &e), 0);
     out = measure(&plan);
@@ -495,6 +521,7 @@ static void check_codes(struct kv_dump_info info)
     kv_h5_close(h);
     unlink(path);
     free(out);
+    kv_calib_free(calib);
     kv_dump_close(dump);
 }
 
