@@ -26,8 +26,8 @@ struct kv_klt_pool {
     size_t n;
 };
 
-/* What each token counts in the metric and in the covariance, both [tokens]; 0:
- * it is left out. */
+/* What each token counts in the metric and in the covariance, both [tokens],
+ * above 0. */
 int kv_klt_weigh(const struct kv_klt_job *j, float *metric, float *moments,
                  struct kv_err *e);
 

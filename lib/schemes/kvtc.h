@@ -29,7 +29,8 @@
  * so does its budget; it finds that fewer layers do worse, one layer much worse
  * at high ratios.  Here a layer must decode alone: V spans its heads, and every
  * layer has b to itself.  The training takes all tokens but the first 4 of
- * each window, the sinks, where the paper samples 160 thousand.
+ * each window, the sinks, where the paper samples 160 thousand; mean and V
+ * leave out massive tokens too.
  *
  * Our reading: that a group has a shift and a scale for each token; an
  * integer's shift is the least value, a float's the middle of the range, and
