@@ -60,6 +60,16 @@ class Table(Scripts):
                          ["f16", "million:d2b8", "million:d4b8"])
         self.assertIn("`million: t=none,iters=10`", out)
 
+    def test_tsv(self):
+        row = dict(PPL, spec="pq:d4b8r0s0,t=none", text='"a".txt', bits="2",
+                   bits_quantized="2", bits_total="2.5")
+        csv = self.csv("one.csv", [row])
+        tsv = self.write("one.tsv", "%s\n%s\n" % (
+            "\t".join(row), "\t".join(row.values())))
+        quant = self.csv("quant.csv", [{"spec": "", "side": "", "layer": ""}])
+        self.assertEqual(self.run_script("scripts/table", quant, csv),
+                         self.run_script("scripts/table", quant, tsv))
+
     def test_total(self):
         out = self.table(("pq:d4b8r0s0", "2"))
         self.assertEqual(cells(out)[0][1:4], ["2.000", "2.000", "2.500"])
