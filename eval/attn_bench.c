@@ -47,7 +47,7 @@ static int check_memory(const struct kv_attn_inputs *in, bool k_pre,
                    memory);
 }
 
-static void make_exact(struct kv_attn_inputs *in)
+void kv_attn_inputs_exact(struct kv_attn_inputs *in)
 {
     const struct kv_shape layer = kv_shape_layer(&in->shape, in->layer);
     struct kv_attend_job job = {
@@ -111,7 +111,7 @@ int kv_attn_inputs_read(struct kv_attn_inputs *in, struct kv_dump *dump,
         kv_attn_inputs_clear(in);
         return -1;
     }
-    make_exact(in);
+    kv_attn_inputs_exact(in);
     return 0;
 }
 
@@ -155,7 +155,7 @@ int kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed,
         kv_rope(&layer, in->k + b * sequence, in->n, layer.n_kv_heads, 0);
     if (in->want_all_q)
         random_queries(in, kv_mix(seed, 3));
-    make_exact(in);
+    kv_attn_inputs_exact(in);
     return 0;
 }
 
@@ -168,6 +168,20 @@ void kv_attn_inputs_clear(struct kv_attn_inputs *in)
     free(in->v);
     free(in->exact);
     *in = (struct kv_attn_inputs){0};
+}
+
+double kv_attn_inputs_error(const struct kv_attn_inputs *in, const float *x,
+                            const float *of)
+{
+    double e2 = 0, of2 = 0;
+
+    for (size_t i = 0; i < in->n_batch * in->nq * q_row(in); i++) {
+        const double e = (double)x[i] - (double)of[i];
+
+        of2 += (double)of[i] * (double)of[i];
+        e2 += e * e;
+    }
+    return sqrt(e2 / of2);
 }
 
 /* One timed step of the batch. */
@@ -312,27 +326,12 @@ static void free_tiles(struct kv_attn_step *s)
     }
 }
 
-/* ||x - of|| / ||of|| */
-static double rel_err(const struct kv_attn_inputs *in, const float *x,
-                      const float *of)
-{
-    double e2 = 0, of2 = 0;
-
-    for (size_t i = 0; i < in->n_batch * in->nq * q_row(in); i++) {
-        const double e = (double)x[i] - (double)of[i];
-
-        of2 += (double)of[i] * (double)of[i];
-        e2 += e * e;
-    }
-    return sqrt(e2 / of2);
-}
-
 /* Whether int8 adds less error than the codes have of their own. */
 static bool int8_adds_less(const struct kv_attn_step *s)
 {
     attend_tiles(s, KV_PATH_INT8, s->out);
-    return rel_err(s->in, s->out, s->same) <
-           rel_err(s->in, s->same, s->in->exact);
+    return kv_attn_inputs_error(s->in, s->out, s->same) <
+           kv_attn_inputs_error(s->in, s->same, s->in->exact);
 }
 
 /* Which path runs, with tiles where it needs them. */
@@ -526,9 +525,10 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
     if (s->codec[KV_K]->scheme->attend)
         out->ops = count_ops(s);
     add_bits(&out->bits, s);
-    out->rel_err = rel_err(s->in, s->out, s->in->exact);
+    out->rel_err = kv_attn_inputs_error(s->in, s->out, s->in->exact);
     out->append = s->append;
-    out->path_rel_err = s->same ? rel_err(s->in, s->out, s->same) : NAN;
+    out->path_rel_err =
+        s->same ? kv_attn_inputs_error(s->in, s->out, s->same) : NAN;
     if (!all_finite(s->out, outputs))
         return kv_fail(e, "%s: the output of attention is not finite",
                        s->spec->text);

@@ -25,7 +25,7 @@ struct kv_dump;
 struct kv_attn_inputs {
     struct kv_shape shape;
     size_t layer, n_batch, n, nq;
-    bool want_all_q; /* for schemes with a probe() */
+    bool want_all_q; /* for schemes with a probe(), and policies */
     float *q, *all_q, *k, *k_pre, *v, *exact;
 };
 
@@ -40,6 +40,12 @@ int kv_attn_inputs_read(struct kv_attn_inputs *in, struct kv_dump *dump,
 int kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed,
                           size_t memory, struct kv_err *e);
 void kv_attn_inputs_clear(struct kv_attn_inputs *in);
+
+/* Fills in exact. */
+void kv_attn_inputs_exact(struct kv_attn_inputs *in);
+/* ||x - of|| / ||of||, both as exact. */
+double kv_attn_inputs_error(const struct kv_attn_inputs *in, const float *x,
+                            const float *of);
 
 enum { KV_ATTN_APPENDED = 128 };
 

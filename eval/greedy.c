@@ -1,6 +1,7 @@
 #include "eval/greedy.h"
 #include "eval/bits.h"
 #include "eval/policy_cache.h"
+#include "eval/prefill.h"
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -20,8 +21,10 @@ struct sequence {
     struct kv_codecs *codecs;
     struct kv_cache **cache;
     struct kv_tile_cache **tiled;  /* of caches that can */
-    struct kv_policy_cache **kept; /* in place of both, with a policy */
-    bool exact; /* its prompt attends at full precision in all layers */
+    struct kv_policy_cache **kept; /* in place of both, where tokens are
+                                    * dropped */
+    struct kv_prefill prefill;
+    bool exact; /* its prompt attends to all at full precision in all layers */
     bool ended;
 };
 
@@ -54,7 +57,14 @@ static int init(struct sequence *s, const struct kv_shape *shape,
                 struct kv_greedy *g, const struct kv_calib *calib,
                 uint64_t seed, struct kv_err *e)
 {
-    *s = (struct sequence){.g = g, .n_layers = shape->n_layers, .exact = true};
+    const struct kv_policy_spec *p = &g->spec->policy;
+    const bool sparse = p->policy && p->policy->patterns;
+    const bool drops = p->policy && !sparse;
+
+    *s = (struct sequence){.g = g,
+                           .n_layers = shape->n_layers,
+                           .prefill = {.policy = p, .calib = calib},
+                           .exact = !sparse};
     s->cache = kv_alloc(s->n_layers, sizeof(struct kv_cache *));
     s->tiled = kv_alloc(s->n_layers, sizeof(struct kv_tile_cache *));
     s->kept = kv_alloc(s->n_layers, sizeof(struct kv_policy_cache *));
@@ -62,14 +72,13 @@ static int init(struct sequence *s, const struct kv_shape *shape,
         goto fail;
     for (size_t i = 0; i < s->n_layers; i++) {
         struct kv_codec *const *codec = kv_codecs_at(s->codecs, i);
-        const struct kv_policy_spec *p = &g->spec->policy;
 
-        if (p->policy
+        if (drops
                 ? kv_policy_cache_new(&s->kept[i], p, codec, g->n_prompt, seed,
                                       e)
                 : kv_cache_new(&s->cache[i], codec[KV_K], codec[KV_V], seed, e))
             goto fail;
-        if (p->policy)
+        if (drops)
             continue;
         if (kv_tile_cache_can(s->cache[i], KV_PATH_EXACT))
             s->tiled[i] = kv_tile_cache_new(s->cache[i]);
@@ -142,14 +151,16 @@ static int attend_one(const void *arg, size_t i, size_t thread,
 static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     const struct together *t = arg;
+    struct sequence *first = t->live[0];
     struct kv_qkv host;
     const struct layer l = {t, &host};
+    const struct kv_attend_job job = kv_qkv_job(x, 0, x->n);
 
     if (kv_qkv_to_host(x, &host, e) ||
         host.backend->each(t->n_live, attend_one, &l, e))
         return -1;
-    return is_exact(t, kv_codecs_at(t->live[0]->codecs, x->layer)[KV_K])
-               ? kv_attend_exact(NULL, x, e)
+    return is_exact(t, kv_codecs_at(first->codecs, x->layer)[KV_K])
+               ? kv_prefill_attend(&first->prefill, x, &job, e)
                : kv_qkv_from_host(x, &host, e);
 }
 
@@ -205,7 +216,8 @@ static void take(struct sequence *s, int32_t id)
     s->ended = g->made == g->n_new || ends(g, id);
 }
 
-/* The prompt: those at full precision in one pass, each of the others alone. */
+/* The prompt: those that attend to all of it at full precision in one pass,
+ * each of the others alone. */
 static int run_prompt(struct together *t, struct kv_err *e)
 {
     const struct kv_greedy *g = t->all[0].g;
@@ -249,10 +261,10 @@ static double kept_of(const struct sequence *s)
 {
     struct kv_bits bits = {0};
 
-    if (!s->g->spec->policy.policy)
+    if (!s->kept[0])
         return 1;
     for (size_t i = 0; i < s->n_layers; i++)
-        kv_policy_cache_bits(s->kept[i], &bits);
+        kv_policy_cache_bits(s->kept[i], KV_K, &bits);
     return bits.kept_values / bits.values;
 }
 

@@ -16,17 +16,17 @@ struct kv_greedy {
     size_t made; /* out: new tokens, the one that ends it among them */
     double prompt_seconds, seconds; /* out: to the first new token; after it */
     double kept; /* out: the share of tokens held at the end; 1 without a
-                  * policy, which drops after the prompt or every new token */
+                  * policy that drops them, after the prompt or every token */
 };
 
 /* Continues the same prompt, n_prompt >= 1, by the same n_new tokens at most
  * under each of n specs, of which kv_policy_check() takes those with a policy
- * as prefill:n_prompt.  They decode together, so that a step reads the
- * weights once: what it takes is seconds of all.  The prompt is appended at
- * once (schemes whose prompt attends at full precision do so, and share its
- * pass), the rest token by token.  On the CPU a text has the same ids whatever
- * is made beside it.  Ties: the lowest id.  progress: NULL, or n_new steps.
- * Fails when a logit is not finite. */
+ * as prefill:n_prompt, or kv_prefill_check() where it has patterns.  They
+ * decode together, so that a step reads the weights once: what it takes is
+ * seconds of all.  The prompt is appended at once (schemes whose prompt attends
+ * at full precision do so, and share its pass), the rest token by token.  On
+ * the CPU a text has the same ids whatever is made beside it.  Ties: the lowest
+ * id.  progress: NULL, or n_new steps. Fails when a logit is not finite. */
 int kv_greedy(struct kv_model *m, struct kv_greedy *g, size_t n,
               const struct kv_calib *calib, uint64_t seed,
               struct kv_progress *progress, struct kv_err *e);

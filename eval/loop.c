@@ -347,7 +347,9 @@ static int policy_one(const void *arg, size_t window, size_t thread,
     if (rc || policy_steps(l, x, window, *cache, e))
         return kv_fail_in(e, "window %zu", l->first_window + window);
     if (x->first + x->n == l->length) {
-        kv_policy_cache_bits(*cache, &work->bits[window]);
+        for (int side = 0; side < KV_SIDES; side++)
+            kv_policy_cache_bits(*cache, (enum kv_side)side,
+                                 &work->bits[window]);
         kv_policy_cache_free(*cache);
         *cache = NULL;
     }
@@ -529,8 +531,7 @@ static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
     struct kv_bits *bits = kv_alloc(x->n_windows, sizeof(*bits));
     const bool literally = codec[KV_K]->scheme->attend ||
                            codec[KV_K]->history || codec[KV_V]->history;
-    const struct kv_policy *policy = l->spec.policy.policy;
-    const bool drops = policy && !policy->patterns;
+    const bool drops = kv_policy_drops(&l->spec.policy);
     const int rc = drops                    ? run_policy(l, x, bits, e)
                    : unchanged(l, x->layer) ? run_unchanged(l, x, bits, e)
                    : literally && !l->layer[x->layer].coder[KV_K]

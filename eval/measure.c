@@ -1,5 +1,6 @@
 #include "eval/measure.h"
 #include "eval/bits.h"
+#include "eval/policy_error.h"
 #include "eval/rd_bound.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -185,9 +186,32 @@ static int open_cache(const struct layer *l, size_t spec, size_t window,
     return 0;
 }
 
-/* Parallel over items: everything it touches is the item's own. */
-static int measure_item(const struct layer *l, size_t spec, size_t window,
-                        struct item *item)
+/* A window of a spec with a policy: its bits, and attention alone. */
+static int measure_policy(const struct layer *l, size_t spec, size_t window,
+                          struct item *item)
+{
+    const struct kv_policy_window w = {
+        .spec = &l->plan->spec[spec],
+        .codec = codecs_of(l, spec),
+        .seed = l->plan->seed,
+        .n = l->info->ctx,
+        .q = window_of(l, KV_T_Q, window),
+        .k = window_of(l, KV_T_K, window),
+        .k_pre =
+            l->tensor[KV_T_K_PRE] ? window_of(l, KV_T_K_PRE, window) : NULL,
+        .v = window_of(l, KV_T_V, window),
+        .at = l->at,
+        .n_at = l->n_at};
+
+    if (kv_policy_error_add(&item->sums.attn, item->sums.bits, &w,
+                            &item->error))
+        return kv_fail_in(&item->error, "%s: window %zu",
+                          kv_dump_path(l->plan->dump), l->first + window);
+    return 0;
+}
+
+static int measure_stored(const struct layer *l, size_t spec, size_t window,
+                          struct item *item)
 {
     struct kv_codec *const *codec = codecs_of(l, spec);
     const size_t n = l->info->ctx, heads = l->info->shape.n_kv_heads;
@@ -200,8 +224,7 @@ static int measure_item(const struct layer *l, size_t spec, size_t window,
     struct kv_cache *cache = NULL;
     int rc = -1;
 
-    if (kv_interrupted(&item->error) ||
-        open_cache(l, spec, window, &cache, &item->error))
+    if (open_cache(l, spec, window, &cache, &item->error))
         goto out;
     if (l->tensor[KV_T_Q])
         q = window_of(l, KV_T_Q, window);
@@ -227,13 +250,6 @@ static int measure_item(const struct layer *l, size_t spec, size_t window,
     }
     if (l->n_at)
         measure_attention(l, window, codec[KV_K], cache, stored, item);
-    if (!kv_attn_error_finite(&item->sums.attn)) {
-        kv_fail(&item->error,
-                "%s: layer %zu, window %zu: attention over %s is not finite",
-                kv_dump_path(l->plan->dump), l->layer, l->first + window,
-                l->plan->spec[spec].text);
-        goto out;
-    }
     rc = 0;
 out:
     free(stored[KV_K]);
@@ -241,6 +257,25 @@ out:
     if (!codec[KV_K]->layered)
         kv_cache_free(cache);
     return rc;
+}
+
+/* Parallel over items: everything it touches is the item's own. */
+static int measure_item(const struct layer *l, size_t spec, size_t window,
+                        struct item *item)
+{
+    const bool policy = l->plan->spec[spec].policy.policy;
+
+    if (kv_interrupted(&item->error) ||
+        (policy ? measure_policy(l, spec, window, item)
+                : measure_stored(l, spec, window, item)))
+        return -1;
+    if (!kv_attn_error_finite(&item->sums.attn))
+        return kv_fail(
+            &item->error,
+            "%s: layer %zu, window %zu: attention over %s is not finite",
+            kv_dump_path(l->plan->dump), l->layer, l->first + window,
+            l->plan->spec[spec].text);
+    return 0;
 }
 
 static int write_codes(const struct layer *l, size_t spec, size_t window,
@@ -345,6 +380,10 @@ static int open_codecs(const struct kv_measure_plan *p,
     if (kv_codecs_new(cs, spec, &kv_dump_info(p->dump)->shape, layer, 1,
                       p->calib, e))
         return -1;
+    if (spec->policy.policy && p->backend) {
+        kv_fail(e, "%s: tokens are dropped on the CPU alone", spec->text);
+        return 1;
+    }
     for (int side = 0; side < KV_SIDES && p->backend; side++) {
         struct kv_codec *c = kv_codecs_at(*cs, layer)[side];
 
@@ -370,10 +409,27 @@ int kv_measure_on_gpu(const struct kv_measure_plan *p,
     return rc;
 }
 
+static int check_policy(const struct layer *l, size_t spec, struct kv_err *e)
+{
+    const struct kv_spec *s = &l->plan->spec[spec];
+    const size_t n = l->info->ctx;
+    struct kv_protocol p;
+
+    if (!s->policy.policy)
+        return 0;
+    if (l->plan->codes)
+        return kv_fail(e, "%s: --codes writes whole windows, without a policy",
+                       s->text);
+    p = kv_policy_protocol(s->policy.policy, n);
+    return kv_policy_check(s, &p, codecs_of(l, spec), n, e);
+}
+
 static int open_layer(struct layer *l, struct kv_err *e)
 {
     for (size_t i = 0; i < l->plan->n_specs; i++)
-        if (open_codecs(l->plan, &l->plan->spec[i], l->layer, &l->codecs[i], e))
+        if (open_codecs(l->plan, &l->plan->spec[i], l->layer, &l->codecs[i],
+                        e) ||
+            check_policy(l, i, e))
             return -1;
     return 0;
 }
@@ -407,7 +463,7 @@ static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
                            "%s begins with layer %zu: %s is predicted from the "
                            "layers below",
                            path, l->info->first_layer, spec->text);
-        if (kv_spec_needs_queries(spec)) {
+        if (kv_spec_needs_queries(spec) || spec->policy.policy) {
             want[KV_T_Q] = true;
             if (!l->info->have[KV_T_Q])
                 return kv_fail(e,

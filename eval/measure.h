@@ -53,6 +53,10 @@ int kv_measure_on_gpu(const struct kv_measure_plan *p,
  * compared before RoPE, and rotated for attention.  The attention of schemes
  * with an attend() schemes is their own.
  *
+ * A window of a spec with a policy meets the cache as kv_policy_protocol()
+ * says: its attention and its bits are measured, as policy_error.h says, not
+ * its reconstruction; it needs queries.
+ *
  * out: [n_specs][layers of the dump], cleared here.  The same bits for any
  * number of threads and any memory.
  *

@@ -1,87 +1,10 @@
-#include "eval/policy_cache.h"
-#include "kernels/tiles/tiles.h"
+#include "eval/policy_impl.h"
 #include "lib/base/alloc.h"
 #include "lib/rope_table.h"
 
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* What a KV head holds, by position ascending: tokens [begin, begin + n) of the
- * first four arrays. */
-struct held {
-    size_t begin, n, capacity;
-    uint32_t *position;
-    double *mass;
-    float *k, *v;  /* [capacity][head_dim], as a query reads them, after RoPE */
-    double *score; /* [n] */
-    bool *keep;    /* [n] */
-};
-
-struct kv_policy_cache {
-    const struct kv_policy_spec *policy;
-    const struct kv_shape *shape; /* the layer's */
-    size_t group;                 /* query heads of a KV head */
-    struct kv_policy_plan plan;
-    struct kv_cache *cache;
-    struct held *held; /* [n_kv_heads] */
-};
-
-/* ---- what it takes ------------------------------------------------------- */
-
-size_t kv_policy_share_of(const struct kv_protocol *p, size_t n)
-{
-    return p->kind == KV_PREFILL && p->prefill < n ? p->prefill : n;
-}
-
-int kv_policy_check(const struct kv_spec *spec, const struct kv_protocol *p,
-                    struct kv_codec *const *codec, size_t n, struct kv_err *e)
-{
-    const struct kv_policy *policy = spec->policy.policy;
-    const struct kv_codec *k = codec[KV_K];
-    const size_t sinks = kv_spec_size(&k->spec, KV_K, "s");
-    struct kv_policy_plan plan;
-
-    if (!kv_protocol_steps(p))
-        return kv_fail(e,
-                       "%s: protocol %s has no steps at which tokens are "
-                       "dropped: expected stream or prefill:P",
-                       spec->text, p->text);
-    if (policy->prompt && p->kind != KV_PREFILL)
-        return kv_fail(e,
-                       "%s: %s drops tokens of a prompt: expected protocol "
-                       "prefill:P, not %s",
-                       spec->text, policy->name, p->text);
-    if (k->scheme->attend || k->history || codec[KV_V]->history || k->layered)
-        return kv_fail(e, "%s: no policy can drop tokens of %s, %s", spec->text,
-                       k->scheme->name,
-                       k->layered ? "which predicts layers from lower ones"
-                                  : "which attends on its codes");
-    if (k->massive || codec[KV_V]->massive)
-        return kv_fail(e,
-                       "%s: massive=yes keeps tokens, %s drops them: "
-                       "expected one of both",
-                       spec->text, policy->name);
-    if (k->shape.alibi && !policy->reassigns)
-        return kv_fail(e,
-                       "%s: the model has ALiBi, whose distances %s does "
-                       "not keep",
-                       spec->text, policy->name);
-    plan = policy->plan(&spec->policy, &k->shape, k->layer,
-                        kv_policy_share_of(p, n));
-    if (!plan.budget || plan.first + plan.newest > plan.budget)
-        return kv_fail(e,
-                       "%s: layer %zu keeps %zu tokens, fewer than the %zu "
-                       "that it always keeps",
-                       spec->text, k->layer, plan.budget,
-                       plan.first + plan.newest);
-    if (plan.budget < sinks)
-        return kv_fail(e,
-                       "%s: layer %zu keeps %zu tokens, fewer than its %zu "
-                       "sinks",
-                       spec->text, k->layer, plan.budget, sinks);
-    return 0;
-}
 
 int kv_policy_cache_new(struct kv_policy_cache **out,
                         const struct kv_policy_spec *policy,
@@ -124,7 +47,7 @@ void kv_policy_cache_free(struct kv_policy_cache *c)
 /* ---- rows ---------------------------------------------------------------- */
 
 /* Tokens [from, from + n) of the arrays go where `to` is. */
-static void move(struct held *h, size_t d, size_t to, size_t from, size_t n)
+static void move(struct kv_held *h, size_t d, size_t to, size_t from, size_t n)
 {
     memmove(h->position + to, h->position + from, n * sizeof(*h->position));
     memmove(h->mass + to, h->mass + from, n * sizeof(*h->mass));
@@ -133,7 +56,7 @@ static void move(struct held *h, size_t d, size_t to, size_t from, size_t n)
 }
 
 /* For n more tokens. */
-static void make_room(struct held *h, size_t d, size_t n)
+static void make_room(struct kv_held *h, size_t d, size_t n)
 {
     if (h->begin + h->n + n <= h->capacity)
         return;
@@ -177,7 +100,7 @@ static void put_fresh(const struct kv_policy_cache *c, size_t head,
                       enum kv_side side, const struct fresh *f)
 {
     const size_t d = c->shape->head_dim, heads = c->shape->n_kv_heads;
-    const struct held *h = &c->held[head];
+    const struct kv_held *h = &c->held[head];
     float *to = side == KV_K ? h->k : h->v;
 
     for (size_t i = h->begin + h->n; i-- > h->begin && f->x;) {
@@ -201,43 +124,38 @@ static size_t settled(const struct kv_policy_cache *c, enum kv_side side)
 
 /* ---- attention of one KV head -------------------------------------------- */
 
-static size_t position_of(const struct held *h, size_t i)
-{
-    return h->position[h->begin + i];
-}
-
 /* Of the held tokens [from, to), those whose position changes where positions
  * have no gap and the newest is its own: the first so many. */
-static size_t n_moved(const struct held *h, size_t from, size_t to)
+static size_t n_moved(const struct kv_held *h, size_t from, size_t to)
 {
-    const size_t newest = position_of(h, to - 1);
+    const size_t newest = kv_position_of(h, to - 1);
     size_t n = 0;
 
-    while (position_of(h, from + n) != newest - (to - 1 - from - n))
+    while (kv_position_of(h, from + n) != newest - (to - 1 - from - n))
         n++;
     return n;
 }
 
 /* Rotates their keys there. */
-static void reassign(const struct kv_policy_cache *c, const struct held *h,
+static void reassign(const struct kv_policy_cache *c, const struct kv_held *h,
                      size_t from, size_t to, size_t n, float *k)
 {
-    const size_t newest = position_of(h, to - 1);
+    const size_t newest = kv_position_of(h, to - 1);
 
     for (size_t i = 0; i < n; i++)
         kv_rope(c->shape, k + i * c->shape->head_dim, 1, 1,
-                newest - (to - 1 - from - i) - position_of(h, from + i));
+                newest - (to - 1 - from - i) - kv_position_of(h, from + i));
 }
 
 /* The first held token that a query at this position sees: a layer that slides
  * shows it its window. */
-static size_t seen_from(const struct kv_policy_cache *c, const struct held *h,
-                        size_t position)
+static size_t seen_from(const struct kv_policy_cache *c,
+                        const struct kv_held *h, size_t position)
 {
     const size_t window = c->shape->window;
     size_t i = 0;
 
-    while (window && i < h->n && position_of(h, i) + window <= position)
+    while (window && i < h->n && kv_position_of(h, i) + window <= position)
         i++;
     return i;
 }
@@ -250,13 +168,13 @@ static void attend_held(const struct kv_policy_cache *c, size_t head,
                         const struct kv_policy_step *step, size_t first,
                         size_t end, bool out, double *mass)
 {
-    const struct held *h = &c->held[head];
+    const struct kv_held *h = &c->held[head];
     const size_t d = c->shape->head_dim, nq = end - first;
     const size_t q_row = c->shape->n_heads * d, own = c->group * d;
-    const size_t n_before = position_of(h, h->n - 1) + 1 - step->n;
+    const size_t n_before = kv_position_of(h, h->n - 1) + 1 - step->n;
     const size_t at = (first - n_before) * q_row + head * own;
     const size_t from = seen_from(c, h, first);
-    const size_t to = h->n - (position_of(h, h->n - 1) + 1 - end);
+    const size_t to = h->n - (kv_position_of(h, h->n - 1) + 1 - end);
     const size_t moved =
         c->policy->policy->reassigns ? n_moved(h, from, to) : 0;
     float *k = h->k + (h->begin + from) * d;
@@ -312,7 +230,7 @@ static void attend_step(struct kv_policy_cache *c, size_t head,
     const struct kv_policy_spec *p = c->policy;
     const enum kv_policy_mass which = p->policy->mass;
     const size_t end = kv_cache_tokens(c->cache), first = end - step->n;
-    struct held *h = &c->held[head];
+    struct kv_held *h = &c->held[head];
     double *mass = h->mass + h->begin;
 
     if (which == KV_MASS_ALL)
@@ -336,7 +254,7 @@ static void append(struct kv_policy_cache *c, size_t head,
 {
     const size_t d = c->shape->head_dim, heads = c->shape->n_kv_heads;
     const size_t first = kv_cache_tokens(c->cache) - step->n;
-    struct held *h = &c->held[head];
+    struct kv_held *h = &c->held[head];
 
     make_room(h, d, step->n);
     for (size_t t = 0; t < step->n; t++, h->n++) {
@@ -364,7 +282,7 @@ static void run_head(const struct step *s, size_t head)
     for (int side = 0; side < KV_SIDES; side++)
         for (int i = 0; i < 2; i++)
             put_fresh(s->c, head, (enum kv_side)side, &s->fresh[side][i]);
-    if (s->in->out)
+    if (s->in->out && !kv_policy_on_codes(s->c))
         attend_step(s->c, head, s->in);
 }
 
@@ -391,7 +309,7 @@ static void run_heads(const struct step *s)
 
 /* ---- what is kept -------------------------------------------------------- */
 
-static void score_head(const struct kv_policy_cache *c, struct held *h)
+static void score_head(const struct kv_policy_cache *c, struct kv_held *h)
 {
     const struct kv_policy_held held = {.n = h->n,
                                         .head_dim = c->shape->head_dim,
@@ -408,7 +326,7 @@ static void score_head(const struct kv_policy_cache *c, struct held *h)
 /* A layer's KV heads hold the same tokens: each takes the sum of the scores. */
 static void share_scores(struct kv_policy_cache *c)
 {
-    struct held *first = &c->held[0];
+    struct kv_held *first = &c->held[0];
 
     for (size_t h = 1; h < c->shape->n_kv_heads; h++)
         for (size_t i = 0; i < first->n; i++)
@@ -420,7 +338,7 @@ static void share_scores(struct kv_policy_cache *c)
 
 /* Closes the gaps that dropped tokens leave, from the end where fewer of the
  * kept ones move. */
-static void close_gaps(struct held *h, size_t d)
+static void close_gaps(struct kv_held *h, size_t d)
 {
     size_t first = 0, last = h->n, n = 0;
 
@@ -450,7 +368,7 @@ static void close_gaps(struct held *h, size_t d)
 }
 
 /* Also drops what the newest query does not see in a layer that slides. */
-static void drop(const struct kv_policy_cache *c, struct held *h)
+static void drop(const struct kv_policy_cache *c, struct kv_held *h)
 {
     const size_t unseen = seen_from(c, h, kv_cache_tokens(c->cache) - 1);
 
@@ -460,23 +378,8 @@ static void drop(const struct kv_policy_cache *c, struct held *h)
     close_gaps(h, c->shape->head_dim);
 }
 
-static void drop_all(struct kv_policy_cache *c)
-{
-    const size_t heads = c->shape->n_kv_heads;
-    bool full = false;
-
-    for (size_t h = 0; h < heads; h++)
-        full |= c->held[h].n > c->plan.budget;
-    for (size_t h = 0; h < heads && full; h++)
-        score_head(c, &c->held[h]);
-    if (full && c->policy->policy->by_layer)
-        share_scores(c);
-    for (size_t h = 0; h < heads; h++)
-        drop(c, &c->held[h]);
-}
-
-int kv_policy_cache_step(struct kv_policy_cache *c,
-                         const struct kv_policy_step *in, struct kv_err *e)
+int kv_policy_cache_enter(struct kv_policy_cache *c,
+                          const struct kv_policy_step *in, struct kv_err *e)
 {
     const bool pre_rope = kv_cache_reader(c->cache, KV_K).codec->pre_rope;
     const size_t before[] = {settled(c, KV_K), settled(c, KV_V)};
@@ -494,81 +397,57 @@ int kv_policy_cache_step(struct kv_policy_cache *c,
         s.fresh[i][1] =
             read_fresh(c, side, now > first ? now : first, first + in->n);
     }
-    kv_cache_forget(c->cache);
+    if (!kv_policy_on_codes(c))
+        kv_cache_forget(c->cache);
     run_heads(&s);
+    if (kv_policy_on_codes(c) && in->out)
+        kv_policy_attend_codes(c, in);
     for (int i = 0; i < KV_SIDES; i++)
         for (int j = 0; j < 2; j++)
             free(s.fresh[i][j].x);
-    if (!in->out || !c->policy->policy->prompt)
-        drop_all(c);
+    c->of_prompt = !in->out;
     return 0;
 }
 
-/* ---- bits ---------------------------------------------------------------- */
-
-/* Whether the tokens of a block can be dropped for one KV head alone. */
-static bool heads_apart(const struct kv_codec *c)
+void kv_policy_cache_drop(struct kv_policy_cache *c)
 {
-    struct kv_store s = {.values = c->side == KV_V,
-                         .n_heads = c->shape.n_kv_heads,
-                         .head_dim = c->shape.head_dim};
+    const size_t heads = c->shape->n_kv_heads;
+    bool full = false;
 
-    return !c->variable && c->scheme->store && c->scheme->store(c, &s) &&
-           !s.together;
-}
-
-/* Bytes of a side: fp16 rows, and blocks that hold a token. */
-static void add_bits(const struct kv_policy_cache *c, enum kv_side side,
-                     struct kv_bits *bits)
-{
-    const struct kv_reader r = kv_cache_reader(c->cache, side);
-    const struct kv_codec *codec = r.codec;
-    const size_t heads = c->shape->n_kv_heads, d = c->shape->head_dim;
-    const size_t quantized = r.sinks + r.n_blocks * codec->block;
-    size_t *in = kv_alloc(r.n_blocks * heads, sizeof(*in));
-    const bool apart = heads_apart(codec);
-    size_t kept = 0, unquantized = 0;
-    double bytes = 0, values = 0;
-
+    if (c->policy->policy->prompt && !c->of_prompt)
+        return;
     for (size_t h = 0; h < heads; h++)
-        for (size_t i = 0; i < c->held[h].n; i++, kept++) {
-            const size_t j = position_of(&c->held[h], i);
-
-            if (j < r.sinks || j >= quantized)
-                unquantized++;
-            else
-                in[(j - r.sinks) / codec->block * heads + h]++;
-        }
-    for (size_t b = 0; b < r.n_blocks; b++) {
-        size_t with = 0, whole = 0; /* KV heads that hold any, all of it */
-
-        for (size_t h = 0; h < heads; h++) {
-            with += in[b * heads + h] > 0;
-            whole += in[b * heads + h] == codec->block;
-        }
-        if (with && !apart)
-            with = heads;
-        bytes += (double)(r.size ? r.size[b] + sizeof(*r.size)
-                                 : codec->block_bytes) *
-                 (double)with / (double)heads;
-        values += (double)(with * codec->block * d);
-        /* A bit a token says which are dropped. */
-        bytes += (double)((with - whole) * ((codec->block + 7) / 8));
-    }
-    free(in);
-    bits->bytes += bytes + (double)(unquantized * d * sizeof(uint16_t));
-    bits->bytes +=
-        (double)(r.n_queries * c->shape->n_heads * d * sizeof(uint16_t));
-    bits->values +=
-        (double)(kv_shape_seen(c->shape, kv_cache_tokens(c->cache)) * heads *
-                 d);
-    bits->quantized_bytes += bytes;
-    bits->quantized_values += values;
-    bits->kept_values += (double)(kept * d);
+        full |= c->held[h].n > c->plan.budget;
+    for (size_t h = 0; h < heads && full; h++)
+        score_head(c, &c->held[h]);
+    if (full && c->policy->policy->by_layer)
+        share_scores(c);
+    for (size_t h = 0; h < heads; h++)
+        drop(c, &c->held[h]);
 }
 
-void kv_policy_cache_bits(const struct kv_policy_cache *c, struct kv_bits *bits)
+int kv_policy_cache_step(struct kv_policy_cache *c,
+                         const struct kv_policy_step *in, struct kv_err *e)
 {
-    for (int side = 0; side < KV_SIDES; side++)
-        add_bits(c, (enum kv_side)side, bits);
+    if (kv_policy_cache_enter(c, in, e))
+        return -1;
+    kv_policy_cache_drop(c);
+    return 0;
+}
+
+struct kv_policy_seen kv_policy_cache_seen(const struct kv_policy_cache *c,
+                                           size_t head)
+{
+    const struct kv_held *h = &c->held[head];
+    const size_t d = c->shape->head_dim;
+    const size_t from = seen_from(c, h, kv_cache_tokens(c->cache) - 1);
+    struct kv_policy_seen s = {.n = h->n - from,
+                               .position = h->position + h->begin + from,
+                               .v = h->v + (h->begin + from) * d};
+
+    s.k = kv_alloc(s.n, d * sizeof(*s.k));
+    memcpy(s.k, h->k + (h->begin + from) * d, s.n * d * sizeof(*s.k));
+    if (c->policy->policy->reassigns)
+        reassign(c, h, from, h->n, n_moved(h, from, h->n), s.k);
+    return s;
 }

@@ -4,7 +4,8 @@
  * Beside the cache proper, which says how many bytes its blocks take, every KV
  * head has the rows of the tokens that it holds, as a query reads them: a
  * workspace that no bytes count.  So a step takes the time, and the whole the
- * memory, of what is held, however many tokens came in. */
+ * memory, of what is held, however many tokens came in.  (Of a scheme that
+ * attends on its codes all codes stay, and dropped tokens are hidden.) */
 #ifndef KV_POLICY_CACHE_H
 #define KV_POLICY_CACHE_H
 
@@ -46,9 +47,31 @@ struct kv_policy_step {
  * dropped.  Fails as kv_cache_append() does. */
 int kv_policy_cache_step(struct kv_policy_cache *c,
                          const struct kv_policy_step *step, struct kv_err *e);
+/* Its two halves. */
+int kv_policy_cache_enter(struct kv_policy_cache *c,
+                          const struct kv_policy_step *step, struct kv_err *e);
+void kv_policy_cache_drop(struct kv_policy_cache *c);
 
-/* Of what is held, K and V; added to.  values: of all tokens that came in. */
-void kv_policy_cache_bits(const struct kv_policy_cache *c,
+/* What the newest query sees of a KV head between the halves, by position
+ * ascending. */
+struct kv_policy_seen {
+    size_t n;
+    const uint32_t *position; /* [n], in the text */
+    float *k;                 /* [n][head_dim], after RoPE, at the positions
+                               * that the policy gives them; the caller's to
+                               * free */
+    const float *v;           /* [n][head_dim] */
+};
+struct kv_policy_seen kv_policy_cache_seen(const struct kv_policy_cache *c,
+                                           size_t head);
+
+/* Of what is held; added to.  values: of all tokens that came in. */
+void kv_policy_cache_bits(const struct kv_policy_cache *c, enum kv_side side,
                           struct kv_bits *bits);
+
+/* Tokens that attention passes over: those that are held, and those that share
+ * a block with one; of the side with more, the mean over KV heads, rounded up.
+ */
+size_t kv_policy_cache_span(const struct kv_policy_cache *c);
 
 #endif

@@ -369,12 +369,11 @@ static int run_windows(const struct run *r, size_t first_window, size_t n,
 /* The first piece has a whole prompt, each ends with a step. */
 static size_t piece_of(const struct kv_ppl *p, const struct kv_spec *spec)
 {
-    const struct kv_policy *policy = spec->policy.policy;
     const struct kv_protocol *of = &p->plan.protocol;
     const size_t least = of->kind == KV_PREFILL ? of->prefill : of->step;
     size_t piece;
 
-    if (!policy || policy->patterns) /* no token is dropped */
+    if (!kv_policy_drops(&spec->policy))
         return p->plan.n;
     piece = least > PIECE ? least : PIECE / of->step * of->step;
     return piece < p->plan.n ? piece : p->plan.n;

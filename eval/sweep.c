@@ -57,7 +57,7 @@ static void note_dropped(const struct kv_sweep *s, const struct kv_spec *asked,
     if (!p || kv_protocol_steps(p) || p->keep_window)
         return;
     for (size_t i = 0; i < n; i++)
-        if (keeps(&asked[i])) {
+        if (!kv_policy_drops(&asked[i].policy) && keeps(&asked[i])) {
             kv_note("%s: protocol %s sets r and s to 0, in all rows "
                     "(--keep-window keeps them)",
                     asked[i].given, p->text);
@@ -68,18 +68,10 @@ static void note_dropped(const struct kv_sweep *s, const struct kv_spec *asked,
 /* By the protocol, and fitted. */
 static int prepare(const struct kv_sweep *s, struct row *row, struct kv_err *e)
 {
-    const struct kv_policy *policy = row->asked.policy.policy;
-
     if (!s->protocol && kv_policy_dense(&row->asked, 1, e))
         return -1;
-    if (policy && !policy->patterns &&
-        (!s->protocol || !kv_protocol_steps(s->protocol)))
-        return kv_fail(e,
-                       "%s: every token is kept here: %s goes with kvppl, "
-                       "protocols stream and prefill:P",
-                       row->asked.given, policy->name);
     row->run = row->asked;
-    if (s->protocol)
+    if (s->protocol && !kv_policy_drops(&row->asked.policy))
         kv_protocol_spec(s->protocol, &row->run);
     return kv_spec_fit(&row->run, s->shape, e);
 }

@@ -22,8 +22,8 @@ struct kv_sweep {
     const struct kv_strings *specs; /* the arguments of -s, sweeps included */
     const struct kv_shape *shape;   /* the shape to fit them to */
     const struct kv_protocol
-        *protocol; /* applied by kv_protocol_spec(); NULL: specs unchanged,
-                    * and policies are refused */
+        *protocol; /* applied by kv_protocol_spec(), but where a policy drops
+                    * tokens, which needs steps; NULL: specs unchanged */
     struct kv_shard shard; /* every n-th, from the i-th on */
 };
 

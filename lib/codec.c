@@ -40,6 +40,12 @@ static int find_norms(struct kv_codec *c, const struct kv_calib *calib,
                        path, calib->has_k_bias ? "without" : "with",
                        calib->has_k_bias ? "with" : "without");
     memcpy(c->norms, calib->norms + c->layer * KV_SIDES, sizeof(c->norms));
+    for (int side = 0; side < KV_SIDES; side++)
+        if (isinf(c->norms[side].high))
+            return kv_fail(e,
+                           "%s has no norms of layer %zu, %c, which "
+                           "massive=yes needs: its dump lacked them",
+                           path, c->layer, kv_side_name((enum kv_side)side));
     return 0;
 }
 

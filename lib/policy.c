@@ -136,6 +136,11 @@ int kv_policy_print(const struct kv_policy_spec *p, char *text, size_t n)
     return used;
 }
 
+bool kv_policy_drops(const struct kv_policy_spec *p)
+{
+    return p->policy && !p->policy->patterns;
+}
+
 bool kv_policy_calibrated(const struct kv_policy_spec *p)
 {
     return p->policy && p->policy->patterns && p->policy->patterns->search;

@@ -1,7 +1,8 @@
 /* Token policies: which tokens a cache keeps.
  *
  * A policy (one file in lib/policies/) composes with any scheme that stores
- * tokens one layer at a time and does not attend on its own codes:
+ * tokens one layer at a time; one that reassigns positions, with those that do
+ * not attend on their own codes:
  *
  *   streamingllm:s4w1020+kivi:b2g32        [policy[:letters]+]spec
  *
@@ -101,6 +102,9 @@ const char *kv_policy_parse(struct kv_policy_spec *p, const char *text,
 
 /* "streamingllm:s4w1020+", "" without a policy; what snprintf() gives. */
 int kv_policy_print(const struct kv_policy_spec *p, char *text, size_t n);
+
+/* Whether there is a policy, and one that drops tokens. */
+bool kv_policy_drops(const struct kv_policy_spec *p);
 
 /* Whether the policy has patterns that a search finds; and the key of their set
  * in a calibration: "minference:b0.25". */

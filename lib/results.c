@@ -30,7 +30,7 @@ int kv_results_check_format(const char *format, struct kv_err *e)
 
 /* Flushes each row at once, so that an interrupted run keeps its rows and a
  * full disk is noticed immediately. */
-static int flush(struct kv_results *r, struct kv_err *e)
+int kv_results_flush(struct kv_results *r, struct kv_err *e)
 {
     errno = 0;
     if (!fflush(r->file) && !ferror(r->file))
@@ -50,8 +50,15 @@ int kv_results_open(struct kv_results **r, const struct kv_results_form *form,
     t = kv_alloc(1, sizeof(*t));
     t->format = (enum kv_format)find_format(form->format);
     t->file = stdout;
+    t->append = form->append;
     if (kv_results_choose(t, form, columns, e) ||
+        (t->append && kv_results_append_open(t, form->path, e)) ||
         (form->path && kv_out_open(&t->out, form->path, true, e))) {
+        kv_results_discard(t);
+        return -1;
+    }
+    if (t->append && !t->out.temp) {
+        kv_fail(e, "--append wants a regular file, not %s", form->path);
         kv_results_discard(t);
         return -1;
     }
@@ -117,7 +124,7 @@ void kv_results_real(struct kv_results *r, const char *column, double value)
         set_number(r, column, text);
 }
 
-static void clear_cells(struct kv_results *r)
+void kv_results_clear_cells(struct kv_results *r)
 {
     for (size_t i = 0; r->cell && i < r->n; i++) {
         free(r->cell[i].text);
@@ -129,18 +136,26 @@ int kv_results_row(struct kv_results *r, struct kv_err *e)
 {
     if (kv_inputs_unchanged(e))
         return -1;
+    if (r->append) {
+        kv_results_append_row(r);
+        return 0;
+    }
     kv_results_put_header(r);
     kv_results_put_row(r);
-    clear_cells(r);
-    return flush(r, e);
+    kv_results_clear_cells(r);
+    return kv_results_flush(r, e);
 }
 
 int kv_results_close(struct kv_results *r, struct kv_err *e)
 {
-    kv_results_put_header(r);
+    int rc;
 
-    const int rc = flush(r, e) || kv_out_commit(&r->out, e) ? -1 : 0;
-
+    if (r->append) {
+        rc = kv_results_append_close(r, e);
+    } else {
+        kv_results_put_header(r);
+        rc = kv_results_flush(r, e) || kv_out_commit(&r->out, e) ? -1 : 0;
+    }
     kv_results_discard(r);
     return rc;
 }
@@ -150,7 +165,8 @@ void kv_results_discard(struct kv_results *r)
     if (!r)
         return;
     kv_out_discard(&r->out);
-    clear_cells(r);
+    kv_results_append_clear(r);
+    kv_results_clear_cells(r);
     for (size_t i = 0; i < r->n; i++)
         free(r->name[i]);
     free(r->name);

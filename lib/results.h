@@ -13,10 +13,21 @@
 
 #include "lib/base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct kv_results;
+
+/* Adding to a file: to the rows that are there, those that are not. */
+struct kv_results_append {
+    const char *const *key; /* columns that tell rows apart, ends with NULL */
+    const char *full;       /* a row without this column is not taken for one
+                             * that has it */
+    struct {                /* what all rows of a file share */
+        const char *column, *value;
+    } alike[4]; /* ends with column NULL */
+};
 
 struct kv_results_form {
     /* NULL: stdout, written row by row, the header with the first of them (or
@@ -26,11 +37,17 @@ struct kv_results_form {
     const char *chosen;  /* names of columns with commas between; NULL: all */
     char *const *params; /* kv_spec_columns() of all rows; NULL: no row has a
                           * spec */
+    const struct kv_results_append *append; /* NULL: the file is replaced */
 };
 
 /* columns: the tool's own, ends with NULL.  chosen may name these, params (all
  * parameters) and any parameter, whether a row has it or not.  Fails, with the
- * names, on another one, on none, and on one given twice. */
+ * names, on another one, on none, and on one given twice.
+ *
+ * append, which is not copied: the file, CSV or TSV, keeps its rows, and its
+ * columns their order; new parameters come last.  Rows are added when closed,
+ * to what the file is by then, so that runs side by side lose none.  Fails when
+ * the file has other columns, or rows that are not alike. */
 int kv_results_open(struct kv_results **r, const struct kv_results_form *form,
                     const char *const *columns, struct kv_err *e);
 
@@ -50,6 +67,10 @@ void kv_results_real(struct kv_results *r, const char *column, double value);
 struct kv_spec;
 /* The cells of a spec's parameters. */
 void kv_results_params(struct kv_results *r, const struct kv_spec *s);
+
+/* append: whether a row with the key of the row being made is there.  full: it
+ * must have this column.  Clears the cells. */
+bool kv_results_has(struct kv_results *r, bool full);
 
 /* Ends the row and clears the cells. */
 int kv_results_row(struct kv_results *r, struct kv_err *e);

@@ -16,7 +16,7 @@ static const char *param_of(const char *name)
                : name + strlen(params_dot);
 }
 
-static size_t find(const struct kv_results *r, const char *name)
+size_t kv_results_find(const struct kv_results *r, const char *name)
 {
     size_t i = 0;
 
@@ -25,11 +25,10 @@ static size_t find(const struct kv_results *r, const char *name)
     return i;
 }
 
-/* The name becomes the table's. */
-static size_t add(struct kv_results *r, char *name)
+size_t kv_results_add_name(struct kv_results *r, const char *name)
 {
     r->name = kv_realloc(r->name, r->n + 1, sizeof(*r->name));
-    r->name[r->n] = name;
+    r->name[r->n] = kv_strdup(name);
     return r->n++;
 }
 
@@ -65,11 +64,11 @@ static int fail_unknown(const struct kv_results *r, const char *name,
 static int choose_one(struct kv_results *r, const char *name, bool has_params,
                       struct kv_err *e)
 {
-    size_t i = find(r, name);
+    size_t i = kv_results_find(r, name);
     const char *param = has_params ? param_of(name) : NULL;
 
     if (i == r->n && param && kv_spec_is_column(param))
-        i = add(r, kv_strdup(name));
+        i = kv_results_add_name(r, name);
     if (i == r->n)
         return fail_unknown(r, name, has_params, e);
     if (is_shown(r, i))
@@ -162,22 +161,21 @@ static void gather(struct kv_results *r)
     r->shown = shown;
 }
 
-static char *param_name(const char *param)
+static void add_param(struct kv_results *r, const char *param)
 {
-    const size_t n = strlen(params_dot) + strlen(param) + 1;
-    char *name = kv_alloc(n, 1);
+    char name[64];
 
-    snprintf(name, n, "%s%s", params_dot, param);
-    return name;
+    snprintf(name, sizeof(name), "%s%s", params_dot, param);
+    kv_results_add_name(r, name);
 }
 
 int kv_results_choose(struct kv_results *r, const struct kv_results_form *form,
                       const char *const *columns, struct kv_err *e)
 {
     for (; columns[r->n_own]; r->n_own++)
-        add(r, kv_strdup(columns[r->n_own]));
+        kv_results_add_name(r, columns[r->n_own]);
     for (size_t i = 0; form->params && form->params[i]; i++)
-        add(r, param_name(form->params[i]));
+        add_param(r, form->params[i]);
     if (form->chosen && read_chosen(r, form, e))
         return -1;
     for (size_t i = 0; !form->chosen && i < r->n; i++)

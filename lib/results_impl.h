@@ -1,9 +1,11 @@
-/* Shared by results.c, results_columns.c and results_put.c. */
+/* Shared by results.c, results_append.c, results_columns.c and results_put.c.
+ */
 #ifndef KV_RESULTS_IMPL_H
 #define KV_RESULTS_IMPL_H
 
 #include "lib/base/file.h"
 #include "lib/results.h"
+#include "lib/results_file.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -29,7 +31,28 @@ struct kv_results {
     struct cell *cell; /* [n], the row being made */
     size_t *shown;     /* [n_shown], of name, in order */
     size_t n_shown;
+
+    const struct kv_results_append *append; /* or NULL */
+    struct kv_results_file old;
+    struct cell **row; /* [n_rows][n], to be added */
+    size_t n_rows;
 };
+
+/* The place of a name in r->name, r->n without it; adds a copy of one. */
+size_t kv_results_find(const struct kv_results *r, const char *name);
+size_t kv_results_add_name(struct kv_results *r, const char *name);
+
+/* Of results_append.c: reads the file; takes the row being made; writes the
+ * file with the rows that it lacks. */
+int kv_results_append_open(struct kv_results *r, const char *path,
+                           struct kv_err *e);
+void kv_results_append_row(struct kv_results *r);
+int kv_results_append_close(struct kv_results *r, struct kv_err *e);
+void kv_results_append_clear(struct kv_results *r);
+
+/* Fails when the file did not take what was written. */
+int kv_results_flush(struct kv_results *r, struct kv_err *e);
+void kv_results_clear_cells(struct kv_results *r);
 
 /* The columns and their order; fails as kv_results_open() does. */
 int kv_results_choose(struct kv_results *r, const struct kv_results_form *form,

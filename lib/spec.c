@@ -291,7 +291,7 @@ static int check_layered(const struct kv_spec *s, const struct kv_shape *shape,
                            "%c is one for K and V where values are predicted "
                            "from keys",
                            *letter);
-    if (s->policy.policy && !s->policy.policy->patterns)
+    if (kv_policy_drops(&s->policy))
         return kv_fail(e, "a policy drops tokens that the layers above are "
                           "predicted from");
     for (size_t i = 0; i < shape->n_layers; i++)

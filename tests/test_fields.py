@@ -49,8 +49,9 @@ def at(name):
     return os.path.join(folder, name)
 
 
-PROVENANCE = ("seconds", "model", "model_hash", "text", "text_hash", "bos",
-              "special", "weights", "calib_text", "calib_hash")
+PROVENANCE = ("seconds", "attn_seconds", "model", "model_hash", "text",
+              "text_hash", "bos", "special", "weights", "calib_text",
+              "calib_hash")
 
 # Words for the meaning of a field, which a sentence may use for its name.
 SAID = {"kind": "expected a kvtools-", "ctx": "/tokens is",

@@ -4,7 +4,7 @@
 #include "lib/base/rng.h"
 #include "lib/cache.h"
 #include "lib/dump.h"
-#include "lib/schemes/klt.h"
+#include "lib/schemes/klt_train.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
@@ -283,6 +283,50 @@ static void make(struct made *m, const char *spec, const struct made_up *how)
     kv_dump_close(dump);
 }
 
+/* Squares of the gradients' lengths: in the metric at most their mean, in the
+ * covariance at most four times that, half of a token's share; a part of the
+ * tokens is above both. */
+static void test_weights(void **state)
+{
+    struct kv_shape shape = synthetic_shape(D);
+    float g[2 * D], metric[N], moments[N];
+    double square[N] = {0}, mean = 0, capped = 0, sum = 0;
+    size_t above = 0, far = 0;
+    struct kv_spec spec;
+    struct kv_err e = {""};
+
+    (void)state;
+    shape.n_layers = 1;
+
+    struct kv_dump *dump = make_dump(&shape, &plain_dump);
+    struct kv_klt_job job = {
+        .spec = &spec, .dump = dump, .info = kv_dump_info(dump), .row = 2 * D};
+
+    assert_int_equal(kv_spec_parse(&spec, "klt,metric=fisher", &e), 0);
+    kv_klt_at(&job, 0, KV_V);
+    assert_int_equal(kv_klt_weigh(&job, metric, moments, &e), 0);
+    for (size_t t = 0; t < N; t++) {
+        assert_int_equal(kv_dump_read(dump, 0, KV_T_V_GRADIENT, t, 1, g, &e),
+                         0);
+        for (size_t i = 0; i < 2 * D; i++)
+            square[t] += (double)g[i] * (double)g[i];
+        mean += square[t] / N;
+    }
+    for (size_t t = 0; t < N; t++)
+        capped += fmin(square[t], 4 * mean) / N;
+    for (size_t t = 0; t < N; t++) {
+        assert_within(metric[t] * square[t] / fmin(square[t], mean), 1, 1e-5);
+        assert_within(moments[t],
+                      0.5 + 0.5 * fmin(square[t], 4 * mean) / capped, 1e-5);
+        above += square[t] > mean;
+        far += square[t] > 4 * mean;
+        sum += moments[t];
+    }
+    assert_true(above > 10 && far > 0);
+    assert_within(sum / N, 1, 1e-5);
+    kv_dump_close(dump);
+}
+
 static const float *table(const struct made *m, const char *name,
                           enum kv_side side)
 {
@@ -490,6 +534,7 @@ int main(void)
         cmocka_unit_test(test_one_price),
         cmocka_unit_test(test_groups_are_whole),
         cmocka_unit_test(test_singles),
+        cmocka_unit_test(test_weights),
         cmocka_unit_test(test_transform),
         cmocka_unit_test(test_error),
         cmocka_unit_test(test_alike_heads),

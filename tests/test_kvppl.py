@@ -14,7 +14,7 @@ import time
 import unittest
 
 import tiny_model
-from run_tools import TOOLS, kept, must, run, write
+from run_tools import TOOLS, kept, must, read, run, write
 
 CTX, WINDOWS = 64, 6
 
@@ -191,6 +191,16 @@ class Patterns(Case):
         self.assertEqual(far["calib_hash"], "")
         self.assertEqual(whole["spec"], "minference:b1+" + alone["spec"])
 
+    def test_greedy(self):
+        write(at("prompt.txt"), tiny_model.text(150, 3).encode())
+        rows = list(csv.DictReader(io.StringIO(must(
+            "kvppl", "-m", at("m"), "-f", at("prompt.txt"), "--greedy", "9",
+            "-C", at("patterns-m.h5"), "-s", "minference:b1+f32",
+            "-s", "a-shape:s0w2+f32"), newline="")))
+        self.assertGreater(int(rows[0]["prompt_tokens"]), 64)
+        self.assertEqual(rows[0]["output"], rows[1]["output"])
+        self.assertEqual([r["kept"] for r in rows], ["1"] * 3)
+
     def test_blank_where_there_is_no_prompt(self):
         for row in ppl("-n", "1", "-p", "stream", "-s", "kivi:b2g8"):
             self.assertEqual(row["attn_pairs"] + row["attn_seconds"], "")
@@ -286,6 +296,22 @@ class LongWindows(Case):
             self.assertEqual(row["bits"], rows[0]["bits"])
             for column in "nll", "kl_mean":
                 self.assertAlmostEqual(row[column], rows[0][column], 6)
+
+    def test_prompt(self):
+        """One longer than a piece."""
+        policies = ["streamingllm:s0w9999", "h2o:b9999", "tova:b9999",
+                    "knorm:b1", "snapkv:b1", "pyramidkv:b1"]
+        specs = [x for policy in policies
+                 for x in ("-s", policy + "+kivi:b4g16r16s2")]
+        rows = [json.loads(line) for line in must(
+            "kvppl", *self.args(2200, "-p", "prefill:2100", "-s",
+                                "kivi:b4g16r16s2", *specs, "--format",
+                                "jsonl")).splitlines()][1:]
+        for row in rows[1:]:
+            self.assertEqual(row["kept"], 1)
+            self.assertEqual(row["bits"], rows[0]["bits"])
+            self.assertEqual(row["tokens"], 2200 - 1 - 2100)
+            self.assertAlmostEqual(row["nll"], rows[0]["nll"], 6)
 
     def test_without_base(self):
         argv = self.args(2500, "-s", "streamingllm:s4w60+f16", "--format",
@@ -608,6 +634,115 @@ class Resume(Case):
 
     def test_wants_an_output(self):
         self.refused("--resume wants -o", *args("--resume"))
+
+
+class Append(Case):
+    def rows(self, name, tab=","):
+        with open(at(name), newline="") as f:
+            return list(csv.DictReader(f, delimiter=tab))
+
+    def add(self, name, *more):
+        must("kvppl", "-q", *args("--append", "-o", at(name), *more))
+
+    def test_a_sweep_in_a_loop(self):
+        """Ends as one run of all, but for the order."""
+        for bits in "2", "4", "2", "3":
+            self.add("loop.csv", "--kl", "-s", f"kivi:b{bits}g16")
+        whole = ppl("--kl", "-s", "kivi:b{2,4,3}g16")
+        self.assertEqual([timeless(r) for r in self.rows("loop.csv")],
+                         [timeless(r) for r in whole])
+        before = read(at("loop.csv"))
+        done = run("kvppl", *args("--append", "-o", at("loop.csv"), "--kl",
+                                  "-s", "kivi:b{3,2}g16"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("PPL", done.stderr)  # not even the base line
+        self.assertIn("loop.csv has all these rows", done.stderr)
+        self.assertEqual(read(at("loop.csv")), before)
+
+    def test_the_key_decides(self):
+        spec = ["-s", "absmax:b4"]
+        runs = ([], ["-p", "stream"], ["-n", "2"], ["-c", "32"],
+                ["--seed", "1"], ["-f", at("calib.txt")],
+                ["-C", at("calib.h5"), "-s", "vecinfer:d4b4"],
+                ["-C", at("calib.h5"), "-s", "nf4,massive"])
+        for _ in range(2):
+            for more in runs:
+                self.add("key.tsv", "--format", "tsv", *spec, *more)
+        table = self.rows("key.tsv", "\t")
+        self.assertEqual(len(table), 2 * (len(runs) - 2) + 2)
+        self.assertEqual([r["spec"].split(":")[0] for r in table[-2:]],
+                         ["vecinfer", "nf4"])
+        self.add("key.tsv", "--format", "tsv", *spec, "--kl", "-t", "1",
+                 "--level", "c")
+        after = self.rows("key.tsv", "\t")
+        self.assertEqual(after[:-1], table)
+        self.assertTrue(after[-1]["kl_mean"])
+        self.add("key.tsv", "--format", "tsv", *spec)  # there, and with more
+        self.add("key.tsv", "--format", "tsv", *spec, "--no-base")
+        self.assertEqual(self.rows("key.tsv", "\t"), after)
+        for more in ["--no-base"], ["--no-base"], [], []:
+            self.add("no-base.csv", *spec, *more)
+        self.assertEqual([(r["scheme"], r["dnll"] == "")
+                          for r in self.rows("no-base.csv")],
+                         [("absmax", True), ("f32", True), ("absmax", False)])
+
+    def test_side_by_side(self):
+        started = [subprocess.Popen(
+            [os.path.join(TOOLS, "kvppl"), "-q", *args(
+                "--append", "-o", at("side.csv"), "-t", "1", "-s", spec)])
+            for spec in ("absmax:b{2,3}", "absmax:b{3,4}", "kivi:b2g16")]
+        self.assertEqual([p.wait(timeout=120) for p in started], [0] * 3)
+        self.assertEqual(sorted(r["spec"].split("r")[0]
+                                for r in self.rows("side.csv")),
+                         ["absmax:b2g16", "absmax:b3g16", "absmax:b4g16",
+                          "f32:", "kivi:b2g16"])
+
+    def test_killed(self):
+        self.add("kill.csv", "-s", "absmax:b2")
+        before, n = read(at("kill.csv")), 0
+        argv = args("--append", "--resume", "-o", at("kill.csv"), "-t", "1",
+                    "-s", "absmax:b{2,3,4,5,6}")
+        for wait in (0.02, 0.05, 0.1, 0.2, 0.3):
+            with subprocess.Popen([os.path.join(TOOLS, "kvppl"), "-q",
+                                   *argv]) as p:
+                time.sleep(wait)
+                p.kill()
+            n += p.returncode == -signal.SIGKILL
+            if p.returncode:
+                self.assertEqual(read(at("kill.csv")), before)
+        self.assertGreater(n, 0)
+        must("kvppl", "-q", *argv)
+        self.assertFalse(os.path.exists(at("kill.csv.partial")))
+        self.assertEqual([timeless(r) for r in self.rows("kill.csv")],
+                         [timeless(r) for r in ppl("-s", "absmax:b{2,3,4,5,6}")
+                          ])
+
+    def test_refused(self):
+        self.add("no.csv", "-s", "absmax:b2")
+        whole = read(at("no.csv"))
+        add = ["--append", "-o", at("no.csv"), "-s", "absmax:b3"]
+        version = self.rows("no.csv")[0]["version"].encode()
+        for words, argv in (
+                ("--append wants -o FILE", args("--append")),
+                ("--format csv or tsv", args(*add, "--format", "jsonl")),
+                ("--columns does not go with", args(*add, "--columns", "ppl")),
+                ("not with --greedy", args(*add, "--greedy", "2")),
+                ("has rows of model_hash", ["-m", at("other"), "-f",
+                                            at("eval.txt"), "-c", "64", *add]),
+                ("no column tool", args(*add, "--format", "tsv"))):
+            self.refused(words, *argv)
+        for words, old, new in (("rows of version v0, here it is", version,
+                                 b"v0"),
+                                ("has no column scheme", b",scheme", b",plan"),
+                                ("was cut short", b"\n", b"")):
+            write(at("no.csv"), new.join(whole.rsplit(old, 1))
+                  if old == b"\n" else whole.replace(old, new))
+            changed = read(at("no.csv"))
+            self.refused(words, *args(*add))
+            self.assertEqual(read(at("no.csv")), changed)
+        os.mkfifo(at("pipe.csv"))
+        self.refused("is not a regular file",
+                     *args("--append", "-o", at("pipe.csv")))
 
 
 class Refused(Case):

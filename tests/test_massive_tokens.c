@@ -6,6 +6,7 @@
 #include "lib/base/half.h"
 #include "lib/cache.h"
 #include "lib/massive_tokens.h"
+#include "lib/rope_table.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
@@ -89,6 +90,39 @@ static void test_dump(void **state)
     free(v);
     free(k);
     kv_dump_close(d);
+}
+
+/* A bias of 30 on keys of size 1: norms are of what is left, at any position,
+ * before RoPE and after it. */
+static void test_bias(void **state)
+{
+    enum { FIRST = 900, SMALL = 11 };
+    struct kv_shape s = synthetic_shape(HEAD_DIM);
+    const size_t row = s.n_kv_heads * HEAD_DIM;
+    const struct kv_norm_range range[] = {{1, 3 * sqrtf((float)row)},
+                                          {0, INFINITY}};
+    float *bias = kv_alloc(row, sizeof(*bias));
+    float *k = kv_alloc(CTX, row * sizeof(*k));
+    float *v = kv_alloc(CTX, row * sizeof(*v));
+    bool massive[CTX];
+
+    (void)state;
+    for (size_t i = 0; i < row; i++)
+        bias[i] = 30;
+    s.k_bias = bias;
+    for (size_t i = 0; i < CTX * row; i++)
+        k[i] = bias[i % row] +
+               (i / row == SMALL ? 0.01f : 1) * (i % 3 ? 1.0f : -1.0f);
+    for (int pre = 1; pre >= 0; pre--) {
+        if (!pre)
+            kv_rope(&s, k, CTX, s.n_kv_heads, FIRST);
+        kv_massive_find(&s, pre, range, FIRST, k, v, CTX, massive);
+        for (size_t t = 0; t < CTX; t++)
+            assert_int_equal(massive[t], t == SMALL);
+    }
+    free(v);
+    free(k);
+    free(bias);
 }
 
 static struct kv_calib *calibrate(const char *text, const struct kv_shape *s)
@@ -225,6 +259,8 @@ static void test_refused(void **state)
     c->norms = NULL;
     refuse("nf4,massive", c, "without the norms of tokens");
     c->norms = norms;
+    norms[KV_SIDES + KV_V] = kv_norm_range_of(NULL, 0);
+    refuse("nf4,massive", c, "has no norms of layer 1, V");
     c->has_k_bias = false;
     refuse("nf4,massive", c, "has norms of keys with the model's bias");
     kv_calib_free(c);
@@ -233,9 +269,9 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rule),    cmocka_unit_test(test_dump),
-        cmocka_unit_test(test_file),    cmocka_unit_test(test_cache),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_rule),  cmocka_unit_test(test_dump),
+        cmocka_unit_test(test_bias),  cmocka_unit_test(test_file),
+        cmocka_unit_test(test_cache), cmocka_unit_test(test_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

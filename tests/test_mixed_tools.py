@@ -169,8 +169,9 @@ class Mixed(Case):
                 self.assertEqual(len(specs), 4)
                 self.assertRegex(specs[1], "^K-vecinfer:d4b4r[0-9]+s0,.*/"
                                  "V-kivi:b4g16r[0-9]+s0,axis=paper$")
-                one, other = ([{c: r[c] for c in r if c not in
-                                ("spec", "scheme", "seconds") and c[:7] != "params."}
+                one, other = ([{c: r[c] for c in r if c[:7] != "params." and
+                                c not in ("spec", "scheme", "seconds",
+                                          "attn_seconds")}
                                for r in table if r["spec"] == s]
                               for s in specs[2:])
                 if args[0] == "kvattn":

@@ -1,5 +1,6 @@
 /* kvattn: attention over caches, its error and its time. */
 #include "tools/kvattn.h"
+#include "eval/attn_kept.h"
 #include "eval/calib_check.h"
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
@@ -8,6 +9,7 @@
 #include "lib/base/progress.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
+#include "lib/policy.h"
 #include "tools/random_calib.h"
 #include "tools/shape_option.h"
 
@@ -142,9 +144,12 @@ static int parse_paths(struct kvattn_run *r, const struct kvattn_args *a,
 static int prepare_inputs(struct kvattn_run *r, const struct kvattn_args *a,
                           struct kv_err *e)
 {
-    for (size_t i = 0; i < r->n_specs; i++)
-        if (kv_spec_needs_queries(&r->spec[i]))
+    for (size_t i = 0; i < r->n_specs; i++) {
+        const struct kv_policy *p = r->spec[i].policy.policy;
+
+        if (kv_spec_needs_queries(&r->spec[i]) || (p && p->mass))
             r->inputs.want_all_q = true;
+    }
     return r->dump
                ? kv_attn_inputs_read(&r->inputs, r->dump, a->common.memory, e)
                : kv_attn_inputs_random(&r->inputs, a->common.seed,
@@ -162,6 +167,9 @@ static int check_specs(const struct kvattn_run *r, struct kv_err *e)
                           1, r->calib, e))
             return -1;
         kv_codecs_free(cs);
+        if (r->spec[i].policy.policy &&
+            kv_attn_kept_check(&r->inputs, &r->spec[i], r->calib, !r->dump, e))
+            return -1;
     }
     return 0;
 }
@@ -336,6 +344,16 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
             "not timed);\n"
             "decode_us_p50: decoding these to f32.\n"
             "Blank where the GPU does not encode (kvquant --help).\n"
+            "POLICY+SPEC: the tokens before the newest NQ are a prompt, of\n"
+            "which the policy drops what it will (a budget is a share of it);\n"
+            "attn_rel_err is that of exact attention, or of the scheme's own,\n"
+            "against dense attention over all tokens; bits are over all, kept\n"
+            "is the share held; timed is a cache of as many tokens as the\n"
+            "blocks have that hold any.\n"
+            "ops_*: multiplications and additions of a step's attention where\n"
+            "the scheme attends on its codes: integer products, what corrects\n"
+            "them as executed, by HACK's formulas, by these with every\n"
+            "partition counted; ops_other is in none of them.\n"
             "--shape without -C trains calibrated schemes on random tensors:\n"
             "their latency counts, their error is left blank.",
         .list = kv_common_list};

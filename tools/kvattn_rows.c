@@ -1,15 +1,16 @@
 /* The rows of kvattn: every spec on every path that it has. */
+#include "eval/attn_kept.h"
 #include "eval/bits.h"
 #include "lib/base/file.h"
 #include "lib/mixed.h"
 #include "tools/kvattn.h"
 
-#include <inttypes.h>
-#include <stdio.h>
+#include <math.h>
 #include <string.h>
 
 static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       KV_BITS_COLUMNS,
+                                      "kept",
                                       "layer",
                                       "attn_rel_err",
                                       "path_rel_err",
@@ -29,7 +30,24 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "quantize_us_p50",
                                       "decode_us_p50",
                                       "append_us",
+                                      "ops_products",
+                                      "ops_correction",
+                                      "ops_formula",
+                                      "ops_formula_parts",
+                                      "ops_other",
                                       NULL};
+
+/* Of a scheme's own attention; the paper has no formula for axes=artifact. */
+static void put_ops(struct kv_results *table, const struct kv_attend_ops *o)
+{
+    kv_results_size(table, "ops_products", o->products);
+    kv_results_size(table, "ops_correction", o->correction);
+    if (o->formula) {
+        kv_results_size(table, "ops_formula", o->formula);
+        kv_results_size(table, "ops_formula_parts", o->formula_parts);
+    }
+    kv_results_size(table, "ops_other", o->other);
+}
 
 static int put_row(struct kvattn_run *r, const struct kv_spec *spec,
                    const char *path, struct kv_attn_result *m,
@@ -44,6 +62,7 @@ static int put_row(struct kvattn_run *r, const struct kv_spec *spec,
     kv_bits_of_spec(&m->bits, spec, &r->inputs.shape, r->calib,
                     (int)r->inputs.layer, KV_ALL);
     kv_results_bits(table, &m->bits);
+    kv_results_real(table, "kept", m->bits.kept_values / m->bits.values);
     if (r->dump)
         kv_results_size(table, "layer", r->inputs.layer);
     if (!calibrated || !r->random_calib)
@@ -66,24 +85,11 @@ static int put_row(struct kvattn_run *r, const struct kv_spec *spec,
     kv_results_real(table, "quantize_us_p50", append->quantize * 1e6);
     kv_results_real(table, "decode_us_p50", append->decode * 1e6);
     kv_results_real(table, "append_us", m->append * 1e6);
+    if (kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->attend)
+        put_ops(table, &m->ops);
     r->rows++;
     r->noisy += kv_timing_noisy(t);
     return kv_results_row(table, e);
-}
-
-/* Words, not data: operations that the scheme's own attention counted. */
-static void say_ops(const struct kv_spec *spec, const struct kv_attend_ops *o)
-{
-    char formula[96] = "";
-
-    if (o->formula) /* the paper has none for axes=artifact */
-        snprintf(formula, sizeof(formula),
-                 " (formula of the paper: %" PRIu64
-                 "; with every partition: %" PRIu64 ")",
-                 o->formula, o->formula_parts);
-    kv_note("%s: %" PRIu64 " operations in integer products, %" PRIu64
-            " to correct them%s, %" PRIu64 " more beside",
-            spec->text, o->products, o->correction, formula, o->other);
 }
 
 /* The paths that ran on a spec so far: a path that the spec lacks falls back to
@@ -91,6 +97,7 @@ static void say_ops(const struct kv_spec *spec, const struct kv_attend_ops *o)
 struct ran {
     const char *name[KV_ATTN_PATHS + 1];
     size_t n;
+    const struct kv_attn_kept *kept; /* with a policy, else NULL */
 };
 
 static bool is_new(struct ran *ran, const char *name)
@@ -111,7 +118,8 @@ static void leave_out(struct kvattn_run *r, const struct kv_err *e)
 /* Times the step and puts its row; 1 where a GPU failed.  Without times of
  * encoding the row of attention stands. */
 static int run_step(struct kvattn_run *r, const struct kv_spec *spec,
-                    struct kv_attn_step *step, struct kv_err *e)
+                    const struct kv_attn_kept *kept, struct kv_attn_step *step,
+                    struct kv_err *e)
 {
     struct kv_append_times append;
     struct kv_attn_result m;
@@ -123,8 +131,10 @@ static int run_step(struct kvattn_run *r, const struct kv_spec *spec,
         return -1;
     if (rc)
         return rc;
-    if (kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->attend)
-        say_ops(spec, &m.ops);
+    if (kept) {
+        m.rel_err = kept->rel_err;
+        m.bits = kept->bits;
+    }
     blank = kv_attn_step_append(step, &append, &why);
     if (kv_interrupted(e) ||
         put_row(r, spec, kv_attn_step_path(step), &m, &append, e))
@@ -144,7 +154,9 @@ static int run_path(struct kvattn_run *r, const struct kv_spec *spec,
 
     if (kv_interrupted(e))
         return -1;
-    rc = kv_attn_step_new(&step, &r->how, &r->inputs, spec, path, e);
+    rc = kv_attn_step_new(&step, &r->how,
+                          ran->kept ? &ran->kept->inputs : &r->inputs, spec,
+                          path, e);
     if (rc > 0 && r->base) { /* the others may run */
         leave_out(r, e);
         return 0;
@@ -154,7 +166,7 @@ static int run_path(struct kvattn_run *r, const struct kv_spec *spec,
     if (!r->base)
         r->base = step;
     if (is_new(ran, kv_attn_step_path(step))) {
-        rc = run_step(r, spec, step, e);
+        rc = run_step(r, spec, ran->kept, step, e);
         if (rc > 0 && step != r->base) {
             leave_out(r, e);
             rc = 0;
@@ -201,12 +213,18 @@ static int run_spec(struct kvattn_run *r, const struct kv_spec *spec,
 {
     const size_t end = r->progress.done + runs_of_spec(r);
     const bool f16 = is_f16(r, spec), base = !r->base;
-    struct ran ran = {.n = 0};
-    int rc = base ? run_path(r, spec, base_path(r), &ran, e) : 0;
+    const bool policy = spec->policy.policy;
+    struct kv_attn_kept kept = {.rel_err = NAN};
+    struct ran ran = {.kept = policy ? &kept : NULL};
+    int rc = policy ? kv_attn_kept_new(&kept, &r->inputs, spec, r->calib,
+                                       r->how.seed, e)
+             : base ? run_path(r, spec, base_path(r), &ran, e)
+                    : 0;
 
     for (size_t i = 0; i < r->n_paths && !rc; i++)
         if (is_of(r->path[i], f16) && !(base && r->path[i] == base_path(r)))
             rc = run_path(r, spec, r->path[i], &ran, e);
+    kv_attn_kept_clear(&kept);
     /* paths that it lacks, and runs on a GPU */
     kv_progress_step(&r->progress, end - r->progress.done);
     return rc;

@@ -46,6 +46,7 @@ static void release(struct kvppl_run *r)
     kv_windows_clear(&r->text);
     kv_tokenizer_free(r->tokenizer);
     kv_model_free(r->model);
+    free(r->there);
     free(r->spec);
 }
 
@@ -290,12 +291,22 @@ static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
     return 0;
 }
 
-/* Whether the row is there from an earlier run. */
+/* Whether an earlier run, which was stopped, measured the row. */
 static bool is_kept(const struct kvppl_run *r, const struct kv_spec *spec,
                     struct row *row)
 {
     return r->journal &&
            kv_journal_find(r->journal, spec->text, (double *)row, ROW_NUMBERS);
+}
+
+/* How many rows of the shard the output lacks. */
+static size_t n_missing(const struct kvppl_run *r)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < r->n_specs; i++)
+        n += !r->there[i];
+    return n;
 }
 
 /* base: NULL, or also runs. */
@@ -306,14 +317,15 @@ static void start_progress(struct kvppl_run *r, const struct kv_spec *base)
     r->n_rows = base != NULL;
     for (size_t i = 0; i < r->n_specs; i++)
         r->n_rows += !(base && !strcmp(r->spec[i].text, base->text)) &&
-                     !is_kept(r, &r->spec[i], &row);
+                     !r->there[i] && !is_kept(r, &r->spec[i], &row);
     kv_progress_init(&r->progress, r->what,
                      r->n_rows * r->text.n *
                          kv_model_info(r->model)->shape.n_layers);
 }
 
-/* The base line runs unless it is not wanted: the others are compared with it.
- * A shard that does not own its row leaves the row out. */
+/* The base line runs unless it is not wanted, or the output has all rows: the
+ * others are compared with it.  A shard that does not own its row leaves the
+ * row out. */
 static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
                      struct kv_err *e)
 {
@@ -323,6 +335,9 @@ static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
     if (kv_spec_parse(&base, "f32", e) ||
         kv_spec_fit(&base, &kv_model_info(r->model)->shape, e))
         return -1;
+    kvppl_find_there(r, a, a->no_base ? NULL : &base);
+    if (a->append && !n_missing(r) && !r->to_file)
+        return 0;
     start_progress(r, a->no_base ? NULL : &base);
     if (!a->no_base && run_row(r, &base, r->to_file, &row, e))
         return -1;
@@ -330,6 +345,8 @@ static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
         const struct kv_spec *spec = &r->spec[i];
         const bool is_base = !a->no_base && !strcmp(spec->text, base.text);
 
+        if (r->there[i])
+            continue;
         if (!is_base && !is_kept(r, spec, &row) &&
             (run_row(r, spec, NULL, &row, e) ||
              (r->journal &&
@@ -357,8 +374,7 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
         return -1;
     tokens = evaluated_tokens(r);
     if (kvppl_open_journal(r, a, tokens, e) ||
-        kv_common_table(&r->table, &a->common, a->common.output, columns,
-                        r->spec, r->n_all, e))
+        kvppl_open_table(r, a, columns, e))
         goto out;
     plan = (struct kv_ppl_plan){.model = r->model,
                                 .tokens = tokens,
@@ -403,6 +419,9 @@ static void check_options(const struct kvppl_args *a)
                   {a->batch != BATCH, "--batch"},
                   {a->reps != REPS, "--reps"}};
 
+    if (a->append && (a->greedy || a->latency))
+        kv_die("--append goes with perplexities, not with %s",
+               a->greedy ? "--greedy" : "--latency");
     if (a->latency && a->gemm)
         kv_die("--gemm does not go with --latency, which is a GPU's");
     if (a->latency && a->pool_heads)
@@ -491,6 +510,9 @@ int main(int argc, char **argv)
         KV_OUT_BESIDE(0, "resume", &a.resume, &a.common.output, ".partial",
                       "keep finished rows in FILE.partial, and go on\n"
                       "from them"),
+        KV_FLAG(0, "append", &a.append,
+                "add to the rows of FILE those that are not there,\n"
+                "of any text, protocol and calibration; csv, tsv"),
         KV_FLAG(0, "allow-leakage", &a.allow_leakage,
                 "evaluate on text that calibration has seen"),
         KV_COMMON_OPTS(a.common),

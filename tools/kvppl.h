@@ -17,7 +17,7 @@ struct kvppl_args {
     const char *model_shape, *chat_template;
     size_t ctx, windows, greedy, batch, reps, pool_heads;
     bool parse_special, ignore_eos, kl, kl_read, keep_window, allow_leakage,
-        resume, latency, no_base;
+        resume, append, latency, no_base;
 };
 
 struct kvppl_run {
@@ -36,6 +36,8 @@ struct kvppl_run {
     size_t row, n_rows;            /* that run */
     struct kv_klbase *from_file, *to_file;
     struct kv_results *table;
+    struct kv_results_append append;
+    bool *there; /* [n_specs] rows that the file has; none without --append */
     struct kv_journal *journal; /* or NULL */
     struct kv_conditions conditions;
 };
@@ -57,6 +59,13 @@ int kvppl_try_specs(const struct kvppl_run *r, size_t n, struct kv_err *e);
  * evaluated, calibration, base file. */
 int kvppl_open_journal(struct kvppl_run *r, const struct kvppl_args *a,
                        const int32_t *tokens, struct kv_err *e);
+
+/* The table of perplexities; with --append of the rows that are not there. */
+int kvppl_open_table(struct kvppl_run *r, const struct kvppl_args *a,
+                     const char *const *columns, struct kv_err *e);
+/* Sets r->there.  base: NULL, or what the rows are compared with. */
+void kvppl_find_there(struct kvppl_run *r, const struct kvppl_args *a,
+                      const struct kv_spec *base);
 
 /* --greedy: the model is open; everything else is done here. */
 int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,

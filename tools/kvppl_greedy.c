@@ -6,7 +6,6 @@
 #include "lib/base/text.h"
 #include "lib/base/utf8.h"
 #include "lib/mixed.h"
-#include "lib/policy.h"
 #include "lib/tokenizer/chat_template.h"
 #include "tools/kvppl.h"
 
@@ -308,7 +307,6 @@ int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,
     r->protocol = (struct kv_protocol){.kind = KV_PREFILL, .step = 1};
     if (check_options(a, e) || kvppl_list_specs(r, a, e) ||
         kv_spec_alone(r->spec, r->n_specs, "--greedy", e) ||
-        kv_policy_dense(r->spec, r->n_specs, e) ||
         kv_chat_model_read(&chat, a->model, e) || prompt(r, a, &chat, &g, e) ||
         kvppl_load_calibration(r, a, g.ids, g.n_prompt, e))
         goto out;

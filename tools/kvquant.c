@@ -2,6 +2,7 @@
 #include "eval/bits.h"
 #include "eval/calib_check.h"
 #include "eval/measure.h"
+#include "eval/policy_error.h"
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
 #include "lib/base/opt.h"
@@ -20,6 +21,7 @@
 
 static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       KV_BITS_COLUMNS,
+                                      "kept",
                                       "side",
                                       "layer",
                                       "mse",
@@ -73,6 +75,7 @@ static void put_bits(struct run *r, const struct kv_spec *spec,
     kv_bits_of_spec(&sum, spec, &kv_dump_info(r->dump)->shape, r->calib, layer,
                     side == BOTH ? KV_ALL : side);
     kv_results_bits(r->table, &sum);
+    kv_results_real(r->table, "kept", sum.kept_values / sum.values);
 }
 
 static void put_reconstruction(struct kv_results *t,
@@ -116,9 +119,16 @@ static int put_rows(struct run *r, const struct kv_spec *spec,
                     const struct kv_measured *m, int layer, struct kv_err *e)
 {
     static const char *const names[] = {"K", "V", "KV"};
+    const struct kv_policy *policy = spec->policy.policy;
+    struct kv_conditions conditions = r->conditions;
+    struct kv_protocol of;
 
+    if (policy) {
+        of = kv_policy_protocol(policy, conditions.ctx);
+        conditions.protocol = of.text;
+    }
     for (int side = 0; side <= BOTH; side++) {
-        kv_results_conditions(r->table, &r->conditions, spec,
+        kv_results_conditions(r->table, &conditions, spec,
                               kv_spec_calibrated(spec) ? r->calib : NULL,
                               r->leak);
         put_bits(r, spec, m, layer, side);
@@ -127,7 +137,7 @@ static int put_rows(struct run *r, const struct kv_spec *spec,
             kv_results_text(r->table, "layer", "all");
         else
             kv_results_size(r->table, "layer", (uint64_t)layer);
-        if (side != BOTH)
+        if (side != BOTH && !policy)
             put_reconstruction(r->table, &m->reconstruction[side]);
         put_attention(r->table, &m->attn, side);
         put_rd_gap(r->table, m, side);
@@ -217,6 +227,12 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
         r->backend = kv_backend_cuda(&a->common.gpu, KV_TYPE_F32);
     if (r->backend && leave_out(r, a, e))
         return -1;
+    for (size_t i = 0; i < r->n_specs && (a->channels || a->codebooks); i++)
+        if (r->spec[i].policy.policy)
+            return kv_fail(e,
+                           "%s: --channels and --codebooks are of all tokens: "
+                           "expected a spec without a policy",
+                           r->spec[i].text);
     kv_common_hadamard(r->spec, r->n_specs, &info->shape);
     if (a->attention && !info->have[KV_T_Q])
         return kv_fail(e,
@@ -345,6 +361,12 @@ static void parse(int argc, char **argv, struct args *a)
             "rd_gap_db (transform coding only) is how far the error of the\n"
             "coefficients stays above the Gaussian bound at the same rate.\n"
             "bits_total counts the calibration's tables in.\n"
+            "POLICY+SPEC: the window comes token by token, with the spec's "
+            "own\n"
+            "s and r, or half of it is a prompt (the protocol says), and each\n"
+            "query attends to what is kept then: logit_err of that, attn_kl\n"
+            "-ln of its weight and the divergence over it; bits are over all\n"
+            "tokens, kept is the share held at the end.\n"
             "--channels, over all windows: absmax, mean, std, skewness and\n"
             "kurtosis (0 and 3 of a Gaussian) of each channel of a KV head, "
             "and the head's\n"

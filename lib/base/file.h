@@ -88,6 +88,7 @@ struct kv_out {
     char *path;          /* as given */
     char *target, *temp; /* NULL in place */
     FILE *file;
+    bool adds; /* what is there stays: it is not said to be replaced */
 };
 
 int kv_out_open(struct kv_out *o, const char *path, bool as_stream,

@@ -389,7 +389,7 @@ static int put_in_place(const struct kv_out *o, struct kv_err *e)
         return -1;
     if (rename(o->temp, o->target))
         return fail_why(o->path, errno, e);
-    if (exists)
+    if (exists && !o->adds)
         say_replaced(o->path, &old);
     return 0;
 }

@@ -1,9 +1,7 @@
-/* MInference's search (section 3.3, algorithm 1): of patterns of an equal share
- * of pairs, the one that changes a head's output least.
- *
- * In each window of the dump every candidate takes the largest size whose pairs
- * fit the budget: what is computed is counted, not estimated.  Sizes are then
- * the windows' mean. */
+/* MInference's search (section 3.3, algorithm 1).  First the candidates, the
+ * same for all heads: each takes the largest size whose pairs, counted over the
+ * heads, layers and windows of the dump, fit the budget in their mean.  Then
+ * for each head the candidate that changes its output least. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
@@ -29,20 +27,27 @@ static const struct {
                   {KV_BLOCK_SPARSE, 0}};
 enum { CANDIDATES = sizeof(candidates) / sizeof(*candidates) };
 
-/* Sums over windows, of a query head. */
-struct found {
-    double first, second, wrong, norm;
+/* Sizes at which pairs are counted: the largest, and powers of 2^(1/4) below
+ * it. */
+enum { SIZES = 128 };
+
+struct search {
+    struct kv_dump *dump;
+    struct kv_calib_set *out;
+    double budget;
+    size_t n; /* tokens of a window */
+    size_t n_sizes[CANDIDATES], size[CANDIDATES][SIZES]; /* ascending */
+    size_t pairs[CANDIDATES][SIZES], all_pairs;          /* of all heads */
+    struct kv_pattern fitted[CANDIDATES];
 };
 
 /* A layer, window by window. */
-struct search {
-    struct kv_dump *dump;
-    double budget;
+struct layer {
+    const struct search *s;
     size_t layer;
     struct kv_shape shape; /* the layer's */
-    size_t n;
     float *q, *k, *v, *out, *exact;
-    struct found (*found)[CANDIDATES]; /* [n_heads] */
+    double (*wrong)[CANDIDATES], *norm; /* [n_heads], squared sums */
 };
 
 int kv_minference_check_dump(struct kv_dump *dump, struct kv_err *e)
@@ -57,16 +62,19 @@ int kv_minference_check_dump(struct kv_dump *dump, struct kv_err *e)
     return 0;
 }
 
-static struct kv_attend_job job_of(const struct search *s, float *out)
+static struct kv_attend_job job_of(const struct layer *l, float *out)
 {
-    return (struct kv_attend_job){.view =
-                                      kv_shape_view(&s->shape, s->n, 0, s->n),
-                                  .q = s->q,
+    const size_t n = l->s->n;
+
+    return (struct kv_attend_job){.view = kv_shape_view(&l->shape, n, 0, n),
+                                  .q = l->q,
                                   .out = out,
-                                  .q_rows = s->n,
-                                  .k = {.quantized = s->k},
-                                  .v = {.quantized = s->v}};
+                                  .q_rows = n,
+                                  .k = {.quantized = l->k},
+                                  .v = {.quantized = l->v}};
 }
+
+/* ---- candidates ---------------------------------------------------------- */
 
 /* Candidate c at this size. */
 static struct kv_pattern sized(const struct search *s, size_t c, size_t size)
@@ -80,143 +88,198 @@ static struct kv_pattern sized(const struct search *s, size_t c, size_t size)
         kind, kind == KV_A_SHAPE ? A_SHAPE_FIRST : (size_t)ceil(lines), size};
 }
 
-/* Candidate c at the largest size within the budget, at least 1. */
-static struct kv_pattern fit(const struct search *s,
-                             const struct kv_pattern_index *x, size_t c)
+static void list_sizes(struct search *s, size_t c)
 {
-    const double pairs = (double)s->n * (double)(s->n + 1) / 2;
-    size_t low = 1, high = kv_minference_whole(candidates[c].kind, s->n);
+    const size_t whole = kv_minference_whole(candidates[c].kind, s->n);
+    size_t n = 0;
 
-    while (low < high) {
-        const size_t mid = low + (high - low + 1) / 2;
-        const struct kv_pattern p = sized(s, c, mid);
-
-        if ((double)kv_pattern_pairs(x, &p) <= s->budget * pairs)
-            low = mid;
-        else
-            high = mid - 1;
-    }
-    return sized(s, c, low);
+    for (double x = 1; x < (double)whole && n < SIZES - 1; x *= sqrt(sqrt(2)))
+        if (!n || (size_t)x > s->size[c][n - 1])
+            s->size[c][n++] = (size_t)x;
+    s->size[c][n++] = whole;
+    s->n_sizes[c] = n;
 }
 
-/* fitted: [n_heads][CANDIDATES], to this window. */
-static void fit_all(const struct search *s, struct kv_pattern *fitted)
+/* Counts pairs of a window of a layer. */
+static void count_pairs(struct search *s, const struct layer *l)
 {
-    const struct kv_attend_job job = job_of(s, NULL);
+    const struct kv_attend_job job = job_of(l, NULL);
+    const size_t n_heads = l->shape.n_heads;
 
+    s->all_pairs += kv_pattern_all_pairs(&job.view);
 #pragma omp parallel for schedule(dynamic)
-    for (size_t i = 0; i < s->shape.n_heads * CANDIDATES; i++) {
-        const size_t head = i / CANDIDATES, c = i % CANDIDATES;
+    for (size_t i = 0; i < n_heads * CANDIDATES; i++) {
+        const size_t c = i % CANDIDATES;
         struct kv_pattern_index *x =
-            kv_pattern_index_new(&job, 0, head, candidates[c].kind);
+            kv_pattern_index_new(&job, 0, i / CANDIDATES, candidates[c].kind);
 
-        fitted[i] = fit(s, x, c);
+        for (size_t j = 0; j < s->n_sizes[c]; j++) {
+            const struct kv_pattern p = sized(s, c, s->size[c][j]);
+            const size_t pairs = kv_pattern_pairs(x, &p);
+
+#pragma omp atomic
+            s->pairs[c][j] += pairs;
+        }
         kv_pattern_index_free(x);
     }
 }
 
-static void add_window(struct search *s, size_t head, size_t c,
-                       const struct kv_pattern *p)
+/* Candidate c within the budget, at least at size 1: between two sizes its
+ * pairs are taken for a line. */
+static struct kv_pattern fit(const struct search *s, size_t c)
 {
-    const size_t d = s->shape.head_dim, row = s->shape.n_heads * d;
-    const size_t whole = kv_minference_whole(p->kind, s->n);
-    struct found *f = &s->found[head][c];
+    const size_t *size = s->size[c], *pairs = s->pairs[c];
+    const double budget = s->budget * (double)s->all_pairs;
+    size_t i = 0;
+    double at;
 
-    f->first += p->kind == KV_A_SHAPE
-                    ? (double)p->first
-                    : fmin(1, (double)p->first / (double)whole);
-    f->second += (double)p->second / (double)s->n;
-    for (size_t t = 0; t < s->n; t++)
-        for (size_t i = t * row + head * d; i < t * row + (head + 1) * d; i++) {
-            f->wrong += pow((double)s->out[i] - (double)s->exact[i], 2);
-            f->norm += pow((double)s->exact[i], 2);
-        }
+    while (i + 1 < s->n_sizes[c] && (double)pairs[i + 1] <= budget)
+        i++;
+    if (i + 1 == s->n_sizes[c] || (double)pairs[i] > budget)
+        return sized(s, c, size[i]);
+    at = (budget - (double)pairs[i]) / (double)(pairs[i + 1] - pairs[i]);
+    return sized(s, c,
+                 size[i] + (size_t)(at * (double)(size[i + 1] - size[i])));
 }
 
-static int search_window(struct search *s, size_t window, struct kv_err *e)
-{
-    const size_t n_heads = s->shape.n_heads, first = window * s->n;
-    const struct kv_attend_job exact = job_of(s, s->exact);
-    const struct kv_attend_job job = job_of(s, s->out);
-    struct kv_pattern *fitted, *head;
+/* ---- heads --------------------------------------------------------------- */
 
-    if (kv_interrupted(e) ||
-        kv_dump_read(s->dump, s->layer, KV_T_Q, first, s->n, s->q, e) ||
-        kv_dump_read(s->dump, s->layer, KV_T_K, first, s->n, s->k, e) ||
-        kv_dump_read(s->dump, s->layer, KV_T_V, first, s->n, s->v, e))
-        return -1;
-    fitted = kv_alloc(n_heads * CANDIDATES, sizeof(*fitted));
-    head = kv_alloc(n_heads, sizeof(*head));
+static void add_errors(struct layer *l, size_t c)
+{
+    const size_t d = l->shape.head_dim, n_heads = l->shape.n_heads;
+
+#pragma omp parallel for
+    for (size_t h = 0; h < n_heads; h++)
+        for (size_t t = 0; t < l->s->n; t++)
+            for (size_t i = 0; i < d; i++) {
+                const size_t at = (t * n_heads + h) * d + i;
+                const double x = (double)l->exact[at];
+
+                l->wrong[h][c] += pow((double)l->out[at] - x, 2);
+                l->norm[h] += c ? 0 : x * x;
+            }
+}
+
+static void try_candidates(struct layer *l)
+{
+    const struct kv_attend_job exact = job_of(l, l->exact);
+    const struct kv_attend_job job = job_of(l, l->out);
+    struct kv_pattern *head = kv_alloc(l->shape.n_heads, sizeof(*head));
+
     kv_attend(&exact);
-    fit_all(s, fitted);
     for (size_t c = 0; c < CANDIDATES; c++) {
-        for (size_t h = 0; h < n_heads; h++)
-            head[h] = fitted[h * CANDIDATES + c];
+        for (size_t h = 0; h < l->shape.n_heads; h++)
+            head[h] = l->s->fitted[c];
         kv_pattern_attend(&job, head);
-        for (size_t h = 0; h < n_heads; h++)
-            add_window(s, h, c, &head[h]);
+        add_errors(l, c);
     }
     free(head);
-    free(fitted);
-    return 0;
 }
 
-static double error_of(const struct found *f)
+static double error_of(const struct layer *l, size_t head, size_t c)
 {
-    return f->norm > 0 ? sqrt(f->wrong / f->norm) : 0;
+    return l->norm[head] > 0 ? sqrt(l->wrong[head][c] / l->norm[head]) : 0;
 }
 
-/* The best candidate of each head; returns the mean of their errors. */
-static double choose(const struct search *s, size_t windows, float *row)
+static void put_head(const struct layer *l, size_t head, float *row)
 {
-    double sum = 0;
+    const struct kv_pattern *p;
+    size_t best = 0, whole;
 
-    for (size_t h = 0; h < s->shape.n_heads;
-         h++, row += KV_MINFERENCE_COLUMNS) {
-        const struct found *f = s->found[h];
-        size_t best = 0;
+    for (size_t c = 1; c < CANDIDATES; c++)
+        if (error_of(l, head, c) < error_of(l, head, best))
+            best = c;
+    p = &l->s->fitted[best];
+    whole = kv_minference_whole(p->kind, l->s->n);
+    row[KV_MINFERENCE_KIND] = (float)p->kind;
+    row[KV_MINFERENCE_FIRST] =
+        p->kind == KV_A_SHAPE
+            ? (float)p->first
+            : (float)fmin(1, (double)p->first / (double)whole);
+    row[KV_MINFERENCE_SECOND] = (float)((double)p->second / (double)l->s->n);
+    row[KV_MINFERENCE_ERROR] = (float)error_of(l, head, best);
+}
 
-        for (size_t c = 1; c < CANDIDATES; c++)
-            if (error_of(&f[c]) < error_of(&f[best]))
-                best = c;
-        row[KV_MINFERENCE_KIND] = (float)candidates[best].kind;
-        row[KV_MINFERENCE_FIRST] = (float)(f[best].first / (double)windows);
-        row[KV_MINFERENCE_SECOND] = (float)(f[best].second / (double)windows);
-        row[KV_MINFERENCE_ERROR] = (float)error_of(&f[best]);
-        sum += error_of(&f[best]);
+static void put_layer(const struct layer *l)
+{
+    const size_t n_heads = l->shape.n_heads;
+    const size_t dims[] = {n_heads, KV_MINFERENCE_COLUMNS};
+    struct kv_table *t = kv_calib_add(l->s->out, "patterns", KV_ALL,
+                                      (int)l->layer, KV_ALL, 2, dims);
+
+    t->error = 0;
+    for (size_t h = 0; h < n_heads; h++) {
+        float *row = t->data + h * KV_MINFERENCE_COLUMNS;
+
+        put_head(l, h, row);
+        t->error += (double)row[KV_MINFERENCE_ERROR] / (double)n_heads;
     }
-    return sum / (double)s->shape.n_heads;
 }
 
-static int search_layer(struct search *s, size_t windows,
-                        struct kv_calib_set *out, struct kv_err *e)
+/* ---- the dump ------------------------------------------------------------ */
+
+static int read_window(struct layer *l, size_t window, bool values,
+                       struct kv_err *e)
 {
-    const size_t n_heads = s->shape.n_heads, d = s->shape.head_dim;
-    const size_t q_values = n_heads * d, values = s->shape.n_kv_heads * d;
+    const struct search *s = l->s;
+    const size_t at = window * s->n;
+
+    return kv_interrupted(e) ||
+           kv_dump_read(s->dump, l->layer, KV_T_Q, at, s->n, l->q, e) ||
+           kv_dump_read(s->dump, l->layer, KV_T_K, at, s->n, l->k, e) ||
+           (values &&
+            kv_dump_read(s->dump, l->layer, KV_T_V, at, s->n, l->v, e));
+}
+
+/* Of a layer counts pairs, or finds and puts its patterns. */
+static int pass_layer(struct search *s, struct layer *l, bool fitted,
+                      struct kv_err *e)
+{
+    const size_t n_heads = l->shape.n_heads, d = l->shape.head_dim;
+    const size_t row = n_heads * d * sizeof(float);
+    const size_t kv_row = l->shape.n_kv_heads * d * sizeof(float);
     int rc = 0;
 
-    s->q = kv_alloc(s->n, q_values * sizeof(*s->q));
-    s->out = kv_alloc(s->n, q_values * sizeof(*s->out));
-    s->exact = kv_alloc(s->n, q_values * sizeof(*s->exact));
-    s->k = kv_alloc(s->n, values * sizeof(*s->k));
-    s->v = kv_alloc(s->n, values * sizeof(*s->v));
-    s->found = kv_alloc(n_heads, sizeof(*s->found));
-    for (size_t w = 0; w < windows && !rc; w++)
-        rc = search_window(s, w, e);
-    if (!rc) {
-        struct kv_table *t =
-            kv_calib_add(out, "patterns", KV_ALL, (int)s->layer, KV_ALL, 2,
-                         (const size_t[]){n_heads, KV_MINFERENCE_COLUMNS});
-
-        t->error = choose(s, windows, t->data);
+    l->q = kv_alloc(s->n, row);
+    l->out = kv_alloc(s->n, row);
+    l->exact = kv_alloc(s->n, row);
+    l->k = kv_alloc(s->n, kv_row);
+    l->v = kv_alloc(s->n, kv_row);
+    l->wrong = kv_alloc(n_heads, sizeof(*l->wrong));
+    l->norm = kv_alloc(n_heads, sizeof(*l->norm));
+    for (size_t w = 0; w < kv_dump_info(s->dump)->n_windows && !rc; w++) {
+        rc = read_window(l, w, fitted, e);
+        if (!rc && fitted)
+            try_candidates(l);
+        else if (!rc)
+            count_pairs(s, l);
     }
-    free(s->q);
-    free(s->out);
-    free(s->exact);
-    free(s->k);
-    free(s->v);
-    free(s->found);
-    return rc;
+    if (!rc && fitted)
+        put_layer(l);
+    free(l->q);
+    free(l->out);
+    free(l->exact);
+    free(l->k);
+    free(l->v);
+    free(l->wrong);
+    free(l->norm);
+    return rc ? -1 : 0;
+}
+
+static int pass(struct search *s, bool fitted, struct kv_err *e)
+{
+    const struct kv_dump_info *info = kv_dump_info(s->dump);
+
+    for (size_t i = info->first_layer; i <= info->last_layer; i++) {
+        struct layer l = {
+            .s = s, .layer = i, .shape = kv_shape_layer(&info->shape, i)};
+
+        if (!kv_shape_slides(&info->shape, i) && pass_layer(s, &l, fitted, e))
+            return -1;
+        if (s->out->progress)
+            kv_progress_step(s->out->progress, 1);
+    }
+    return 0;
 }
 
 static void say_chosen(const struct kv_calib_set *set, const char *key)
@@ -235,22 +298,23 @@ int kv_minference_search(const struct kv_policy_spec *p, struct kv_dump *dump,
                          struct kv_calib_set *out, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
-    struct search s = {
-        .dump = dump, .budget = kv_policy_get(p, "b"), .n = info->ctx};
+    struct search s = {.dump = dump,
+                       .out = out,
+                       .budget = kv_policy_get(p, "b"),
+                       .n = info->ctx};
 
     if (out->progress)
-        out->progress->total += info->last_layer - info->first_layer + 1;
-    for (size_t l = info->first_layer; l <= info->last_layer; l++) {
-        s.layer = l;
-        s.shape = kv_shape_layer(&info->shape, l);
-        if (!kv_shape_slides(&info->shape, l) &&
-            search_layer(&s, info->n_windows, out, e))
-            return -1;
-        if (out->progress)
-            kv_progress_step(out->progress, 1);
-    }
-    if (!out->n_tables)
+        out->progress->total += 2 * (info->last_layer - info->first_layer + 1);
+    for (size_t c = 0; c < CANDIDATES; c++)
+        list_sizes(&s, c);
+    if (pass(&s, false, e))
+        return -1;
+    if (!s.all_pairs)
         return kv_fail(e, "every layer of the dump slides: none has a pattern");
+    for (size_t c = 0; c < CANDIDATES; c++)
+        s.fitted[c] = fit(&s, c);
+    if (pass(&s, true, e))
+        return -1;
     say_chosen(out, out->key);
     return 0;
 }

@@ -1,0 +1,44 @@
+/* Between policy_cache.c, policy_codes.c and policy_bits.c. */
+#ifndef KV_POLICY_IMPL_H
+#define KV_POLICY_IMPL_H
+
+#include "eval/policy_cache.h"
+
+/* What a KV head holds, by position ascending: tokens [begin, begin + n) of the
+ * first four arrays. */
+struct kv_held {
+    size_t begin, n, capacity;
+    uint32_t *position;
+    double *mass;
+    float *k, *v;  /* [capacity][head_dim], as a query reads them, after RoPE */
+    double *score; /* [n] */
+    bool *keep;    /* [n] */
+};
+
+struct kv_policy_cache {
+    const struct kv_policy_spec *policy;
+    const struct kv_shape *shape; /* the layer's */
+    size_t group;                 /* query heads of a KV head */
+    struct kv_policy_plan plan;
+    struct kv_cache *cache;
+    struct kv_held *held; /* [n_kv_heads] */
+    bool of_prompt;       /* what came in last */
+};
+
+/* Of the i-th token that a head holds. */
+static inline size_t kv_position_of(const struct kv_held *h, size_t i)
+{
+    return h->position[h->begin + i];
+}
+
+/* Attention of a scheme on its own codes (kv_scheme's attend()), in place of
+ * that over rows: of a step that is not the prompt. */
+void kv_policy_attend_codes(struct kv_policy_cache *c,
+                            const struct kv_policy_step *step);
+
+static inline bool kv_policy_on_codes(const struct kv_policy_cache *c)
+{
+    return kv_cache_reader(c->cache, KV_K).codec->scheme->attend;
+}
+
+#endif

@@ -1,0 +1,31 @@
+/* A table of results as a file holds it, CSV or TSV, read back. */
+#ifndef KV_RESULTS_FILE_H
+#define KV_RESULTS_FILE_H
+
+#include "lib/base/err.h"
+
+#include <stddef.h>
+
+struct kv_results_file {
+    size_t n, n_rows; /* columns, rows without the header */
+    char **cell;      /* [n_cells]: [1 + n_rows][n], the header first */
+    size_t n_cells;
+};
+
+/* path: a regular file of whole lines; one that is missing or empty has no
+ * columns.  separator: ',', with RFC 4180's quotes, or '\t', with escapes, as
+ * lib/results.h has them.  Fails, naming the line, on a row of another number
+ * of cells, a quote without its partner, a last line without an end.
+ *
+ * It is no input (lib/base/file.h): its file may be replaced. */
+int kv_results_file_read(struct kv_results_file *t, const char *path,
+                         char separator, struct kv_err *e);
+void kv_results_file_clear(struct kv_results_file *t);
+
+/* The place of a column; n without it. */
+size_t kv_results_file_find(const struct kv_results_file *t, const char *name);
+/* Of a row, counted from 0. */
+const char *kv_results_file_cell(const struct kv_results_file *t, size_t row,
+                                 size_t column);
+
+#endif
