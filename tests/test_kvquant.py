@@ -399,10 +399,9 @@ class BadInput(Case):
                 ("kivi:b2g7r0", "g=7"),
                 ("kivi:b{2,4", "kivi:b{2,4")]:
             self.refused(words, "kvquant", "-s", spec, at("eval.h5"))
-        for tool in (["kvquant"], ["kvattn", "--dump"],
-                     ["kvcalib", "--allocate", "3", "-o", at("layers.txt")]):
-            self.refused("every token is kept here", tool[0], "-s",
-                         "h2o:b0.5+kivi:b2g32", *tool[1:], at("eval.h5"))
+        self.refused("every token is kept here", "kvcalib", "-s",
+                     "h2o:b0.5+kivi:b2g32", "--allocate", "3", "-o",
+                     at("layers.txt"), at("eval.h5"))
         self.refused("quote sweeps", "kvquant", "-s", "kivi:b2", "kivi:b4",
                      at("eval.h5"))
         self.refused("quote sweeps", "kvattn", "-s", "kivi:b2", "kivi:b9",
