@@ -183,6 +183,10 @@ class LatencyTest(unittest.TestCase):
             self.assertEqual(float(rows[1]["speedup"]), 1)
             self.assertLess(int(rows[2]["device_bytes"]),
                             int(rows[1]["device_bytes"]))
+            done = self.step("--model-shape", shape, "-c", "150", "--device",
+                             "cuda", "-s", "h2o:b0.5+f16")
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn("--latency keeps every token", done.stderr)
             done = self.step("--model-shape", shape, "-c", "150")
             self.assertEqual(done.returncode, 2)
             self.assertIn("--device cuda", done.stderr)

@@ -117,6 +117,12 @@ static int prepare(struct latency *l, struct kv_err *e)
     if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &r->n_all, e) ||
         kv_spec_alone(r->spec, r->n_specs, "--latency", e))
         return -1;
+    for (size_t i = 0; i < r->n_specs; i++)
+        if (r->spec[i].policy.policy)
+            return kv_fail(e,
+                           "%s: --latency keeps every token: expected a "
+                           "spec without a policy",
+                           r->spec[i].given);
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
     if (a->calib ? kv_calib_load(&r->calib, a->calib, e)
                  : kv_random_calibration(&r->calib, r->spec, r->n_specs, &shape,
