@@ -496,6 +496,11 @@ int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
     struct kv_klt_pool pool = {0};
     int rc = 0;
 
+    if (info->n_windows * info->ctx < j.row)
+        snprintf(out->warning, sizeof(out->warning),
+                 "%zu tokens for the covariance of %zu values: the transforms "
+                 "fit this text better than any other",
+                 info->n_windows * info->ctx, j.row);
     if (kv_spec_get(s, KV_K, "pred") > 0)
         return kv_klt_pred_calibrate(&j, seed, e);
     if (out->progress)
