@@ -264,7 +264,7 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
                 "iters=N (0: each scheme's own)"),
         KV_IN(0, "factors", &a->factors, "FILE",
               "take smoothing factors (t=S, SH, HS) of this\n"
-              "calibration: codebooks alone are of the dump's text"),
+              "calibration: codebooks alone are the dump's"),
         KV_FLAG(0, "table", &a->table,
                 "a row for each table to stdout; with\n"
                 "--allocate, for each layer, side and spec"),
