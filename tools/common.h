@@ -78,8 +78,8 @@ int kv_common_place(const struct kv_common *c, struct kv_model *m,
 /* --pool-heads, kv_model_pool_heads(); 0: not asked for. */
 #define KV_POOL_HEADS(at)                                             \
     KV_SIZE(0, "pool-heads", at, "G",                                 \
-            "the model with fewer KV heads: means of G that follow\n" \
-            "each other (matrices and biases of K and V)")
+            "the model with fewer KV heads: means of G that\n" \
+            "follow each other (matrices and biases of K and V)")
 
 /* Ends the program with a sentence when the specs are too many rows, or their
  * braces wrong: before anything is read. */
