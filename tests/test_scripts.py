@@ -12,7 +12,8 @@ from run_scripts import ROOT, Scripts, cells
 PPL = {"tool": "kvppl", "version": "1", "model": "m", "model_hash": "aa",
        "text": "t.txt", "text_hash": "bb", "ctx": "256", "windows": "2",
        "protocol": "all", "calib_text": "", "calib_leak": "", "device": "cpu",
-       "level": "c", "seed": "0", "bits": "", "bits_quantized": "",
+       "level": "c", "gemm": "f32",
+       "seed": "0", "bits": "", "bits_quantized": "",
        "bits_total": "", "ppl": "9.5", "ppl_se": "0.1", "dnll": "",
        "dnll_se": "", "kl_mean": "", "kl_se": "", "same_top1": ""}
 HACK = "axes=paper,round=%s,se=yes,rqe=yes,prefill=codes,qb=8"
