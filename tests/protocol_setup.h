@@ -5,6 +5,7 @@
 
 #include "eval/loop.h"
 #include "lib/base/alloc.h"
+#include "lib/policy.h"
 #include "lib/rope_table.h"
 #include "tests/every_scheme.h"
 #include "tests/synthetic.h"
@@ -67,6 +68,36 @@ static inline void free_windows(struct windows *w)
     free(w->out);
     free(w->rope);
     kv_backend_free(w->cpu);
+}
+
+/* r with a policy before its spec. */
+static inline struct ready with_policy(const struct ready *r,
+                                       const char *policy)
+{
+    struct ready p = *r;
+    struct kv_err e = {""};
+
+    if (!kv_policy_parse(&p.spec.policy, policy, &e))
+        fail_msg("%s", e.msg);
+    kv_spec_print(&p.spec);
+    return p;
+}
+
+/* Whether the loop takes r's spec under a protocol, else why not. */
+static inline bool takes(const struct ready *r, const char *protocol,
+                         struct kv_err *e)
+{
+    struct kv_protocol p;
+    struct kv_loop *l;
+    bool takes;
+
+    assert_int_equal(kv_protocol_parse(&p, protocol, false, e), 0);
+    if (kv_loop_new(&l, &r->spec, &r->shape, r->calib, &p, EVERY_SCHEME_SEED,
+                    NULL, e))
+        fail_msg("%s", e->msg);
+    takes = !kv_loop_takes(l, LENGTH, e);
+    kv_loop_free(l);
+    return takes;
 }
 
 /* Attention output of a protocol, [WINDOWS * LENGTH][n_heads][head_dim]. */

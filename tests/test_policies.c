@@ -6,34 +6,7 @@
 
 #include <omp.h>
 
-/* r with a policy before its spec. */
-static struct ready with_policy(const struct ready *r, const char *policy)
-{
-    struct ready p = *r;
-    struct kv_err e = {""};
-
-    if (!kv_policy_parse(&p.spec.policy, policy, &e))
-        fail_msg("%s", e.msg);
-    kv_spec_print(&p.spec);
-    return p;
-}
-
 /* ---- every token kept ---------------------------------------------------- */
-
-static bool takes(const struct ready *r, const char *protocol, struct kv_err *e)
-{
-    struct kv_protocol p;
-    struct kv_loop *l;
-    bool takes;
-
-    assert_int_equal(kv_protocol_parse(&p, protocol, false, e), 0);
-    assert_int_equal(kv_loop_new(&l, &r->spec, &r->shape, r->calib, &p,
-                                 EVERY_SCHEME_SEED, NULL, e),
-                     0);
-    takes = !kv_loop_takes(l, LENGTH, e);
-    kv_loop_free(l);
-    return takes;
-}
 
 /* How a refusal is worded; "": it is taken.  how: policy and protocol. */
 static const char *why_not(const struct ready *r, const char *const *how)

@@ -6,32 +6,6 @@
 #include "lib/policies/minference.h"
 #include "tests/protocol_setup.h"
 
-static struct ready with_policy(const struct ready *r, const char *policy)
-{
-    struct ready p = *r;
-    struct kv_err e = {""};
-
-    if (!kv_policy_parse(&p.spec.policy, policy, &e))
-        fail_msg("%s", e.msg);
-    kv_spec_print(&p.spec);
-    return p;
-}
-
-static bool takes(const struct ready *r, const char *protocol, struct kv_err *e)
-{
-    struct kv_protocol p;
-    struct kv_loop *l;
-    bool takes;
-
-    assert_int_equal(kv_protocol_parse(&p, protocol, false, e), 0);
-    if (kv_loop_new(&l, &r->spec, &r->shape, r->calib, &p, EVERY_SCHEME_SEED,
-                    NULL, e))
-        fail_msg("%s", e->msg);
-    takes = !kv_loop_takes(l, LENGTH, e);
-    kv_loop_free(l);
-    return takes;
-}
-
 /* ---- all is seen --------------------------------------------------------- */
 
 static void check_all_seen(struct ready *r)

@@ -309,7 +309,7 @@ esac
 
         self.assertEqual(check(folder, model, "32", text + ":3", code=0), "")
         for words, *args in (
-                ("has 99 tokens, expected 128", folder, model, "32",
+                ("has 99 tokens, 4 windows of 32 want 128", folder, model, "32",
                  text + ":4"),
                 ("takes windows of 64 tokens, CTX is 65", folder, model, "65",
                  text + ":1"),

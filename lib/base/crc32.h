@@ -3,9 +3,15 @@
 #ifndef KV_BASE_CRC32_H
 #define KV_BASE_CRC32_H
 
+#include "lib/base/err.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
 uint32_t kv_crc32(const void *data, size_t n);
+
+/* Of n bytes whose first four are the checksum of the others: fails when they
+ * are cut or altered. */
+int kv_crc32_check(const uint8_t *bytes, size_t n, struct kv_err *e);
 
 #endif

@@ -371,18 +371,12 @@ static int check_head(const struct kv_codec *c, const uint8_t *bytes, size_t n,
                       uint16_t *max, struct kv_err *e)
 {
     const size_t head = head_bytes(c, &((const struct state *)c->state)->g);
-    uint32_t crc, found;
 
     if (n <= head)
         return kv_fail(e, "cut to %zu bytes: the head alone has %zu", n, head);
-    memcpy(&crc, bytes, sizeof(crc));
-    found = kv_crc32(bytes + sizeof(crc), n - sizeof(crc));
-    if (crc != found)
-        return kv_fail(e,
-                       "cut or altered: the checksum says %08x, these %zu "
-                       "bytes have %08x",
-                       crc, n, found);
-    memcpy(max, bytes + sizeof(crc), max_bytes(c));
+    if (kv_crc32_check(bytes, n, e))
+        return -1;
+    memcpy(max, bytes + sizeof(uint32_t), max_bytes(c));
     for (size_t t = 0; t < c->block; t++)
         if (max[t] >= 0x7c00) /* a sign, an infinity or a NaN */
             return kv_fail(e, "token %zu: its largest size is %g", t,

@@ -160,29 +160,13 @@ static int check_heads(const struct kvtc *k, const uint8_t *bytes, size_t n,
     return 0;
 }
 
-static int check_crc(const uint8_t *bytes, size_t n, struct kv_err *e)
-{
-    uint32_t crc, found;
-
-    if (n <= sizeof(crc))
-        return kv_fail(e, "cut to %zu bytes", n);
-    memcpy(&crc, bytes, sizeof(crc));
-    found = kv_crc32(bytes + sizeof(crc), n - sizeof(crc));
-    if (crc != found)
-        return kv_fail(e,
-                       "cut or altered: the checksum says %08x, these %zu "
-                       "bytes have %08x",
-                       crc, n, found);
-    return 0;
-}
-
 static int decode_block(const struct kv_codec *c, const uint8_t *bytes,
                         size_t n, float *x, struct kv_err *e)
 {
     const struct kvtc *k = c->state;
     const size_t plain = plain_bytes(k, c->block);
     uint8_t *to = kv_alloc(plain, 1);
-    int rc = check_crc(bytes, n, e);
+    int rc = kv_crc32_check(bytes, n, e);
 
     if (!rc && (rc = kv_inflate(bytes + sizeof(uint32_t), n - sizeof(uint32_t),
                                 to, plain)))

@@ -1,0 +1,65 @@
+"""What the scripts of results/ share: sentences on stderr, tables in, and a
+look at what a run needs before it begins."""
+import csv
+import json
+import os
+import subprocess
+import sys
+
+
+def die(words):
+    print(f"{os.path.basename(sys.argv[0])}: {words}", file=sys.stderr)
+    sys.exit(2)
+
+
+def read(path):
+    """The rows of a CSV file."""
+    try:
+        with open(path, newline="", encoding="utf-8") as f:
+            return list(csv.DictReader(f))
+    except OSError as e:
+        die(f"{path}: {e.strerror}")
+
+
+def output(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        die(done.stderr.strip().splitlines()[-1])
+    return done.stdout
+
+
+def need_tools(folder, names):
+    for name in names:
+        if not os.access(os.path.join(folder, name), os.X_OK):
+            die(f"{folder} has no {name}: scripts/build makes it, or give BIN")
+
+
+def need_model(model):
+    if not os.path.isfile(model) and not os.path.isfile(
+            os.path.join(model, "config.json")):
+        die(f"{model}: neither a model folder nor a GGUF file "
+            "(scripts/fetch-model smollm2 brings the default MODEL)")
+
+
+def need_files(texts):
+    for path in texts:
+        if not os.path.isfile(path):
+            die(f"{path}: no such text (scripts/fetch-data brings the "
+                "default ones)")
+
+
+def need_tokens(folder, model, ctx, texts):
+    """texts: {path: windows of ctx tokens that the model wants of it}."""
+    kvdump = os.path.join(folder, "kvdump"), "-q", "-m", model
+    takes = json.loads(output(*kvdump, "--about", "--format",
+                              "jsonl").splitlines()[0])["n_ctx"]
+    if takes < ctx:
+        die(f"{model} takes windows of {takes} tokens, CTX is {ctx}")
+    for path, windows in texts.items():
+        # A token is a byte at least, and seldom more than ten.
+        if os.path.getsize(path) >= 10 * windows * ctx:
+            continue
+        tokens = len(output(*kvdump, "-f", path, "--tokens").split())
+        if tokens < windows * ctx:
+            die(f"{path} has {tokens} tokens, {windows} windows of {ctx} "
+                f"want {windows * ctx}")
