@@ -72,6 +72,17 @@ static bool is_coded(const struct kv_reader *r, size_t t)
            (open || t < r->sinks + r->n_blocks * r->codec->block);
 }
 
+/* Weight i of a block draws 16 of the 64 bits that its tokens i % 8 of 32
+ * share. */
+static float weight_unit(uint64_t key, size_t block, size_t channel, size_t i)
+{
+    const uint64_t row = block + i / 32 * 8 + i % 8;
+    const unsigned bits = (unsigned)(i / 8 % 4 * 16);
+    const uint64_t drawn = kv_mix(key, row << 16 | channel) >> bits & 0xffff;
+
+    return ((float)drawn + 0.5f) / 65536;
+}
+
 /* x [n] as its own codes give it back. */
 static void requantized(const struct oracle *o, enum kv_side side, size_t token,
                         size_t channel, const double *x, size_t n, double *out)
@@ -87,7 +98,7 @@ static void requantized(const struct oracle *o, enum kv_side side, size_t token,
     for (size_t i = 0; i < n; i++) {
         in[i] = (float)x[i];
         u[i] = side == KV_K ? kv_random_unit(key, token << 16 | (channel + i))
-                            : kv_random_unit(key, (token + i) << 16 | channel);
+                            : weight_unit(key, token, channel, i);
     }
     kv_hack_table()->quantize(
         in, n, 1, n, (unsigned)kv_spec_size(spec, side, "qb"),

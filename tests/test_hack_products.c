@@ -151,6 +151,31 @@ static void draws(void **state)
         assert_true(u[i] == kv_random_unit(3, 9 + 5 * i));
 }
 
+/* Those of weights are uniform, of mean 1 / 2, and none is of its
+ * neighbours. */
+static void weight_draws(void **state)
+{
+    enum { N = 1000 };
+    float u[N];
+    double sum = 0, square = 0, near[33] = {0};
+
+    (void)state;
+    for (uint64_t key = 0; key < 200; key++) {
+        kv_hack_table()->weight_uniform(key, key << 20, N, u);
+        for (size_t i = 0; i < N; i++) {
+            assert_true(u[i] > 0 && u[i] < 1);
+            sum += u[i] - 0.5;
+            square += (u[i] - 0.5) * (u[i] - 0.5);
+            for (size_t j = 1; j <= 32 && j <= i; j++)
+                near[j] += (u[i] - 0.5) * (u[i - j] - 0.5);
+        }
+    }
+    assert_true(fabs(sum / (200 * N)) < 0.003);
+    assert_true(fabs(square / (200 * N) * 12 - 1) < 0.01);
+    for (size_t j = 1; j <= 32; j++) /* its deviation is .0022 */
+        assert_true(fabs(near[j] / (200 * N) * 12) < 0.01);
+}
+
 /* Words of four bytes, column by column. */
 static void transposes(void **state)
 {
@@ -182,8 +207,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equation_4), cmocka_unit_test(rounding),
-        cmocka_unit_test(draws),      cmocka_unit_test(transposes),
-        cmocka_unit_test(formulas),
+        cmocka_unit_test(draws),      cmocka_unit_test(weight_draws),
+        cmocka_unit_test(transposes), cmocka_unit_test(formulas),
     };
 
     kv_level_set(KV_LEVEL_C, NULL); /* the definition */

@@ -14,6 +14,7 @@
 #include "kernels/cuda/int8.cuh"
 #include "kernels/float/cuda.cuh"
 #include "kernels/hack/cuda_layout.h"
+#include "kernels/hack/hack.h"
 #include "lib/base/rng.h"
 
 /* Decoding: bits of a code, values of a partition, head dimension, N-tiles,
@@ -333,6 +334,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_values {
         const unsigned r = kv_lane() / 4, c = kv_lane() % 4;
         const unsigned row = rows.first + 8 * i + 2 * c;
         float min[2], scale[2], inverse[2];
+        uint64_t key[2], word[2];
         uint32_t total[2] = {0, 0};
 
 #pragma unroll
@@ -349,26 +351,28 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_values {
             inverse[j] = kv_hack_inverse(scale[j]);
         }
 #pragma unroll
+        for (int j = 0; j < 2 && RANDOM; j++)
+            key[j] = kv_mix(kv_mix(p.key, kv_row_head(rows, row + j)),
+                            kv_row_position(rows, row + j));
+#pragma unroll
         for (int m = 0; m < M; m++) {
             uint32_t code[4]; /* as in w: rows apart by 2 */
 
+#pragma unroll
+            for (int j = 0; j < 2 && RANDOM && m % 2 == 0; j++)
+                word[j] = kv_hack_weight_word(key[j], kv_hack_counter(first, 0),
+                                              16 * m + r);
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 const int j = k % 2;
                 const float x = w[m][i][k];
 
-                if (RANDOM) {
-                    const uint64_t key =
-                        kv_mix(kv_mix(p.key, kv_row_head(rows, row + j)),
-                               kv_row_position(rows, row + j));
-                    const uint64_t token = first + 16 * m + r + k / 2 * 8;
-
-                    code[k] =
-                        kv_hack_stochastic(x, min[j], inverse[j], p.top,
-                                           kv_random_unit(key, token << 16));
-                } else {
-                    code[k] = kv_hack_nearest(x, min[j], inverse[j]);
-                }
+                code[k] =
+                    RANDOM
+                        ? kv_hack_stochastic(
+                              x, min[j], inverse[j], p.top,
+                              kv_hack_weight_unit(word[j], 16 * m + k / 2 * 8))
+                        : kv_hack_nearest(x, min[j], inverse[j]);
             }
             byte[m] = kv_low_bytes(code[0], code[2], code[1], code[3]);
             total[0] = kv_sum_bytes(byte[m], 0x00000101, total[0]);

@@ -54,14 +54,18 @@ struct kv_hack_rows {
     }
 };
 
-/* The random number of one value. */
+/* The random number of value j of a part of queries, or of weights, which
+ * begins at this counter. */
 struct kv_hack_draw {
-    bool any;
-    uint64_t key, counter;
+    bool any, weights;
+    uint64_t key, first;
+    unsigned j;
 
     __device__ float operator()(void) const
     {
-        return kv_random_unit(key, counter);
+        return weights
+                   ? kv_hack_weight_unit(kv_hack_weight_word(key, first, j), j)
+                   : kv_random_unit(key, first + j * KV_HACK_NEXT_CHANNEL);
     }
 };
 
@@ -71,20 +75,21 @@ KV_DEVICE unsigned kv_hack_place(unsigned t)
     return t / 16 * 16 + t % 8 / 2 * 4 + t % 2 * 2 + t % 16 / 8;
 }
 
-/* A part of a row's codes, by a warp; x: the row's values.  Value i of the row
- * has random number first + i * next.  The same codes as quantize() of
- * kernels/hack/hack.h. */
+/* A part of a row's codes, by a warp; x: the row's values; token: of values,
+ * the first of the row.  The same codes as quantize() of kernels/hack/hack.h.
+ */
 KV_DEVICE void kv_hack_quantize_part(const kv_gpu_hack_side &h, const float *x,
-                                     unsigned part, unsigned row,
-                                     const kv_hack_draw &first, uint64_t next,
-                                     const kv_hack_rows &to)
+                                     unsigned part, unsigned row, uint64_t key,
+                                     unsigned token, const kv_hack_rows &to)
 {
     uint8_t *const code = to.code + row * kv_hack_rows::apart(h) +
                           part * kv_gpu_hack_fragments(h.part) * 32;
-    const unsigned n = kv_gpu_hack_part_len(&h, part);
+    const unsigned n = kv_gpu_hack_part_len(&h, part), at = part * h.part;
+    const uint64_t first =
+        h.values ? kv_hack_counter(token + at, 0) : kv_hack_counter(0, at);
     float low = __builtin_huge_valf(), high = -low, sum = 0;
 
-    x += part * h.part;
+    x += at;
     for (unsigned j = kv_lane(); j < n; j += 32) {
         low = fminf(low, x[j]);
         high = fmaxf(high, x[j]);
@@ -97,8 +102,7 @@ KV_DEVICE void kv_hack_quantize_part(const kv_gpu_hack_side &h, const float *x,
     const float scale = (high - low) / h.top;
 
     for (unsigned j = kv_lane(); j < n; j += 32) {
-        const kv_hack_draw draw = {first.any, first.key,
-                                   first.counter + (part * h.part + j) * next};
+        const kv_hack_draw draw = {h.stochastic, h.values, key, first, j};
         const unsigned c =
             scale > 0 ? kv_hack_rounded(x[j], low, scale, h.top, draw) : 0;
 

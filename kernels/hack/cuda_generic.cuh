@@ -71,8 +71,7 @@ struct kv_generic_hack {
     {
         for (unsigned part = 0; part < k.parts; part++)
             kv_hack_quantize_part(k, at.queries + kv_warp() * k.head_dim, part,
-                                  kv_warp(), {k.stochastic, q_key, 0},
-                                  KV_HACK_NEXT_CHANNEL, queries);
+                                  kv_warp(), q_key, 0, queries);
     }
     /* Scores of the tile that begins with this token become weights. */
     __device__ void weigh(unsigned token)
@@ -87,10 +86,8 @@ struct kv_generic_hack {
             at.factors[row] = factor;
         kv_sync_warp();
         for (unsigned part = 0; part < v.parts; part++)
-            kv_hack_quantize_part(
-                v, s, part, row,
-                {v.stochastic, w_key, kv_hack_counter(run.first + token, 0)},
-                KV_HACK_NEXT_TOKEN, weights);
+            kv_hack_quantize_part(v, s, part, row, w_key, run.first + token,
+                                  weights);
     }
     __device__ void store(float *to) const
     {

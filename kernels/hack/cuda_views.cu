@@ -269,8 +269,7 @@ struct kv_hack_block {
 
             for (unsigned part = 0; part < k.parts; part++)
                 kv_hack_quantize_part(k, at.queries + row * d, part, row,
-                                      {k.stochastic, key_of(k, row_of(row)), 0},
-                                      KV_HACK_NEXT_CHANNEL, queries);
+                                      key_of(k, row_of(row)), 0, queries);
         }
     }
 
@@ -307,10 +306,7 @@ struct kv_hack_block {
                     weights.column[part * ROWS + row] = {0, 0, 0};
                 continue;
             }
-            kv_hack_quantize_part(
-                v, s, part, row,
-                {v.stochastic, key, kv_hack_counter(p.first, 0)},
-                KV_HACK_NEXT_TOKEN, weights);
+            kv_hack_quantize_part(v, s, part, row, key, p.first, weights);
             for (unsigned t = kv_lane(); t < v.part; t += 32)
                 s[part * v.part + t] = 0;
         }

@@ -53,6 +53,21 @@ KV_HOST_DEVICE static inline uint64_t kv_hack_counter(size_t token,
 }
 enum { KV_HACK_NEXT_CHANNEL = 1, KV_HACK_NEXT_TOKEN = 1 << 16 };
 
+/* Weights are the hot ones: four, 8 tokens apart, share a word, as they share a
+ * lane of a GPU.  The word of weight i of a partition whose counter begins at
+ * `first`, and from there its number, an odd multiple of 2^-17 below 1. */
+KV_HOST_DEVICE static inline uint64_t
+kv_hack_weight_word(uint64_t key, uint64_t first, size_t i)
+{
+    return kv_mix(key, first + (i / 32 * 8 + i % 8) * KV_HACK_NEXT_TOKEN);
+}
+
+KV_HOST_DEVICE static inline float kv_hack_weight_unit(uint64_t word, size_t i)
+{
+    return (float)(int32_t)(word >> i / 8 % 4 * 16 & 0xffff) * 0x1p-16f +
+           0x1p-17f;
+}
+
 /* Multiplications and additions, counted where they are done.  For matrices
  * [M][Z] by [Z][N] in ceil(Z / p) = P partitions:
  *
@@ -130,6 +145,9 @@ struct kv_hack_table {
     /* u[i] = kv_random_unit(key, first + i * step). */
     void (*uniform)(uint64_t key, uint64_t first, uint64_t step, size_t n,
                     float *u);
+
+    /* u[i] = kv_hack_weight_unit(kv_hack_weight_word(key, first, i), i). */
+    void (*weight_uniform)(uint64_t key, uint64_t first, size_t n, float *u);
 
     /* Quantizes n_rows rows of n values, each to bits with its own range: rows
      * of x are x_stride apart, those of u, as for round(), u_stride, and those

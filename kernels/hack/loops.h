@@ -78,6 +78,21 @@ static void uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
         u[i] = (float)(int32_t)(kv_random(key, first) >> 40) * 0x1p-24f;
 }
 
+static void weight_uniform(uint64_t key, uint64_t first, size_t n, float *u)
+{
+    for (size_t i = 0; i < n; i += 32) {
+        uint64_t word[8];
+        float all[32];
+
+        for (size_t j = 0; j < 8; j++)
+            word[j] = kv_hack_weight_word(key, first, i + j);
+        for (size_t k = 0; k < 32; k += 8)
+            for (size_t j = 0; j < 8; j++)
+                all[k + j] = kv_hack_weight_unit(word[j], k);
+        memcpy(u + i, all, (n - i < 32 ? n - i : 32) * sizeof(*u));
+    }
+}
+
 static void scale(const float *x, size_t x_stride, size_t n_rows, size_t n,
                   const float *by, float *out, size_t out_stride)
 {
@@ -97,6 +112,7 @@ static void narrow(const double *x, size_t n, double by, float *out)
         .range = range,                                  \
         .round = round_codes,                            \
         .uniform = uniform,                              \
+        .weight_uniform = weight_uniform,                \
         .quantize = quantize,                            \
         .arrange = arrange,                              \
         .sums = sums,                                    \

@@ -91,19 +91,23 @@ static size_t first_beyond(const struct tile *t,
 
 /* One partition of the queries from j0 on: x, rows of n values x_stride apart,
  * with its codes from `at` on in theirs.  counter: of the random number of a
- * row's x[0], those of the next `next` apart. */
+ * row's x[0]. */
 static void quantize(struct tile *t, struct kv_hack_operand *o, size_t part,
-                     size_t j0, size_t at, uint64_t counter, uint64_t next,
-                     const float *x, size_t x_stride, size_t n)
+                     size_t j0, size_t at, uint64_t counter, const float *x,
+                     size_t x_stride, size_t n)
 {
     const struct kv_hack *h = o->h;
     const size_t stride = t->line_stride;
     const float *u = h->stochastic ? t->u + j0 * stride : NULL;
 
     for (size_t j = j0; j < t->n; j++) {
-        if (u)
-            kv_hack_table()->uniform(t->query[j].key[h->side], counter, next, n,
+        const uint64_t key = t->query[j].key[h->side];
+
+        if (u && h->side == KV_K)
+            kv_hack_table()->uniform(key, counter, KV_HACK_NEXT_CHANNEL, n,
                                      t->u + j * stride);
+        else if (u)
+            kv_hack_table()->weight_uniform(key, counter, n, t->u + j * stride);
         kv_hack_fetch(o);
     }
     kv_hack_table()->quantize(x, x_stride, t->n - j0, n, h->q_bits, u, stride,
@@ -123,8 +127,7 @@ static void quantize_q(struct tile *t, struct kv_hack_operand *k, size_t j0,
     for (size_t part = 0; part < h->n_parts; part++) {
         const size_t z = part * h->part;
 
-        quantize(t, k, part, j0, z, kv_hack_counter(first, z),
-                 KV_HACK_NEXT_CHANNEL, q + z, stride,
+        quantize(t, k, part, j0, z, kv_hack_counter(first, z), q + z, stride,
                  kv_hack_part_len(h, part));
     }
 }
@@ -251,7 +254,7 @@ static void gather_block(struct tile *t, struct kv_hack_operand *v, size_t b,
     const size_t j0 = first_beyond(t, v, b * v->h->len);
     const struct kv_hack_columns c = kv_hack_operand_columns(v, 0, 0, d, m);
 
-    quantize(t, v, 0, j0, 0, kv_hack_counter(at, 0), KV_HACK_NEXT_TOKEN,
+    quantize(t, v, 0, j0, 0, kv_hack_counter(at, 0),
              t->w + j0 * t->w_stride + at, t->w_stride, m);
     for (size_t j = j0; j < t->n; j++)
         kv_hack_count_product(&t->ops, m, d, false);
@@ -276,8 +279,8 @@ static void gather_folded(struct tile *t, struct kv_hack_operand *v, size_t b,
 
         kv_hack_table()->scale(w, t->w_stride, rows, m, v->scale + g * h->len,
                                x, t->line_stride);
-        quantize(t, v, 0, j0, 0, kv_hack_counter(at, line), KV_HACK_NEXT_TOKEN,
-                 x, t->line_stride, m);
+        quantize(t, v, 0, j0, 0, kv_hack_counter(at, line), x, t->line_stride,
+                 m);
         kv_hack_table()->dots(v->min + g * h->len, w, t->w_stride, rows, m,
                               t->one + j0);
         for (size_t j = j0; j < t->n; j++) {

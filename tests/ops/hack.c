@@ -210,6 +210,8 @@ RUN(round_stochastic, r->n + 4, round_with(r, r->u, out))
 RUN(uniform, r->n * 4,
     kv_hack_table()->uniform(77, UINT64_MAX - 5, (uint64_t)r->bits << 16, r->n,
                              out))
+RUN(weight_uniform, r->n * 4,
+    kv_hack_table()->weight_uniform(78, UINT64_MAX - 5, r->n, out))
 RUN(sums, r->columns * 4,
     kv_hack_table()->sums(arranged(r), r->columns, r->n, out))
 RUN(multiply, r->rows *(r->columns + 1) * 8, multiply_by(r, r->range, out))
@@ -232,6 +234,7 @@ static const struct check_op ops[] = {
     OP("round nearest", round, round_nearest),
     OP("round stochastic", round, round_stochastic),
     OP("uniform", uniform, uniform),
+    OP("weight uniform", weight_uniform, weight_uniform),
     OP("quantize", quantize, quantize),
     OP("arrange", arrange, arrange),
     OP("sums", sums, sums),
