@@ -74,13 +74,15 @@ static bool is_coded(const struct kv_reader *r, size_t t)
 
 /* Weight i of a block draws 16 of the 64 bits that its tokens i % 8 of 32
  * share. */
-static float weight_unit(uint64_t key, size_t block, size_t channel, size_t i)
+static float weight_unit(const struct oracle *o, size_t block, size_t channel,
+                         size_t i)
 {
-    const uint64_t row = block + i / 32 * 8 + i % 8;
+    const uint64_t layer = kv_mix(kv_mix(SEED, 3), LAYER);
+    const uint64_t counter = (uint64_t)o->query << 40 | o->head << 32 |
+                             channel << 24 | (block + i / 32 * 8 + i % 8);
     const unsigned bits = (unsigned)(i / 8 % 4 * 16);
-    const uint64_t drawn = kv_mix(key, row << 16 | channel) >> bits & 0xffff;
 
-    return ((float)drawn + 0.5f) / 65536;
+    return ((float)(kv_mix(layer, counter) >> bits & 0xffff) + 0.5f) / 65536;
 }
 
 /* x [n] as its own codes give it back. */
@@ -88,9 +90,8 @@ static void requantized(const struct oracle *o, enum kv_side side, size_t token,
                         size_t channel, const double *x, size_t n, double *out)
 {
     const struct kv_spec *spec = &o->s->spec;
-    const uint64_t key = kv_mix(
-        kv_mix(kv_mix(kv_mix(SEED, side == KV_K ? 2 : 3), LAYER), o->head),
-        o->query);
+    const uint64_t key =
+        kv_mix(kv_mix(kv_mix(kv_mix(SEED, 2), LAYER), o->head), o->query);
     float in[KV_HACK_MAX_PART], u[KV_HACK_MAX_PART];
     uint8_t code[KV_HACK_MAX_PART];
     struct kv_hack_row row;
@@ -98,7 +99,7 @@ static void requantized(const struct oracle *o, enum kv_side side, size_t token,
     for (size_t i = 0; i < n; i++) {
         in[i] = (float)x[i];
         u[i] = side == KV_K ? kv_random_unit(key, token << 16 | (channel + i))
-                            : weight_unit(key, token, channel, i);
+                            : weight_unit(o, token, channel, i);
     }
     kv_hack_table()->quantize(
         in, n, 1, n, (unsigned)kv_spec_size(spec, side, "qb"),

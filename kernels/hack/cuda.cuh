@@ -352,16 +352,16 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_values {
         }
 #pragma unroll
         for (int j = 0; j < 2 && RANDOM; j++)
-            key[j] = kv_mix(kv_mix(p.key, kv_row_head(rows, row + j)),
-                            kv_row_position(rows, row + j));
+            key[j] = kv_hack_weight_key(p.key, kv_row_head(rows, row + j),
+                                        kv_row_position(rows, row + j));
 #pragma unroll
         for (int m = 0; m < M; m++) {
             uint32_t code[4]; /* as in w: rows apart by 2 */
 
 #pragma unroll
             for (int j = 0; j < 2 && RANDOM && m % 2 == 0; j++)
-                word[j] = kv_hack_weight_word(key[j], kv_hack_counter(first, 0),
-                                              16 * m + r);
+                word[j] = kv_hack_weight_word(
+                    key[j], kv_hack_weight_counter(first, 0), 16 * m + r);
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 const int j = k % 2;

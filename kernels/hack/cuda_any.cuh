@@ -85,8 +85,8 @@ KV_DEVICE void kv_hack_quantize_part(const kv_gpu_hack_side &h, const float *x,
     uint8_t *const code = to.code + row * kv_hack_rows::apart(h) +
                           part * kv_gpu_hack_fragments(h.part) * 32;
     const unsigned n = kv_gpu_hack_part_len(&h, part), at = part * h.part;
-    const uint64_t first =
-        h.values ? kv_hack_counter(token + at, 0) : kv_hack_counter(0, at);
+    const uint64_t first = h.values ? kv_hack_weight_counter(token + at, 0)
+                                    : kv_hack_counter(0, at);
     float low = __builtin_huge_valf(), high = -low, sum = 0;
 
     x += at;

@@ -65,7 +65,7 @@ struct kv_generic_hack {
         const unsigned position = kv_row_position(rows, row);
 
         q_key = kv_mix(kv_mix(k.key, head), position);
-        w_key = kv_mix(kv_mix(v.key, head), position);
+        w_key = kv_hack_weight_key(v.key, head, position);
     }
     __device__ void quantize_queries() const
     {

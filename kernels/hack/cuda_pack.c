@@ -24,7 +24,7 @@ struct kv_gpu_hack_side kv_gpu_hack_side_of(const struct kv_tile_hack *h,
                  : h->codes.bits <= 4 ? 4
                                       : 8,
         .top = (float)((1u << h->q_bits) - 1),
-        .key = kv_mix(kv_mix(seed, stream), h->layer),
+        .key = kv_hack_layer_key(seed, stream, h->layer),
     };
 }
 

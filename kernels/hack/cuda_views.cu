@@ -241,11 +241,13 @@ struct kv_hack_block {
                 blockIdx.y * group + row % group) *
                d;
     }
-    // Of the random numbers of a row's queries, or weights.
-    __device__ uint64_t key_of(const kv_gpu_hack_side &side, unsigned row) const
+    __device__ size_t head_of(unsigned row) const
     {
-        return kv_mix(kv_mix(side.key, blockIdx.y * group + row % group),
-                      a.view.first + row / group);
+        return blockIdx.y * group + row % group;
+    }
+    __device__ size_t position_of(unsigned row) const
+    {
+        return a.view.first + row / group;
     }
 
     __device__ void load_rows() const
@@ -266,10 +268,12 @@ struct kv_hack_block {
 #pragma unroll
         for (int i = 0; i < MINE; i++) {
             const unsigned row = kv_warp() + i * KV_WARPS;
+            const uint64_t key = kv_mix(kv_mix(k.key, head_of(row_of(row))),
+                                        position_of(row_of(row)));
 
             for (unsigned part = 0; part < k.parts; part++)
-                kv_hack_quantize_part(k, at.queries + row * d, part, row,
-                                      key_of(k, row_of(row)), 0, queries);
+                kv_hack_quantize_part(k, at.queries + row * d, part, row, key,
+                                      0, queries);
         }
     }
 
@@ -291,7 +295,8 @@ struct kv_hack_block {
                               float &sum) const
     {
         const unsigned seen = min(p.end, at.seen[row]);
-        const uint64_t key = key_of(v, row_of(row));
+        const uint64_t key = kv_hack_weight_key(v.key, head_of(row_of(row)),
+                                                position_of(row_of(row)));
         float *const s = at.scores + row * apart;
         const float factor = kv_hack_weigh(
             s, v.tokens, [&](unsigned t) { return p.first + t < seen; }, max,

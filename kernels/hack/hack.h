@@ -35,14 +35,20 @@ struct kv_hack_range {
 /* Streams of random numbers: stored keys and values, and the two left sides. */
 enum kv_hack_stream { KV_HACK_K, KV_HACK_V, KV_HACK_Q, KV_HACK_P };
 
-/* step: the query's position for Q and P; tokens in the sequence when an open
- * block is requantized, else 0.  head: KV head for K and V, else query head. */
+KV_HOST_DEVICE static inline uint64_t
+kv_hack_layer_key(uint64_t seed, enum kv_hack_stream stream, size_t layer)
+{
+    return kv_mix(kv_mix(seed, stream), layer);
+}
+
+/* step: the query's position for Q; tokens in the sequence when an open block
+ * is requantized, else 0.  head: KV head for K and V, else query head. */
 KV_HOST_DEVICE static inline uint64_t kv_hack_key(uint64_t seed,
                                                   enum kv_hack_stream stream,
                                                   size_t layer, size_t head,
                                                   size_t step)
 {
-    return kv_mix(kv_mix(kv_mix(kv_mix(seed, stream), layer), head), step);
+    return kv_mix(kv_mix(kv_hack_layer_key(seed, stream, layer), head), step);
 }
 
 /* The counter of one value under that key. */
@@ -53,13 +59,31 @@ KV_HOST_DEVICE static inline uint64_t kv_hack_counter(size_t token,
 }
 enum { KV_HACK_NEXT_CHANNEL = 1, KV_HACK_NEXT_TOKEN = 1 << 16 };
 
-/* Weights are the hot ones: four, 8 tokens apart, share a word, as they share a
- * lane of a GPU.  The word of weight i of a partition whose counter begins at
- * `first`, and from there its number, an odd multiple of 2^-17 below 1. */
+/* Weights are the hot ones.  Four of them, 8 tokens apart, share a word, as
+ * they share a lane of a GPU, and it is mixed once, of a counter that has the
+ * position, head, channel and token in its bits: up to 2^24, 256, 256 and 2^24
+ * no two words are the same.  key: of the layer. */
 KV_HOST_DEVICE static inline uint64_t
-kv_hack_weight_word(uint64_t key, uint64_t first, size_t i)
+kv_hack_weight_key(uint64_t key, size_t head, size_t position)
 {
-    return kv_mix(key, first + (i / 32 * 8 + i % 8) * KV_HACK_NEXT_TOKEN);
+    return key +
+           KV_MIX_STEP * ((uint64_t)position << 40 | (uint64_t)head << 32);
+}
+
+/* The counter of a partition whose values begin at this token; channel: of the
+ * artifact's groups the first one, else 0. */
+KV_HOST_DEVICE static inline uint64_t kv_hack_weight_counter(size_t token,
+                                                             size_t channel)
+{
+    return (uint64_t)channel << 24 | token;
+}
+
+/* The word of weight i of a partition, and from there its number, an odd
+ * multiple of 2^-17 below 1. */
+KV_HOST_DEVICE static inline uint64_t
+kv_hack_weight_word(uint64_t key, uint64_t counter, size_t i)
+{
+    return kv_mix(key, counter + i / 32 * 8 + i % 8);
 }
 
 KV_HOST_DEVICE static inline float kv_hack_weight_unit(uint64_t word, size_t i)
@@ -146,8 +170,8 @@ struct kv_hack_table {
     void (*uniform)(uint64_t key, uint64_t first, uint64_t step, size_t n,
                     float *u);
 
-    /* u[i] = kv_hack_weight_unit(kv_hack_weight_word(key, first, i), i). */
-    void (*weight_uniform)(uint64_t key, uint64_t first, size_t n, float *u);
+    /* u[i] = kv_hack_weight_unit(kv_hack_weight_word(key, counter, i), i). */
+    void (*weight_uniform)(uint64_t key, uint64_t counter, size_t n, float *u);
 
     /* Quantizes n_rows rows of n values, each to bits with its own range: rows
      * of x are x_stride apart, those of u, as for round(), u_stride, and those

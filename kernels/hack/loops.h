@@ -78,14 +78,14 @@ static void uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
         u[i] = (float)(int32_t)(kv_random(key, first) >> 40) * 0x1p-24f;
 }
 
-static void weight_uniform(uint64_t key, uint64_t first, size_t n, float *u)
+static void weight_uniform(uint64_t key, uint64_t counter, size_t n, float *u)
 {
     for (size_t i = 0; i < n; i += 32) {
         uint64_t word[8];
         float all[32];
 
         for (size_t j = 0; j < 8; j++)
-            word[j] = kv_hack_weight_word(key, first, i + j);
+            word[j] = kv_hack_weight_word(key, counter, i + j);
         for (size_t k = 0; k < 32; k += 8)
             for (size_t j = 0; j < 8; j++)
                 all[k + j] = kv_hack_weight_unit(word[j], k);

@@ -254,7 +254,7 @@ static void gather_block(struct tile *t, struct kv_hack_operand *v, size_t b,
     const size_t j0 = first_beyond(t, v, b * v->h->len);
     const struct kv_hack_columns c = kv_hack_operand_columns(v, 0, 0, d, m);
 
-    quantize(t, v, 0, j0, 0, kv_hack_counter(at, 0),
+    quantize(t, v, 0, j0, 0, kv_hack_weight_counter(at, 0),
              t->w + j0 * t->w_stride + at, t->w_stride, m);
     for (size_t j = j0; j < t->n; j++)
         kv_hack_count_product(&t->ops, m, d, false);
@@ -279,8 +279,8 @@ static void gather_folded(struct tile *t, struct kv_hack_operand *v, size_t b,
 
         kv_hack_table()->scale(w, t->w_stride, rows, m, v->scale + g * h->len,
                                x, t->line_stride);
-        quantize(t, v, 0, j0, 0, kv_hack_counter(at, line), x, t->line_stride,
-                 m);
+        quantize(t, v, 0, j0, 0, kv_hack_weight_counter(at, line), x,
+                 t->line_stride, m);
         kv_hack_table()->dots(v->min + g * h->len, w, t->w_stride, rows, m,
                               t->one + j0);
         for (size_t j = j0; j < t->n; j++) {
@@ -440,6 +440,7 @@ static void attend_head(struct tile *t, struct kv_hack_operand *k,
     const size_t d = t->view->head_dim, heads = t->view->n_heads;
     const size_t group = heads / t->view->n_kv_heads, nq = t->view->nq;
     const size_t layer = k->r->codec->layer;
+    const uint64_t weights = kv_hack_layer_key(seed, KV_HACK_P, layer);
     /* operations of the formulas for summing codes, if sums are not stored */
     const uint64_t sums =
         d * ((k->h->sums ? 0 : k->n_coded) + (v->h->sums ? 0 : v->n_coded));
@@ -462,7 +463,7 @@ static void attend_head(struct tile *t, struct kv_hack_operand *k,
                 .i = i,
                 .head = own,
                 .key = {kv_hack_key(seed, KV_HACK_Q, layer, own, query),
-                        kv_hack_key(seed, KV_HACK_P, layer, own, query)},
+                        kv_hack_weight_key(weights, own, query)},
                 .out = out + at,
             };
             memcpy(t->q + j * d, q + at, d * sizeof(*q));
