@@ -10,7 +10,7 @@
 # A change of these settings, or another version, makes the rows again.
 #
 # CTX is in tokens, WINDOWS and CALIB_WINDOWS in windows of CTX tokens, ROUNDS
-# in rounds of k-means (none: each scheme's own).
+# in rounds of k-means (none: each scheme's own); GEMM is kvppl's, f32 or bf16.
 
 ROOT   := $(patsubst %/results/paper.mk,%,$(abspath $(lastword $(MAKEFILE_LIST))))
 BIN    ?= $(ROOT)/build/tools
@@ -24,6 +24,7 @@ CTX    ?= 1024
 WINDOWS ?= 16
 CALIB_WINDOWS ?= 32
 ROUNDS ?= 10
+GEMM   ?= f32
 OUT    ?= .
 NAME   ?= $(basename $(notdir $(patsubst %/,%,$(MODEL))))
 WORK   ?= $(OUT)/work-$(NAME)
@@ -33,7 +34,7 @@ FIGURES = $(ROOT)/results/figures
 PAGE   := $(OUT)/$(NAME)
 SETTINGS = $(WORK)/settings
 INPUTS ?= $(LM) text=$(TEXT):$(WINDOWS) calib=$(CALIB):$(CALIB_WINDOWS)
-LM      = model=$(MODEL) ctx=$(CTX) rounds=$(ROUNDS)
+LM      = model=$(MODEL) ctx=$(CTX) rounds=$(ROUNDS) gemm=$(GEMM)
 INPUTS := $(INPUTS)
 WHAT   ?= --what k,v
 
@@ -41,7 +42,8 @@ groups = $(1:%=$(PAGE)-%.csv)
 specs_of = $(shell $(PAPER) specs rows.csv $(1) $(ROUNDS))
 specs  = $(call specs_of,$*)
 SCORED ?= $(WINDOWS)
-PPL     = $(BIN)/kvppl -m $(MODEL) -f $(TEXT) -c $(CTX) -n $(SCORED) --kl --resume
+PPL     = $(BIN)/kvppl -m $(MODEL) -f $(TEXT) -c $(CTX) -n $(SCORED) --gemm $(GEMM) \
+	--kl --resume
 DUMP    = $(BIN)/kvdump -m $(MODEL) -c $(CTX) $(WHAT)
 
 all: $(TABLES)
