@@ -152,8 +152,8 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
     typename V::template sums<NT> sums;
     kv_softmax<NT> softmax;
 
-    const kv_course<K, V, STAGES, true> course(kp, vp, span,
-                                               v_table + V::TABLE);
+    const kv_course<K, V, STAGES, true> course(kp, vp, span, v_table + V::TABLE,
+                                               which);
 
     kv_sync_block(); /* all are done with the run before */
     course.begin();

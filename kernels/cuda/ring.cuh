@@ -40,15 +40,18 @@ template <bool TOGETHER> KV_DEVICE void kv_sync(void)
 }
 
 /* The ring of a warp, or of a block: STAGES steps of both sides, the heads of
- * the tiles that these can be of, and what says that a step has arrived. */
+ * the tiles that these can be of, and what says that a step has arrived.  A
+ * block has these for each of a sequence's runs, which come one after another:
+ * racecheck takes copies that two runs await in one place for unordered. */
 template <class K, class V, int STAGES, bool TOGETHER = false> struct kv_ring {
     static constexpr int STEPS = K::TILE / K::T;
     static constexpr int TILES = (STAGES + STEPS - 2) / STEPS + 1;
     static constexpr unsigned THREADS = TOGETHER ? 32 * KV_WARPS : 32;
+    static constexpr unsigned RUNS = TOGETHER ? KV_GPU_RUNS : 1;
     static constexpr size_t ARRIVALS =
-        (STAGES * sizeof(kv_arrival) + 15) / 16 * 16;
+        (RUNS * STAGES * sizeof(kv_arrival) + 15) / 16 * 16;
 
-    unsigned k_step, v_step, k_head, v_head;
+    unsigned k_step, v_step, k_head, v_head, run;
     uint8_t *base;
 
     static __host__ __device__ size_t bytes(const typename K::params &k,
@@ -59,7 +62,7 @@ template <class K, class V, int STAGES, bool TOGETHER = false> struct kv_ring {
     }
     __device__ kv_arrival *arrival(unsigned j) const
     {
-        return reinterpret_cast<kv_arrival *>(base) + j % STAGES;
+        return reinterpret_cast<kv_arrival *>(base) + run * STAGES + j % STAGES;
     }
     __device__ uint8_t *codes(unsigned j) const
     {
@@ -125,9 +128,12 @@ template <class K, class V, int STAGES, bool TOGETHER> struct kv_course {
 
     __device__ kv_course(const typename K::params &kp,
                          const typename V::params &vp, const kv_span &span,
-                         uint8_t *ring_base)
-        : ring{(unsigned)K::step_bytes(kp), (unsigned)V::step_bytes(vp),
-               (unsigned)K::head_bytes(kp), (unsigned)V::head_bytes(vp),
+                         uint8_t *ring_base, unsigned run = 0)
+        : ring{(unsigned)K::step_bytes(kp),
+               (unsigned)V::step_bytes(vp),
+               (unsigned)K::head_bytes(kp),
+               (unsigned)V::head_bytes(vp),
+               run,
                ring_base},
           k(span.k), v(span.v), k_tile(ring.k_head + STEPS * ring.k_step),
           v_tile(ring.v_head + STEPS * ring.v_step)
