@@ -190,8 +190,8 @@ static void test_same_states(void **state)
 }
 
 /* Attention on the codes themselves: sums of another order, which the next
- * layer's codes magnify, to 5e-3 where one of 2 bits falls on its other side,
- * as with seed 3; and codes without a kernel. */
+ * layer's codes magnify: with SEED by less than 1e-3, with seed 3, where a code
+ * of 2 bits falls on its other side, by 4e-3; and codes without a kernel. */
 static void test_on_codes(void **state)
 {
     static const struct {

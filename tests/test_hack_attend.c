@@ -72,22 +72,23 @@ static bool is_coded(const struct kv_reader *r, size_t t)
            (open || t < r->sinks + r->n_blocks * r->codec->block);
 }
 
-/* Weight i of a block draws 16 of the 64 bits that its tokens i % 8 of 32
- * share. */
-static float weight_unit(const struct oracle *o, size_t block, size_t channel,
+/* Weight i of a block that begins at token `first` has 16 bits of a word of 64;
+ * the others are of weights i + 8, 16 and 24 of the same 32. */
+static float weight_unit(const struct oracle *o, size_t first, size_t group,
                          size_t i)
 {
     const uint64_t layer = kv_mix(kv_mix(SEED, 3), LAYER);
     const uint64_t counter = (uint64_t)o->query << 40 | o->head << 32 |
-                             channel << 24 | (block + i / 32 * 8 + i % 8);
+                             group << 24 | (first + i / 32 * 8 + i % 8);
     const unsigned bits = (unsigned)(i / 8 % 4 * 16);
 
     return ((float)(kv_mix(layer, counter) >> bits & 0xffff) + 0.5f) / 65536;
 }
 
-/* x [n] as its own codes give it back. */
+/* x [n] as its own codes give it back; at: of queries the first channel, of
+ * weights the group of channels. */
 static void requantized(const struct oracle *o, enum kv_side side, size_t token,
-                        size_t channel, const double *x, size_t n, double *out)
+                        size_t at, const double *x, size_t n, double *out)
 {
     const struct kv_spec *spec = &o->s->spec;
     const uint64_t key =
@@ -98,8 +99,8 @@ static void requantized(const struct oracle *o, enum kv_side side, size_t token,
 
     for (size_t i = 0; i < n; i++) {
         in[i] = (float)x[i];
-        u[i] = side == KV_K ? kv_random_unit(key, token << 16 | (channel + i))
-                            : weight_unit(o, token, channel, i);
+        u[i] = side == KV_K ? kv_random_unit(key, token << 16 | (at + i))
+                            : weight_unit(o, token, at, i);
     }
     kv_hack_table()->quantize(
         in, n, 1, n, (unsigned)kv_spec_size(spec, side, "qb"),
@@ -189,7 +190,7 @@ static void gather(const struct oracle *o, const double *w, size_t t,
             left[i] = (float)w[i] * (float)half_at(spec, head, range);
             out[c] += w[i] * half_at(spec, head, p * groups + range);
         }
-        requantized(o, KV_V, t, c / g * g, left, len, left);
+        requantized(o, KV_V, t, c / g, left, len, left);
         for (size_t i = 0; i < len; i++)
             out[c] += left[i] * code_at(bytes, c * p + i, b);
     }

@@ -151,8 +151,7 @@ static void draws(void **state)
         assert_true(u[i] == kv_random_unit(3, 9 + 5 * i));
 }
 
-/* Those of weights are uniform, of mean 1 / 2, and none is of its
- * neighbours. */
+/* Those of weights are uniform and uncorrelated with the 32 before each. */
 static void weight_draws(void **state)
 {
     enum { N = 1000 };

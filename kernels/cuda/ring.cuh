@@ -40,9 +40,10 @@ template <bool TOGETHER> KV_DEVICE void kv_sync(void)
 }
 
 /* The ring of a warp, or of a block: STAGES steps of both sides, the heads of
- * the tiles that these can be of, and what says that a step has arrived.  A
- * block has these for each of a sequence's runs, which come one after another:
- * racecheck takes copies that two runs await in one place for unordered. */
+ * the tiles that these can be of, and arrivals, which say that a step is there.
+ * A block walks a sequence's runs one after another, each with arrivals of its
+ * own (run: which): all copies of a run have arrived before the next begins,
+ * but racecheck reports those that two runs await in one place. */
 template <class K, class V, int STAGES, bool TOGETHER = false> struct kv_ring {
     static constexpr int STEPS = K::TILE / K::T;
     static constexpr int TILES = (STAGES + STEPS - 2) / STEPS + 1;

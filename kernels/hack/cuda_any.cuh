@@ -54,8 +54,8 @@ struct kv_hack_rows {
     }
 };
 
-/* The random number of value j of a part of queries, or of weights, which
- * begins at this counter. */
+/* The random number of value j of a part of queries, or of weights; first: the
+ * part's counter. */
 struct kv_hack_draw {
     bool any, weights;
     uint64_t key, first;
@@ -75,8 +75,9 @@ KV_DEVICE unsigned kv_hack_place(unsigned t)
     return t / 16 * 16 + t % 8 / 2 * 4 + t % 2 * 2 + t % 16 / 8;
 }
 
-/* A part of a row's codes, by a warp; x: the row's values; token: of values,
- * the first of the row.  The same codes as quantize() of kernels/hack/hack.h.
+/* A part of a row's codes, by a warp; x: the row's values; token: of weights,
+ * the position of the row's first.  The same codes as quantize() of
+ * kernels/hack/hack.h.
  */
 KV_DEVICE void kv_hack_quantize_part(const kv_gpu_hack_side &h, const float *x,
                                      unsigned part, unsigned row, uint64_t key,

@@ -59,10 +59,11 @@ KV_HOST_DEVICE static inline uint64_t kv_hack_counter(size_t token,
 }
 enum { KV_HACK_NEXT_CHANNEL = 1, KV_HACK_NEXT_TOKEN = 1 << 16 };
 
-/* Weights are the hot ones.  Four of them, 8 tokens apart, share a word, as
- * they share a lane of a GPU, and it is mixed once, of a counter that has the
- * position, head, channel and token in its bits: up to 2^24, 256, 256 and 2^24
- * no two words are the same.  key: of the layer. */
+/* Four weights of a partition, 8 tokens apart, draw from one word, and it is
+ * mixed once: in C and where a lane of tensor cores has all four, a fourth of
+ * the work.  Its counter has the position, head, group and token in its bits:
+ * up to 2^24, 256, 256 and 2^24 no two words are the same.  key: of the layer.
+ */
 KV_HOST_DEVICE static inline uint64_t
 kv_hack_weight_key(uint64_t key, size_t head, size_t position)
 {
@@ -70,12 +71,12 @@ kv_hack_weight_key(uint64_t key, size_t head, size_t position)
            KV_MIX_STEP * ((uint64_t)position << 40 | (uint64_t)head << 32);
 }
 
-/* The counter of a partition whose values begin at this token; channel: of the
- * artifact's groups the first one, else 0. */
+/* The counter of a partition whose values begin at this token; group: of the
+ * channels that the artifact's axes fold together, else 0. */
 KV_HOST_DEVICE static inline uint64_t kv_hack_weight_counter(size_t token,
-                                                             size_t channel)
+                                                             size_t group)
 {
-    return (uint64_t)channel << 24 | token;
+    return (uint64_t)group << 24 | token;
 }
 
 /* The word of weight i of a partition, and from there its number, an odd

@@ -90,8 +90,8 @@ static size_t first_beyond(const struct tile *t,
 }
 
 /* One partition of the queries from j0 on: x, rows of n values x_stride apart,
- * with its codes from `at` on in theirs.  counter: of the random number of a
- * row's x[0]. */
+ * with its codes from `at` on in theirs.  counter: kv_hack_counter() of a row's
+ * x[0], or kv_hack_weight_counter() of the partition. */
 static void quantize(struct tile *t, struct kv_hack_operand *o, size_t part,
                      size_t j0, size_t at, uint64_t counter, const float *x,
                      size_t x_stride, size_t n)
@@ -279,7 +279,7 @@ static void gather_folded(struct tile *t, struct kv_hack_operand *v, size_t b,
 
         kv_hack_table()->scale(w, t->w_stride, rows, m, v->scale + g * h->len,
                                x, t->line_stride);
-        quantize(t, v, 0, j0, 0, kv_hack_weight_counter(at, line), x,
+        quantize(t, v, 0, j0, 0, kv_hack_weight_counter(at, g), x,
                  t->line_stride, m);
         kv_hack_table()->dots(v->min + g * h->len, w, t->w_stride, rows, m,
                               t->one + j0);
