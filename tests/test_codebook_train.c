@@ -124,7 +124,7 @@ static void test_half(void **state)
     check_half("cq:c4b4");
 }
 
-/* A dump of one value of K and one of V everywhere. */
+/* A dump of one value everywhere, on which no loss depends. */
 static char *flat_dump(const struct kv_shape *s, float value)
 {
     struct kv_dump_info info = {.model = "flat",
@@ -140,11 +140,12 @@ static char *flat_dump(const struct kv_shape *s, float value)
     const size_t n = TOKENS * s->n_kv_heads * s->head_dim;
     char *path = kv_path_join(test_folder(), "flat.h5");
     int32_t *tokens = kv_alloc(TOKENS, sizeof(*tokens));
-    float *x = kv_alloc(n, sizeof(*x));
+    float *x = kv_alloc(n, sizeof(*x)), *none = kv_alloc(n, sizeof(*none));
     struct kv_dump_writer *w;
     struct kv_err e = {""};
 
-    info.have[KV_T_K] = info.have[KV_T_V] = true;
+    info.have[KV_T_K] = info.have[KV_T_K_PRE] = info.have[KV_T_V] = true;
+    info.have[KV_T_K_GRADIENT] = info.have[KV_T_V_GRADIENT] = true;
     for (size_t i = 0; i < n; i++)
         x[i] = value;
     if (kv_dump_create(&w, path, &info, &e) ||
@@ -152,35 +153,52 @@ static char *flat_dump(const struct kv_shape *s, float value)
         fail_msg("%s", e.msg);
     for (size_t l = 0; l < s->n_layers; l++)
         if (kv_dump_put(w, l, KV_T_K, 0, 1, x, &e) ||
-            kv_dump_put(w, l, KV_T_V, 0, 1, x, &e))
+            kv_dump_put(w, l, KV_T_K_PRE, 0, 1, x, &e) ||
+            kv_dump_put(w, l, KV_T_V, 0, 1, x, &e) ||
+            kv_dump_put(w, l, KV_T_K_GRADIENT, 0, 1, none, &e) ||
+            kv_dump_put(w, l, KV_T_V_GRADIENT, 0, 1, none, &e))
             fail_msg("%s", e.msg);
     assert_int_equal(kv_dump_commit(w, &e), 0);
+    free(none);
     free(x);
     free(tokens);
     return path;
 }
 
-/* A center beyond fp16 is its largest number; the error is the remainder. */
-static void test_beyond_half(void **state)
+static void check_flat(const char *text, float value, float center,
+                       double error)
 {
     const struct kv_shape shape = synthetic_shape(32);
-    const struct kv_spec spec = spec_of("pq:d4b2", &shape);
+    const struct kv_spec spec = spec_of(text, &shape);
     struct kv_calib_set set = {.n_tables = 0};
-    char *path = flat_dump(&shape, -70000);
+    char *path = flat_dump(&shape, value);
     struct kv_dump *dump;
     struct kv_err e = {""};
 
-    (void)state;
     if (kv_dump_open(&dump, path, &e) ||
         kv_codebook_calibrate(&spec, dump, 1, &set, &e))
         fail_msg("%s", e.msg);
     for (size_t i = 0; i < set.n_tables; i++) {
-        assert_true(set.table[i].data[0] == -65504);
-        assert_true(set.table[i].error == 4496. * 4496);
+        assert_true(set.table[i].data[0] == center);
+        assert_true(set.table[i].error == error);
     }
     kv_calib_set_clear(&set);
     kv_dump_close(dump);
     free(path);
+}
+
+/* A center beyond fp16 is its largest number; the error is the remainder. */
+static void test_beyond_half(void **state)
+{
+    (void)state;
+    check_flat("pq:d4b2", -70000, -65504, 4496. * 4496);
+}
+
+/* Where the loss depends on no point, all weigh alike. */
+static void test_no_weights(void **state)
+{
+    (void)state;
+    check_flat("cq:c4b2", 3, 3, 0);
 }
 
 static void check_smooth(const char *t, bool hadamard)
@@ -479,6 +497,7 @@ int main(void)
         cmocka_unit_test(test_init),
         cmocka_unit_test(test_cq_is_pq),
         cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_no_weights),
         cmocka_unit_test(test_threads),
     };
 

@@ -261,12 +261,15 @@ static int take_sample(struct job *j, size_t layer,
     return rc;
 }
 
-/* Of each of the book's n points the sum of its values' weights, [n]. */
+/* Of each of the book's n points the sum of its values' weights, [n]; NULL
+ * where all weigh alike, as those do of which fewer than k weigh anything:
+ * channels that a norm takes to 0. */
 static float *point_weights(const struct job *j, size_t head, size_t sub,
                             size_t n)
 {
     const struct kv_codebook_layout *l = &j->layout;
     float *part, *weight;
+    size_t weighed = 0;
 
     if (!j->weight)
         return NULL;
@@ -276,6 +279,12 @@ static float *point_weights(const struct job *j, size_t head, size_t sub,
     for (size_t i = 0; i < n * l->d; i++)
         weight[i / l->d] += part[i];
     free(part);
+    for (size_t i = 0; i < n; i++)
+        weighed += weight[i] > 0;
+    if (weighed < l->k) {
+        free(weight);
+        return NULL;
+    }
     return weight;
 }
 
