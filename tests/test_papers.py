@@ -50,6 +50,14 @@ class Papers(unittest.TestCase):
                         if r["table"] == table:
                             self.assertIn(f"| {r['row']} |", page)
 
+    def test_text_of_a_page(self):
+        said = self.make("-n", "-C", "evasion", "table1-ptb", "table1-c4",
+                         "TEXT=/text", "PTB=/ptb", "C4=/c4",
+                         f"OUT={self.folder}")
+        ran = [l for l in said.splitlines() if "/kvppl " in l]
+        self.assertEqual(sorted(l.split(" -f ")[1].split()[0] for l in ran),
+                         ["/c4", "/ptb"])
+
     def test_refused(self):
         for words, *args in (
                 ["/none: neither a model folder nor a GGUF", "MODEL=/none"],
