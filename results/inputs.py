@@ -48,13 +48,17 @@ def need_files(texts):
                 "default ones)")
 
 
+def need_window(folder, model, ctx):
+    takes = json.loads(output(
+        os.path.join(folder, "kvdump"), "-q", "-m", model, "--about",
+        "--format", "jsonl").splitlines()[0])["n_ctx"]
+    if takes < ctx:
+        die(f"{model} takes windows of {takes} tokens, CTX is {ctx}")
+
+
 def need_tokens(folder, model, ctx, texts):
     """texts: {path: windows of ctx tokens that the model wants of it}."""
     kvdump = os.path.join(folder, "kvdump"), "-q", "-m", model
-    takes = json.loads(output(*kvdump, "--about", "--format",
-                              "jsonl").splitlines()[0])["n_ctx"]
-    if takes < ctx:
-        die(f"{model} takes windows of {takes} tokens, CTX is {ctx}")
     for path, windows in texts.items():
         # A token is a byte at least, and seldom more than ten.
         if os.path.getsize(path) >= 10 * windows * ctx:
