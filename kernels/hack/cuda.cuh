@@ -334,7 +334,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_values {
         const unsigned r = kv_lane() / 4, c = kv_lane() % 4;
         const unsigned row = rows.first + 8 * i + 2 * c;
         float min[2], scale[2], inverse[2];
-        uint64_t key[2], word[2];
+        uint64_t key[2] = {}, word[2] = {};
         uint32_t total[2] = {0, 0};
 
 #pragma unroll
