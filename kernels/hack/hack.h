@@ -59,11 +59,10 @@ KV_HOST_DEVICE static inline uint64_t kv_hack_counter(size_t token,
 }
 enum { KV_HACK_NEXT_CHANNEL = 1, KV_HACK_NEXT_TOKEN = 1 << 16 };
 
-/* Four weights of a partition, 8 tokens apart, draw from one word, and it is
- * mixed once: in C and where a lane of tensor cores has all four, a fourth of
- * the work.  Its counter has the position, head, group and token in its bits:
- * up to 2^24, 256, 256 and 2^24 no two words are the same.  key: of the layer.
- */
+/* Four weights of a partition, 8 tokens apart, draw from one word, which is
+ * mixed once for the four in C and where a lane of tensor cores has them all.
+ * Its counter has the position, head, group and token in its bits: up to 2^24,
+ * 256, 256 and 2^24 no two words are the same.  key: of the layer. */
 KV_HOST_DEVICE static inline uint64_t
 kv_hack_weight_key(uint64_t key, size_t head, size_t position)
 {
