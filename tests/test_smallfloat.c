@@ -85,8 +85,8 @@ static void test_scaled(void **state)
 /* Flat groups come back to fp16's precision where the scale is an f16. */
 static void test_flat(void **state)
 {
-    const char *const specs[] = {"fp8",       "fp8:e5m2", "fp6", "fp6:e3m2",
-                                 "fp8,token", "fp4",      "nf4"};
+    const char *const specs[] = {"fp8", "fp8:e5m2", "fp6", "fp6:e3m2", "fp8,token",
+                                 "fp4", "nf4",      "nf3", "nf2"};
     const float levels[] = {0, 1, -3.25f, 65504, -65504, 0x1p-24f, 0x1p-20f};
 
     (void)state;
@@ -219,29 +219,37 @@ static double quantile(double p)
     return low;
 }
 
-/* QLoRA's levels: 8 quantiles down from its offset to 1/2 on one side, 7 on
- * the other, over the largest. */
-static double nf4_level(size_t i)
+/* QLoRA's levels of b bits: 2^(b-1) quantiles down from its offset to 1/2 on one
+ * side, one less on the other, over the largest. */
+static double nf_level(unsigned bits, size_t i)
 {
     const double offset = 0.5 * (1 - 1.0 / 30 + 1 - 1.0 / 32);
-    const double step = (offset - 0.5) / (i < 7 ? 7 : 8);
-    const double at = (double)(i < 7 ? 7 - i : i - 7);
+    const size_t half = (size_t)1 << (bits - 1), zero = half - 1;
+    const double step = (offset - 0.5) / (double)(i < zero ? zero : half);
+    const double at = (double)(i < zero ? zero - i : i - zero);
 
-    return (i < 7 ? -1 : 1) * quantile(0.5 + at * step) / quantile(offset);
+    return (i < zero ? -1 : 1) * quantile(0.5 + at * step) / quantile(offset);
 }
 
-static void test_nf4(void **state)
+static void test_nf(void **state)
 {
+    static const char *const names[] = {[2] = "nf2", [3] = "nf3", [4] = "nf4"};
     float x[MAX], back[MAX];
     uint8_t bytes[64 + 4];
 
     (void)state;
-    for (size_t i = 0; i < MAX; i++)
-        x[i] = (i < 64 ? 1 : 4) * (float)nf4_level(i % 16);
-    stored_in("nf4", MAX, x, 64 + 4, bytes, back);
-    for (size_t i = 0; i < MAX; i++) {
-        assert_int_equal(bytes[i / 2] >> (i % 2 ? 4 : 0) & 15, i % 16);
-        assert_within(back[i], x[i], 4 * 2e-6);
+    for (unsigned b = 2; b <= 4; b++) {
+        const size_t n = (size_t)1 << b;
+
+        for (size_t i = 0; i < MAX; i++)
+            x[i] = (i < 64 ? 1 : 4) * (float)nf_level(b, i % n);
+        stored_in(names[b], MAX, x, MAX * b / 8 + 4, bytes, back);
+        for (size_t i = 0; i < MAX; i++) {
+            if (b != 3)
+                assert_int_equal(bytes[i * b / 8] >> (i * b % 8) & (n - 1),
+                                 i % n);
+            assert_within(back[i], x[i], 4 * 2e-6);
+        }
     }
     /* on both sides of the middle of levels 8 and 9 */
     x[0] = 0.1202f;
@@ -271,7 +279,9 @@ static void test_specs(void **state)
         {"mxfp6:e3m2", "mxfp6:e3m2r0s0", 6.25},
         {"mxfp4", "mxfp4:e2m1r0s0", 4.25},
         {"nvfp4", "nvfp4:e2m1r0s0", 4.5},
-        {"nf4", "nf4:g64r0s0", 4.25},
+        {"nf4", "nf4:g64r0s0,heads=one", 4.25},
+        {"nf3:g0", "nf3:g64r0s0,heads=one", 3.25},
+        {"nf2:g16,all", "nf2:g16r0s0,heads=all", 3},
     };
     const struct {
         const char *spec, *says;
@@ -281,7 +291,7 @@ static void test_specs(void **state)
         {"fp8", "g=32 must divide head_dim 80"},
         {"mxfp8", "blocks of 32 channels, which must divide head_dim 80"},
         {"mxfp8:e4m2", "blocks of 32"},
-        {"nf4", "g=64 must divide head_dim 80"},
+        {"nf4", "g=64 must divide the row of 80 channels"},
     };
     struct kv_spec s;
     struct kv_err e;
@@ -310,7 +320,7 @@ int main(void)
         cmocka_unit_test(test_cast),    cmocka_unit_test(test_scaled),
         cmocka_unit_test(test_flat),    cmocka_unit_test(test_mx),
         cmocka_unit_test(test_mx_ends), cmocka_unit_test(test_nvfp4),
-        cmocka_unit_test(test_nf4),     cmocka_unit_test(test_specs),
+        cmocka_unit_test(test_nf),     cmocka_unit_test(test_specs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -126,6 +126,8 @@ static const struct {
     {"nf4", 64},
     {"nf4:g20", 20},
     {"nf4:g16", 128},
+    {"nf3:g16,heads=all", 64},
+    {"nf2:g0", 40},
     {"iq4_nl", 32},
     {"iq4_nl", 128},
     {"fp4", 64},

@@ -27,6 +27,8 @@
     X(mxfp4)          \
     X(nvfp4)          \
     X(nf4)            \
+    X(nf3)            \
+    X(nf2)            \
     X(q8_0)           \
     X(q5_1)           \
     X(q5_0)           \
