@@ -146,8 +146,8 @@ static int no_set(const struct kv_calib *calib, const struct kv_spec *spec,
                                   n ? " " : "", calib->set[i].key);
     return kv_fail(e,
                    "%s has no tables for %s; it has %s%s (kvcalib makes them)",
-                   calib->path ? calib->path : "the calibration", key, has,
-                   n < sizeof(has) ? "" : " ...");
+                   calib->path ? calib->path : "the calibration", key,
+                   n ? has : "none", n < sizeof(has) ? "" : " ...");
 }
 
 int kv_calib_want_set(const struct kv_calib_set **set,

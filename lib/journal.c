@@ -15,15 +15,18 @@
 struct kv_journal {
     char *path;
     FILE *file;
-    char **line; /* "item\tnumbers", whole lines */
-    size_t n_lines, damaged;
+    struct row {
+        char *line; /* "item\tnumbers", whole */
+        bool taken; /* found, or added, since the file was opened */
+    } * row;
+    size_t n_rows, damaged;
     uint32_t sum; /* of the last line */
 };
 
-static void remember(struct kv_journal *j, char *line)
+static void remember(struct kv_journal *j, char *line, bool taken)
 {
-    j->line = kv_realloc(j->line, j->n_lines + 1, sizeof(*j->line));
-    j->line[j->n_lines++] = line;
+    j->row = kv_realloc(j->row, j->n_rows + 1, sizeof(*j->row));
+    j->row[j->n_rows++] = (struct row){line, taken};
 }
 
 static uint32_t next_sum(uint32_t before, const char *line, size_t n)
@@ -94,10 +97,10 @@ static const char *read_items(struct kv_journal *j, const char *at,
         const bool cut = !l.next;
 
         if (!check_line(&l, &j->sum)) {
-            j->damaged = cut ? 0 : j->n_lines + 2;
+            j->damaged = cut ? 0 : j->n_rows + 2;
             break;
         }
-        remember(j, kv_strndup(l.text, l.n));
+        remember(j, kv_strndup(l.text, l.n), false);
     }
     return at;
 }
@@ -156,7 +159,7 @@ static int resume(struct kv_journal *j, const char *head, const char *run,
     }
     whole = read_items(j, first.next, end);
     if (strlen(head) != first.n || memcmp(head, text, first.n) != 0) {
-        if (!j->n_lines && !j->damaged) {
+        if (!j->n_rows && !j->damaged) {
             j->sum = 0;
             rc = start(j, head, e);
         } else {
@@ -198,17 +201,18 @@ int kv_journal_open(struct kv_journal **out, const char *path, const char *run,
     return rc;
 }
 
-bool kv_journal_find(const struct kv_journal *j, const char *item,
-                     double *value, size_t n)
+bool kv_journal_find(struct kv_journal *j, const char *item, double *value,
+                     size_t n)
 {
     const size_t len = strlen(item);
 
-    for (size_t i = 0; i < j->n_lines; i++) {
-        const char *at = j->line[i] + len;
+    for (size_t i = 0; i < j->n_rows; i++) {
+        const char *at = j->row[i].line + len;
         size_t got = 0;
 
-        if (strncmp(j->line[i], item, len) || *at != '\t')
+        if (strncmp(j->row[i].line, item, len) || *at != '\t')
             continue;
+        j->row[i].taken = true;
         for (char *end; got < n; got++, at = end) {
             value[got] = strtod(at, &end);
             if (end == at)
@@ -229,13 +233,13 @@ int kv_journal_add(struct kv_journal *j, const char *item, const double *value,
 
     for (size_t i = 0; i < n; i++)
         at += (size_t)snprintf(line + at, capacity - at, " %a", value[i]);
-    remember(j, line);
+    remember(j, line, true);
     return put_line(j, line, e);
 }
 
 size_t kv_journal_items(const struct kv_journal *j)
 {
-    return j->n_lines;
+    return j->n_rows;
 }
 
 size_t kv_journal_damaged(const struct kv_journal *j)
@@ -249,16 +253,21 @@ void kv_journal_close(struct kv_journal *j)
         return;
     if (j->file)
         fclose(j->file);
-    for (size_t i = 0; i < j->n_lines; i++)
-        free(j->line[i]);
-    free(j->line);
+    for (size_t i = 0; i < j->n_rows; i++)
+        free(j->row[i].line);
+    free(j->row);
     free(j->path);
     free(j);
 }
 
-void kv_journal_finish(struct kv_journal *j)
+size_t kv_journal_finish(struct kv_journal *j)
 {
-    if (j)
+    size_t left = 0;
+
+    for (size_t i = 0; j && i < j->n_rows; i++)
+        left += !j->row[i].taken;
+    if (j && !left)
         unlink(j->path);
     kv_journal_close(j);
+    return left;
 }

@@ -28,8 +28,8 @@ int kv_journal_open(struct kv_journal **j, const char *path, const char *run,
                     struct kv_err *e);
 
 /* The numbers of this item, value [n]; false when it is not finished. */
-bool kv_journal_find(const struct kv_journal *j, const char *item,
-                     double *value, size_t n);
+bool kv_journal_find(struct kv_journal *j, const char *item, double *value,
+                     size_t n);
 
 int kv_journal_add(struct kv_journal *j, const char *item, const double *value,
                    size_t n, struct kv_err *e);
@@ -41,7 +41,8 @@ size_t kv_journal_damaged(const struct kv_journal *j);
 
 /* Keeps the file, for the next run; NULL is fine. */
 void kv_journal_close(struct kv_journal *j);
-/* Removes it: the run is complete.  Frees j; NULL is fine. */
-void kv_journal_finish(struct kv_journal *j);
+/* The run is complete: removes the file, unless it has items that were neither
+ * found nor added, whose number it returns.  Frees j; NULL is fine. */
+size_t kv_journal_finish(struct kv_journal *j);
 
 #endif

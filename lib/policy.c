@@ -1,5 +1,6 @@
 #include "lib/policy.h"
 #include "lib/base/alloc.h"
+#include "lib/base/decimal.h"
 #include "lib/policies/policies.h"
 #include "lib/spec_impl.h"
 
@@ -56,9 +57,10 @@ static void known_letters(const struct kv_policy *p, char *text, size_t n)
     size_t used = 0;
 
     for (size_t i = 0; i < n_params(p) && used + 1 < n; i++)
-        used += (size_t)snprintf(text + used, n - used, "%s%s (%.9g to %.9g)",
+        used += (size_t)snprintf(text + used, n - used, "%s%s (%s to %s)",
                                  i ? ", " : "", p->params[i].name,
-                                 p->params[i].min, p->params[i].max);
+                                 kv_decimal(p->params[i].min).text,
+                                 kv_decimal(p->params[i].max).text);
 }
 
 static int read_letter(struct kv_policy_spec *p, const char **at, bool *given,
@@ -89,8 +91,10 @@ static int read_letter(struct kv_policy_spec *p, const char **at, bool *given,
         return kv_fail(e, "'%s' wants a %snumber, not '%s'", param->name,
                        *stop ? "" : "whole ", number);
     if (value < param->min || value > param->max)
-        return kv_fail(e, "%s=%.9g is out of range: expected %.9g to %.9g",
-                       param->name, value, param->min, param->max);
+        return kv_fail(e, "%s=%s is out of range: expected %s to %s",
+                       param->name, kv_decimal(value).text,
+                       kv_decimal(param->min).text,
+                       kv_decimal(param->max).text);
     given[i] = true;
     p->value[i] = value;
     *at += 1 + n;
@@ -129,8 +133,9 @@ int kv_policy_print(const struct kv_policy_spec *p, char *text, size_t n)
         return snprintf(text, n, "%s", "");
     used = snprintf(text, n, "%s:", p->policy->name);
     for (size_t i = 0; i < n_params(p->policy) && (size_t)used < n; i++)
-        used += snprintf(text + used, n - (size_t)used, "%s%.9g",
-                         p->policy->params[i].name, p->value[i]);
+        used += snprintf(text + used, n - (size_t)used, "%s%s",
+                         p->policy->params[i].name,
+                         kv_decimal(p->value[i]).text);
     if ((size_t)used < n)
         used += snprintf(text + used, n - (size_t)used, "+");
     return used;

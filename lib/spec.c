@@ -1,4 +1,5 @@
 #include "lib/spec.h"
+#include "lib/base/decimal.h"
 #include "lib/codec.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
@@ -189,7 +190,7 @@ static void put_letters(struct writer *w, const struct kv_spec *s,
         const struct kv_param *p = kv_spec_param(s->scheme, i);
 
         if (kv_is_letter(p) && (!calib || in_key(s, p)) && is_given(s, side, i))
-            put(w, "%s%.9g", p->name, s->value[side][i]);
+            put(w, "%s%s", p->name, kv_decimal(s->value[side][i]).text);
     }
 }
 
@@ -203,7 +204,7 @@ static void put_word(struct writer *w, const struct kv_param *p,
     if (p->choices)
         put(w, ",%s%s=%.*s", prefix, p->name, (int)n, c);
     else
-        put(w, ",%s%s=%.9g", prefix, p->name, value);
+        put(w, ",%s%s=%s", prefix, p->name, kv_decimal(value).text);
 }
 
 static void print(const struct kv_spec *s, char *text, bool calib)

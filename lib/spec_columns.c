@@ -1,5 +1,6 @@
 #include "lib/spec_columns.h"
 #include "lib/base/alloc.h"
+#include "lib/base/decimal.h"
 #include "lib/codec.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
@@ -29,7 +30,7 @@ static bool side_value(const struct kv_spec *s, enum kv_side side,
         return false;
     c->number = !p->choices;
     if (c->number) {
-        snprintf(c->text, sizeof(c->text), "%.9g", value);
+        snprintf(c->text, sizeof(c->text), "%s", kv_decimal(value).text);
     } else {
         const char *word = kv_choice_at(p->choices, (size_t)value, &n);
 
@@ -60,7 +61,8 @@ static bool policy_value(const struct kv_policy_spec *p, const char *name,
     }
     for (size_t i = 0; p->policy->params[i].name; i++)
         if (!strcmp(p->policy->params[i].name, name)) {
-            snprintf(c->text, sizeof(c->text), "%.9g", p->value[i]);
+            snprintf(c->text, sizeof(c->text), "%s",
+                     kv_decimal(p->value[i]).text);
             return true;
         }
     return false;

@@ -1,3 +1,4 @@
+#include "lib/base/decimal.h"
 #include "lib/codec.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
@@ -77,8 +78,10 @@ static void known_params(const struct kv_scheme *k, char *text, size_t capacity)
             n += (size_t)snprintf(text + n, capacity - n, "%s%s (%s)",
                                   i ? ", " : "", p->name, p->choices);
         else
-            n += (size_t)snprintf(text + n, capacity - n, "%s%s (%.9g to %.9g)",
-                                  i ? ", " : "", p->name, p->min, p->max);
+            n += (size_t)snprintf(text + n, capacity - n, "%s%s (%s to %s)",
+                                  i ? ", " : "", p->name,
+                                  kv_decimal(p->min).text,
+                                  kv_decimal(p->max).text);
     }
 }
 
@@ -148,8 +151,9 @@ static int assign(struct reading *r, int sides, size_t i, double value,
     const struct kv_param *p = kv_spec_param(r->s->scheme, i);
 
     if (!p->choices && (value < p->min || value > p->max))
-        return kv_fail(e, "%s=%.9g is out of range: expected %.9g to %.9g",
-                       p->name, value, p->min, p->max);
+        return kv_fail(e, "%s=%s is out of range: expected %s to %s", p->name,
+                       kv_decimal(value).text, kv_decimal(p->min).text,
+                       kv_decimal(p->max).text);
     for (int side = 0; side < KV_SIDES; side++) {
         if (!(sides & 1 << side))
             continue;

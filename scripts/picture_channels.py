@@ -39,10 +39,19 @@ def most_extreme(f, name):
     return best
 
 
+def opened(path):
+    try:
+        return h5py.File(path)
+    except OSError as e:
+        raise Wrong("%s: %s" % (path, e)) from None
+
+
 def trained_smooth(path, layer, head):
     """VecInfer's factors of this head, and the text they were trained on."""
     if path:
-        with h5py.File(path) as f:
+        with opened(path) as f:
+            if any(name.startswith("layer_") for name in f):
+                raise Wrong("%s is a dump: expected a calibration" % path)
             for group in f.values():
                 table = "smooth_K_l%03d" % layer
                 if (text(group.attrs.get("key", "")).startswith("vecinfer")
@@ -72,7 +81,7 @@ def one(ax, title, x):
 
 
 def channels(dump, calib):
-    with h5py.File(dump) as f:
+    with opened(dump) as f:
         keys, values = (most_extreme(f, name) for name in ("k", "v"))
         if not keys or not values:
             raise Wrong("%s has no %s: kvdump --what q,k,v writes both" % (

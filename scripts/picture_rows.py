@@ -170,6 +170,8 @@ def by_letter(rows, column, letter):
     found = [(r, letter_of(r["spec"], letter)) for r in rows
              if known(r, column)]
     rows = [dict(r, at=f[0], rest=f[1]) for r, f in found if f]
+    if not rows:
+        raise Wrong("--by %s: no spec has it" % letter)
     groups = by_condition(rows, *ALIKE)
     fig, axes = style.panels(len(groups), 5)
     for ax, group in zip(axes, groups):

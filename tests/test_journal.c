@@ -39,7 +39,12 @@ static void test_journal(void **state)
     assert_says(e, "another run");
     assert_int_equal(kv_journal_open(&j, path, "run 1", &e), 0);
     assert_true(kv_journal_find(j, "c", got, 1));
-    kv_journal_finish(j);
+    assert_int_equal(kv_journal_finish(j), 2); /* of others */
+    assert_int_equal(kv_journal_open(&j, path, "run 1", &e), 0);
+    assert_true(kv_journal_find(j, "a", got, 3));
+    assert_true(kv_journal_find(j, "a,more", got, 3));
+    assert_true(kv_journal_find(j, "c", got, 1));
+    assert_int_equal(kv_journal_finish(j), 0);
     assert_false(kv_file_exists(path));
 
     free(path);
@@ -100,7 +105,7 @@ static void test_others(void **state)
     j = opened(path, "tool run 2");
     assert_true(kv_journal_find(j, "b", &got, 1));
     assert_false(kv_journal_find(j, "b", (double[2]){0}, 2));
-    kv_journal_finish(j);
+    assert_int_equal(kv_journal_finish(j), 0);
 
     put_file(path, "tool run 2\nb\t 0x1p+0\n", 22); /* format 1 */
     refused(path, "tool run 2", "another version");

@@ -410,6 +410,9 @@ class Greedy(Case):
                      ["-p", "stream"]):
             self.refused("does not go with --greedy", "-m", at("m"),
                          "--greedy", "3", *more)
+        for n in "0", "999999999999":
+            self.refused(f"--greedy {n}: expected 1 to", "-m", at("m"),
+                         "--greedy", n)
         self.refused("klt:b2r0s0,share=all,metric=fisher,rope=pre,pred=1,"
                      "code=trellis has no path in place", "-m", at("m"),
                      "--greedy", "3", "-s", "klt,metric=fisher,pred=1")
@@ -507,6 +510,17 @@ class Resume(Case):
             self.assertEqual([timeless(r) for r in csv.DictReader(f)],
                              [timeless(r) for r in
                               csv.DictReader(io.StringIO(whole))])
+
+    def test_rows_of_other_specs_are_kept(self):
+        out, partial = at("left.csv"), at("left.csv.partial")
+        spec = ["--kl", "-s", "kivi:b{1,2}g16"]
+        self.stopped(out, 2, *args(*spec))
+        done = run("kvppl", *args("--kl", "-s", "kivi:b1g16", "--resume",
+                                  "-o", out))
+        self.assertIn("left.csv.partial keeps 1 finished row of other specs",
+                      done.stderr)
+        must("kvppl", *args(*spec, "--resume", "-o", out))
+        self.assertFalse(os.path.exists(partial))
 
     def stopped(self, out, n, *argv):
         """Leaves the files of a run that is killed after n rows."""

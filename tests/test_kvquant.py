@@ -703,8 +703,8 @@ class Attention(Case):
                      "--dump", at("eval.h5"), "-n", "999")
         self.refused("not 2", "kvattn", "-s", "kivi", "--dump", at("eval.h5"),
                      "--layer", "2")
-        self.refused("positive", "kvattn", "-s", "kivi", "--dump",
-                     at("eval.h5"), "--reps", "0")
+        self.refused("--reps 0: expected at least 1", "kvattn", "-s", "kivi",
+                     "--dump", at("eval.h5"), "--reps", "0")
         self.refused("at most", "kvattn", "-s", "kivi", "--dump",
                      at("eval.h5"), "--reps", "1000000000000")
         self.refused("an output is named ''", "kvattn", "-s", "kivi", "--dump",

@@ -145,7 +145,8 @@ class Plot(Scripts):
                  self.csv("b.csv", [{"spec": "f32"}])),
                 ("ppl.csv has no column attn", ppl, "--y", "attn"),
                 ("--by 64: expected a letter", ppl, "--by", "64"),
-                ("no rows that can be drawn", ppl, "--by", "p"),
+                ("--by p: no spec has it", ppl, "--by", "p"),
+                ("none/out.png: No such file", ppl, "-o", "none/out.png"),
                 ("is 'x', expected a number", self.csv(
                     "c.csv", [row("kivi:b2r0s0", 2, "x")])),
                 ("no row has less than 15 bits", self.csv("d.csv",
@@ -189,6 +190,9 @@ class Plot(Scripts):
         self.has(drawn, "S, then H")
         self.assertIn("keys, layer 1, KV head 1", drawn)
         self.assertIn("values, layer 0, KV head 1", drawn)
+        self.assertIn("dump.h5 is a dump: expected a calibration",
+                      self.plot(dump, dump, code=2))
+        self.assertIn("--y is of rows", self.plot(dump, "--y", "ppl", code=2))
         with h5py.File(dump, "a") as f:
             del f["layer_000/v"], f["layer_001/v"]
         self.assertIn("dump.h5 has no values", self.plot(dump, code=2))

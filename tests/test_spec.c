@@ -29,6 +29,13 @@ static void test_canonical(void **state)
     canonical("kivi:K-b4/V-b2", "kivi:K-b4g32r128s0/V-b2g32r128s0,axis=paper");
     canonical("kivi:K-b4/V-b4", "kivi:b4g32r128s0,axis=paper");
     canonical("q4_0:rot", "q4_0:r0s0,rot=yes");
+    /* numbers read back as they are */
+    canonical("gear:o0.00001", "gear:b2g64n256k4i3o0.00001r0s0,heads=all,"
+                               "fill=mean");
+    canonical("qjl,seed=1073741824", "qjl:m0o8t32b2g32r128s0,rows=orthogonal,"
+                                     "seed=1073741824");
+    canonical("qjl,seed=1000000001", "qjl:m0o8t32b2g32r128s0,rows=orthogonal,"
+                                     "seed=1000000001");
     canonical("q4_0:rot=no,s=3", "q4_0:r0s3,rot=no");
     canonical("q4_0:r7,K-rot=yes", "q4_0:r7s0,K-rot=yes,V-rot=no");
     canonical("absmax:b4g32,axis=channel",

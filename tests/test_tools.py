@@ -269,7 +269,7 @@ class Dump(ToolTest):
         self.assertEqual([r["batch"] for r in rows], ["1", "3"])
         self.refused("--batch goes with --about",
                      *self.kvdump("--batch", 3, "-o", self.path("d.h5")))
-        self.refused("--batch must be positive",
+        self.refused("--batch 0: expected at least 1 sequence",
                      *self.kvdump("--about", "--batch", 0))
         self.assertEqual(int(rows[0]["kv_bytes_per_token"]), per_token)
         self.assertEqual(int(rows[1]["kv_bytes"]), 3 * 48 * per_token)

@@ -3,6 +3,7 @@
 #include "kernels/hadamard.h"
 #include "kernels/level.h"
 #include "lib/base/alloc.h"
+#include "lib/base/decimal.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/base/threads.h"
@@ -214,10 +215,11 @@ void kv_common_conditions(const struct kv_common *c, struct kv_conditions *to)
 
 static void list_param(const struct kv_param *p)
 {
-    char range[64] = "";
+    char range[2 * KV_DECIMAL_CHARS + 4] = "";
 
     if (!p->choices)
-        snprintf(range, sizeof(range), "%.9g to %.9g", p->min, p->max);
+        snprintf(range, sizeof(range), "%s to %s", kv_decimal(p->min).text,
+                 kv_decimal(p->max).text);
     printf("    %-9s %-24s %s\n", p->name, p->choices ? p->choices : range,
            p->help);
 }

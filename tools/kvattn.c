@@ -370,7 +370,7 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
     if (a->queries == NOT_GIVEN)
         a->queries = 1;
     if (!a->reps || !a->queries)
-        kv_die("--reps and --queries must be positive");
+        kv_die("--%s 0: expected at least 1", a->reps ? "queries" : "reps");
     if (a->reps > MAX_REPS)
         kv_die("--reps %zu: at most %d", a->reps, MAX_REPS);
     kv_common_specs(&a->specs);

@@ -433,11 +433,17 @@ static void check_args(const struct args *a)
     if (a->about && a->parse_special)
         kv_die("--parse-special goes with a text, --about reads none");
     if (!a->batch)
-        kv_die("--batch must be positive");
+        kv_die("--batch 0: expected at least 1 sequence");
     if (a->about || a->operations)
         return;
     if (a->batch != BATCH)
-        kv_die("--batch goes with --about");
+        kv_die("--batch goes with --about or --operations");
+    if (a->tokens && (a->ctx || a->windows))
+        kv_die("--%s goes into a dump: --tokens prints the whole text",
+               a->ctx ? "ctx" : "windows");
+    if (a->tokens && strcmp(a->common.format, "csv") != 0)
+        kv_die("--format %s: --tokens prints ids, one a line",
+               a->common.format);
     if (!a->text)
         kv_die("wants a text: -f TEXT (try --help)");
     if (!a->tokens && !a->common.output)

@@ -124,8 +124,8 @@ int kv_operations_print(const struct kv_config *c, const char *name, size_t ctx,
             kv_results_size(r, "no", i + 1);
             kv_results_text(r, "computation", w[i].computation);
             if (w[i].values > 0) {
-                kv_results_real(r, "operations", 2 * w[i].multiplies);
-                kv_results_real(r, "bytes", 2 * w[i].values);
+                kv_results_size(r, "operations", (size_t)(2 * w[i].multiplies));
+                kv_results_size(r, "bytes", (size_t)(2 * w[i].values));
                 kv_results_real(r, "intensity", w[i].multiplies / w[i].values);
             }
             if (kv_results_row(r, e)) {

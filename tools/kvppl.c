@@ -292,7 +292,7 @@ static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
 }
 
 /* Whether an earlier run, which was stopped, measured the row. */
-static bool is_kept(const struct kvppl_run *r, const struct kv_spec *spec,
+static bool is_kept(struct kvppl_run *r, const struct kv_spec *spec,
                     struct row *row)
 {
     return r->journal &&
@@ -365,6 +365,7 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
     struct kv_ppl_plan plan = {0};
     struct kv_klbase *file;
     int32_t *tokens = NULL;
+    size_t left;
     int rc = -1;
 
     if (load_text(r, a, e) || kvppl_list_specs(r, a, e) ||
@@ -402,12 +403,24 @@ out:
     }
     if (kv_results_close(r->table, e))
         return -1;
-    kv_journal_finish(r->journal);
+    left = kv_journal_finish(r->journal);
     r->journal = NULL;
+    if (left)
+        kv_note("%s.partial keeps %zu finished row%s of other specs",
+                a->common.output, left, left == 1 ? "" : "s");
     return 0;
 }
 
 enum { BATCH = 1, REPS = 20 };
+#define NOT_GIVEN SIZE_MAX
+
+static void read_greedy(struct kvppl_args *a)
+{
+    if (a->greedy == NOT_GIVEN)
+        a->greedy = 0;
+    else if (!a->greedy || a->greedy > INT32_MAX)
+        kv_die("--greedy %zu: expected 1 to %d tokens", a->greedy, INT32_MAX);
+}
 
 /* Refuses options that have no effect without --latency. */
 static void check_options(const struct kvppl_args *a)
@@ -456,6 +469,7 @@ int main(int argc, char **argv)
 {
     struct kvppl_args a = {.common = KV_COMMON_DEFAULT,
                            .protocol = "all",
+                           .greedy = NOT_GIVEN,
                            .batch = BATCH,
                            .reps = REPS};
     struct kvppl_run r = {.leak = NAN};
@@ -558,6 +572,7 @@ int main(int argc, char **argv)
 
     kv_common_no_specs(argv + first, argc - first);
     kv_common_no_operands(argv + first, argc - first);
+    read_greedy(&a);
     check_options(&a);
     a.common.can_gpu = true;
     kv_common_specs(&a.specs);

@@ -82,7 +82,7 @@ static int prompt(struct kvppl_run *r, const struct kvppl_args *a,
             return -1;
     } else {
         if (bos < 0 || (size_t)bos >= kv_model_info(r->model)->n_vocab)
-            return kv_fail(e, "this model has no BOS to begin with: give a "
+            return kv_fail(e, "this model begins texts with no BOS: give a "
                               "prompt by -f FILE");
         g->ids = kv_alloc(1, sizeof(*g->ids));
         g->ids[0] = bos;

@@ -162,7 +162,9 @@ static void check_output(const char *output, const struct paths *in,
     struct kv_err e;
 
     if (!*output || !strcmp(output, "-"))
-        kv_die("an output is named '%s': expected a file", output);
+        kv_die("an output is named '%s': expected a file (tables go to stdout "
+               "without -o)",
+               output);
     if (kv_out_check(output, &e))
         kv_die("%s", e.msg);
     for (size_t i = 0; i < in->n; i++)

@@ -1,0 +1,15 @@
+/* Numbers as a spec has them. */
+#ifndef KV_BASE_DECIMAL_H
+#define KV_BASE_DECIMAL_H
+
+/* Of finite numbers below 2^53: more digits are cut off. */
+enum { KV_DECIMAL_CHARS = 40 };
+
+struct kv_decimal {
+    char text[KV_DECIMAL_CHARS];
+};
+
+/* The shortest plain decimal, without an exponent, that reads back as value. */
+struct kv_decimal kv_decimal(double value);
+
+#endif
