@@ -90,6 +90,11 @@ class Rows(Case):
                  "-s", "kivi:b2g32,massive"),
                 ("this model's keys have no bias", "-s", "nf4,no-k_bias")):
             self.refused(why, *args(*words))
+        done = run("kvcalib", "-s", "kivi:b2g32,massive", at("dump.h5"), "-o",
+                   at("massive.h5"))
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("kivi codes K in blocks of 32 tokens", done.stderr)
+        self.assertFalse(os.path.exists(at("massive.h5")))
 
     def test_base_and_better_bits(self):
         rows = ppl("--kl", "-s", "absmax:b{2,8}")

@@ -4,6 +4,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
+#include "lib/codec.h"
 #include "lib/dump.h"
 #include "lib/model/model.h"
 #include "lib/policy.h"
@@ -209,6 +210,26 @@ static int try_output(const char *path, struct kv_err *e)
     return 0;
 }
 
+/* Schemes that cannot keep massive tokens say so here, not where they are used. */
+static int try_massive(const struct kv_calib *c,
+                       const struct kv_dump_info *info,
+                       const struct kv_spec *specs, size_t n, struct kv_err *e)
+{
+    for (size_t i = 0; i < n * KV_SIDES; i++) {
+        const struct kv_spec *s = &specs[i / KV_SIDES];
+        const enum kv_side side = (enum kv_side)(i % KV_SIDES);
+        struct kv_codec *codec;
+
+        if (s->mixed || !kv_spec_is(s, side, "massive", "yes"))
+            continue;
+        if (kv_codec_new(&codec, s, &info->shape, info->first_layer, side, c,
+                         e))
+            return -1;
+        kv_codec_free(codec);
+    }
+    return 0;
+}
+
 static int calibrate(const struct kvcalib_args *a, struct kv_err *e)
 {
     struct kv_dump *dump = NULL;
@@ -222,6 +243,7 @@ static int calibrate(const struct kvcalib_args *a, struct kv_err *e)
         try_output(a->common.output, e) || try_columns(a, e) ||
         (a->factors && kv_calib_load(&factors, a->factors, e)) ||
         kv_calib_run(&c, dump, specs, n, factors, a->common.seed, e) ||
+        try_massive(c, kv_dump_info(dump), specs, n, e) ||
         kv_calib_save(c, a->common.output, e))
         goto out;
     say(c, a->common.output);
