@@ -146,6 +146,8 @@ class Plot(Scripts):
                 ("ppl.csv has no column attn", ppl, "--y", "attn"),
                 ("--by 64: expected a letter", ppl, "--by", "64"),
                 ("--by p: no spec has it", ppl, "--by", "p"),
+                ("no rows that can be drawn", self.csv(
+                    "f.csv", [dict(row("kivi:b2r0s0", 2, 1), bits="")])),
                 ("none/out.png: No such file", ppl, "-o", "none/out.png"),
                 ("is 'x', expected a number", self.csv(
                     "c.csv", [row("kivi:b2r0s0", 2, "x")])),
