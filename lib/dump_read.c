@@ -46,10 +46,10 @@ static int get_reading(struct kv_h5 *h, struct kv_reading *r, struct kv_err *e)
     *r = (struct kv_reading){.known = kv_h5_has_attr(h, "/", "bos")};
     if (!r->known)
         return 0;
-    if (kv_h5_get_size(h, "/", "bos", 0, 1, &bos, e) ||
+    if (kv_h5_get_size(h, "/", "bos", 0, KV_BOS_WINDOWS, &bos, e) ||
         kv_h5_get_size(h, "/", "special", 0, 1, &special, e))
         return -1;
-    r->bos = bos;
+    r->bos = (enum kv_bos)bos;
     r->special = special;
     return 0;
 }

@@ -31,7 +31,7 @@ static void put_info(struct kv_h5 *h, const struct kv_dump_info *info)
     kv_h5_put_text(h, "/", "text", info->text);
     kv_h5_put_text(h, "/", "text_hash", info->text_hash);
     if (info->reading.known) {
-        kv_h5_put_int(h, "/", "bos", info->reading.bos);
+        kv_h5_put_int(h, "/", "bos", (int)info->reading.bos);
         kv_h5_put_int(h, "/", "special", info->reading.special);
     }
     kv_h5_put_text(h, "/", "device", info->device);

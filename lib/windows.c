@@ -35,7 +35,9 @@ static void say_named(const char *path, const struct kv_named *named)
 struct kv_reading kv_text_reading(const struct kv_tokenizer *t, bool special)
 {
     return (struct kv_reading){
-        .known = true, .bos = kv_tokenizer_adds_bos(t), .special = special};
+        .known = true,
+        .bos = kv_tokenizer_adds_bos(t) ? KV_BOS_TEXT : KV_BOS_NONE,
+        .special = special};
 }
 
 int kv_text_tokens(const struct kv_tokenizer *t, const char *path, bool special,
@@ -84,23 +86,46 @@ out:
     return 0;
 }
 
+/* A BOS before each n tokens of the text's n_tokens, which has one at its
+ * start. */
+static void put_bos(struct kv_windows *w, size_t n)
+{
+    const size_t n_windows = (w->n_tokens - 1) / n;
+    int32_t *tokens = kv_alloc(n_windows * (n + 1), sizeof(*tokens));
+
+    for (size_t i = 0; i < n_windows; i++) {
+        tokens[i * (n + 1)] = w->tokens[0];
+        memcpy(tokens + i * (n + 1) + 1, w->tokens + 1 + i * n,
+               n * sizeof(*tokens));
+    }
+    free(w->tokens);
+    w->tokens = tokens;
+    w->n_tokens = n_windows * (n + 1);
+}
+
 int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
-                    const char *path, bool special, size_t n_vocab, size_t ctx,
-                    size_t n_windows, struct kv_err *e)
+                    const char *path, const struct kv_windows_wanted *wanted,
+                    size_t n_vocab, struct kv_err *e)
 {
     const char *slash = strrchr(path, '/');
+    const size_t ctx = wanted->ctx;
     size_t have;
 
-    *w =
-        (struct kv_windows){.ctx = ctx, .reading = kv_text_reading(t, special)};
+    *w = (struct kv_windows){.ctx = ctx,
+                             .reading = kv_text_reading(t, wanted->special)};
     if (!ctx)
         return kv_fail(e, "a window of 0 tokens was asked for");
-    if (kv_text_tokens(t, path, special, n_vocab, &w->tokens, &w->n_tokens,
-                       w->text_hash, e))
+    if (wanted->bos && w->reading.bos == KV_BOS_NONE)
+        return kv_fail(e, "--bos: the model's tokenizer puts no BOS before a "
+                          "text");
+    if (wanted->bos && ctx == 1)
+        return kv_fail(e, "--bos: a window of 1 token has no room for text");
+    if (kv_text_tokens(t, path, wanted->special, n_vocab, &w->tokens,
+                       &w->n_tokens, w->text_hash, e))
         return -1;
     snprintf(w->text, sizeof(w->text), "%s", slash ? slash + 1 : path);
-    have = w->n_tokens / ctx;
-    w->n = n_windows ? n_windows : have;
+    have = wanted->bos ? (w->n_tokens - 1) / (ctx - 1) : w->n_tokens / ctx;
+    w->n = wanted->n ? wanted->n : have;
     if (!have)
         kv_fail(e, "%s has %zu tokens, less than one window of %zu",
                 kv_input_name(path), w->n_tokens, ctx);
@@ -110,6 +135,10 @@ int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
     if (!have || w->n > have) {
         kv_windows_clear(w);
         return -1;
+    }
+    if (wanted->bos) {
+        put_bos(w, ctx - 1);
+        w->reading.bos = KV_BOS_WINDOWS;
     }
     w->tokens = kv_realloc(w->tokens, w->n * ctx, sizeof(*w->tokens));
     return 0;

@@ -18,13 +18,23 @@ struct kv_windows {
     int32_t *tokens; /* [n][ctx] */
 };
 
-/* The first n_windows windows of ctx >= 1 tokens; n_windows 0: all whole ones.
- * A BOS precedes the text if the tokenizer adds one; no other BOS is added.
+/* What is wanted of a text. */
+struct kv_windows_wanted {
+    size_t ctx, n; /* n: the first windows; 0: all whole ones */
+    bool special;  /* --parse-special */
+    bool bos;      /* --bos */
+};
+
+/* Windows of ctx >= 1 tokens.  A BOS precedes the text if the tokenizer adds
+ * one.  With wanted->bos one is the first token of each window instead, and
+ * ctx - 1 tokens of the text follow it: models that were always trained behind
+ * a BOS, as Gemma, predict badly without.
  * Fails on an empty file, a text shorter than one window, fewer windows than
- * asked for (naming their number) and a token id >= n_vocab. */
+ * asked for (naming their number), a token id >= n_vocab, and where a BOS is
+ * wanted and the tokenizer adds none or ctx is 1. */
 int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
-                    const char *path, bool special, size_t n_vocab, size_t ctx,
-                    size_t n_windows, struct kv_err *e);
+                    const char *path, const struct kv_windows_wanted *wanted,
+                    size_t n_vocab, struct kv_err *e);
 void kv_windows_clear(struct kv_windows *w);
 
 /* All tokens of the text, BOS included: *ids [*n] is the caller's to free.

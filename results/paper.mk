@@ -11,6 +11,7 @@
 #
 # CTX is in tokens, WINDOWS and CALIB_WINDOWS in windows of CTX tokens, ROUNDS
 # in rounds of k-means (none: each scheme's own); GEMM is kvppl's, f32 or bf16.
+# BOS=--bos begins every window with a BOS, as Gemma wants it.
 
 ROOT   := $(patsubst %/results/paper.mk,%,$(abspath $(lastword $(MAKEFILE_LIST))))
 BIN    ?= $(ROOT)/build/tools
@@ -25,6 +26,7 @@ WINDOWS ?= 16
 CALIB_WINDOWS ?= 32
 ROUNDS ?= 10
 GEMM   ?= f32
+BOS    ?=
 OUT    ?= .
 NAME   ?= $(basename $(notdir $(patsubst %/,%,$(MODEL))))
 WORK   ?= $(OUT)/work-$(NAME)
@@ -34,7 +36,7 @@ FIGURES = $(ROOT)/results/figures
 PAGE   := $(OUT)/$(NAME)
 SETTINGS = $(WORK)/settings
 INPUTS ?= $(LM) text=$(TEXT):$(WINDOWS) calib=$(CALIB):$(CALIB_WINDOWS)
-LM      = model=$(MODEL) ctx=$(CTX) rounds=$(ROUNDS) gemm=$(GEMM)
+LM      = model=$(MODEL) ctx=$(CTX) rounds=$(ROUNDS) gemm=$(GEMM) bos=$(BOS)
 INPUTS := $(INPUTS)
 WHAT   ?= --what k,v
 
@@ -42,9 +44,9 @@ groups = $(1:%=$(PAGE)-%.csv)
 specs_of = $(shell $(PAPER) specs rows.csv $(1) $(ROUNDS))
 specs  = $(call specs_of,$*)
 SCORED ?= $(WINDOWS)
-PPL     = $(BIN)/kvppl -m $(MODEL) -f $(TEXT) -c $(CTX) -n $(SCORED) --gemm $(GEMM) \
-	--kl --resume
-DUMP    = $(BIN)/kvdump -m $(MODEL) -c $(CTX) $(WHAT)
+PPL     = $(BIN)/kvppl -m $(MODEL) -f $(TEXT) $(BOS) -c $(CTX) -n $(SCORED) \
+	--gemm $(GEMM) --kl --resume
+DUMP    = $(BIN)/kvdump -m $(MODEL) $(BOS) -c $(CTX) $(WHAT)
 
 all: $(TABLES)
 $(TABLES): %: $(PAGE)-%.md

@@ -503,8 +503,9 @@ static struct kv_dump *real_dump(const char *text, size_t n_windows)
     struct kv_err e = {""};
 
     if (kv_model_open(&m, dir, &e) || kv_tokenizer_open(&t, dir, &e) ||
-        kv_windows_read(&tokens, t, from, false, kv_model_info(m)->n_vocab, CTX,
-                        n_windows, &e))
+        kv_windows_read(&tokens, t, from,
+                        &(struct kv_windows_wanted){.ctx = CTX, .n = n_windows},
+                        kv_model_info(m)->n_vocab, &e))
         fail_msg("%s", e.msg);
     info.shape = kv_model_info(m)->shape;
     info.last_layer = info.shape.n_layers - 1;

@@ -214,7 +214,7 @@ static void test_conditions_and_bits(void **state)
                                        .windows = 2,
                                        .threads = 1,
                                        .seed = 7,
-                                       .reading = {true, true, false}};
+                                       .reading = {true, KV_BOS_TEXT, false}};
     const struct kv_conditions bare = {.tool = "t"};
     const struct kv_calib calib = {.hash = "0c", .text = "c.txt"};
     const struct kv_bits bits = {.bytes = 30,

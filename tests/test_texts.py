@@ -208,6 +208,72 @@ class TextTest(unittest.TestCase):
         row = rows(self.good("kvquant", "-s", "absmax:b4", dump))[0]
         self.assertEqual((row["bos"], row["special"]), ("", ""))
 
+    def test_bos_at_windows(self):
+        ctx, n = 16, 3
+        text = self.write("t.txt", tiny_model.text(200))
+        ids = self.ids(text, model=self.bos)[0]
+        whole = (len(ids) - 1) // (ctx - 1)
+        dump = self.path("d.h5")
+        args = ["-m", self.bos, "-f", text, "-c", ctx, "--bos"]
+        for windows in n, 0:
+            self.good("kvdump", *args, "-n", windows, "-o", dump)
+            with h5py.File(dump) as f:
+                self.assertEqual(f.attrs["bos"], 2)
+                tokens = f["tokens"][:]
+            self.assertEqual(len(tokens), windows or whole)
+            for i, window in enumerate(tokens):
+                at = 1 + i * (ctx - 1)
+                self.assertEqual(window.tolist(),
+                                 [ids[0], *ids[at:at + ctx - 1]])
+        layers = self.path("l.txt")
+        for table in (self.good("kvppl", *args, "-n", n, "-s", "absmax:b4"),
+                      self.good("kvquant", "-s", "absmax:b4", dump),
+                      self.good("kvattn", "-s", "absmax:b4", "--dump", dump,
+                                "--reps", 1),
+                      self.good("kvcalib", "--allocate", 4, *args, "-n", n,
+                                "-s", "absmax:b{2,4}", "--table", "-o",
+                                layers)):
+            self.assertEqual({row["bos"] for row in rows(table)}, {"2"})
+        self.refused(["%d windows" % whole, "%d were" % (whole + 1)],
+                     "kvdump", *args, "-n", whole + 1, "-o", dump)
+
+    def test_bos_counts(self):
+        """A window scores each token of its text, the first one included."""
+        ctx = 16
+        text = self.write("t.txt", tiny_model.text(60))
+        one = ["kvppl", "-m", self.bos, "-f", text, "-c", ctx, "-n", 1,
+               "--columns", "ppl,tokens"]
+        two = [*one[:-3], 2, *one[-2:]]
+        self.assertEqual(self.good(*one).stdout,
+                         self.good(*one, "--bos").stdout)
+        self.assertNotEqual(self.good(*two).stdout,
+                            self.good(*two, "--bos").stdout)
+        self.assertEqual(rows(self.good(*two, "--bos"))[0]["tokens"],
+                         str(2 * (ctx - 1)))
+
+    def test_bos_refused(self):
+        text = self.write("t.txt", tiny_model.text(200))
+        dump, out = self.path("d.h5"), self.path("o")
+        some = ["-m", self.bos, "-f", text, "--bos"]
+        self.good("kvdump", *some[:-1], "-c", 16, "-n", 1, "-o", dump)
+        for words, *args in (
+                (["--bos", "no BOS"], "kvppl", "-m", self.model, *some[2:],
+                 "-c", 16),
+                (["--bos", "1 token"], "kvdump", *some, "-c", 1, "-o", out),
+                (["--bos", "--tokens"], "kvdump", *some, "--tokens"),
+                (["--bos", "--about"], "kvdump", "-m", self.bos, "--bos",
+                 "--about"),
+                (["--bos", "llama.cpp"], "kvppl", *some, "-c", 16, "-p",
+                 "llama.cpp"),
+                (["--bos", "--greedy"], "kvppl", *some, "--greedy", 2),
+                (["--bos", "--latency"], "kvppl", "-m", self.bos, "--bos",
+                 "--latency"),
+                (["--bos", "--allocate"], "kvcalib", "-s", "pq:d2b8", "--bos",
+                 dump, "-o", out),
+                (["--bos", "-m"], "kvcalib", "--allocate", 3, "-s",
+                 "kivi:b{2,4}", "--bos", dump, "-o", out)):
+            self.refused(words, *args)
+
     def test_interrupt(self):
         """Lines on which the expression looks far back, again and again."""
         folder = tiny_model.make(self.path("slow"))

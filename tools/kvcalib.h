@@ -18,7 +18,7 @@ struct kvcalib_args {
     /* --allocate */
     const char *allocate, *calib, *model, *text;
     size_t ctx, windows, queries;
-    bool allow_leakage, parse_special;
+    bool allow_leakage, parse_special, bos;
 };
 
 /* --allocate: writes a layer file. */

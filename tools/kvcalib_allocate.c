@@ -169,8 +169,12 @@ static int open_text(struct run *r, const struct kvcalib_args *a,
     ctx = kv_model_context(r->model, a->ctx);
     if (ctx < 2)
         return kv_fail(e, "-c %zu: expected at least 2 tokens", ctx);
-    if (kv_windows_read(&r->text, r->tokenizer, a->text, a->parse_special,
-                        info->n_vocab, ctx, a->windows, e))
+    if (kv_windows_read(&r->text, r->tokenizer, a->text,
+                        &(struct kv_windows_wanted){.ctx = ctx,
+                                                    .n = a->windows,
+                                                    .special = a->parse_special,
+                                                    .bos = a->bos},
+                        info->n_vocab, e))
         return -1;
     r->shape = info->shape;
     r->conditions.model = info->name;
@@ -365,8 +369,9 @@ static int check_inputs(const struct kvcalib_args *a, struct kv_err *e)
                           "FILE");
     if (a->dump && (a->ctx || a->windows))
         return kv_fail(e, "-c and -n go with -m: a dump is taken whole");
-    if (a->dump && a->parse_special)
-        return kv_fail(e, "--parse-special goes with -m: a dump is tokens");
+    if (a->dump && (a->parse_special || a->bos))
+        return kv_fail(e, "%s goes with -m: a dump is tokens",
+                       a->bos ? "--bos" : "--parse-special");
     if (!a->queries)
         return kv_fail(e, "--queries 0 leaves no error to allocate by");
     return 0;

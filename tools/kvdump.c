@@ -21,7 +21,7 @@ struct args {
     const char *model, *text, *what, *rope, *layers, *dtype, *gemm;
     size_t ctx, windows, batch, pool_heads;
     const char *shape; /* a config.json alone */
-    bool tokens, about, operations, fisher, parse_special;
+    bool tokens, about, operations, fisher, parse_special, bos;
     bool have[KV_TENSORS]; /* --what, --rope and --fisher */
     enum kv_dtype type;    /* --dtype */
 };
@@ -285,8 +285,12 @@ static int dump(const struct args *a, struct kv_model *m,
                        "--fisher: a window of %zu token has no next token "
                        "to predict; --ctx 2 or more is expected",
                        ctx);
-    if (kv_windows_read(&w, t, a->text, a->parse_special, model->n_vocab, ctx,
-                        a->windows, e))
+    if (kv_windows_read(&w, t, a->text,
+                        &(struct kv_windows_wanted){.ctx = ctx,
+                                                    .n = a->windows,
+                                                    .special = a->parse_special,
+                                                    .bos = a->bos},
+                        model->n_vocab, e))
         return -1;
 
     const struct kv_dump_info info = describe(a, model, kv_model_gemm(m), &w);
@@ -430,6 +434,8 @@ static void check_args(const struct args *a)
         kv_die("--fisher goes with --gemm f32: gradients are not computed in "
                "%s",
                a->gemm);
+    if (a->bos && instead(a))
+        kv_die("--bos goes into a dump, --%s makes none", instead(a));
     if (a->about && a->parse_special)
         kv_die("--parse-special goes with a text, --about reads none");
     if (!a->batch)
@@ -464,6 +470,8 @@ int main(int argc, char **argv)
         KV_IN('f', "file", &a.text, "TEXT", "text, read verbatim"),
         KV_FLAG(0, "parse-special", &a.parse_special,
                 "names of special tokens in the text are tokens"),
+        KV_FLAG(0, "bos", &a.bos,
+                "a BOS at each window, not only before the text"),
         KV_SIZE('c', "ctx", &a.ctx, "N",
                 "tokens in a window (0: the model's context)"),
         KV_SIZE('n', "windows", &a.windows, "N", "windows (0: all whole ones)"),

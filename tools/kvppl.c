@@ -149,8 +149,15 @@ static int load_text(struct kvppl_run *r, const struct kvppl_args *a,
     ctx = kv_model_context(r->model, a->ctx);
     if (ctx < 2)
         return kv_fail(e, "-c %zu: expected at least 2 tokens", ctx);
-    if (kv_windows_read(&r->text, r->tokenizer, a->text, a->parse_special,
-                        info->n_vocab, ctx, a->windows, e))
+    if (a->bos && r->protocol.kind == KV_LLAMA_CPP)
+        return kv_fail(e, "--bos does not go with --protocol llama.cpp, which "
+                          "puts a BOS at each window in its own way");
+    if (kv_windows_read(&r->text, r->tokenizer, a->text,
+                        &(struct kv_windows_wanted){.ctx = ctx,
+                                                    .n = a->windows,
+                                                    .special = a->parse_special,
+                                                    .bos = a->bos},
+                        info->n_vocab, e))
         return -1;
     r->conditions.text = r->text.text;
     r->conditions.text_hash = r->text.text_hash;
@@ -437,6 +444,8 @@ static void check_options(const struct kvppl_args *a)
                a->greedy ? "--greedy" : "--latency");
     if (a->latency && a->gemm)
         kv_die("--gemm does not go with --latency, which is a GPU's");
+    if (a->latency && a->bos)
+        kv_die("--bos goes with a text, --latency reads none");
     if (a->latency && a->pool_heads)
         kv_die("--pool-heads does not go with --latency: a config.json of "
                "fewer KV heads does");
@@ -480,6 +489,8 @@ int main(int argc, char **argv)
         KV_IN('f', "file", &a.text, "FILE", "text, read verbatim"),
         KV_FLAG(0, "parse-special", &a.parse_special,
                 "names of special tokens in the text are tokens"),
+        KV_FLAG(0, "bos", &a.bos,
+                "a BOS at each window, not only before the text"),
         KV_SIZE('c', "ctx", &a.ctx, "N",
                 "tokens in a window (0: the model's context)"),
         KV_SIZE('n', "windows", &a.windows, "N",

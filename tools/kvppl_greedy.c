@@ -282,6 +282,7 @@ static int check_options(const struct kvppl_args *a, struct kv_err *e)
         const char *name;
     } others[] = {{a->ctx != 0, "-c"},
                   {a->windows != 0, "-n"},
+                  {a->bos, "--bos"},
                   {a->kl || a->kl_read, "--kl"},
                   {a->kl_base != NULL, "--kl-divergence-base"},
                   {a->keep_window, "--keep-window"},
