@@ -11,7 +11,7 @@ from run_scripts import ROOT, Scripts, cells
 
 PPL = {"tool": "kvppl", "version": "1", "model": "m", "model_hash": "aa",
        "text": "t.txt", "text_hash": "bb", "ctx": "256", "windows": "2",
-       "protocol": "all", "calib_text": "", "calib_leak": "", "device": "cpu",
+       "bos": "0", "protocol": "all", "calib_text": "", "calib_leak": "", "device": "cpu",
        "level": "c", "gemm": "f32",
        "seed": "0", "bits": "", "bits_quantized": "",
        "bits_total": "", "ppl": "9.5", "ppl_se": "0.1", "dnll": "",
@@ -281,6 +281,14 @@ class Schemes(Scripts):
             ["`f32`", "", "32.000"], ["`kivi:b2g32`", "", "3.800"],
             ["`zipcache:b4l2`", "", "3.400"]])
         self.assertNotIn("best other", out)
+
+    def test_bos_is_said(self):
+        said = "A BOS is the first token of each window."
+        for bos in "0", "1", "2":
+            table = self.csv("m-t.csv", [dict(self.base, row="f32", form="s0",
+                                              bos=bos)])
+            self.assertEqual(said in self.run_script(self.name, "page", table),
+                             bos == "2")
 
     def test_rows_that_do_not_fit(self):
         few = self.rows("s0", "plain", ("kivi:b2g32r0s0", "3", "0.05"))
