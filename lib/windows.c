@@ -144,6 +144,14 @@ int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
     return 0;
 }
 
+void kv_windows_note_bos(const struct kv_windows *w)
+{
+    if (w->reading.bos == KV_BOS_TEXT && w->n > 1)
+        kv_note("a BOS stands before the first of %zu windows alone; --bos "
+                "puts one at each",
+                w->n);
+}
+
 void kv_windows_clear(struct kv_windows *w)
 {
     free(w->tokens);

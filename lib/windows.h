@@ -35,6 +35,9 @@ struct kv_windows_wanted {
 int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
                     const char *path, const struct kv_windows_wanted *wanted,
                     size_t n_vocab, struct kv_err *e);
+/* A note, if windows behind the first lack the BOS that the tokenizer puts
+ * before a text. */
+void kv_windows_note_bos(const struct kv_windows *w);
 void kv_windows_clear(struct kv_windows *w);
 
 /* All tokens of the text, BOS included: *ids [*n] is the caller's to free.

@@ -251,6 +251,24 @@ class TextTest(unittest.TestCase):
         self.assertEqual(rows(self.good(*two, "--bos"))[0]["tokens"],
                          str(2 * (ctx - 1)))
 
+    def test_bos_that_windows_lack(self):
+        text = self.write("t.txt", tiny_model.text(200))
+        for model, n, more, noted in (
+                (self.bos, 3, [], True), (self.bos, 1, [], False),
+                (self.bos, 3, ["--bos"], False), (self.model, 3, [], False),
+                (self.bos, 3, ["-p", "llama.cpp"], False)):
+            args = ["-m", model, "-f", text, "-c", 16, "-n", n, *more]
+            said = [self.good("kvppl", *args).stderr]
+            if "-p" not in more:
+                said += [self.good("kvdump", *args, "-o",
+                                   self.path("d.h5")).stderr,
+                         self.good("kvcalib", "--allocate", 4, *args, "-s",
+                                   "absmax:b{2,4}", "-o",
+                                   self.path("l.txt")).stderr]
+            for words in said:
+                self.assertEqual("the first of 3 windows alone" in words,
+                                 noted, words)
+
     def test_bos_refused(self):
         text = self.write("t.txt", tiny_model.text(200))
         dump, out = self.path("d.h5"), self.path("o")

@@ -176,6 +176,7 @@ static int open_text(struct run *r, const struct kvcalib_args *a,
                                                     .bos = a->bos},
                         info->n_vocab, e))
         return -1;
+    kv_windows_note_bos(&r->text);
     r->shape = info->shape;
     r->conditions.model = info->name;
     r->conditions.model_hash = info->hash;

@@ -292,6 +292,7 @@ static int dump(const struct args *a, struct kv_model *m,
                                                     .bos = a->bos},
                         model->n_vocab, e))
         return -1;
+    kv_windows_note_bos(&w);
 
     const struct kv_dump_info info = describe(a, model, kv_model_gemm(m), &w);
     struct capture c = {.info = &info, .fisher = a->fisher};

@@ -159,6 +159,8 @@ static int load_text(struct kvppl_run *r, const struct kvppl_args *a,
                                                     .bos = a->bos},
                         info->n_vocab, e))
         return -1;
+    if (r->protocol.kind != KV_LLAMA_CPP)
+        kv_windows_note_bos(&r->text);
     r->conditions.text = r->text.text;
     r->conditions.text_hash = r->text.text_hash;
     r->conditions.reading = r->text.reading;
