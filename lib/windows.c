@@ -100,7 +100,6 @@ static void put_bos(struct kv_windows *w, size_t n)
     }
     free(w->tokens);
     w->tokens = tokens;
-    w->n_tokens = n_windows * (n + 1);
 }
 
 int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
