@@ -124,11 +124,15 @@ int kv_calib_check_model(const struct kv_calib *c, const char *path,
  * text gives common hashes wherever it starts. */
 bool kv_sketch_sampled(uint64_t hash);
 void kv_sketch_add(struct kv_sketch *s, const int32_t *tokens, size_t n);
+/* Windows of ctx tokens as one text, n tokens together, without the BOS that
+ * each begins with where bos is KV_BOS_WINDOWS: it would part the text. */
+void kv_sketch_add_windows(struct kv_sketch *s, const int32_t *tokens, size_t n,
+                           size_t ctx, enum kv_bos bos);
 /* Once, after the last add. */
 void kv_sketch_sort(struct kv_sketch *s);
 /* Both sorted; s becomes that of both texts. */
 void kv_sketch_join(struct kv_sketch *s, const struct kv_sketch *other);
-/* The sketch of all of a dump's tokens, as one text; sorted. */
+/* The sketch of all of a dump's text; sorted. */
 int kv_sketch_dump(struct kv_sketch *s, struct kv_dump *dump, struct kv_err *e);
 /* Share of b's hashes that a holds; NaN when b has none: too short a text to
  * tell.  Both sorted. */

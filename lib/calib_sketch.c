@@ -44,6 +44,24 @@ void kv_sketch_add(struct kv_sketch *s, const int32_t *tokens, size_t n)
     }
 }
 
+void kv_sketch_add_windows(struct kv_sketch *s, const int32_t *tokens, size_t n,
+                           size_t ctx, enum kv_bos bos)
+{
+    int32_t *text;
+    size_t n_text = 0;
+
+    if (bos != KV_BOS_WINDOWS) {
+        kv_sketch_add(s, tokens, n);
+        return;
+    }
+    text = kv_alloc(n, sizeof(*text));
+    for (size_t t = 0; t < n; t++)
+        if (t % ctx)
+            text[n_text++] = tokens[t];
+    kv_sketch_add(s, text, n_text);
+    free(text);
+}
+
 static int compare(const void *a, const void *b)
 {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -74,23 +92,17 @@ void kv_sketch_join(struct kv_sketch *s, const struct kv_sketch *other)
 
 int kv_sketch_dump(struct kv_sketch *s, struct kv_dump *dump, struct kv_err *e)
 {
-    enum { PIECE = 4096 }; /* pieces share SHINGLE - 1 tokens */
     const struct kv_dump_info *info = kv_dump_info(dump);
     const size_t n = info->n_windows * info->ctx;
-    int32_t tokens[PIECE];
+    int32_t *tokens = kv_alloc(n, sizeof(*tokens));
+    const int rc = kv_dump_tokens(dump, 0, n, tokens, e);
 
     *s = (struct kv_sketch){0};
-    for (size_t t = 0; t + SHINGLE <= n; t += PIECE - (SHINGLE - 1)) {
-        const size_t take = n - t < PIECE ? n - t : PIECE;
-
-        if (kv_dump_tokens(dump, t, take, tokens, e)) {
-            kv_sketch_clear(s);
-            return -1;
-        }
-        kv_sketch_add(s, tokens, take);
-    }
+    if (!rc)
+        kv_sketch_add_windows(s, tokens, n, info->ctx, info->reading.bos);
     kv_sketch_sort(s);
-    return 0;
+    free(tokens);
+    return rc ? -1 : 0;
 }
 
 double kv_sketch_overlap(const struct kv_sketch *a, const struct kv_sketch *b)

@@ -145,7 +145,7 @@ int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
 
 void kv_windows_note_bos(const struct kv_windows *w)
 {
-    if (w->reading.bos == KV_BOS_TEXT && w->n > 1)
+    if (w->reading.bos == KV_BOS_TEXT && w->n > 1 && w->ctx > 1)
         kv_note("a BOS stands before the first of %zu windows alone; --bos "
                 "puts one at each",
                 w->n);

@@ -269,6 +269,19 @@ class TextTest(unittest.TestCase):
                 self.assertEqual("the first of 3 windows alone" in words,
                                  noted, words)
 
+    def test_bos_hides_no_leak(self):
+        """Windows of other sizes share no 32 tokens but those of the text."""
+        text = self.write("t.txt", tiny_model.text(3000))
+        dump, calib = self.path("d.h5"), self.path("c.h5")
+        for bos, ctx in ([], 16), (["--bos"], 17):
+            self.good("kvdump", "-m", self.bos, "-f", text, *bos, "-c", ctx,
+                      "-o", dump)
+            self.good("kvcalib", "-s", "pq:d2b2", dump, "-o", calib)
+            self.refused(["c.h5", "% of"], "kvppl", "-m", self.bos, "-f", text,
+                         "--bos", "-c", 16, "-s", "pq:d2b2", "-C", calib)
+            self.refused(["c.h5", "% of"], "kvppl", "-m", self.bos, "-f", text,
+                         "-c", 16, "-s", "pq:d2b2", "-C", calib)
+
     def test_bos_refused(self):
         text = self.write("t.txt", tiny_model.text(200))
         dump, out = self.path("d.h5"), self.path("o")

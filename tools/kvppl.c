@@ -59,7 +59,8 @@ int kvppl_load_calibration(struct kvppl_run *r, const struct kvppl_args *a,
 
     if (!a->calib)
         return 0;
-    kv_sketch_add(&sketch, tokens, n);
+    kv_sketch_add_windows(&sketch, tokens, n, r->text.ctx,
+                          r->text.reading.bos);
     kv_sketch_sort(&sketch);
     rc = kv_calibration_load(
         &r->calib, &r->leak, a->calib,
@@ -151,7 +152,8 @@ static int load_text(struct kvppl_run *r, const struct kvppl_args *a,
         return kv_fail(e, "-c %zu: expected at least 2 tokens", ctx);
     if (a->bos && r->protocol.kind == KV_LLAMA_CPP)
         return kv_fail(e, "--bos does not go with --protocol llama.cpp, which "
-                          "puts a BOS at each window in its own way");
+                          "puts a BOS at each window in its own way, of "
+                          "tokenizers that add one");
     if (kv_windows_read(&r->text, r->tokenizer, a->text,
                         &(struct kv_windows_wanted){.ctx = ctx,
                                                     .n = a->windows,
