@@ -279,8 +279,8 @@ class TextTest(unittest.TestCase):
             self.good("kvcalib", "-s", "pq:d2b2", dump, "-o", calib)
             self.refused(["c.h5", "% of"], "kvppl", "-m", self.bos, "-f", text,
                          "--bos", "-c", 16, "-s", "pq:d2b2", "-C", calib)
-            self.refused(["c.h5", "% of"], "kvppl", "-m", self.bos, "-f", text,
-                         "-c", 16, "-s", "pq:d2b2", "-C", calib)
+            self.refused(["c.h5", "% of"], "kvppl", "-q", "-m", self.bos, "-f",
+                         text, "-c", 16, "-s", "pq:d2b2", "-C", calib)
 
     def test_bos_refused(self):
         text = self.write("t.txt", tiny_model.text(200))
