@@ -7,10 +7,10 @@
  * layer, the key's without the model's bias (lib/k_bias.h).  A token is massive
  * in a layer when one of both is further from the layer's median than a factor
  * of KV_MASSIVE_FACTOR, and than KV_MASSIVE_DEVIATIONS times the median
- * absolute deviation, both of the norms' logarithms.  (In SmolLM2
- * and Qwen2.5-Coder sinks have norms of a third to a twentieth of the median,
- * of keys or of values as the layer is; no other token is so far out.  Gemma 3's
- * BOS does in 11 of 18 layers, and in six has half.)
+ * absolute deviation, both of the norms' logarithms.  (In SmolLM2 and
+ * Qwen2.5-Coder sinks have norms of a third to a twentieth of the median, of
+ * keys or of values as the layer is.  In some layers of Gemma 3 its BOS has
+ * half of the median, and is not found.)
  *
  * Moments, maxima and frequencies of a calibration leave out massive tokens and
  * the first KV_MASSIVE_FIRST of each window; the points of codebooks and

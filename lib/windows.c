@@ -34,10 +34,10 @@ static void say_named(const char *path, const struct kv_named *named)
 
 struct kv_reading kv_text_reading(const struct kv_tokenizer *t, bool special)
 {
-    return (struct kv_reading){
-        .known = true,
-        .bos = kv_tokenizer_adds_bos(t) ? KV_BOS_TEXT : KV_BOS_NONE,
-        .special = special};
+    return (struct kv_reading){.known = true,
+                               .bos = kv_tokenizer_adds_bos(t) ? KV_BOS_TEXT
+                                                               : KV_BOS_NONE,
+                               .special = special};
 }
 
 int kv_text_tokens(const struct kv_tokenizer *t, const char *path, bool special,

@@ -31,10 +31,10 @@ static int prepare(void **state)
     struct kv_err e = {""};
 
     if (kv_model_open(&m->model, dir, &e) || kv_tokenizer_open(&t, dir, &e) ||
-        kv_windows_read(&m->text, t, text,
-                        &(struct kv_windows_wanted){.ctx = GOLDEN_CTX,
-                                                    .n = GOLDEN_WINDOWS},
-                        kv_model_info(m->model)->n_vocab, &e))
+        kv_windows_read(
+            &m->text, t, text,
+            &(struct kv_windows_wanted){.ctx = GOLDEN_CTX, .n = GOLDEN_WINDOWS},
+            kv_model_info(m->model)->n_vocab, &e))
         fail_msg("%s", e.msg);
     kv_tokenizer_free(t);
     free(text);

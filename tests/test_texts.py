@@ -234,6 +234,9 @@ class TextTest(unittest.TestCase):
                                 "-s", "absmax:b{2,4}", "--table", "-o",
                                 layers)):
             self.assertEqual({row["bos"] for row in rows(table)}, {"2"})
+        with open(layers) as f:
+            self.assertIn("%d windows of %d, a BOS at each\n" % (n, ctx),
+                          f.read())
         self.refused(["%d windows" % whole, "%d were" % (whole + 1)],
                      "kvdump", *args, "-n", whole + 1, "-o", dump)
 

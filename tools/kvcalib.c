@@ -210,7 +210,8 @@ static int try_output(const char *path, struct kv_err *e)
     return 0;
 }
 
-/* Schemes that cannot keep massive tokens say so here, not where they are used. */
+/* Schemes that cannot keep massive tokens say so here, not where they are used.
+ */
 static int try_massive(const struct kv_calib *c,
                        const struct kv_dump_info *info,
                        const struct kv_spec *specs, size_t n, struct kv_err *e)

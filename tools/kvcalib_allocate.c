@@ -296,8 +296,8 @@ static void put_head(FILE *f, const struct run *r)
     put_name(f, c->model);
     fprintf(f, " (%s), text ", c->model_hash);
     put_name(f, c->text);
-    fprintf(f, " (%s), %zu windows of %zu%s\n", c->text_hash, c->windows, c->ctx,
-            c->reading.bos == KV_BOS_WINDOWS ? ", a BOS at each" : "");
+    fprintf(f, " (%s), %zu windows of %zu%s\n", c->text_hash, c->windows,
+            c->ctx, c->reading.bos == KV_BOS_WINDOWS ? ", a BOS at each" : "");
     fprintf(f, "# protocol %s, calibration %s, seed %llu\n", c->protocol,
             r->calib ? r->calib->hash : "none", (unsigned long long)c->seed);
     fprintf(f, "# cost: %s;\n#   costs of places are added\n", what_costs(r));

@@ -59,8 +59,7 @@ int kvppl_load_calibration(struct kvppl_run *r, const struct kvppl_args *a,
 
     if (!a->calib)
         return 0;
-    kv_sketch_add_windows(&sketch, tokens, n, r->text.ctx,
-                          r->text.reading.bos);
+    kv_sketch_add_windows(&sketch, tokens, n, r->text.ctx, r->text.reading.bos);
     kv_sketch_sort(&sketch);
     rc = kv_calibration_load(
         &r->calib, &r->leak, a->calib,

@@ -16,8 +16,8 @@ struct kvppl_args {
     const char *gemm, *model, *text, *calib, *protocol, *shard, *kl_base;
     const char *model_shape, *chat_template;
     size_t ctx, windows, greedy, batch, reps, pool_heads;
-    bool parse_special, bos, ignore_eos, kl, kl_read, keep_window, allow_leakage,
-        resume, append, latency, no_base;
+    bool parse_special, bos, ignore_eos, kl, kl_read, keep_window,
+        allow_leakage, resume, append, latency, no_base;
 };
 
 struct kvppl_run {

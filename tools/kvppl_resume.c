@@ -38,15 +38,15 @@ static int run_line(const struct kvppl_run *r, const struct kvppl_args *a,
         hash_file(a->kl_read ? a->kl_base : NULL, base, e))
         return -1;
     kv_hash_bytes(tokens, r->text.n * r->text.ctx * sizeof(*tokens), ids);
-    snprintf(line, capacity,
-             "kvppl %s device %s model %s text %s tokens %s bos %d ctx %zu "
-             "windows %zu protocol %s calib %s seed %llu kl %d base %s%s gemm %s "
-             "pool-heads %zu",
-             kv_version(), c->device, r->model_files, c->text_hash, ids,
-             (int)c->reading.bos, c->ctx,
-             c->windows, c->protocol, calib, (unsigned long long)c->seed,
-             a->kl || a->kl_read, base, a->no_base ? " (no base line)" : "",
-             c->gemm, a->pool_heads);
+    snprintf(
+        line, capacity,
+        "kvppl %s device %s model %s text %s tokens %s bos %d ctx %zu "
+        "windows %zu protocol %s calib %s seed %llu kl %d base %s%s gemm %s "
+        "pool-heads %zu",
+        kv_version(), c->device, r->model_files, c->text_hash, ids,
+        (int)c->reading.bos, c->ctx, c->windows, c->protocol, calib,
+        (unsigned long long)c->seed, a->kl || a->kl_read, base,
+        a->no_base ? " (no base line)" : "", c->gemm, a->pool_heads);
     return 0;
 }
 
