@@ -16,6 +16,7 @@ import h5py
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tiny_model
+from run_tools import kept
 
 TOOLS = os.path.join(os.environ["KV_BUILD_ROOT"], "tools")
 MARK = b"\xef\xbb\xbf"
@@ -253,6 +254,14 @@ class TextTest(unittest.TestCase):
                             self.good(*two, "--bos").stdout)
         self.assertEqual(rows(self.good(*two, "--bos"))[0]["tokens"],
                          str(2 * (ctx - 1)))
+
+    def test_bos_is_another_run(self):
+        """One window has the same tokens with and without --bos."""
+        text = self.write("t.txt", tiny_model.text(60))
+        args = ["-m", self.bos, "-f", text, "-c", "16", "-n", "1"]
+        self.assertNotEqual(*(
+            kept(self.path("r.csv"), *args, *more).splitlines()[0]
+            for more in ([], ["--bos"])))
 
     def test_bos_that_windows_lack(self):
         text = self.write("t.txt", tiny_model.text(200))
