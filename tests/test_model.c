@@ -297,6 +297,75 @@ static int remember(void *arg, const struct kv_qkv *x, struct kv_err *e)
     return 0;
 }
 
+/* Each span's tokens see only each other. */
+static int attend_spans(void *arg, const struct kv_qkv *x, struct kv_err *e)
+{
+    const size_t q_row = x->shape->n_heads * x->shape->head_dim;
+    size_t at = 0;
+
+    (void)arg;
+    for (size_t i = 0; i < x->batch->n_spans; at += x->batch->span[i++].n) {
+        const size_t n = x->batch->span[i].n;
+        const struct kv_tokens t = kv_qkv_tokens(x, 0, at, n);
+        struct kv_qkv one = *x;
+
+        one.n = n;
+        one.q = t.q;
+        one.k = t.k;
+        one.v = t.v;
+        one.out = x->out + at * q_row;
+        if (kv_attend_exact(NULL, &one, e))
+            return -1;
+    }
+    return 0;
+}
+
+/* Spans of a batch are windows alone, bit for bit: few tokens, or many. */
+static void test_batch(void **state)
+{
+    enum { SPANS = 4 };
+    static const size_t n[2][SPANS] = {{3, 1, 8, 1}, {150, 9, 128, 40}};
+    static const size_t first[SPANS] = {0, 7, 100, 41};
+    struct tiny_model m = tiny_variant(9);
+    struct kv_model *model = tiny_open(&m);
+    int32_t *tokens = random_tokens(model, 400);
+    float *x = kv_alloc(400 * m.hidden, sizeof(*x));
+    float *alone = kv_alloc(400 * m.hidden, sizeof(*x));
+    const struct kv_attention a = {.run = attend_spans};
+    struct kv_err e = {""};
+
+    (void)state;
+    for (int many = 0; many < 2; many++) {
+        struct kv_span span[SPANS];
+        const struct kv_batch batch = {SPANS, span, tokens};
+
+        for (size_t i = 0; i < SPANS; i++)
+            span[i] = (struct kv_span){i, first[i], n[many][i]};
+        assert_int_equal(kv_model_forward_batch(model, &batch, &a, x, &e), 0);
+        for (size_t i = 0, at = 0; i < SPANS; at += n[many][i++]) {
+            const size_t values = n[many][i] * m.hidden;
+
+            assert_int_equal(kv_model_forward(model, tokens + at, 1, n[many][i],
+                                              first[i], NULL, alone, &e),
+                             0);
+            assert_memory_equal(x + at * m.hidden, alone,
+                                values * sizeof(*alone));
+        }
+    }
+    tokens[3] = 1 << 30;
+    assert_int_equal(
+        kv_model_forward_batch(
+            model, &(struct kv_batch){1, &(struct kv_span){0, 0, 4}, tokens},
+            &a, x, &e),
+        -1);
+    assert_says(e, "token id 1073741824 at 3");
+    free(alone);
+    free(x);
+    free(tokens);
+    kv_model_free(model);
+    tiny_clear(&m);
+}
+
 /* A sequence in steps of 1, 5, 2, ... is the sequence at once. */
 static void test_steps(void **state)
 {
@@ -441,6 +510,7 @@ int main(void)
         cmocka_unit_test(test_pooled_refused),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_batch),
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_wo_gram),

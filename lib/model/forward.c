@@ -4,6 +4,7 @@
 #include "lib/model/pass.h"
 #include "lib/rope_table.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,24 +22,45 @@ static size_t stretch(const struct kv_pass *p)
     return p->b->windows && !p->few ? p->n : p->n_windows * p->n;
 }
 
-static size_t per_stretch(const struct kv_pass *p)
+static size_t tiles_of(const struct kv_pass *p, size_t n)
 {
-    return (stretch(p) + p->b->tile - 1) / p->b->tile;
+    return (n + p->b->tile - 1) / p->b->tile;
+}
+
+/* Whether each span has tiles of its own. */
+static bool by_span(const struct kv_pass *p)
+{
+    return p->batch && p->b->windows && !p->few;
 }
 
 int kv_pass_each(const struct kv_pass *p, kv_tile_work *work, const void *arg,
                  struct kv_err *e)
 {
     const size_t stretches = p->n_windows * p->n / stretch(p);
+    size_t n = stretches * tiles_of(p, stretch(p));
 
-    return p->b->each(stretches * per_stretch(p), work, arg, e);
+    if (by_span(p)) {
+        n = 0;
+        for (size_t s = 0; s < p->batch->n_spans; s++)
+            n += tiles_of(p, p->batch->span[s].n);
+    }
+    return p->b->each(n, work, arg, e);
 }
 
 struct kv_tile kv_pass_tile(const struct kv_pass *p, size_t i, size_t thread)
 {
-    const size_t token = i % per_stretch(p) * p->b->tile;
-    const size_t rest = stretch(p) - token;
-    const size_t at = i / per_stretch(p) * stretch(p) + token;
+    size_t length = stretch(p), start = i / tiles_of(p, length) * length;
+
+    if (by_span(p)) {
+        const struct kv_span *span = p->batch->span;
+
+        for (start = 0; i >= tiles_of(p, span->n); start += span++->n)
+            i -= tiles_of(p, span->n);
+        length = span->n;
+    }
+
+    const size_t token = i % tiles_of(p, length) * p->b->tile;
+    const size_t rest = length - token, at = start + token;
 
     return (struct kv_tile){
         .rows = rest < p->b->tile ? rest : p->b->tile,
@@ -332,7 +354,23 @@ static size_t max(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* The angles of the pass's positions, to the backend. */
+/* The angles of the pass's positions. */
+static void fill_rope(const struct kv_pass *p, const struct kv_shape *s,
+                      float *table)
+{
+    if (!p->batch) {
+        kv_rope_table(s, p->n, p->first, table);
+        return;
+    }
+    for (size_t i = 0; i < p->batch->n_spans; i++) {
+        const struct kv_span *span = &p->batch->span[i];
+
+        kv_rope_table(s, span->n, span->first, table);
+        table += span->n * 2 * s->n_rot;
+    }
+}
+
+/* The same to the backend. */
 static int make_rope(struct kv_pass *p, struct kv_err *e)
 {
     struct kv_shape s = p->m->config.shape;
@@ -341,10 +379,10 @@ static int make_rope(struct kv_pass *p, struct kv_err *e)
     float *table = kv_alloc(bytes, 1);
     int rc;
 
-    kv_rope_table(&s, p->n, p->first, table);
+    fill_rope(p, &s, table);
     memcpy(s.inv_freq, s.slide_freq, sizeof(s.inv_freq));
     if (s.slide_window)
-        kv_rope_table(&s, p->n, p->first, table + n);
+        fill_rope(p, &s, table + n);
     rc = want(p, KV_WORK_ROPE, bytes + 1, 1, &p->ropes, e) || /* not NULL */
          p->b->upload(p->ropes, table, bytes, e);
     p->rope = p->ropes;
@@ -425,6 +463,7 @@ int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
         .out = p->out,
         .rope = p->rope,
         .host = &p->host,
+        .batch = p->batch,
     };
 
     return kv_pass_each(p, before_attention, p, e) || a->run(a->arg, &x, e) ||
@@ -445,37 +484,79 @@ int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
     return 0;
 }
 
+/* hidden: the tokens' embeddings, which become what is wanted. */
+static int forward(struct kv_pass *p, const struct kv_attention *attention,
+                   float *hidden, struct kv_err *e)
+{
+    struct kv_model *m = p->m;
+    const size_t bytes =
+        p->n_windows * p->n * m->config.hidden * sizeof(*hidden);
+    const void *x;
+    int rc;
+
+    if (kv_backend_take(m->backend, &m->workspace[KV_WORK_X], hidden, bytes, &x,
+                        e))
+        return -1;
+    p->x = m->backend->on_host ? hidden : m->workspace[KV_WORK_X].p;
+    rc = kv_pass_init(p, e) || kv_pass_layers(p, attention, e) ||
+         kv_pass_norm_all(p, e) ||
+         kv_backend_give(m->backend, hidden, p->x, bytes, e);
+    kv_pass_clear(p);
+    return rc ? -1 : 0;
+}
+
 int kv_model_forward(struct kv_model *m, const int32_t *tokens,
                      size_t n_windows, size_t n, size_t first,
                      const struct kv_attention *attention, float *hidden,
                      struct kv_err *e)
 {
-    const size_t bytes = n_windows * n * m->config.hidden * sizeof(*hidden);
     struct kv_pass p = {.m = m,
                         .n_windows = n_windows,
                         .n = n,
                         .first = first,
                         .few = m->backend->on_host && n <= KV_FEW_ROWS};
-    const void *x;
-    int rc;
 
     if (n_windows == 0 || n == 0)
         return 0;
     if (kv_pass_check(m, tokens, n_windows, n, first, e))
         return -1;
     kv_pass_embed(m, tokens, n_windows, n, first, hidden);
-    if (kv_backend_take(m->backend, &m->workspace[KV_WORK_X], hidden, bytes, &x,
-                        e))
-        return -1;
-    p.x = m->backend->on_host ? hidden : m->workspace[KV_WORK_X].p;
-    rc = kv_pass_init(&p, e) || kv_pass_layers(&p, attention, e) ||
-         kv_pass_norm_all(&p, e) ||
-         kv_backend_give(m->backend, hidden, p.x, bytes, e);
-    kv_pass_clear(&p);
-    return rc ? -1 : 0;
+    return forward(&p, attention, hidden, e);
+}
+
+int kv_model_forward_batch(struct kv_model *m, const struct kv_batch *b,
+                           const struct kv_attention *attention, float *hidden,
+                           struct kv_err *e)
+{
+    struct kv_pass p = {.m = m,
+                        .n_windows = 1,
+                        .n = kv_batch_tokens(b),
+                        .few = m->backend->on_host,
+                        .batch = b};
+
+    assert(b->n_spans && attention);
+    for (size_t i = 0, at = 0; i < b->n_spans; at += b->span[i++].n) {
+        const struct kv_span *s = &b->span[i];
+
+        if (kv_pass_check(m, b->token + at, 1, s->n, s->first, e))
+            return -1;
+        kv_pass_embed(m, b->token + at, 1, s->n, s->first,
+                      hidden + at * m->config.hidden);
+        p.few = p.few && s->n <= KV_FEW_ROWS;
+    }
+    return forward(&p, attention, hidden, e);
 }
 
 /* ---- attention ----------------------------------------------------------- */
+
+struct kv_tokens kv_qkv_tokens(const struct kv_qkv *x, size_t window,
+                               size_t first, size_t n)
+{
+    const struct kv_tokens all = {
+        .q = x->q, .k = x->k, .k_pre = x->k_pre, .v = x->v};
+
+    return kv_tokens_part(&all, x->shape, window * x->n + first, n);
+}
 
 struct kv_attend_job kv_qkv_job(const struct kv_qkv *x, size_t first,
                                 size_t end)

@@ -12,6 +12,8 @@
 
 #include "kernels/backend.h"
 #include "lib/base/err.h"
+#include "lib/model/batch.h"
+#include "lib/seq/tokens.h"
 #include "lib/shape.h"
 
 #include <stdbool.h>
@@ -114,7 +116,10 @@ struct kv_qkv {
     const float *q, *k, *k_pre, *v;
     float *out;
     const float *rope;
-    struct kv_host_layer **host; /* forward.c's */
+    struct kv_host_layer **host;  /* forward.c's */
+    const struct kv_batch *batch; /* NULL: windows.  Else the tokens are the
+                                   * batch's, in its order: n of them in one
+                                   * window, and `first` says nothing */
 };
 
 /* What computes attention: fills x->out.  Called once per layer and group of
@@ -128,6 +133,10 @@ struct kv_attention {
 /* Causal attention over x->k and x->v in f32: what attention NULL means.  arg
  * is not used; x->first neither: the n tokens see only each other. */
 int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e);
+
+/* Tokens [first, first + n) of a window, of a layer in host memory. */
+struct kv_tokens kv_qkv_tokens(const struct kv_qkv *x, size_t window,
+                               size_t first, size_t n);
 
 /* Queries [first, end) of every window over x->k and x->v, for the backend's
  * attend(). */
@@ -151,6 +160,13 @@ int kv_model_forward(struct kv_model *m, const int32_t *tokens,
                      size_t n_windows, size_t n, size_t first,
                      const struct kv_attention *attention, float *hidden,
                      struct kv_err *e);
+
+/* The same of a batch: hidden [kv_batch_tokens()][hidden].  attention is not
+ * NULL.  On the CPU a span has the same bits whatever is beside it, but for
+ * spans of up to KV_FEW_ROWS tokens beside longer ones. */
+int kv_model_forward_batch(struct kv_model *m, const struct kv_batch *b,
+                           const struct kv_attention *attention, float *hidden,
+                           struct kv_err *e);
 
 /* The same of positions from 0 on, on the CPU, for windows that do not fit in
  * memory together: `group` >= 1 of them at a time pass a layer, then the

@@ -3,9 +3,10 @@
  * forward_file.c, backward.c, and what times it.
  *
  * The unit of work is a tile of tokens (kernels/backend.h).  On the CPU tiles
- * never cross windows and do not follow the number of threads, and every
- * product is one tile's: so the bits depend on neither.  (Windows of a few
- * tokens share tiles, whose products have the same bits of any rows.) */
+ * never cross windows or spans and do not follow the number of threads, and
+ * every product is one tile's: so the bits depend on neither.  (Windows and
+ * spans of a few tokens share tiles, whose products have the same bits of any
+ * rows.) */
 #ifndef KV_MODEL_PASS_H
 #define KV_MODEL_PASS_H
 
@@ -27,9 +28,10 @@ struct kv_pass {
     /* Set by the caller. */
     struct kv_model *m;
     size_t n_windows, n, first;
-    size_t first_window; /* as in struct kv_qkv */
-    float *x;            /* [n_windows][n][hidden], the backend's */
-    size_t row_wide;     /* floats of a token in `wide`, at least */
+    size_t first_window;          /* as in struct kv_qkv */
+    const struct kv_batch *batch; /* as in struct kv_qkv */
+    float *x;                     /* [n_windows][n][hidden], the backend's */
+    size_t row_wide;              /* floats of a token in `wide`, at least */
     /* NULL, or x before the attention and before the MLP of each layer from
      * kept_from on: [n_layers - kept_from][n_windows][n][hidden]. */
     float *kept_in, *kept_mid;

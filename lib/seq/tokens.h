@@ -1,0 +1,35 @@
+/* Tokens of one layer on their way into a cache. */
+#ifndef KV_TOKENS_H
+#define KV_TOKENS_H
+
+#include "lib/shape.h"
+
+#include <stddef.h>
+
+/* n tokens that come in together, in the order of their positions.
+ *
+ * q: queries after RoPE, [n][n_heads][head_dim]; NULL without queries.
+ * k: keys after RoPE, [n][n_kv_heads][head_dim].
+ * k_pre: keys before RoPE, as k; NULL where no codec is pre_rope.
+ * v: values, as k. */
+struct kv_tokens {
+    size_t n;
+    const float *q, *k, *k_pre, *v;
+};
+
+/* Tokens [first, first + n) of t. */
+static inline struct kv_tokens kv_tokens_part(const struct kv_tokens *t,
+                                              const struct kv_shape *s,
+                                              size_t first, size_t n)
+{
+    const size_t q = first * s->n_heads * s->head_dim;
+    const size_t kv = first * s->n_kv_heads * s->head_dim;
+
+    return (struct kv_tokens){.n = n,
+                              .q = t->q ? t->q + q : NULL,
+                              .k = t->k ? t->k + kv : NULL,
+                              .k_pre = t->k_pre ? t->k_pre + kv : NULL,
+                              .v = t->v ? t->v + kv : NULL};
+}
+
+#endif
