@@ -1,15 +1,14 @@
 #include "eval/attn_bench.h"
 #include "eval/attn_gpu.h"
-#include "eval/bits.h"
 #include "kernels/attend.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/rng.h"
-#include "lib/cache.h"
 #include "lib/codec.h"
 #include "lib/dump.h"
 #include "lib/rope_table.h"
-#include "lib/tile_cache.h"
+#include "lib/seq/seq.h"
+#include "lib/seq/tile_cache.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -170,6 +169,15 @@ void kv_attn_inputs_clear(struct kv_attn_inputs *in)
     *in = (struct kv_attn_inputs){0};
 }
 
+struct kv_tokens kv_attn_inputs_tokens(const struct kv_attn_inputs *in,
+                                       size_t b, size_t first, size_t n)
+{
+    const struct kv_tokens all = {
+        .q = in->all_q, .k = in->k, .k_pre = in->k_pre, .v = in->v};
+
+    return kv_tokens_part(&all, &in->shape, b * in->n + first, n);
+}
+
 double kv_attn_inputs_error(const struct kv_attn_inputs *in, const float *x,
                             const float *of)
 {
@@ -191,7 +199,7 @@ struct kv_attn_step {
     const struct kv_spec *spec;
     struct kv_codecs *codecs;
     struct kv_codec *const *codec; /* [KV_SIDES] */
-    struct kv_cache **cache;       /* [n_batch] */
+    struct kv_seq **seq;           /* [n_batch] */
     struct kv_tile_cache *
         *tiled; /* [n_batch], or NULLs: attend through the cache */
     struct kv_attend_view view; /* of the whole batch */
@@ -205,11 +213,16 @@ struct kv_attn_step {
     float *same; /* exact attention over the same codes; NULL: not known */
 };
 
+static const struct kv_cache *cache_of(const struct kv_attn_step *s, size_t b)
+{
+    return kv_seq_cache(s->seq[b], s->in->layer);
+}
+
 static void attend_cache(const struct kv_attn_step *s, size_t b)
 {
     const size_t at = b * s->in->nq * q_row(s->in);
 
-    kv_cache_attend(s->cache[b], kv_attend_seq(&s->view, b), s->in->q + at,
+    kv_cache_attend(cache_of(s, b), kv_attend_seq(&s->view, b), s->in->q + at,
                     s->out + at);
 }
 
@@ -245,16 +258,10 @@ static void run_step(void *arg)
 static int append(struct kv_attn_step *s, size_t b, size_t first, size_t end,
                   size_t some, struct kv_err *e)
 {
-    const struct kv_attn_inputs *in = s->in;
-    const float *k = s->codec[KV_K]->pre_rope ? in->k_pre : in->k;
+    for (size_t i = first; i < end; i += some) {
+        const struct kv_tokens t = kv_attn_inputs_tokens(s->in, b, i, some);
 
-    for (size_t t = first; t < end; t += some) {
-        const size_t at = b * in->n + t;
-        const float *q = in->all_q ? in->all_q + at * q_row(in) : NULL;
-
-        if (kv_interrupted(e) ||
-            kv_cache_append(s->cache[b], q, k + at * kv_row(in),
-                            in->v + at * kv_row(in), some, e))
+        if (kv_interrupted(e) || kv_seq_append(s->seq[b], s->in->layer, &t, e))
             return -1;
     }
     return 0;
@@ -286,8 +293,7 @@ static int fill(struct kv_attn_step *s, struct kv_err *e)
                        "make it with kvdump --rope pre,post",
                        codec[KV_K]->spec.text);
     for (size_t b = 0; b < in->n_batch; b++)
-        if (kv_cache_new(&s->cache[b], codec[KV_K], codec[KV_V], s->bench->seed,
-                         e) ||
+        if (kv_seq_open(s->seq[b], codec, e) ||
             (first && append(s, b, 0, first, first, e)))
             return -1;
     start = cpu_seconds();
@@ -300,7 +306,7 @@ static int fill(struct kv_attn_step *s, struct kv_err *e)
 
 static bool can(const struct kv_attn_step *s, enum kv_path path)
 {
-    return kv_tile_cache_can(s->cache[0], path) && kv_tiles_takes(&s->view);
+    return kv_tile_cache_can(cache_of(s, 0), path) && kv_tiles_takes(&s->view);
 }
 
 /* Tiles, and exact attention over them where the CPU has it. */
@@ -309,7 +315,7 @@ static void make_tiles(struct kv_attn_step *s)
     const size_t outputs = s->in->n_batch * s->in->nq * q_row(s->in);
 
     for (size_t b = 0; b < s->in->n_batch; b++) {
-        s->tiled[b] = kv_tile_cache_new(s->cache[b]);
+        s->tiled[b] = kv_tile_cache_new(cache_of(s, b));
         kv_tile_cache_update(s->tiled[b]);
     }
     if (can(s, KV_PATH_EXACT) || can(s, KV_PATH_INT8)) {
@@ -339,7 +345,8 @@ static const char *choose(struct kv_attn_step *s)
 {
     const bool exact = can(s, KV_PATH_EXACT), int8 = can(s, KV_PATH_INT8);
 
-    s->own_attention = kv_cache_reader(s->cache[0], KV_K).codec->scheme->attend;
+    s->own_attention =
+        kv_cache_reader(cache_of(s, 0), KV_K).codec->scheme->attend;
     if (s->wanted != KV_ATTN_GENERIC && (exact || int8)) {
         make_tiles(s);
         s->path = KV_PATH_INT8;
@@ -354,7 +361,7 @@ static const char *choose(struct kv_attn_step *s)
     if (s->own_attention)
         return "codes";
     return s->wanted == KV_ATTN_GENERIC ||
-                   !kv_tile_cache_can(s->cache[0], KV_PATH_EXACT)
+                   !kv_tile_cache_can(cache_of(s, 0), KV_PATH_EXACT)
                ? "generic"
                : "plain";
 }
@@ -368,15 +375,15 @@ static size_t device_bytes(const struct kv_attn_step *s)
     for (size_t b = 0; b < s->in->n_batch; b++)
         bytes += s->tiled[b]
                      ? kv_tile_cache_bytes(s->tiled[b])
-                     : kv_cache_bytes(s->cache[b], KV_K, NULL, NULL) +
-                           kv_cache_bytes(s->cache[b], KV_V, NULL, NULL);
+                     : kv_cache_bytes(cache_of(s, b), KV_K, NULL, NULL) +
+                           kv_cache_bytes(cache_of(s, b), KV_V, NULL, NULL);
     return bytes;
 }
 
 /* Tiles of the codes, sent to the GPU. */
 static int open_gpu(struct kv_attn_step *s, struct kv_err *e)
 {
-    if (!kv_tile_cache_stored(s->cache[0]))
+    if (!kv_tile_cache_stored(cache_of(s, 0)))
         return kv_fail(e, "%s: no CUDA kernel for its codes", s->spec->text);
     make_tiles(s);
     if (kv_attn_gpu_new(&s->gpu, s->bench->gpu, s->tiled, s->in->n_batch,
@@ -389,12 +396,9 @@ static int open_gpu(struct kv_attn_step *s, struct kv_err *e)
 
 static void add_bits(struct kv_bits *bits, const struct kv_attn_step *s)
 {
-    for (size_t i = 0; i < s->in->n_batch * KV_SIDES; i++) {
-        const struct kv_bits one = kv_bits_of_cache(
-            s->cache[i / KV_SIDES], (enum kv_side)(i % KV_SIDES));
-
-        kv_bits_add(bits, &one);
-    }
+    for (size_t i = 0; i < s->in->n_batch * KV_SIDES; i++)
+        kv_seq_bits(s->seq[i / KV_SIDES], s->in->layer,
+                    (enum kv_side)(i % KV_SIDES), bits);
 }
 
 /* Counts the operations of one step, whose answer is not this one. */
@@ -406,9 +410,10 @@ static struct kv_attend_ops count_ops(const struct kv_attn_step *s)
     struct kv_attend_ops ops = {0};
 
     for (size_t b = 0; b < in->n_batch; b++) {
-        const struct kv_reader k = kv_cache_reader(s->cache[b], KV_K);
-        const struct kv_reader v = kv_cache_reader(s->cache[b], KV_V);
-        const struct kv_attend_view view = kv_cache_view(s->cache[b], in->nq);
+        const struct kv_reader k = kv_cache_reader(cache_of(s, b), KV_K);
+        const struct kv_reader v = kv_cache_reader(cache_of(s, b), KV_V);
+        const struct kv_attend_view view =
+            kv_cache_view(cache_of(s, b), in->nq);
 
         k.codec->scheme->attend(&k, &v, &view, in->q + b * row, s->bench->seed,
                                 out, &ops);
@@ -434,7 +439,10 @@ int kv_attn_step_new(struct kv_attn_step **out, const struct kv_attn_bench *b,
 
     *s = (struct kv_attn_step){
         .bench = b, .in = in, .spec = spec, .wanted = path};
-    s->cache = kv_alloc(in->n_batch, sizeof(*s->cache));
+    s->seq = kv_alloc(in->n_batch, sizeof(*s->seq));
+    for (size_t i = 0; i < in->n_batch; i++)
+        s->seq[i] = kv_seq_new(
+            &(struct kv_seq_plan){.n_layers = in->layer + 1, .seed = b->seed});
     s->tiled = kv_alloc(in->n_batch, sizeof(*s->tiled));
     s->out = kv_alloc(in->n_batch * in->nq, q_row(in) * sizeof(*s->out));
     if (kv_codecs_new(&s->codecs, spec, &in->shape, in->layer, 1, b->calib, e))
@@ -442,7 +450,7 @@ int kv_attn_step_new(struct kv_attn_step **out, const struct kv_attn_bench *b,
     s->codec = kv_codecs_at(s->codecs, in->layer);
     if (fill(s, e))
         goto fail;
-    s->view = kv_cache_view(s->cache[0], in->nq);
+    s->view = kv_cache_view(cache_of(s, 0), in->nq);
     s->view.n_seqs = in->n_batch;
     if (b->gpu && open_gpu(s, e)) {
         kv_attn_step_free(s);
@@ -463,11 +471,11 @@ void kv_attn_step_free(struct kv_attn_step *s)
         return;
     free_tiles(s);
     for (size_t i = 0; i < s->in->n_batch; i++)
-        kv_cache_free(s->cache[i]);
+        kv_seq_free(s->seq[i]);
     kv_attn_gpu_free(s->gpu);
     kv_codecs_free(s->codecs);
     free(s->tiled);
-    free(s->cache);
+    free(s->seq);
     free(s->out);
     free(s->same);
     free(s);

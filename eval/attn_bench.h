@@ -9,6 +9,7 @@
 #include "lib/base/err.h"
 #include "lib/codec.h"
 #include "lib/columns.h"
+#include "lib/seq/tokens.h"
 #include "lib/spec.h"
 
 #include <stdint.h>
@@ -40,6 +41,10 @@ int kv_attn_inputs_read(struct kv_attn_inputs *in, struct kv_dump *dump,
 int kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed,
                           size_t memory, struct kv_err *e);
 void kv_attn_inputs_clear(struct kv_attn_inputs *in);
+
+/* Tokens [first, first + n) of sequence b; q is NULL without all_q. */
+struct kv_tokens kv_attn_inputs_tokens(const struct kv_attn_inputs *in,
+                                       size_t b, size_t first, size_t n);
 
 /* Fills in exact. */
 void kv_attn_inputs_exact(struct kv_attn_inputs *in);

@@ -5,7 +5,7 @@
 #include "eval/attn_bench.h"
 #include "eval/timing.h"
 #include "kernels/device.h"
-#include "lib/tile_cache.h"
+#include "lib/seq/tile_cache.h"
 
 struct kv_attn_gpu;
 struct kv_gpu_attend;

@@ -1,8 +1,9 @@
 #include "eval/attn_kept.h"
-#include "eval/policy_cache.h"
+#include "eval/policy_check.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/rope_table.h"
+#include "lib/seq/policy_cache.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -66,32 +67,17 @@ static size_t q_row_of(const struct kv_attn_inputs *in)
     return in->shape.n_heads * in->shape.head_dim;
 }
 
-/* Tokens [first, first + n) of sequence b. */
-static struct kv_policy_step step_of(const struct kv_attn_inputs *in, size_t b,
-                                     size_t first, size_t n)
-{
-    const size_t at = (b * in->n + first) * row_of(in);
-
-    return (struct kv_policy_step){
-        .n = n,
-        .k = in->k + at,
-        .k_pre = in->k_pre ? in->k_pre + at : NULL,
-        .v = in->v + at,
-        .q = in->all_q ? in->all_q + (b * in->n + first) * q_row_of(in) : NULL};
-}
-
 static int run_sequence(const struct work *w, size_t b, struct kv_err *e)
 {
     const struct kv_attn_inputs *in = w->in;
     const size_t prompt = in->n - in->nq, q = b * in->nq * q_row_of(in);
-    const struct kv_policy_step all = step_of(in, b, 0, prompt);
-    struct kv_policy_step newest = step_of(in, b, prompt, in->nq);
+    const struct kv_tokens all = kv_attn_inputs_tokens(in, b, 0, prompt);
+    struct kv_tokens newest = kv_attn_inputs_tokens(in, b, prompt, in->nq);
 
     newest.q = in->q + q;
-    newest.out = w->out + q;
-    if (prompt && kv_policy_cache_step(w->cache, &all, e))
+    if (prompt && kv_policy_cache_step(w->cache, &all, NULL, e))
         return -1;
-    return kv_policy_cache_enter(w->cache, &newest, e);
+    return kv_policy_cache_enter(w->cache, &newest, w->out + q, e);
 }
 
 /* Room for n tokens of every sequence. */

@@ -19,14 +19,15 @@ struct kv_greedy {
                   * policy that drops them, after the prompt or every token */
 };
 
-/* Continues the same prompt, n_prompt >= 1, by the same n_new tokens at most
- * under each of n specs, of which kv_policy_check() takes those with a policy
- * as prefill:n_prompt, or kv_prefill_check() where it has patterns.  They
- * decode together, so that a step reads the weights once: what it takes is
- * seconds of all.  The prompt is appended at once (schemes whose prompt attends
- * at full precision do so, and share its pass), the rest token by token.  On
+/* Continues n prompts, n_prompt >= 1 each, by their n_new >= 1 tokens at most,
+ * each under its spec, of which kv_policy_check() takes specs with a policy as
+ * prefill:n_prompt, or kv_prefill_check() where the policy has patterns.  They
+ * decode together, so that a step reads the weights once: seconds are of all.
+ * A prompt is appended at once (schemes whose prompt attends at full precision
+ * do so, and share the pass of the same prompt), the rest token by token.  On
  * the CPU a text has the same ids whatever is made beside it.  Ties: the lowest
- * id.  progress: NULL, or n_new steps. Fails when a logit is not finite. */
+ * id.  progress: NULL, or the largest n_new steps.  Fails when a logit is not
+ * finite. */
 int kv_greedy(struct kv_model *m, struct kv_greedy *g, size_t n,
               const struct kv_calib *calib, uint64_t seed,
               struct kv_progress *progress, struct kv_err *e);

@@ -1,10 +1,10 @@
 #include "eval/loop.h"
-#include "eval/bits.h"
 #include "eval/loop_impl.h"
-#include "eval/policy_cache.h"
+#include "eval/policy_check.h"
 #include "kernels/device_code.h"
 #include "lib/base/alloc.h"
 #include "lib/rope_table.h"
+#include "lib/seq/bits.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -72,12 +72,9 @@ void kv_loop_free(struct kv_loop *l)
     }
     if (l->memory)
         kv_workspace_clear(l->memory, &l->nonfinite);
-    for (size_t i = 0; i < l->n_top; i++)
-        kv_cache_free(l->top[i]);
-    free(l->top);
-    for (size_t i = 0; i < l->n_kept; i++)
-        kv_policy_cache_free(l->kept[i]);
-    free(l->kept);
+    for (size_t i = 0; i < l->n_seqs; i++)
+        kv_seq_free(l->seq[i]);
+    free(l->seq);
     kv_codecs_free(l->codecs);
     free(l->layer);
     free(l);
@@ -107,15 +104,6 @@ struct kv_prefill kv_loop_prefill(const struct kv_loop *l)
 struct kv_bits kv_loop_bits(const struct kv_loop *l)
 {
     return l->bits;
-}
-
-static void add_bits(struct kv_bits *b, const struct kv_cache *c)
-{
-    for (int side = 0; side < KV_SIDES; side++) {
-        const struct kv_bits one = kv_bits_of_cache(c, (enum kv_side)side);
-
-        kv_bits_add(b, &one);
-    }
 }
 
 /* ---- views of queries ---------------------------------------------------- */
@@ -161,7 +149,7 @@ static uint32_t *until_of(const struct kv_loop *l, const struct kv_codec *c,
     return until;
 }
 
-/* ---- through the CPU's cache, and decode() --------------------------------
+/* ---- windows in the host's caches -----------------------------------------
  */
 
 /* Work on each window of a layer in host memory. */
@@ -170,6 +158,58 @@ struct windows {
     const struct kv_qkv *x;
     struct kv_bits *bits; /* [n_windows] */
 };
+
+typedef int window_work(const struct windows *work, size_t window,
+                        struct kv_seq *seq, struct kv_err *e);
+
+/* A sequence for each window, a new one before its first token. */
+static void begin_windows(struct kv_loop *l, const struct kv_qkv *x)
+{
+    const struct kv_seq_plan plan = {
+        .n_layers = l->shape.n_layers,
+        .policy = &l->spec.policy,
+        .share_of = kv_policy_share_of(&l->protocol, l->length),
+        .seed = l->seed};
+
+    assert(!x->first_window ||
+           !kv_codecs_at(l->codecs, x->layer)[KV_K]->layered);
+    if (x->n_windows > l->n_seqs) {
+        l->seq = kv_realloc(l->seq, x->n_windows, sizeof(struct kv_seq *));
+        memset(l->seq + l->n_seqs, 0,
+               (x->n_windows - l->n_seqs) * sizeof(struct kv_seq *));
+        l->n_seqs = x->n_windows;
+    }
+    for (size_t i = 0; i < l->n_seqs && !x->layer && !x->first; i++) {
+        kv_seq_free(l->seq[i]);
+        l->seq[i] = NULL;
+    }
+    for (size_t i = 0; i < x->n_windows; i++)
+        if (!l->seq[i])
+            l->seq[i] = kv_seq_new(&plan);
+}
+
+/* The layer of a window's sequence is open from its first token to its last,
+ * and then gives its bits. */
+static int with_window(const struct windows *work, size_t window,
+                       window_work *run, struct kv_err *e)
+{
+    const struct kv_loop *l = work->l;
+    const struct kv_qkv *x = work->x;
+    struct kv_seq *seq = l->seq[window];
+
+    if ((!x->first && kv_seq_open(seq, kv_codecs_at(l->codecs, x->layer), e)) ||
+        run(work, window, seq, e))
+        return kv_fail_in(e, "window %zu", l->first_window + window);
+    if (x->first + x->n < l->length)
+        return 0;
+    for (int side = 0; side < KV_SIDES; side++)
+        kv_seq_bits(seq, x->layer, (enum kv_side)side, &work->bits[window]);
+    kv_seq_close(seq, x->layer);
+    return 0;
+}
+
+/* ---- encoded at once, and decoded ------------------------------------------
+ */
 
 /* A side of a window in the forms that its queries may see, keys after RoPE:
  * [n][n_kv_heads][head_dim] each, UNQUANTIZED NULL where none sees it. */
@@ -191,228 +231,92 @@ static void read_forms(const struct kv_loop *l, const struct kv_qkv *x,
 
 /* Encodes a window and fills in the forms that its queries may see. */
 static int fill_window(const struct windows *work, size_t window,
-                       struct kv_cache *cache, struct kv_err *e)
+                       struct kv_seq *seq, struct kv_err *e)
 {
     const struct kv_loop *l = work->l;
     const struct kv_qkv *x = work->x;
-    const size_t row = kv_loop_row(l), at = window * x->n * row;
-    const size_t q_row = l->shape.n_heads * l->shape.head_dim;
+    const struct kv_tokens all = kv_qkv_tokens(x, window, 0, x->n);
+    const size_t at = window * x->n * kv_loop_row(l);
 
-    if (kv_cache_append(cache, x->q + window * x->n * q_row,
-                        kv_loop_input(l, x, KV_K, window),
-                        kv_loop_input(l, x, KV_V, window), x->n, e))
+    if (kv_seq_append(seq, x->layer, &all, e))
         return -1;
-    add_bits(&work->bits[window], cache);
     for (int i = 0; i < KV_SIDES; i++) {
         float *form[VIEWS];
 
         for (int f = 0; f < VIEWS; f++)
             form[f] = l->host[i][f] ? l->host[i][f] + at : NULL;
-        read_forms(l, x, window, cache, (enum kv_side)i, form);
+        read_forms(l, x, window, kv_seq_cache(seq, x->layer), (enum kv_side)i,
+                   form);
     }
     return 0;
-}
-
-static int run_step(const struct kv_loop *l, const struct kv_qkv *x,
-                    struct kv_cache *cache, size_t window, size_t i0, size_t i1,
-                    struct kv_err *e)
-{
-    const size_t row = kv_loop_row(l);
-    const size_t q_row = l->shape.n_heads * l->shape.head_dim;
-    const size_t at = (window * x->n + i0) * q_row;
-
-    if (kv_cache_append(
-            cache, x->q + at, kv_loop_input(l, x, KV_K, window) + i0 * row,
-            kv_loop_input(l, x, KV_V, window) + i0 * row, i1 - i0, e))
-        return -1;
-    kv_cache_attend(cache, kv_cache_view(cache, i1 - i0), x->q + at,
-                    x->out + at);
-    return 0;
-}
-
-/* A window literally, step by step. */
-static int step_window(const struct windows *work, size_t window,
-                       struct kv_cache *cache, struct kv_err *e)
-{
-    const struct kv_loop *l = work->l;
-    const struct kv_qkv *x = work->x;
-    const struct kv_protocol *p = &l->protocol;
-    const size_t prompt = exact_queries(l, x->n);
-    const size_t step = kv_protocol_steps(p) ? p->step : x->n;
-
-    if (prompt && run_step(l, x, cache, window, 0, prompt, e))
-        return -1;
-    if (prompt && !kv_codecs_at(l->codecs, x->layer)[KV_K]->prefill_on_codes) {
-        struct kv_attend_job exact = kv_qkv_job(x, 0, prompt);
-        const size_t q = window * x->n * l->shape.n_heads * l->shape.head_dim;
-
-        exact.view.n_seqs = 1;
-        exact.q += q;
-        exact.out += q;
-        exact.k.unquantized += window * x->n * kv_loop_row(l);
-        exact.v.unquantized += window * x->n * kv_loop_row(l);
-        kv_attend(&exact);
-    }
-    for (size_t i = prompt; i < x->n; i += step) {
-        const size_t end = i + step < x->n ? i + step : x->n;
-
-        if (run_step(l, x, cache, window, i, end, e))
-            return -1;
-    }
-    add_bits(&work->bits[window], cache);
-    return 0;
-}
-
-static int with_cache(const struct windows *work, size_t window,
-                      int (*run)(const struct windows *work, size_t window,
-                                 struct kv_cache *cache, struct kv_err *e),
-                      struct kv_err *e)
-{
-    struct kv_codec *const *codec =
-        kv_codecs_at(work->l->codecs, work->x->layer);
-    struct kv_cache *cache;
-    int rc = kv_cache_new(&cache, codec[KV_K], codec[KV_V], work->l->seed, e);
-
-    if (!rc) {
-        if (codec[KV_K]->layered)
-            kv_cache_put_on(cache, work->l->top[window]);
-        rc = run(work, window, cache, e);
-        if (codec[KV_K]->layered)
-            work->l->top[window] = cache;
-        else
-            kv_cache_free(cache);
-    }
-    return rc ? kv_fail_in(e, "window %zu", work->l->first_window + window) : 0;
 }
 
 static int fill_one(const void *arg, size_t window, size_t thread,
                     struct kv_err *e)
 {
     (void)thread;
-    return with_cache(arg, window, fill_window, e);
+    return with_window(arg, window, fill_window, e);
+}
+
+/* ---- step by step ----------------------------------------------------------
+ */
+
+/* A window's tokens, or its next ones: those of the prompt at once, the others
+ * a step at a time. */
+static int step_window(const struct windows *work, size_t window,
+                       struct kv_seq *seq, struct kv_err *e)
+{
+    const struct kv_loop *l = work->l;
+    const struct kv_qkv *x = work->x;
+    const struct kv_protocol *p = &l->protocol;
+    const bool on_codes =
+        kv_codecs_at(l->codecs, x->layer)[KV_K]->prefill_on_codes;
+    const size_t q_row = l->shape.n_heads * l->shape.head_dim;
+    const size_t prompt = x->first ? 0 : exact_queries(l, x->n);
+    const size_t step = kv_protocol_steps(p) ? p->step : x->n;
+
+    for (size_t i = 0, n; i < x->n; i += n) {
+        const bool exact = i < prompt && !on_codes;
+        struct kv_tokens t;
+
+        n = i < prompt ? prompt : step;
+        n = n < x->n - i ? n : x->n - i;
+        t = kv_qkv_tokens(x, window, i, n);
+        if (exact ? kv_seq_append(seq, x->layer, &t, e)
+                  : kv_seq_step(seq, x->layer, &t,
+                                x->out + (window * x->n + i) * q_row, e))
+            return -1;
+    }
+    return 0;
 }
 
 static int step_one(const void *arg, size_t window, size_t thread,
                     struct kv_err *e)
 {
     (void)thread;
-    return with_cache(arg, window, step_window, e);
+    return with_window(arg, window, step_window, e);
 }
 
-/* ---- by a policy ----------------------------------------------------------
- */
-
-/* The tokens of a window, or its next ones, into a cache that keeps what the
- * spec's policy names. */
-static int policy_steps(const struct kv_loop *l, const struct kv_qkv *x,
-                        size_t window, struct kv_policy_cache *cache,
-                        struct kv_err *e)
+/* Exact attention of the prompts, then each window as it goes. */
+static int run_steps(struct kv_loop *l, const struct kv_qkv *x,
+                     struct kv_bits *bits, struct kv_err *e)
 {
-    const struct kv_protocol *p = &l->protocol;
-    const size_t row = kv_loop_row(l), at = window * x->n;
-    const size_t q_row = l->shape.n_heads * l->shape.head_dim;
-    const size_t prompt = x->first ? 0 : exact_queries(l, x->n);
-
-    for (size_t i = 0, n; i < x->n; i += n) {
-        const bool exact = i < prompt;
-        struct kv_policy_step step = {.q = x->q + (at + i) * q_row,
-                                      .k = x->k + (at + i) * row,
-                                      .k_pre = x->k_pre + (at + i) * row,
-                                      .v = x->v + (at + i) * row,
-                                      .out = exact ? NULL
-                                                   : x->out + (at + i) * q_row};
-
-        n = exact ? prompt : p->step;
-        step.n = n = n < x->n - i ? n : x->n - i;
-        if (kv_policy_cache_step(cache, &step, e))
-            return -1;
-    }
-    return 0;
-}
-
-static int policy_one(const void *arg, size_t window, size_t thread,
-                      struct kv_err *e)
-{
-    const struct windows *work = arg;
-    const struct kv_loop *l = work->l;
-    const struct kv_qkv *x = work->x;
-    struct kv_policy_cache **cache = kv_loop_kept(l, x, window);
-    int rc = 0;
-
-    (void)thread;
-    if (!x->first)
-        rc = kv_policy_cache_new(
-            cache, &l->spec.policy, kv_codecs_at(l->codecs, x->layer),
-            kv_policy_share_of(&l->protocol, l->length), l->seed, e);
-    if (rc || policy_steps(l, x, window, *cache, e))
-        return kv_fail_in(e, "window %zu", l->first_window + window);
-    if (x->first + x->n == l->length) {
-        for (int side = 0; side < KV_SIDES; side++)
-            kv_policy_cache_bits(*cache, (enum kv_side)side,
-                                 &work->bits[window]);
-        kv_policy_cache_free(*cache);
-        *cache = NULL;
-    }
-    return 0;
-}
-
-/* Makes room for a cache of every layer and window. */
-static void begin_kept(struct kv_loop *l, const struct kv_qkv *x)
-{
-    const size_t n = l->shape.n_layers * x->n_windows;
-
-    if (n <= l->n_kept)
-        return;
-    l->kept = kv_realloc(l->kept, n, sizeof(struct kv_policy_cache *));
-    memset(l->kept + l->n_kept, 0,
-           (n - l->n_kept) * sizeof(struct kv_policy_cache *));
-    l->n_kept = n;
-}
-
-/* Exact attention of the prompts, then each window by the policy. */
-static int run_policy(struct kv_loop *l, const struct kv_qkv *x,
-                      struct kv_bits *bits, struct kv_err *e)
-{
-    const size_t prompt = x->first ? 0 : exact_queries(l, x->n);
-    const struct kv_attend_job exact = kv_qkv_job(x, 0, prompt);
-    const struct windows work = {l, x, bits};
-
-    begin_kept(l, x);
-    return (prompt && x->backend->attend(x->backend, &exact, NULL, 0, e)) ||
-           x->backend->each(x->n_windows, policy_one, &work, e);
-}
-
-/* ---- literally ------------------------------------------------------------
- */
-
-static int run_literally(struct kv_loop *l, const struct kv_qkv *x,
-                         struct kv_bits *bits, struct kv_err *e)
-{
+    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
+    const size_t prompt =
+        x->first || codec[KV_K]->prefill_on_codes ? 0 : exact_queries(l, x->n);
+    struct kv_attend_job exact;
     struct kv_qkv host;
     const struct windows work = {l, &host, bits};
 
-    return kv_qkv_to_host(x, &host, e) ||
-           host.backend->each(x->n_windows, step_one, &work, e) ||
-           kv_qkv_from_host(x, &host, e);
-}
-
-/* Makes room for the caches of a layered codec's windows, and begins with none
- * in the lowest layer. */
-static void begin_layer(struct kv_loop *l, const struct kv_qkv *x)
-{
-    if (!kv_codecs_at(l->codecs, x->layer)[KV_K]->layered)
-        return;
-    assert(!x->first_window);
-    if (x->n_windows > l->n_top) {
-        l->top = kv_realloc(l->top, x->n_windows, sizeof(struct kv_cache *));
-        memset(l->top + l->n_top, 0,
-               (x->n_windows - l->n_top) * sizeof(struct kv_cache *));
-        l->n_top = x->n_windows;
-    }
-    for (size_t i = 0; i < l->n_top && !x->layer; i++) {
-        kv_cache_free(l->top[i]);
-        l->top[i] = NULL;
-    }
+    begin_windows(l, x);
+    if (kv_qkv_to_host(x, &host, e))
+        return -1;
+    exact = kv_qkv_job(&host, 0, prompt);
+    return (prompt && host.backend->attend(host.backend, &exact, NULL, 0, e)) ||
+                   host.backend->each(x->n_windows, step_one, &work, e) ||
+                   kv_qkv_from_host(x, &host, e)
+               ? -1
+               : 0;
 }
 
 /* The forms of a layer out of caches of the host. */
@@ -425,7 +329,7 @@ static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
     struct kv_qkv host;
     const struct windows work = {l, &host, bits};
 
-    begin_layer(l, x);
+    begin_windows(l, x);
     for (int i = 0; i < KV_SIDES; i++) {
         l->host[i][QUANTIZED] = kv_alloc(values, sizeof(float));
         if (side[i]->until)
@@ -529,13 +433,13 @@ static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
     struct kv_loop *l = arg;
     struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
     struct kv_bits *bits = kv_alloc(x->n_windows, sizeof(*bits));
-    const bool literally = codec[KV_K]->scheme->attend ||
-                           codec[KV_K]->history || codec[KV_V]->history;
+    const bool in_steps = codec[KV_K]->scheme->attend || codec[KV_K]->history ||
+                          codec[KV_V]->history;
     const bool drops = kv_policy_drops(&l->spec.policy);
-    const int rc = drops                    ? run_policy(l, x, bits, e)
-                   : unchanged(l, x->layer) ? run_unchanged(l, x, bits, e)
-                   : literally && !l->layer[x->layer].coder[KV_K]
-                       ? run_literally(l, x, bits, e)
+    const int rc = !drops && unchanged(l, x->layer)
+                       ? run_unchanged(l, x, bits, e)
+                   : drops || (in_steps && !l->layer[x->layer].coder[KV_K])
+                       ? run_steps(l, x, bits, e)
                        : run_views(l, x, bits, e);
 
     for (size_t w = 0; w < x->n_windows; w++)

@@ -3,10 +3,10 @@
  * Built on one fact (codec.h, the law): a quantized token's codes do not depend
  * on when it quantized.  So a window is encoded once, and each query reads each
  * key and value in the form it had at the query's time (kernels/attend.h).
- * Schemes with an oracle of their own, and codecs with history, go through
- * struct kv_cache instead.  Layered codecs are encoded layer by layer upon the
- * caches of the layers below, which are kept until they have been read.  A test
- * holds both to a literal loop of append and attend. */
+ * Schemes with an oracle of their own, codecs with history and policies that
+ * drop tokens go through struct kv_seq step by step instead.  Layered codecs
+ * are encoded layer by layer upon the layers below.  A test holds both ways to
+ * a literal loop of append and attend. */
 #ifndef KV_LOOP_H
 #define KV_LOOP_H
 

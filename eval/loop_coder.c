@@ -1,9 +1,9 @@
 /* A layer whose codecs have kernels on the backend: encoded and decoded there.
  */
-#include "eval/bits.h"
 #include "eval/loop_impl.h"
 #include "kernels/device_code.h"
 #include "lib/base/alloc.h"
+#include "lib/seq/bits.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,9 +3,8 @@
 #define KV_LOOP_IMPL_H
 
 #include "eval/loop.h"
-#include "eval/policy_cache.h"
 #include "eval/prefill.h"
-#include "lib/cache.h"
+#include "lib/seq/seq.h"
 
 /* A layer's codecs on the backend. */
 struct kv_loop_layer {
@@ -27,13 +26,9 @@ struct kv_loop {
     size_t last;                 /* layer with coders */
     struct kv_bits bits;
     struct kv_prefill prefill;
-    struct kv_cache **top; /* [n_top]: of layered codecs, each window's cache of
-                            * the layer before; NULL: none */
-    size_t n_top;
-    size_t length;                 /* tokens of a window */
-    struct kv_policy_cache **kept; /* [n_kept]: of a spec with a policy, each
-                                    * layer's of each window under way */
-    size_t n_kept;
+    struct kv_seq **seq; /* [n_seqs], of windows whose caches are the host's */
+    size_t n_seqs;
+    size_t length; /* tokens of a window */
 
     /* The current layer's keys and values of all windows, in the forms that
      * their queries see: [n_windows][n][n_kv_heads][head_dim], keys after RoPE.
@@ -64,12 +59,6 @@ static inline const float *kv_loop_input(const struct kv_loop *l,
     const float *all = side == KV_V ? x->v : k->pre_rope ? x->k_pre : x->k;
 
     return all + window * x->n * kv_loop_row(l);
-}
-
-static inline struct kv_policy_cache **
-kv_loop_kept(const struct kv_loop *l, const struct kv_qkv *x, size_t window)
-{
-    return &l->kept[x->layer * x->n_windows + window];
 }
 
 /* The codes of a layer with coders on the backend, of all windows, and the

@@ -1,17 +1,19 @@
 #include "eval/measure.h"
-#include "eval/bits.h"
+#include "eval/policy_check.h"
 #include "eval/policy_error.h"
 #include "eval/rd_bound.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
-#include "lib/cache.h"
 #include "lib/codec.h"
-#include "lib/codes_file.h"
 #include "lib/dump.h"
 #include "lib/k_bias.h"
 #include "lib/mixed.h"
 #include "lib/rope_table.h"
+#include "lib/seq/bits.h"
+#include "lib/seq/cache_bytes.h"
+#include "lib/seq/codes_file.h"
+#include "lib/seq/seq.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +36,7 @@ struct layer {
     size_t layer;
     struct kv_shape shape;     /* the layer's */
     struct kv_codecs **codecs; /* [n_specs] */
-    struct kv_cache **top;     /* [n_specs][all windows]: of layered codecs, the
-                                * cache of the layer before; else NULL */
+    struct kv_seq **seq;       /* [n_specs][all windows], without a policy */
     double **power;            /* [n_specs][KV_SIDES]: the items' sums so far */
     size_t n_windows, first;   /* in memory: windows first .. + n_windows */
     float *tensor[KV_TENSORS]; /* [n_windows][ctx][heads][head_dim] or NULL */
@@ -47,11 +48,6 @@ static size_t row_values(const struct kv_dump_info *info, int tensor)
 {
     return info->shape.head_dim *
            (tensor == KV_T_Q ? info->shape.n_heads : info->shape.n_kv_heads);
-}
-
-static const float *window_of(const struct layer *l, int tensor, size_t w)
-{
-    return l->tensor[tensor] + w * l->info->ctx * row_values(l->info, tensor);
 }
 
 void kv_measured_merge(struct kv_measured *into, const struct kv_measured *m)
@@ -66,15 +62,15 @@ void kv_measured_merge(struct kv_measured *into, const struct kv_measured *m)
     kv_attn_error_merge(&into->attn, &m->attn);
 }
 
-static void count_bytes(const struct layer *l, const struct kv_cache *cache,
-                        enum kv_side side, struct item *item)
+/* What the window has, in the layer. */
+static struct kv_tokens tokens_of(const struct layer *l, size_t window)
 {
-    item->sums.bits[side] = kv_bits_of_cache(cache, side);
-    if (l->plan->codes) {
-        const struct kv_reader r = kv_cache_held(cache, side);
+    const struct kv_tokens all = {.q = l->tensor[KV_T_Q],
+                                  .k = l->tensor[KV_T_K],
+                                  .k_pre = l->tensor[KV_T_K_PRE],
+                                  .v = l->tensor[KV_T_V]};
 
-        item->n_codes[side] = kv_codes_of(&r, &item->codes[side]);
-    }
+    return kv_tokens_part(&all, &l->shape, window * l->info->ctx, l->info->ctx);
 }
 
 /* n tokens from first on, as the codec has them. */
@@ -144,10 +140,11 @@ static void measure_attention(const struct layer *l, size_t window,
                               struct item *item)
 {
     const struct kv_shape *shape = &l->shape;
-    struct kv_attn_window w = {.view = kv_shape_view(shape, l->info->ctx, 0, 0),
-                               .q = window_of(l, KV_T_Q, window),
-                               .k = window_of(l, KV_T_K, window),
-                               .v = window_of(l, KV_T_V, window),
+    const struct kv_tokens t = tokens_of(l, window);
+    struct kv_attn_window w = {.view = kv_shape_view(shape, t.n, 0, 0),
+                               .q = t.q,
+                               .k = t.k,
+                               .v = t.v,
                                .k_stored = stored[KV_K],
                                .v_stored = stored[KV_V],
                                .at = l->at,
@@ -168,40 +165,16 @@ static struct kv_codec *const *codecs_of(const struct layer *l, size_t spec)
     return kv_codecs_at(l->codecs[spec], l->layer);
 }
 
-/* The cache of a window and layer; of a layered codec upon that of the layer
- * before, and kept. */
-static int open_cache(const struct layer *l, size_t spec, size_t window,
-                      struct kv_cache **cache, struct kv_err *e)
-{
-    struct kv_codec *const *codec = codecs_of(l, spec);
-    struct kv_cache **top =
-        &l->top[spec * l->info->n_windows + l->first + window];
-
-    if (kv_cache_new(cache, codec[KV_K], codec[KV_V], l->plan->seed, e))
-        return -1;
-    if (codec[KV_K]->layered) {
-        kv_cache_put_on(*cache, *top);
-        *top = *cache;
-    }
-    return 0;
-}
-
 /* A window of a spec with a policy: its bits, and attention alone. */
 static int measure_policy(const struct layer *l, size_t spec, size_t window,
                           struct item *item)
 {
-    const struct kv_policy_window w = {
-        .spec = &l->plan->spec[spec],
-        .codec = codecs_of(l, spec),
-        .seed = l->plan->seed,
-        .n = l->info->ctx,
-        .q = window_of(l, KV_T_Q, window),
-        .k = window_of(l, KV_T_K, window),
-        .k_pre =
-            l->tensor[KV_T_K_PRE] ? window_of(l, KV_T_K_PRE, window) : NULL,
-        .v = window_of(l, KV_T_V, window),
-        .at = l->at,
-        .n_at = l->n_at};
+    const struct kv_policy_window w = {.spec = &l->plan->spec[spec],
+                                       .codec = codecs_of(l, spec),
+                                       .seed = l->plan->seed,
+                                       .tokens = tokens_of(l, window),
+                                       .at = l->at,
+                                       .n_at = l->n_at};
 
     if (kv_policy_error_add(&item->sums.attn, item->sums.bits, &w,
                             &item->error))
@@ -210,52 +183,68 @@ static int measure_policy(const struct layer *l, size_t spec, size_t window,
     return 0;
 }
 
+/* A side of the window, as it was given and as it is stored. */
+static void measure_side(const struct layer *l, const struct kv_seq *seq,
+                         enum kv_side side, const float *x, const float *stored,
+                         struct item *item)
+{
+    const struct kv_cache *cache = kv_seq_cache(seq, l->layer);
+    const struct kv_codec *codec = kv_cache_reader(cache, side).codec;
+
+    kv_reconstruction_add(&item->sums.reconstruction[side], x, stored,
+                          l->info->ctx * l->shape.n_kv_heads,
+                          l->shape.head_dim);
+    kv_seq_bits(seq, l->layer, side, &item->sums.bits[side]);
+    if (l->plan->codes) {
+        const struct kv_reader r = kv_cache_held(cache, side);
+
+        item->n_codes[side] = kv_codes_of(&r, &item->codes[side]);
+    }
+    if (codec->scheme->coefficients && !codec->layered)
+        measure_coefficients(cache, side, x, stored, item);
+}
+
+/* The window enters the layer of its sequence, and is read again. */
+static int measure_tokens(const struct layer *l, struct kv_seq *seq,
+                          size_t window, const struct kv_codec *key,
+                          float **stored, struct item *item)
+{
+    const struct kv_tokens t = tokens_of(l, window);
+    const float *in[] = {key->pre_rope ? t.k_pre : t.k, t.v};
+
+    if (kv_seq_append(seq, l->layer, &t, &item->error))
+        return -1;
+    for (int i = 0; i < KV_SIDES; i++) {
+        const enum kv_side side = (enum kv_side)i;
+
+        if (kv_cache_read(kv_seq_cache(seq, l->layer), side, stored[i],
+                          &item->error))
+            return -1;
+        measure_side(l, seq, side, in[i], stored[i], item);
+    }
+    if (l->n_at)
+        measure_attention(l, window, key, kv_seq_cache(seq, l->layer), stored,
+                          item);
+    return 0;
+}
+
 static int measure_stored(const struct layer *l, size_t spec, size_t window,
                           struct item *item)
 {
     struct kv_codec *const *codec = codecs_of(l, spec);
-    const size_t n = l->info->ctx, heads = l->info->shape.n_kv_heads;
-    const size_t d = l->info->shape.head_dim;
-    const float *in[] = {
-        window_of(l, codec[KV_K]->pre_rope ? KV_T_K_PRE : KV_T_K, window),
-        window_of(l, KV_T_V, window)};
-    const float *q = NULL;
-    float *stored[KV_SIDES] = {NULL};
-    struct kv_cache *cache = NULL;
-    int rc = -1;
+    const size_t values = l->info->ctx * row_values(l->info, KV_T_K);
+    const size_t at = spec * l->info->n_windows + l->first + window;
+    float *stored[] = {kv_alloc(values, sizeof(float)),
+                       kv_alloc(values, sizeof(float))};
+    int rc = kv_seq_open(l->seq[at], codec, &item->error);
 
-    if (open_cache(l, spec, window, &cache, &item->error))
-        goto out;
-    if (l->tensor[KV_T_Q])
-        q = window_of(l, KV_T_Q, window);
-    if (kv_cache_append(cache, q, in[KV_K], in[KV_V], n, &item->error)) {
-        kv_fail_in(&item->error, "%s: window %zu", kv_dump_path(l->plan->dump),
-                   l->first + window);
-        goto out;
-    }
-    for (int side = 0; side < KV_SIDES; side++) {
-        stored[side] = kv_alloc(n * heads, d * sizeof(float));
-        if (kv_cache_read(cache, (enum kv_side)side, stored[side],
-                          &item->error)) {
-            kv_fail_in(&item->error, "%s: window %zu",
-                       kv_dump_path(l->plan->dump), l->first + window);
-            goto out;
-        }
-        kv_reconstruction_add(&item->sums.reconstruction[side], in[side],
-                              stored[side], n * heads, d);
-        count_bytes(l, cache, (enum kv_side)side, item);
-        if (codec[side]->scheme->coefficients && !codec[side]->layered)
-            measure_coefficients(cache, (enum kv_side)side, in[side],
-                                 stored[side], item);
-    }
-    if (l->n_at)
-        measure_attention(l, window, codec[KV_K], cache, stored, item);
-    rc = 0;
-out:
+    if (!rc && measure_tokens(l, l->seq[at], window, codec[KV_K], stored, item))
+        rc = kv_fail_in(&item->error, "%s: window %zu",
+                        kv_dump_path(l->plan->dump), l->first + window);
+    if (!rc)
+        kv_seq_close(l->seq[at], l->layer);
     free(stored[KV_K]);
     free(stored[KV_V]);
-    if (!codec[KV_K]->layered)
-        kv_cache_free(cache);
     return rc;
 }
 
@@ -569,11 +558,14 @@ int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
         .info = info,
         .codecs = kv_alloc(p->n_specs, sizeof(struct kv_codecs *)),
         .power = kv_alloc(p->n_specs * KV_SIDES, sizeof(*l.power)),
-        .top = kv_alloc(p->n_specs * info->n_windows, sizeof(*l.top)),
+        .seq = kv_alloc(p->n_specs * info->n_windows, sizeof(*l.seq)),
         .at = kv_alloc(info->ctx, sizeof(*l.at))};
     struct kv_progress progress;
     int rc = 0;
 
+    for (size_t i = 0; i < p->n_specs * info->n_windows; i++)
+        l.seq[i] = kv_seq_new(&(struct kv_seq_plan){
+            .n_layers = info->shape.n_layers, .seed = p->seed});
     memset(out, 0, p->n_specs * n_layers * sizeof(*out));
     l.n_at = kv_attn_positions(info->ctx, p->n_queries, l.at);
     kv_progress_init(&progress, "measuring", n_layers * info->n_windows);
@@ -584,8 +576,8 @@ int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
     }
     kv_progress_clear(&progress);
     for (size_t i = 0; i < p->n_specs * info->n_windows; i++)
-        kv_cache_free(l.top[i]);
-    free(l.top);
+        kv_seq_free(l.seq[i]);
+    free(l.seq);
     free(l.at);
     free(l.power);
     free(l.codecs);

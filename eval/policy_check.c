@@ -1,5 +1,6 @@
 /* What a policy can be composed with. */
-#include "eval/policy_cache.h"
+#include "eval/policy_check.h"
+#include "lib/policy.h"
 
 size_t kv_policy_share_of(const struct kv_protocol *p, size_t n)
 {

@@ -1,4 +1,5 @@
 #include "eval/policy_error.h"
+#include "eval/policy_check.h"
 #include "lib/base/alloc.h"
 
 #include <math.h>
@@ -49,13 +50,14 @@ static void make_logits(const struct query *x)
 {
     const struct kv_shape *s = &x->w->codec[KV_K]->shape;
     const size_t d = s->head_dim, n = x->position + 1, m = x->seen.n;
-    const float *q = x->w->q + (x->position * s->n_heads + x->head) * d;
+    const float *q = x->w->tokens.q + (x->position * s->n_heads + x->head) * d;
     const struct kv_attend_view all = kv_shape_view(s, n, n - 1, 1);
     struct kv_attend_view held = kv_shape_view(s, m, m - 1, 1);
 
     held.window = 0; /* it sees all of them */
     for (size_t j = 0; j < n; j++)
-        x->exact[j] = s->attn_scale * (float)dot(q, row_of(x, x->w->k, j), d);
+        x->exact[j] =
+            s->attn_scale * (float)dot(q, row_of(x, x->w->tokens.k, j), d);
     for (size_t i = 0; i < m; i++)
         x->stored[i] = s->attn_scale * (float)dot(q, x->seen.k + i * d, d);
     kv_attend_logits(&all, 0, x->head, 0, 0, n, x->exact);
@@ -86,15 +88,16 @@ static void add_outputs(struct kv_attn_error *sum, const struct query *x,
 
     for (size_t j = 0; j <= x->position; j++)
         for (size_t c = 0; c < d; c++)
-            out[c] +=
-                exp((double)x->exact[j] - z) * (double)row_of(x, x->w->v, j)[c];
+            out[c] += exp((double)x->exact[j] - z) *
+                      (double)row_of(x, x->w->tokens.v, j)[c];
     for (size_t i = 0; i < x->seen.n; i++) {
         const size_t t = x->seen.position[i];
         const double log_p = (double)x->exact[t] - z_held;
         const double log_q = (double)x->stored[i] - z_stored;
         const double p = exp(log_p), q = exp(log_q);
         const double e = (double)x->stored[i] - (double)x->exact[t];
-        const float *v = row_of(x, x->w->v, t), *v_stored = x->seen.v + i * d;
+        const float *v = row_of(x, x->w->tokens.v, t),
+                    *v_stored = x->seen.v + i * d;
 
         kl += p * (log_p - log_q);
         sum->logit_e2 += e * e;
@@ -151,38 +154,23 @@ static void add_position(struct kv_attn_error *sum,
     }
 }
 
-/* Tokens [first, first + n). */
-static struct kv_policy_step step_of(const struct kv_policy_window *w,
-                                     size_t first, size_t n, float *out)
-{
-    const struct kv_codec *k = w->codec[KV_K];
-    const size_t at = first * kv_codec_row(k);
-
-    return (struct kv_policy_step){.n = n,
-                                   .q = w->q + first * k->shape.n_heads *
-                                                   k->shape.head_dim,
-                                   .k = w->k + at,
-                                   .k_pre = w->k_pre ? w->k_pre + at : NULL,
-                                   .v = w->v + at,
-                                   .out = out};
-}
-
 static int run_window(struct kv_attn_error *sum,
                       const struct kv_policy_window *w, size_t prompt,
                       struct kv_policy_cache *cache, float *out,
                       struct kv_err *e)
 {
-    const struct kv_policy_step all = step_of(w, 0, prompt, NULL);
+    const struct kv_shape *s = &w->codec[KV_K]->shape;
+    const struct kv_tokens all = kv_tokens_part(&w->tokens, s, 0, prompt);
     size_t next = 0;
 
-    if (prompt && kv_policy_cache_step(cache, &all, e))
+    if (prompt && kv_policy_cache_step(cache, &all, NULL, e))
         return -1;
     while (next < w->n_at && w->at[next] < prompt)
         next++;
-    for (size_t t = prompt; t < w->n; t++) {
-        const struct kv_policy_step one = step_of(w, t, 1, out);
+    for (size_t t = prompt; t < w->tokens.n; t++) {
+        const struct kv_tokens one = kv_tokens_part(&w->tokens, s, t, 1);
 
-        if (kv_policy_cache_enter(cache, &one, e))
+        if (kv_policy_cache_enter(cache, &one, out, e))
             return -1;
         if (next < w->n_at && w->at[next] == t) {
             add_position(sum, w, cache, t, out);
@@ -197,14 +185,15 @@ int kv_policy_error_add(struct kv_attn_error *sum, struct kv_bits *bits,
                         const struct kv_policy_window *w, struct kv_err *e)
 {
     const struct kv_policy_spec *policy = &w->spec->policy;
-    const struct kv_protocol p = kv_policy_protocol(policy->policy, w->n);
+    const struct kv_protocol p =
+        kv_policy_protocol(policy->policy, w->tokens.n);
     const struct kv_shape *s = &w->codec[KV_K]->shape;
     struct kv_policy_cache *cache;
     float *out;
     int rc;
 
     if (kv_policy_cache_new(&cache, policy, w->codec,
-                            kv_policy_share_of(&p, w->n), w->seed, e))
+                            kv_policy_share_of(&p, w->tokens.n), w->seed, e))
         return -1;
     out = kv_alloc(s->n_heads, s->head_dim * sizeof(*out));
     rc =

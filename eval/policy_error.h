@@ -4,22 +4,21 @@
 #define KV_POLICY_ERROR_H
 
 #include "eval/attn_error.h"
-#include "eval/policy_cache.h"
+#include "eval/protocol.h"
+#include "lib/seq/policy_cache.h"
 
 /* How the window of a dump meets the cache: as stream, token by token, or,
  * where the policy drops tokens of a prompt, as prefill of half of the window's
  * n tokens. */
 struct kv_protocol kv_policy_protocol(const struct kv_policy *p, size_t n);
 
-/* A window of one layer.  q: [n][n_heads][head_dim]; k, k_pre (read for a key
- * codec that is pre_rope) and v: [n][n_kv_heads][head_dim].  at: n_at query
- * positions, ascending, each below n; those in the prompt do not count. */
+/* A window of one layer.  at: n_at query positions, ascending, each below
+ * tokens.n; positions in the prompt do not count. */
 struct kv_policy_window {
     const struct kv_spec *spec; /* that kv_policy_check() takes */
     struct kv_codec *const *codec;
     uint64_t seed;
-    size_t n;
-    const float *q, *k, *k_pre, *v;
+    struct kv_tokens tokens;
     const size_t *at;
     size_t n_at;
 };

@@ -101,7 +101,13 @@ struct kv_history {
      * = block.  w.first: the block's first token. */
     void (*requantize)(const struct kv_codec *c, struct kv_where w, size_t m,
                        const float *x, uint8_t *open);
+    /* What is stored of the open block of m tokens: bytes [open_bytes], which
+     * open can be made of again. */
     size_t (*open_bytes)(const struct kv_codec *c, size_t m);
+    void (*write_open)(const struct kv_codec *c, const uint8_t *open, size_t m,
+                       uint8_t *bytes);
+    void (*read_open)(const struct kv_codec *c, const uint8_t *bytes, size_t m,
+                      uint8_t *open);
     /* x: [m][n_kv_heads][head_dim]. */
     void (*decode_open)(const struct kv_codec *c, const uint8_t *open, size_t m,
                         float *x);

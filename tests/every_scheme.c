@@ -1,6 +1,7 @@
 #include "tests/every_scheme.h"
 #include "lib/base/alloc.h"
 #include "lib/mixed.h"
+#include "tests/append_rows.h"
 #include "tests/stacked.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
@@ -250,7 +251,7 @@ int append_all(struct kv_cache *c, const float *q, const float *k,
     struct kv_cache *below = kv_cache_below(c);
 
     return (below && append_all(below, q, k, v, n, e)) ||
-                   kv_cache_append(c, q, k, v, n, e)
+                   append_rows(c, q, k, v, n, e)
                ? -1
                : 0;
 }

@@ -5,7 +5,7 @@
 #ifndef EVERY_SCHEME_H
 #define EVERY_SCHEME_H
 
-#include "lib/cache.h"
+#include "lib/seq/cache.h"
 
 enum { EVERY_SCHEME_SEED = 5 }; /* of caches */
 

@@ -4,6 +4,7 @@
 #include "lib/base/half.h"
 #include "lib/mixed.h"
 #include "lib/rope_table.h"
+#include "tests/append_rows.h"
 #include "tests/plain_int8.h"
 
 struct kv_device test_device;
@@ -247,7 +248,7 @@ struct rig rig(const char *text, const struct kv_shape *s, size_t n,
                          *calib, &e))
             fail_msg("%s: %s", text, e.msg);
     if (kv_cache_new(&r.cache, r.codec[KV_K], r.codec[KV_V], 5, &e) ||
-        kv_cache_append(r.cache, r.x.q, r.x.k, r.x.v, n, &e))
+        append_rows(r.cache, r.x.q, r.x.k, r.x.v, n, &e))
         fail_msg("%s: %s", text, e.msg);
     r.tiled = kv_tile_cache_new(r.cache);
     kv_tile_cache_update(r.tiled);

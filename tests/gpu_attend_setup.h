@@ -6,8 +6,8 @@
 #define KV_GPU_ATTEND_SETUP_H
 
 #include "kernels/cuda/gpu_attend.h"
-#include "lib/cache.h"
-#include "lib/tile_cache.h"
+#include "lib/seq/cache.h"
+#include "lib/seq/tile_cache.h"
 #include "tests/attention_setup.h"
 
 extern struct kv_device test_device;

@@ -5,7 +5,8 @@
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
-#include "lib/cache.h"
+#include "lib/seq/cache.h"
+#include "tests/append_rows.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -74,7 +75,7 @@ static inline void tear_down(struct setup *s)
 static inline void append(struct setup *s, const float *k, const float *v,
                           size_t n)
 {
-    assert_int_equal(kv_cache_append(s->cache, NULL, k, v, n, NULL), 0);
+    assert_int_equal(append_rows(s->cache, NULL, k, v, n, NULL), 0);
 }
 
 static const char *const every[] = {

@@ -2,7 +2,7 @@
  * (kernels/attend.h): views with each field and with all of them. */
 #include "kernels/attend.h"
 #include "kernels/level.h"
-#include "lib/tile_cache.h"
+#include "lib/seq/tile_cache.h"
 #include "tests/hack_setup.h"
 
 enum { SEQS = 2, WINDOW = 1, SLOPE = 2, CAP = 4, ALIVE = 8, MASS = 16 };

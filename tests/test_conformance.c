@@ -2,8 +2,9 @@
  * tested by being listed; its flags select the checks. */
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
-#include "lib/cache.h"
-#include "lib/codes_file.h"
+#include "lib/seq/cache.h"
+#include "lib/seq/cache_bytes.h"
+#include "tests/append_rows.h"
 #include "tests/every_scheme.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
@@ -114,6 +115,111 @@ static void test_append(void **state)
 {
     (void)state;
     every(check_append);
+}
+
+/* What a message gives, upon the layers below where c has some. */
+static struct kv_cache *loaded(const struct kv_cache *c, const char *spec)
+{
+    const struct kv_codec *k = kv_cache_reader(c, KV_K).codec;
+    const struct kv_codec *v = kv_cache_reader(c, KV_V).codec;
+    struct kv_cache *copy;
+    uint8_t *bytes, *exact;
+    struct kv_err e = {""};
+    size_t n;
+
+    assert_int_equal(kv_cache_new(&copy, k, v, EVERY_SCHEME_SEED, &e), 0);
+    if (k->layered)
+        kv_cache_put_on(
+            copy, kv_cache_below(c) ? loaded(kv_cache_below(c), spec) : NULL);
+    n = kv_cache_write(c, &bytes);
+    exact = malloc(n); /* for ASan */
+    memcpy(exact, bytes, n);
+    if (kv_cache_load(copy, exact, n, &e))
+        fail_msg("%s: %s", spec, e.msg);
+    free(bytes);
+    free(exact);
+    return copy;
+}
+
+static void attend_newest(const struct ready *r, const struct kv_cache *c,
+                          const float *q, float *out)
+{
+    const size_t n = kv_cache_tokens(c), row = query_values(r);
+
+    kv_cache_attend(c, kv_cache_view(c, 1), q + (n - 1) * row, out);
+}
+
+/* A cache that was written and loaded is the cache: its bytes, its attention
+ * and what becomes of further tokens. */
+static void check_message(struct ready *r)
+{
+    static const size_t lengths[] = {0, 1, 61, 110};
+    struct rows x = rows(r, N);
+    float *out = kv_alloc(2, query_values(r) * sizeof(*out));
+    float *again = out + query_values(r);
+    struct kv_err e = {""};
+
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
+        const size_t n = lengths[i], m = N - n;
+        struct kv_cache *c = filled(r, x, n, N),
+                        *copy = loaded(c, r->spec.text);
+
+        assert_same(c, copy, r->spec.text, "loaded", n);
+        if (append(c, rows_from(r, x, n), m, &e) ||
+            append(copy, rows_from(r, x, n), m, &e))
+            fail_msg("%s: %s", r->spec.text, e.msg);
+        assert_same(c, copy, r->spec.text, "loaded, and more", N);
+        attend_newest(r, c, x.q, out);
+        attend_newest(r, copy, x.q, again);
+        assert_memory_equal(out, again, query_values(r) * sizeof(*out));
+        kv_cache_free(copy);
+        kv_cache_free(c);
+    }
+    free(out);
+    free_rows(x);
+}
+
+static void test_message(void **state)
+{
+    (void)state;
+    every(check_message);
+}
+
+/* A message that is cut, longer, damaged in any byte, or of a cache with
+ * another seed is refused.  Of layered codecs the top cache has none below. */
+static void check_damaged(struct ready *r)
+{
+    enum { TOKENS = 40 };
+    struct rows x = rows(r, TOKENS);
+    struct kv_cache *c = filled(r, x, TOKENS, TOKENS), *to;
+    const struct kv_codec *k = r->codec[KV_K], *v = r->codec[KV_V];
+    uint8_t *bytes;
+    const size_t n = kv_cache_write(c, &bytes), step = n / 50 + 1;
+    struct kv_err e = {""};
+
+    for (size_t i = 0; i < n; i += i < 72 ? 1 : step) {
+        bytes[i] ^= 0x10;
+        assert_int_equal(kv_cache_new(&to, k, v, EVERY_SCHEME_SEED, &e), 0);
+        assert_int_equal(kv_cache_load(to, bytes, n, &e), -1);
+        kv_cache_free(to);
+        bytes[i] ^= 0x10;
+        assert_int_equal(kv_cache_new(&to, k, v, EVERY_SCHEME_SEED, &e), 0);
+        assert_int_equal(kv_cache_load(to, bytes, i, &e), -1);
+        kv_cache_free(to);
+    }
+    assert_int_equal(kv_cache_new(&to, k, v, EVERY_SCHEME_SEED + 1, &e), 0);
+    assert_int_equal(kv_cache_load(to, bytes, n, &e), -1);
+    assert_says(e, "a cache of seed 5: expected 6");
+    kv_cache_free(to);
+    free(bytes);
+    kv_cache_free(c);
+    free_rows(x);
+}
+
+static void test_damaged(void **state)
+{
+    (void)state;
+    every(check_damaged);
 }
 
 /* For schemes with a probe(); the others do not look at it. */
@@ -303,12 +409,12 @@ static void check_layered(struct ready *r)
     decode_up(&d, c, N, r->spec.text);
     decode_up(&d, c, 1, r->spec.text);
     decode_up(&d, c, 13, r->spec.text);
-    assert_int_equal(kv_cache_append(c, x.q, x.k, x.v, 1, &e), -1);
+    assert_int_equal(append_rows(c, x.q, x.k, x.v, 1, &e), -1);
     assert_says(e, "is not in the layer below, which has 140");
     kv_cache_free(c);
     assert_int_equal(kv_cache_new(&c, r->codec[KV_K], r->codec[KV_V], 1, &e),
                      0);
-    assert_int_equal(kv_cache_append(c, x.q, x.k, x.v, 1, &e), -1);
+    assert_int_equal(append_rows(c, x.q, x.k, x.v, 1, &e), -1);
     assert_says(e, "wants the cache of the layer below");
     kv_cache_free(c);
     for (size_t i = 0; i < 2 * (KV_MAX_BELOW + 1); i++)
@@ -549,17 +655,17 @@ static void check_not_finite(struct ready *r)
         float *broken = kv_alloc(2, query_values(r) * sizeof(*broken));
 
         broken[row_values(r) + 3] = bad[i];
-        assert_int_equal(kv_cache_append(c, x.q, x.k, broken, 2, &e), -1);
+        assert_int_equal(append_rows(c, x.q, x.k, broken, 2, &e), -1);
         snprintf(at, sizeof(at), "layer %zu, V, token 6", r->layer);
         assert_says(e, at);
-        assert_int_equal(kv_cache_append(c, x.q, broken, x.v, 2, &e), -1);
+        assert_int_equal(append_rows(c, x.q, broken, x.v, 2, &e), -1);
         snprintf(at, sizeof(at), "layer %zu, K, token 6", r->layer);
         assert_says(e, at);
         if (needs_queries(r)) {
             broken[query_values(r) + 3] = bad[i];
-            assert_int_equal(kv_cache_append(c, broken, x.k, x.v, 2, &e), -1);
+            assert_int_equal(append_rows(c, broken, x.k, x.v, 2, &e), -1);
             assert_says(e, "layer 1, Q, token ");
-            assert_int_equal(kv_cache_append(c, NULL, x.k, x.v, 2, &e), -1);
+            assert_int_equal(append_rows(c, NULL, x.k, x.v, 2, &e), -1);
             assert_says(e, "needs the queries");
         }
         assert_same(c, want, r->spec.text, "a refused append", 5);
@@ -583,6 +689,7 @@ int main(void)
         cmocka_unit_test(test_append),   cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_extremes), cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_window),   cmocka_unit_test(test_layered),
+        cmocka_unit_test(test_message),  cmocka_unit_test(test_damaged),
     };
 
     return cmocka_run_group_tests(tests, prepare_every, release_every);

@@ -4,9 +4,10 @@
 #include "kernels/cuda/gpu_attend_impl.h"
 #include "kernels/device_code.h"
 #include "lib/base/half.h"
-#include "lib/cache.h"
 #include "lib/codec.h"
-#include "lib/tile_cache.h"
+#include "lib/seq/cache.h"
+#include "lib/seq/tile_cache.h"
+#include "tests/append_rows.h"
 #include "tests/attention_setup.h"
 
 static struct kv_device device;
@@ -28,7 +29,7 @@ static void fill(struct sequence *q, struct kv_codec *const *codec, size_t n)
 
     q->x = tensors(&codec[KV_K]->shape, n);
     if (kv_cache_new(&q->cache, codec[KV_K], codec[KV_V], SEED, &e) ||
-        kv_cache_append(q->cache, q->x.q, q->x.k, q->x.v, n, &e))
+        append_rows(q->cache, q->x.q, q->x.k, q->x.v, n, &e))
         fail_msg("%s", e.msg);
     q->tiled = kv_tile_cache_new(q->cache);
     kv_tile_cache_update(q->tiled);

@@ -2,8 +2,9 @@
  * step, equals append and attend of the CPU's cache, step by step.  Here the
  * device is the host twin of tests/gpu_twin.h. */
 #include "kernels/hack/cuda_views.h"
-#include "lib/cache.h"
 #include "lib/codec.h"
+#include "lib/seq/cache.h"
+#include "tests/append_rows.h"
 #include "tests/attention_setup.h"
 
 static struct kv_device device;
@@ -53,8 +54,8 @@ static void one_step(struct rig *r, struct kv_cache *c, size_t window, size_t n,
     const size_t at = window * n + from;
     struct kv_err e = {""};
 
-    if (kv_cache_append(c, r->x.q + at * q_row, r->x.k + at * row,
-                        r->x.v + at * row, to - from, &e))
+    if (append_rows(c, r->x.q + at * q_row, r->x.k + at * row,
+                    r->x.v + at * row, to - from, &e))
         fail_msg("%s", e.msg);
     kv_cache_attend(c, kv_cache_view(c, to - from), r->x.q + at * q_row,
                     r->out + at * q_row);

@@ -4,9 +4,10 @@
 #include "eval/latency.h"
 #include "kernels/cuda/layer.h"
 #include "lib/base/half.h"
-#include "lib/cache.h"
 #include "lib/rope_table.h"
-#include "lib/tile_cache.h"
+#include "lib/seq/cache.h"
+#include "lib/seq/tile_cache.h"
+#include "tests/append_rows.h"
 #include "tests/attention_setup.h"
 #include "tests/codec_setup.h"
 
@@ -253,7 +254,7 @@ static void test_fused(void **state)
         struct kv_step_caches *caches;
 
         assert_int_equal(kv_cache_new(&cache, k, v, 1, &e), 0);
-        assert_int_equal(kv_cache_append(cache, NULL, x.k, x.v, n, &e), 0);
+        assert_int_equal(append_rows(cache, NULL, x.k, x.v, n, &e), 0);
         t = kv_tile_cache_new(cache);
         kv_tile_cache_update(t);
 

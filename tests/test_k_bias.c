@@ -1,10 +1,11 @@
 /* Keys without the model's bias: lib/k_bias.h, the cache, dumps, the model. */
 #include "lib/base/alloc.h"
-#include "lib/cache.h"
 #include "lib/dump.h"
 #include "lib/k_bias.h"
 #include "lib/model/model.h"
 #include "lib/rope_table.h"
+#include "lib/seq/cache.h"
+#include "tests/append_rows.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 #include "tests/tiny_model.h"
@@ -125,7 +126,7 @@ static double error_of(const char *text)
                                       (enum kv_side)side, NULL, &e),
                          0);
     assert_int_equal(kv_cache_new(&c, codec[KV_K], codec[KV_V], 1, &e), 0);
-    assert_int_equal(kv_cache_append(c, q, k, v, N, &e), 0);
+    assert_int_equal(append_rows(c, q, k, v, N, &e), 0);
     q += (N - 1) * out_n;
     kv_cache_attend(c, kv_cache_view(c, 1), q, out);
     kv_attend_c(&(struct kv_attend_job){.view = kv_cache_view(c, 1),

@@ -2,9 +2,9 @@
  * outlier channels, what it gains from alike heads. */
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
-#include "lib/cache.h"
 #include "lib/dump.h"
 #include "lib/schemes/klt_train.h"
+#include "lib/seq/cache.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 

@@ -4,12 +4,13 @@
 #include "lib/base/file.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
-#include "lib/cache.h"
 #include "lib/calib.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
 #include "lib/moments.h"
 #include "lib/schemes/klt_pred_fit.h"
+#include "lib/seq/cache.h"
+#include "tests/append_rows.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
@@ -321,8 +322,7 @@ static double stored_error(const struct kv_spec *spec,
         assert_int_equal(kv_cache_new(&c, codec[KV_K], codec[KV_V], 1, &e), 0);
         if (codec[KV_K]->layered)
             kv_cache_put_on(c, below);
-        assert_int_equal(kv_cache_append(c, NULL, to[KV_K], to[KV_V], N, &e),
-                         0);
+        assert_int_equal(append_rows(c, NULL, to[KV_K], to[KV_V], N, &e), 0);
         for (enum kv_side i = KV_K; i < KV_SIDES; i++) {
             bytes += kv_cache_bytes(c, i, NULL, NULL);
             kv_cache_decode(c, i, back);

@@ -2,10 +2,11 @@
  * are test_conformance's, their loop is test_protocols'. */
 #include "eval/measure.h"
 #include "lib/base/alloc.h"
-#include "lib/cache.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
+#include "lib/seq/cache.h"
+#include "tests/append_rows.h"
 #include "tests/stacked.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
@@ -68,8 +69,8 @@ static void by_hand(struct kv_dump *dump, const struct kv_spec *spec,
                 kv_cache_new(&cache[l], codec[KV_K], codec[KV_V], SEED, &e),
             0);
         kv_cache_put_on(cache[l], l ? cache[l - 1] : NULL);
-        assert_int_equal(
-            kv_cache_append(cache[l], NULL, x[KV_K], x[KV_V], CTX, &e), 0);
+        assert_int_equal(append_rows(cache[l], NULL, x[KV_K], x[KV_V], CTX, &e),
+                         0);
         for (enum kv_side i = KV_K; i < KV_SIDES; i++) {
             struct kv_reconstruction r = {0};
 

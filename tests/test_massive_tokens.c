@@ -4,9 +4,10 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/half.h"
-#include "lib/cache.h"
 #include "lib/massive_tokens.h"
 #include "lib/rope_table.h"
+#include "lib/seq/cache.h"
+#include "tests/append_rows.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
@@ -203,7 +204,7 @@ static void test_cache(void **state)
                 fail_msg("%s", e.msg);
         assert_int_equal(
             kv_cache_new(&c[i], codec[i][KV_K], codec[i][KV_V], 1, &e), 0);
-        assert_int_equal(kv_cache_append(c[i], NULL, k, v, N, &e), 0);
+        assert_int_equal(append_rows(c[i], NULL, k, v, N, &e), 0);
     }
     for (int side = 0; side < KV_SIDES; side++) {
         const float *in = side == KV_K ? k : v;

@@ -1,19 +1,20 @@
 /* kv_measure() on a synthetic dump, over every scheme. */
+#include "tests/append_rows.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
-#include "eval/bits.h"
 #include "eval/measure.h"
 #include "eval/rd_bound.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/rng.h"
-#include "lib/cache.h"
 #include "lib/calib.h"
-#include "lib/codes_file.h"
 #include "lib/dump.h"
 #include "lib/h5.h"
 #include "lib/rope_table.h"
+#include "lib/seq/bits.h"
+#include "lib/seq/cache.h"
+#include "lib/seq/codes_file.h"
 
 #include <math.h>
 #include <omp.h>
@@ -283,7 +284,7 @@ static struct kv_measured literal(const struct kv_dump_info *info,
         struct kv_cache *cache;
 
         assert_int_equal(kv_cache_new(&cache, k, v, 9, &e), 0);
-        assert_int_equal(kv_cache_append(cache, q, kin, vin, CTX, &e), 0);
+        assert_int_equal(append_rows(cache, q, kin, vin, CTX, &e), 0);
         kv_cache_decode(cache, KV_K, ks);
         kv_cache_decode(cache, KV_V, vs);
         kv_reconstruction_add(&m.reconstruction[KV_K], kin, ks, CTX * 2, 64);

@@ -1,10 +1,10 @@
 /* Mixed specs: layer files and their refusals, and one spec written for every
  * place against the spec alone. */
-#include "eval/bits.h"
 #include "eval/loop.h"
 #include "eval/measure.h"
 #include "lib/base/alloc.h"
 #include "lib/mixed.h"
+#include "lib/seq/bits.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 

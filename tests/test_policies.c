@@ -347,11 +347,11 @@ error_of(const struct ready *p, const struct windows *w, struct kv_bits *bits)
 {
     size_t at[LENGTH];
     struct kv_policy_window window = {.spec = &p->spec,
-                                      .n = LENGTH,
-                                      .q = w->q,
-                                      .k = w->k,
-                                      .k_pre = w->k_pre,
-                                      .v = w->v,
+                                      .tokens = {.n = LENGTH,
+                                                 .q = w->q,
+                                                 .k = w->k,
+                                                 .k_pre = w->k_pre,
+                                                 .v = w->v},
                                       .at = at,
                                       .n_at = LENGTH};
     struct kv_attn_error sum = {0};

@@ -5,8 +5,8 @@
 #include "eval/ppl.h"
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
-#include "lib/cache.h"
 #include "lib/mixed.h"
+#include "lib/seq/cache.h"
 #include "tests/stacked.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
@@ -119,11 +119,10 @@ struct literal {
 static int attend_literal(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     const struct literal *l = arg;
-    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
+    const struct kv_tokens t = kv_qkv_tokens(x, 0, 0, x->n);
     struct kv_cache *cache = l->cache[x->layer];
 
-    if (kv_cache_append(cache, x->q, codec[KV_K]->pre_rope ? x->k_pre : x->k,
-                        x->v, x->n, e))
+    if (kv_cache_append(cache, &t, e))
         return -1;
     kv_cache_attend(cache, kv_cache_view(cache, x->n), x->q, x->out);
     return 0;
@@ -256,15 +255,17 @@ static void test_greedy(void **state)
     assert_true(g[0].made <= 5 && once[7 + g[0].made] == once[12]);
 }
 
-/* A text has the same ids alone and beside others, of which some end sooner
- * and some have their prompts on codes. */
+/* A text has the same ids alone and beside others, of which some have other
+ * prompts, some end sooner and some have their prompts on codes. */
 static void test_greedy_together(void **state)
 {
-    enum { TEXTS = 5, PROMPT = 12, NEW = 12 };
-    static const char *const specs[TEXTS] = {"f32", "kivi:b2g16", "hack:b2p16",
-                                             "absmax:b2r0", "kivi:b1g16r0"};
+    enum { TEXTS = 6, MOST = 16, NEW = 12 };
+    static const char *const specs[TEXTS] = {"f32",        "kivi:b2g16",
+                                             "hack:b2p16", "absmax:b2r0",
+                                             "f32",        "kivi:b1g16r0"};
+    static const size_t n_prompt[TEXTS] = {12, 12, 9, 1, 16, 12};
     const struct setup *s = *state;
-    int32_t alone[TEXTS][PROMPT + NEW], beside[TEXTS][PROMPT + NEW];
+    int32_t alone[TEXTS][MOST + NEW], beside[TEXTS][MOST + NEW];
     struct kv_greedy together[TEXTS];
     struct kv_spec spec[TEXTS];
     struct kv_err e = {""};
@@ -272,7 +273,7 @@ static void test_greedy_together(void **state)
     for (size_t i = 0; i < TEXTS; i++) {
         struct kv_greedy one = {.spec = &spec[i],
                                 .ids = alone[i],
-                                .n_prompt = PROMPT,
+                                .n_prompt = n_prompt[i],
                                 .n_new = NEW};
 
         if (kv_spec_parse(&spec[i], specs[i], &e) ||
@@ -284,14 +285,14 @@ static void test_greedy_together(void **state)
         together[i] = one;
         together[i].ids = beside[i];
         if (i == 1) {
-            together[i].end = &alone[i][PROMPT + 3];
+            together[i].end = &alone[i][n_prompt[i] + 3];
             together[i].n_ends = 1;
         }
     }
     assert_int_equal(kv_greedy(s->model, together, TEXTS, NULL, SEED, NULL, &e),
                      0);
     for (size_t i = 0; i < TEXTS; i++) {
-        const size_t n = PROMPT + together[i].made;
+        const size_t n = n_prompt[i] + together[i].made;
 
         assert_true(i == 1 ? together[i].made <= 4 : together[i].made == NEW);
         assert_memory_equal(alone[i], beside[i], n * sizeof(**alone));

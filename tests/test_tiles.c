@@ -2,10 +2,11 @@
  * over decode(), for every scheme that has tiles, at every level and path. */
 #include "kernels/level.h"
 #include "kernels/tiles/impl.h"
-#include "lib/cache.h"
 #include "lib/mixed.h"
 #include "lib/rope_table.h"
-#include "lib/tile_cache.h"
+#include "lib/seq/cache.h"
+#include "lib/seq/tile_cache.h"
+#include "tests/append_rows.h"
 #include "tests/attention_setup.h"
 
 /* One query in f32, as anyone would write it. */
@@ -129,8 +130,8 @@ static bool check_spec(const struct kv_spec *spec, const struct kv_shape *s,
         for (size_t i = 0, n = 0; lengths[i]; n = lengths[i++]) {
             const size_t q = n * s->n_heads * s->head_dim;
 
-            if (kv_cache_append(c, x.q + q, x.k + n * row, x.v + n * row,
-                                lengths[i] - n, &e))
+            if (append_rows(c, x.q + q, x.k + n * row, x.v + n * row,
+                            lengths[i] - n, &e))
                 fail_msg("%s: %s", spec->text, e.msg);
             kv_tile_cache_update(t);
             check_cache(spec->text, s, c, t, &x, 1);

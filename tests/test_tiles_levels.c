@@ -4,8 +4,9 @@
 #include "kernels/level.h"
 #include "kernels/levels/levels.h"
 #include "lib/base/alloc.h"
-#include "lib/cache.h"
-#include "lib/tile_cache.h"
+#include "lib/seq/cache.h"
+#include "lib/seq/tile_cache.h"
+#include "tests/append_rows.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
@@ -103,7 +104,7 @@ static void check(const char *text, size_t bits)
     t = kv_tile_cache_new(c);
     for (size_t i = 0, n = 0; i < sizeof(lengths) / sizeof(*lengths);
          n = lengths[i++]) {
-        if (kv_cache_append(c, q, k + n * row, v + n * row, lengths[i] - n, &e))
+        if (append_rows(c, q, k + n * row, v + n * row, lengths[i] - n, &e))
             fail_msg("%s: %s", text, e.msg);
         kv_tile_cache_update(t);
 

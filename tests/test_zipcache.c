@@ -2,8 +2,9 @@
  * it: probes, their queries, the block's saliency. */
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
-#include "lib/cache.h"
 #include "lib/codec.h"
+#include "lib/seq/cache.h"
+#include "tests/append_rows.h"
 #include "tests/codec_setup.h"
 
 static struct kv_codec *codec(const char *text, enum kv_side side,
@@ -253,7 +254,7 @@ static void fill(struct kv_cache *c, size_t looks, size_t n)
     for (size_t t = 0; t < N; t++)
         k[t][1] = (float)t;
     q[looks][1][1] = 999;
-    if (kv_cache_append(c, q[0][0], k[0], v[0], n, &e))
+    if (append_rows(c, q[0][0], k[0], v[0], n, &e))
         fail_msg("%s", e.msg);
 }
 

@@ -1,8 +1,8 @@
 /* The rows of kvattn: every spec on every path that it has. */
 #include "eval/attn_kept.h"
-#include "eval/bits.h"
 #include "lib/base/file.h"
 #include "lib/mixed.h"
+#include "lib/seq/bits.h"
 #include "tools/kvattn.h"
 
 #include <math.h>

@@ -1,14 +1,14 @@
 /* kvppl --latency: one decoding step of a model's shape on a GPU, the whole of
  * it and its parts, with each spec's cache; weights and caches are random. */
 #include "eval/attn_bench.h"
-#include "eval/bits.h"
 #include "eval/latency.h"
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
-#include "lib/cache.h"
 #include "lib/mixed.h"
-#include "lib/tile_cache.h"
+#include "lib/seq/bits.h"
+#include "lib/seq/seq.h"
+#include "lib/seq/tile_cache.h"
 #include "tools/kvppl.h"
 #include "tools/random_calib.h"
 
@@ -230,30 +230,22 @@ static int open_caches(struct latency *l, const struct kv_cache *cache,
     return rc ? 1 : 0;
 }
 
-static void add_bits(struct row *row, const struct kv_cache *c)
-{
-    for (int side = 0; side < KV_SIDES; side++) {
-        const struct kv_bits one = kv_bits_of_cache(c, (enum kv_side)side);
-
-        kv_bits_add(&row->bits, &one);
-    }
-}
-
-static int time_cache(struct latency *l, const struct kv_spec *spec,
-                      const struct kv_cache *cache, struct kv_err *e)
+static int time_seq(struct latency *l, const struct kv_spec *spec,
+                    const struct kv_seq *seq, struct kv_err *e)
 {
     struct row row = {.spec = spec};
     double part[KV_STEP_PARTS];
     struct kv_timing whole;
     struct kv_step_caches *caches;
-    int rc = open_caches(l, cache, &caches, e);
+    int rc = open_caches(l, kv_seq_cache(seq, 0), &caches, e);
 
     if (rc)
         return rc;
     row.path = kv_step_caches_name(caches);
     row.calib = kv_spec_calibrated(spec) ? l->run->calib : NULL;
     row.device_bytes = kv_step_caches_bytes(caches);
-    add_bits(&row, cache);
+    for (int side = 0; side < KV_SIDES; side++)
+        kv_seq_bits(seq, 0, (enum kv_side)side, &row.bits);
     kv_bits_of_spec(&row.bits, spec, &l->inputs.shape, l->run->calib, 0,
                     KV_ALL);
     rc = kv_step_time(l->step, caches, WARMUP, l->args->reps, &whole, part, e);
@@ -269,21 +261,20 @@ static int time_spec(struct latency *l, const struct kv_spec *spec,
                      struct kv_err *e)
 {
     const struct kv_attn_inputs *in = &l->inputs;
-    struct kv_codec *const *codec;
+    const struct kv_tokens all = kv_attn_inputs_tokens(in, 0, 0, in->n);
     struct kv_codecs *cs;
-    struct kv_cache *cache = NULL;
+    struct kv_seq *seq;
     int rc;
 
     if (kv_codecs_new(&cs, spec, &in->shape, 0, 1, l->run->calib, e))
         return -1;
-    codec = kv_codecs_at(cs, 0);
-    rc = kv_cache_new(&cache, codec[KV_K], codec[KV_V], l->args->common.seed,
-                      e) ||
-         kv_cache_append(cache, in->all_q,
-                         codec[KV_K]->pre_rope ? in->k_pre : in->k, in->v,
-                         in->n, e);
-    rc = rc ? -1 : time_cache(l, spec, cache, e);
-    kv_cache_free(cache);
+    seq = kv_seq_new(
+        &(struct kv_seq_plan){.n_layers = 1, .seed = l->args->common.seed});
+    rc = kv_seq_open(seq, kv_codecs_at(cs, 0), e) ||
+                 kv_seq_append(seq, 0, &all, e)
+             ? -1
+             : time_seq(l, spec, seq, e);
+    kv_seq_free(seq);
     kv_codecs_free(cs);
     if (rc <= 0)
         return rc;

@@ -1,5 +1,4 @@
 /* kvquant: bits and errors of schemes on the tensors of a dump. */
-#include "eval/bits.h"
 #include "eval/calib_check.h"
 #include "eval/measure.h"
 #include "eval/policy_error.h"
@@ -7,11 +6,12 @@
 #include "lib/base/alloc.h"
 #include "lib/base/opt.h"
 #include "lib/base/progress.h"
-#include "lib/codes_file.h"
 #include "lib/columns.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
+#include "lib/seq/bits.h"
+#include "lib/seq/codes_file.h"
 #include "tools/common.h"
 #include "tools/kvquant_inspect.h"
 

@@ -58,8 +58,8 @@ static float widen(const struct kv_hack *h, uint16_t half)
     return h->bf16 ? kv_bf16_to_f32(half) : kv_f16_to_f32(half);
 }
 
-static struct kv_hack_range get_range(const struct kv_hack *h,
-                                      const uint8_t *bytes, size_t i)
+struct kv_hack_range kv_hack_get_range(const struct kv_hack *h,
+                                       const uint8_t *bytes, size_t i)
 {
     const uint8_t *at = bytes + h->code_bytes + i * sizeof(uint16_t);
     uint16_t scale, min;
@@ -72,8 +72,8 @@ static struct kv_hack_range get_range(const struct kv_hack *h,
 
 /* Stores the range; returns it as rounded.  A minimum that bf16 moves leaves
  * its scale the rest, as in the artifact (of halves, fp16 moves none). */
-static struct kv_hack_range put_range(const struct kv_hack *h, uint8_t *bytes,
-                                      size_t i, struct kv_hack_range r)
+struct kv_hack_range kv_hack_put_range(const struct kv_hack *h, uint8_t *bytes,
+                                       size_t i, struct kv_hack_range r)
 {
     const uint16_t min = narrow(h, r.min);
     const float top = (float)((1u << h->bits) - 1);
@@ -82,12 +82,12 @@ static struct kv_hack_range put_range(const struct kv_hack *h, uint8_t *bytes,
 
     memcpy(scales(h, bytes) + i * sizeof(scale), &scale, sizeof(scale));
     memcpy(minima(h, bytes) + i * sizeof(min), &min, sizeof(min));
-    return get_range(h, bytes, i);
+    return kv_hack_get_range(h, bytes, i);
 }
 
 /* Packs code [n_lines][len] and adds the sums of its parts. */
-static void put_codes(const struct kv_hack *h, const uint16_t *code,
-                      uint8_t *bytes)
+void kv_hack_put_codes(const struct kv_hack *h, const uint16_t *code,
+                       uint8_t *bytes)
 {
     uint8_t *to = sums(h, bytes);
 
@@ -105,17 +105,11 @@ static void put_codes(const struct kv_hack *h, const uint16_t *code,
 
 /* ---- encode and decode -------------------------------------------------- */
 
-/* The values of range i: n of them, `step` apart from `at` in
- * [n_lines][len], and their random numbers' counters. */
-struct span {
-    size_t at, step, n;
-    uint64_t counter, next;
-};
-
-static struct span span_of(const struct kv_hack *h, size_t i, size_t first)
+struct kv_hack_span kv_hack_span_of(const struct kv_hack *h, size_t i,
+                                    size_t first)
 {
     size_t line, z;
-    struct span s;
+    struct kv_hack_span s;
 
     if (h->artifact) {
         const size_t left = h->n_lines - i % h->n_groups * h->group;
@@ -138,25 +132,19 @@ static struct span span_of(const struct kv_hack *h, size_t i, size_t first)
     return s;
 }
 
-/* The index of token t, channel c in [n_lines][len]. */
-static size_t place(const struct kv_hack *h, size_t t, size_t c)
-{
-    return h->side == KV_K ? t * h->len + c : c * h->len + t;
-}
-
-static uint64_t stored_key(const struct kv_codec *c, uint64_t seed, size_t head,
-                           size_t step)
+uint64_t kv_hack_stored_key(const struct kv_codec *c, uint64_t seed,
+                            size_t head, size_t step)
 {
     return kv_hack_key(seed, c->side == KV_K ? KV_HACK_K : KV_HACK_V, c->layer,
                        head, step);
 }
 
 /* Range i of one KV head; x, code: [n_lines][len]. */
-static void encode_range(const struct kv_hack *h, uint64_t key, size_t first,
-                         size_t i, const float *x, uint16_t *code,
-                         uint8_t *bytes)
+void kv_hack_encode_range(const struct kv_hack *h, uint64_t key, size_t first,
+                          size_t i, const float *x, uint16_t *code,
+                          uint8_t *bytes)
 {
-    const struct span s = span_of(h, i, first);
+    const struct kv_hack_span s = kv_hack_span_of(h, i, first);
     float value[KV_HACK_MAX_PART], u[KV_HACK_MAX_PART];
     uint8_t rounded[KV_HACK_MAX_PART];
 
@@ -166,7 +154,8 @@ static void encode_range(const struct kv_hack *h, uint64_t key, size_t first,
         kv_hack_table()->uniform(key, s.counter, s.next, s.n, u);
     kv_hack_table()->round(
         value, s.n,
-        put_range(h, bytes, i, kv_hack_table()->range(value, s.n, h->bits)),
+        kv_hack_put_range(h, bytes, i,
+                          kv_hack_table()->range(value, s.n, h->bits)),
         h->bits, h->stochastic ? u : NULL, rounded);
     for (size_t j = 0; j < s.n; j++)
         code[s.at + j * s.step] = rounded[j];
@@ -176,8 +165,8 @@ static void encode_head(const struct kv_hack *h, uint64_t key, size_t first,
                         const float *x, uint16_t *code, uint8_t *bytes)
 {
     for (size_t i = 0; i < h->n_ranges; i++)
-        encode_range(h, key, first, i, x, code, bytes);
-    put_codes(h, code, bytes);
+        kv_hack_encode_range(h, key, first, i, x, code, bytes);
+    kv_hack_put_codes(h, code, bytes);
 }
 
 static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
@@ -192,17 +181,17 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
         for (size_t i = 0; i < heads; i++, bytes += h->head_bytes) {
             for (size_t t = 0; t < c->block; t++)
                 for (size_t j = 0; j < d; j++)
-                    one[place(h, t, j)] = x[(t * heads + i) * d + j];
-            encode_head(h, stored_key(c, w.seed, i, 0), w.first + b * c->block,
-                        one, code, bytes);
+                    one[kv_hack_place(h, t, j)] = x[(t * heads + i) * d + j];
+            encode_head(h, kv_hack_stored_key(c, w.seed, i, 0),
+                        w.first + b * c->block, one, code, bytes);
         }
     free(code);
     free(one);
 }
 
 /* One block as its first m tokens, x [m][n_kv_heads][head_dim]. */
-static void decode_block(const struct kv_codec *c, const uint8_t *bytes,
-                         size_t m, float *x)
+void kv_hack_decode_block(const struct kv_codec *c, const uint8_t *bytes,
+                          size_t m, float *x)
 {
     const struct kv_hack *h = c->state;
     const size_t heads = c->shape.n_kv_heads, d = c->shape.head_dim;
@@ -212,8 +201,8 @@ static void decode_block(const struct kv_codec *c, const uint8_t *bytes,
     for (size_t i = 0; i < heads; i++, bytes += h->head_bytes) {
         kv_unpack(bytes, h->n_lines * h->len, h->bits, code);
         for (size_t r = 0; r < h->n_ranges; r++) {
-            const struct kv_hack_range range = get_range(h, bytes, r);
-            const struct span s = span_of(h, r, 0);
+            const struct kv_hack_range range = kv_hack_get_range(h, bytes, r);
+            const struct kv_hack_span s = kv_hack_span_of(h, r, 0);
 
             for (size_t j = 0; j < s.n; j++)
                 one[s.at + j * s.step] =
@@ -221,7 +210,7 @@ static void decode_block(const struct kv_codec *c, const uint8_t *bytes,
         }
         for (size_t t = 0; t < m; t++)
             for (size_t j = 0; j < d; j++)
-                x[(t * heads + i) * d + j] = one[place(h, t, j)];
+                x[(t * heads + i) * d + j] = one[kv_hack_place(h, t, j)];
     }
     free(one);
     free(code);
@@ -231,106 +220,9 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
                    size_t n_blocks, float *x)
 {
     for (size_t b = 0; b < n_blocks; b++, bytes += c->block_bytes)
-        decode_block(c, bytes, c->block, x + b * kv_codec_block_values(c));
+        kv_hack_decode_block(c, bytes, c->block,
+                             x + b * kv_codec_block_values(c));
 }
-
-/* ---- the open block without requantization elimination ------------------ */
-
-/* Adds token m to range i, a channel's, which holds m codes (section 5.3,
- * figure 8): a value inside the range is quantized with it; one outside widens
- * the range, and everything is quantized anew from its dequantized values.
- * one, code: [n_lines][len]. */
-static void append_value(const struct kv_hack *h, uint64_t key, size_t first,
-                         size_t i, size_t m, const float *one, uint16_t *code,
-                         uint8_t *bytes)
-{
-    const struct span s = span_of(h, i, first);
-    const struct kv_hack_range old = get_range(h, bytes, i);
-    const float top = (float)((1u << h->bits) - 1);
-    const float x = one[s.at + m * s.step];
-    float value[KV_HACK_MAX_PART], u[KV_HACK_MAX_PART];
-    uint8_t rounded[KV_HACK_MAX_PART];
-
-    if (h->stochastic)
-        kv_hack_table()->uniform(key, s.counter, s.next, m + 1, u);
-    if (m && x >= old.min && x <= old.min + old.scale * top) {
-        kv_hack_table()->round(&x, 1, old, h->bits,
-                               h->stochastic ? u + m : NULL, rounded);
-        code[s.at + m * s.step] = rounded[0];
-        return;
-    }
-    for (size_t t = 0; t < m; t++)
-        value[t] = old.min + old.scale * (float)code[s.at + t * s.step];
-    value[m] = x;
-
-    /* from the ends of the old range, not of the values rounded into it */
-    const float ends[3] = {x, m ? old.min : x,
-                           m ? old.min + old.scale * top : x};
-
-    kv_hack_table()->round(
-        value, m + 1,
-        put_range(h, bytes, i, kv_hack_table()->range(ends, 3, h->bits)),
-        h->bits, h->stochastic ? u : NULL, rounded);
-    for (size_t t = 0; t <= m; t++)
-        code[s.at + t * s.step] = rounded[t];
-}
-
-/* axes=artifact: a token's values have ranges of their own. */
-static bool ranges_of_tokens(const struct kv_hack *h)
-{
-    return h->artifact && h->side == KV_V;
-}
-
-static void requantize(const struct kv_codec *c, struct kv_where w, size_t m,
-                       const float *x, uint8_t *open)
-{
-    const struct kv_hack *h = c->state;
-    const size_t heads = c->shape.n_kv_heads, d = c->shape.head_dim;
-    uint16_t *code = kv_alloc(h->n_lines * h->len, sizeof(*code));
-    float *one = kv_alloc(h->n_lines * h->len, sizeof(*one));
-
-    if (!m)
-        memset(open, 0, c->block_bytes);
-    for (size_t i = 0; i < heads; i++, open += h->head_bytes) {
-        const uint64_t key = stored_key(c, w.seed, i, w.first + m + 1);
-
-        kv_unpack(open, h->n_lines * h->len, h->bits, code);
-        for (size_t j = 0; j < d; j++)
-            one[place(h, m, j)] = x[i * d + j];
-        if (ranges_of_tokens(h))
-            for (size_t g = 0; g < h->n_groups; g++)
-                encode_range(h, stored_key(c, w.seed, i, 0), w.first,
-                             m * h->n_groups + g, one, code, open);
-        else
-            for (size_t r = 0; r < h->n_ranges; r++)
-                append_value(h, key, w.first, r, m, one, code, open);
-        put_codes(h, code, open);
-    }
-    free(one);
-    free(code);
-}
-
-static size_t open_bytes(const struct kv_codec *c, size_t m)
-{
-    const struct kv_hack *h = c->state;
-    const size_t lines = h->side == KV_K ? m : h->n_lines;
-    const size_t ranges = ranges_of_tokens(h) ? m * h->n_groups : h->n_ranges;
-
-    if (!m)
-        return 0;
-    return c->shape.n_kv_heads *
-           (kv_pack_bytes(c->shape.head_dim * m, h->bits) +
-            2 * ranges * sizeof(uint16_t) + lines * h->n_parts * h->sum_bytes);
-}
-
-static void decode_open(const struct kv_codec *c, const uint8_t *open, size_t m,
-                        float *x)
-{
-    decode_block(c, open, m, x);
-}
-
-static const struct kv_history open_block = {requantize, open_bytes,
-                                             decode_open};
 
 /* ---- the scheme --------------------------------------------------------- */
 
@@ -489,7 +381,7 @@ static int open_hack(struct kv_codec *c, const struct kv_calib *calib,
     c->block = c->side == KV_K ? h->n_lines : h->len;
     c->block_bytes = c->shape.n_kv_heads * h->head_bytes;
     if (c->block > 1 && kv_spec_is(&c->spec, c->side, "rqe", "no"))
-        c->history = &open_block;
+        c->history = &kv_hack_open_block;
     c->prefill_on_codes = kv_spec_is(&c->spec, c->side, "prefill", "codes");
     c->state = h;
     h->tile = (struct kv_tile_hack){
@@ -554,8 +446,8 @@ static void put_token(const struct kv_hack *h, const struct kv_store *s,
         row[ch] = code[line * h->len + z];
         memcpy(&scale, bytes + h->code_bytes + range * sizeof(scale),
                sizeof(scale));
-        kv_store_put_group(s, i, t, ch, scale, get_range(h, bytes, range).min,
-                           tile);
+        kv_store_put_group(s, i, t, ch, scale,
+                           kv_hack_get_range(h, bytes, range).min, tile);
     }
     kv_store_put_codes(s, t, row, tile);
 }

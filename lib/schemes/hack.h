@@ -53,6 +53,44 @@ static inline size_t kv_hack_part_len(const struct kv_hack *h, size_t part)
     return kv_min(h->part, h->len - part * h->part);
 }
 
+/* The values of range i: n of them, `step` apart from `at` in
+ * [n_lines][len], and their random numbers' counters; first: the block's first
+ * token. */
+struct kv_hack_span {
+    size_t at, step, n;
+    uint64_t counter, next;
+};
+
+struct kv_hack_span kv_hack_span_of(const struct kv_hack *h, size_t i,
+                                    size_t first);
+
+/* The index of token t, channel c in [n_lines][len]. */
+static inline size_t kv_hack_place(const struct kv_hack *h, size_t t, size_t c)
+{
+    return h->side == KV_K ? t * h->len + c : c * h->len + t;
+}
+
+/* A stored range; and one that is stored, as rounded.  bytes: a head's. */
+struct kv_hack_range kv_hack_get_range(const struct kv_hack *h,
+                                       const uint8_t *bytes, size_t i);
+struct kv_hack_range kv_hack_put_range(const struct kv_hack *h, uint8_t *bytes,
+                                       size_t i, struct kv_hack_range r);
+/* Packs code [n_lines][len] and adds the sums of its parts. */
+void kv_hack_put_codes(const struct kv_hack *h, const uint16_t *code,
+                       uint8_t *bytes);
+
+uint64_t kv_hack_stored_key(const struct kv_codec *c, uint64_t seed,
+                            size_t head, size_t step);
+/* Range i of one KV head; x, code: [n_lines][len]. */
+void kv_hack_encode_range(const struct kv_hack *h, uint64_t key, size_t first,
+                          size_t i, const float *x, uint16_t *code,
+                          uint8_t *bytes);
+/* One block as its first m tokens, x [m][n_kv_heads][head_dim]. */
+void kv_hack_decode_block(const struct kv_codec *c, const uint8_t *bytes,
+                          size_t m, float *x);
+
+extern const struct kv_history kv_hack_open_block; /* rqe=no (hack_open.c) */
+
 /* struct kv_scheme's attend(). */
 void kv_hack_attend(const struct kv_reader *k, const struct kv_reader *v,
                     const struct kv_attend_view *view, const float *q,

@@ -7,8 +7,9 @@
  * and of which a byte was changed is read or refused. */
 #include "kernels/level.h"
 #include "lib/base/alloc.h"
-#include "lib/cache.h"
-#include "lib/tile_cache.h"
+#include "lib/seq/cache.h"
+#include "lib/seq/tile_cache.h"
+#include "tests/append_rows.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/synthetic.h"
 
@@ -185,7 +186,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         const size_t m = n - t < step ? n - t : step;
 
         fuzz_expect(
-            !kv_cache_append(c, q + t * q_row, k + t * row, v + t * row, m, &e),
+            !append_rows(c, q + t * q_row, k + t * row, v + t * row, m, &e),
             e.msg);
     }
     for (int side = 0; side < KV_SIDES; side++) {

@@ -1,7 +1,7 @@
 /* Attention on codes, where a policy drops tokens: the cache has the codes of
  * all of them, and those that a head dropped are hidden from its queries. */
-#include "eval/policy_impl.h"
 #include "lib/base/alloc.h"
+#include "lib/seq/policy_cache_impl.h"
 
 #include <stdlib.h>
 
@@ -57,16 +57,17 @@ void kv_policy_attend_codes(struct kv_policy_cache *c,
     const size_t row = c->shape->n_heads * c->shape->head_dim;
     uint64_t *alive = alive_of(c, kv_cache_tokens(c->cache));
 
-    attend(c, alive, step->n, step->q, step->out, which == KV_MASS_ALL);
+    attend(c, alive, step->in->n, step->in->q, step->out, which == KV_MASS_ALL);
     if (which == KV_MASS_NEWEST) {
         const size_t most = p->policy->queries(p);
-        const size_t nq = step->n < most ? step->n : most;
+        const size_t nq = step->in->n < most ? step->in->n : most;
         float *again = kv_alloc(nq, row * sizeof(*again));
 
         for (size_t h = 0; h < c->shape->n_kv_heads; h++)
             memset(c->held[h].mass + c->held[h].begin, 0,
                    c->held[h].n * sizeof(double));
-        attend(c, alive, nq, step->q + (step->n - nq) * row, again, true);
+        attend(c, alive, nq, step->in->q + (step->in->n - nq) * row, again,
+               true);
         free(again);
     }
     free(alive);

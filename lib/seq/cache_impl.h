@@ -3,8 +3,8 @@
 #define KV_CACHE_IMPL_H
 
 #include "lib/base/half.h"
-#include "lib/cache.h"
 #include "lib/kept_tokens.h"
+#include "lib/seq/cache.h"
 
 /* K or V.  Tokens: sinks, then n_blocks * block quantized, then the tail (or,
  * with history, the open block's codes). */
@@ -48,6 +48,14 @@ static inline void kv_cache_from_half(const uint16_t *h, size_t n, float *x)
 void kv_cache_encode_layered(struct kv_cache *c, struct kv_cache_side *s,
                              struct kv_where w, const float *x, size_t n,
                              uint8_t *bytes);
+
+/* The decoded form of a layered side's blocks, which came without their values;
+ * K before V. */
+void kv_cache_decode_layered(struct kv_cache *c, struct kv_cache_side *s);
+
+/* Whether token i after K's last quantized one is a probe; K's scheme has a
+ * probe(). */
+bool kv_cache_is_probe(const struct kv_cache *c, size_t i);
 
 /* Fails where the layers below do not hold the first n tokens as codes, as far
  * as c will. */

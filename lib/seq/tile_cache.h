@@ -6,7 +6,7 @@
 #define KV_TILE_CACHE_H
 
 #include "kernels/tiles/jobs.h"
-#include "lib/cache.h"
+#include "lib/seq/cache.h"
 
 #include <stdbool.h>
 

@@ -1,4 +1,4 @@
-#include "lib/codes_file.h"
+#include "lib/seq/codes_file.h"
 #include "lib/base/alloc.h"
 #include "lib/h5.h"
 #include "lib/h5_head.h"
@@ -9,54 +9,6 @@
 
 #define KIND "kvtools-codes"
 enum { FORMAT = 1 };
-
-static uint8_t *put(uint8_t *at, const void *from, size_t n)
-{
-    if (n)
-        memcpy(at, from, n);
-    return at + n;
-}
-
-static size_t blocks_bytes(const struct kv_reader *r)
-{
-    size_t n = 0;
-
-    if (!r->size)
-        return r->n_blocks * r->codec->block_bytes;
-    for (size_t i = 0; i < r->n_blocks; i++)
-        n += r->size[i];
-    return n;
-}
-
-size_t kv_codes_of(const struct kv_reader *r, uint8_t **bytes)
-{
-    const struct kv_codec *c = r->codec;
-    const size_t row =
-        c->shape.n_kv_heads * c->shape.head_dim * sizeof(uint16_t);
-    const size_t rest = r->n - r->sinks - r->n_blocks * c->block;
-    const size_t sink_bytes = r->sinks * row;
-    const size_t size_bytes = r->size ? r->n_blocks * sizeof(*r->size) : 0;
-    const size_t block_bytes = blocks_bytes(r);
-    const size_t open_bytes =
-        r->open && rest ? c->history->open_bytes(c, rest) : 0;
-    const size_t tail_bytes = r->open ? 0 : rest * row;
-    const size_t query_bytes =
-        r->n_queries * c->shape.n_heads * c->shape.head_dim * sizeof(*r->query);
-    const size_t kept_bytes = r->kept.n * kv_kept_token_bytes(&r->kept);
-    const size_t n = sink_bytes + size_bytes + block_bytes + open_bytes +
-                     tail_bytes + query_bytes + kept_bytes;
-    uint8_t *at = *bytes = kv_alloc(n, 1);
-
-    at = put(at, r->sink, sink_bytes);
-    at = put(at, r->size, size_bytes);
-    at = put(at, r->blocks, block_bytes);
-    at = put(at, r->open, open_bytes);
-    at = put(at, r->tail, tail_bytes);
-    at = put(at, r->query, query_bytes);
-    at = put(at, r->kept.at, r->kept.n * sizeof(*r->kept.at));
-    put(at, r->kept.x, r->kept.n * row);
-    return n;
-}
 
 struct kv_codes {
     struct kv_h5 *h;

@@ -1,9 +1,9 @@
 /* Attention to what a cache holds. */
 #include "kernels/attend.h"
 #include "lib/base/alloc.h"
-#include "lib/cache.h"
 #include "lib/k_bias.h"
 #include "lib/rope_table.h"
+#include "lib/seq/cache.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,18 +1,21 @@
 /* Caches of layered codecs, one upon another. */
 #include "lib/base/alloc.h"
-#include "lib/cache_impl.h"
+#include "lib/seq/cache_impl.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
 void kv_cache_put_on(struct kv_cache *c, struct kv_cache *below)
 {
-    const struct kv_codec *k = c->side[KV_K].codec;
+    assert(c->side[KV_K].codec->layered && !c->n && !c->below && below != c);
+    c->below = below;
+}
+
+void kv_cache_free_unread(struct kv_cache *c)
+{
     struct kv_cache *last = c;
 
-    assert(k->layered && !c->n && !c->below && below != c);
-    c->below = below;
-    for (size_t i = 0; i < k->layered->n_below && last; i++)
+    for (size_t i = 1; i < c->side[KV_K].codec->layered->n_below && last; i++)
         last = last->below;
     if (last) {
         kv_cache_free(last->below);
@@ -62,6 +65,25 @@ static struct kv_neighbours neighbours_of(const struct kv_cache *c,
     return to;
 }
 
+/* Room for the decoded form of n tokens. */
+static void want_decoded(struct kv_cache_side *s, size_t n)
+{
+    if (n <= s->decoded_capacity)
+        return;
+    s->decoded_capacity = n * 2;
+    s->decoded = kv_realloc(s->decoded, s->decoded_capacity,
+                            kv_codec_row(s->codec) * sizeof(*s->decoded));
+}
+
+void kv_cache_decode_layered(struct kv_cache *c, struct kv_cache_side *s)
+{
+    const struct kv_neighbours at = neighbours_of(c, s->codec, 0);
+
+    want_decoded(s, s->n_blocks);
+    s->codec->layered->decode(s->codec, &at, s->blocks, s->n_blocks,
+                              s->decoded);
+}
+
 void kv_cache_encode_layered(struct kv_cache *c, struct kv_cache_side *s,
                              struct kv_where w, const float *x, size_t n,
                              uint8_t *bytes)
@@ -70,11 +92,7 @@ void kv_cache_encode_layered(struct kv_cache *c, struct kv_cache_side *s,
     const size_t row = kv_codec_row(codec);
     const struct kv_neighbours at = neighbours_of(c, codec, s->n_blocks);
 
-    if (s->n_blocks + n > s->decoded_capacity) {
-        s->decoded_capacity = (s->n_blocks + n) * 2;
-        s->decoded = kv_realloc(s->decoded, s->decoded_capacity,
-                                row * sizeof(*s->decoded));
-    }
+    want_decoded(s, s->n_blocks + n);
     codec->layered->encode(codec, w, &at, x, n, bytes);
     codec->layered->decode(codec, &at, bytes, n,
                            s->decoded + s->n_blocks * row);

@@ -2,7 +2,7 @@
 #ifndef KV_POLICY_IMPL_H
 #define KV_POLICY_IMPL_H
 
-#include "eval/policy_cache.h"
+#include "lib/seq/policy_cache.h"
 
 /* What a KV head holds, by position ascending: tokens [begin, begin + n) of the
  * first four arrays. */
@@ -31,8 +31,14 @@ static inline size_t kv_position_of(const struct kv_held *h, size_t i)
     return h->position[h->begin + i];
 }
 
+/* What comes in, and where outputs go; NULL: a prompt. */
+struct kv_policy_step {
+    const struct kv_tokens *in;
+    float *out;
+};
+
 /* Attention of a scheme on its own codes (kv_scheme's attend()), in place of
- * that over rows: of a step that is not the prompt. */
+ * attention over rows: of a step that is not the prompt. */
 void kv_policy_attend_codes(struct kv_policy_cache *c,
                             const struct kv_policy_step *step);
 

@@ -1,4 +1,4 @@
-#include "lib/tile_cache.h"
+#include "lib/seq/tile_cache.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/rope_table.h"

@@ -1,4 +1,4 @@
-#include "eval/bits.h"
+#include "lib/seq/bits.h"
 #include "lib/base/alloc.h"
 #include "lib/codec.h"
 #include "lib/mixed.h"
@@ -21,12 +21,12 @@ static struct kv_bits bits_of(const struct kv_codec *c, size_t n, size_t bytes,
     const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
     const double values = (double)(kv_shape_seen(&c->shape, n) * row);
 
-    return (struct kv_bits){
-        .bytes = (double)bytes,
-        .values = values,
-        .kept_values = values,
-        .quantized_bytes = (double)quantized_bytes,
-        .quantized_values = (double)(quantized_tokens * row)};
+    return (struct kv_bits){.bytes = (double)bytes,
+                            .values = values,
+                            .kept_values = values,
+                            .quantized_bytes = (double)quantized_bytes,
+                            .quantized_values =
+                                (double)(quantized_tokens * row)};
 }
 
 struct kv_bits kv_bits_of_cache(const struct kv_cache *c, enum kv_side side)

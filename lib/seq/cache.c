@@ -1,9 +1,9 @@
-#include "lib/cache.h"
+#include "lib/seq/cache.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
-#include "lib/cache_impl.h"
 #include "lib/k_bias.h"
 #include "lib/saliency.h"
+#include "lib/seq/cache_impl.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -172,8 +172,7 @@ static struct kv_where next_block(const struct kv_cache *c,
                              .saliency = c->saliency};
 }
 
-/* Whether token i after the last quantized one is a probe. */
-static bool is_probe(const struct kv_cache *c, size_t i)
+bool kv_cache_is_probe(const struct kv_cache *c, size_t i)
 {
     const struct kv_cache_side *s = &c->side[KV_K];
     const struct kv_codec *k = s->codec;
@@ -187,7 +186,7 @@ static void push_queries(struct kv_cache *c, const float *q, size_t n)
     const size_t row = query_values(c->side[KV_K].codec);
 
     for (size_t i = 0; i < n; i++) {
-        if (!is_probe(c, c->side[KV_K].n_tail + i))
+        if (!kv_cache_is_probe(c, c->side[KV_K].n_tail + i))
             continue;
         if (c->n_queries == c->query_capacity) {
             c->query_capacity = c->n_queries * 2 + 16;
@@ -213,7 +212,7 @@ static void score_blocks(struct kv_cache *c, const float *k, size_t n_blocks)
         size_t n_probes = 0;
 
         for (size_t i = 0; i < block; i++)
-            if (is_probe(c, b * block + i))
+            if (kv_cache_is_probe(c, b * block + i))
                 at[n_probes++] = i;
         kv_cache_from_half(c->query + used * row, n_probes * row, q);
         kv_saliency(&codec->shape, q, at, n_probes,
@@ -319,22 +318,31 @@ static int append_side(struct kv_cache *cache, enum kv_side side,
     return quantize(cache, s, x, n, want > have ? want - have : 0, e);
 }
 
-static int check_input(const struct kv_cache *c, const float *q, const float *k,
-                       const float *v, size_t n, struct kv_err *e)
+/* What the key codec stores. */
+static const float *keys_of(const struct kv_codec *k, const struct kv_tokens *t)
+{
+    return k->pre_rope ? t->k_pre : t->k;
+}
+
+static int check_input(const struct kv_cache *c, const struct kv_tokens *t,
+                       struct kv_err *e)
 {
     const struct kv_codec *codec = c->side[KV_K].codec;
     const size_t layer = codec->layer, row = kv_codec_row(codec);
 
-    if (kv_check_finite(layer, 'K', c->n, k, n, row, e) ||
-        kv_check_finite(layer, 'V', c->n, v, n, row, e) ||
-        kv_cache_check_below(c, c->n + n, e))
+    if (t->n && !keys_of(codec, t))
+        return kv_fail(e, "%s needs the keys before RoPE", codec->spec.text);
+    if (kv_check_finite(layer, 'K', c->n, keys_of(codec, t), t->n, row, e) ||
+        kv_check_finite(layer, 'V', c->n, t->v, t->n, row, e) ||
+        kv_cache_check_below(c, c->n + t->n, e))
         return -1;
     if (!needs_queries(codec))
         return 0;
-    if (n && !q)
+    if (t->n && !t->q)
         return kv_fail(e, "%s needs the queries of the tokens it stores",
                        codec->spec.text);
-    return kv_check_finite(layer, 'Q', c->n, q, n, query_values(codec), e);
+    return kv_check_finite(layer, 'Q', c->n, t->q, t->n, query_values(codec),
+                           e);
 }
 
 /* Which of the n new tokens are massive, where a side keeps those. */
@@ -355,24 +363,25 @@ static void find_massive(struct kv_cache *c, const float *k, const float *v,
                     c->massive + c->n);
 }
 
-int kv_cache_append(struct kv_cache *c, const float *q, const float *k,
-                    const float *v, size_t n, struct kv_err *e)
+int kv_cache_append(struct kv_cache *c, const struct kv_tokens *t,
+                    struct kv_err *e)
 {
     const struct kv_codec *kc = c->side[KV_K].codec;
+    const float *k = keys_of(kc, t);
     float *less = NULL;
     int rc;
 
-    if (check_input(c, q, k, v, n, e))
+    if (check_input(c, t, e))
         return -1;
-    find_massive(c, k, v, n);
+    find_massive(c, k, t->v, t->n);
     if (kc->less_bias) {
-        less = kv_alloc(n, kv_codec_row(kc) * sizeof(*less));
-        kv_k_bias_take(&kc->shape, kc->pre_rope, c->n, k, n, less);
+        less = kv_alloc(t->n, kv_codec_row(kc) * sizeof(*less));
+        kv_k_bias_take(&kc->shape, kc->pre_rope, c->n, k, t->n, less);
         k = less;
     }
-    c->n += n;
-    rc =
-        append_side(c, KV_K, q, k, n, e) || append_side(c, KV_V, NULL, v, n, e);
+    c->n += t->n;
+    rc = append_side(c, KV_K, t->q, k, t->n, e) ||
+         append_side(c, KV_V, NULL, t->v, t->n, e);
     free(c->saliency);
     free(less);
     c->saliency = NULL;
@@ -502,7 +511,7 @@ struct kv_reader kv_cache_held(const struct kv_cache *c, enum kv_side side)
     if (side == KV_V || !c->n_queries)
         return r;
     for (size_t i = 0; i < tail; i++)
-        gone += is_probe(c, i);
+        gone += kv_cache_is_probe(c, i);
     r.query = c->query + gone * query_values(r.codec);
     r.n_queries = c->n_queries - gone;
     return r;

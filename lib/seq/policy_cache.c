@@ -1,6 +1,6 @@
-#include "eval/policy_impl.h"
 #include "lib/base/alloc.h"
 #include "lib/rope_table.h"
+#include "lib/seq/policy_cache_impl.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -171,7 +171,7 @@ static void attend_held(const struct kv_policy_cache *c, size_t head,
     const struct kv_held *h = &c->held[head];
     const size_t d = c->shape->head_dim, nq = end - first;
     const size_t q_row = c->shape->n_heads * d, own = c->group * d;
-    const size_t n_before = kv_position_of(h, h->n - 1) + 1 - step->n;
+    const size_t n_before = kv_position_of(h, h->n - 1) + 1 - step->in->n;
     const size_t at = (first - n_before) * q_row + head * own;
     const size_t from = seen_from(c, h, first);
     const size_t to = h->n - (kv_position_of(h, h->n - 1) + 1 - end);
@@ -186,7 +186,7 @@ static void attend_held(const struct kv_policy_cache *c, size_t head,
     memcpy(stood, k, moved * d * sizeof(*stood));
     reassign(c, h, from, to, moved, k);
     for (size_t i = 0; i < nq; i++)
-        memcpy(q + i * own, step->q + at + i * q_row, own * sizeof(*q));
+        memcpy(q + i * own, step->in->q + at + i * q_row, own * sizeof(*q));
     view.n_heads = c->group;
     view.n_kv_heads = 1;
     view.window = 0;
@@ -229,7 +229,7 @@ static void attend_step(struct kv_policy_cache *c, size_t head,
 {
     const struct kv_policy_spec *p = c->policy;
     const enum kv_policy_mass which = p->policy->mass;
-    const size_t end = kv_cache_tokens(c->cache), first = end - step->n;
+    const size_t end = kv_cache_tokens(c->cache), first = end - step->in->n;
     struct kv_held *h = &c->held[head];
     double *mass = h->mass + h->begin;
 
@@ -241,8 +241,8 @@ static void attend_step(struct kv_policy_cache *c, size_t head,
         const size_t n = p->policy->queries(p);
 
         memset(mass, 0, h->n * sizeof(*mass));
-        attend_head(c, head, step, step->n > n ? end - n : first, end, false,
-                    mass);
+        attend_head(c, head, step, step->in->n > n ? end - n : first, end,
+                    false, mass);
     }
 }
 
@@ -253,16 +253,16 @@ static void append(struct kv_policy_cache *c, size_t head,
                    const struct kv_policy_step *step)
 {
     const size_t d = c->shape->head_dim, heads = c->shape->n_kv_heads;
-    const size_t first = kv_cache_tokens(c->cache) - step->n;
+    const size_t first = kv_cache_tokens(c->cache) - step->in->n;
     struct kv_held *h = &c->held[head];
 
-    make_room(h, d, step->n);
-    for (size_t t = 0; t < step->n; t++, h->n++) {
+    make_room(h, d, step->in->n);
+    for (size_t t = 0; t < step->in->n; t++, h->n++) {
         const size_t i = h->begin + h->n;
 
         h->position[i] = (uint32_t)(first + t);
         h->mass[i] = 0;
-        memcpy(h->k + i * d, step->k + (t * heads + head) * d,
+        memcpy(h->k + i * d, step->in->k + (t * heads + head) * d,
                d * sizeof(*h->k));
     }
 }
@@ -270,20 +270,20 @@ static void append(struct kv_policy_cache *c, size_t head,
 /* What a step changes in one KV head. */
 struct step {
     struct kv_policy_cache *c;
-    const struct kv_policy_step *in;
+    const struct kv_policy_step *of;
     struct fresh fresh[KV_SIDES][2]; /* codes, and tokens that are none yet */
 };
 
 static void run_head(const struct step *s, size_t head)
 {
-    append(s->c, head, s->in);
-    if (!s->in->out)
-        attend_step(s->c, head, s->in);
+    append(s->c, head, s->of);
+    if (!s->of->out)
+        attend_step(s->c, head, s->of);
     for (int side = 0; side < KV_SIDES; side++)
         for (int i = 0; i < 2; i++)
             put_fresh(s->c, head, (enum kv_side)side, &s->fresh[side][i]);
-    if (s->in->out && !kv_policy_on_codes(s->c))
-        attend_step(s->c, head, s->in);
+    if (s->of->out && !kv_policy_on_codes(s->c))
+        attend_step(s->c, head, s->of);
 }
 
 /* Attention to fewer values is done before another thread is awake. */
@@ -294,8 +294,8 @@ static void run_heads(const struct step *s)
 {
     const struct kv_shape *shape = s->c->shape;
     const size_t heads = shape->n_kv_heads;
-    const size_t values = shape->n_heads * shape->head_dim * s->in->n *
-                          (s->c->held[0].n + s->in->n);
+    const size_t values = shape->n_heads * shape->head_dim * s->of->in->n *
+                          (s->c->held[0].n + s->of->in->n);
 
     if (heads == 1 || values < WORTH_THREADS || omp_in_parallel()) {
         for (size_t h = 0; h < heads; h++)
@@ -378,16 +378,15 @@ static void drop(const struct kv_policy_cache *c, struct kv_held *h)
     close_gaps(h, c->shape->head_dim);
 }
 
-int kv_policy_cache_enter(struct kv_policy_cache *c,
-                          const struct kv_policy_step *in, struct kv_err *e)
+int kv_policy_cache_enter(struct kv_policy_cache *c, const struct kv_tokens *t,
+                          float *out, struct kv_err *e)
 {
-    const bool pre_rope = kv_cache_reader(c->cache, KV_K).codec->pre_rope;
     const size_t before[] = {settled(c, KV_K), settled(c, KV_V)};
     const size_t first = kv_cache_tokens(c->cache);
-    struct step s = {.c = c, .in = in};
+    const struct kv_policy_step of = {t, out};
+    struct step s = {.c = c, .of = &of};
 
-    if (kv_cache_append(c->cache, in->q, pre_rope ? in->k_pre : in->k, in->v,
-                        in->n, e))
+    if (kv_cache_append(c->cache, t, e))
         return -1;
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
@@ -395,17 +394,17 @@ int kv_policy_cache_enter(struct kv_policy_cache *c,
 
         s.fresh[i][0] = read_fresh(c, side, before[i], now);
         s.fresh[i][1] =
-            read_fresh(c, side, now > first ? now : first, first + in->n);
+            read_fresh(c, side, now > first ? now : first, first + t->n);
     }
     if (!kv_policy_on_codes(c))
         kv_cache_forget(c->cache);
     run_heads(&s);
-    if (kv_policy_on_codes(c) && in->out)
-        kv_policy_attend_codes(c, in);
+    if (kv_policy_on_codes(c) && out)
+        kv_policy_attend_codes(c, &of);
     for (int i = 0; i < KV_SIDES; i++)
         for (int j = 0; j < 2; j++)
             free(s.fresh[i][j].x);
-    c->of_prompt = !in->out;
+    c->of_prompt = !out;
     return 0;
 }
 
@@ -426,10 +425,10 @@ void kv_policy_cache_drop(struct kv_policy_cache *c)
         drop(c, &c->held[h]);
 }
 
-int kv_policy_cache_step(struct kv_policy_cache *c,
-                         const struct kv_policy_step *in, struct kv_err *e)
+int kv_policy_cache_step(struct kv_policy_cache *c, const struct kv_tokens *t,
+                         float *out, struct kv_err *e)
 {
-    if (kv_policy_cache_enter(c, in, e))
+    if (kv_policy_cache_enter(c, t, out, e))
         return -1;
     kv_policy_cache_drop(c);
     return 0;

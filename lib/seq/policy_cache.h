@@ -9,47 +9,30 @@
 #ifndef KV_POLICY_CACHE_H
 #define KV_POLICY_CACHE_H
 
-#include "eval/protocol.h"
-#include "lib/cache.h"
 #include "lib/columns.h"
 #include "lib/policy.h"
-
-/* Whether a spec with a policy can run: under this protocol, in windows of n
- * tokens, by this layer's codecs.  Says why not. */
-int kv_policy_check(const struct kv_spec *spec, const struct kv_protocol *p,
-                    struct kv_codec *const *codec, size_t n, struct kv_err *e);
-
-/* Tokens of a window of n that a budget is a share of: of the prompt, or
- * all. */
-size_t kv_policy_share_of(const struct kv_protocol *p, size_t n);
+#include "lib/seq/cache.h"
 
 struct kv_policy_cache;
 
-/* codec: [KV_SIDES], that kv_policy_check() takes; policy and codecs are kept
- * by pointer.  n: tokens that a budget is a share of. */
+/* codec: [KV_SIDES], which the policy composes with (eval/policy_check.h);
+ * policy and codecs are kept by pointer.  n: tokens that a budget is a share
+ * of. */
 int kv_policy_cache_new(struct kv_policy_cache **c,
                         const struct kv_policy_spec *policy,
                         struct kv_codec *const *codec, size_t n, uint64_t seed,
                         struct kv_err *e);
 void kv_policy_cache_free(struct kv_policy_cache *c); /* NULL is fine */
 
-/* n >= 1 tokens that come in together.  q: [n][n_heads][head_dim] and k:
- * [n][n_kv_heads][head_dim] after RoPE; k_pre: before it, read where the key
- * codec is pre_rope; v as k.  out: as q; NULL: the prompt, which comes first
- * and whose queries attend elsewhere, to exact keys and values. */
-struct kv_policy_step {
-    size_t n;
-    const float *q, *k, *k_pre, *v;
-    float *out;
-};
-
-/* The tokens come in, their queries attend to what is held, then the others are
- * dropped.  Fails as kv_cache_append() does. */
-int kv_policy_cache_step(struct kv_policy_cache *c,
-                         const struct kv_policy_step *step, struct kv_err *e);
+/* n >= 1 tokens come in, their queries attend to what is held, then the others
+ * are dropped.  t->k_pre is read where the key codec is pre_rope.  out: as
+ * t->q; NULL: the prompt, which comes first and whose queries attend elsewhere,
+ * to exact keys and values.  Fails as kv_cache_append() does. */
+int kv_policy_cache_step(struct kv_policy_cache *c, const struct kv_tokens *t,
+                         float *out, struct kv_err *e);
 /* Its two halves. */
-int kv_policy_cache_enter(struct kv_policy_cache *c,
-                          const struct kv_policy_step *step, struct kv_err *e);
+int kv_policy_cache_enter(struct kv_policy_cache *c, const struct kv_tokens *t,
+                          float *out, struct kv_err *e);
 void kv_policy_cache_drop(struct kv_policy_cache *c);
 
 /* What the newest query sees of a KV head between the halves, by position

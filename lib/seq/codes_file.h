@@ -6,19 +6,12 @@
  *                  variable or keeps massive tokens a group:
  *                  .../{k,v}/window_000 uint8 [bytes], ...
  *
- * A window's bytes are  | sinks: fp16 | sizes: uint32 each, variable codecs
- * only | quantized blocks | tail: fp16, or open block | queries: fp16 | massive
- * tokens: their indices, uint32, then their values, fp16 |  as in lib/cache.h.
- */
+ * A window's bytes are what kv_cache_held() reads of a side (cache_bytes.h). */
 #ifndef KV_CODES_FILE_H
 #define KV_CODES_FILE_H
 
 #include "lib/base/err.h"
 #include "lib/codec.h"
-
-/* Copies the bytes that one side of a cache stores, as kv_cache_held() reads
- * it; returns their number, kv_cache_bytes().  The caller frees *bytes. */
-size_t kv_codes_of(const struct kv_reader *r, uint8_t **bytes);
 
 struct kv_codes;
 int kv_codes_create(struct kv_codes **c, const char *path, struct kv_err *e);

@@ -2,9 +2,9 @@
 #ifndef KV_BITS_H
 #define KV_BITS_H
 
-#include "lib/cache.h"
 #include "lib/calib.h"
 #include "lib/columns.h"
+#include "lib/seq/cache.h"
 #include "lib/spec.h"
 
 /* Adds bytes and values; not shared_bytes and nominal, which belong to the

@@ -17,6 +17,7 @@
 
 #include "lib/base/err.h"
 #include "lib/codec.h"
+#include "lib/seq/tokens.h"
 
 /* Quantized tokens, sinks not counted, of a side that holds n tokens: whole
  * blocks that start at token s.  Pure arithmetic, used by everything. */
@@ -32,24 +33,23 @@ int kv_cache_new(struct kv_cache **c, const struct kv_codec *k,
 void kv_cache_free(struct kv_cache *c);
 
 /* Of a layered codec (codec.h), before the first append: c takes over the cache
- * of the next lower layer, NULL for the lowest, which is freed with c; caches
- * further down that c does not read are freed now.  A token is appended to the
- * lower layers first.  What a cache of a layered codec decodes is kept, as a
- * workspace that no bytes count; it is all that c reads of those below, whose
- * codecs may be gone. */
+ * of the next lower layer, NULL for the lowest, which is freed with c.  A token
+ * is appended to the lower layers first.  A cache of a layered codec keeps the
+ * decoded form of its tokens, as a workspace that no bytes count; c reads
+ * nothing else of the caches below, whose codecs may be gone. */
 void kv_cache_put_on(struct kv_cache *c, struct kv_cache *below);
 struct kv_cache *kv_cache_below(const struct kv_cache *c); /* NULL: none */
+/* Frees the caches below c that a cache put on c would not read. */
+void kv_cache_free_unread(struct kv_cache *c);
 
-/* Appends n tokens and quantizes all tokens that are due.  k:
- * [n][n_kv_heads][head_dim], before RoPE when the key codec is pre_rope, else
- * after; v likewise.  q: their queries after RoPE, [n][n_heads][head_dim], read
- * for a scheme with a probe(); NULL without queries.  Fails on NaN and
- * infinity, naming layer, side and token, when the scheme needs queries and q
- * is NULL, and when a layered codec's lower layer lacks these tokens: the cache
- * is then unchanged.  Fails where a codec's device does: it is then good for
- * kv_cache_free() alone. */
-int kv_cache_append(struct kv_cache *c, const float *q, const float *k,
-                    const float *v, size_t n, struct kv_err *e);
+/* Appends the tokens and quantizes all tokens that are due: t->k_pre when the
+ * key codec is pre_rope, else t->k; t->q is read for a scheme with a probe().
+ * Fails on NaN and infinity, naming layer, side and token, when the codecs want
+ * queries or keys before RoPE and t has none, and when a layered codec's lower
+ * layer lacks these tokens: the cache is then unchanged.  Fails where a codec's
+ * device does: it is then good for kv_cache_free() alone. */
+int kv_cache_append(struct kv_cache *c, const struct kv_tokens *t,
+                    struct kv_err *e);
 
 /* The view of the newest nq tokens' queries: each sees the tokens up to its
  * own. */

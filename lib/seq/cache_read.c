@@ -1,6 +1,6 @@
 /* What a cache gives back. */
-#include "lib/cache_impl.h"
 #include "lib/k_bias.h"
+#include "lib/seq/cache_impl.h"
 
 #include <assert.h>
 #include <stdlib.h>

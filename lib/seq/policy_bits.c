@@ -1,7 +1,7 @@
 /* What a cache that drops tokens takes. */
-#include "eval/policy_impl.h"
 #include "kernels/tiles/tiles.h"
 #include "lib/base/alloc.h"
+#include "lib/seq/policy_cache_impl.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,0 +1,186 @@
+#include "lib/seq/seq.h"
+#include "lib/base/alloc.h"
+#include "lib/seq/bits.h"
+#include "lib/seq/cache_bytes.h"
+#include "lib/seq/policy_cache.h"
+#include "lib/seq/tile_cache.h"
+
+#include <assert.h>
+#include <omp.h>
+#include <stdlib.h>
+
+struct layer {
+    struct kv_cache *cache;
+    struct kv_tile_cache *tiles; /* of the cache, since it was attended to */
+    struct kv_policy_cache *policed; /* in place of both */
+};
+
+struct kv_seq {
+    struct kv_seq_plan plan;
+    struct layer *layer; /* [n_layers] */
+    size_t n_below;      /* layers that a layered codec reads; 0: it is none */
+};
+
+struct kv_seq *kv_seq_new(const struct kv_seq_plan *p)
+{
+    struct kv_seq *s = kv_alloc(1, sizeof(*s));
+
+    s->plan = *p;
+    if (p->policy && !kv_policy_drops(p->policy))
+        s->plan.policy = NULL;
+    s->layer = kv_alloc(p->n_layers, sizeof(*s->layer));
+    return s;
+}
+
+static void clear(struct layer *l)
+{
+    kv_tile_cache_free(l->tiles);
+    kv_policy_cache_free(l->policed);
+    kv_cache_free(l->cache);
+    *l = (struct layer){NULL};
+}
+
+void kv_seq_free(struct kv_seq *s)
+{
+    bool more = true;
+
+    for (size_t i = s ? s->plan.n_layers : 0; i-- && more;) {
+        more = !s->n_below || !s->layer[i].cache; /* which frees those below */
+        clear(&s->layer[i]);
+    }
+    if (s)
+        free(s->layer);
+    free(s);
+}
+
+int kv_seq_open(struct kv_seq *s, struct kv_codec *const *codec,
+                struct kv_err *e)
+{
+    const struct kv_codec *k = codec[KV_K];
+    struct layer *l = &s->layer[k->layer];
+
+    assert(k->layer < s->plan.n_layers && !l->cache && !l->policed);
+    if (s->plan.policy)
+        return kv_policy_cache_new(&l->policed, s->plan.policy, codec,
+                                   s->plan.share_of, s->plan.seed, e);
+    if (kv_cache_new(&l->cache, k, codec[KV_V], s->plan.seed, e))
+        return -1;
+    if (k->layered) {
+        s->n_below = k->layered->n_below;
+        kv_cache_put_on(l->cache, k->layer ? l[-1].cache : NULL);
+    }
+    return 0;
+}
+
+void kv_seq_close(struct kv_seq *s, size_t layer)
+{
+    if (!s->n_below) {
+        clear(&s->layer[layer]);
+        return;
+    }
+    kv_cache_free_unread(s->layer[layer].cache);
+    for (size_t i = 0; i + s->n_below <= layer; i++)
+        s->layer[i].cache = NULL;
+}
+
+int kv_seq_append(struct kv_seq *s, size_t layer, const struct kv_tokens *t,
+                  struct kv_err *e)
+{
+    struct layer *l = &s->layer[layer];
+
+    return l->policed ? kv_policy_cache_step(l->policed, t, NULL, e)
+                      : kv_cache_append(l->cache, t, e);
+}
+
+int kv_seq_step(struct kv_seq *s, size_t layer, const struct kv_tokens *t,
+                float *out, struct kv_err *e)
+{
+    struct layer *l = &s->layer[layer];
+
+    if (l->policed)
+        return kv_policy_cache_step(l->policed, t, out, e);
+    if (kv_cache_append(l->cache, t, e))
+        return -1;
+    kv_seq_attend(s, layer, t->n, t->q, out);
+    return 0;
+}
+
+/* Attention to fewer values is done before another thread is awake. */
+enum { WORTH_THREADS = 1 << 19 };
+
+static size_t threads_for(const struct kv_attend_view *v)
+{
+    const size_t values = v->nq * v->n * v->n_heads * v->head_dim;
+
+    return values < WORTH_THREADS || omp_in_parallel()
+               ? 1
+               : (size_t)omp_get_max_threads();
+}
+
+void kv_seq_attend(struct kv_seq *s, size_t layer, size_t nq, const float *q,
+                   float *out)
+{
+    struct layer *l = &s->layer[layer];
+    const struct kv_attend_view view = kv_cache_view(l->cache, nq);
+
+    if (!l->tiles && kv_tile_cache_can(l->cache, KV_PATH_EXACT))
+        l->tiles = kv_tile_cache_new(l->cache);
+    if (!l->tiles) {
+        kv_cache_attend(l->cache, view, q, out);
+        return;
+    }
+    kv_tile_cache_update(l->tiles);
+    kv_tile_cache_attend(&l->tiles, view, KV_PATH_EXACT, q, out,
+                         threads_for(&view));
+}
+
+const struct kv_cache *kv_seq_cache(const struct kv_seq *s, size_t layer)
+{
+    return s->layer[layer].cache;
+}
+
+struct kv_policy_cache *kv_seq_policy_cache(const struct kv_seq *s,
+                                            size_t layer)
+{
+    return s->layer[layer].policed;
+}
+
+void kv_seq_bits(const struct kv_seq *s, size_t layer, enum kv_side side,
+                 struct kv_bits *bits)
+{
+    const struct layer *l = &s->layer[layer];
+
+    if (l->policed) {
+        kv_policy_cache_bits(l->policed, side, bits);
+    } else {
+        const struct kv_bits held = kv_bits_of_cache(l->cache, side);
+
+        kv_bits_add(bits, &held);
+    }
+}
+
+static int refuse_policy(const struct kv_seq *s, struct kv_err *e)
+{
+    return s->plan.policy
+               ? kv_fail(e, "what %s keeps of a sequence is not written",
+                         s->plan.policy->policy->name)
+               : 0;
+}
+
+int kv_seq_write(const struct kv_seq *s, size_t layer, uint8_t **bytes,
+                 size_t *n, struct kv_err *e)
+{
+    if (refuse_policy(s, e))
+        return -1;
+    *n = kv_cache_write(s->layer[layer].cache, bytes);
+    return 0;
+}
+
+int kv_seq_load(struct kv_seq *s, size_t layer, const uint8_t *bytes, size_t n,
+                struct kv_err *e)
+{
+    return refuse_policy(s, e) ||
+                   kv_cache_load(s->layer[layer].cache, bytes, n, e)
+               ? -1
+               : 0;
+}
