@@ -9,7 +9,7 @@ import numpy as np
 from make_ggml_goldens import random
 
 # packing, rows, columns, block (rows, columns), type of scales, then type of
-# codes or bits, zero_less, whether columns have groups of their own.
+# codes or bits, zero_less, whether column c is of the group of column 37 c.
 PACKED = [
     ("scaled", 5, 300, 2, 128, "f32", "f8_e4m3", 0, 0),
     ("scaled", 256, 130, 128, 128, "bf16", "f8_e4m3", 0, 0),
@@ -17,9 +17,9 @@ PACKED = [
     ("scaled", 4, 33, 1, 33, "f32", "f8_e4m3", 0, 0),
     ("gptq", 24, 96, 0, 32, "f16", 4, 1, 0),
     ("gptq", 24, 96, 0, 32, "f16", 4, 0, 1),
-    ("gptq", 8, 200, 0, 128, "f16", 8, 1, 0),
+    ("gptq", 8, 200, 0, 128, "f16", 8, 1, 1),
     ("gptq", 32, 64, 0, 64, "bf16", 2, 1, 1),
-    ("awq", 40, 129, 0, 64, "f16", 4, 0, 0),
+    ("awq", 40, 129, 0, 43, "f16", 4, 0, 0),
 ]
 FLOATS = {"f32": np.float32, "f16": np.float16}
 SMALL = {"f8_e4m3": (4, 3), "f8_e5m2": (5, 2)}  # bits of exponent, mantissa
@@ -93,7 +93,7 @@ def unpack(i, packing, rows, columns, block_rows, block_columns, scale, how,
         q = codes(words.reshape(columns // per, rows), how, 0)
     group = np.arange(columns) // block_columns
     if grouped:
-        group = random_bytes(10 * i + 3, columns) % across
+        group = np.arange(columns) * 37 % columns // block_columns
     return (s[group] * (q - zero[group])).T
 
 

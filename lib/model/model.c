@@ -5,8 +5,8 @@
 #include "lib/base/file.h"
 #include "lib/base/hash.h"
 #include "lib/base/progress.h"
-#include "lib/json_file.h"
 #include "lib/model/model_impl.h"
+#include "lib/model/packed_header.h"
 #include "lib/model/packed_tensors.h"
 #include "lib/model/pool_heads.h"
 #include "lib/tokenizer/tokenizer_folder.h"
@@ -65,11 +65,12 @@ static int hash_tokenizer(struct kv_hash *h, const char *dir, struct kv_err *e)
 static int hash_model(struct kv_model *m, const char *dir, struct kv_err *e)
 {
     struct kv_hash *h = kv_hash_new();
-    const int rc = dir && (hash_file(h, dir, "config.json", e) ||
-                           hash_tokenizer(h, dir, e))
-                       ? -1
-                       : 0;
+    int rc = 0;
 
+    for (const char *const *name = kv_packed_files; dir && *name && !rc; name++)
+        rc = hash_file(h, dir, *name, e);
+    if (dir && !rc)
+        rc = hash_tokenizer(h, dir, e);
     kv_weights_hash(&m->files, h);
     kv_hash_end(h, m->info.hash);
     return rc;
@@ -200,28 +201,13 @@ static int place(struct kv_model *m, struct kv_backend *b, size_t memory,
                          b->device || m->files.bytes > large_model, e);
 }
 
-static int unpack(struct kv_weights *w, const char *config_path,
-                  struct kv_err *e)
-{
-    json_t *config = kv_json_read(config_path, e);
-    const int rc =
-        !config || kv_weights_unpack(
-                       w, json_object_get(config, "quantization_config"),
-                       config_path, e)
-            ? -1
-            : 0;
-
-    json_decref(config);
-    return rc;
-}
-
 static int read_folder(struct kv_model *m, const char *dir, struct kv_err *e)
 {
     char *config_path = kv_path_join(dir, "config.json");
     const int rc = check_adapter(dir, e) ||
                            kv_config_read(&m->config, config_path, e) ||
                            kv_weights_open(&m->files, dir, e) ||
-                           unpack(&m->files, config_path, e)
+                           kv_weights_unpack(&m->files, dir, e)
                        ? -1
                        : 0;
 

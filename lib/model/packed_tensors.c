@@ -1,113 +1,61 @@
 #include "lib/model/packed_tensors.h"
 #include "lib/base/alloc.h"
+#include "lib/model/packed_header.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
-struct format {
-    const char *path; /* of config.json */
-    enum kv_packing packing;
-    unsigned bits;
-    bool zero_less;
-    size_t group;                     /* columns; 0: all */
-    size_t block_rows, block_columns; /* of fp8; 0: by the scales' shape */
-};
+enum { SHAPE = 200 }; /* letters of a shape in a sentence */
 
-static const char *text_of(const json_t *q, const char *name,
-                           const char *missing)
+/* ---- what the header says of a tensor ------------------------------------ */
+
+static void list_dims(char *text, size_t bytes, const size_t *dims, size_t n)
 {
-    const char *text = json_string_value(json_object_get(q, name));
-
-    return text ? text : missing;
+    *text = 0;
+    for (size_t i = 0; i < n; i++)
+        snprintf(text + strlen(text), bytes - strlen(text), "%s%zu",
+                 i ? ", " : "", dims[i]);
 }
 
-/* A count under either name; -1 is all. */
-static int read_count(const json_t *q, const char *name, const char *other,
-                      const char *path, size_t *n, struct kv_err *e)
+/* t has not the shape want[n] that the header and tensor `of` make. */
+static int wrong_shape(const struct kv_packed_header *h,
+                       const struct kv_weight *t, const struct kv_weight *of,
+                       const size_t *want, size_t n, struct kv_err *e)
 {
-    const json_t *j = json_object_get(q, name);
+    char is[SHAPE], should[SHAPE], by[128];
 
-    j = j ? j : json_object_get(q, other);
-    if (!json_is_integer(j) || json_integer_value(j) < -1 ||
-        json_integer_value(j) == 0)
-        return kv_fail(e, "%s: quantization_config has no %s from 1 on", path,
-                       name);
-    *n = json_integer_value(j) < 0 ? 0 : (size_t)json_integer_value(j);
-    return 0;
+    list_dims(is, sizeof(is), t->dims, t->n_dims);
+    list_dims(should, sizeof(should), want, n);
+    if (h->packing == KV_PACKED_SCALED)
+        snprintf(by, sizeof(by), "weight_block_size [%zu, %zu]", h->block_rows,
+                 h->block_columns);
+    else
+        snprintf(by, sizeof(by), "bits %u and group_size %zd", h->bits,
+                 h->group ? (ssize_t)h->group : -1);
+    return kv_fail(e,
+                   "%s: tensor %s has shape [%s]; by %s in %s and tensor %s it "
+                   "is [%s]",
+                   t->path, t->name, is, by, h->path, of->name, should);
 }
 
-static int read_integers(struct format *f, const json_t *q, struct kv_err *e)
+static int check_shape(const struct kv_packed_header *h,
+                       const struct kv_weight *t, const struct kv_weight *of,
+                       size_t rows, size_t columns, struct kv_err *e)
 {
-    const json_t *dynamic = json_object_get(q, "dynamic");
-    const char *format =
-        text_of(q, "checkpoint_format", text_of(q, "format", "gptq"));
-    const char *version = text_of(q, "version", "gemm");
-    size_t bits;
+    const size_t want[2] = {rows, columns};
 
-    if (read_count(q, "bits", "w_bit", f->path, &bits, e) ||
-        read_count(q, "group_size", "q_group_size", f->path, &f->group, e))
-        return -1;
-    if (bits != 4 && (f->packing == KV_PACKED_AWQ || (bits != 2 && bits != 8)))
-        return kv_fail(e, "%s: %s of %zu bits is not implemented", f->path,
-                       f->packing == KV_PACKED_AWQ ? "awq" : "gptq", bits);
-    f->bits = (unsigned)bits;
-    if (f->packing == KV_PACKED_AWQ) {
-        if (strcasecmp(version, "gemm"))
-            return kv_fail(e,
-                           "%s: awq of version %s is not implemented, only "
-                           "gemm",
-                           f->path, version);
-        if (json_is_false(json_object_get(q, "zero_point")))
-            return kv_fail(e, "%s: awq without zero_point is not implemented",
-                           f->path);
-        return 0;
-    }
-    if (strcmp(format, "gptq") && strcmp(format, "gptq_v2"))
-        return kv_fail(e,
-                       "%s: checkpoint_format %s is not implemented, only "
-                       "gptq and gptq_v2",
-                       f->path, format);
-    if (json_object_size(dynamic))
-        return kv_fail(e,
-                       "%s: quantization_config with dynamic is not "
-                       "implemented",
-                       f->path);
-    f->zero_less = !strcmp(format, "gptq");
-    return 0;
+    return t->n_dims == 2 && t->dims[0] == rows && t->dims[1] == columns
+               ? 0
+               : wrong_shape(h, t, of, want, 2, e);
 }
 
-static int read_fp8(struct format *f, const json_t *q, struct kv_err *e)
+static int check_words(const struct kv_weight *t, struct kv_err *e)
 {
-    const json_t *size = json_object_get(q, "weight_block_size");
-    const json_int_t rows = json_integer_value(json_array_get(size, 0));
-    const json_int_t columns = json_integer_value(json_array_get(size, 1));
-
-    if (!size || json_is_null(size))
-        return 0;
-    if (json_array_size(size) != 2 || rows < 1 || columns < 1)
-        return kv_fail(e, "%s: weight_block_size is not two sizes", f->path);
-    f->block_rows = (size_t)rows;
-    f->block_columns = (size_t)columns;
-    return 0;
-}
-
-static int read_format(struct format *f, const json_t *q, struct kv_err *e)
-{
-    const char *method = text_of(q, "quant_method", "(none)");
-
-    if (!strcmp(method, "fp8")) {
-        f->packing = KV_PACKED_SCALED;
-        return read_fp8(f, q, e);
-    }
-    f->packing = strcmp(method, "awq") ? KV_PACKED_GPTQ : KV_PACKED_AWQ;
-    if (strcmp(method, "awq") && strcmp(method, "gptq"))
-        return kv_fail(e,
-                       "%s: quantization_config has quant_method %s; fp8, gptq "
-                       "and awq are implemented",
-                       f->path, method);
-    return read_integers(f, q, e);
+    return strcmp(t->dtype, "I32")
+               ? kv_fail(e, "%s: tensor %s has type %s; I32 expected", t->path,
+                         t->name, t->dtype)
+               : 0;
 }
 
 /* The tensor that is called so, after the first n letters of base. */
@@ -115,7 +63,7 @@ static const struct kv_weight *part_of(const struct kv_weights *w,
                                        const char *base, size_t n,
                                        const char *last)
 {
-    char name[256];
+    char name[KV_UNPACKED_NAME + 32];
 
     snprintf(name, sizeof(name), "%.*s%s", (int)n, base, last);
     return kv_weights_find(w, name);
@@ -135,87 +83,203 @@ static int read_scales(struct kv_packed *p, const struct kv_weight *scale,
     return 0;
 }
 
-static int wrong_shape(const struct kv_weight *t, const char *of,
-                       struct kv_err *e)
+/* ---- fp8 ----------------------------------------------------------------- */
+
+/* Without weight_block_size: one scale for all, or one for each row. */
+static int set_blocks(struct kv_packed *p, const struct kv_weight *t,
+                      const struct kv_weight *scale, struct kv_err *e)
 {
+    const bool column =
+        scale->n_dims < 2 || (scale->n_dims == 2 && scale->dims[1] == 1);
+    char is[SHAPE];
+
+    p->block_rows = scale->n == 1 ? p->rows : 1;
+    p->block_columns = p->columns;
+    if (column && (scale->n == 1 || scale->n == p->rows))
+        return 0;
+    list_dims(is, sizeof(is), scale->dims, scale->n_dims);
     return kv_fail(e,
-                   "%s: tensor %s is not of the type and shape that go with "
-                   "%s",
-                   t->path, t->name, of);
+                   "%s: tensor %s has shape [%s]; for the %zu rows of tensor "
+                   "%s and without weight_block_size it is [], [1] or [%zu, 1]",
+                   scale->path, scale->name, is, p->rows, t->name, p->rows);
 }
 
-static int read_scaled(struct kv_packed *p, const struct format *f,
+static int read_scaled(struct kv_packed *p, const struct kv_packed_header *h,
                        const struct kv_weight *t, const struct kv_weight *scale,
                        struct kv_err *e)
 {
-    if (t->n_dims != 2 || !t->n ||
-        (t->type != KV_STORED_F8_E4M3 && t->type != KV_STORED_F8_E5M2))
-        return wrong_shape(t, scale->name, e);
+    if (t->n_dims != 2 || !t->n)
+        return kv_fail(e, "%s: tensor %s is no matrix, but %s is beside it",
+                       t->path, t->name, scale->name);
+    if (h->code_type != KV_STORED_OTHER && h->code_type != t->type)
+        return kv_fail(e, "%s: tensor %s has type %s; fmt in %s is %s", t->path,
+                       t->name, t->dtype, h->path,
+                       h->code_type == KV_STORED_F8_E4M3 ? "e4m3" : "e5m2");
     *p = (struct kv_packed){.packing = KV_PACKED_SCALED,
                             .rows = t->dims[0],
                             .columns = t->dims[1],
-                            .block_rows = f->block_rows,
-                            .block_columns = f->block_columns,
+                            .block_rows = h->block_rows,
+                            .block_columns = h->block_columns,
                             .code_type = t->type,
                             .code = t->data};
     if (read_scales(p, scale, e))
         return -1;
-    if (scale->n == 1 && !f->block_rows) {
-        p->block_rows = p->rows;
-        p->block_columns = p->columns;
-    } else if (!f->block_rows) { /* one a row */
-        p->block_rows = 1;
-        p->block_columns = p->columns;
-    }
-
-    const size_t down = (p->rows - 1) / p->block_rows + 1;
-    const size_t across = (p->columns - 1) / p->block_columns + 1;
-
-    return scale->n == down * across ? 0 : wrong_shape(scale, t->name, e);
+    return h->block_rows
+               ? check_shape(h, scale, t, (p->rows - 1) / p->block_rows + 1,
+                             (p->columns - 1) / p->block_columns + 1, e)
+               : set_blocks(p, t, scale, e);
 }
 
-static bool is_words(const struct kv_weight *t, size_t rows, size_t columns)
+/* ---- gptq and awq -------------------------------------------------------- */
+
+/* sym: all zeros are 2^(bits - 1), once the format's 1 is added. */
+static int check_zeros(const struct kv_packed *p,
+                       const struct kv_packed_header *h,
+                       const struct kv_weight *zero, struct kv_err *e)
 {
-    return t && !strcmp(t->dtype, "I32") && t->n_dims == 2 &&
-           t->dims[0] == rows && t->dims[1] == columns;
+    const uint32_t ones = UINT32_MAX / ((1u << p->bits) - 1);
+    const uint32_t middle = 1u << (p->bits - 1);
+
+    for (size_t i = 0; i < zero->n && h->symmetric; i++) {
+        uint32_t word;
+        size_t k = 0;
+
+        memcpy(&word, zero->data + 4 * i, sizeof(word));
+        word += p->zero_less ? ones : 0;
+        while (k < 32 && (word >> k & ((1u << p->bits) - 1)) == middle)
+            k += p->bits;
+        if (k < 32)
+            return kv_fail(
+                e,
+                "%s: tensor %s: sym is true in %s, so that every zero is %u, "
+                "but one of word %zu is %u, read as checkpoint_format %s has "
+                "it: they contradict each other",
+                zero->path, zero->name, h->path, middle, i,
+                word >> k & ((1u << p->bits) - 1),
+                p->zero_less ? "gptq" : "gptq_v2");
+    }
+    return 0;
+}
+
+/* Every group has the group_size inputs that the header says, the last what is
+ * left; without act order in turn. */
+static int check_groups(const struct kv_packed *p,
+                        const struct kv_packed_header *h,
+                        const struct kv_weight *group, struct kv_err *e)
+{
+    size_t *count = kv_alloc(p->n_groups, sizeof(*count));
+    int rc = 0;
+
+    for (size_t i = 0; i < p->columns && !rc; i++) {
+        uint32_t g;
+
+        memcpy(&g, group->data + 4 * i, sizeof(g));
+        if (g >= p->n_groups)
+            rc = kv_fail(e, "%s: tensor %s: input %zu is of group %d of %zu",
+                         group->path, group->name, i, (int32_t)g, p->n_groups);
+        else if (h->in_order && g != i / p->block_columns)
+            rc = kv_fail(e,
+                         "%s: tensor %s: input %zu is of group %u, but "
+                         "desc_act is false and group_size %zu in %s",
+                         group->path, group->name, i, g, p->block_columns,
+                         h->path);
+        else
+            count[g]++;
+    }
+    for (size_t g = 0; g < p->n_groups && !rc; g++) {
+        const size_t rest = p->columns - g * p->block_columns;
+        const size_t want = rest < p->block_columns ? rest : p->block_columns;
+
+        if (count[g] != want)
+            rc = kv_fail(e,
+                         "%s: tensor %s: group %zu has %zu inputs; by "
+                         "group_size %zu in %s it has %zu",
+                         group->path, group->name, g, count[g],
+                         p->block_columns, h->path, want);
+    }
+    free(count);
+    return rc;
+}
+
+/* qweight alone; n_groups, as group_size makes it. */
+static int read_codes(struct kv_packed *p, const struct kv_packed_header *h,
+                      const struct kv_weight *t, struct kv_err *e)
+{
+    const size_t per = 32 / h->bits;
+    const bool awq = h->packing == KV_PACKED_AWQ;
+
+    if (check_words(t, e))
+        return -1;
+    if (t->n_dims != 2 || !t->n)
+        return kv_fail(e, "%s: tensor %s is no matrix", t->path, t->name);
+    *p = (struct kv_packed){.packing = h->packing,
+                            .rows = t->dims[1] * (awq ? per : 1),
+                            .columns = t->dims[0] * (awq ? 1 : per),
+                            .bits = h->bits,
+                            .zero_less = h->zero_less,
+                            .code = t->data};
+    if (p->rows % per)
+        return kv_fail(e,
+                       "%s: tensor %s has %zu outputs, which do not fill words "
+                       "of %zu zeros of bits %u in %s",
+                       t->path, t->name, p->rows, per, h->bits, h->path);
+    p->block_columns = h->group ? h->group : p->columns;
+    p->n_groups = (p->columns - 1) / p->block_columns + 1;
+    return 0;
+}
+
+/* g_idx; without it groups follow each other. */
+static int read_groups(struct kv_packed *p, const struct kv_packed_header *h,
+                       const struct kv_weight *t, const struct kv_weight *group,
+                       struct kv_err *e)
+{
+    const size_t want[1] = {p->columns};
+
+    if (!group && h->ordered && !h->static_groups && p->n_groups > 1)
+        return kv_fail(e,
+                       "%s: tensor %s has no g_idx beside it, which desc_act "
+                       "in %s wants: it says which group an input is of",
+                       t->path, t->name, h->path);
+    if (!group)
+        return p->columns % p->block_columns
+                   ? kv_fail(e,
+                             "%s: tensor %s: group_size %zu in %s does not "
+                             "divide its %zu inputs, and no g_idx is beside it",
+                             t->path, t->name, p->block_columns, h->path,
+                             p->columns)
+                   : 0;
+    if (check_words(group, e))
+        return -1;
+    if (group->n != p->columns)
+        return wrong_shape(h, group, t, want, 1, e);
+    p->group = group->data;
+    return check_groups(p, h, group, e);
 }
 
 /* t: X.qweight, n letters of X and its dot. */
-static int read_words(struct kv_packed *p, const struct format *f,
+static int read_words(struct kv_packed *p, const struct kv_packed_header *h,
                       const struct kv_weights *w, const struct kv_weight *t,
                       size_t n, struct kv_err *e)
 {
     const struct kv_weight *scale = part_of(w, t->name, n, "scales");
     const struct kv_weight *zero = part_of(w, t->name, n, "qzeros");
-    const struct kv_weight *group = part_of(w, t->name, n, "g_idx");
-    const size_t per = 32 / f->bits;
-    const bool awq = f->packing == KV_PACKED_AWQ;
+    const struct kv_weight *group =
+        h->packing == KV_PACKED_GPTQ ? part_of(w, t->name, n, "g_idx") : NULL;
 
     if (!scale || !zero)
         return kv_fail(e, "%s: tensor %s has no %s beside it", t->path, t->name,
                        scale ? "qzeros" : "scales");
-    if (t->n_dims != 2 || !is_words(t, t->dims[0], t->dims[1]))
-        return wrong_shape(t, scale->name, e);
-    *p = (struct kv_packed){.packing = f->packing,
-                            .rows = t->dims[1] * (awq ? per : 1),
-                            .columns = t->dims[0] * (awq ? 1 : per),
-                            .bits = f->bits,
-                            .zero_less = f->zero_less,
-                            .n_groups = scale->dims[0],
-                            .code = t->data,
-                            .zero = zero->data,
-                            .group = group ? group->data : NULL};
-    p->block_columns = f->group ? f->group : p->columns;
-    if (read_scales(p, scale, e))
+    if (read_codes(p, h, t, e) || read_scales(p, scale, e) ||
+        check_shape(h, scale, t, p->n_groups, p->rows, e) ||
+        check_words(zero, e) ||
+        check_shape(h, zero, t, p->n_groups, p->rows * h->bits / 32, e))
         return -1;
-    if (scale->n_dims != 2 || scale->dims[1] != p->rows)
-        return wrong_shape(scale, t->name, e);
-    if (!is_words(zero, p->n_groups, p->rows / per))
-        return wrong_shape(zero, t->name, e);
-    if (group && (strcmp(group->dtype, "I32") || group->n != p->columns))
-        return wrong_shape(group, t->name, e);
-    return 0;
+    p->zero = zero->data;
+    return read_groups(p, h, t, group, e) || check_zeros(p, h, zero, e) ? -1
+                                                                        : 0;
 }
+
+/* ---- all ----------------------------------------------------------------- */
 
 /* Will be in place of w->weight[i], which holds its codes. */
 static void add(struct kv_weights *w, size_t i, const struct kv_packed *p,
@@ -250,23 +314,46 @@ static size_t before(const char *name, const char *last)
                : 0;
 }
 
-static int unpack(struct kv_weights *w, size_t i, const struct format *f,
-                  struct kv_err *e)
+static bool is_fp8(const struct kv_weight *t)
+{
+    return t->type == KV_STORED_F8_E4M3 || t->type == KV_STORED_F8_E5M2;
+}
+
+/* Codes of 8 bits are nothing without their scale. */
+static int unpack_scaled(struct kv_packed *p, const struct kv_packed_header *h,
+                         const struct kv_weights *w, const struct kv_weight *t,
+                         size_t n, struct kv_err *e)
+{
+    const struct kv_weight *scale;
+
+    if (!n)
+        return kv_fail(e,
+                       "%s: tensor %s has type %s: only matrices that are "
+                       "called weight may have it",
+                       t->path, t->name, t->dtype);
+    scale = part_of(w, t->name, n, "weight_scale_inv");
+    scale = scale ? scale : part_of(w, t->name, n, "weight_scale");
+    if (!scale)
+        return kv_fail(e,
+                       "%s: tensor %s has type %s, but its scale is missing: "
+                       "tensor %.*sweight_scale%s",
+                       t->path, t->name, t->dtype, (int)n, t->name,
+                       h->block_rows ? "_inv" : "");
+    return read_scaled(p, h, t, scale, e);
+}
+
+static int unpack(struct kv_weights *w, size_t i,
+                  const struct kv_packed_header *h, struct kv_err *e)
 {
     const struct kv_weight *t = w->weight[i];
-    const bool scaled = f->packing == KV_PACKED_SCALED;
+    const bool scaled = h->packing == KV_PACKED_SCALED;
     const size_t n = before(t->name, scaled ? "weight" : "qweight");
-    const struct kv_weight *scale = NULL;
     struct kv_packed p;
 
-    if (n && scaled) {
-        scale = part_of(w, t->name, n, "weight_scale_inv");
-        scale = scale ? scale : part_of(w, t->name, n, "weight_scale");
-    }
-    if (!n || (scaled && !scale))
+    if (scaled ? !is_fp8(t) : !n)
         return 0;
-    if (scaled ? read_scaled(&p, f, t, scale, e)
-               : read_words(&p, f, w, t, n, e))
+    if (scaled ? unpack_scaled(&p, h, w, t, n, e)
+               : read_words(&p, h, w, t, n, e))
         return -1;
     if (kv_packed_check(&p, e))
         return kv_fail_in(e, "%s: tensor %s", t->path, t->name);
@@ -274,19 +361,91 @@ static int unpack(struct kv_weights *w, size_t i, const struct format *f,
     return 0;
 }
 
-int kv_weights_unpack(struct kv_weights *w, const json_t *quantization,
-                      const char *path, struct kv_err *e)
+/* Without a header nothing may be packed. */
+static int check_plain(const struct kv_weights *w, const char *dir,
+                       struct kv_err *e)
 {
-    struct format f = {.path = path};
+    for (size_t i = 0; i < w->n_weights; i++) {
+        const struct kv_weight *t = w->weight[i];
 
-    if (!quantization || json_is_null(quantization))
-        return 0;
-    if (read_format(&f, quantization, e))
+        if (is_fp8(t) || before(t->name, ".qweight") ||
+            before(t->name, ".weight_packed"))
+            return kv_fail(e,
+                           "%s: tensor %s is packed, but config.json of %s has "
+                           "no quantization_config, and no other file there "
+                           "says how (hf_quant_config.json, "
+                           "quantize_config.json, quant_config.json)",
+                           t->path, t->name, dir);
+    }
+    return 0;
+}
+
+/* Where blocks do not divide a side, blocks of other sizes give the same count
+ * of scales: that the size is right shows in a side that it divides. */
+static int check_blocks(const struct kv_weights *w,
+                        const struct kv_packed_header *h, struct kv_err *e)
+{
+    bool several[2] = {false}, divides[2] = {false};
+
+    for (const struct kv_unpacked *u = w->unpacked; u; u = u->next) {
+        const struct kv_packed *p = &u->packed;
+
+        several[0] |= p->rows > p->block_rows;
+        several[1] |= p->columns > p->block_columns;
+        divides[0] |= p->rows % p->block_rows == 0;
+        divides[1] |= p->columns % p->block_columns == 0;
+    }
+    for (size_t i = 0; i < 2; i++)
+        if (several[i] && !divides[i])
+            return kv_fail(e,
+                           "%s: weight_block_size [%zu, %zu] divides the %s of "
+                           "no matrix of the model",
+                           h->path, h->block_rows, h->block_columns,
+                           i ? "columns" : "rows");
+    return 0;
+}
+
+/* Zeros whose codes are gone. */
+static int check_parts(const struct kv_weights *w, struct kv_err *e)
+{
+    for (size_t i = 0; i < w->n_weights; i++) {
+        const struct kv_weight *t = w->weight[i];
+        const size_t n = before(t->name, "qzeros");
+
+        if (n && !part_of(w, t->name, n, "qweight"))
+            return kv_fail(e, "%s: tensor %s has no qweight beside it", t->path,
+                           t->name);
+    }
+    return 0;
+}
+
+static int unpack_all(struct kv_weights *w, const struct kv_packed_header *h,
+                      struct kv_err *e)
+{
+    if (h->packing != KV_PACKED_SCALED && check_parts(w, e))
         return -1;
     for (size_t i = 0; i < w->n_weights; i++)
-        if (unpack(w, i, &f, e))
+        if (unpack(w, i, h, e))
             return -1;
+    if (!w->unpacked)
+        return kv_fail(e, "%s says that weights are packed, but no tensor %s",
+                       h->path,
+                       h->packing == KV_PACKED_SCALED ? "is of type F8"
+                                                      : "is called qweight");
+    if (h->block_rows && check_blocks(w, h, e))
+        return -1;
     for (struct kv_unpacked *u = w->unpacked; u; u = u->next)
         w->weight[u->at] = &u->weight;
     return kv_weights_sort(w, e);
+}
+
+int kv_weights_unpack(struct kv_weights *w, const char *dir, struct kv_err *e)
+{
+    struct kv_packed_header h;
+    int rc = kv_packed_header_read(&h, dir, e);
+
+    if (!rc)
+        rc = h.path ? unpack_all(w, &h, e) : check_plain(w, dir, e);
+    kv_packed_header_clear(&h);
+    return rc;
 }

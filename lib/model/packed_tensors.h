@@ -12,12 +12,20 @@
 
 #include "lib/model/weights.h"
 
-#include <jansson.h>
-
-/* quantization: config.json's quantization_config, NULL or null: nothing is to
- * be done; path: of config.json.  Fails on another method or format than these,
- * and on tensors that are missing or do not fit each other. */
-int kv_weights_unpack(struct kv_weights *w, const json_t *quantization,
-                      const char *path, struct kv_err *e);
+/* dir: of the model; its files say what is packed (packed_header.h), and every
+ * type and shape follows from them:
+ *
+ *   fp8    weight [rows][columns] F8; a scale [] or [1] for all, [rows] or
+ *          [rows, 1], or [rows / block, columns / block], rounded up, where
+ *          weight_block_size is given
+ *   gptq   qweight [inputs * bits / 32][outputs], qzeros [groups][outputs *
+ *          bits / 32], scales [groups][outputs], g_idx [inputs], whose groups
+ *          have group_size inputs each, but the last
+ *   awq    qweight [inputs][outputs * bits / 32], the rest as gptq's
+ *
+ * Words are I32, scales F32, F16 or BF16.  Fails, with both of what do not fit
+ * each other, on anything else, and where the files say that something is
+ * packed and nothing is, or the other way round. */
+int kv_weights_unpack(struct kv_weights *w, const char *dir, struct kv_err *e);
 
 #endif

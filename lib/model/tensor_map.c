@@ -136,8 +136,9 @@ static int check_shape(const struct kv_weight *t, const size_t *want,
         return 0;
     list_dims(is, sizeof(is), t->dims, t->n_dims);
     list_dims(should, sizeof(should), want, n_dims);
-    return kv_fail(e, "%s: tensor %s has shape [%s]; config.json says [%s]",
-                   t->path, t->name, is, should);
+    return kv_fail(e, "%s: tensor %s%s has shape [%s]; config.json says [%s]",
+                   t->path, t->name, t->packed ? ", unpacked," : "", is,
+                   should);
 }
 
 /* The tensor, of this shape as for check_shape(). */

@@ -1,0 +1,242 @@
+#include "lib/model/packed_header.h"
+#include "lib/base/file.h"
+#include "lib/json_file.h"
+#include "lib/model/config_fields.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+const char *const kv_packed_files[] = {"config.json", "hf_quant_config.json",
+                                       "quantize_config.json",
+                                       "quant_config.json", NULL};
+
+/* Of each file: the object in it that is the header (NULL: all of it), what
+ * sentences say before a field's name, and the method where none is named. */
+static const struct {
+    const char *object, *in, *method;
+} places[] = {{"quantization_config", "quantization_config.", "(none)"},
+              {"quantization", "quantization.", "modelopt"},
+              {NULL, "", "gptq"},
+              {NULL, "", "awq"}};
+
+static const char *text_of(const struct kv_fields *f, const char *name,
+                           const char *missing)
+{
+    const char *text = json_string_value(json_object_get(f->json, name));
+
+    return text ? text : missing;
+}
+
+/* ---- gptq and awq -------------------------------------------------------- */
+
+/* A count that has two names, which must agree; -1, where min is that, is all,
+ * as 0. */
+static int read_count(const struct kv_fields *f, const char *name,
+                      const char *other, json_int_t min, size_t *n,
+                      struct kv_err *e)
+{
+    const json_t *j = kv_fields_get(f, name), *k = kv_fields_get(f, other);
+
+    if (j && k && !json_equal(j, k))
+        return kv_fail(e, "%s: fields %s%s and %s%s contradict each other",
+                       f->path, f->in, name, f->in, other);
+    name = j || !k ? name : other;
+    j = j ? j : k;
+    if (!json_is_integer(j) || json_integer_value(j) < min ||
+        json_integer_value(j) == 0)
+        return kv_fail(e, "%s: field %s%s is no whole number from 1 on%s",
+                       f->path, f->in, name, min < 0 ? ", nor -1 for all" : "");
+    *n = json_integer_value(j) < 0 ? 0 : (size_t)json_integer_value(j);
+    return 0;
+}
+
+static int read_bits(struct kv_packed_header *h, const struct kv_fields *f,
+                     struct kv_err *e)
+{
+    const bool awq = h->packing == KV_PACKED_AWQ;
+    size_t bits;
+
+    if (read_count(f, "bits", "w_bit", 1, &bits, e))
+        return -1;
+    if (bits != 4 && (awq || (bits != 2 && bits != 8)))
+        return kv_fail(e, "%s: %s of %zu bits is not implemented", f->path,
+                       awq ? "awq" : "gptq", bits);
+    h->bits = (unsigned)bits;
+    return 0;
+}
+
+/* Fields that change what the tensors hold; others say how they were made. */
+static int check_fields(const struct kv_fields *f, const char *method,
+                        struct kv_err *e)
+{
+    static const struct kv_field fields[] = {
+        {"is_marlin_format", "false"}, {"dynamic", "{}"},
+        {"pack_dtype", "\"int32\""},   {"rotation", "null"},
+        {"adapter", "null"},           {"zero_point", "true"}};
+
+    for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++)
+        if (kv_fields_get(f, fields[i].name) &&
+            (strcmp(fields[i].name, "zero_point") || !strcmp(method, "awq")) &&
+            kv_fields_only(f, &fields[i], e))
+            return -1;
+    return 0;
+}
+
+/* How the codes lie: the format, under any of its names. */
+static int check_format(const struct kv_fields *f, const char *name,
+                        const char *const *known, struct kv_err *e)
+{
+    const json_t *j = kv_fields_get(f, name);
+    const char *text = json_string_value(j);
+
+    for (size_t i = 0; j && text && i < 2; i++)
+        if (!strcasecmp(text, known[i]))
+            return 0;
+    return j ? kv_fail(e,
+                       "%s: field %s%s is %s, which is not implemented, only "
+                       "%s and %s",
+                       f->path, f->in, name, text ? text : "no name", known[0],
+                       known[1])
+             : 0;
+}
+
+static int check_formats(const struct kv_packed_header *h,
+                         const struct kv_fields *f, struct kv_err *e)
+{
+    static const char *const names[] = {"checkpoint_format", "format",
+                                        "version", "backend"};
+    static const char *const gptq[] = {"gptq", "gptq_v2"};
+    static const char *const awq[] = {"gemm", "autoawq"};
+    const bool is_awq = h->packing == KV_PACKED_AWQ;
+
+    /* version and backend of gptq are those of programs */
+    for (size_t i = 0; i < (is_awq ? 4 : 2); i++)
+        if (check_format(f, names[i], is_awq ? awq : gptq, e))
+            return -1;
+    return 0;
+}
+
+static int read_integers(struct kv_packed_header *h, const struct kv_fields *f,
+                         struct kv_err *e)
+{
+    const char *format =
+        text_of(f, "checkpoint_format", text_of(f, "format", "gptq"));
+
+    if (read_bits(h, f, e) ||
+        read_count(f, "group_size", "q_group_size", -1, &h->group, e) ||
+        check_formats(h, f, e) ||
+        check_fields(f, h->packing == KV_PACKED_AWQ ? "awq" : "gptq", e))
+        return -1;
+    if (h->packing == KV_PACKED_AWQ)
+        return 0;
+    h->zero_less = !strcasecmp(format, "gptq");
+    if (kv_fields_flag_if(f, "sym", &h->symmetric, e) ||
+        kv_fields_flag_if(f, "static_groups", &h->static_groups, e) ||
+        kv_fields_flag_if(f, "desc_act", &h->ordered, e))
+        return -1;
+    h->in_order = kv_fields_get(f, "desc_act") && !h->ordered;
+    return 0;
+}
+
+/* ---- fp8 ----------------------------------------------------------------- */
+
+static int read_fp8(struct kv_packed_header *h, const struct kv_fields *f,
+                    struct kv_err *e)
+{
+    const json_t *size = kv_fields_get(f, "weight_block_size");
+    const json_int_t rows = json_integer_value(json_array_get(size, 0));
+    const json_int_t columns = json_integer_value(json_array_get(size, 1));
+    const char *fmt = text_of(f, "fmt", "");
+
+    h->code_type = !strncmp(fmt, "e4m3", 4)   ? KV_STORED_F8_E4M3
+                   : !strncmp(fmt, "e5m2", 4) ? KV_STORED_F8_E5M2
+                                              : KV_STORED_OTHER;
+    if (!size)
+        return 0;
+    if (json_array_size(size) != 2 || rows < 1 || columns < 1)
+        return kv_fail(e, "%s: field %sweight_block_size is not two sizes",
+                       f->path, f->in);
+    h->block_rows = (size_t)rows;
+    h->block_columns = (size_t)columns;
+    return 0;
+}
+
+/* ModelOpt's: a scale for each matrix. */
+static int read_modelopt(const struct kv_fields *f, struct kv_err *e)
+{
+    const char *algo = text_of(f, "quant_algo", "(none)");
+
+    return strcmp(algo, "FP8")
+               ? kv_fail(e,
+                         "%s: field %squant_algo is %s, which is not "
+                         "implemented, only FP8",
+                         f->path, f->in, algo)
+               : 0;
+}
+
+/* ---- all ----------------------------------------------------------------- */
+
+static int read_method(struct kv_packed_header *h, const struct kv_fields *f,
+                       const char *missing, struct kv_err *e)
+{
+    const char *method = text_of(f, "quant_method", missing);
+
+    if (!json_is_object(f->json))
+        return kv_fail(e, "%s: the quantization's header is no object",
+                       f->path);
+    h->packing = KV_PACKED_SCALED;
+    h->code_type = KV_STORED_OTHER;
+    if (!strcmp(method, "fp8"))
+        return read_fp8(h, f, e);
+    if (!strcmp(method, "modelopt"))
+        return read_modelopt(f, e);
+    h->packing = strcmp(method, "awq") ? KV_PACKED_GPTQ : KV_PACKED_AWQ;
+    if (strcmp(method, "awq") && strcmp(method, "gptq"))
+        return kv_fail(e,
+                       "%s: field %squant_method is %s; only fp8, modelopt, "
+                       "gptq and awq are implemented",
+                       f->path, f->in, method);
+    return read_integers(h, f, e);
+}
+
+/* File i; *done: it has a header. */
+static int read_file(struct kv_packed_header *h, size_t i, bool *done,
+                     struct kv_err *e)
+{
+    const char *object = places[i].object;
+    json_t *file = kv_json_read(h->path, e);
+    const json_t *j = object ? json_object_get(file, object) : file;
+    const struct kv_fields f = {.path = h->path, .in = places[i].in, .json = j};
+    int rc = file ? 0 : -1;
+
+    *done = file && j && !json_is_null(j);
+    if (*done)
+        rc = read_method(h, &f, places[i].method, e);
+    json_decref(file);
+    return rc;
+}
+
+int kv_packed_header_read(struct kv_packed_header *h, const char *dir,
+                          struct kv_err *e)
+{
+    bool done = false;
+    int rc = 0;
+
+    *h = (struct kv_packed_header){0};
+    for (size_t i = 0; kv_packed_files[i] && !done && !rc; i++) {
+        kv_packed_header_clear(h);
+        h->path = kv_path_join(dir, kv_packed_files[i]);
+        if (kv_file_exists(h->path))
+            rc = read_file(h, i, &done, e);
+    }
+    if (!done && !rc)
+        kv_packed_header_clear(h);
+    return rc;
+}
+
+void kv_packed_header_clear(struct kv_packed_header *h)
+{
+    free(h->path);
+    *h = (struct kv_packed_header){0};
+}

@@ -1,0 +1,41 @@
+/* What a folder says of its packed matrices (lib/model/packed_tensors.h).
+ *
+ * The first of these that is there:
+ *
+ *   config.json            quantization_config; null: as if it were absent
+ *   hf_quant_config.json   quantization: ModelOpt's
+ *   quantize_config.json   all of it: GPTQ's, before config.json had it
+ *   quant_config.json      all of it: AWQ's, likewise */
+#ifndef KV_MODEL_PACKED_HEADER_H
+#define KV_MODEL_PACKED_HEADER_H
+
+#include "kernels/weights/packed.h"
+#include "lib/base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The names of the files above, NULL behind the last. */
+extern const char *const kv_packed_files[];
+
+struct kv_packed_header {
+    char *path; /* of the file that says it; NULL: none does */
+    enum kv_packing packing;
+    unsigned bits;                    /* of gptq and awq */
+    size_t group;                     /* inputs; 0: all */
+    bool zero_less;                   /* as struct kv_packed */
+    bool symmetric;                   /* every zero is 2^(bits - 1) */
+    bool ordered, in_order;           /* desc_act is true; is false */
+    bool static_groups;               /* g_idx may be left out all the same */
+    size_t block_rows, block_columns; /* of fp8; 0: by the scales' shape */
+    enum kv_stored code_type;         /* of fp8; KV_STORED_OTHER: not said */
+};
+
+/* dir: of the model.  Fails on a file that is no JSON, on a method or format
+ * that is not implemented, and on a field that is missing or no value of its
+ * own.  Release h with kv_packed_header_clear(), after failure too. */
+int kv_packed_header_read(struct kv_packed_header *h, const char *dir,
+                          struct kv_err *e);
+void kv_packed_header_clear(struct kv_packed_header *h);
+
+#endif

@@ -1,0 +1,367 @@
+"""Folders of packed weights, a table of their formats: each gives the loss of
+the weights that numpy unpacks; with any count of its header or any size of its
+tensors changed it gives that loss or is refused by name, and with a part left
+out it is refused."""
+import json
+import os
+import shutil
+import tempfile
+import unittest
+
+import numpy as np
+
+import tiny_model
+from run_tools import must, run
+
+SIZES = dict(heads=4, kv_heads=2, head_dim=16, hidden=64, layers=1, ffn=96)
+WALKED = "model.layers.0.self_attn.k_proj."  # 32 outputs, 64 inputs
+
+
+def setUpModule():
+    global folder, plain, config
+    folder = tempfile.mkdtemp(prefix="kvtools-")
+    plain = {}
+    tiny_model.make(at("m"), seed=3, edit=lambda name, x: plain.update(
+        {name: np.array(x, np.float32)}), **SIZES)
+    shapes = tiny_model.shapes(4, 2, 16, 64, 1, tiny_model.VOCAB, 96)
+    plain = {name: x.reshape(shapes[name]) for name, x in plain.items()}
+    with open(at("m/config.json")) as f:
+        config = json.load(f)
+    with open(at("text"), "w") as f:
+        f.write(tiny_model.text(40))
+
+
+def tearDownModule():
+    shutil.rmtree(folder)
+
+
+def at(name):
+    return os.path.join(folder, name)
+
+
+# ---- tensors as files have them: name -> (dtype, shape, bytes) --------------
+
+
+def f32(x):
+    return "F32", list(x.shape), np.ascontiguousarray(x, "<f4").tobytes()
+
+
+def f16(x):
+    return "F16", list(x.shape), np.ascontiguousarray(x, "<f2").tobytes()
+
+
+def i32(x):
+    return "I32", list(x.shape), np.ascontiguousarray(x).astype("<u4").tobytes()
+
+
+def write_model(tensors, files):
+    """A folder of these tensors; files: name -> JSON, beside the tokenizer."""
+    out = at("case")
+    shutil.rmtree(out, ignore_errors=True)
+    os.makedirs(out)
+    shutil.copy(at("m/tokenizer.json"), out)
+    for name, content in files.items():
+        with open(os.path.join(out, name), "w") as f:
+            json.dump(content, f)
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape,
+                        "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    with open(os.path.join(out, "model.safetensors"), "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text + data)
+    return out
+
+
+ARGS = ["-f", "text", "-c", "32", "-n", "1", "--columns", "nll"]
+
+
+def measure(tensors, files):
+    model = write_model(tensors, files)
+    return run("kvppl", "-q", "-m", model, *ARGS, cwd=folder)
+
+
+# ---- formats -----------------------------------------------------------------
+
+
+def words(codes, bits):
+    """Codes [n][32 / bits], the first lowest, as words."""
+    shifts = np.arange(0, 32, bits, dtype=np.uint64)
+    return (codes.astype(np.uint64) << shifts).sum(-1).astype(np.uint32)
+
+
+def gptq(bits=4, group=16, sym=False, v2=False, order=None, **header):
+    """order: "g_idx", with act order; "plain", g_idx in order; None: no g_idx."""
+
+    def pack(rng, rows, columns):
+        size = group if group > 0 else columns
+        top, per = 1 << bits, 32 // bits
+        q = rng.integers(0, top, (rows, columns))
+        scale = rng.uniform(.01, .03, (columns // size, rows)).astype(np.float16)
+        zero = rng.integers(0, top, scale.shape)
+        zero[zero == 0] = 1
+        if sym:
+            zero[:] = top // 2
+        g = np.arange(columns) // size
+        if order == "g_idx":
+            g = rng.permutation(g)
+        x = scale[g].T.astype(np.float32) * (q - zero[g].T).astype(np.float32)
+        stored = words(zero.reshape(len(zero), -1, per), bits)
+        if not v2:
+            stored = stored - np.uint32(0xffffffff // (top - 1))
+        parts = {"qweight": i32(words(q.T.reshape(-1, per, rows)
+                                      .transpose(0, 2, 1), bits)),
+                 "qzeros": i32(stored), "scales": f16(scale)}
+        if order:
+            parts["g_idx"] = i32(g)
+        return x, parts
+
+    said = {"quant_method": "gptq", "bits": bits, "group_size": group,
+            "sym": sym, "checkpoint_format": "gptq_v2" if v2 else "gptq"}
+    if order:
+        said["desc_act"] = order == "g_idx"
+    return pack, {**said, **header}, "config.json"
+
+
+def awq(old=False):
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+
+    def pack(rng, rows, columns):
+        q = rng.integers(0, 16, (columns, rows))
+        scale = rng.uniform(.01, .03, (columns // 16, rows)).astype(np.float16)
+        zero = rng.integers(0, 16, scale.shape)
+        x = scale.repeat(16, 0).astype(np.float32) * (
+            q - zero.repeat(16, 0)).astype(np.float32)
+        stored = [words(c.reshape(len(c), -1, 8)[..., order], 4)
+                  for c in (q, zero)]
+        return x.T, {"qweight": i32(stored[0]), "qzeros": i32(stored[1]),
+                     "scales": f16(scale)}
+
+    if old:
+        return pack, {"zero_point": True, "q_group_size": 16, "w_bit": 4,
+                      "version": "GEMM"}, "quant_config.json"
+    return pack, {"quant_method": "awq", "bits": 4, "group_size": 16,
+                  "zero_point": True, "version": "gemm"}, "config.json"
+
+
+def fp8(shape, name="weight_scale", place="config.json", **header):
+    """shape(rows, columns) of the scales."""
+
+    def pack(rng, rows, columns):
+        code = rng.integers(0, 0x78, (rows, columns)).astype(np.uint8)
+        code |= rng.integers(0, 2, code.shape).astype(np.uint8) << 7
+        value = e4m3(code)
+        dims = shape(rows, columns)
+        scale = rng.uniform(.001, .002, dims).astype(np.float32)
+        s = scale.reshape(dims if len(dims) == 2 else (-1, 1))
+        down, across = -(-rows // s.shape[0]), -(-columns // s.shape[1])
+        x = value * s.repeat(down, 0)[:rows].repeat(across, 1)[:, :columns]
+        return x, {"weight": ("F8_E4M3", [rows, columns], code.tobytes()),
+                   name: f32(scale)}
+
+    return pack, header, place
+
+
+def e4m3(code):
+    e, m = (code >> 3 & 15).astype(np.int32), (code & 7).astype(np.float32)
+    value = np.where(e > 0, np.ldexp(1 + m / 8, e - 7), np.ldexp(m / 8, -6))
+    return np.where(code >> 7, -value, value).astype(np.float32)
+
+
+FP8 = dict(quant_method="fp8")
+BLOCKS = dict(quant_method="fp8", weight_block_size=[16, 32])
+FORMATS = {
+    "gptq 2": gptq(bits=2), "gptq 4": gptq(), "gptq 8": gptq(bits=8),
+    "gptq 4 v2": gptq(v2=True), "gptq 2 v2": gptq(bits=2, v2=True, sym=True),
+    "gptq 4 sym": gptq(sym=True), "gptq 8 sym v2": gptq(8, 32, True, True),
+    "gptq one group": gptq(group=-1), "gptq in order": gptq(order="plain"),
+    "gptq act order": gptq(order="g_idx"),
+    "gptq act order 8": gptq(bits=8, order="g_idx", sym=True),
+    "gptq static": gptq(desc_act=True, static_groups=True),
+    "gptq old": (*gptq()[:2], "quantize_config.json"),
+    "awq": awq(), "awq old": awq(old=True),
+    "fp8 []": fp8(lambda r, c: (), **FP8),
+    "fp8 [1]": fp8(lambda r, c: (1,), **FP8, fmt="e4m3"),
+    "fp8 rows": fp8(lambda r, c: (r, 1), **FP8),
+    "fp8 rows flat": fp8(lambda r, c: (r,), **FP8),
+    "fp8 blocks": fp8(lambda r, c: (-(-r // 16), -(-c // 32)),
+                      "weight_scale_inv", **BLOCKS),
+    "fp8 modelopt": fp8(lambda r, c: (), place="hf_quant_config.json",
+                        quant_algo="FP8"),
+}
+
+
+class Case:
+    """A model packed so, and what its unpacked weights give."""
+
+    def __init__(self, name):
+        pack, self.header, self.place = FORMATS[name]
+        rng = np.random.default_rng(5)
+        self.tensors, unpacked = {}, {}
+        for tensor, x in plain.items():
+            unpacked[tensor] = f32(x)
+            if not tensor.endswith("proj.weight"):
+                self.tensors[tensor] = f32(x)
+                continue
+            x, parts = pack(rng, *x.shape)
+            unpacked[tensor] = f32(x)
+            for part, content in parts.items():
+                self.tensors[tensor[:-len("weight")] + part] = content
+        self.parts = [t for t in self.tensors if t.startswith(WALKED)]
+        self.nll = must("kvppl", "-m", write_model(
+            unpacked, {"config.json": config}), *map(
+                lambda a: at(a) if a == "text" else a, ARGS))
+
+    def files(self, header):
+        if self.place == "config.json":
+            return {"config.json": {**config, "quantization_config": header}}
+        if self.place == "hf_quant_config.json":
+            header = {"producer": {"name": "modelopt"}, "quantization": header}
+        return {"config.json": config, self.place: header}
+
+
+def changed_counts(header):
+    """Each count of the header, changed: its name, the header."""
+    for field, value in header.items():
+        places = range(len(value)) if isinstance(value, list) else [None]
+        if isinstance(value, (bool, str)):
+            continue
+        for i in places:
+            n = value if i is None else value[i]
+            for other in {n - 1, n + 1, 2 * n, n // 2, 0, -1, -2, -n, 2**31,
+                          2**32 + n, 2**63 - 1} - {n}:
+                if i is None:
+                    yield field, {**header, field: other}
+                else:
+                    yield field, {**header, field: [
+                        other if j == i else m for j, m in enumerate(value)]}
+            for other in "4", 4.5, None, [], True:
+                yield field, {**header, field: other}
+
+
+def resized(dtype, shape, content, new):
+    """The same of another shape: cut off, or with zeros behind."""
+    each = {"F32": 4, "F16": 2, "I32": 4, "F8_E4M3": 1}[dtype]
+    n = int(np.prod(new, dtype=np.int64)) * each
+    return dtype, list(new), (content + b"\0" * n)[:n]
+
+
+def changed_shapes(tensor):
+    """A tensor with each of its sizes changed."""
+    shape = tensor[1]
+    for i, n in enumerate(shape):
+        for other in {n - 1, n + 1, 2 * n, n // 2, 0} - {n}:
+            yield resized(*tensor, shape[:i] + [other] + shape[i + 1:])
+        for other in -n, 2**62, 2**63 - 1:
+            yield tensor[0], shape[:i] + [other] + shape[i + 1:], tensor[2]
+    for other in shape[::-1], shape + [2], shape + [1], [1] + shape, [1, 2], [2]:
+        if other != shape:
+            yield resized(*tensor, other)
+
+
+class PackedFiles(unittest.TestCase):
+    def refused(self, done, *names):
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertTrue(any(name in done.stderr for name in names),
+                        (names, done.stderr))
+
+    def right(self, case, done, *names):
+        """The loss of the unpacked weights, or refused by one of the names."""
+        if done.returncode:
+            self.refused(done, *names)
+        else:
+            self.assertEqual(done.stdout, case.nll)
+
+    def test_each_is_what_numpy_unpacks(self):
+        for name in FORMATS:
+            case = Case(name)
+            with self.subTest(name):
+                done = measure(case.tensors, case.files(case.header))
+                self.assertEqual((done.stdout, done.stderr), (case.nll, ""))
+
+    def test_counts_of_the_header(self):
+        for name in FORMATS:
+            case = Case(name)
+            for field, header in changed_counts(case.header):
+                with self.subTest(name, header=header):
+                    self.right(case, measure(case.tensors, case.files(header)),
+                               field, {"w_bit": "bits", "q_group_size":
+                                       "group_size"}.get(field, field))
+
+    def test_shapes_of_the_tensors(self):
+        for name in FORMATS:
+            case = Case(name)
+            files = case.files(case.header)
+            for part in case.parts:
+                for tensor in changed_shapes(case.tensors[part]):
+                    with self.subTest(name, part=part, shape=tensor[1]):
+                        done = measure({**case.tensors, part: tensor}, files)
+                        self.right(case, done, part, WALKED + "weight")
+
+    def test_a_part_is_missing(self):
+        for name in FORMATS:
+            case = Case(name)
+            for part in case.parts:
+                rest = {t: x for t, x in case.tensors.items() if t != part}
+                with self.subTest(name, part=part):
+                    done = measure(rest, case.files(case.header))
+                    if name == "gptq in order" and part.endswith("g_idx"):
+                        self.assertEqual(done.stdout, case.nll)
+                    else:
+                        self.refused(done, part.split(".")[-1])
+
+    def test_types_of_the_tensors(self):
+        for name in FORMATS:
+            case = Case(name)
+            for part in case.parts:
+                dtype, shape, content = case.tensors[part]
+                other = {"I32": "F32", "F32": "I32", "F16": "I16",
+                         "F8_E4M3": "U8"}[dtype]
+                with self.subTest(name, part=part):
+                    done = measure({**case.tensors,
+                                    part: (other, shape, content)},
+                                   case.files(case.header))
+                    self.refused(done, part)
+
+    def test_groups_of_inputs(self):
+        for name in "gptq act order", "gptq in order":
+            case = Case(name)
+            part = WALKED + "g_idx"
+            for i, g in (0, -1), (5, 4), (7, 2**31 - 1), (0, 1), (63, 0):
+                x = np.frombuffer(case.tensors[part][2], "<i4").copy()
+                x[i] = g if x[i] != g else g + 1
+                with self.subTest(name, i=i, g=g):
+                    done = measure({**case.tensors, part: i32(x)},
+                                   case.files(case.header))
+                    self.refused(done, part)
+
+    def test_zeros_that_sym_contradicts(self):
+        for name in "gptq 4 sym", "gptq 2 v2", "gptq 8 sym v2":
+            case = Case(name)
+            v2 = case.header["checkpoint_format"] == "gptq_v2"
+            header = {**case.header,
+                      "checkpoint_format": "gptq" if v2 else "gptq_v2"}
+            with self.subTest(name):
+                done = measure(case.tensors, case.files(header))
+                self.refused(done, "sym is true")
+
+    def test_without_a_header(self):
+        for name in FORMATS:
+            case = Case(name)
+            with self.subTest(name):
+                self.refused(measure(case.tensors, {"config.json": config}),
+                             "no quantization_config")
+
+    def test_a_header_without_packed_tensors(self):
+        tensors = {name: f32(x) for name, x in plain.items()}
+        for name in FORMATS:
+            with self.subTest(name):
+                case = Case(name)
+                self.refused(measure(tensors, case.files(case.header)),
+                             case.place)
+
+
+if __name__ == "__main__":
+    unittest.main()
