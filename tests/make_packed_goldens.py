@@ -85,8 +85,9 @@ def unpack(i, packing, rows, columns, block_rows, block_columns, scale, how,
     zeros = random_bytes(10 * i + 2, across * rows * how // 8).view(np.uint32)
     s = random_scales(10 * i + 1, across * rows, scale).reshape(across, rows)
     order = [0, 2, 4, 6, 1, 3, 5, 7] if packing == "awq" else None
+    if zero_less:  # as one number, by GPTQModel: the code above may have lent 1
+        zeros = zeros + np.uint32(0xFFFFFFFF // ((1 << how) - 1))
     zero = codes(zeros.reshape(across, rows // per), how, 1, order)
-    zero = (zero + zero_less) % (1 << how)
     if packing == "awq":
         q = codes(words.reshape(columns, rows // 8), 4, 1, order)
     else:

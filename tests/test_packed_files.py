@@ -100,7 +100,7 @@ def gptq(bits=4, group=16, sym=False, v2=False, order=None, **header):
         q = rng.integers(0, top, (rows, columns))
         scale = rng.uniform(.01, .03, (columns // size, rows)).astype(np.float16)
         zero = rng.integers(0, top, scale.shape)
-        zero[zero == 0] = 1
+        zero[:, ::5] = 0  # their 1 is borrowed from the zero above
         if sym:
             zero[:] = top // 2
         g = np.arange(columns) // size

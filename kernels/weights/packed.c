@@ -54,10 +54,10 @@ static float zero_of(const struct kv_packed *p, size_t group, size_t row)
 {
     const size_t per = 32 / p->bits;
     const uint32_t word = word_at(p->zero, group * (p->rows / per) + row / per);
+    const uint32_t ones = UINT32_MAX / ((1u << p->bits) - 1);
     const size_t k = p->packing == KV_PACKED_AWQ ? place_of(row) : row % per;
-    const float zero = code_of(p, word, k) + (float)p->zero_less;
 
-    return zero < (float)(1u << p->bits) ? zero : 0;
+    return code_of(p, word + (p->zero_less ? ones : 0), k);
 }
 
 /* Columns [first, end) of a row, which are of one group. */

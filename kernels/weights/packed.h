@@ -14,8 +14,9 @@
  *            scale [groups][rows]; bits is 4
  *            W = scale * (code - zero)
  *
- * Files of gptq hold zero - 1 in its `bits` bits, unless they call their format
- * gptq_v2: zero_less says so. */
+ * Files of gptq hold the words of zeros less 1 in each code, unless they call
+ * their format gptq_v2: zero_less says so.  The word is subtracted from as one
+ * number: the 1 of a zero of 0 is borrowed from the code above it. */
 #ifndef KV_PACKED_H
 #define KV_PACKED_H
 
