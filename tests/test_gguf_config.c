@@ -4,6 +4,8 @@
 #include "tests/test.h"
 #include "tests/tiny_gguf.h"
 
+#include <math.h>
+
 static const char *family;
 
 /* A key of the family's. */
@@ -130,13 +132,170 @@ static void test_rope(void **state)
     tiny_key_u32(&g, key("rope.dimension_count"), 2);
     tiny_key_u32(&g, key("attention.sliding_window"), 0);
     tiny_key_f32(&g, key("rope.scaling.attn_factor"), 1.25f);
-    tiny_tensor(&g, "rope_factors_long.weight", 0, 1, (size_t[]){2}, more, 8);
-    tiny_tensor(&g, "rope_factors_short.weight", 0, 1, (size_t[]){2}, two, 8);
+    tiny_tensor(&g, "rope_factors_long.weight", 0, 1, (size_t[]){1}, more, 4);
+    tiny_tensor(&g, "rope_factors_short.weight", 0, 1, (size_t[]){1}, two, 4);
     check(&g, "Phi3ForCausalLM", "phi3",
           "'head_dim': 4, 'rope_theta': 10000.0, 'partial_rotary_factor': 0.5, "
-          "'rope_scaling': {'rope_type': 'longrope', 'short_factor': [1.0, "
-          "8.0], 'long_factor': [2.0, 16.0], 'attention_factor': 1.25, "
+          "'rope_scaling': {'rope_type': 'longrope', 'short_factor': [1.0], "
+          "'long_factor': [2.0], 'attention_factor': 1.25, "
           "'original_max_position_embeddings': 128}");
+}
+
+/* Refused with these words; g is cleared. */
+static void refuse(struct tiny_gguf *g, const char *words)
+{
+    char *path = kv_path_join(test_folder(), "m.gguf");
+    struct kv_gguf_model m;
+    struct kv_err e = {""};
+
+    tiny_gguf_write(g, path);
+    assert_int_equal(kv_gguf_model_open(&m, path, &e), 0);
+    assert_null(kv_gguf_config(&m, &e));
+    assert_says(e, words);
+    kv_gguf_model_clear(&m);
+    tiny_gguf_clear(g);
+    free(path);
+}
+
+/* A file with yarn of this factor and one more key. */
+static struct tiny_gguf yarn(const char *type, const char *name, float x)
+{
+    struct tiny_gguf g = begin("qwen2");
+
+    tiny_key_text(&g, key("rope.scaling.type"), type);
+    tiny_key_f32(&g, key("rope.scaling.factor"), 4);
+    tiny_key_f32(&g, key(name), x);
+    return g;
+}
+
+/* By llama.cpp the result of yarn's RoPE is times 1 + 0.1 ln 4 = 1.1386294. */
+static void test_multipliers(void **state)
+{
+    static const struct {
+        const char *type, *key, *words;
+        float x;
+    } cases[] = {
+        {"yarn", "rope.scaling.yarn_attn_factor", NULL, 1.1386294f},
+        {"yarn", "rope.scaling.yarn_attn_factor", "is 1; only 1.13863", 1},
+        {"yarn", "rope.scaling.yarn_attn_factor", "is 1.5; only", 1.5f},
+        {"yarn", "rope.scaling.yarn_ext_factor", NULL, -1},
+        {"yarn", "rope.scaling.yarn_ext_factor", NULL, 1},
+        {"yarn", "rope.scaling.yarn_ext_factor", "is 0; only 1", 0},
+        {"yarn", "rope.scaling.yarn_ext_factor", "is nan; only 1", NAN},
+        {"yarn", "rope.scaling.attn_factor", NULL, 1},
+        {"yarn", "rope.scaling.attn_factor", "is 1.25; only 1 is", 1.25f},
+        {"yarn", "rope.scaling.yarn_log_multiplier", "is not known", 0.1f},
+        {"linear", "rope.scaling.yarn_attn_factor", "is 1.25; only 1", 1.25f},
+        {"linear", "rope.scaling.yarn_ext_factor", "is 1; only 0", 1},
+        {"linear", "rope.scaling.attn_factor", "is 1.25; only 1 is", 1.25f},
+        {"none", "rope.scaling.attn_factor", "is 1.25; only 1 is", 1.25f},
+        {"yarn", "rope.scaling.yarn_beta_fast", "is inf; a number", INFINITY},
+        {"yarn", "rope.scaling.yarn_beta_slow", "is -1; a number", -1},
+        {"yarn", "rope.scale_linear", "is -2; a number from 0 on", -2},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct tiny_gguf g = yarn(cases[i].type, cases[i].key, cases[i].x);
+
+        if (cases[i].words)
+            refuse(&g, cases[i].words);
+        else
+            check(&g, "Qwen2ForCausalLM", "qwen2",
+                  "'head_dim': 4, 'rope_theta': 10000.0, 'rope_scaling': "
+                  "{'rope_type': 'yarn', 'factor': 4.0, 'beta_fast': 32.0, "
+                  "'beta_slow': 1.0}");
+    }
+}
+
+/* Those that divide frequencies are read or refused, never passed over. */
+static void test_factors(void **state)
+{
+    static const char *const names[] = {"rope_freqs.weight",
+                                        "rope_factors_long.weight",
+                                        "rope_factors_short.weight"};
+    static const uint8_t blocks[66];
+    const float one[] = {1, 1, 1}, bad[] = {1, 0}, worse[] = {NAN, 1};
+    char words[128];
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++)
+        for (size_t j = 0; j < 4; j++) {
+            struct tiny_gguf g = begin("llama");
+
+            if (i)
+                tiny_tensor(&g, names[3 - i], 0, 1, (size_t[]){2}, one, 8);
+            if (j < 2)
+                tiny_tensor(&g, names[i], 0, 1, (size_t[]){2}, j ? worse : bad,
+                            8);
+            else if (j == 2)
+                tiny_tensor(&g, names[i], 0, 1, (size_t[]){3}, one, 12);
+            else
+                tiny_tensor(&g, names[i], 16, 1, (size_t[]){256}, blocks,
+                            sizeof(blocks));
+            snprintf(words, sizeof(words), "tensor %s%s", names[i],
+                     (const char *[]){
+                         ": value 1 is 0, not above 0", ": value 0 is nan",
+                         " has 3 values, but RoPE turns 2 pairs",
+                         " has type IQ2_XXS, which is not implemented"}[j]);
+            refuse(&g, words);
+        }
+}
+
+/* Every count, of every type that has a sign or more bits than llama.cpp's. */
+static void test_counts(void **state)
+{
+    static const char *const counts[] = {
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "feed_forward_length",
+        "vocab_size",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
+        "expert_count",
+        "expert_used_count",
+        "rope.dimension_count",
+        "rope.scaling.original_context_length"};
+    static const struct {
+        uint32_t type;
+        size_t bytes;
+        int64_t x;
+    } values[] = {{TINY_I8, 1, -1},         {TINY_I16, 2, -2},
+                  {TINY_I32, 4, INT32_MIN}, {TINY_I64, 8, -1},
+                  {TINY_I64, 8, INT64_MIN}, {TINY_I64, 8, INT64_MAX},
+                  {TINY_U64, 8, -1},        {TINY_U64, 8, 1ll << 32}};
+
+    (void)state;
+    family = "gemma3";
+    for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++)
+        for (size_t j = 0; j < 2 * sizeof(values) / sizeof(*values); j++) {
+            static const char *const others[] = {"block_count",
+                                                 "context_length",
+                                                 "embedding_length",
+                                                 "attention.head_count",
+                                                 "attention.sliding_window",
+                                                 "vocab_size"};
+            struct tiny_gguf g = {0};
+            char words[128];
+
+            tiny_key_text(&g, "general.architecture", family);
+            for (size_t k = 0; k < sizeof(others) / sizeof(*others); k++)
+                if (strcmp(others[k], counts[i]))
+                    tiny_key_u32(&g, key(others[k]), 8);
+            if (j % 2 && i < 9) /* one for each layer */
+                tiny_key_array(&g, key(counts[i]), values[j / 2].type, 1,
+                               &values[j / 2].x, values[j / 2].bytes);
+            else
+                tiny_key(&g, key(counts[i]), values[j / 2].type,
+                         &values[j / 2].x, values[j / 2].bytes);
+            snprintf(words, sizeof(words), "key %s is ", key(counts[i]));
+            refuse(&g, words);
+        }
 }
 
 static void test_families(void **state)
@@ -209,7 +368,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_windows),  cmocka_unit_test(test_rope),
         cmocka_unit_test(test_families), cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_latent),   cmocka_unit_test(test_multipliers),
+        cmocka_unit_test(test_factors),  cmocka_unit_test(test_counts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

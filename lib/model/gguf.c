@@ -479,6 +479,22 @@ const struct kv_gguf_value *kv_gguf_find(const struct kv_gguf *g,
                : NULL;
 }
 
+/* Of integers, each must be a count. */
+static int check_counts(const struct kv_gguf *g, const struct kv_gguf_value *v,
+                        struct kv_err *e)
+{
+    for (size_t i = 0; i < v->n; i++) {
+        const int64_t x = kv_gguf_int(v, i);
+
+        if (x < 0 || x > UINT32_MAX)
+            return kv_fail(e,
+                           "%s: key %s is %lld; a count from 0 to %u was "
+                           "expected",
+                           g->path, v->key, (long long)x, UINT32_MAX);
+    }
+    return 0;
+}
+
 int kv_gguf_get(const struct kv_gguf *g, const char *key,
                 enum kv_gguf_kind kind, bool array,
                 const struct kv_gguf_value **v, struct kv_err *e)
@@ -490,7 +506,9 @@ int kv_gguf_get(const struct kv_gguf *g, const char *key,
         [KV_GGUF_TEXT] = "string",
     };
     const struct kv_gguf_value *found = kv_gguf_find(g, key);
+    const bool count = kind == KV_GGUF_COUNT;
 
+    kind = count ? KV_GGUF_INT : kind;
     if (found && (found->array != array ||
                   (found->kind != kind &&
                    !(kind == KV_GGUF_REAL && found->kind == KV_GGUF_INT))))
@@ -500,7 +518,7 @@ int kv_gguf_get(const struct kv_gguf *g, const char *key,
                        array ? "an array of" : "a", names[kind],
                        array ? "s" : "");
     *v = found;
-    return 0;
+    return found && count ? check_counts(g, found, e) : 0;
 }
 
 int64_t kv_gguf_int(const struct kv_gguf_value *v, size_t i)

@@ -20,7 +20,13 @@
 
 #include <stdbool.h>
 
-enum kv_gguf_kind { KV_GGUF_INT, KV_GGUF_REAL, KV_GGUF_BOOL, KV_GGUF_TEXT };
+enum kv_gguf_kind {
+    KV_GGUF_INT,
+    KV_GGUF_REAL,
+    KV_GGUF_BOOL,
+    KV_GGUF_TEXT,
+    KV_GGUF_COUNT /* asked for alone: an integer from 0 to UINT32_MAX */
+};
 
 /* What a key has. */
 struct kv_gguf_value {
@@ -59,7 +65,8 @@ const struct kv_gguf_value *kv_gguf_find(const struct kv_gguf *g,
 
 /* The value of a key: *v, NULL when there is none.  Fails when it is of another
  * kind, and when it is an array and should be none or the other way round.  Any
- * KV_GGUF_INT is a KV_GGUF_REAL too. */
+ * KV_GGUF_INT is a KV_GGUF_REAL too; files have counts in types with a sign as
+ * well, and each is held to its range here. */
 int kv_gguf_get(const struct kv_gguf *g, const char *key,
                 enum kv_gguf_kind kind, bool array,
                 const struct kv_gguf_value **v, struct kv_err *e);

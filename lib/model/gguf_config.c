@@ -1,7 +1,8 @@
 #include "lib/base/alloc.h"
 #include "lib/model/arch.h"
-#include "lib/model/gguf_model.h"
+#include "lib/model/gguf_maker.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,16 +14,16 @@ static const struct row {
     const char *key, *family, *field;
     enum kv_gguf_kind kind;
 } rows[] = {
-    {"block_count", NULL, "num_hidden_layers", KV_GGUF_INT},
-    {"context_length", NULL, "max_position_embeddings", KV_GGUF_INT},
-    {"embedding_length", NULL, "hidden_size", KV_GGUF_INT},
-    {"feed_forward_length", NULL, "intermediate_size", KV_GGUF_INT},
-    {"vocab_size", NULL, "vocab_size", KV_GGUF_INT},
-    {"attention.head_count", NULL, "num_attention_heads", KV_GGUF_INT},
-    {"attention.head_count_kv", NULL, "num_key_value_heads", KV_GGUF_INT},
-    {"attention.key_length", NULL, "head_dim", KV_GGUF_INT},
+    {"block_count", NULL, "num_hidden_layers", KV_GGUF_COUNT},
+    {"context_length", NULL, "max_position_embeddings", KV_GGUF_COUNT},
+    {"embedding_length", NULL, "hidden_size", KV_GGUF_COUNT},
+    {"feed_forward_length", NULL, "intermediate_size", KV_GGUF_COUNT},
+    {"vocab_size", NULL, "vocab_size", KV_GGUF_COUNT},
+    {"attention.head_count", NULL, "num_attention_heads", KV_GGUF_COUNT},
+    {"attention.head_count_kv", NULL, "num_key_value_heads", KV_GGUF_COUNT},
+    {"attention.key_length", NULL, "head_dim", KV_GGUF_COUNT},
     {"attention.layer_norm_rms_epsilon", NULL, "rms_norm_eps", KV_GGUF_REAL},
-    {"attention.sliding_window", NULL, "sliding_window", KV_GGUF_INT},
+    {"attention.sliding_window", NULL, "sliding_window", KV_GGUF_COUNT},
     {"attention.causal", NULL, "is_causal", KV_GGUF_BOOL},
     {"attn_logit_softcapping", NULL, "attn_logit_softcapping", KV_GGUF_REAL},
     {"final_logit_softcapping", NULL, "final_logit_softcapping", KV_GGUF_REAL},
@@ -30,10 +31,10 @@ static const struct row {
     {"rope.freq_base_swa", NULL, "rope_local_base_freq", KV_GGUF_REAL},
     {"attention.layer_norm_epsilon", NULL, "rms_norm_eps", KV_GGUF_REAL},
     {"use_parallel_residual", NULL, "use_parallel_residual", KV_GGUF_BOOL},
-    {"expert_count", NULL, "num_experts", KV_GGUF_INT},
-    {"expert_used_count", NULL, "num_experts_per_tok", KV_GGUF_INT},
+    {"expert_count", NULL, "num_experts", KV_GGUF_COUNT},
+    {"expert_used_count", NULL, "num_experts_per_tok", KV_GGUF_COUNT},
     {"expert_feed_forward_length", "qwen3moe", "moe_intermediate_size",
-     KV_GGUF_INT},
+     KV_GGUF_COUNT},
     {"logit_scale", "granite", "logits_scaling", KV_GGUF_REAL},
     {"logit_scale", "command-r", "logit_scale", KV_GGUF_REAL},
     {"logit_scale", "cohere2", "logit_scale", KV_GGUF_REAL},
@@ -41,38 +42,31 @@ static const struct row {
     {"residual_scale", "granite", "residual_multiplier", KV_GGUF_REAL},
     {"embedding_scale", "granite", "embedding_multiplier", KV_GGUF_REAL},
 
-    {"attention.value_length", NULL, NULL, KV_GGUF_INT},
+    {"attention.value_length", NULL, NULL, KV_GGUF_COUNT},
     {"attention.max_alibi_bias", "mpt", NULL, KV_GGUF_REAL},
     {"attention.clamp_kqv", "mpt", NULL, KV_GGUF_REAL},
-    {"attention.sliding_window_pattern", NULL, NULL, KV_GGUF_INT},
-    {"rope.dimension_count", NULL, NULL, KV_GGUF_INT},
+    {"attention.sliding_window_pattern", NULL, NULL, KV_GGUF_COUNT},
+    {"rope.dimension_count", NULL, NULL, KV_GGUF_COUNT},
     {"rope.scaling.type", NULL, NULL, KV_GGUF_TEXT},
     {"rope.scaling.factor", NULL, NULL, KV_GGUF_REAL},
     {"rope.scaling.attn_factor", NULL, NULL, KV_GGUF_REAL},
-    {"rope.scaling.original_context_length", NULL, NULL, KV_GGUF_INT},
+    {"rope.scaling.original_context_length", NULL, NULL, KV_GGUF_COUNT},
     {"rope.scaling.yarn_beta_fast", NULL, NULL, KV_GGUF_REAL},
     {"rope.scaling.yarn_beta_slow", NULL, NULL, KV_GGUF_REAL},
+    {"rope.scaling.yarn_attn_factor", NULL, NULL, KV_GGUF_REAL},
+    {"rope.scaling.yarn_ext_factor", NULL, NULL, KV_GGUF_REAL},
     {"rope.scale_linear", NULL, NULL, KV_GGUF_REAL},
 
     {"rope.scaling.finetuned", NULL, NULL, KV_GGUF_BOOL},
     {"tensor_data_layout", NULL, NULL, KV_GGUF_TEXT},
-    {"pooling_type", NULL, NULL, KV_GGUF_INT},
+    {"pooling_type", NULL, NULL, KV_GGUF_COUNT},
 };
 
 enum { N_ROWS = sizeof(rows) / sizeof(*rows) };
 
-/* Keys of the family, and what is made of them. */
-struct maker {
-    const struct kv_gguf_model *m;
-    const struct kv_gguf *g; /* the part that has the keys */
-    const struct kv_gguf_family *f;
-    const struct kv_arch *arch;
-    json_t *config;
-};
-
-/* The value of "llama." and this: *v, NULL when there is none. */
-static int get(const struct maker *k, const char *key, enum kv_gguf_kind kind,
-               const struct kv_gguf_value **v, struct kv_err *e)
+int kv_gguf_maker_get(const struct kv_gguf_maker *k, const char *key,
+                      enum kv_gguf_kind kind, const struct kv_gguf_value **v,
+                      struct kv_err *e)
 {
     char full[128];
 
@@ -80,32 +74,35 @@ static int get(const struct maker *k, const char *key, enum kv_gguf_kind kind,
     return kv_gguf_get(k->g, full, kind, false, v, e);
 }
 
-static int get_real(const struct maker *k, const char *key, double *out,
-                    struct kv_err *e)
+int kv_gguf_maker_real(const struct kv_gguf_maker *k, const char *key,
+                       double *out, struct kv_err *e)
 {
     const struct kv_gguf_value *v;
 
-    if (get(k, key, KV_GGUF_REAL, &v, e))
+    if (kv_gguf_maker_get(k, key, KV_GGUF_REAL, &v, e))
         return -1;
-    if (v)
-        *out = kv_gguf_real(v, 0);
-    return 0;
+    if (!v)
+        return 0;
+    *out = kv_gguf_real(v, 0);
+    return isfinite(*out) && *out >= 0
+               ? 0
+               : kv_fail(e, "%s: key %s is %g; a number from 0 on was expected",
+                         k->g->path, v->key, *out);
 }
 
-static void set_int(json_t *to, const char *field, int64_t x)
+void kv_gguf_set_int(json_t *to, const char *field, int64_t x)
 {
     json_object_set_new(to, field, json_integer((json_int_t)x));
 }
 
-/* What is no number becomes 0, which no field of this kind may be. */
-static void set_real(json_t *to, const char *field, double x)
+void kv_gguf_set_real(json_t *to, const char *field, double x)
 {
     json_t *j = json_real(x);
 
     json_object_set_new(to, field, j ? j : json_integer(0));
 }
 
-static int64_t int_of(const struct maker *k, const char *field)
+int64_t kv_gguf_maker_int(const struct kv_gguf_maker *k, const char *field)
 {
     return json_integer_value(json_object_get(k->config, field));
 }
@@ -135,19 +132,19 @@ static int check_layers(const struct kv_gguf_value *v, const char *path,
     return 0;
 }
 
-static int set_field(const struct maker *k, const struct row *row,
+static int set_field(const struct kv_gguf_maker *k, const struct row *row,
                      const struct kv_gguf_value *v, struct kv_err *e)
 {
-    const bool list = v->array && row->kind == KV_GGUF_INT && v->n;
+    const bool list = v->array && row->kind == KV_GGUF_COUNT && v->n;
 
     if (kv_gguf_get(k->g, v->key, row->kind, list, &v, e))
         return -1;
     if (list && check_layers(v, k->g->path, e))
         return -1;
-    if (row->kind == KV_GGUF_INT)
-        set_int(k->config, row->field, kv_gguf_int(v, 0));
+    if (row->kind == KV_GGUF_COUNT)
+        kv_gguf_set_int(k->config, row->field, kv_gguf_int(v, 0));
     else if (row->kind == KV_GGUF_REAL)
-        set_real(k->config, row->field, kv_gguf_real(v, 0));
+        kv_gguf_set_real(k->config, row->field, kv_gguf_real(v, 0));
     else
         json_object_set_new(k->config, row->field,
                             json_boolean(kv_gguf_bool(v, 0)));
@@ -155,7 +152,7 @@ static int set_field(const struct maker *k, const struct row *row,
 }
 
 /* All keys of the family; others say nothing of the numbers. */
-static int set_fields(const struct maker *k, struct kv_err *e)
+static int set_fields(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     const size_t n = strlen(k->f->name);
 
@@ -180,8 +177,8 @@ static int set_fields(const struct maker *k, struct kv_err *e)
 
 /* ---- what has a default -------------------------------------------------- */
 
-static int need(const struct maker *k, const char *field, const char *key,
-                struct kv_err *e)
+static int need(const struct kv_gguf_maker *k, const char *field,
+                const char *key, struct kv_err *e)
 {
     return json_object_get(k->config, field)
                ? 0
@@ -190,7 +187,7 @@ static int need(const struct maker *k, const char *field, const char *key,
 }
 
 /* As llama.cpp has them where the file says nothing. */
-static int set_sizes(const struct maker *k, struct kv_err *e)
+static int set_sizes(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     const struct kv_weight *embed = kv_gguf_tensor(k->m, "token_embd.weight");
     const struct kv_gguf_value *v;
@@ -199,36 +196,38 @@ static int set_sizes(const struct maker *k, struct kv_err *e)
         need(k, "max_position_embeddings", "context_length", e) ||
         need(k, "hidden_size", "embedding_length", e) ||
         need(k, "num_attention_heads", "attention.head_count", e) ||
-        get(k, "attention.value_length", KV_GGUF_INT, &v, e))
+        kv_gguf_maker_get(k, "attention.value_length", KV_GGUF_COUNT, &v, e))
         return -1;
-    if (int_of(k, "num_attention_heads") < 1)
+    if (kv_gguf_maker_int(k, "num_attention_heads") < 1)
         return kv_fail(e, "%s: key %s.attention.head_count is %lld", k->g->path,
-                       k->f->name, (long long)int_of(k, "num_attention_heads"));
+                       k->f->name,
+                       (long long)kv_gguf_maker_int(k, "num_attention_heads"));
     if (!json_object_get(k->config, "num_key_value_heads"))
-        set_int(k->config, "num_key_value_heads",
-                int_of(k, "num_attention_heads"));
+        kv_gguf_set_int(k->config, "num_key_value_heads",
+                        kv_gguf_maker_int(k, "num_attention_heads"));
     if (!json_object_get(k->config, "head_dim"))
-        set_int(k->config, "head_dim",
-                int_of(k, "hidden_size") / int_of(k, "num_attention_heads"));
-    if (v && kv_gguf_int(v, 0) != int_of(k, "head_dim"))
+        kv_gguf_set_int(k->config, "head_dim",
+                        kv_gguf_maker_int(k, "hidden_size") /
+                            kv_gguf_maker_int(k, "num_attention_heads"));
+    if (v && kv_gguf_int(v, 0) != kv_gguf_maker_int(k, "head_dim"))
         return kv_fail(
             e,
             "%s: key %s is %lld, but heads of keys have %lld values: "
             "that they differ is not implemented",
             k->g->path, v->key, (long long)kv_gguf_int(v, 0),
-            (long long)int_of(k, "head_dim"));
+            (long long)kv_gguf_maker_int(k, "head_dim"));
     if (!json_object_get(k->config, "vocab_size") && embed && embed->n_dims)
-        set_int(k->config, "vocab_size", (int64_t)embed->dims[0]);
+        kv_gguf_set_int(k->config, "vocab_size", (int64_t)embed->dims[0]);
     return need(k, "vocab_size", "vocab_size", e);
 }
 
-static void set_flag(const struct maker *k, const char *field, bool x)
+static void set_flag(const struct kv_gguf_maker *k, const char *field, bool x)
 {
     json_object_set_new(k->config, field, json_boolean(x));
 }
 
 /* By the tensors that are there. */
-static void set_flags(const struct maker *k)
+static void set_flags(const struct kv_gguf_maker *k)
 {
     set_flag(k, "tie_word_embeddings", !kv_gguf_tensor(k->m, "output.weight"));
     if (k->f->bias)
@@ -243,10 +242,10 @@ static void set_flags(const struct maker *k)
 /* ---- sliding windows ----------------------------------------------------- */
 
 /* Every so many-th layer does not slide, or a truth value for each layer. */
-static int add_layer_types(const struct maker *k, json_t *list,
+static int add_layer_types(const struct kv_gguf_maker *k, json_t *list,
                            struct kv_err *e)
 {
-    const size_t n_layers = (size_t)int_of(k, "num_hidden_layers");
+    const size_t n_layers = (size_t)kv_gguf_maker_int(k, "num_hidden_layers");
     const struct kv_gguf_value *v;
     size_t pattern = k->f->pattern;
     char key[96];
@@ -254,14 +253,14 @@ static int add_layer_types(const struct maker *k, json_t *list,
     snprintf(key, sizeof(key), "%s.attention.sliding_window_pattern",
              k->f->name);
     v = kv_gguf_find(k->g, key);
-    if (kv_gguf_get(k->g, key, v && v->array ? KV_GGUF_BOOL : KV_GGUF_INT,
+    if (kv_gguf_get(k->g, key, v && v->array ? KV_GGUF_BOOL : KV_GGUF_COUNT,
                     v && v->array, &v, e))
         return -1;
     if (v && v->array && v->n != n_layers)
         return kv_fail(e, "%s: key %s has %zu values for %zu layers",
                        k->g->path, key, v->n, n_layers);
     if (v && !v->array)
-        pattern = kv_gguf_int(v, 0) > 0 ? (size_t)kv_gguf_int(v, 0) : 0;
+        pattern = (size_t)kv_gguf_int(v, 0);
     for (size_t i = 0; i < n_layers; i++) {
         const bool slides =
             v && v->array ? kv_gguf_bool(v, i) : !pattern || (i + 1) % pattern;
@@ -272,12 +271,12 @@ static int add_layer_types(const struct maker *k, json_t *list,
     return 0;
 }
 
-static int set_windows(const struct maker *k, struct kv_err *e)
+static int set_windows(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     enum { MAX_LAYERS = 4096 };
     json_t *list;
 
-    if (int_of(k, "sliding_window") < 1) {
+    if (kv_gguf_maker_int(k, "sliding_window") < 1) {
         json_object_del(k->config, "sliding_window");
         if (k->arch->still_full) /* its class would have one */
             json_object_set_new(k->config, "sliding_window", json_null());
@@ -289,174 +288,36 @@ static int set_windows(const struct maker *k, struct kv_err *e)
         json_object_set_new(k->config, "model_type",
                             json_string(k->f->sliding[1]));
     }
-    if (!k->f->pattern || int_of(k, "num_hidden_layers") > MAX_LAYERS)
+    if (!k->f->pattern ||
+        kv_gguf_maker_int(k, "num_hidden_layers") > MAX_LAYERS)
         return 0;
     list = json_array();
     json_object_set_new(k->config, "layer_types", list);
     return add_layer_types(k, list, e);
 }
 
-/* ---- RoPE ---------------------------------------------------------------- */
-
-/* A tensor's values as a list; false when there is none. */
-static bool set_factors(const struct maker *k, json_t *to, const char *field,
-                        const char *name)
-{
-    enum { MAX_FACTORS = 1 << 16 };
-    const struct kv_weight *w = kv_gguf_tensor(k->m, name);
-    json_t *list;
-    float x;
-
-    if (!w || w->type == KV_STORED_OTHER || w->n > MAX_FACTORS)
-        return false;
-    list = json_array();
-    for (size_t i = 0; i < w->n; i++) {
-        kv_weight_dequantize(w, i, 1, &x);
-        json_array_append_new(list, json_real((double)x));
-    }
-    json_object_set_new(to, field, list);
-    return true;
-}
-
-/* Frequencies divided by a list, as Llama 3 has them: the same list for short
- * and for long texts. */
-static bool set_freqs(const struct maker *k, json_t *scaling)
-{
-    static const char name[] = "rope_freqs.weight";
-
-    if (!set_factors(k, scaling, "short_factor", name))
-        return false;
-    set_factors(k, scaling, "long_factor", name);
-    json_object_set_new(scaling, "rope_type", json_string("longrope"));
-    set_real(scaling, "attention_factor", 1);
-    set_int(scaling, "original_max_position_embeddings",
-            int_of(k, "max_position_embeddings"));
-    return true;
-}
-
-static int set_longrope(const struct maker *k, json_t *scaling,
-                        struct kv_err *e)
-{
-    double factor = 1;
-
-    if (!set_factors(k, scaling, "short_factor", "rope_factors_short.weight") ||
-        !set_factors(k, scaling, "long_factor", "rope_factors_long.weight"))
-        return kv_fail(e,
-                       "%s: RoPE scaling longrope, but no tensors "
-                       "rope_factors_short.weight and rope_factors_long.weight",
-                       k->g->path);
-    if (get_real(k, "rope.scaling.attn_factor", &factor, e))
-        return -1;
-    set_real(scaling, "attention_factor", factor);
-    return 0;
-}
-
-static int set_yarn(const struct maker *k, json_t *scaling, double factor,
-                    struct kv_err *e)
-{
-    double fast = 32, slow = 1, attention = 1;
-
-    if (get_real(k, "rope.scaling.yarn_beta_fast", &fast, e) ||
-        get_real(k, "rope.scaling.yarn_beta_slow", &slow, e) ||
-        get_real(k, "rope.scaling.attn_factor", &attention, e))
-        return -1;
-    if (attention != 1)
-        return kv_fail(e,
-                       "%s: key %s.rope.scaling.attn_factor is %g; only 1 is "
-                       "implemented with yarn",
-                       k->g->path, k->f->name, attention);
-    set_real(scaling, "factor", factor);
-    set_real(scaling, "beta_fast", fast);
-    set_real(scaling, "beta_slow", slow);
-    return 0;
-}
-
-/* By rope.scaling.type, or its default: linear, where there is a factor. */
-static int set_scaling_type(const struct maker *k, json_t *scaling,
-                            struct kv_err *e)
-{
-    const struct kv_gguf_value *type, *old;
-    double factor = 1;
-    char name[16] = "linear";
-    size_t n;
-
-    if (get(k, "rope.scaling.type", KV_GGUF_TEXT, &type, e) ||
-        get_real(k, "rope.scale_linear", &factor, e) ||
-        get_real(k, "rope.scaling.factor", &factor, e) ||
-        get(k, "rope.scaling.original_context_length", KV_GGUF_INT, &old, e))
-        return -1;
-    if (type) {
-        const char *text = kv_gguf_text(type, 0, &n);
-
-        snprintf(name, sizeof(name), "%.*s",
-                 (int)(n < sizeof(name) ? n : sizeof(name) - 1), text);
-    }
-    if (kv_gguf_tensor(k->m, "rope_factors_long.weight"))
-        snprintf(name, sizeof(name), "longrope");
-    if (!strcmp(name, "none") ||
-        (!strcmp(name, "linear") && (factor == 1 || factor == 0)))
-        return 0;
-    json_object_set_new(scaling, "rope_type",
-                        json_sprintf("%s", name)); /* NULL when no UTF-8 */
-    if (old)
-        set_int(scaling, "original_max_position_embeddings",
-                kv_gguf_int(old, 0));
-    if (!strcmp(name, "longrope"))
-        return set_longrope(k, scaling, e);
-    if (!strcmp(name, "yarn"))
-        return set_yarn(k, scaling, factor, e);
-    set_real(scaling, "factor", factor);
-    return 0;
-}
-
-static int set_rope(const struct maker *k, struct kv_err *e)
-{
-    json_t *scaling = json_object();
-    const struct kv_gguf_value *v;
-    const int64_t d = int_of(k, "head_dim");
-
-    if (!json_object_get(k->config, "rope_theta"))
-        set_real(k->config, "rope_theta", 10000);
-    json_object_set_new(k->config, "rope_scaling", scaling);
-    if (get(k, "rope.dimension_count", KV_GGUF_INT, &v, e) ||
-        set_scaling_type(k, scaling, e))
-        return -1;
-    if (v && kv_gguf_int(v, 0) != d && d)
-        set_real(k->config, "partial_rotary_factor",
-                 (double)kv_gguf_int(v, 0) / (double)d);
-    if (json_object_size(scaling) && set_freqs(k, scaling))
-        return kv_fail(e,
-                       "%s: both tensor rope_freqs.weight and a RoPE scaling: "
-                       "not implemented",
-                       k->g->path);
-    set_freqs(k, scaling);
-    if (!json_object_size(scaling))
-        json_object_del(k->config, "rope_scaling");
-    return 0;
-}
-
 /* ---- what families have of their own ------------------------------------- */
 
 /* Scores are divided by the root of this; in the largest models it is not the
  * head's size. */
-static void set_gemma(const struct maker *k)
+static void set_gemma(const struct kv_gguf_maker *k)
 {
-    const int64_t n_layers = int_of(k, "num_hidden_layers");
+    const int64_t n_layers = kv_gguf_maker_int(k, "num_hidden_layers");
     const bool second = !strcmp(k->f->name, "gemma2");
     const bool largest = n_layers == (second ? 46 : 62);
 
-    set_int(k->config, "query_pre_attn_scalar",
-            largest
-                ? int_of(k, "hidden_size") / int_of(k, "num_attention_heads")
-                : int_of(k, "head_dim"));
+    kv_gguf_set_int(k->config, "query_pre_attn_scalar",
+                    largest ? kv_gguf_maker_int(k, "hidden_size") /
+                                  kv_gguf_maker_int(k, "num_attention_heads")
+                            : kv_gguf_maker_int(k, "head_dim"));
     if (!second && !json_object_get(k->config, "rope_local_base_freq"))
-        set_real(k->config, "rope_local_base_freq", 10000);
+        kv_gguf_set_real(k->config, "rope_local_base_freq", 10000);
 }
 
 /* Some, ffn_gate_inp says which, if there are any. */
-static void set_experts(struct maker *k)
+static void set_experts(struct kv_gguf_maker *k)
 {
-    if (int_of(k, "num_experts") < 1) {
+    if (kv_gguf_maker_int(k, "num_experts") < 1) {
         json_object_del(k->config, "num_experts");
         json_object_del(k->config, "num_experts_per_tok");
     } else if (!strcmp(k->f->name, "llama")) {
@@ -470,10 +331,10 @@ static void set_experts(struct maker *k)
 
 /* The new decoder has a norm for attention and one for the MLP, or one for both
  * and keys of several heads. */
-static void set_falcon(const struct maker *k)
+static void set_falcon(const struct kv_gguf_maker *k)
 {
     const bool two = kv_gguf_tensor(k->m, "blk.0.attn_norm_2.weight");
-    const bool several = int_of(k, "num_key_value_heads") > 1;
+    const bool several = kv_gguf_maker_int(k, "num_key_value_heads") > 1;
 
     set_flag(k, "new_decoder_architecture", two || several);
     if (two || several)
@@ -482,24 +343,24 @@ static void set_falcon(const struct maker *k)
 }
 
 /* What its one object holds. */
-static int set_mpt(const struct maker *k, struct kv_err *e)
+static int set_mpt(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     double alibi = 0, clip = 0;
     json_t *attention = json_object();
 
     json_object_set_new(k->config, "attn_config", attention);
-    if (get_real(k, "attention.max_alibi_bias", &alibi, e) ||
-        get_real(k, "attention.clamp_kqv", &clip, e))
+    if (kv_gguf_maker_real(k, "attention.max_alibi_bias", &alibi, e) ||
+        kv_gguf_maker_real(k, "attention.clamp_kqv", &clip, e))
         return -1;
     json_object_set_new(attention, "alibi", json_boolean(alibi > 0));
-    set_real(attention, "alibi_bias_max", alibi);
+    kv_gguf_set_real(attention, "alibi_bias_max", alibi);
     if (clip != 0)
-        set_real(attention, "clip_qkv", clip);
+        kv_gguf_set_real(attention, "clip_qkv", clip);
     return 0;
 }
 
 /* Fields get the names that the architecture has for them. */
-static void set_names(const struct maker *k)
+static void set_names(const struct kv_gguf_maker *k)
 {
     for (const struct kv_own_field *o = k->arch->fields; o && o->name; o++) {
         json_t *value = o->means ? json_object_get(k->config, o->means) : NULL;
@@ -511,12 +372,12 @@ static void set_names(const struct maker *k)
     }
 }
 
-static int set_all(struct maker *k, struct kv_err *e)
+static int set_all(struct kv_gguf_maker *k, struct kv_err *e)
 {
     const struct kv_gguf_family *f = k->f;
 
     if (set_fields(k, e) || set_sizes(k, e) || set_windows(k, e) ||
-        (k->arch->positions == KV_ROPE && set_rope(k, e)) ||
+        (k->arch->positions == KV_ROPE && kv_gguf_rope(k, e)) ||
         (!strcmp(f->name, "mpt") && set_mpt(k, e)))
         return -1;
     set_flags(k);
@@ -530,7 +391,7 @@ static int set_all(struct maker *k, struct kv_err *e)
 
 json_t *kv_gguf_config(const struct kv_gguf_model *m, struct kv_err *e)
 {
-    struct maker k = {.m = m, .g = &m->part[0]};
+    struct kv_gguf_maker k = {.m = m, .g = &m->part[0]};
     const char *arch;
 
     if (kv_gguf_family(m, &k.f, e))

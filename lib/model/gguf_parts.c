@@ -14,10 +14,8 @@ static int get_count(const struct kv_gguf *g, const char *key, size_t *out,
     const struct kv_gguf_value *v;
 
     *out = 0;
-    if (kv_gguf_get(g, key, KV_GGUF_INT, false, &v, e))
+    if (kv_gguf_get(g, key, KV_GGUF_COUNT, false, &v, e))
         return -1;
-    if (v && kv_gguf_int(v, 0) < 0)
-        return kv_fail(e, "%s: key %s is negative", g->path, key);
     if (v)
         *out = (size_t)kv_gguf_int(v, 0);
     return 0;
