@@ -253,6 +253,54 @@ static void test_rope(void **state)
     free(path);
 }
 
+/* Which biases of a layer a file has, one letter each. */
+static bool without(const struct tiny_tensor *t, const char *has)
+{
+    static const char *const parts[] = {"q_proj",   "k_proj",    "v_proj",
+                                        "o_proj",   "gate_proj", "up_proj",
+                                        "down_proj"};
+
+    for (size_t i = 0; strstr(t->name, ".bias"); i++)
+        if (strstr(t->name, parts[i]))
+            return has[i] == '-';
+    return false;
+}
+
+/* A bias that is not there is one of zeros. */
+static void test_biases(void **state)
+{
+    static const char *const files[] = {"qkv----", "---o---", "q--o---",
+                                        "-k--gud", "--v--u-", "----g--",
+                                        "qkvo--d", "-------"};
+    char *path = kv_path_join(test_folder(), "m.gguf");
+
+    (void)state;
+    for (size_t f = 0; f < sizeof(files) / sizeof(*files); f++) {
+        struct tiny_model m = tiny_llama;
+        struct tiny_gguf g = {0};
+
+        m.qkv_bias = m.o_bias = m.mlp_bias = true;
+        tiny_init(&m);
+        add_keys(&g, &m);
+        for (size_t i = 0; i < m.n_tensors; i++) {
+            struct tiny_tensor *t = &m.tensor[i];
+            const bool layer_0 = strstr(t->name, "layers.0.");
+
+            /* layer 0 alone may lack what others have */
+            if (without(t, files[f]) ||
+                (f == 0 && layer_0 && strstr(t->name, "v_proj.bias")))
+                memset(t->x, 0, t->rows * sizeof(*t->x));
+            else
+                add_tensor(&g, &m, t);
+        }
+        tiny_gguf_write(&g, path);
+        check_same(path, &m);
+        tiny_gguf_clear(&g);
+        tiny_clear(&m);
+    }
+    free(path);
+}
+
 /* Matrices of a type, the numbers of the format and ours. */
 static void check_type(uint32_t number, enum kv_stored type, const char *path)
 {
@@ -434,7 +482,7 @@ static void test_names(void **state)
     key(&g, "gemma3", "attention.head_count", 1);
     put(&g, "token_embd.weight");
     put(&g, "output_norm.weight");
-    put(&g, "rope_freqs.weight");
+    tiny_tensor(&g, "rope_freqs.weight", 0, 1, (size_t[]){1}, (float[]){3}, 4);
     put(&g, "blk.12.ffn_norm.weight");
     put(&g, "blk.12.post_attention_norm.weight");
     put(&g, "blk.12.post_ffw_norm.weight");
@@ -525,15 +573,17 @@ static void test_refused(void **state)
     make(&g, &m);
     tiny_tensor(&g, "output.weight", 16, 2, (size_t[]){61, 256}, blocks,
                 sizeof(blocks));
-    refuse(&g, "tensor lm_head.weight has type IQ2_XXS, which is not "
-               "implemented");
+    refuse(&g, "tensor output.weight (lm_head.weight) has type IQ2_XXS, which "
+               "is not implemented");
     m.n_layers = 4;
     make(&g, &m);
-    refuse(&g, "model.layers.3.self_attn.q_proj.weight is missing");
+    refuse(&g, "tensor blk.3.attn_q.weight "
+               "(model.layers.3.self_attn.q_proj.weight) is missing");
     m.n_layers = 3;
     tiny_drop(&m, "model.layers.1.mlp.up_proj.weight");
     make(&g, &m);
-    refuse(&g, "model.layers.1.mlp.up_proj.weight is missing");
+    refuse(&g, "tensor blk.1.ffn_up.weight (model.layers.1.mlp.up_proj.weight) "
+               "is missing");
     tiny_key_text(&g, "general.architecture", "llama");
     tiny_key_array(&g, "llama.feed_forward_length", TINY_I32, 3, widths, 12);
     refuse(&g, "key llama.feed_forward_length: layers differ, which is not "
@@ -545,8 +595,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_as_folder), cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_types),          cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_names),          cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_biases),         cmocka_unit_test(test_types),
+        cmocka_unit_test(test_parts),          cmocka_unit_test(test_names),
+        cmocka_unit_test(test_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -226,16 +226,38 @@ static void set_flag(const struct kv_gguf_maker *k, const char *field, bool x)
     json_object_set_new(k->config, field, json_boolean(x));
 }
 
+/* Whether any layer has a bias of any of these parts, NULL behind the last. */
+static bool has_bias(const struct kv_gguf_maker *k, const char *const *part)
+{
+    for (; *part; part++)
+        for (size_t p = 0; p < k->m->n_parts; p++)
+            for (size_t i = 0; i < k->m->part[p].n_tensors; i++) {
+                const char *name = k->m->part[p].tensor[i].name;
+                const size_t n = strlen(*part);
+                int at = 0;
+
+                if (!sscanf(name, "blk.%*u.%n", &at) && at &&
+                    !strncmp(name + at, *part, n) &&
+                    !strcmp(name + at + n, ".bias"))
+                    return true;
+            }
+    return false;
+}
+
 /* By the tensors that are there. */
 static void set_flags(const struct kv_gguf_maker *k)
 {
+    static const char *const attention[] = {"attn_q",   "attn_k",      "attn_v",
+                                            "attn_qkv", "attn_output", NULL};
+    static const char *const mlp[] = {"ffn_gate", "ffn_up", "ffn_down", NULL};
+
     set_flag(k, "tie_word_embeddings", !kv_gguf_tensor(k->m, "output.weight"));
     if (k->f->bias)
-        set_flag(k, k->f->bias, kv_gguf_tensor(k->m, "blk.0.attn_q.bias"));
+        set_flag(k, k->f->bias, has_bias(k, attention));
     if (k->f->qk_norm)
         set_flag(k, k->f->qk_norm,
                  kv_gguf_tensor(k->m, "blk.0.attn_q_norm.weight"));
-    if (k->arch->mlp_bias && kv_gguf_tensor(k->m, "blk.0.ffn_up.bias"))
+    if (k->arch->mlp_bias && has_bias(k, mlp))
         set_flag(k, "mlp_bias", true);
 }
 

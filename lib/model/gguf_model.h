@@ -64,4 +64,9 @@ void kv_gguf_name_key(const struct kv_gguf_model *m, const char *path,
 int kv_gguf_rename(struct kv_gguf_model *m, const json_t *config,
                    struct kv_err *e);
 
+/* Of a sentence "PATH: tensor NAME ...", where NAME is transformers': names the
+ * tensor as the file has it, or would have it.  config: as above. */
+void kv_gguf_name_tensor(const struct kv_gguf_model *m, const json_t *config,
+                         const char *path, struct kv_err *e);
+
 #endif

@@ -322,21 +322,81 @@ static int rename_one(struct kv_weight *w, const struct kv_arch *a,
     return 0;
 }
 
+static int find_both(const struct kv_gguf_model *m, const json_t *config,
+                     const struct kv_gguf_family **family,
+                     const struct kv_arch **arch, struct kv_err *e)
+{
+    const char *name = json_string_value(
+        json_array_get(json_object_get(config, "architectures"), 0));
+
+    return kv_gguf_family(m, family, e) || kv_arch_find(arch, name, config, e)
+               ? -1
+               : 0;
+}
+
 int kv_gguf_rename(struct kv_gguf_model *m, const json_t *config,
                    struct kv_err *e)
 {
     const size_t head_dim =
         (size_t)json_integer_value(json_object_get(config, "head_dim"));
-    const char *name = json_string_value(
-        json_array_get(json_object_get(config, "architectures"), 0));
     const struct kv_gguf_family *family;
     const struct kv_arch *arch;
 
-    if (kv_gguf_family(m, &family, e) || kv_arch_find(&arch, name, config, e))
+    if (find_both(m, config, &family, &arch, e))
         return -1;
     for (size_t p = 0; p < m->n_parts; p++)
         for (size_t i = 0; i < m->part[p].n_tensors; i++)
             if (rename_one(&m->part[p].tensor[i], arch, family, head_dim, e))
                 return -1;
     return 0;
+}
+
+/* The name that becomes `to` in transformers, of a part of this layer, or,
+ * layer "", outside of them. */
+static bool old_name(const struct kv_arch *a, const struct kv_gguf_family *f,
+                     const char *layer, const char *to, char *from,
+                     size_t bytes)
+{
+    const size_t n = *layer ? COUNT(parts) : COUNT(tops);
+    const bool fused = !strcmp(a->names->part[KV_P_Q], a->names->part[KV_P_K]);
+    char made[160];
+
+    for (size_t i = 0; i < 2 * n; i++) {
+        const char *part = *layer ? parts[i / 2].from : tops[i / 2].from;
+        const struct kv_weight w = {.name = from, .path = ""};
+
+        snprintf(from, bytes, "%s%s%s%s.%s", *layer ? "blk." : "", layer,
+                 *layer ? "." : "", part, i % 2 ? "bias" : "weight");
+        if (!(fused && !strcmp(part, "attn_q")) &&
+            !new_name(&w, a, f, made, sizeof(made), NULL) && !strcmp(made, to))
+            return true;
+    }
+    return false;
+}
+
+void kv_gguf_name_tensor(const struct kv_gguf_model *m, const json_t *config,
+                         const char *path, struct kv_err *e)
+{
+    const size_t start = strlen(path) + strlen(": tensor ");
+    const struct kv_gguf_family *f;
+    const struct kv_arch *a;
+    struct kv_err said = *e;
+    char to[160], from[160], layer[16] = "";
+    const char *at;
+    size_t n;
+
+    if (strncmp(said.msg, path, strlen(path)) != 0 ||
+        strncmp(said.msg + strlen(path), ": tensor ", 9) != 0 ||
+        find_both(m, config, &f, &a, NULL))
+        return;
+    n = strcspn(said.msg + start, " ,:");
+    snprintf(to, sizeof(to), "%.*s", (int)n, said.msg + start);
+    at = strstr(to, a->names->layers);
+    if (at)
+        snprintf(layer, sizeof(layer), "%.*s",
+                 (int)strspn(at + strlen(a->names->layers), "0123456789"),
+                 at + strlen(a->names->layers));
+    if (old_name(a, f, layer, to, from, sizeof(from)))
+        kv_fail(e, "%s: tensor %s (%s)%s", path, from, to,
+                said.msg + start + n);
 }

@@ -237,8 +237,12 @@ static int open_model(struct kv_model *m, const char *path, struct kv_err *e)
                              path);
     if (folder ? read_folder(m, path, e) : read_file(m, path, e))
         return -1;
-    if (kv_tensor_map(&m->weights, &m->config, &m->files, path, e) ||
-        hash_model(m, folder ? path : NULL, e))
+    if (kv_tensor_map(&m->weights, &m->config, &m->files, path, e)) {
+        if (!folder)
+            kv_gguf_name_tensor(&m->files.gguf, m->files.config, path, e);
+        return -1;
+    }
+    if (hash_model(m, folder ? path : NULL, e))
         return -1;
     fill_info(m, path);
     fill_k_bias(m);

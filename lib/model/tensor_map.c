@@ -1,6 +1,7 @@
 #include "lib/model/tensor_map.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
+#include "lib/model/tensor_spares.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -298,6 +299,33 @@ static bool has_qkv(const struct binding *b, size_t layer, size_t p)
            kv_weights_find(b->w, name);
 }
 
+/* A bias that is the config's choice: in a GGUF file each may be absent. */
+static bool may_be_absent(const struct binding *b, size_t p)
+{
+    const struct kv_arch *a = b->c->arch;
+    const enum when when = parts[p].when;
+
+    return b->w->gguf.n_parts && !a->biases && !a->qkv_bias &&
+           (when == QKV_BIAS || when == O_BIAS || when == MLP_BIAS ||
+            when == GATE_BIAS);
+}
+
+static const struct kv_weight *no_bias(struct binding *b, size_t n)
+{
+    struct kv_weight *mine = b->made++;
+
+    *mine = (struct kv_weight){.name = "zeros",
+                               .path = b->dir,
+                               .dtype = "F32",
+                               .type = KV_STORED_F32,
+                               .n_dims = 1,
+                               .dims = {n},
+                               .n = n,
+                               .data = (const uint8_t *)b->m->zeros,
+                               .bytes = n * sizeof(float)};
+    return mine;
+}
+
 static int bind_part(struct binding *b, size_t layer, size_t p,
                      const struct kv_weight **out, struct kv_err *e)
 {
@@ -311,6 +339,10 @@ static int bind_part(struct binding *b, size_t layer, size_t p,
 
     name_part(b, layer, qkv ? KV_GGUF_QKV : a->names->part[parts[p].of],
               parts[p].of != p, name, sizeof(name));
+    if (may_be_absent(b, p) && !kv_weights_find(b->w, name)) {
+        *out = no_bias(b, at.rows);
+        return 0;
+    }
     if (bind(&t, b->w, name, turned ? cols : at.all, turned ? at.all : cols,
              b->dir, e))
         return -1;
@@ -383,88 +415,6 @@ static int check_tied(const struct kv_weight *embed, const struct kv_weights *w,
     return 0;
 }
 
-/* Tensors that are stored and rightly not used. */
-static bool is_spare(const char *name, const struct kv_config *c)
-{
-    /* Frequencies, and masks of attention. */
-    static const char *const spare[] = {".rotary_emb.inv_freq", ".attn.bias",
-                                        ".attn.masked_bias", ".attention.bias",
-                                        ".attention.masked_bias"};
-    const size_t n = strlen(name);
-
-    if (c->tied && !strcmp(name, c->arch->names->head))
-        return true;
-    for (size_t i = 0; i < sizeof(spare) / sizeof(*spare); i++) {
-        const size_t m = strlen(spare[i]);
-
-        if (n > m && !strcmp(name + n - m, spare[i]))
-            return true;
-    }
-    return false;
-}
-
-/* A bias of zeros, which some quantizers add, changes nothing. */
-static bool is_zero_bias(const struct kv_weight *t)
-{
-    const size_t n = strlen(t->name);
-
-    return n > 5 && !strcmp(t->name + n - 5, ".bias") && t->bytes &&
-           !t->data[0] && !memcmp(t->data, t->data + 1, t->bytes - 1);
-}
-
-static int by_address(const void *a, const void *b)
-{
-    const char *const *x = a, *const *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
-
-/* The names of all that is bound, by address. */
-static size_t list_bound(const struct kv_model_weights *m, size_t n_layers,
-                         size_t n_weights, const char ***names)
-{
-    const struct kv_weight *const top[] = {
-        m->embed,           m->norm, m->norm_bias, m->positions, m->embed_norm,
-        m->embed_norm_bias, m->head, m->head_bias};
-    const size_t n_top = sizeof(top) / sizeof(*top);
-    size_t n = 0;
-
-    *names = kv_alloc(n_top + n_layers * KV_PARTS + n_weights, sizeof(**names));
-    for (size_t i = 0; i < n_top; i++)
-        if (top[i])
-            (*names)[n++] = top[i]->name;
-    for (size_t i = 0; i < n_layers * KV_PARTS; i++)
-        for (const struct kv_weight *t =
-                 m->layer[i / KV_PARTS].part[i % KV_PARTS];
-             t; t = t->next)
-            (*names)[n++] = t->name;
-    qsort(*names, n, sizeof(**names), by_address);
-    return n;
-}
-
-static int check_spares(const struct kv_model_weights *m,
-                        const struct kv_config *c, const struct kv_weights *w,
-                        struct kv_err *e)
-{
-    const char **bound;
-    const size_t n = list_bound(m, c->shape.n_layers, w->n_weights, &bound);
-    int rc = 0;
-
-    for (size_t i = 0; i < w->n_weights && !rc; i++) {
-        const struct kv_weight *t = w->weight[i];
-
-        if (!bsearch(&t->name, bound, n, sizeof(*bound), by_address) &&
-            !is_spare(t->name, c) && !kv_weights_is_part(w, t) &&
-            !(w->unpacked && is_zero_bias(t)))
-            rc = kv_fail(e,
-                         "%s: tensor %s has no place in a %s of this "
-                         "config.json",
-                         t->path, t->name, c->arch->name);
-    }
-    free(bound);
-    return rc;
-}
-
 /* A tensor outside of layers, where the model has it (name NULL: it has not),
  * and its bias. */
 static int bind_top(const struct binding *b, const char *weight, size_t rows,
@@ -520,7 +470,7 @@ static int bind_all(struct binding *b, struct kv_err *e)
     for (size_t l = 0; l < c->shape.n_layers; l++)
         if (bind_layer(b, l, e))
             return -1;
-    return check_spares(m, c, b->w, e);
+    return kv_tensor_spares(m, c, b->w, e);
 }
 
 int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
@@ -534,6 +484,8 @@ int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
     *m = (struct kv_model_weights){
         .norm_add = c->arch->gemma || c->arch->norm_plus_one ? 1 : 0};
     m->layer = kv_alloc(n_layers, sizeof(*m->layer));
+    m->zeros =
+        kv_alloc(size_of(Q_DIM, c) + c->hidden + c->inter, sizeof(*m->zeros));
     /* Each part once, but a tensor for each expert. */
     m->made = b.made =
         kv_alloc(n_layers * KV_PARTS + w->n_weights, sizeof(*m->made));
@@ -588,5 +540,6 @@ void kv_tensor_unmap(struct kv_model_weights *m)
     free(m->layer);
     free(m->made);
     free(m->pooled);
+    free(m->zeros);
     *m = (struct kv_model_weights){0};
 }

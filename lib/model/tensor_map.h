@@ -19,6 +19,7 @@ struct kv_model_weights {
     float norm_add;           /* to the weights of all norms */
     struct kv_weight *made;   /* what no file has as it should be */
     struct kv_weight *pooled; /* or NULL */
+    float *zeros;             /* biases that a GGUF file does without */
     uint64_t seed;
 };
 
@@ -32,9 +33,10 @@ uint64_t kv_tensor_seed(const struct kv_model_weights *m, size_t layer,
                         size_t part);
 
 /* Finds every tensor and checks its shape, its type and that its values are
- * finite.  Also fails on a tensor that has no place, and on a head that is not
- * the embedding when that is tied: the numbers would be wrong without it.  dir:
- * for sentences.  Release m with kv_tensor_unmap. */
+ * finite.  Of a GGUF file each bias that c says may be absent, as in llama.cpp:
+ * it is zeros.  Also fails on a tensor that has no place, and on a head that is
+ * not the embedding when that is tied: the numbers would be wrong without it.
+ * dir: for sentences.  Release m with kv_tensor_unmap. */
 int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
                   const struct kv_weights *w, const char *dir,
                   struct kv_err *e);

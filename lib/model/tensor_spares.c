@@ -1,0 +1,87 @@
+#include "lib/model/tensor_spares.h"
+#include "lib/base/alloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Tensors that are stored and rightly not used. */
+static bool is_spare(const char *name, const struct kv_config *c)
+{
+    /* Frequencies, and masks of attention. */
+    static const char *const spare[] = {".rotary_emb.inv_freq", ".attn.bias",
+                                        ".attn.masked_bias", ".attention.bias",
+                                        ".attention.masked_bias"};
+    const size_t n = strlen(name);
+
+    if (c->tied && !strcmp(name, c->arch->names->head))
+        return true;
+    for (size_t i = 0; i < sizeof(spare) / sizeof(*spare); i++) {
+        const size_t m = strlen(spare[i]);
+
+        if (n > m && !strcmp(name + n - m, spare[i]))
+            return true;
+    }
+    return false;
+}
+
+/* A bias of zeros, which some quantizers add, changes nothing. */
+static bool is_zero_bias(const struct kv_weight *t)
+{
+    const size_t n = strlen(t->name);
+
+    return n > 5 && !strcmp(t->name + n - 5, ".bias") && t->bytes &&
+           !t->data[0] && !memcmp(t->data, t->data + 1, t->bytes - 1);
+}
+
+static int by_address(const void *a, const void *b)
+{
+    const char *const *x = a, *const *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+/* The names of all that is bound, by address. */
+static size_t list_bound(const struct kv_model_weights *m, size_t n_layers,
+                         size_t n_weights, const char ***names)
+{
+    const struct kv_weight *const top[] = {
+        m->embed,           m->norm, m->norm_bias, m->positions, m->embed_norm,
+        m->embed_norm_bias, m->head, m->head_bias};
+    const size_t n_top = sizeof(top) / sizeof(*top);
+    size_t n = 0;
+
+    *names = kv_alloc(n_top + n_layers * KV_PARTS + n_weights, sizeof(**names));
+    for (size_t i = 0; i < n_top; i++)
+        if (top[i])
+            (*names)[n++] = top[i]->name;
+    for (size_t i = 0; i < n_layers * KV_PARTS; i++)
+        for (const struct kv_weight *t =
+                 m->layer[i / KV_PARTS].part[i % KV_PARTS];
+             t; t = t->next)
+            (*names)[n++] = t->name;
+    qsort(*names, n, sizeof(**names), by_address);
+    return n;
+}
+
+int kv_tensor_spares(const struct kv_model_weights *m,
+                     const struct kv_config *c, const struct kv_weights *w,
+                     struct kv_err *e)
+{
+    const char **bound;
+    const size_t n = list_bound(m, c->shape.n_layers, w->n_weights, &bound);
+    int rc = 0;
+
+    for (size_t i = 0; i < w->n_weights && !rc; i++) {
+        const struct kv_weight *t = w->weight[i];
+
+        if (!bsearch(&t->name, bound, n, sizeof(*bound), by_address) &&
+            !is_spare(t->name, c) && !kv_weights_is_part(w, t) &&
+            !(w->unpacked && is_zero_bias(t)))
+            rc = kv_fail(e,
+                         "%s: tensor %s has no place in a %s of this "
+                         "config.json",
+                         t->path, t->name, c->arch->name);
+    }
+    free(bound);
+    return rc;
+}
