@@ -4,6 +4,7 @@
 #include "lib/json_file.h"
 #include "lib/model/gguf_model.h"
 #include "lib/tokenizer/chat_template.h"
+#include "lib/tokenizer/gguf_ends.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -136,8 +137,6 @@ static size_t id_of(const struct kv_gguf *g, const char *key)
 static int read_gguf(struct kv_chat_model *m, const char *path,
                      struct kv_err *e)
 {
-    static const char *const ends[] = {"tokenizer.ggml.eos_token_id",
-                                       "tokenizer.ggml.eot_token_id"};
     const struct kv_gguf_value *v, *tokens;
     struct kv_gguf g;
 
@@ -145,10 +144,8 @@ static int read_gguf(struct kv_chat_model *m, const char *path,
         return -1;
     tokens = kv_gguf_find(&g, "tokenizer.ggml.tokens");
     m->bos = text_of(tokens, id_of(&g, "tokenizer.ggml.bos_token_id"));
-    m->eos = text_of(tokens, id_of(&g, ends[0]));
-    for (size_t i = 0; i < 2; i++)
-        if (id_of(&g, ends[i]) != SIZE_MAX)
-            add_end(m, (json_int_t)id_of(&g, ends[i]));
+    m->eos = text_of(tokens, id_of(&g, "tokenizer.ggml.eos_token_id"));
+    m->n_ends = kv_gguf_ends(&g, &m->end);
     v = kv_gguf_find(&g, "tokenizer.chat_template");
     if (v && v->kind == KV_GGUF_TEXT && !v->array)
         m->template = text_of(v, 0);
