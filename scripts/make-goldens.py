@@ -24,7 +24,7 @@ import sys
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 N = 24
 COMMON = dict(bos_token_id=0, eos_token_id=0, pad_token_id=None)
@@ -175,9 +175,19 @@ MODELS = {
 }
 
 
+MODELS["opt_decoder"] = MODELS["opt"]
+MODELS["llama_headless"] = ("LlamaForCausalLM",
+                            dict(SMALL, tie_word_embeddings=True))
+
+
+# Tensors of these are named as in files of the model without its head.
+HEADLESS = ("opt_decoder", "llama_headless")
+
+
 # What llama.cpp has not, or its converter does not write, or not without a
 # tokenizer.
-NO_GGUF = ("dynamic", "ministral", "opt", "mistral", "qwen3_moe_raw", "gemma3")
+NO_GGUF = ("dynamic", "ministral", "opt", "mistral", "qwen3_moe_raw",
+           "gemma3") + HEADLESS
 
 
 # The same with weights in bf16, in which transformers too computes in f32.
@@ -299,6 +309,10 @@ def make(name, llama_cpp):
     folder = os.path.join(os.path.dirname(__file__), "..", "tests", "golden",
                           name)
     stored.save_pretrained(folder)
+    if name in HEADLESS:
+        path = os.path.join(folder, "model.safetensors")
+        save_file({key.removeprefix("model."): x
+                   for key, x in load_file(path).items()}, path)
     generation = os.path.join(folder, "generation_config.json")
     if os.path.exists(generation):
         os.remove(generation)

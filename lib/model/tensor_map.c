@@ -463,9 +463,8 @@ static int bind_all(struct binding *b, struct kv_err *e)
         bind_top(b, names->embed_norm, c->hidden, 0, &m->embed_norm,
                  bias ? &m->embed_norm_bias : NULL, e) ||
         bind_top(b, names->norm, c->hidden, 0, &m->norm,
-                 bias ? &m->norm_bias : NULL, e))
-        return -1;
-    if (bind_head(b, e))
+                 bias ? &m->norm_bias : NULL, e) ||
+        bind_head(b, e))
         return -1;
     for (size_t l = 0; l < c->shape.n_layers; l++)
         if (bind_layer(b, l, e))
@@ -473,24 +472,34 @@ static int bind_all(struct binding *b, struct kv_err *e)
     return kv_tensor_spares(m, c, b->w, e);
 }
 
+/* A file of a model without its head lacks the first part of the prefix. */
+static const char *find_prefix(const struct kv_weights *w,
+                               const struct kv_tensor_names *names)
+{
+    const char *p = names->prefix;
+    char name[160];
+
+    while (snprintf(name, sizeof(name), "%s%s", p, names->embed),
+           !kv_weights_find(w, name) && *p)
+        p = strchr(p, '.') + 1;
+    return kv_weights_find(w, name) ? p : names->prefix;
+}
+
 int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
                   const struct kv_weights *w, const char *dir, struct kv_err *e)
 {
-    const struct kv_tensor_names *names = c->arch->names;
     const size_t n_layers = c->shape.n_layers;
-    struct binding b = {
-        .m = m, .c = c, .w = w, .dir = dir, .prefix = names->prefix};
+    struct binding b = {.m = m, .c = c, .w = w, .dir = dir};
 
     *m = (struct kv_model_weights){
         .norm_add = c->arch->gemma || c->arch->norm_plus_one ? 1 : 0};
+    b.prefix = find_prefix(w, c->arch->names);
     m->layer = kv_alloc(n_layers, sizeof(*m->layer));
     m->zeros =
         kv_alloc(size_of(Q_DIM, c) + c->hidden + c->inter, sizeof(*m->zeros));
     /* Each part once, but a tensor for each expert. */
     m->made = b.made =
         kv_alloc(n_layers * KV_PARTS + w->n_weights, sizeof(*m->made));
-    if (kv_weights_find(w, names->embed))
-        b.prefix = "";
     if (!bind_all(&b, e))
         return 0;
     kv_tensor_unmap(m);
