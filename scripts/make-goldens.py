@@ -68,6 +68,12 @@ MODELS = {
         max_position_embeddings=64,
         rope_parameters=dict(rope_type="default", rope_theta=10000.0,
                              partial_rotary_factor=0.5))),
+    "gpt_neox_sequential": ("GPTNeoXForCausalLM", dict(
+        vocab_size=53, hidden_size=24, num_hidden_layers=2,
+        num_attention_heads=3, intermediate_size=27,
+        max_position_embeddings=64, use_parallel_residual=False,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0,
+                             partial_rotary_factor=0.5))),
     "phi": ("PhiForCausalLM", dict(
         vocab_size=53, hidden_size=24, num_hidden_layers=2,
         num_attention_heads=3, intermediate_size=96,

@@ -320,6 +320,12 @@ static void test_families(void **state)
     check(&g, "Starcoder2ForCausalLM", "starcoder2",
           "'head_dim': 4, 'rope_theta': 10000.0, 'use_bias': true, "
           "'norm_epsilon': 0.5");
+    g = begin("gptneox");
+    tiny_key_f32(&g, key("attention.layer_norm_epsilon"), 0.5f);
+    tiny_key(&g, key("use_parallel_residual"), TINY_BOOL, "", 1);
+    check(&g, "GPTNeoXForCausalLM", "gpt_neox",
+          "'head_dim': 4, 'rotary_emb_base': 10000.0, 'layer_norm_eps': 0.5, "
+          "'use_parallel_residual': false");
     g = begin("command-r");
     tiny_key_f32(&g, key("attention.layer_norm_epsilon"), 0.5f);
     tiny_key_f32(&g, key("logit_scale"), 0.0625f);

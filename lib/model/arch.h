@@ -114,7 +114,8 @@ struct kv_arch {
     enum kv_act act;    /* without hidden_act */
     bool experts;       /* gated MLPs, of which a router takes some */
     bool norm_shares;   /* whose shares sum to 1, without norm_topk_prob */
-    bool parallel;      /* the MLP sees what attention sees */
+    bool parallel;      /* the MLP adds to the stream beside attention; without
+                         * use_parallel_residual, where that counts */
     bool interleaved;   /* it turns channels 2 i and 2 i + 1 */
     bool scaled;        /* Granite's multipliers count */
     double logit_scale; /* without its field; 0: it has none */

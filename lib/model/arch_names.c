@@ -266,7 +266,7 @@ const struct kv_own_field kv_fields_of_gpt_neox[] = {
     {"partial_rotary_factor", "partial_rotary_factor", NULL},
     {"rotary_emb_base", "rope_theta", NULL},
     {"rope_theta", "rope_theta", NULL},
-    {"use_parallel_residual", NULL, "true"},
+    {"use_parallel_residual", "use_parallel_residual", NULL},
     {"attention_bias", NULL, "true"},
     {0},
 };

@@ -124,6 +124,7 @@ static int read_flags(const struct kv_fields *f, struct kv_config *c,
 
     c->tied = a->tied;
     c->o_bias = a->biased;
+    c->parallel = a->parallel;
     if (kv_fields_flag_if(f, "tie_word_embeddings", &c->tied, e) ||
         read_own_flag(f, c, "attention_bias", a->attention_bias, &c->o_bias,
                       e) ||
@@ -133,7 +134,11 @@ static int read_flags(const struct kv_fields *f, struct kv_config *c,
     c->mlp_bias = c->mlp_bias || a->biases;
     c->qkv_bias = c->o_bias || a->qkv_bias;
     c->o_bias = c->o_bias && !a->no_o_bias;
-    return kv_fields_flag_if(f, "qkv_bias", &c->qkv_bias, e);
+    return kv_fields_flag_if(f, "qkv_bias", &c->qkv_bias, e) ||
+                   kv_fields_flag_if(f, "use_parallel_residual", &c->parallel,
+                                     e)
+               ? -1
+               : 0;
 }
 
 /* A layer's bit of slides or still. */
@@ -525,7 +530,7 @@ int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
         : a->experts                             ? "an MLP of experts"
         : a->layer_norm                          ? "LayerNorm"
         : c->logit_scale != 1                    ? "scaled logits"
-        : a->parallel                            ? "an MLP beside attention"
+        : c->parallel                            ? "an MLP beside attention"
         : a->positions != KV_ROPE                ? positions[a->positions]
         : a->sandwich && !a->gemma               ? "norms after attention"
         : a->still_every || a->still_full        ? "layers without RoPE"

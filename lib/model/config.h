@@ -28,6 +28,7 @@ struct kv_config {
     float norm_eps;
     bool tied; /* the head is the embedding */
     bool qkv_bias, o_bias, mlp_bias;
+    bool parallel;     /* the MLP adds to the stream beside attention */
     float embed_scale; /* embeddings are multiplied by it */
     float logit_cap;   /* logits are cap * tanh(logit / cap); 0: none */
     enum kv_act act;

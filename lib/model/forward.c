@@ -276,7 +276,7 @@ static int after_attention(const void *arg, size_t i, size_t thread,
 {
     const struct kv_pass *p = arg;
     const struct kv_tile t = kv_pass_tile(p, i, thread);
-    const bool parallel = p->m->config.arch->parallel;
+    const bool parallel = p->m->config.parallel;
 
     if (parallel && mlp_half(p, &t, e))
         return -1;
