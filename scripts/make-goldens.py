@@ -98,6 +98,11 @@ MODELS = {
         vocab_size=53, hidden_size=18, num_hidden_layers=4,
         num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
         max_position_embeddings=64)),
+    "smollm3_sliding": ("SmolLM3ForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=4,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        max_position_embeddings=64, no_rope_layer_interval=2,
+        use_sliding_window=True, sliding_window=8)),
     "granite": ("GraniteForCausalLM", dict(
         vocab_size=53, hidden_size=18, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
@@ -193,7 +198,7 @@ HEADLESS = ("opt_decoder", "llama_headless")
 # What llama.cpp has not, or its converter does not write, or not without a
 # tokenizer.
 NO_GGUF = ("dynamic", "ministral", "opt", "mistral", "qwen3_moe_raw",
-           "gemma3") + HEADLESS
+           "gemma3", "smollm3_sliding") + HEADLESS
 
 
 # The same with weights in bf16, in which transformers too computes in f32.

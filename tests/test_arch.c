@@ -70,6 +70,43 @@ static void test_still(void **state)
     assert_says(e, "no_rope_layers: layer 1 is neither 0 nor 1");
 }
 
+/* SmolLM3: those slide, where a window is opted for. */
+static void test_still_slides(void **state)
+{
+    struct kv_config c;
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(read_arch("SmolLM3ForCausalLM", "smollm3",
+                               "'no_rope_layer_interval': 2, 'sliding_window': "
+                               "16, 'use_sliding_window': true",
+                               &c, &e),
+                     0);
+    for (size_t l = 0; l < 4; l++) {
+        const struct kv_shape s = kv_shape_layer(&c.shape, l);
+
+        assert_int_equal(s.window, l % 2 ? 16 : 0);
+        assert_int_equal(s.n_rot, l % 2 ? 0 : 4);
+    }
+}
+
+/* Qwen3 MoE: all slide, where a window is opted for. */
+static void test_all_slide(void **state)
+{
+    struct kv_config c;
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(
+        read_arch("Qwen3MoeForCausalLM", "qwen3_moe",
+                  "'num_experts': 8, 'num_experts_per_tok': 2, "
+                  "'moe_intermediate_size': 8, 'use_sliding_window': true",
+                  &c, &e),
+        0);
+    for (size_t l = 0; l < 4; l++)
+        assert_int_equal(kv_shape_layer(&c.shape, l).window, 4096);
+}
+
 /* Phi 3's lists of divisors: of short windows, of long ones; the scale. */
 static void test_longrope(void **state)
 {
@@ -255,6 +292,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_windows),  cmocka_unit_test(test_still),
+        cmocka_unit_test(test_still_slides), cmocka_unit_test(test_all_slide),
         cmocka_unit_test(test_longrope), cmocka_unit_test(test_yarn),
         cmocka_unit_test(test_falcon),   cmocka_unit_test(test_exaone),
         cmocka_unit_test(test_experts),  cmocka_unit_test(test_released),

@@ -84,9 +84,10 @@ struct kv_arch {
     bool qk_norm;        /* RMSNorm over each head of q and k, before RoPE */
     bool qk_norm_whole;  /* or over all heads of a token at once */
     size_t window;       /* without sliding_window; 0: layers never slide */
-    bool window_opted;   /* they do only with use_sliding_window, and those
-                          * alone that layer_types or max_window_layers names */
+    bool window_opted;   /* they do only with use_sliding_window */
+    size_t window_from;  /* those from this one on, without max_window_layers */
     bool mixed;          /* layer_types says which layers slide */
+    bool slides_still;   /* without it those that have no RoPE do */
     bool window_given;   /* sliding_window must be there, or none slides */
     size_t pattern;      /* every so many-th layer does not slide; 0: all do */
     bool pattern_read;   /* the field sliding_window_pattern counts */

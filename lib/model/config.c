@@ -1,4 +1,5 @@
 #include "lib/json_file.h"
+#include "lib/model/config_layers.h"
 #include "lib/model/config_rope.h"
 
 #include <math.h>
@@ -141,15 +142,6 @@ static int read_flags(const struct kv_fields *f, struct kv_config *c,
                : 0;
 }
 
-/* A layer's bit of slides or still. */
-static void set_bit(uint64_t *bits, size_t layer, bool on)
-{
-    const uint64_t bit = (uint64_t)1 << layer % 64;
-
-    bits[layer / 64] &= ~bit;
-    bits[layer / 64] |= on ? bit : 0;
-}
-
 static int read_act(const struct kv_fields *f, struct kv_config *c,
                     struct kv_err *e)
 {
@@ -207,158 +199,6 @@ static int read_eps(const struct kv_fields *f, struct kv_config *c,
         kv_fields_real(f, "rms_norm_eps", &eps, e))
         return -1;
     c->norm_eps = (float)eps;
-    return 0;
-}
-
-/* Tokens that a layer which slides attends over; SIZE_MAX: none may slide. */
-static int read_window(const struct kv_fields *f, const struct kv_arch *a,
-                       size_t *window, struct kv_err *e)
-{
-    static const char name[] = "sliding_window";
-    const bool has =
-        a->window &&
-        (a->window_given ? kv_fields_get(f, name) != NULL
-                         : !json_is_null(json_object_get(f->json, name)));
-    bool use = has && !a->window_opted;
-
-    *window = 0;
-    if (!a->window && kv_fields_get(f, name))
-        return kv_fail(e, "%s: field %s is not null, but a %s has none",
-                       f->path, name, a->name);
-    if (kv_fields_flag_if(f, "use_sliding_window", &use, e))
-        return -1;
-    if (!a->window_opted && use != has)
-        return kv_fail(e,
-                       "%s: field use_sliding_window is %s, but by its %s "
-                       "this %s %s",
-                       f->path, use ? "true" : "false", name, a->name,
-                       has ? "slides" : "does not slide");
-    if (!use || !has)
-        return 0;
-    *window = a->window;
-    return kv_fields_size_if(f, name, 1, 1 << 28, window, e);
-}
-
-/* As layer_types has them, of which *n slide so far. */
-static int read_layer_types(const struct kv_fields *f, const json_t *list,
-                            struct kv_config *c, size_t *n_slide,
-                            struct kv_err *e)
-{
-    const size_t n_layers = c->shape.n_layers;
-    size_t n = 0;
-
-    if (json_array_size(list) != n_layers)
-        return kv_fail(e,
-                       "%s: field layer_types is not a list of %zu types, one "
-                       "for each layer",
-                       f->path, n_layers);
-    for (size_t i = 0; i < n_layers; i++) {
-        const char *type = json_string_value(json_array_get(list, i));
-        const bool slides = type && !strcmp(type, "sliding_attention");
-
-        if (!slides && (!type || strcmp(type, "full_attention")))
-            return kv_fail(e,
-                           "%s: field layer_types: layer %zu is %s; only "
-                           "full_attention and sliding_attention are known",
-                           f->path, i, type ? type : "no name");
-        n += slides;
-        set_bit(c->shape.slides, i, slides);
-    }
-    if (n != *n_slide &&
-        (!(c->arch->window_opted || c->arch->pattern || c->arch->mixed) ||
-         !c->shape.slide_window))
-        return kv_fail(e,
-                       "%s: by field layer_types %zu layers slide, but by "
-                       "sliding_window and use_sliding_window %zu do",
-                       f->path, n, *n_slide);
-    *n_slide = n;
-    return 0;
-}
-
-/* Of a class with a pattern that the config may change. */
-static int read_pattern(const struct kv_fields *f, const struct kv_config *c,
-                        size_t *pattern, struct kv_err *e)
-{
-    static const char *const name[] = {"sliding_window_pattern",
-                                       "_sliding_window_pattern"};
-
-    *pattern = c->arch->pattern;
-    for (size_t i = 0; i < 2; i++) {
-        const json_t *j = kv_fields_get(f, name[i]);
-
-        if (j && !c->arch->pattern_read)
-            return kv_fail(e, "%s: field %s is not null, but a %s has none",
-                           f->path, name[i], c->arch->name);
-        if (!c->shape.slide_window ||
-            (json_is_string(j) && kv_fields_get(f, "layer_types")))
-            continue; /* "LLLG", as layer_types has it */
-        if (kv_fields_size_if(f, name[i], 1, KV_MAX_LAYERS, pattern, e))
-            return -1;
-    }
-    return 0;
-}
-
-/* Leaves no window unless a layer slides. */
-static int read_sliding(const struct kv_fields *f, struct kv_config *c,
-                        size_t *n_slide, struct kv_err *e)
-{
-    const json_t *list = kv_fields_get(f, "layer_types");
-    size_t first = c->arch->window_opted ? 28 : 0, pattern;
-    struct kv_shape *s = &c->shape;
-
-    if (read_window(f, c->arch, &s->slide_window, e) ||
-        read_pattern(f, c, &pattern, e) ||
-        (c->arch->window_opted &&
-         kv_fields_size_if(f, "max_window_layers", 0, 1 << 28, &first, e)))
-        return -1;
-    for (size_t i = first; i < s->n_layers && s->slide_window; i++) {
-        const bool slides = !pattern || (i + 1) % pattern;
-
-        set_bit(s->slides, i, slides);
-        *n_slide += slides;
-    }
-    if (list && read_layer_types(f, list, c, n_slide, e))
-        return -1;
-    if (!*n_slide)
-        s->slide_window = 0;
-    return 0;
-}
-
-/* Layers without RoPE: those with a 0 in no_rope_layers, or every so many-th;
- * or those that do not slide. */
-static int read_still(const struct kv_fields *f, struct kv_config *c,
-                      struct kv_err *e)
-{
-    static const char name[] = "no_rope_layers";
-    const json_t *list = kv_fields_get(f, name);
-    const size_t n_layers = c->shape.n_layers;
-    size_t every = c->arch->still_every;
-
-    for (size_t i = 0; i < n_layers && c->arch->still_full; i++)
-        set_bit(c->shape.still, i,
-                !kv_shape_slides(&c->shape, i) &&
-                    !(c->arch->turns_alone && json_is_null(json_object_get(
-                                                  f->json, "sliding_window"))));
-    if (!every)
-        return 0;
-    if (kv_fields_size_if(f, "no_rope_layer_interval", 1, KV_MAX_LAYERS, &every,
-                          e))
-        return -1;
-    if (list && json_array_size(list) != n_layers)
-        return kv_fail(e,
-                       "%s: field %s is not a list of %zu numbers, one for "
-                       "each layer",
-                       f->path, name, n_layers);
-    for (size_t i = 0; i < n_layers; i++) {
-        const json_t *has = json_array_get(list, i);
-
-        if (list && (!json_is_integer(has) || json_integer_value(has) < 0 ||
-                     json_integer_value(has) > 1))
-            return kv_fail(e, "%s: field %s: layer %zu is neither 0 nor 1",
-                           f->path, name, i);
-        set_bit(c->shape.still, i,
-                list ? !json_integer_value(has) : (i + 1) % every == 0);
-    }
     return 0;
 }
 
@@ -492,8 +332,8 @@ static int read_all(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
     f->own = c->arch->fields;
     return kv_fields_check(f, kv_config_known, e) || read_sizes(f, c, e) ||
                    read_eps(f, c, e) || read_flags(f, c, e) ||
-                   read_act(f, c, e) || read_sliding(f, c, &n_slide, e) ||
-                   read_still(f, c, e) || read_experts(f, c, e) ||
+                   read_act(f, c, e) || kv_config_layers(f, c, &n_slide, e) ||
+                   read_experts(f, c, e) ||
                    read_gemma(f, c, e) || read_scales(f, c, e) ||
                    read_positions(f, c, n_slide, e)
                ? -1

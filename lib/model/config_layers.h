@@ -1,0 +1,17 @@
+/* Which layers slide, and which have no RoPE, as config.json describes it. */
+#ifndef KV_MODEL_CONFIG_LAYERS_H
+#define KV_MODEL_CONFIG_LAYERS_H
+
+#include "lib/model/config_fields.h"
+
+/* slides, still and slide_window of c->shape, from sliding_window,
+ * use_sliding_window, max_window_layers, layer_types, the pattern and
+ * no_rope_layers.  c: has architecture and n_layers.  No window is left unless
+ * a layer slides.
+ *
+ * Fails when two of these fields contradict each other, and on a field that the
+ * architecture does not have. */
+int kv_config_layers(const struct kv_fields *f, struct kv_config *c,
+                     size_t *n_slide, struct kv_err *e);
+
+#endif
