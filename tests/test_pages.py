@@ -1,0 +1,119 @@
+"""What a page of a paper says of its rows (results/paper): a folder of a paper
+whose order, and whose errors, are known."""
+import csv
+import os
+import subprocess
+
+from run_scripts import ROOT, Scripts
+
+PAPER = os.path.join(ROOT, "results", "paper")
+SAME = {"version": "1", "model": "m", "model_hash": "h", "gemm": "f32",
+        "text": "t", "text_hash": "x", "ctx": "8", "windows": "4", "bos": "0",
+        "protocol": "all", "device": "cpu", "level": "c", "calib_text": "",
+        "calib_leak": "", "bits": "4", "bits_total": "4", "ppl": "9",
+        "ppl_se": "1"}
+
+
+class Pages(Scripts):
+    def page(self, table):
+        self.write("README.md", f"# A paper\n\n## {table}: a table\n")
+        done = subprocess.run(
+            [PAPER, "page", table, "m", "page.md", self.write("set", "")],
+            cwd=self.folder, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        with open(os.path.join(self.folder, "page.md"), encoding="utf-8") as f:
+            return f.read()
+
+    def last(self, score, found, full="f32"):
+        """The last line, of {row: score of the paper} and of {row: (KL, its
+        error)}; row "full" is the cache at full precision."""
+        self.csv("paper.csv", [
+            {"table": "t", "row": r, "column": "c", "value": v, "unit": "score",
+             "page": "p. 1"} for r, v in score.items()])
+        self.csv("rows.csv", [
+            {"table": "t", "row": r, "group": "g",
+             "spec": "f32" if r == "full" else r} for r in score])
+        rows = [{"spec": full, "scheme": full, "kl_mean": "", "kl_se": "", **SAME}]
+        rows += [{"spec": r, "scheme": r, "kl_mean": kl, "kl_se": se, **SAME}
+                 for r, (kl, se) in found.items()]
+        self.csv("m-g.csv", rows)
+        return self.page("t").splitlines()[-1]
+
+    def figures(self, compares, unit, paper, here):
+        """The same of figures, {row: value}."""
+        columns = ("table", "row", "column", "value", "unit", "page")
+        self.csv("paper.csv", [dict(zip(columns, ("t", r, "c", v, unit, "")))
+                               for r, v in paper.items()])
+        self.csv("rows.csv", [{"table": "t", "row": "*", "group": "g",
+                               "spec": compares}])
+        self.csv("m-g.csv", [{"row": r, "column": "c", "value": v, "unit": ""}
+                             for r, v in here.items()])
+        return self.page("t").splitlines()[-1]
+
+    def test_three_counts(self):
+        # a to d in the paper's order.  The error of a and b is
+        # (.03^2 + .04^2)^(1/2) = .05: a gap of .1001 is beyond two of it, one
+        # of .0999 is not.  c and d are ahead of both, and as good as equal.
+        score = {"full": 9, "a": 8, "b": 7, "c": 6, "d": 5}
+        self.assertEqual(
+            self.last(score, {"a": (.2, .03), "b": (.3001, .04),
+                              "c": (.05, .001), "d": (.0501, .001)}),
+            "order of schemes: 1 of 6 pairs as in the paper, 4 not, 1 "
+            "undecided; not: a ahead of c, a ahead of d, b ahead of c, b ahead "
+            "of d; within two standard errors: c ahead of d")
+        self.assertIn(
+            "0 of 6 pairs as in the paper, 4 not, 2 undecided",
+            self.last(score, {"a": (.2, .03), "b": (.2999, .04),
+                              "c": (.05, .001), "d": (.0501, .001)}))
+
+    def test_full_precision_is_no_scheme(self):
+        found = {"a": (.1, .001), "b": (.2, .001)}
+        self.assertEqual(self.last({"full": 9, "a": 8, "b": 7}, found),
+                         "order of schemes: one pair alone, as in the paper")
+        # nor has it a rank: that of a is 1
+        with open(os.path.join(self.folder, "page.md"), encoding="utf-8") as f:
+            cells = [[c.strip() for c in line.split("|")]
+                     for line in f if line.startswith(("| full", "| a"))]
+        self.assertEqual([(c[4], c[10]) for c in cells], [("", ""), ("1", "1")])
+        self.assertEqual(self.last({"full": 9, "a": 8}, {"a": (.1, .001)}),
+                         "order of schemes: none is claimed here")
+
+    def test_one_pair(self):
+        score = {"a": 8, "b": 7}
+        self.assertEqual(
+            self.last(score, {"a": (.2, .001), "b": (.1, .001)}),
+            "order of schemes: one pair alone, not as in the paper; not: a "
+            "ahead of b")
+        self.assertEqual(
+            self.last(score, {"a": (.1, .1), "b": (.2, .1)}),
+            "order of schemes: one pair alone, undecided; within two standard "
+            "errors: a ahead of b")
+
+    def test_one_window_decides_nothing(self):
+        self.assertIn("0 of 3 pairs as in the paper, 0 not, 3 undecided",
+                      self.last({"a": 8, "b": 7, "c": 6},
+                                {"a": (.1, ""), "b": (.2, ""), "c": (.3, "")}))
+
+    def test_order_of_figures(self):
+        ranks = {"x": 1, "y": 2, "z": 3}
+        self.assertEqual(
+            self.figures("order", "rank, least first", ranks,
+                         {"x": .5, "y": .5, "z": .4}),
+            "order: 0 of 3 pairs as in the paper, 2 not, 1 undecided (figures "
+            "without errors); not: c: x below z, c: y below z; equal here: c: "
+            "x below y")
+
+    def test_values_of_figures(self):
+        self.assertEqual(
+            self.figures("values", "%", {"x": 50, "y": 200, "z": 0},
+                         {"x": 50.4, "y": 150, "z": 0}),
+            "values: 2 of 3 within 1 % of the paper's; farthest: y, c, "
+            "-25.00 %")
+        self.assertEqual(self.figures("values", "%", {"x": 50}, {"x": 49.6}),
+                         "values: 1 of 1 within 1 % of the paper's")
+
+
+if __name__ == "__main__":
+    import unittest
+    unittest.main()
