@@ -113,6 +113,27 @@ class Pages(Scripts):
         self.assertEqual(self.figures("values", "%", {"x": 50}, {"x": 49.6}),
                          "values: 1 of 1 within 1 % of the paper's")
 
+    def test_context_that_outgrows_a_layer(self):
+        # A layer as large as 3,000 tokens in fp16.  Of 100 tokens 20 stay in
+        # fp16 and 80 take 2 bits: 4.8 bits a value.  At 23,860 tokens 20 in
+        # fp16 and 23,840 of 2 bits take the 48,000 bits a channel of 3,000.
+        about = self.csv("about.csv", [
+            {"n_heads": 4, "n_kv_heads": 1, "even_ctx": 9, "kv_bytes_per_token": 9},
+            {"n_heads": 4, "n_kv_heads": 4, "even_ctx": 3000,
+             "kv_bytes_per_token": 160}])
+        shape = self.csv("shape.csv", [
+            {"spec": "kivi:b2r20,axis=paper", "bits": 4.8, "bits_quantized": 2,
+             "ctx": 100}])
+        out = os.path.join(self.folder, "bits.csv")
+        self.run_script("results/figures", "lecture-schemes", out, about, shape)
+        with open(out, newline="", encoding="utf-8") as f:
+            found = {r["column"]: float(r["value"]) for r in csv.DictReader(f)}
+        self.assertEqual(found.pop("value at 100 tokens"), 4.8)
+        self.assertEqual(found.pop("quantized value"), 2)
+        self.assertEqual(found.pop("further token"), 20)
+        self.assertAlmostEqual(found.pop("context that outgrows a layer"), 23860)
+        self.assertEqual(found, {})
+
 
 if __name__ == "__main__":
     import unittest
