@@ -47,8 +47,12 @@ int kv_results_open(struct kv_results **r, const struct kv_results_form *form,
 
     if (kv_results_check_format(form->format, e))
         return -1;
+    if (form->safe && strcmp(form->format, "csv") &&
+        strcmp(form->format, "tsv"))
+        return kv_fail(e, "--safe-csv goes with --format csv or tsv");
     t = kv_alloc(1, sizeof(*t));
     t->format = (enum kv_format)find_format(form->format);
+    t->safe = form->safe;
     t->file = stdout;
     t->append = form->append;
     if (kv_results_choose(t, form, columns, e) ||

@@ -5,6 +5,11 @@
  * goes to a terminal.  A column that was not set in a row is blank (null in
  * JSON).  Reals are written shortest-exact to 9 digits; NaN is blank.
  *
+ * A safe table has a quote ' before each cell that begins with = + - @, a tab,
+ * a line's end, the full-width forms of the four or a ', numbers excepted: no
+ * spreadsheet takes it for a formula then (OWASP, "CSV Injection").  append
+ * takes these quotes off what it reads.
+ *
  * After a tool's own columns come those of the specs' parameters, "params.b",
  * "params.K.b": in JSON lines the members of an object, {"params": {"b": 2}},
  * without those that are blank. */
@@ -38,6 +43,7 @@ struct kv_results_form {
     char *const *params; /* kv_spec_columns() of all rows; NULL: no row has a
                           * spec */
     const struct kv_results_append *append; /* NULL: the file is replaced */
+    bool safe; /* csv, tsv: ' before cells that a spreadsheet would run */
 };
 
 /* columns: the tool's own, ends with NULL.  chosen may name these, params (all
@@ -47,7 +53,10 @@ struct kv_results_form {
  * append, which is not copied: the file, CSV or TSV, keeps its rows, and its
  * columns their order; new parameters come last.  Rows are added when closed,
  * to what the file is by then, so that runs side by side lose none.  Fails when
- * the file has other columns, or rows that are not alike. */
+ * the file has other columns, rows that are not alike, or cells of a safe table
+ * though this one is not.
+ *
+ * safe fails with another format than csv or tsv. */
 int kv_results_open(struct kv_results **r, const struct kv_results_form *form,
                     const char *const *columns, struct kv_err *e);
 

@@ -60,12 +60,32 @@ static int check_columns(const struct kv_results *r, const char *path,
     return 0;
 }
 
+/* Takes off the quotes of a safe table. */
+static int take_guards(const struct kv_results *r, const char *path,
+                       struct kv_results_file *t, struct kv_err *e)
+{
+    for (size_t i = 0; i < t->n_cells; i++) {
+        char *text = t->cell[i];
+
+        if (!kv_results_is_guarded(text, strlen(text)))
+            continue;
+        if (!r->safe)
+            return kv_fail(e,
+                           "%s has a cell %.64s, as --safe-csv writes it: "
+                           "--append wants --safe-csv too",
+                           path, text);
+        memmove(text, text + 1, strlen(text));
+    }
+    return 0;
+}
+
 static int read_file(const struct kv_results *r, const char *path,
                      struct kv_results_file *t, struct kv_err *e)
 {
     if (kv_results_file_read(t, path, r->format == KV_CSV ? ',' : '\t', e))
         return -1;
-    if (t->n && (check_alike(r, path, t, e) || check_columns(r, path, t, e))) {
+    if (t->n && (take_guards(r, path, t, e) || check_alike(r, path, t, e) ||
+                 check_columns(r, path, t, e))) {
         kv_results_file_clear(t);
         return -1;
     }

@@ -25,6 +25,7 @@ struct kv_results {
     struct kv_out out;
     bool terminal; /* file is one */
     bool started;  /* the header is out */
+    bool safe;     /* of struct kv_results_form */
 
     char **name; /* [n], the tool's columns, then those of parameters */
     size_t n_own, n;
@@ -57,6 +58,10 @@ void kv_results_clear_cells(struct kv_results *r);
 /* The columns and their order; fails as kv_results_open() does. */
 int kv_results_choose(struct kv_results *r, const struct kv_results_form *form,
                       const char *const *columns, struct kv_err *e);
+
+/* Whether a safe table puts a quote before this cell, and whether it has. */
+bool kv_results_is_unsafe(const char *text, size_t n);
+bool kv_results_is_guarded(const char *text, size_t n);
 
 /* The header, and the row being made, in the table's format. */
 void kv_results_put_header(struct kv_results *r);

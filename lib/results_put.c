@@ -195,6 +195,36 @@ static void show(struct cell *c)
     c->text = shown;
 }
 
+bool kv_results_is_unsafe(const char *text, size_t n)
+{
+    static const char *const starts[] = {"=",      "+",      "-",      "@",
+                                         "\t",     "\r",     "\n",     "\uff1d",
+                                         "\uff0b", "\uff0d", "\uff20", "'"};
+    char *end;
+
+    if (*text == '-' && (strtod(text, &end), end == text + n))
+        return false; /* a number */
+    for (size_t i = 0; i < sizeof(starts) / sizeof(*starts); i++)
+        if (!strncmp(text, starts[i], strlen(starts[i])))
+            return true;
+    return false;
+}
+
+bool kv_results_is_guarded(const char *text, size_t n)
+{
+    return *text == '\'' && kv_results_is_unsafe(text + 1, n - 1);
+}
+
+static void guard(struct cell *c)
+{
+    if (!c->text || !kv_results_is_unsafe(c->text, c->n))
+        return;
+    c->text = kv_realloc(c->text, c->n + 2, 1);
+    memmove(c->text + 1, c->text, c->n + 1);
+    c->text[0] = '\'';
+    c->n++;
+}
+
 void kv_results_put_row(struct kv_results *r)
 {
     static void (*const put[])(FILE *, const char *, size_t) = {
@@ -207,6 +237,8 @@ void kv_results_put_row(struct kv_results *r)
     for (size_t i = 0; i < r->n_shown; i++) {
         struct cell *c = &r->cell[r->shown[i]];
 
+        if (r->safe)
+            guard(c);
         if (r->terminal)
             show(c);
         fputs(i ? line[r->format].between : line[r->format].start, r->file);

@@ -186,8 +186,10 @@ void kv_common_hadamard(const struct kv_spec *specs, size_t n,
 
 struct kv_results_form kv_common_form(const struct kv_common *c)
 {
-    return (struct kv_results_form){
-        .path = c->output, .format = c->format, .chosen = c->columns};
+    return (struct kv_results_form){.path = c->output,
+                                    .format = c->format,
+                                    .chosen = c->columns,
+                                    .safe = c->safe_csv};
 }
 
 int kv_common_table(struct kv_results **r, const struct kv_common *c,

@@ -29,8 +29,9 @@ struct kv_common {
     const char *device, *level;  /* level NULL: the highest that the CPU has */
     const char *output, *format; /* output NULL: stdout */
     const char *columns;         /* of results; NULL: all */
-    bool can_gpu;                /* set by tools that compute on one */
-    bool on_gpu;                 /* after kv_common_start(): on gpu */
+    bool safe_csv;
+    bool can_gpu; /* set by tools that compute on one */
+    bool on_gpu;  /* after kv_common_start(): on gpu */
     struct kv_device gpu;
 };
 
@@ -48,6 +49,9 @@ struct kv_common {
         KV_STR(0, "columns", &(c).columns, "A,B,...",                          \
                "columns of results, in this order (all); params:\n"            \
                "those of the specs' parameters"),                              \
+        KV_FLAG(0, "safe-csv", &(c).safe_csv,                                  \
+                "csv, tsv: a ' before text cells that a spreadsheet\n"         \
+                "would take for formulas (= + - @ tab ...)"),                  \
         KV_SIZE('t', "threads", &(c).threads, "N",                             \
                 "threads (0: as OpenMP says); no result depends\n"             \
                 "on it"),                                                      \
@@ -76,8 +80,8 @@ int kv_common_place(const struct kv_common *c, struct kv_model *m,
                     const char *gemm, struct kv_err *e);
 
 /* --pool-heads, kv_model_pool_heads(); 0: not asked for. */
-#define KV_POOL_HEADS(at)                                             \
-    KV_SIZE(0, "pool-heads", at, "G",                                 \
+#define KV_POOL_HEADS(at)                                      \
+    KV_SIZE(0, "pool-heads", at, "G",                          \
             "the model with fewer KV heads: means of G that\n" \
             "follow each other (matrices and biases of K and V)")
 
