@@ -25,27 +25,6 @@ static size_t q_row(const struct kv_attn_inputs *in)
     return in->shape.n_heads * in->shape.head_dim;
 }
 
-/* In double, where no product of absurd sizes wraps around. */
-static int check_memory(const struct kv_attn_inputs *in, bool k_pre,
-                        size_t memory, struct kv_err *e)
-{
-    const double d = (double)in->shape.head_dim, n_batch = (double)in->n_batch;
-    const double n_queries =
-        2 * (double)in->nq + (in->want_all_q ? (double)in->n : 0);
-    const double q = n_queries * (double)in->shape.n_heads;
-    const double kv =
-        (k_pre ? 3 : 2) * (double)in->n * (double)in->shape.n_kv_heads;
-    const double bytes = n_batch * d * (q + kv) * sizeof(float);
-
-    if (bytes <= (double)memory)
-        return 0;
-    return kv_fail(e,
-                   "%zu sequence%s of %zu tokens take %.0f bytes as tensors, "
-                   "more than --memory, %zu bytes",
-                   in->n_batch, in->n_batch == 1 ? "" : "s", in->n, bytes,
-                   memory);
-}
-
 void kv_attn_inputs_exact(struct kv_attn_inputs *in)
 {
     const struct kv_shape layer = kv_shape_layer(&in->shape, in->layer);
@@ -84,13 +63,14 @@ static int read_tokens(const struct kv_attn_inputs *in, struct kv_dump *dump,
     return kv_dump_read(dump, in->layer, t, 0, n, *x, e);
 }
 
-int kv_attn_inputs_read(struct kv_attn_inputs *in, struct kv_dump *dump,
-                        size_t memory, struct kv_err *e)
+int kv_attn_inputs_of_dump(struct kv_attn_inputs *in, struct kv_dump *dump,
+                           struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
 
     in->shape = info->shape;
     in->n = info->ctx;
+    in->has_k_pre = info->have[KV_T_K_PRE];
     if (in->n_batch > info->n_windows)
         return kv_fail(e, "%s has %zu windows, %zu were asked for",
                        kv_dump_path(dump), info->n_windows, in->n_batch);
@@ -100,13 +80,16 @@ int kv_attn_inputs_read(struct kv_attn_inputs *in, struct kv_dump *dump,
         return kv_fail(e,
                        "%s has windows of %zu tokens, fewer than %zu queries",
                        kv_dump_path(dump), in->n, in->nq);
-    if (check_memory(in, info->have[KV_T_K_PRE], memory, e))
-        return -1;
+    return 0;
+}
+
+int kv_attn_inputs_read(struct kv_attn_inputs *in, struct kv_dump *dump,
+                        struct kv_err *e)
+{
     if (read_queries(in, dump, e) || read_tokens(in, dump, KV_T_K, &in->k, e) ||
         read_tokens(in, dump, KV_T_V, &in->v, e) ||
         (in->want_all_q && read_tokens(in, dump, KV_T_Q, &in->all_q, e)) ||
-        (info->have[KV_T_K_PRE] &&
-         read_tokens(in, dump, KV_T_K_PRE, &in->k_pre, e))) {
+        (in->has_k_pre && read_tokens(in, dump, KV_T_K_PRE, &in->k_pre, e))) {
         kv_attn_inputs_clear(in);
         return -1;
     }
@@ -135,12 +118,8 @@ static void random_queries(struct kv_attn_inputs *in, uint64_t key)
                newest * sizeof(*in->q));
 }
 
-int kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed,
-                          size_t memory, struct kv_err *e)
+void kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed)
 {
-    if (check_memory(in, true, memory, e))
-        return -1;
-
     const struct kv_shape layer = kv_shape_layer(&in->shape, in->layer);
     const size_t sequence = in->n * kv_row(in);
     const size_t values = in->n_batch * sequence;
@@ -155,7 +134,6 @@ int kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed,
     if (in->want_all_q)
         random_queries(in, kv_mix(seed, 3));
     kv_attn_inputs_exact(in);
-    return 0;
 }
 
 void kv_attn_inputs_clear(struct kv_attn_inputs *in)
@@ -254,12 +232,13 @@ static void run_step(void *arg)
         attend_cache(s, b);
 }
 
-/* Tokens [first, end) of sequence b, `some` at a time. */
+/* Tokens [first, end) of sequence b, at most `some` at a time. */
 static int append(struct kv_attn_step *s, size_t b, size_t first, size_t end,
                   size_t some, struct kv_err *e)
 {
     for (size_t i = first; i < end; i += some) {
-        const struct kv_tokens t = kv_attn_inputs_tokens(s->in, b, i, some);
+        const struct kv_tokens t =
+            kv_attn_inputs_tokens(s->in, b, i, end - i < some ? end - i : some);
 
         if (kv_interrupted(e) || kv_seq_append(s->seq[b], s->in->layer, &t, e))
             return -1;
@@ -294,7 +273,7 @@ static int fill(struct kv_attn_step *s, struct kv_err *e)
                        codec[KV_K]->spec.text);
     for (size_t b = 0; b < in->n_batch; b++)
         if (kv_seq_open(s->seq[b], codec, e) ||
-            (first && append(s, b, 0, first, first, e)))
+            append(s, b, 0, first, KV_ATTN_PIECE, e))
             return -1;
     start = cpu_seconds();
     for (size_t b = 0; timed && b < in->n_batch; b++)

@@ -27,19 +27,21 @@ struct kv_attn_inputs {
     struct kv_shape shape;
     size_t layer, n_batch, n, nq;
     bool want_all_q; /* for schemes with a probe(), and policies */
+    bool has_k_pre;
     float *q, *all_q, *k, *k_pre, *v, *exact;
 };
 
-/* The dump's first n_batch windows (0: all) are the sequences; layer, nq and
- * want_all_q are set too, the rest is filled in.  memory: bytes that the arrays
- * may take.  Fails when they would take more, when the dump lacks queries, the
- * layer or windows, and when windows have fewer than nq tokens. */
+/* The sizes: the dump's first n_batch windows (0: all) are the sequences;
+ * layer, nq and want_all_q are set, the rest is filled in.  Fails when the dump
+ * lacks windows, and when windows have fewer than nq tokens. */
+int kv_attn_inputs_of_dump(struct kv_attn_inputs *in, struct kv_dump *dump,
+                           struct kv_err *e);
+/* The arrays, of these sizes.  Fails when the dump lacks queries or the layer.
+ */
 int kv_attn_inputs_read(struct kv_attn_inputs *in, struct kv_dump *dump,
-                        size_t memory, struct kv_err *e);
-/* Standard normal tensors; shape, n_batch, n, nq and want_all_q are set,
- * nq <= n.  Fails when they would take more than `memory` bytes. */
-int kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed,
-                          size_t memory, struct kv_err *e);
+                        struct kv_err *e);
+/* Standard normal tensors; all sizes are set, nq <= n. */
+void kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed);
 void kv_attn_inputs_clear(struct kv_attn_inputs *in);
 
 /* Tokens [first, first + n) of sequence b; q is NULL without all_q. */
@@ -52,7 +54,10 @@ void kv_attn_inputs_exact(struct kv_attn_inputs *in);
 double kv_attn_inputs_error(const struct kv_attn_inputs *in, const float *x,
                             const float *of);
 
-enum { KV_ATTN_APPENDED = 128 };
+enum {
+    KV_ATTN_APPENDED = 128, /* tokens that are timed on their way in */
+    KV_ATTN_PIECE = 4096    /* of the tokens before them, at a time */
+};
 
 struct kv_attn_result {
     struct kv_bits bits;      /* both sides; without shared_bytes and nominal */

@@ -42,6 +42,11 @@ static size_t to_read(void)
     return bytes / sizeof(uint64_t) / LINE * LINE;
 }
 
+size_t kv_bench_bytes(void)
+{
+    return (to_read() + AHEAD) * sizeof(uint64_t);
+}
+
 struct kv_bench *kv_bench_new(size_t threads)
 {
     struct kv_bench *b = kv_alloc(1, sizeof(*b));

@@ -22,8 +22,11 @@ bool kv_timing_noisy(const struct kv_timing *t);
 
 struct kv_bench;
 
-/* threads: how many run `once` and read memory.  Takes 256 MiB, or as much as
- * the last level of caches where that is more. */
+/* What a kv_bench takes: 256 MiB, or as much as the last level of caches where
+ * that is more. */
+size_t kv_bench_bytes(void);
+
+/* threads: how many run `once` and read memory. */
 struct kv_bench *kv_bench_new(size_t threads);
 void kv_bench_free(struct kv_bench *b); /* NULL is fine */
 

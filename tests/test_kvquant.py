@@ -730,14 +730,15 @@ class Attention(Case):
                      "1,4,2,16,8")
 
     def test_memory(self):
-        """The windows' queries, their exact outputs, keys twice, values."""
+        """The windows' queries, their exact outputs, keys twice, values; what
+        caches add to them is in tests/test_memory.py."""
         need = WINDOWS * 16 * 4 * (2 * 4 + 3 * CTX * 2)
         args = ["-s", "kivi", "--dump", at("eval.h5")]
         self.refused(f"take {need} bytes as tensors, more than --memory, "
                      f"{need - 1} bytes", "kvattn", *args, "--memory",
                      str(need - 1))
-        self.attend(*args, "--memory", str(need))
-        self.attend(*args, "--memory", str(need - 1), "-n", "1")
+        self.refused("bytes as tensors and caches, more than --memory, "
+                     f"{need} bytes", "kvattn", *args, "--memory", str(need))
 
     def test_warm(self):
         args = ["-s", "kivi", "--shape", "1,4,2,64,130"]

@@ -1,6 +1,7 @@
 /* kvattn: attention over caches, its error and its time. */
 #include "tools/kvattn.h"
 #include "eval/attn_kept.h"
+#include "eval/attn_memory.h"
 #include "eval/calib_check.h"
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
@@ -63,6 +64,7 @@ static int prepare_shape(struct kvattn_run *r, const struct kvattn_args *a,
         return -1;
     /* On a GPU, copies of one sequence, so that the host need not hold all. */
     r->inputs.n_batch = a->common.on_gpu ? 1 : batch;
+    r->inputs.has_k_pre = true;
     r->how.copies = batch / r->inputs.n_batch;
     snprintf(r->model, sizeof(r->model), "random-hq%zu-hkv%zu-d%zu", s->n_heads,
              s->n_kv_heads, s->head_dim);
@@ -78,7 +80,6 @@ static int prepare_dump(struct kvattn_run *r, const struct kvattn_args *a,
     if (kv_dump_open(&r->dump, a->dump, e))
         return -1;
     info = kv_dump_info(r->dump);
-    r->inputs.shape = info->shape;
     r->inputs.n_batch = a->windows == NOT_GIVEN ? 0 : a->windows;
     r->how.copies = 1;
     r->inputs.nq = a->queries;
@@ -89,7 +90,8 @@ static int prepare_dump(struct kvattn_run *r, const struct kvattn_args *a,
     r->conditions.text = info->text;
     r->conditions.text_hash = info->text_hash;
     r->conditions.reading = info->reading;
-    return kv_calibration_for_dump(&r->calib, &r->leak, a->calib, r->dump,
+    return kv_attn_inputs_of_dump(&r->inputs, r->dump, e) ||
+           kv_calibration_for_dump(&r->calib, &r->leak, a->calib, r->dump,
                                    a->allow_leakage, e);
 }
 
@@ -141,8 +143,7 @@ static int parse_paths(struct kvattn_run *r, const struct kvattn_args *a,
     }
 }
 
-static int prepare_inputs(struct kvattn_run *r, const struct kvattn_args *a,
-                          struct kv_err *e)
+static void want_queries(struct kvattn_run *r)
 {
     for (size_t i = 0; i < r->n_specs; i++) {
         const struct kv_policy *p = r->spec[i].policy.policy;
@@ -150,27 +151,53 @@ static int prepare_inputs(struct kvattn_run *r, const struct kvattn_args *a,
         if (kv_spec_needs_queries(&r->spec[i]) || (p && p->mass))
             r->inputs.want_all_q = true;
     }
-    return r->dump
-               ? kv_attn_inputs_read(&r->inputs, r->dump, a->common.memory, e)
-               : kv_attn_inputs_random(&r->inputs, a->common.seed,
-                                       a->common.memory, e);
 }
 
 /* Checks that all specs can be measured before the first row: rows on stdout
- * cannot be taken back. */
-static int check_specs(const struct kvattn_run *r, struct kv_err *e)
+ * cannot be taken back.  Each is there together with the base line, the first
+ * one. */
+static int check_specs(const struct kvattn_run *r, size_t memory,
+                       struct kv_err *e)
 {
+    double base = 0, most = 0, bytes;
+    const struct kv_spec *of = NULL;
+    bool generic = false;
+
+    for (size_t i = 0; i < r->n_paths; i++)
+        generic |= r->path[i] == KV_ATTN_GENERIC;
+
     for (size_t i = 0; i < r->n_specs; i++) {
+        const struct kv_spec *spec = &r->spec[i];
         struct kv_codecs *cs;
 
-        if (kv_codecs_new(&cs, &r->spec[i], &r->inputs.shape, r->inputs.layer,
-                          1, r->calib, e))
+        if (kv_codecs_new(&cs, spec, &r->inputs.shape, r->inputs.layer, 1,
+                          r->calib, e))
             return -1;
+        bytes = base + kv_attn_step_bytes(&r->how, &r->inputs, spec,
+                                          kv_codecs_at(cs, r->inputs.layer),
+                                          generic);
         kv_codecs_free(cs);
-        if (r->spec[i].policy.policy &&
-            kv_attn_kept_check(&r->inputs, &r->spec[i], r->calib, !r->dump, e))
+        if (spec->policy.policy &&
+            kv_attn_kept_check(&r->inputs, spec, r->calib, !r->dump, e))
             return -1;
+        base = i ? base : bytes;
+        of = bytes > most ? spec : of;
+        most = fmax(most, bytes);
     }
+    bytes = kv_attn_inputs_bytes(&r->inputs) + most +
+            (r->how.gpu ? 0 : (double)kv_bench_bytes());
+    return kv_attn_memory_check(&r->inputs, "tensors and caches", bytes, memory,
+                                e)
+               ? kv_fail_in(e, "%s", of->text)
+               : 0;
+}
+
+static int read_inputs(struct kvattn_run *r, const struct kvattn_args *a,
+                       struct kv_err *e)
+{
+    if (r->dump)
+        return kv_attn_inputs_read(&r->inputs, r->dump, e);
+    kv_attn_inputs_random(&r->inputs, a->common.seed);
     return 0;
 }
 
@@ -184,8 +211,12 @@ static int prepare_specs(struct kvattn_run *r, const struct kvattn_args *a,
                                    .shard = {1, 1}};
 
     if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &n_all, e) ||
-        kv_spec_alone(r->spec, r->n_specs, "attention on codes", e) ||
-        prepare_inputs(r, a, e))
+        kv_spec_alone(r->spec, r->n_specs, "attention on codes", e))
+        return -1;
+    want_queries(r);
+    if (kv_attn_memory_check(&r->inputs, "tensors",
+                             kv_attn_inputs_bytes(&r->inputs), a->common.memory,
+                             e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
     r->random_calib = a->shape && !a->calib;
@@ -194,7 +225,7 @@ static int prepare_specs(struct kvattn_run *r, const struct kvattn_args *a,
                               a->common.seed, e))
         return -1;
     return kv_calib_adopt(r->calib, r->spec, r->n_specs, e) ||
-           check_specs(r, e);
+           check_specs(r, a->common.memory, e) || read_inputs(r, a, e);
 }
 
 static int measure_cpu(struct kvattn_run *r)
@@ -225,6 +256,8 @@ static int prepare(struct kvattn_run *r, const struct kvattn_args *a,
 
     if (a->warm && a->common.on_gpu)
         return kv_fail(e, "--warm is for the CPU: on a GPU every run is cold");
+    r->how.gpu = a->common.on_gpu ? &a->common.gpu : NULL;
+    r->how.threads = a->common.threads;
     if (parse_paths(r, a, e) ||
         (a->shape ? prepare_shape(r, a, e) : prepare_dump(r, a, e)) ||
         prepare_specs(r, a, e))
@@ -319,6 +352,8 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
             "over the same codes; --path auto takes int8 where that is below\n"
             "attn_rel_err of exact attention over them, on a GPU exact.\n"
             "noisy: 1 where lat_us_p90 is over twice lat_us_p10.\n"
+            "--memory bounds tensors, caches and what a step makes of them\n"
+            "and, on the CPU, the 256M that are read between runs.\n"
             "path, what ran: exact and int8 on tiles of codes, threads over\n"
             "sequences, KV heads and chunks; codes, the scheme's own, over\n"
             "sequences or, where they are few, KV heads; generic, decode()\n"

@@ -243,10 +243,8 @@ int kvattn_run_all(struct kvattn_run *r, const struct kvattn_args *a,
     int rc = 0;
 
     r->how.calib = r->calib;
-    r->how.gpu = a->common.on_gpu ? &a->common.gpu : NULL;
     r->how.warm = a->warm;
     r->how.bench = r->bench;
-    r->how.threads = r->conditions.threads;
     r->how.warmup = a->warmup;
     r->how.reps = a->reps;
     r->how.seed = a->common.seed;

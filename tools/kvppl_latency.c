@@ -1,6 +1,7 @@
 /* kvppl --latency: one decoding step of a model's shape on a GPU, the whole of
  * it and its parts, with each spec's cache; weights and caches are random. */
 #include "eval/attn_bench.h"
+#include "eval/attn_memory.h"
 #include "eval/latency.h"
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
@@ -86,14 +87,20 @@ static int make_inputs(struct latency *l, struct kv_err *e)
 {
     struct kv_attn_inputs *in = &l->inputs;
 
-    *in = (struct kv_attn_inputs){
-        .shape = l->config.shape, .n_batch = 1, .n = l->args->ctx, .nq = 1};
+    *in = (struct kv_attn_inputs){.shape = l->config.shape,
+                                  .n_batch = 1,
+                                  .n = l->args->ctx,
+                                  .nq = 1,
+                                  .has_k_pre = true};
     in->shape.n_layers = 1;
     for (size_t i = 0; i < l->run->n_specs; i++)
         if (kv_spec_needs_queries(&l->run->spec[i]))
             in->want_all_q = true;
-    return kv_attn_inputs_random(in, l->args->common.seed,
-                                 l->args->common.memory, e);
+    if (kv_attn_memory_check(in, "tensors", kv_attn_inputs_bytes(in),
+                             l->args->common.memory, e))
+        return -1;
+    kv_attn_inputs_random(in, l->args->common.seed);
+    return 0;
 }
 
 static int prepare(struct latency *l, struct kv_err *e)

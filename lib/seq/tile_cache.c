@@ -35,21 +35,64 @@ bool kv_tile_cache_stored(const struct kv_cache *c)
     return true;
 }
 
-bool kv_tile_cache_can(const struct kv_cache *c, enum kv_path path)
+static bool can(const struct kv_codec *k, const struct kv_codec *v,
+                enum kv_path path)
 {
+    const struct kv_codec *codec[] = {k, v};
     bool has = false;
 
-    if (path == KV_PATH_EXACT && kv_cache_reader(c, KV_K).codec->scheme->attend)
+    if (path == KV_PATH_EXACT && k->scheme->attend)
         return false;
     for (int i = 0; i < KV_SIDES; i++) {
         struct kv_store s;
 
-        if (!codes_store(kv_cache_reader(c, (enum kv_side)i).codec, &s) ||
-            !kv_store_has(&s, KV_PATH_EXACT))
+        if (!codes_store(codec[i], &s) || !kv_store_has(&s, KV_PATH_EXACT))
             return false;
         has |= kv_store_has(&s, path);
     }
     return has;
+}
+
+bool kv_tile_cache_can(const struct kv_cache *c, enum kv_path path)
+{
+    return can(kv_cache_reader(c, KV_K).codec, kv_cache_reader(c, KV_V).codec,
+               path);
+}
+
+bool kv_tile_codecs_can(struct kv_codec *const *codec, enum kv_path path)
+{
+    return can(codec[KV_K], codec[KV_V], path);
+}
+
+/* The runs of a side, without tiles; false where its codes do not go into
+ * any. */
+static bool open_runs(const struct kv_codec *c, struct kv_store *run)
+{
+    for (int r = SINKS; r <= TAIL; r += TAIL - SINKS)
+        kv_store_floats(&run[r], c->pre_rope ? KV_FLOAT_32 : KV_FLOAT_16,
+                        c->side == KV_V, c->shape.n_kv_heads,
+                        c->shape.head_dim);
+    return codes_store(c, &run[CODES]);
+}
+
+size_t kv_tile_cache_need(const struct kv_codec *c, size_t n)
+{
+    const size_t s = kv_spec_size(&c->spec, c->side, "s");
+    const size_t coded = kv_quantized(c, n), sinks = n < s ? n : s;
+    struct kv_store run[KV_MAX_RUNS] = {0};
+    size_t bytes = 0;
+
+    if (!open_runs(c, run))
+        return 0;
+    run[SINKS].n = sinks;
+    run[CODES].n = coded;
+    run[TAIL].n = n - coded - sinks;
+    for (int r = 0; r < KV_MAX_RUNS; r++)
+        bytes += kv_store_heads(&run[r]) * kv_store_tiles(&run[r]) *
+                 run[r].tile_bytes;
+    if (run[CODES].family->owned) /* no more than they take as codes */
+        bytes += 2 * coded / c->block * c->block_bytes;
+    return bytes;
 }
 
 struct kv_tile_cache *kv_tile_cache_new(const struct kv_cache *c)
@@ -58,16 +101,11 @@ struct kv_tile_cache *kv_tile_cache_new(const struct kv_cache *c)
 
     t->cache = c;
     for (int i = 0; i < KV_SIDES; i++) {
-        const struct kv_codec *codec =
-            kv_cache_reader(c, (enum kv_side)i).codec;
-        const bool tiled = codes_store(codec, &t->run[i][CODES]);
+        const bool tiled =
+            open_runs(kv_cache_reader(c, (enum kv_side)i).codec, t->run[i]);
 
         assert(tiled);
         (void)tiled;
-        for (int r = SINKS; r <= TAIL; r += TAIL - SINKS)
-            kv_store_floats(
-                &t->run[i][r], codec->pre_rope ? KV_FLOAT_32 : KV_FLOAT_16,
-                i == KV_V, codec->shape.n_kv_heads, codec->shape.head_dim);
     }
     return t;
 }

@@ -19,6 +19,12 @@ bool kv_tile_cache_stored(const struct kv_cache *c);
  * operations of its own on this path.  Of a scheme with attention of its own
  * the exact path is that, not tiles: these round less than it says. */
 bool kv_tile_cache_can(const struct kv_cache *c, enum kv_path path);
+/* The same of caches of these codecs, [KV_SIDES]. */
+bool kv_tile_codecs_can(struct kv_codec *const *codec, enum kv_path path);
+
+/* Bytes of the tiles of a side that was given n tokens, without a cache; 0
+ * where its codes do not go into tiles.  Of tiles that own memory, at most. */
+size_t kv_tile_cache_need(const struct kv_codec *c, size_t n);
 
 /* Reads the cache, which must outlive it, at kv_tile_cache_update() alone. Call
  * only where kv_tile_cache_stored(c). */

@@ -1,0 +1,132 @@
+#include "eval/attn_memory.h"
+#include "lib/seq/cache.h"
+#include "lib/policy.h"
+#include "lib/seq/tile_cache.h"
+
+#include <math.h>
+
+static double kv_row(const struct kv_attn_inputs *in)
+{
+    return (double)in->shape.n_kv_heads * (double)in->shape.head_dim;
+}
+
+static double q_row(const struct kv_attn_inputs *in)
+{
+    return (double)in->shape.n_heads * (double)in->shape.head_dim;
+}
+
+/* q, and exact or what it is compared with. */
+static double outputs(const struct kv_attn_inputs *in)
+{
+    return (double)in->n_batch * (double)in->nq * q_row(in) * sizeof(float);
+}
+
+double kv_attn_inputs_bytes(const struct kv_attn_inputs *in)
+{
+    const double n = (double)in->n_batch * (double)in->n;
+    const double kv = (in->has_k_pre ? 3 : 2) * kv_row(in);
+    const double q = in->want_all_q ? q_row(in) : 0;
+
+    return 2 * outputs(in) + n * (kv + q) * sizeof(float);
+}
+
+/* One side of the cache of one sequence. */
+static double side_bytes(const struct kv_codec *c, size_t n)
+{
+    const size_t coded = kv_quantized(c, n), blocks = coded / c->block;
+    const size_t sinks = kv_spec_size(&c->spec, c->side, "s");
+    const double halves = (double)(n - coded > sinks ? n - coded : sinks);
+    const double row = (double)kv_codec_row(c) * sizeof(uint16_t);
+    double bytes = (double)blocks * (double)c->block_bytes + halves * row;
+
+    if (c->variable)
+        bytes += (double)blocks * sizeof(uint32_t);
+    if (c->history)
+        bytes += (double)c->block_bytes;
+    if (c->scheme->probe && c->side == KV_K)
+        bytes +=
+            halves * row * (double)(c->shape.n_heads / c->shape.n_kv_heads);
+    return bytes + (c->massive ? (double)n * sizeof(bool) : 0);
+}
+
+/* What one append holds beside the cache: the tokens as they are encoded, and
+ * keys less their bias. */
+static double append_bytes(const struct kv_codec *c, size_t n)
+{
+    const size_t r = kv_spec_size(&c->spec, c->side, "r") + c->block;
+    const double some = fmin((double)n, (double)(KV_ATTN_PIECE + r));
+
+    return (c->less_bias ? 3 : 2) * some * (double)kv_codec_row(c) *
+           sizeof(float);
+}
+
+/* Keys and values of one sequence, decoded. */
+static double decoded_bytes(const struct kv_attn_inputs *in)
+{
+    return 2 * (double)in->n * kv_row(in) * sizeof(float);
+}
+
+/* Whether attention reads tiles; the GPU reads nothing else. */
+static bool in_tiles(const struct kv_attn_bench *b,
+                     const struct kv_attn_inputs *in,
+                     struct kv_codec *const *codec)
+{
+    const struct kv_attend_view view =
+        kv_shape_view(&codec[KV_K]->shape, in->n, in->n - in->nq, in->nq);
+
+    return b->gpu || (kv_tiles_takes(&view) &&
+                      (kv_tile_codecs_can(codec, KV_PATH_EXACT) ||
+                       kv_tile_codecs_can(codec, KV_PATH_INT8)));
+}
+
+/* What the policy's run on one sequence takes (eval/policy_cache.c): rows that
+ * every KV head holds, the tokens as they are read, queries and outputs of a
+ * prompt that all count, beside the cache; and the tokens that it leaves. */
+static double policy_bytes(const struct kv_attn_inputs *in,
+                           const struct kv_policy *p, double cache)
+{
+    const double marks = sizeof(uint32_t) + 3 * sizeof(double);
+    const double n = (double)in->n;
+    const double heads = (double)in->shape.n_kv_heads;
+    const double q = p->mass ? 2 * q_row(in) * sizeof(float) : 0;
+
+    return kv_attn_inputs_bytes(in) + cache + 2 * decoded_bytes(in) +
+           n * (q + heads * marks);
+}
+
+double kv_attn_step_bytes(const struct kv_attn_bench *b,
+                          const struct kv_attn_inputs *in,
+                          const struct kv_spec *spec,
+                          struct kv_codec *const *codec, bool generic)
+{
+    const bool tiled = in_tiles(b, in, codec);
+    const double n_batch = (double)in->n_batch;
+    double cache = 0, tiles = 0, append = 0, read = 0, bytes;
+
+    for (int side = 0; side < KV_SIDES; side++) {
+        cache += side_bytes(codec[side], in->n);
+        append = fmax(append, append_bytes(codec[side], in->n));
+        if (tiled)
+            tiles += (double)kv_tile_cache_need(codec[side], in->n);
+    }
+    if (b->gpu)
+        read = n_batch * tiles; /* as the GPU has them */
+    else if (generic || !tiled)
+        read = fmin(n_batch, (double)b->threads) * decoded_bytes(in);
+    bytes = 2 * outputs(in) + n_batch * (cache + tiles) + fmax(append, read);
+    if (spec->policy.policy)
+        bytes += policy_bytes(in, spec->policy.policy, cache);
+    return bytes;
+}
+
+int kv_attn_memory_check(const struct kv_attn_inputs *in, const char *what,
+                         double bytes, size_t memory, struct kv_err *e)
+{
+    if (bytes <= (double)memory)
+        return 0;
+    return kv_fail(e,
+                   "%zu sequence%s of %zu tokens take %.0f bytes as %s, more "
+                   "than --memory, %zu bytes",
+                   in->n_batch, in->n_batch == 1 ? "" : "s", in->n, bytes, what,
+                   memory);
+}

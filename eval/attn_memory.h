@@ -1,0 +1,27 @@
+/* The host memory that attention over caches (attn_bench.h) takes, counted
+ * before any of it is taken. */
+#ifndef KV_ATTN_MEMORY_H
+#define KV_ATTN_MEMORY_H
+
+#include "eval/attn_bench.h"
+
+/* Bytes of the arrays of the inputs, whose shape, n_batch, n, nq, want_all_q
+ * and has_k_pre are set; a double, since no product of absurd sizes may wrap
+ * around. */
+double kv_attn_inputs_bytes(const struct kv_attn_inputs *in);
+
+/* Bytes, at most, of a step of the spec over these inputs and of making it:
+ * caches, tiles, outputs, what is decoded at a time, and with a policy what it
+ * holds and leaves.  codec: [KV_SIDES], the spec's.  generic: on the path of
+ * that name too. */
+double kv_attn_step_bytes(const struct kv_attn_bench *b,
+                          const struct kv_attn_inputs *in,
+                          const struct kv_spec *spec,
+                          struct kv_codec *const *codec, bool generic);
+
+/* Fails when `bytes` are more than `memory`; what: for the sentence, which says
+ * that the batch's sequences take them as what. */
+int kv_attn_memory_check(const struct kv_attn_inputs *in, const char *what,
+                         double bytes, size_t memory, struct kv_err *e);
+
+#endif

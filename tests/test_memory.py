@@ -1,0 +1,86 @@
+"""--memory against what the processes take at their peak (getrusage)."""
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+from run_tools import TOOLS, must, read, run
+
+MIB = 1 << 20
+SANITIZED = b"__asan_init" in read(os.path.join(TOOLS, "kvattn"))
+
+# Each would be several times over a limit that counted tensors alone, or that
+# forgot the base line, tiles, sequences that are decoded at a time, rows that a
+# policy holds: spec, shape, threads, path.
+ATTENTION = [
+    ("f16", "2,4,2,64,32768", 1, "auto"),
+    ("f32", "4,4,4,64,8192", 2, "auto"),
+    ("kivi:b2g32", "2,4,2,64,32768", 2, "auto"),
+    ("kivi:b8g32", "8,4,2,64,8192", 2, "generic"),
+    ("kivi:b2g32r16384", "1,8,2,64,32768", 1, "exact"),
+    ("turboquant:b4", "1,4,4,64,16384", 1, "auto"),
+    ("cachegen", "1,4,4,64,16384", 2, "auto"),
+    ("hack:b2p64", "1,4,4,64,16384", 2, "auto"),
+    ("hack:b2p64,no-se", "2,4,2,64,8192", 1, "generic"),
+    ("zipcache", "1,8,2,64,16384", 1, "auto"),
+    ("kvquant:b4", "1,4,4,64,16384", 1, "auto"),
+    ("streamingllm+kivi:b4g32", "1,4,4,64,16384", 2, "auto"),
+    ("h2o+f16", "1,4,2,64,2048", 1, "auto"),
+    ("snapkv+f16", "1,4,4,64,16384", 2, "auto"),
+]
+
+
+def peak(*args):
+    """Bytes of the finished process, which must do its work."""
+    with tempfile.TemporaryFile() as err:
+        p = subprocess.Popen([os.path.join(TOOLS, args[0]), "-q", *args[1:]],
+                             stdout=subprocess.DEVNULL, stderr=err)
+        _, status, used = os.wait4(p.pid, 0)
+        p.returncode = os.waitstatus_to_exitcode(status)
+        err.seek(0)
+        if p.returncode:
+            raise AssertionError((args, err.read()))
+    return used.ru_maxrss * 1024
+
+
+@unittest.skipIf(SANITIZED, "a sanitizer's own memory is not counted")
+class Memory(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        """A process that has done the same on almost nothing, but for what
+        kvattn reads between runs."""
+        cls.rest = {n: peak("kvattn", "-s", "kivi:b2g32", "--shape",
+                            "1,2,2,64,64", "--reps", "1", "-t", str(n)) -
+                    256 * MIB for n in (1, 2)}
+
+    def need(self, *args):
+        """The bytes of which a refusal speaks."""
+        done = run(args[0], "-q", *args[1:])
+        self.assertEqual(done.returncode, 2, (args, done.stderr))
+        found = re.fullmatch(r"kvattn: .* take (\d+) bytes as [a-z ]+, more "
+                             r"than --memory, \d+ bytes\n", done.stderr)
+        self.assertTrue(found, done.stderr)
+        return int(found[1])
+
+    def test_kvattn(self):
+        for spec, shape, threads, path in ATTENTION:
+            with self.subTest(spec=spec, shape=shape):
+                args = ["kvattn", "-s", spec, "--shape", shape, "-t",
+                        str(threads), "--path", path, "--reps", "1",
+                        "--warmup", "1"]
+                tensors = self.need(*args, "--memory", "1M")
+                all_ = self.need(*args, "--memory", str(tensors))
+                self.assertGreater(all_, tensors + 256 * MIB)
+                self.assertEqual(
+                    self.need(*args, "--memory", str(all_ - 1)), all_)
+                took = peak(*args, "--memory", str(all_)) - self.rest[threads]
+                print(f"{spec:28} {shape:18} {path:8} tensors "
+                      f"{tensors / MIB:6.1f} MiB, counted {all_ / MIB:6.1f}, "
+                      f"took {took / MIB:6.1f}")
+                self.assertLess(took, all_ + 4 * MIB)
+                self.assertLess(all_ - 256 * MIB, 2.5 * (took - 256 * MIB))
+
+
+if __name__ == "__main__":
+    unittest.main()
