@@ -12,6 +12,12 @@
 
 #include "lib/model/model_impl.h"
 
+/* Where attention on the host finds a layer of a device. */
+struct kv_host_layer {
+    struct kv_backend *cpu;
+    float *q, *k, *k_pre, *v, *out, *rope;
+};
+
 /* What a pass is made of, in the order of a layer. */
 enum kv_step_part {
     KV_STEP_NORM,
