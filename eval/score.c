@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Mean of window means, with its standard error. */
 struct window_mean {
@@ -33,16 +34,11 @@ static double mean_se(const struct window_mean *m)
     return sqrt(fmax(m->sum2 - m->sum * m->sum / n, 0) / (n - 1) / n);
 }
 
-/* Bins of log2(kl), PER_OCTAVE to a factor of two, from 2^LOW on; bin 0 takes
- * everything smaller, negatives by rounding too. */
-enum { LOW = -40, HIGH = 16, PER_OCTAVE = 128 };
-enum { BINS = (HIGH - LOW) * PER_OCTAVE + 1 };
-
 struct kv_score {
     struct window_mean nll, dnll, kl;
     double token_nll, token_nll2, kl_max, dp, dp2;
-    size_t n_tokens, n_kl, n_same;
-    uint64_t bin[BINS];
+    size_t n_tokens, n_kl, n_same, capacity;
+    float *token_kl; /* [n_kl] */
 };
 
 struct kv_score *kv_score_new(void)
@@ -52,36 +48,52 @@ struct kv_score *kv_score_new(void)
 
 void kv_score_free(struct kv_score *s)
 {
+    if (!s)
+        return;
+    free(s->token_kl);
     free(s);
 }
 
-static size_t bin_of(double kl)
+static int compare(const void *a, const void *b)
 {
-    const double at = kl > 0 ? (log2(kl) - LOW) * PER_OCTAVE : 0;
+    const float x = *(const float *)a, y = *(const float *)b;
 
-    if (!(at > 0))
-        return 0;
-    return at >= BINS - 1 ? BINS - 1 : (size_t)at + 1;
+    return (x > y) - (x < y);
 }
 
-/* The middle of the bin in which the sorted values pass this share. */
-static double percentile(const struct kv_score *s, double share)
+/* Between the two of n sorted values beside the place share * (n - 1). */
+static double percentile(const float *sorted, size_t n, double share)
 {
-    const double want = share * (double)s->n_kl;
-    double seen = 0;
+    const double at = share * (double)(n - 1);
+    const size_t i = (size_t)at, next = i + 1 < n ? i + 1 : i;
+    const double low = (double)sorted[i], high = (double)sorted[next];
 
-    for (size_t i = 0; i < BINS; i++) {
-        seen += (double)s->bin[i];
-        if (seen >= want && s->bin[i])
-            return i ? fmin(exp2(((double)i - 0.5) / PER_OCTAVE + LOW),
-                            s->kl_max)
-                     : 0;
-    }
-    return NAN;
+    return low + (at - (double)i) * (high - low);
 }
 
-/* Fails on NaN and infinity before adding to a mean: a maximum, a bin or a
- * comparison would ignore NaN. */
+static void put_percentiles(const struct kv_score *s,
+                            struct kv_score_summary *to)
+{
+    float *sorted = kv_alloc(s->n_kl, sizeof(*sorted));
+
+    memcpy(sorted, s->token_kl, s->n_kl * sizeof(*sorted));
+    qsort(sorted, s->n_kl, sizeof(*sorted), compare);
+    to->kl_median = percentile(sorted, s->n_kl, 0.5);
+    to->kl_p99 = percentile(sorted, s->n_kl, 0.99);
+    free(sorted);
+}
+
+/* Makes room for n more divergences. */
+static void make_room(struct kv_score *s, size_t n)
+{
+    if (s->n_kl + n <= s->capacity)
+        return;
+    s->capacity = (s->n_kl + n) * 2;
+    s->token_kl = kv_realloc(s->token_kl, s->capacity, sizeof(*s->token_kl));
+}
+
+/* Fails on NaN and infinity before adding to a mean: a maximum, a
+ * percentile or a comparison would ignore NaN. */
 static int check_finite(const struct kv_loss *t, size_t n, bool has_kl,
                         size_t window, size_t first, struct kv_err *e)
 {
@@ -111,6 +123,8 @@ int kv_score_window(struct kv_score *s, const struct kv_loss *t, size_t n,
 
     if (check_finite(t, n, has_kl, window, first, e))
         return -1;
+    if (has_kl)
+        make_room(s, n);
     for (size_t i = 0; i < n; i++) {
         const double x = (double)t[i].nll, dp = (double)t[i].dp;
 
@@ -120,7 +134,7 @@ int kv_score_window(struct kv_score *s, const struct kv_loss *t, size_t n,
             continue;
         kl += (double)t[i].kl;
         s->kl_max = fmax(s->kl_max, (double)t[i].kl);
-        s->bin[bin_of((double)t[i].kl)]++;
+        s->token_kl[s->n_kl++] = t[i].kl;
         s->n_same += t[i].same;
         s->dp += dp;
         s->dp2 += dp * dp;
@@ -130,10 +144,8 @@ int kv_score_window(struct kv_score *s, const struct kv_loss *t, size_t n,
     mean_add(&s->nll, nll / (double)n);
     if (!isnan(base_nll))
         mean_add(&s->dnll, nll / (double)n - base_nll);
-    if (has_kl) {
-        s->n_kl += n;
+    if (has_kl)
         mean_add(&s->kl, kl / (double)n);
-    }
     return 0;
 }
 
@@ -162,8 +174,7 @@ struct kv_score_summary kv_score_summary(const struct kv_score *s)
     if (s->n_kl) {
         const double k = (double)s->n_kl;
 
-        r.kl_median = percentile(s, 0.5);
-        r.kl_p99 = percentile(s, 0.99);
+        put_percentiles(s, &r);
         r.kl_max = s->kl_max;
         r.same_top1 = (double)s->n_same / k;
         r.dp_mean = s->dp / k;

@@ -1,8 +1,8 @@
 /* Scores of predicted tokens: losses, and divergence from a base model.
  *
  * Built token by token and window by window in order, so that the same bits
- * come out for any number of threads.  Memory does not grow with the text:
- * percentiles come from a histogram whose bins are 0.6 % wide. */
+ * come out for any number of threads.  A divergence is kept as a float for each
+ * token, for the percentiles. */
 #ifndef KV_SCORE_H
 #define KV_SCORE_H
 
@@ -32,8 +32,10 @@ struct kv_score_summary {
     double ppl, ppl_se;   /* exp(nll); error over windows */
     double ppl_se_tokens; /* error over tokens, as llama.cpp prints it */
     double dnll, dnll_se; /* mean paired difference to the base */
-    double kl_mean, kl_se, kl_median, kl_p99, kl_max;
-    double same_top1; /* share of tokens */
+    double kl_mean, kl_se, kl_max;
+    double kl_median, kl_p99; /* percentiles of the tokens, interpolated
+                               * between the two values beside them */
+    double same_top1;         /* share of tokens */
     double dp_mean, dp_rms;
 };
 struct kv_score_summary kv_score_summary(const struct kv_score *s);

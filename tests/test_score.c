@@ -32,8 +32,8 @@ static void test_means(void **state)
     assert_within(r.dnll_se, 0.125, 1e-12);
     assert_within(r.kl_mean, (0.3 + 0.2) / 2, 1e-7);
     assert_within(r.kl_max, 0.5, 1e-7);
-    assert_within(r.kl_median, 0.2, 0.2 * 0.006);
-    assert_within(r.kl_p99, 0.5, 0.5 * 0.006);
+    assert_within(r.kl_median, 0.2, 1e-7);
+    assert_within(r.kl_p99, 0.2 + 0.98 * 0.3, 1e-7); /* at 0.99 * 2 of 0 to 2 */
     assert_within(r.same_top1, 2.0 / 3, 1e-12);
     assert_within(r.dp_rms, sqrt(0.02 / 3), 1e-7);
     kv_score_free(s);
@@ -68,18 +68,52 @@ static void test_not_finite(void **state)
     kv_score_free(s);
 }
 
-/* Every bin of the histogram answers within its width. */
+/* n divergences, the squares of n - 1 down to 0 and one below 0 by rounding
+ * for the first, in windows of three sizes. */
+static struct kv_score_summary of_squares(size_t n)
+{
+    struct kv_score *s = kv_score_new();
+    struct kv_score_summary r;
+    size_t window = 0;
+
+    for (size_t i = 0, size; i < n; i += size, window++) {
+        struct kv_loss t[3];
+
+        size = 1 + window % 3 < n - i ? 1 + window % 3 : n - i;
+        for (size_t j = 0; j < size; j++) {
+            const float root = (float)(n - 1 - (i + j));
+
+            t[j] = (struct kv_loss){.kl = root > 0 ? root * root : -1e-9f};
+        }
+        assert_int_equal(
+            kv_score_window(s, t, size, NAN, true, window, 1, NULL), 0);
+    }
+    r = kv_score_summary(s);
+    kv_score_free(s);
+    return r;
+}
+
+/* As numpy.percentile() and llama-perplexity have them. */
 static void test_percentiles(void **state)
 {
-    (void)state;
-    for (double kl = 1e-11; kl < 1e4; kl *= 1.37) {
-        struct kv_score *s = kv_score_new();
-        const struct kv_loss t = {.kl = (float)kl};
+    static const struct {
+        size_t n;
+        double median, p99;
+    } want[] = {
+        {1, -1e-9, -1e-9},
+        {2, 0.5, 0.99},         /* of 0, 1 */
+        {3, 1, 1 + 0.98 * 3},   /* of 0, 1, 4 */
+        {4, 2.5, 4 + 0.97 * 5}, /* of 0, 1, 4, 9 */
+        {101, 2500, 9801},      /* the 51st and the 100th, as they are */
+        {1000, 249500.5, 978121 + 0.01 * 1979}, /* 499.5, 989.01 of 0 to 999 */
+    };
 
-        assert_int_equal(kv_score_window(s, &t, 1, NAN, true, 0, 1, NULL), 0);
-        assert_within(kv_score_summary(s).kl_median / kl, 1, 0.006);
-        assert_true(kv_score_summary(s).kl_p99 <= kv_score_summary(s).kl_max);
-        kv_score_free(s);
+    (void)state;
+    for (size_t i = 0; i < sizeof(want) / sizeof(*want); i++) {
+        const struct kv_score_summary r = of_squares(want[i].n);
+
+        assert_within(r.kl_median, want[i].median, 1e-8 + 1e-7 * r.kl_median);
+        assert_within(r.kl_p99, want[i].p99, 1e-8 + 1e-7 * r.kl_p99);
     }
 }
 
