@@ -273,17 +273,17 @@ static void test_bits_of_blocks(void **state)
 
 /* ---- prompts ------------------------------------------------------------- */
 
-/* Of 60 tokens of a prompt SnapKV keeps the newest 8 and, of the others, 12
- * around those that the newest 8 queries attend to most. */
-static void test_prompt(void **state)
+/* Of 60 tokens of a prompt the policy keeps the newest 8 and, of the others, 12
+ * around those that the newest 8 queries attend to most: of their votes for
+ * tokens before the newest 8, the greatest of k neighbours. */
+static void check_prompt(const char *policy, size_t k)
 {
     enum { PROMPT = 60, NEWEST = 8 };
-    struct ready r = exact(), p = with_policy(&r, "snapkv:b20w8k3+");
+    struct ready r = exact(), p = with_policy(&r, policy);
     struct windows w;
     float *loop, *literal;
     struct kv_bits bits;
 
-    (void)state;
     make_windows(&r, &w);
     loop = by_protocol(&p, &w, "prefill:60", &bits);
     literal = kv_alloc(WINDOWS * LENGTH, query_values(&r) * sizeof(*literal));
@@ -291,20 +291,17 @@ static void test_prompt(void **state)
            WINDOWS * LENGTH * query_values(&r) * sizeof(*literal));
     for (size_t i = 0; i < WINDOWS * 2; i++) {
         struct head h = {&r, &w, i / 2, i % 2, {0}, 0, {0}};
-        double vote[LENGTH];
+        double vote[LENGTH] = {0};
 
         for (size_t t = 0; t < PROMPT; t++) {
             h.held[h.n++] = t;
             if (t >= PROMPT - NEWEST)
                 attend(&h, t, false, NULL);
         }
-        for (size_t j = 0; j < PROMPT; j++) {
-            vote[j] = h.mass[j];
-            if (j)
-                vote[j] = fmax(vote[j], h.mass[j - 1]);
-            if (j + 1 < PROMPT)
-                vote[j] = fmax(vote[j], h.mass[j + 1]);
-        }
+        for (size_t j = 0; j < PROMPT - NEWEST; j++)
+            for (size_t t = 0; t < PROMPT - NEWEST; t++)
+                if (t <= j + k / 2 && j <= t + k / 2)
+                    vote[j] = fmax(vote[j], h.mass[t]);
         while (h.n > BUDGET)
             drop_least(&h, vote, NEWEST);
         for (size_t t = PROMPT; t < LENGTH; t++) {
@@ -320,23 +317,75 @@ static void test_prompt(void **state)
     free_windows(&w);
 }
 
+static void test_prompt(void **state)
+{
+    (void)state;
+    check_prompt("snapkv:b20w8k1+", 1);
+    check_prompt("snapkv:b20w8k3+", 3);
+    check_prompt("snapkv:b20w8k9+", 9);
+}
+
+static size_t pyramid_budget(const struct ready *r, size_t layer, size_t n)
+{
+    return kv_policy_pyramidkv.plan(&r->spec.policy, &r->shape, layer, n)
+        .budget;
+}
+
+/* Layers together hold the budget, lower ones no less, none more than all. */
+static void check_pyramid(const char *policy, size_t mean, size_t n)
+{
+    static const size_t layers[] = {1, 2, 5, 24, 32};
+    struct ready r = exact(), p = with_policy(&r, policy);
+
+    for (size_t i = 0; i < sizeof(layers) / sizeof(*layers); i++) {
+        size_t sum = 0, before = n;
+
+        p.shape.n_layers = layers[i];
+        for (size_t layer = 0; layer < layers[i]; layer++) {
+            const size_t budget = pyramid_budget(&p, layer, n);
+
+            assert_true(budget <= before);
+            sum += before = budget;
+        }
+        if (sum != layers[i] * mean)
+            fail_msg("%s: %zu layers keep %zu tokens, not %zu each", policy,
+                     layers[i], sum, mean);
+    }
+}
+
+static void test_pyramid_budgets(void **state)
+{
+    struct ready r = exact(), p = with_policy(&r, "pyramidkv:b0.8w4+");
+
+    (void)state;
+    check_pyramid("pyramidkv:b0.2w4+", 200, 1000);
+    check_pyramid("pyramidkv:b0.5w4+", 389, 777); /* of 388.5 */
+    check_pyramid("pyramidkv:b0.8w4+", 800, 1000);
+    check_pyramid("pyramidkv:b0.9w4+", 58, 64); /* of 57.6 */
+    check_pyramid("pyramidkv:b48w8a3+", 48, 64);
+    check_pyramid("pyramidkv:b8w8+", 8, 64); /* the newest alone */
+    check_pyramid("pyramidkv:b1w4+", 64, 64);
+    p.shape.n_layers = 3; /* the first has all, the last what is left */
+    assert_int_equal(pyramid_budget(&p, 0, 100), 100);
+    assert_int_equal(pyramid_budget(&p, 1, 100), 80);
+    assert_int_equal(pyramid_budget(&p, 2, 100), 60);
+}
+
 static void test_pyramid(void **state)
 {
     struct ready r = exact(), p = with_policy(&r, "pyramidkv:b100w20+");
     size_t sum = 0, before = SIZE_MAX;
 
     (void)state;
-    r.shape.n_layers = 32;
+    p.shape.n_layers = 32;
     for (size_t layer = 0; layer < 32; layer++) {
-        const size_t budget =
-            kv_policy_pyramidkv.plan(&p.spec.policy, &r.shape, layer, 1000)
-                .budget;
+        const size_t budget = pyramid_budget(&p, layer, 1000);
 
         assert_true(budget < before);
         sum += before = budget;
     }
     assert_int_equal(before, 24); /* 20 and 80 / 20 */
-    assert_true(sum > 32 * 99 && sum <= 32 * 100);
+    assert_int_equal(sum, 32 * 100);
 }
 
 /* ---- attention error ----------------------------------------------------- */
@@ -551,6 +600,7 @@ static void test_refused(void **state)
     assert_refused("h2o:b0.5+hack:b2p64,no-rqe", "stream", "rqe=yes");
     assert_refused("snapkv:b0.9w9+hack:b2p64", "prefill:64", "prefill=full");
     assert_refused("snapkv:b10w32+f16", "prefill:64", "fewer than the 32");
+    assert_refused("pyramidkv:b10w32+f16", "prefill:64", "fewer than the 32");
     assert_refused("h2o:b10+kivi:b2g16s16", "stream", "16 sinks");
 }
 
@@ -586,11 +636,17 @@ static void test_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_kept),       cmocka_unit_test(test_literal),
-        cmocka_unit_test(test_bits_of_blocks), cmocka_unit_test(test_prompt),
-        cmocka_unit_test(test_pyramid),        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_sliding),        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_texts),          cmocka_unit_test(test_error),
+        cmocka_unit_test(test_all_kept),
+        cmocka_unit_test(test_literal),
+        cmocka_unit_test(test_bits_of_blocks),
+        cmocka_unit_test(test_prompt),
+        cmocka_unit_test(test_pyramid),
+        cmocka_unit_test(test_pyramid_budgets),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_sliding),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_error),
         cmocka_unit_test(test_on_codes),
     };
 

@@ -1,8 +1,11 @@
 /* PyramidKV (arXiv 2406.02069): SnapKV's votes, and budgets that fall from the
  * first layer to the last in equal steps, with the given mean (section 4.2):
  * beyond the w newest tokens the last layer has 1 / beta of the mean, the first
- * what makes the mean. */
+ * what makes the mean.  Where the prompt has fewer, the first layer has all of
+ * it and the last what makes the mean, as in the authors' code. */
 #include "lib/policies/snapkv.h"
+
+#include <math.h>
 
 static const struct kv_param params[] = {
     KV_SNAPKV_PARAMS,
@@ -16,14 +19,19 @@ static struct kv_policy_plan plan(const struct kv_policy_spec *p,
 {
     const size_t mean = kv_policy_tokens(kv_policy_get(p, "b"), n);
     const size_t newest = kv_snapkv_queries(p);
-    const double more = mean > newest ? (double)(mean - newest) : 0;
-    const double last = more / kv_policy_get(p, "a"), first = 2 * more - last;
     const double at =
         s->n_layers > 1 ? (double)layer / (double)(s->n_layers - 1) : 0.5;
 
-    if (mean >= n)
-        return kv_snapkv_plan(p, n);
-    return kv_snapkv_plan(p, newest + (size_t)(first + (last - first) * at));
+    if (mean >= n || mean < newest)
+        return kv_snapkv_plan(p, mean < n ? mean : n);
+
+    const double more = (double)(mean - newest);
+    const double last = floor(more / kv_policy_get(p, "a"));
+    const double first = fmin(2 * more - last, (double)(n - newest));
+
+    /* Rounded alike above the mean and below it, so that the sum is exact. */
+    return kv_snapkv_plan(
+        p, (size_t)((double)mean + round((first - more) * (1 - 2 * at))));
 }
 
 const struct kv_policy kv_policy_pyramidkv = {

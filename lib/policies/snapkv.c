@@ -1,6 +1,7 @@
 /* SnapKV (arXiv 2404.14469): after the prompt, the tokens that the queries of
- * its last w tokens attend to most, after pooling over k neighbours, and these
- * w (section 4.1).  What is decoded later is all kept. */
+ * its last w tokens attend to most, and these w (section 4.1).  Votes for the
+ * tokens before these w are pooled over k neighbours, none of which is one of
+ * the w (listing 1).  What is decoded later is all kept. */
 #include "lib/policies/snapkv.h"
 
 #include <math.h>
@@ -22,11 +23,13 @@ void kv_snapkv_score(const struct kv_policy_spec *p,
                      const struct kv_policy_held *h, double *score)
 {
     const size_t half = (size_t)kv_policy_get(p, "k") / 2;
+    const size_t newest = kv_snapkv_queries(p);
+    const size_t end = h->n > newest ? h->n - newest : 0;
 
-    for (size_t i = 0; i < h->n; i++) {
+    for (size_t i = 0; i < end; i++) {
         const size_t from = i > half ? i - half : 0;
 
-        for (size_t j = from; j < h->n && j <= i + half; j++)
+        for (size_t j = from; j < end && j <= i + half; j++)
             score[i] = fmax(score[i], h->mass[j]);
     }
 }

@@ -29,7 +29,8 @@ size_t kv_snapkv_queries(const struct kv_policy_spec *p); /* w */
 struct kv_policy_plan kv_snapkv_plan(const struct kv_policy_spec *p,
                                      size_t budget);
 
-/* The greatest mass among the k tokens around each. */
+/* Of each token before the w newest, the greatest mass among those of the k
+ * around it that are before them too; 0 of the w newest. */
 void kv_snapkv_score(const struct kv_policy_spec *p,
                      const struct kv_policy_held *h, double *score);
 
