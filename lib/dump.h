@@ -1,7 +1,8 @@
 /* dump.h5: the real K, V and Q tensors of a model on a text.
  *
  * Attributes of "/": kind "kvtools-dump", format, tool_version, model, arch,
- * weights, model_hash, text, text_hash, bos, special, device, gemm, n_layers,
+ * weights, model_hash, text, text_hash, bos, special, device, gemm,
+ * channel_order, n_layers,
  * n_heads, n_kv_heads, head_dim, attn_scale, n_windows, ctx, first_layer,
  * last_layer, dtype, and attn_cap and slide_window where the model has them,
  * with /slopes, /slides, /slide_inv_freq and /still (lib/h5_head.h). /tokens,
@@ -9,13 +10,23 @@
  * /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
  * /layer_000/{k_gradient,v_gradient} f32 [windows][ctx][kv_heads][head_dim];
  * /layer_000/wo_gram f32 [kv_heads][d][d] where it was put; /k_bias f32
- * [n_layers][kv_heads][head_dim] where the model has one.  Chunked by tokens
- * with Fletcher-32 checksums.  Written as a stream: memory does not grow with
- * the text.  With h5py:
+ * [n_layers][kv_heads][head_dim] where the model has one.
+ *
+ * channel_order says in which order the channels of a head of q, k, k_pre,
+ * k_gradient and k_bias stand: "model", in which transformers has them; or
+ * "halves", where the model's RoPE turns a part of a head or neighbours: RoPE
+ * turns channels i and i + head_dim / 2 of the file, and channel i of the file
+ * is channel channels[i] of the model, /channels int32 [head_dim].  v is as the
+ * model has it.
+ *
+ * Chunked by tokens with Fletcher-32 checksums.  Written as a stream: memory
+ * does not grow with the text.  With h5py:
  *
  *   f = h5py.File("dump.h5")
  *   k = f["layer_000/k"][0]       # first window: [ctx][n_kv_heads][head_dim]
- *   f.attrs["model"].decode() */
+ *   f.attrs["model"].decode()
+ *   own = numpy.empty_like(k)     # in the model's order, of "halves"
+ *   own[..., f["channels"][:]] = k */
 #ifndef KV_DUMP_H
 #define KV_DUMP_H
 
@@ -55,6 +66,8 @@ struct kv_dump_info {
     size_t n_windows, ctx;
     size_t first_layer, last_layer; /* inclusive */
     bool have[KV_TENSORS];
+    /* The model's own order of channels (kv_shape_channel()); not read back. */
+    bool interleaved;
     /* As stored, but for gradients; h5py reads bf16 as float32. */
     enum kv_dtype dtype;
 };

@@ -8,6 +8,7 @@
 #define KV_DUMP_KIND "kvtools-dump"
 enum { KV_DUMP_FORMAT = 2 };
 #define KV_DUMP_K_BIAS "/k_bias"
+#define KV_DUMP_CHANNELS "/channels"
 
 struct kv_dump_name {
     char text[48];

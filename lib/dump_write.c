@@ -75,6 +75,28 @@ static int put_k_bias(struct kv_h5 *h, const struct kv_dump_info *info,
     return kv_h5_write(h, KV_DUMP_K_BIAS, KV_H5_F32, NULL, NULL, s->k_bias, e);
 }
 
+/* The model's own order of channels, where the file has another. */
+static int put_channels(struct kv_h5 *h, const struct kv_dump_info *info,
+                        struct kv_err *e)
+{
+    const size_t d = info->shape.head_dim;
+    int32_t *own = kv_alloc(d, sizeof(*own));
+    bool same = true;
+    int rc = 0;
+
+    for (size_t i = 0; i < d; i++) {
+        own[i] = (int32_t)kv_shape_channel(&info->shape, info->interleaved, i);
+        same = same && own[i] == (int32_t)i;
+    }
+    kv_h5_put_text(h, "/", "channel_order", same ? "model" : "halves");
+    if (!same) {
+        kv_h5_dataset(h, KV_DUMP_CHANNELS, KV_H5_I32, 1, &d);
+        rc = kv_h5_write(h, KV_DUMP_CHANNELS, KV_H5_I32, NULL, NULL, own, e);
+    }
+    free(own);
+    return rc;
+}
+
 int kv_dump_create(struct kv_dump_writer **out, const char *path,
                    const struct kv_dump_info *info, struct kv_err *e)
 {
@@ -85,7 +107,8 @@ int kv_dump_create(struct kv_dump_writer **out, const char *path,
         return -1;
     put_info(h, info);
     make_sets(h, info);
-    if (kv_h5_put_shape(h, &info->shape, e) || put_k_bias(h, info, e)) {
+    if (kv_h5_put_shape(h, &info->shape, e) || put_k_bias(h, info, e) ||
+        put_channels(h, info, e)) {
         kv_h5_close(h);
         return -1;
     }

@@ -38,6 +38,22 @@ struct kv_shape {
     const float *k_bias;
 };
 
+/* Where a model has channel i of a head of q and k in its own order, whose RoPE
+ * turns neighbours (interleaved), or channels n_rot apart. */
+static inline size_t kv_shape_channel(const struct kv_shape *s,
+                                      bool interleaved, size_t i)
+{
+    const size_t half = s->head_dim / 2, n = s->n_rot, at = i % half;
+
+    if (interleaved)
+        return 2 * at + (i >= half);
+    if (!n || n == half)
+        return i;
+    if (at < n)
+        return at + (i >= half ? n : 0);
+    return at + (i >= half ? half : n);
+}
+
 static inline bool kv_shape_slides(const struct kv_shape *s, size_t layer)
 {
     return s->slides[layer / 64 % (KV_MAX_LAYERS / 64)] >> layer % 64 & 1;

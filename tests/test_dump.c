@@ -146,6 +146,50 @@ static void write_dump(enum kv_dtype dtype)
     write_dump_with(dtype, FIRST);
 }
 
+/* What the file says of the order of channels: n_rot pairs turn, neighbours or
+ * not; want [D]: as the model has them, NULL: the file's. */
+static void check_channels(size_t n_rot, bool interleaved, const int32_t *want)
+{
+    struct kv_dump_info info = some_info(KV_F32);
+    struct kv_dump_writer *w;
+    struct kv_h5 *h;
+    struct kv_err e = {""};
+    char order[16];
+    int32_t is[D];
+
+    info.shape.n_rot = n_rot;
+    info.interleaved = interleaved;
+    memset(info.have, 0, sizeof(info.have));
+    assert_int_equal(kv_dump_create(&w, path, &info, &e), 0);
+    put_tokens(w);
+    assert_int_equal(kv_dump_commit(w, &e), 0);
+    assert_int_equal(kv_h5_open(&h, path, &e), 0);
+    assert_int_equal(
+        kv_h5_get_text(h, "/", "channel_order", order, sizeof(order), &e), 0);
+    assert_string_equal(order, want ? "halves" : "model");
+    assert_int_equal(kv_h5_has(h, "/channels"), want != NULL);
+    if (want) {
+        assert_int_equal(
+            kv_h5_read(h, "/channels", KV_H5_I32, NULL, NULL, is, &e), 0);
+        assert_memory_equal(is, want, sizeof(is));
+    }
+    kv_h5_close(h);
+}
+
+static void the_order_of_channels_is_named(void **state)
+{
+    /* 3 pairs: the model's first 6 channels, 3 apart */
+    static const int32_t part[D] = {0, 1, 2, 6, 7, 3, 4, 5, 8, 9};
+    static const int32_t neighbours[D] = {0, 2, 4, 6, 8, 1, 3, 5, 7, 9};
+
+    (void)state;
+    check_channels(3, false, part);
+    check_channels(D / 2, true, neighbours);
+    check_channels(3, true, neighbours);
+    check_channels(D / 2, false, NULL);
+    check_channels(0, false, NULL);
+}
+
 static void check_values(struct kv_dump *d, size_t layer, enum kv_tensor t,
                          size_t first, size_t n, enum kv_dtype dtype)
 {
@@ -492,6 +536,7 @@ int main(void)
         cmocka_unit_test(values_that_do_not_fit_are_refused),
         cmocka_unit_test(what_was_put_is_read),
         cmocka_unit_test(provenance_is_read),
+        cmocka_unit_test(the_order_of_channels_is_named),
         cmocka_unit_test(what_is_not_there_is_named),
         cmocka_unit_test(a_wrong_file_is_named),
         cmocka_unit_test(a_flipped_value_is_noticed),

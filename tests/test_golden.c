@@ -28,21 +28,6 @@ static const struct kv_weight *find(const struct golden *g, const char *name)
     return NULL;
 }
 
-/* Where value i of a head is in transformers: RoPE of a part turns channels
- * n_rot apart there, Cohere neighbours, head_dim / 2 apart here. */
-static size_t channel(const struct kv_shape *s, bool interleaved, size_t i)
-{
-    const size_t half = s->head_dim / 2, n = s->n_rot, at = i % half;
-
-    if (interleaved)
-        return 2 * at + (i >= half);
-    if (!n || n == half)
-        return i;
-    if (at < n)
-        return at + (i >= half ? n : 0);
-    return at + (i >= half ? half : n);
-}
-
 static void check_rows(struct golden *g, const char *what,
                        const struct kv_qkv *x, const float *is, bool turned)
 {
@@ -60,7 +45,8 @@ static void check_rows(struct golden *g, const char *what,
     kv_weight_dequantize(w, 0, n, expected);
     for (size_t i = 0; i < n; i++) {
         const size_t at =
-            turned ? i - i % d + channel(x->shape, interleaved, i % d) : i;
+            turned ? i - i % d + kv_shape_channel(x->shape, interleaved, i % d)
+                   : i;
         const double error = fabs((double)is[i] - (double)expected[at]);
 
         if (!(error <= 1e-5))

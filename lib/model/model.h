@@ -33,6 +33,8 @@ struct kv_model_info {
     size_t n_vocab, hidden, n_ctx; /* n_ctx: max_position_embeddings */
     size_t weight_bytes;           /* of all tensors, as stored */
     struct kv_shape shape;
+    bool interleaved; /* RoPE turns neighbours in the model's own order of
+                       * channels (kv_shape_channel()) */
 };
 
 /* Whether a file of this name in a model's folder is one of the model: what is
