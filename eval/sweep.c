@@ -28,7 +28,7 @@ struct row {
     struct kv_spec asked, run;
 };
 
-/* Whether r or s is other than the scheme's own, and not 0. */
+/* Whether r or s is asked for, or other than the scheme's own, and not 0. */
 static bool keeps(const struct kv_spec *s)
 {
     static const char *const letter[] = {"r", "s"};
@@ -43,7 +43,8 @@ static bool keeps(const struct kv_spec *s)
         const enum kv_side side = (enum kv_side)(i / 2);
         const double x = kv_spec_get(s, side, letter[i % 2]);
 
-        is = is || (x != 0 && x != kv_spec_get(&own, side, letter[i % 2]));
+        is = is || (x != 0 &&
+                    (s->keeps || x != kv_spec_get(&own, side, letter[i % 2])));
     }
     return is;
 }

@@ -66,6 +66,7 @@ struct kv_spec {
     double value[KV_SIDES][KV_MAX_PARAMS];
     char text[KV_SPEC_CHARS];  /* canonical */
     char given[KV_SPEC_CHARS]; /* as asked for, for sentences: a start of it */
+    bool keeps;                /* r or s is in the text that was asked for */
 };
 
 /* Reads one spec without sweeps.  Fails with the letter, its range and the

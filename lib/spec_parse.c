@@ -78,10 +78,9 @@ static void known_params(const struct kv_scheme *k, char *text, size_t capacity)
             n += (size_t)snprintf(text + n, capacity - n, "%s%s (%s)",
                                   i ? ", " : "", p->name, p->choices);
         else
-            n += (size_t)snprintf(text + n, capacity - n, "%s%s (%s to %s)",
-                                  i ? ", " : "", p->name,
-                                  kv_decimal(p->min).text,
-                                  kv_decimal(p->max).text);
+            n += (size_t)snprintf(
+                text + n, capacity - n, "%s%s (%s to %s)", i ? ", " : "",
+                p->name, kv_decimal(p->min).text, kv_decimal(p->max).text);
     }
 }
 
@@ -161,6 +160,7 @@ static int assign(struct reading *r, int sides, size_t i, double value,
             return kv_fail(e, "'%s' is given twice", p->name);
         r->given[side][i] = true;
         r->s->value[side][i] = value;
+        r->s->keeps |= !strcmp(p->name, "r") || !strcmp(p->name, "s");
     }
     return 0;
 }

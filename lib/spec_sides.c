@@ -77,6 +77,7 @@ int kv_spec_read_sides(struct kv_spec *s, const char *text, struct kv_err *e)
     if (side[KV_K].scheme != side[KV_V].scheme)
         return kv_mixed_sides(s, side, e);
     s->scheme = side[KV_K].scheme;
+    s->keeps = side[KV_K].keeps || side[KV_V].keeps;
     for (int i = 0; i < KV_SIDES; i++)
         memcpy(s->value[i], side[i].value[i], sizeof(s->value[i]));
     kv_spec_print(s);
