@@ -237,14 +237,14 @@ static void find_live(struct together *t)
             t->live[t->n_live++] = &t->all[i];
 }
 
-/* The share of its tokens that it holds. */
-static double kept_of(const struct sequence *s)
+/* Of the caches of all layers. */
+static struct kv_bits bits_of(const struct sequence *s)
 {
     struct kv_bits bits = {0};
 
-    for (size_t i = 0; i < s->n_layers; i++)
-        kv_seq_bits(s->seq, i, KV_K, &bits);
-    return bits.kept_values / bits.values;
+    for (size_t i = 0; i < s->n_layers * KV_SIDES; i++)
+        kv_seq_bits(s->seq, i / KV_SIDES, (enum kv_side)(i % KV_SIDES), &bits);
+    return bits;
 }
 
 static int run(struct together *t, struct kv_progress *progress,
@@ -270,7 +270,7 @@ static int run(struct together *t, struct kv_progress *progress,
             t->live[i]->g->seconds = now - start;
     }
     for (size_t i = 0; i < t->n; i++)
-        t->all[i].g->kept = kept_of(&t->all[i]);
+        t->all[i].g->bits = bits_of(&t->all[i]);
     return 0;
 }
 

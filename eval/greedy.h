@@ -4,6 +4,7 @@
 
 #include "lib/base/progress.h"
 #include "lib/calib.h"
+#include "lib/columns.h"
 #include "lib/model/model.h"
 
 /* What a text is and becomes. */
@@ -15,8 +16,9 @@ struct kv_greedy {
     size_t n_ends;
     size_t made; /* out: new tokens, the one that ends it among them */
     double prompt_seconds, seconds; /* out: to the first new token; after it */
-    double kept; /* out: the share of tokens held at the end; 1 without a
-                  * policy that drops them, after the prompt or every token */
+    struct kv_bits bits; /* out: of the caches at the end, without shared_bytes
+                          * and nominal; a policy drops tokens after the prompt
+                          * or every token */
 };
 
 /* Continues n prompts, n_prompt >= 1 each, by their n_new >= 1 tokens at most,

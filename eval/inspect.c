@@ -186,6 +186,7 @@ int kv_inspect(struct kv_inspected *i, struct kv_dump *d,
     for (size_t w = 0; w < info->n_windows; w++) {
         if (kv_dump_read(d, c->layer, tensor, w * n, n, x, e))
             goto out;
+        i->clipped += kv_codec_clipped(c, x, n);
         kv_codec_input(c, x, n, x);
         if (has_books(c)) {
             count_codes(i, c, x, n);

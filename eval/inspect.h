@@ -44,6 +44,7 @@ struct kv_inspected {
                                  * the largest first */
     size_t n_books;             /* 0: the scheme has no codebooks */
     struct kv_book_use *book;
+    size_t clipped; /* values beyond fp16's range (kv_codec_clipped()) */
 };
 
 /* All windows of the codec's layer and side: keys as the codec takes them

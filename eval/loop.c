@@ -71,7 +71,7 @@ void kv_loop_free(struct kv_loop *l)
         kv_workspace_clear(l->memory, &l->bytes[side]);
     }
     if (l->memory)
-        kv_workspace_clear(l->memory, &l->nonfinite);
+        kv_workspace_clear(l->memory, &l->met);
     for (size_t i = 0; i < l->n_seqs; i++)
         kv_seq_free(l->seq[i]);
     free(l->seq);

@@ -8,38 +8,44 @@
 #include <stdlib.h>
 #include <string.h>
 
-static unsigned *nonfinite_at(const struct kv_loop *l, size_t n_windows,
-                              size_t layer, size_t side)
+static struct kv_loop_met *met_at(const struct kv_loop *l, size_t n_windows,
+                                  size_t layer, size_t side)
 {
-    return (unsigned *)l->nonfinite.p + (layer * KV_SIDES + side) * n_windows;
+    return (struct kv_loop_met *)l->met.p +
+           (layer * KV_SIDES + side) * n_windows;
 }
 
-static int want_nonfinite(struct kv_loop *l, size_t n_windows, struct kv_err *e)
+static int clear_met(struct kv_loop *l, size_t bytes, struct kv_err *e)
 {
-    const size_t n = l->shape.n_layers * KV_SIDES * n_windows;
-    unsigned *zero;
-    int rc;
+    void *zero = kv_alloc(bytes, 1);
+    const int rc = l->b->upload(l->met.p, zero, bytes, e);
 
-    if (n * sizeof(*zero) <= l->nonfinite.bytes)
-        return 0;
-    zero = kv_alloc(n, sizeof(*zero));
-    rc = kv_workspace_want(l->b, &l->nonfinite, n * sizeof(*zero), e) ||
-         l->b->upload(l->nonfinite.p, zero, n * sizeof(*zero), e);
     free(zero);
     return rc;
 }
 
-/* Waits, and fails with the first that some layer met. */
-static int check_nonfinite(struct kv_loop *l, size_t n_windows,
-                           struct kv_err *e)
+static int want_met(struct kv_loop *l, size_t n_windows, struct kv_err *e)
+{
+    const size_t bytes =
+        l->shape.n_layers * KV_SIDES * n_windows * sizeof(struct kv_loop_met);
+
+    if (bytes <= l->met.bytes)
+        return 0;
+    return kv_workspace_want(l->b, &l->met, bytes, e) || clear_met(l, bytes, e);
+}
+
+/* Waits; counts what all layers met, and fails with the first NaN or infinity.
+ */
+static int count_met(struct kv_loop *l, size_t n_windows, struct kv_err *e)
 {
     const size_t n = l->shape.n_layers * KV_SIDES * n_windows;
-    unsigned *met = kv_alloc(n, sizeof(*met));
+    struct kv_loop_met *met = kv_alloc(n, sizeof(*met));
+    double clipped = 0;
     size_t i = 0;
-    int rc = l->b->download(met, l->nonfinite.p, n * sizeof(*met), e);
+    int rc = l->b->download(met, l->met.p, n * sizeof(*met), e);
 
-    while (!rc && i < n && !met[i])
-        i++;
+    for (; !rc && i < n && !met[i].nonfinite; i++)
+        clipped += (double)met[i].clipped;
     if (!rc && i < n) {
         kv_fail(e, "layer %zu, %c: NaN or infinity in the input",
                 i / n_windows / KV_SIDES,
@@ -47,7 +53,8 @@ static int check_nonfinite(struct kv_loop *l, size_t n_windows,
         rc = kv_fail_in(e, "window %zu", l->first_window + i % n_windows);
     }
     free(met);
-    return rc;
+    l->bits.clipped += clipped;
+    return rc || (clipped > 0 && clear_met(l, n * sizeof(*met), e));
 }
 
 /* Every window's codes, and the forms that this side needs: without the
@@ -76,6 +83,7 @@ static int fill_side(struct kv_loop *l, const struct kv_qkv *x,
     quantized = on_codes ? NULL : form[QUANTIZED].p;
     unquantized = to->until ? form[UNQUANTIZED].p : NULL;
     for (size_t w = 0; w < x->n_windows; w++) {
+        struct kv_loop_met *met = met_at(l, x->n_windows, x->layer, side) + w;
         const struct kv_encode job = {
             .x = kv_loop_input(l, x, side, w),
             .n = x->n,
@@ -85,7 +93,8 @@ static int fill_side(struct kv_loop *l, const struct kv_qkv *x,
             .rounded = quantized ? quantized + w * window : NULL,
             .again = unquantized ? unquantized + w * window : NULL,
             .bytes = (uint8_t *)l->bytes[side].p + w * each,
-            .nonfinite = nonfinite_at(l, x->n_windows, x->layer, side) + w,
+            .nonfinite = &met->nonfinite,
+            .clipped = &met->clipped,
         };
 
         if (b->encode(b, coder, &job, e) ||
@@ -121,8 +130,8 @@ int kv_loop_fill_by_coder(struct kv_loop *l, const struct kv_qkv *x,
         for (size_t w = 0; w < x->n_windows; w++)
             kv_bits_add(&bits[w], &held);
     }
-    return want_nonfinite(l, x->n_windows, e) ||
+    return want_met(l, x->n_windows, e) ||
            fill_side(l, x, KV_K, side[KV_K], &codes[KV_K], e) ||
            fill_side(l, x, KV_V, side[KV_V], &codes[KV_V], e) ||
-           (x->layer == l->last && check_nonfinite(l, x->n_windows, e));
+           (x->layer == l->last && count_met(l, x->n_windows, e));
 }

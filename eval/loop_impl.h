@@ -14,6 +14,11 @@ struct kv_loop_layer {
 
 enum { UNQUANTIZED, QUANTIZED, VIEWS };
 
+/* What a coder met in its input (struct kv_encode). */
+struct kv_loop_met {
+    unsigned nonfinite, clipped;
+};
+
 struct kv_loop {
     struct kv_shape shape;
     struct kv_protocol protocol;
@@ -37,8 +42,8 @@ struct kv_loop {
     struct kv_workspace form[KV_SIDES][VIEWS];
     float *host[KV_SIDES][VIEWS];
     struct kv_workspace bytes[KV_SIDES]; /* codes */
-    struct kv_workspace nonfinite; /* unsigned [n_layers][KV_SIDES][n_windows]:
-                                    * 1 where one met a NaN or an infinity */
+    struct kv_workspace met; /* struct kv_loop_met [n_layers][KV_SIDES]
+                              * [n_windows], zeros once they are counted */
 };
 static inline size_t kv_loop_sinks(const struct kv_codec *c)
 {

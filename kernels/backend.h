@@ -118,6 +118,8 @@ struct kv_encode {
     float *rounded, *again; /* x rounded to halves [n][row]; NULL: not wanted */
     uint8_t *bytes;         /* [n_blocks][block_bytes] */
     unsigned *nonfinite;    /* 1 where x holds a NaN or an infinity; or NULL */
+    unsigned *clipped;      /* the values beyond the largest half are added; or
+                             * NULL */
 };
 
 /* Work on the i-th of several tiles, in the memory of that thread. */

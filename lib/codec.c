@@ -184,6 +184,20 @@ void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,
     kv_round_f16(x, values, out);
 }
 
+size_t kv_beyond_f16(const float *x, size_t n)
+{
+    size_t beyond = 0;
+
+    for (size_t i = 0; i < n; i++)
+        beyond += fabsf(x[i]) >= 65520;
+    return beyond;
+}
+
+size_t kv_codec_clipped(const struct kv_codec *c, const float *x, size_t n)
+{
+    return c->scheme->wide ? 0 : kv_beyond_f16(x, n * kv_codec_row(c));
+}
+
 void kv_codec_unquantized(const struct kv_codec *c, size_t first,
                           const float *x, size_t n, float *out)
 {

@@ -325,8 +325,14 @@ int kv_check_finite(size_t layer, char name, size_t first, const float *x,
 void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,
                     float *out);
 
-/* The same as the cache gives them back while they are not quantized: the first
- * at position first; with the bias that it took off. */
+/* How many of n values fp16 rounds to infinity, 65,520 and above; of those of n
+ * tokens, how many kv_codec_input() clamps. */
+size_t kv_beyond_f16(const float *x, size_t n);
+size_t kv_codec_clipped(const struct kv_codec *c, const float *x, size_t n);
+
+/* What kv_codec_input() makes of them, as the cache gives it back while they
+ * are not quantized: the first at position first; with the bias that it took
+ * off. */
 void kv_codec_unquantized(const struct kv_codec *c, size_t first,
                           const float *x, size_t n, float *out);
 

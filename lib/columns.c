@@ -73,4 +73,5 @@ void kv_results_bits(struct kv_results *r, const struct kv_bits *b)
                     bits_of(b->quantized_bytes, b->quantized_values));
     kv_results_size(r, "shared_bytes", (uint64_t)b->shared_bytes);
     kv_results_real(r, "bits_total", bits_of(total, b->values));
+    kv_results_size(r, "clipped", (uint64_t)b->clipped);
 }

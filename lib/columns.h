@@ -33,8 +33,9 @@ struct kv_calib;
         "text", "text_hash", "ctx", "windows", "protocol", "calib_hash",   \
         "calib_text", "calib_leak", "device", "level", "threads", "seed",  \
         "bos", "special", "gemm"
-#define KV_BITS_COLUMNS \
-    "bits_nominal", "bits", "bits_quantized", "shared_bytes", "bits_total"
+#define KV_BITS_COLUMNS                                                     \
+    "bits_nominal", "bits", "bits_quantized", "shared_bytes", "bits_total", \
+        "clipped"
 
 /* With the cells of the spec's parameters.  scheme: its name, "K-q8_0/V-q4_0"
  * of two.  calib NULL: the scheme of this row has no calibration. */
@@ -50,7 +51,10 @@ struct kv_bits {
     double kept_values;                       /* of values, those not dropped */
     double quantized_bytes, quantized_values; /* quantized blocks alone */
     double shared_bytes;                      /* calibration tables */
-    double nominal; /* the paper's number; NaN: none */
+    double nominal;         /* the paper's number; NaN: none */
+    double coded[KV_SIDES]; /* values that became codes, whether or not they are
+                             * still held */
+    double clipped; /* values beyond fp16's range (kv_cache_clipped()) */
 };
 void kv_results_bits(struct kv_results *r, const struct kv_bits *b);
 

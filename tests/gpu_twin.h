@@ -111,7 +111,7 @@ KV_DEVICE unsigned kv_count_up(unsigned *counter)
     return (*counter)++;
 }
 
-KV_DEVICE void kv_add_shared(unsigned *sum, unsigned x)
+KV_DEVICE void kv_add_to(unsigned *sum, unsigned x)
 {
     *sum += x;
 }

@@ -109,10 +109,11 @@ static struct kv_loop *loop_of(const struct ready *r, bool on_device)
 }
 
 /* Groups of several sizes; `layers` of them stay on the device.  m has seen
- * other specs, another model none.  off: tolerance of states, 0: equal bits. */
-static void check(const struct tiny_model *tiny, struct kv_model *m,
-                  const char *spec, const char *protocol, size_t layers,
-                  double off)
+ * other specs, another model none.  off: tolerance of states, 0: equal bits.
+ * Returns what the CPU's cache stored and counted; the device's is the same. */
+static struct kv_bits check(const struct tiny_model *tiny, struct kv_model *m,
+                            const char *spec, const char *protocol,
+                            size_t layers, double off)
 {
     static const size_t groups[] = {1, WINDOWS};
     const size_t n = WINDOWS * N * kv_model_info(m)->hidden;
@@ -156,6 +157,7 @@ static void check(const struct tiny_model *tiny, struct kv_model *m,
     kv_model_free(other);
     free(there);
     free(here);
+    return bits[0];
 }
 
 static void test_same_states(void **state)
@@ -241,6 +243,27 @@ static void test_mixed(void **state)
     tiny_clear(&m);
 }
 
+/* Keys and values beyond the largest half are counted, each once. */
+static void test_clipped(void **state)
+{
+    struct tiny_model m = tiny_variant(0);
+    struct kv_model *model;
+    static const char *const large[] = {
+        "model.layers.0.self_attn.v_proj.weight",
+        "model.layers.2.self_attn.k_proj.weight"};
+
+    (void)state;
+    for (size_t j = 0; j < 2; j++)
+        for (size_t i = 0; i < 3 * m.hidden; i++)
+            tiny_find(&m, large[j])->x[i] *= 1e6f;
+    model = on_device(&m);
+    assert_true(check(&m, model, "absmax:b4g8", "all", 3, 0).clipped > 100);
+    assert_true(check(&m, model, "kivi:b2g8r16s3", "stream:7", 3, 0).clipped >
+                100);
+    kv_model_free(model);
+    tiny_clear(&m);
+}
+
 /* Told once the last layer is done, with the first that met it. */
 static void check_nonfinite(const char *spec)
 {
@@ -284,7 +307,8 @@ static void *put(const void *from, size_t bytes)
     return p;
 }
 
-/* Halves to the nearest, clamped; only NaN and infinity are nonfinite. */
+/* Halves to the nearest, clamped; only NaN and infinity are nonfinite, and what
+ * a half cannot hold is counted. */
 static void test_round_f16(void **state)
 {
     static const float x[] = {0.0F,       -0.0F,     1.0F / 3, -65504.0F,
@@ -295,21 +319,25 @@ static void test_round_f16(void **state)
     static const float odd[] = {1, NAN, INFINITY, -INFINITY};
     float got[COUNT], again[COUNT];
     uint16_t half[COUNT];
-    unsigned nonfinite = 0;
+    unsigned nonfinite = 0, clipped = 0, want = 0;
     void *in = put(x, sizeof(x)), *flag = put(&nonfinite, sizeof(nonfinite));
+    void *count = put(&clipped, sizeof(clipped));
     void *h = put(half, sizeof(half)), *a = put(got, sizeof(got));
     void *b = put(again, sizeof(again));
     struct kv_err e = {""};
 
     (void)state;
     for (size_t n = COUNT - 2; n <= COUNT; n += 2) { /* some, and all wide */
-        if (kv_gpu_round_f16(in, n, h, a, b, flag, &e) ||
+        if (kv_gpu_round_f16(in, n, h, a, b, flag, count, &e) ||
+            kv_device_download(&clipped, count, sizeof(clipped), &e) ||
             kv_device_download(half, h, sizeof(half), &e) ||
             kv_device_download(got, a, sizeof(got), &e) ||
             kv_device_download(again, b, sizeof(again), &e) ||
             kv_device_download(&nonfinite, flag, sizeof(nonfinite), &e))
             fail_msg("%s", e.msg);
         assert_int_equal(nonfinite, 0);
+        want += n == COUNT ? 3 : 2; /* 65520, -1e30; 7e4 is the last of all */
+        assert_int_equal(clipped, want);
         assert_memory_equal(got, again, n * sizeof(*got));
         for (size_t i = 0; i < n; i++) {
             assert_int_equal(half[i], kv_f16_clamp(x[i]));
@@ -322,13 +350,14 @@ static void test_round_f16(void **state)
         nonfinite = 0;
         if (kv_device_upload(in, pair, sizeof(pair), &e) ||
             kv_device_upload(flag, &nonfinite, sizeof(nonfinite), &e) ||
-            kv_gpu_round_f16(in, 2, h, a, NULL, flag, &e) ||
+            kv_gpu_round_f16(in, 2, h, a, NULL, flag, NULL, &e) ||
             kv_device_download(&nonfinite, flag, sizeof(nonfinite), &e))
             fail_msg("%s", e.msg);
         assert_int_equal(nonfinite, 1);
     }
     kv_device_free(in);
     kv_device_free(flag);
+    kv_device_free(count);
     kv_device_free(h);
     kv_device_free(a);
     kv_device_free(b);
@@ -338,8 +367,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_states), cmocka_unit_test(test_on_codes),
-        cmocka_unit_test(test_mixed), cmocka_unit_test(test_nonfinite),
-        cmocka_unit_test(test_round_f16)};
+        cmocka_unit_test(test_mixed),       cmocka_unit_test(test_clipped),
+        cmocka_unit_test(test_nonfinite),   cmocka_unit_test(test_round_f16)};
     struct kv_err e = {""};
 
     if (kv_device_cuda(0, &device, &e)) {

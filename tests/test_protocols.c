@@ -197,12 +197,86 @@ static void test_threads(void **state)
     every(check_threads);
 }
 
+/* Where fp16 rounds to infinity. */
+static void test_beyond(void **state)
+{
+    const float x[] = {65504, 65519.996f, 65520, -65519.996f, -65520, 3e38f, 0};
+
+    (void)state;
+    assert_int_equal(kv_beyond_f16(x, sizeof(x) / sizeof(*x)), 3);
+    assert_int_equal(kv_beyond_f16(x, 2), 0);
+}
+
+enum { EVERY = 9 }; /* token of a window has values beyond fp16 */
+
+/* 2 of a key, before RoPE and after it, and 1 of a value. */
+static void plant(const struct ready *r, struct windows *w)
+{
+    for (size_t t = 0; t < WINDOWS * LENGTH; t++) {
+        const size_t at = t * row_values(r);
+
+        if (t % LENGTH % EVERY)
+            continue;
+        w->k[at] = w->k_pre[at + 1] = -7e4f;
+        w->k[at + 3] = w->k_pre[at + 4] = 1e5f;
+        w->v[at + 2] = 6.6e4f;
+        w->v[at + 5] = 6.5e4f; /* not beyond */
+    }
+}
+
+static size_t coded(const struct kv_codec *c)
+{
+    return c->history ? LENGTH - kv_spec_size(&c->spec, c->side, "s")
+                      : kv_quantized(c, LENGTH);
+}
+
+/* What is clipped, and what becomes codes, in each window and layer. */
+static void check_counts(struct ready *r)
+{
+    const char *const protocols[] = {"all", "stream:7", "prefill:33"};
+    const size_t layers = r->lower ? r->layer + 1 : 1;
+    const size_t tokens = WINDOWS * layers * ((LENGTH + EVERY - 1) / EVERY);
+    const int before = omp_get_max_threads();
+    size_t clipped = 0;
+    struct windows w;
+
+    for (int side = 0; side < KV_SIDES; side++)
+        if (!r->codec[side]->scheme->wide)
+            clipped += side == KV_K ? 2 * tokens : tokens;
+    make_windows(r, &w);
+    plant(r, &w);
+    for (size_t i = 0; i < 3; i++) {
+        struct kv_bits bits;
+
+        omp_set_num_threads(i == 1 ? 2 : 1);
+        free(by_protocol(r, &w, protocols[i], &bits));
+        if (bits.clipped != (double)clipped)
+            fail_msg("%s %s: %g values are clipped, not %zu", r->spec.text,
+                     protocols[i], bits.clipped, clipped);
+        for (int side = 0; side < KV_SIDES; side++)
+            if (bits.coded[side] != (double)(WINDOWS * layers * row_values(r) *
+                                             coded(r->codec[side])))
+                fail_msg("%s %s: %g values of %c became codes", r->spec.text,
+                         protocols[i], bits.coded[side],
+                         kv_side_name((enum kv_side)side));
+    }
+    omp_set_num_threads(before);
+    free_windows(&w);
+}
+
+static void test_counts(void **state)
+{
+    (void)state;
+    every(check_counts);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stream),  cmocka_unit_test(test_sliding),
         cmocka_unit_test(test_alibi),   cmocka_unit_test(test_all_is_stream),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_threads), cmocka_unit_test(test_beyond),
+        cmocka_unit_test(test_counts),
     };
 
     return cmocka_run_group_tests(tests, prepare_every, release_every);

@@ -184,6 +184,28 @@ void kv_common_hadamard(const struct kv_spec *specs, size_t n,
     free(said);
 }
 
+void kv_common_note_clipped(const struct kv_spec *spec, double clipped)
+{
+    if (clipped > 0)
+        kv_note("%s: %.0f value%s beyond fp16's range, where an fp16 cache "
+                "holds infinity, clipped to 65504",
+                spec->text, clipped, clipped > 1 ? "s are" : " is");
+}
+
+void kv_common_note_stored(const struct kv_spec *spec, const struct kv_bits *b)
+{
+    const bool k = b->coded[KV_K] > 0, v = b->coded[KV_V] > 0;
+
+    if (!k || !v)
+        kv_note("%s quantizes %s: all tokens are sinks, residual or in a block "
+                "that is not full, which the cache keeps in fp16",
+                spec->text,
+                v   ? "no keys"
+                : k ? "no values"
+                    : "nothing");
+    kv_common_note_clipped(spec, b->clipped);
+}
+
 struct kv_results_form kv_common_form(const struct kv_common *c)
 {
     return (struct kv_results_form){.path = c->output,

@@ -104,6 +104,12 @@ void kv_common_queries(size_t n, size_t default_n, size_t ctx);
 void kv_common_hadamard(const struct kv_spec *specs, size_t n,
                         const struct kv_shape *shape);
 
+/* Says on stderr where the spec's row is of something else than its scheme: of
+ * the keys, the values or both none became codes, or some were clipped. */
+void kv_common_note_stored(const struct kv_spec *spec, const struct kv_bits *b);
+/* The second alone. */
+void kv_common_note_clipped(const struct kv_spec *spec, double clipped);
+
 /* -o, --format and --columns of a table without specs. */
 struct kv_results_form kv_common_form(const struct kv_common *c);
 

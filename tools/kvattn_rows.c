@@ -118,7 +118,7 @@ static void leave_out(struct kvattn_run *r, const struct kv_err *e)
 /* Times the step and puts its row; 1 where a GPU failed.  Without times of
  * encoding the row of attention stands. */
 static int run_step(struct kvattn_run *r, const struct kv_spec *spec,
-                    const struct kv_attn_kept *kept, struct kv_attn_step *step,
+                    const struct ran *ran, struct kv_attn_step *step,
                     struct kv_err *e)
 {
     struct kv_append_times append;
@@ -131,10 +131,12 @@ static int run_step(struct kvattn_run *r, const struct kv_spec *spec,
         return -1;
     if (rc)
         return rc;
-    if (kept) {
-        m.rel_err = kept->rel_err;
-        m.bits = kept->bits;
+    if (ran->kept) {
+        m.rel_err = ran->kept->rel_err;
+        m.bits = ran->kept->bits;
     }
+    if (ran->n == 1)
+        kv_common_note_stored(spec, &m.bits);
     blank = kv_attn_step_append(step, &append, &why);
     if (kv_interrupted(e) ||
         put_row(r, spec, kv_attn_step_path(step), &m, &append, e))
@@ -166,7 +168,7 @@ static int run_path(struct kvattn_run *r, const struct kv_spec *spec,
     if (!r->base)
         r->base = step;
     if (is_new(ran, kv_attn_step_path(step))) {
-        rc = run_step(r, spec, ran->kept, step, e);
+        rc = run_step(r, spec, ran, step, e);
         if (rc > 0 && step != r->base) {
             leave_out(r, e);
             rc = 0;

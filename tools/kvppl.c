@@ -232,6 +232,7 @@ static int put_row(struct kvppl_run *r, const struct kv_spec *spec,
     struct kv_results *t = r->table;
     const bool tokens = r->protocol.kind == KV_LLAMA_CPP;
 
+    kv_common_note_stored(spec, &row->bits);
     kv_results_conditions(t, &r->conditions, spec,
                           kv_spec_calibrated(spec) ? r->calib : NULL, r->leak);
     kv_results_bits(t, &row->bits);

@@ -28,6 +28,7 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "seconds",
                                       "tokens_s",
                                       "output",
+                                      "clipped",
                                       NULL};
 
 /* The message of -f in the chat template, special tokens and all. */
@@ -158,13 +159,14 @@ static int put(struct kvppl_run *r, const struct kvppl_args *a,
         kv_results_text(t, "chat_template", a->chat_template);
         kv_results_size(t, "prompt_tokens", g->n_prompt);
         kv_results_size(t, "tokens", g->made);
-        kv_results_real(t, "kept", g->kept);
+        kv_results_real(t, "kept", g->bits.kept_values / g->bits.values);
         kv_results_size(t, "agree", agree);
         kv_results_real(t, "prompt_seconds", g->prompt_seconds);
         kv_results_real(t, "seconds", g->seconds);
         kv_results_real(t, "tokens_s",
                         g->made > 1 ? (double)(g->made - 1) / g->seconds : NAN);
         kv_results_bytes(t, "output", text, bytes);
+        kv_results_size(t, "clipped", (uint64_t)g->bits.clipped);
         rc = kv_results_row(t, e);
     }
     free(text);
@@ -216,33 +218,11 @@ static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
                 return -1;
             done = end;
         }
+        kv_common_note_stored(spec, &run[mine].bits);
         if (put(r, a, spec, &run[mine], agreement(&run[mine], run), e))
             return -1;
     }
     return 0;
-}
-
-/* Whether all of n tokens are sinks or residual. */
-static bool keeps_all(const struct kv_spec *s, size_t n)
-{
-    for (int side = 0; side < KV_SIDES && !s->mixed; side++)
-        if (kv_spec_size(s, (enum kv_side)side, "s") +
-                kv_spec_size(s, (enum kv_side)side, "r") <
-            n)
-            return false;
-    return !s->mixed;
-}
-
-static void note_kept(const struct kvppl_run *r, size_t n)
-{
-    for (size_t i = 0; i < r->n_specs; i++)
-        if (keeps_all(&r->spec[i], n))
-            kv_note("%s keeps %zu tokens of sinks and residual: with %zu "
-                    "tokens it quantizes nothing",
-                    r->spec[i].text,
-                    kv_spec_size(&r->spec[i], KV_K, "s") +
-                        kv_spec_size(&r->spec[i], KV_K, "r"),
-                    n);
 }
 
 /* The base line always runs; a shard that does not own its row leaves the row
@@ -316,7 +296,6 @@ int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,
         (is_table(a) && kv_common_table(&r->table, &a->common, a->common.output,
                                         columns, r->spec, r->n_all, e)))
         goto out;
-    note_kept(r, g.n_prompt + g.n_new);
     rc = run_all(r, a, &g, e);
     if (r->table && rc)
         kv_results_discard(r->table);

@@ -255,6 +255,7 @@ static int time_seq(struct latency *l, const struct kv_spec *spec,
         kv_seq_bits(seq, 0, (enum kv_side)side, &row.bits);
     kv_bits_of_spec(&row.bits, spec, &l->inputs.shape, l->run->calib, 0,
                     KV_ALL);
+    kv_common_note_stored(spec, &row.bits);
     rc = kv_step_time(l->step, caches, WARMUP, l->args->reps, &whole, part, e);
     kv_step_caches_free(caches);
     if (rc)

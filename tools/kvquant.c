@@ -147,6 +147,15 @@ static int put_rows(struct run *r, const struct kv_spec *spec,
     return 0;
 }
 
+static void note_stored(const struct kv_spec *spec, const struct kv_measured *m)
+{
+    struct kv_bits sum = {0};
+
+    for (int side = 0; side < KV_SIDES; side++)
+        kv_bits_add(&sum, &m->bits[side]);
+    kv_common_note_stored(spec, &sum);
+}
+
 static int put_table(struct run *r, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(r->dump);
@@ -164,6 +173,7 @@ static int put_table(struct run *r, struct kv_err *e)
         }
         if (put_rows(r, &r->spec[s], &all, ALL_LAYERS, e))
             return -1;
+        note_stored(&r->spec[s], &all);
     }
     return 0;
 }

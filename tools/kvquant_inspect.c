@@ -67,7 +67,7 @@ static int put_books(struct kv_results *t, const struct kvquant_inspect *a,
 
 static int inspect_layer(struct kv_results *t, const struct kvquant_inspect *a,
                          const struct kv_spec *spec, size_t layer,
-                         struct kv_err *e)
+                         double *clipped, struct kv_err *e)
 {
     struct kv_codecs *codecs = NULL;
     struct kv_inspected i = {0};
@@ -79,6 +79,7 @@ static int inspect_layer(struct kv_results *t, const struct kvquant_inspect *a,
 
         rc = kv_inspect(&i, a->dump, c, e) ||
              (a->codebooks ? put_books : put_channels)(t, a, spec, c, &i, e);
+        *clipped += (double)i.clipped;
         kv_inspected_clear(&i);
     }
     kv_codecs_free(codecs);
@@ -94,11 +95,15 @@ int kvquant_inspect(const struct kvquant_inspect *a, struct kv_err *e)
                         a->codebooks ? book_columns : channel_columns, a->spec,
                         a->n_all, e))
         return -1;
-    for (size_t s = 0; s < a->n_specs; s++)
+    for (size_t s = 0; s < a->n_specs; s++) {
+        double clipped = 0;
+
         for (size_t l = info->first_layer; l <= info->last_layer; l++)
-            if (inspect_layer(t, a, &a->spec[s], l, e)) {
+            if (inspect_layer(t, a, &a->spec[s], l, &clipped, e)) {
                 kv_results_discard(t);
                 return -1;
             }
+        kv_common_note_clipped(&a->spec[s], clipped);
+    }
     return kv_results_close(t, e);
 }

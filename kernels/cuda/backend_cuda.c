@@ -182,7 +182,7 @@ static int encode(const struct kv_backend *b, struct kv_coder *c,
         kv_workspace_want(b, &s->work,
                           kv_gpu_encode_workspace(c->gpu, job->n_blocks), e) ||
         kv_gpu_round_f16(job->x, job->n * row, s->half.p, job->rounded,
-                         job->again, job->nonfinite, e))
+                         job->again, job->nonfinite, job->clipped, e))
         return -1;
     return kv_gpu_encode(
         c->gpu,

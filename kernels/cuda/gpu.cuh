@@ -65,8 +65,8 @@ KV_DEVICE unsigned kv_count_up(unsigned *counter)
     return before;
 }
 
-/* To a number in shared memory, whichever thread comes first. */
-KV_DEVICE void kv_add_shared(unsigned *sum, unsigned x)
+/* To a number in memory, whichever thread comes first. */
+KV_DEVICE void kv_add_to(unsigned *sum, unsigned x)
 {
     atomicAdd(sum, x);
 }

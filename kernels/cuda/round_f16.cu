@@ -37,10 +37,11 @@ template <int N> KV_DEVICE void kv_put_words(void *to, const uint32_t *x)
 template <int EACH>
 __global__ void __launch_bounds__(THREADS)
     kv_round_f16_kernel(const float *x, size_t n, uint16_t *half, float *wide,
-                        float *again, unsigned *nonfinite)
+                        float *again, unsigned *nonfinite, unsigned *clipped)
 {
     const size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * EACH;
     uint32_t in[EACH], out[EACH], words[EACH / 2];
+    unsigned beyond = 0;
     bool met = false;
 
     if (i >= n)
@@ -51,11 +52,14 @@ __global__ void __launch_bounds__(THREADS)
         const uint32_t h = kv_clamp_f16(kv_from_bits(in[j]));
 
         met |= (in[j] & 0x7f800000) == 0x7f800000;
+        beyond += (in[j] & 0x7fffffff) >= 0x477ff000; // 65520
         words[j / 2] = j % 2 ? words[j / 2] | h << 16 : h;
         out[j] = kv_bits(kv_low_f16(h));
     }
     if (met && nonfinite)
         *nonfinite = 1;
+    if (beyond && clipped)
+        kv_add_to(clipped, beyond);
     kv_put_words<EACH / 2>(half + i, words);
     if (wide)
         kv_put_words<EACH>(wide + i, out);
@@ -65,7 +69,7 @@ __global__ void __launch_bounds__(THREADS)
 
 extern "C" int kv_gpu_round_f16(const float *x, size_t n, uint16_t *half,
                                 float *wide, float *again, unsigned *nonfinite,
-                                struct kv_err *e)
+                                unsigned *clipped, struct kv_err *e)
 {
     const size_t each = n % 8 ? 2 : 8;
     const size_t threads = (n + each - 1) / each;
@@ -73,7 +77,7 @@ extern "C" int kv_gpu_round_f16(const float *x, size_t n, uint16_t *half,
     const char *wrong =
         kv_launch(each == 8 ? kv_round_f16_kernel<8> : kv_round_f16_kernel<2>,
                   grid, dim3(THREADS), (size_t)0, (cudaStream_t)0, x, n, half,
-                  wide, again, nonfinite);
+                  wide, again, nonfinite, clipped);
 
     return wrong ? kv_fail(e, "rounding to halves: %s", wrong) : 0;
 }

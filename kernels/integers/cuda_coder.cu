@@ -268,7 +268,7 @@ KV_DEVICE void kv_pack_codes(const kv_mine<BY_CHANNEL> &m,
             word |= (uint64_t)code << n * g.bits;
             part += code;
             if (Q::SUMS && (last || n + 1 == end)) {
-                kv_add_shared(sum + i, part);
+                kv_add_to(sum + i, part);
                 part = 0;
             }
             if (last && n + 1 < end) {

@@ -13,6 +13,9 @@ void kv_bits_add(struct kv_bits *into, const struct kv_bits *b)
     into->kept_values += b->kept_values;
     into->quantized_bytes += b->quantized_bytes;
     into->quantized_values += b->quantized_values;
+    into->clipped += b->clipped;
+    for (int side = 0; side < KV_SIDES; side++)
+        into->coded[side] += b->coded[side];
 }
 
 static struct kv_bits bits_of(const struct kv_codec *c, size_t n, size_t bytes,
@@ -29,21 +32,34 @@ static struct kv_bits bits_of(const struct kv_codec *c, size_t n, size_t bytes,
                                 (double)(quantized_tokens * row)};
 }
 
+void kv_bits_count(struct kv_bits *into, const struct kv_cache *c,
+                   enum kv_side side)
+{
+    const size_t row = kv_codec_row(kv_cache_reader(c, side).codec);
+
+    into->coded[side] += (double)(kv_cache_coded(c, side) * row);
+    into->clipped += (double)kv_cache_clipped(c, side);
+}
+
 struct kv_bits kv_bits_of_cache(const struct kv_cache *c, enum kv_side side)
 {
     size_t codes, tokens;
     const size_t bytes = kv_cache_bytes(c, side, &codes, &tokens);
+    const struct kv_codec *codec = kv_cache_reader(c, side).codec;
+    struct kv_bits b = bits_of(codec, kv_cache_tokens(c), bytes, codes, tokens);
 
-    return bits_of(kv_cache_reader(c, side).codec, kv_cache_tokens(c), bytes,
-                   codes, tokens);
+    kv_bits_count(&b, c, side);
+    return b;
 }
 
 struct kv_bits kv_bits_of_tokens(const struct kv_codec *c, size_t n)
 {
     size_t codes, tokens;
     const size_t bytes = kv_held_bytes(c, n, &codes, &tokens);
+    struct kv_bits b = bits_of(c, n, bytes, codes, tokens);
 
-    return bits_of(c, n, bytes, codes, tokens);
+    b.coded[c->side] = (double)(kv_quantized(c, n) * kv_codec_row(c));
+    return b;
 }
 
 static bool serves(int scope, int wanted)

@@ -11,9 +11,14 @@
  * spec. */
 void kv_bits_add(struct kv_bits *into, const struct kv_bits *b);
 
-/* The bits of one side of a cache. */
+/* Adds what a side of a cache has coded and clipped. */
+void kv_bits_count(struct kv_bits *into, const struct kv_cache *c,
+                   enum kv_side side);
+
+/* Of one side of a cache; not shared_bytes and nominal. */
 struct kv_bits kv_bits_of_cache(const struct kv_cache *c, enum kv_side side);
-/* Its bits for n tokens, by kv_held_bytes(). */
+/* The same of n tokens without a cache, by kv_held_bytes(), and without
+ * clipped. */
 struct kv_bits kv_bits_of_tokens(const struct kv_codec *c, size_t n);
 
 /* Sets shared_bytes and nominal.  side: KV_K, KV_V, or KV_ALL for both;

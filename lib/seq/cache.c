@@ -194,6 +194,7 @@ static void push_queries(struct kv_cache *c, const float *q, size_t n)
                                   row * sizeof(*c->query));
         }
         to_half(q + i * row, row, c->query + c->n_queries++ * row);
+        c->side[KV_K].n_clipped += kv_beyond_f16(q + i * row, row);
     }
 }
 
@@ -301,6 +302,7 @@ static int append_side(struct kv_cache *cache, enum kv_side side,
     const size_t left = kv_spec_size(&c->spec, c->side, "s") - s->n_sinks;
     const size_t to_sinks = n < left ? n : left;
 
+    s->n_clipped += kv_codec_clipped(c, x, n);
     to_half(x, to_sinks * row, s->sink + s->n_sinks * row);
     s->n_sinks += to_sinks;
     x += to_sinks * row;
@@ -456,6 +458,18 @@ size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
     return side_bytes(&c->side[side], quantized_bytes, quantized_tokens) +
            kv_cache_held(c, side).n_queries *
                query_values(c->side[KV_K].codec) * sizeof(*c->query);
+}
+
+size_t kv_cache_coded(const struct kv_cache *c, enum kv_side side)
+{
+    const struct kv_cache_side *s = &c->side[side];
+
+    return s->n_blocks * s->codec->block + s->n_open;
+}
+
+size_t kv_cache_clipped(const struct kv_cache *c, enum kv_side side)
+{
+    return c->side[side].n_clipped;
 }
 
 size_t kv_held_bytes(const struct kv_codec *c, size_t n,

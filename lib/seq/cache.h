@@ -70,8 +70,14 @@ uint64_t kv_cache_seed(const struct kv_cache *c);
  */
 size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
                       size_t *quantized_bytes, size_t *quantized_tokens);
-/* The same of a side that was given n tokens, without a cache; not of codecs
- * that are variable, massive, have history or need queries. */
+/* Tokens of the side that became codes, those of an open block among them. */
+size_t kv_cache_coded(const struct kv_cache *c, enum kv_side side);
+/* Values of all tokens so far that are beyond fp16's range, and were clipped to
+ * its largest: kv_codec_clipped() of what is stored, and of the queries, which
+ * count with K.  None of a wide codec. */
+size_t kv_cache_clipped(const struct kv_cache *c, enum kv_side side);
+/* kv_cache_bytes() of a side that was given n tokens, without a cache; not of
+ * codecs that are variable, massive, have history or need queries. */
 size_t kv_held_bytes(const struct kv_codec *c, size_t n,
                      size_t *quantized_bytes, size_t *quantized_tokens);
 

@@ -13,6 +13,7 @@ struct kv_cache_side {
     size_t n_sinks, n_blocks, n_tail, n_open;
     uint16_t *sink, *tail;
     uint8_t *blocks, *open;
+    size_t n_clipped;   /* kv_cache_clipped() */
     uint32_t *size;     /* [n_blocks] of a variable codec, else NULL */
     size_t block_bytes; /* of all blocks together, sizes not counted */
     size_t gone_blocks, gone_bytes; /* of these, the first ones, that are no

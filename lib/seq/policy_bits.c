@@ -1,6 +1,7 @@
 /* What a cache that drops tokens takes. */
 #include "kernels/tiles/tiles.h"
 #include "lib/base/alloc.h"
+#include "lib/seq/bits.h"
 #include "lib/seq/policy_cache_impl.h"
 
 #include <math.h>
@@ -118,6 +119,7 @@ void kv_policy_cache_bits(const struct kv_policy_cache *c, enum kv_side side,
     bits->quantized_bytes += s.bytes;
     bits->quantized_values += s.coded * (double)d;
     bits->kept_values += (double)(s.kept * d);
+    kv_bits_count(bits, c->cache, side);
 }
 
 size_t kv_policy_cache_span(const struct kv_policy_cache *c)
