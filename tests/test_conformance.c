@@ -86,6 +86,8 @@ static void assert_same(const struct kv_cache *a, const struct kv_cache *b,
 
         if (nx != ny || memcmp(x, y, nx) != 0)
             fail_msg("%s: %s gives other bytes at %zu tokens", spec, what, n);
+        assert_int_equal(kv_cache_clipped(a, (enum kv_side)side),
+                         kv_cache_clipped(b, (enum kv_side)side));
         free(x);
         free(y);
     }
@@ -197,7 +199,7 @@ static void check_damaged(struct ready *r)
     const size_t n = kv_cache_write(c, &bytes), step = n / 50 + 1;
     struct kv_err e = {""};
 
-    for (size_t i = 0; i < n; i += i < 72 ? 1 : step) {
+    for (size_t i = 0; i < n; i += i < 88 ? 1 : step) {
         bytes[i] ^= 0x10;
         assert_int_equal(kv_cache_new(&to, k, v, EVERY_SCHEME_SEED, &e), 0);
         assert_int_equal(kv_cache_load(to, bytes, n, &e), -1);

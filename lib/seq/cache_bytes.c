@@ -9,7 +9,7 @@
 
 static const char magic[8] = {'k', 'v', 'c', 'a', 'c', 'h', 'e', 1};
 enum { HASH_BYTES = 16 };
-_Static_assert(sizeof(struct kv_cache_head) == 72, "without gaps");
+_Static_assert(sizeof(struct kv_cache_head) == 88, "without gaps");
 
 /* ---- written -------------------------------------------------------------
  */
@@ -90,6 +90,7 @@ size_t kv_cache_write(const struct kv_cache *c, uint8_t **bytes)
         const struct kv_reader r = kv_cache_reader(c, (enum kv_side)i);
 
         head.side_bytes[i] = kv_codes_of(&r, &side[i]);
+        head.clipped[i] = c->side[i].n_clipped;
         head.spec_bytes[i] = (uint32_t)strlen(r.codec->spec.text);
         n += head.side_bytes[i] + head.spec_bytes[i];
     }
@@ -337,6 +338,7 @@ int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
         struct kv_cache_side *s = &c->side[i];
 
         count_tokens(s, c->n);
+        s->n_clipped = h.clipped[i];
         if (load_side(
                 c, s,
                 (struct bytes){take(&b, h.side_bytes[i]), h.side_bytes[i]}))

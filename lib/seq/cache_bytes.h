@@ -25,6 +25,7 @@ struct kv_cache_head {
     uint32_t spec_bytes[KV_SIDES];
     uint32_t massive_bytes;
     uint64_t n_tokens, seed, side_bytes[KV_SIDES];
+    uint64_t clipped[KV_SIDES]; /* kv_cache_clipped() */
 };
 
 /* A side's bytes; returns their number, of a cache's kv_cache_held()
