@@ -208,6 +208,25 @@ static void test_multipliers(void **state)
     }
 }
 
+/* A head has 4 channels. */
+static void test_turning(void **state)
+{
+    static const uint32_t bad[] = {0, 1, 3, 6, UINT32_MAX};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        struct tiny_gguf g = begin("qwen2");
+        char words[128];
+
+        tiny_key_u32(&g, key("rope.dimension_count"), bad[i]);
+        snprintf(words, sizeof(words),
+                 "key qwen2.rope.dimension_count is %u; an even number from 2 "
+                 "to the 4 channels",
+                 bad[i]);
+        refuse(&g, words);
+    }
+}
+
 /* Those that divide frequencies are read or refused, never passed over. */
 static void test_factors(void **state)
 {
@@ -376,6 +395,7 @@ int main(void)
         cmocka_unit_test(test_families), cmocka_unit_test(test_experts),
         cmocka_unit_test(test_latent),   cmocka_unit_test(test_multipliers),
         cmocka_unit_test(test_factors),  cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_turning),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

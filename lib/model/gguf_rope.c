@@ -204,22 +204,38 @@ static int set_scaling(const struct kv_gguf_maker *k, json_t *scaling,
     return strcmp(name, "yarn") ? 0 : set_yarn(k, scaling, e);
 }
 
+/* Of a head's channels RoPE turns all, or the first so many. */
+static int set_part(const struct kv_gguf_maker *k, struct kv_err *e)
+{
+    const int64_t d = kv_gguf_maker_int(k, "head_dim");
+    const struct kv_gguf_value *v;
+    int64_t n;
+
+    if (kv_gguf_maker_get(k, "rope.dimension_count", KV_GGUF_COUNT, &v, e))
+        return -1;
+    n = v ? kv_gguf_int(v, 0) : d;
+    if (v && (n < 2 || n % 2 || n > d))
+        return kv_fail(e,
+                       "%s: key %s is %lld; an even number from 2 to the %lld "
+                       "channels of a head was expected",
+                       k->g->path, v->key, (long long)n, (long long)d);
+    if (n != d)
+        kv_gguf_set_real(k->config, "partial_rotary_factor",
+                         (double)n / (double)d);
+    return 0;
+}
+
 int kv_gguf_rope(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     json_t *scaling = json_object(), *freqs = json_object();
-    const int64_t d = kv_gguf_maker_int(k, "head_dim");
-    const struct kv_gguf_value *v;
     bool there = false;
     int rc = -1;
 
     if (!json_object_get(k->config, "rope_theta"))
         kv_gguf_set_real(k->config, "rope_theta", 10000);
-    if (kv_gguf_maker_get(k, "rope.dimension_count", KV_GGUF_COUNT, &v, e) ||
-        set_scaling(k, scaling, e) || set_freqs(k, freqs, &there, e))
+    if (set_part(k, e) || set_scaling(k, scaling, e) ||
+        set_freqs(k, freqs, &there, e))
         goto out;
-    if (v && kv_gguf_int(v, 0) != d && d)
-        kv_gguf_set_real(k->config, "partial_rotary_factor",
-                         (double)kv_gguf_int(v, 0) / (double)d);
     if (there && json_object_size(scaling)) {
         kv_fail(e,
                 "%s: both tensor rope_freqs.weight and a RoPE scaling: not "
