@@ -272,7 +272,7 @@ class PackedFiles(unittest.TestCase):
         if done.returncode:
             self.refused(done, *names)
         else:
-            self.assertEqual(done.stdout, case.nll)
+            self.assertEqual((done.stdout, done.stderr), (case.nll, ""))
 
     def test_each_is_what_numpy_unpacks(self):
         for name in FORMATS:
@@ -353,6 +353,36 @@ class PackedFiles(unittest.TestCase):
             with self.subTest(name):
                 self.refused(measure(case.tensors, {"config.json": config}),
                              "no quantization_config")
+
+    def test_files_that_contradict_each_other(self):
+        case = Case("gptq 4")
+        files = case.files(case.header)
+        for field, value in ("bits", 8), ("group_size", 32), (
+                "checkpoint_format", "gptq_v2"), ("quant_method", "awq"):
+            with self.subTest(field):
+                old = {**case.header, field: value}
+                if value == "awq":
+                    del old["checkpoint_format"]
+                done = measure(case.tensors, {**files,
+                                              "quantize_config.json": old})
+                self.refused(done, "contradict each other")
+        done = measure(case.tensors, {**files,
+                                      "quantize_config.json": case.header})
+        self.assertEqual(done.stdout, case.nll)
+
+    def test_fp8_beside_words(self):
+        case = Case("gptq 4")
+        name = "lm_head.weight"
+        shape = case.tensors[name][1]
+        codes = "F8_E4M3", shape, bytes(shape[0] * shape[1])
+        self.refused(measure({**case.tensors, name: codes},
+                             case.files(case.header)), name)
+
+    def test_fewer_inputs_than_a_group(self):
+        case = Case("gptq one group")
+        done = measure(case.tensors, case.files({**case.header,
+                                                 "group_size": 128}))
+        self.assertEqual(done.stdout, case.nll)
 
     def test_a_header_without_packed_tensors(self):
         tensors = {name: f32(x) for name, x in plain.items()}

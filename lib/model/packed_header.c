@@ -200,38 +200,65 @@ static int read_method(struct kv_packed_header *h, const struct kv_fields *f,
     return read_integers(h, f, e);
 }
 
-/* File i; *done: it has a header. */
-static int read_file(struct kv_packed_header *h, size_t i, bool *done,
-                     struct kv_err *e)
+/* What file i says; *there: it says something. */
+static int read_file(struct kv_packed_header *h, size_t i, const char *dir,
+                     bool *there, struct kv_err *e)
 {
     const char *object = places[i].object;
-    json_t *file = kv_json_read(h->path, e);
-    const json_t *j = object ? json_object_get(file, object) : file;
-    const struct kv_fields f = {.path = h->path, .in = places[i].in, .json = j};
-    int rc = file ? 0 : -1;
+    const json_t *j;
+    json_t *file;
+    int rc = 0;
 
-    *done = file && j && !json_is_null(j);
-    if (*done)
+    *h = (struct kv_packed_header){.path =
+                                       kv_path_join(dir, kv_packed_files[i])};
+    *there = kv_file_exists(h->path);
+    if (!*there)
+        return 0;
+    file = kv_json_read(h->path, e);
+    if (!file)
+        return -1;
+    j = object ? json_object_get(file, object) : file;
+    *there = j && !json_is_null(j);
+
+    const struct kv_fields f = {.path = h->path, .in = places[i].in, .json = j};
+
+    if (*there)
         rc = read_method(h, &f, places[i].method, e);
     json_decref(file);
     return rc;
 }
 
+/* What loaders that read one file or the other would read differently. */
+static bool differ(const struct kv_packed_header *a,
+                   const struct kv_packed_header *b)
+{
+    return a->packing != b->packing || a->bits != b->bits ||
+           a->group != b->group || a->zero_less != b->zero_less ||
+           a->block_rows != b->block_rows ||
+           a->block_columns != b->block_columns;
+}
+
 int kv_packed_header_read(struct kv_packed_header *h, const char *dir,
                           struct kv_err *e)
 {
-    bool done = false;
     int rc = 0;
 
     *h = (struct kv_packed_header){0};
-    for (size_t i = 0; kv_packed_files[i] && !done && !rc; i++) {
-        kv_packed_header_clear(h);
-        h->path = kv_path_join(dir, kv_packed_files[i]);
-        if (kv_file_exists(h->path))
-            rc = read_file(h, i, &done, e);
+    for (size_t i = 0; kv_packed_files[i] && !rc; i++) {
+        struct kv_packed_header one;
+        bool there;
+
+        rc = read_file(&one, i, dir, &there, e);
+        if (!rc && there && h->path && differ(h, &one))
+            rc = kv_fail(e,
+                         "%s and %s contradict each other in how weights are "
+                         "packed",
+                         h->path, one.path);
+        if (!rc && there && !h->path)
+            *h = one;
+        else
+            kv_packed_header_clear(&one);
     }
-    if (!done && !rc)
-        kv_packed_header_clear(h);
     return rc;
 }
 

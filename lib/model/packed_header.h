@@ -1,6 +1,6 @@
 /* What a folder says of its packed matrices (lib/model/packed_tensors.h).
  *
- * The first of these that is there:
+ * The first of these that is there, with which the others must agree:
  *
  *   config.json            quantization_config; null: as if it were absent
  *   hf_quant_config.json   quantization: ModelOpt's
@@ -32,8 +32,9 @@ struct kv_packed_header {
 };
 
 /* dir: of the model.  Fails on a file that is no JSON, on a method or format
- * that is not implemented, and on a field that is missing or no value of its
- * own.  Release h with kv_packed_header_clear(), after failure too. */
+ * that is not implemented, on a field that is missing or no value of its own,
+ * and on two files that contradict each other.  Release h with
+ * kv_packed_header_clear(), after failure too. */
 int kv_packed_header_read(struct kv_packed_header *h, const char *dir,
                           struct kv_err *e);
 void kv_packed_header_clear(struct kv_packed_header *h);

@@ -241,7 +241,7 @@ static int read_groups(struct kv_packed *p, const struct kv_packed_header *h,
                        "in %s wants: it says which group an input is of",
                        t->path, t->name, h->path);
     if (!group)
-        return p->columns % p->block_columns
+        return p->n_groups > 1 && p->columns % p->block_columns
                    ? kv_fail(e,
                              "%s: tensor %s: group_size %zu in %s does not "
                              "divide its %zu inputs, and no g_idx is beside it",
@@ -319,6 +319,14 @@ static bool is_fp8(const struct kv_weight *t)
     return t->type == KV_STORED_F8_E4M3 || t->type == KV_STORED_F8_E5M2;
 }
 
+static int not_packed(const struct kv_weight *t, struct kv_err *e)
+{
+    return kv_fail(e,
+                   "%s: tensor %s has type %s: only matrices that are called "
+                   "weight may have it, where quant_method is fp8",
+                   t->path, t->name, t->dtype);
+}
+
 /* Codes of 8 bits are nothing without their scale. */
 static int unpack_scaled(struct kv_packed *p, const struct kv_packed_header *h,
                          const struct kv_weights *w, const struct kv_weight *t,
@@ -327,10 +335,7 @@ static int unpack_scaled(struct kv_packed *p, const struct kv_packed_header *h,
     const struct kv_weight *scale;
 
     if (!n)
-        return kv_fail(e,
-                       "%s: tensor %s has type %s: only matrices that are "
-                       "called weight may have it",
-                       t->path, t->name, t->dtype);
+        return not_packed(t, e);
     scale = part_of(w, t->name, n, "weight_scale_inv");
     scale = scale ? scale : part_of(w, t->name, n, "weight_scale");
     if (!scale)
@@ -405,13 +410,15 @@ static int check_blocks(const struct kv_weights *w,
     return 0;
 }
 
-/* Zeros whose codes are gone. */
+/* Beside words: zeros whose codes are gone, and codes of another packing. */
 static int check_parts(const struct kv_weights *w, struct kv_err *e)
 {
     for (size_t i = 0; i < w->n_weights; i++) {
         const struct kv_weight *t = w->weight[i];
         const size_t n = before(t->name, "qzeros");
 
+        if (is_fp8(t))
+            return not_packed(t, e);
         if (n && !part_of(w, t->name, n, "qweight"))
             return kv_fail(e, "%s: tensor %s has no qweight beside it", t->path,
                            t->name);
