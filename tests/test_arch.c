@@ -268,6 +268,38 @@ static void test_released(void **state)
         {"MixtralForCausalLM", "mixtral",
          "'num_local_experts': 8, 'num_experts_per_tok': 2, "
          "'output_router_logits': false, 'router_aux_loss_coef': 0.02"},
+        {"Qwen3MoeForCausalLM", "qwen3_moe",
+         "'num_experts': 8, 'num_experts_per_tok': 2, 'moe_intermediate_size': "
+         "8, 'sliding_window': 4096, 'use_sliding_window': false, "
+         "'max_window_layers': 48, 'decoder_sparse_step': 1"},
+        {"MPTForCausalLM", "mpt",
+         "'d_model': 48, 'n_heads': 6, 'n_layers': 4, 'expansion_ratio': 4, "
+         "'attn_config': {'alibi': true, 'alibi_bias_max': 8, 'attn_impl': "
+         "'torch', 'attn_pdrop': 0, 'attn_type': 'multihead_attention', "
+         "'clip_qkv': null, 'prefix_lm': false, 'qk_ln': false}, 'auto_map': "
+         "{'AutoConfig': 'configuration_mpt.MPTConfig'}, 'tokenizer_name': "
+         "'EleutherAI/gpt-neox-20b', 'init_config': {'gain': 0}, 'verbose': 0"},
+        {"GPT2LMHeadModel", "gpt2",
+         "'n_embd': 48, 'n_head': 6, 'n_layer': 4, 'n_positions': 512, "
+         "'n_ctx': 512, 'n_special': 0, 'predict_special_tokens': true, "
+         "'output_past': true, '_num_labels': 1"},
+        {"OPTForCausalLM", "opt",
+         "'ffn_dim': 40, 'output_projection': true, 'prefix': '</s>', "
+         "'word_embed_proj_dim': 48, 'activation_dropout': 0.0"},
+        {"GemmaForCausalLM", "gemma",
+         "'rms_norm_eps': 1e-6, 'hidden_act': 'gelu', 'hidden_activation': "
+         "null, 'rope_scaling': null"},
+        {"Gemma2ForCausalLM", "gemma2",
+         "'rms_norm_eps': 1e-6, 'hidden_act': 'gelu_pytorch_tanh', "
+         "'hidden_activation': 'gelu_pytorch_tanh', 'sliding_window': 4096, "
+         "'sliding_window_size': 4096, 'cache_implementation': 'hybrid'"},
+        {"GPTNeoXForCausalLM", "gpt_neox",
+         "'rotary_pct': 1.0, 'rotary_emb_base': 10000, 'rope_theta': 10000, "
+         "'partial_rotary_factor': 1.0, 'use_parallel_residual': false"},
+        {"LlamaForCausalLM", "llama",
+         "'rms_norm_eps': 1e-5, 'pretraining_tp': 2, 'auto_map': {}, "
+         "'rope_scaling': {'type': 'yarn', 'factor': 16.0, 'finetuned': true, "
+         "'original_max_position_embeddings': 64}"},
     };
     struct kv_config c;
     struct kv_err e = {""};
@@ -277,6 +309,33 @@ static void test_released(void **state)
         if (read_arch(cases[i].arch, cases[i].model_type, cases[i].more, &c,
                       &e))
             fail_msg("%s: %s", cases[i].arch, e.msg);
+}
+
+/* Names that the class does not read. */
+static void test_foreign(void **state)
+{
+    struct kv_config c;
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(read_arch("OPTForCausalLM", "opt",
+                               "'ffn_dim': 40, 'rms_norm_eps': 0.01", &c, &e),
+                     0);
+    assert_true(c.norm_eps == 1e-5F);
+    assert_int_equal(c.shape.n_kv_heads, 6);
+    assert_int_equal(read_arch("BloomForCausalLM", "bloom",
+                               "'hidden_act': 'relu', 'rms_norm_eps': 0.01, "
+                               "'head_dim': 2",
+                               &c, &e),
+                     0);
+    assert_int_equal(c.act, KV_ACT_GELU_TANH);
+    assert_true(c.norm_eps == 1e-5F);
+    assert_int_equal(c.inter, 4 * 48);
+    assert_int_equal(c.shape.head_dim, 8);
+    assert_int_equal(read_arch("FalconForCausalLM", "falcon",
+                               "'num_key_value_heads': 3", &c, &e),
+                     0);
+    assert_int_equal(c.shape.n_kv_heads, 1);
 }
 
 static void test_unknown(void **state)
@@ -291,12 +350,12 @@ static void test_unknown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_windows),  cmocka_unit_test(test_still),
+        cmocka_unit_test(test_windows),      cmocka_unit_test(test_still),
         cmocka_unit_test(test_still_slides), cmocka_unit_test(test_all_slide),
-        cmocka_unit_test(test_longrope), cmocka_unit_test(test_yarn),
-        cmocka_unit_test(test_falcon),   cmocka_unit_test(test_exaone),
-        cmocka_unit_test(test_experts),  cmocka_unit_test(test_released),
-        cmocka_unit_test(test_unknown)};
+        cmocka_unit_test(test_longrope),     cmocka_unit_test(test_yarn),
+        cmocka_unit_test(test_falcon),       cmocka_unit_test(test_exaone),
+        cmocka_unit_test(test_experts),      cmocka_unit_test(test_released),
+        cmocka_unit_test(test_foreign),      cmocka_unit_test(test_unknown)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

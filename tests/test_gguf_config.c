@@ -137,8 +137,8 @@ static void test_rope(void **state)
     check(&g, "Phi3ForCausalLM", "phi3",
           "'head_dim': 4, 'rope_theta': 10000.0, 'partial_rotary_factor': 0.5, "
           "'rope_scaling': {'rope_type': 'longrope', 'short_factor': [1.0], "
-          "'long_factor': [2.0], 'attention_factor': 1.25, "
-          "'original_max_position_embeddings': 128}");
+          "'long_factor': [2.0], 'attention_factor': 1.25}, "
+          "'original_max_position_embeddings': 128");
 }
 
 /* Refused with these words; g is cleared. */

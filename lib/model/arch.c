@@ -47,9 +47,11 @@ static const struct kv_arch archs[] = {
      .gemma = true,
      .tied = true,
      .act = KV_ACT_GELU_TANH,
+     .old_gelu = true,
      .theta = 10000},
     {.name = "Gemma2ForCausalLM",
      .names = &kv_names_sandwich,
+     .fields = kv_fields_of_gemma2,
      .model_type = "gemma2",
      .n_kv_heads = 4,
      .head_dim = 256,
@@ -78,7 +80,8 @@ static const struct kv_arch archs[] = {
      .act = KV_ACT_GELU_TANH,
      .sandwich = true,
      .theta = 1e6,
-     .slide_theta = 10000},
+     .slide_theta = 10000,
+     .slide_theta_read = true},
     {.name = "GPT2LMHeadModel",
      .names = &kv_names_gpt2,
      .fields = kv_fields_of_gpt2,
@@ -158,7 +161,8 @@ static const struct kv_arch archs[] = {
      .window = 2047,
      .window_given = true,
      .theta = 10000,
-     .partial = 1},
+     .partial = 1,
+     .old_ctx = 4096},
     {.name = "GPTNeoXForCausalLM",
      .names = &kv_names_gpt_neox,
      .fields = kv_fields_of_gpt_neox,
@@ -414,25 +418,42 @@ static bool is_set(const json_t *variant)
     return json_is_true(variant) || json_integer_value(variant) == 1;
 }
 
+static bool ends(const char *name, const char *with)
+{
+    const size_t n = strlen(name), m = strlen(with);
+
+    return n >= m && !strcmp(name + n - m, with);
+}
+
+/* NULL: there is none. */
+static const struct kv_arch *find(const char *name, const json_t *config)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+
+    for (size_t i = 0; i < N_ARCHS; i++)
+        if (!strcmp(archs[i].name, name))
+            return &archs[i];
+    for (size_t i = 0; i < N_ARCHS && type; i++)
+        if (!strcmp(archs[i].model_type, type) && ends(name, "ForCausalLM"))
+            return &archs[i];
+    return NULL;
+}
+
 int kv_arch_find(const struct kv_arch **arch, const char *name,
                  const json_t *config, struct kv_err *e)
 {
     char known[1024] = "";
 
-    for (size_t i = 0; i < N_ARCHS; i++) {
-        const size_t n = strlen(known);
-
-        if (!strcmp(archs[i].name, name)) {
-            *arch = &archs[i];
-            while ((*arch)->variant &&
-                   is_set(json_object_get(config, (*arch)->variant)))
-                ++*arch;
-            return 0;
-        }
+    *arch = find(name, config);
+    while (*arch && (*arch)->variant &&
+           is_set(json_object_get(config, (*arch)->variant)))
+        ++*arch;
+    if (*arch)
+        return 0;
+    for (size_t i = 0; i < N_ARCHS; i++)
         if (!i || !archs[i - 1].variant)
-            snprintf(known + n, sizeof(known) - n, "%s%s", i ? ", " : "",
-                     archs[i].name);
-    }
+            snprintf(known + strlen(known), sizeof(known) - strlen(known),
+                     "%s%s", i ? ", " : "", archs[i].name);
     if (is_latent(name))
         return kv_fail(e,
                        "%s is multi-head latent attention, whose cache holds a "

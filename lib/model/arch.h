@@ -55,11 +55,16 @@ struct kv_tensor_names {
 };
 
 /* A field that this architecture has, or has under this name ("a.b": b in the
- * object a).  means: its name elsewhere; NULL: none.  only: as in struct
- * kv_field. */
+ * object a).  means: its name elsewhere; NULL: none; "": the class of
+ * transformers does not read this name, which others do, and neither is it read
+ * here.  only: as in struct kv_field; or kv_unread, as the class of
+ * transformers does not read this name, which may only repeat one that it
+ * reads. */
 struct kv_own_field {
     const char *name, *means, *only;
 };
+
+extern const char kv_unread[];
 
 enum kv_positions { KV_ROPE, KV_LEARNED, KV_ALIBI };
 
@@ -99,13 +104,19 @@ struct kv_arch {
     /* Norms times 1 + their weight, embeddings times the root of hidden_size.
      */
     bool gemma;
-    bool sandwich;   /* norms of what joins the residual stream; Gemma's then
-                      * have the scale of query_pre_attn_scalar, and soft caps */
-    bool norm_after; /* those alone: none before attention and MLP */
-    double attn_cap, logit_cap; /* without their fields; 0: none */
-    double theta;               /* without rope_theta */
-    double slide_theta;         /* of layers that slide, without
-                                 * rope_local_base_freq; 0: theta */
+    bool sandwich;      /* norms of what joins the residual stream; Gemma's then
+                         * have the scale of query_pre_attn_scalar, and soft caps */
+    bool norm_after;    /* those alone: none before attention and MLP */
+    double attn_cap;    /* without attn_logit_softcapping; 0: none, and what the
+                         * field says is not looked at, as in transformers */
+    double logit_cap;   /* without final_logit_softcapping; 0: none */
+    double theta;       /* without rope_theta */
+    double slide_theta; /* of layers that slide, which have RoPE of
+                         * their own then; 0: they have not */
+    bool slide_theta_read; /* rope_local_base_freq counts instead */
+    size_t old_ctx; /* original_max_position_embeddings of the top level counts,
+                     * and is this without; longrope is the one RoPE scaling;
+                     * 0: that of the block counts */
 
     bool layer_norm;    /* LayerNorm; else RMSNorm */
     bool norm_bias;     /* and it has a bias */
@@ -113,6 +124,7 @@ struct kv_arch {
     bool head_bias;     /* the head has one */
     bool plain_mlp;     /* down(act(up)); else down(act(gate) * up) */
     enum kv_act act;    /* without hidden_act */
+    bool old_gelu;      /* gelu of hidden_act is gelu_pytorch_tanh */
     bool experts;       /* gated MLPs, of which a router takes some */
     bool norm_shares;   /* whose shares sum to 1, without norm_topk_prob */
     bool parallel;      /* the MLP adds to the stream beside attention; without
@@ -127,8 +139,10 @@ struct kv_arch {
     size_t skip_positions; /* rows of learned ones before position 0's */
 };
 
-/* Fails when the name is unknown, naming those that are known.  config: the
- * object of config.json, in which a variant's field may be. */
+/* The row of this name; or, as transformers goes by it, of config's model_type,
+ * if the name is that of a ...ForCausalLM of the model's own code.  Fails when
+ * there is none, naming those that are known.  config: the object of
+ * config.json, in which a variant's field may be. */
 int kv_arch_find(const struct kv_arch **arch, const char *name,
                  const json_t *config, struct kv_err *e);
 

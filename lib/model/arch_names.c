@@ -1,5 +1,7 @@
 #include "lib/model/arch_names.h"
 
+const char kv_unread[] = "";
+
 /* What many call alike. */
 #define FRAME                                                                  \
     .prefix = "model.", .embed = "embed_tokens.weight", .norm = "norm.weight", \
@@ -11,6 +13,13 @@
 #define GATE_UP_DOWN                                                        \
     [KV_P_GATE] = "mlp.gate_proj.weight", [KV_P_UP] = "mlp.up_proj.weight", \
     [KV_P_DOWN] = "mlp.down_proj.weight"
+
+/* Heads that are hidden_size / heads, each with its own keys. */
+#define PLAIN_HEADS                    \
+    {"num_key_value_heads", "", NULL}, \
+    {                                  \
+        "head_dim", "", NULL           \
+    }
 
 /* What most use. */
 const struct kv_tensor_names kv_names_llama = {
@@ -41,6 +50,12 @@ const struct kv_tensor_names kv_names_sandwich = {
         },
 };
 
+const struct kv_own_field kv_fields_of_gemma2[] = {
+    {"sliding_window", "sliding_window", NULL},
+    {"sliding_window_size", "sliding_window", kv_unread}, /* of 9B and 27B */
+    {0},
+};
+
 const struct kv_tensor_names kv_names_gpt2 = {
     .prefix = "transformer.",
     .embed = "wte.weight",
@@ -63,16 +78,25 @@ const struct kv_tensor_names kv_names_gpt2 = {
 
 const struct kv_own_field kv_fields_of_gpt2[] = {
     {"n_embd", "hidden_size", NULL},
+    {"hidden_size", "hidden_size", NULL},
     {"n_inner", "intermediate_size", NULL},
     {"n_layer", "num_hidden_layers", NULL},
+    {"num_hidden_layers", "num_hidden_layers", NULL},
     {"n_head", "num_attention_heads", NULL},
+    {"num_attention_heads", "num_attention_heads", NULL},
     {"n_positions", "max_position_embeddings", NULL},
+    {"max_position_embeddings", "max_position_embeddings", NULL},
     {"n_ctx", NULL, NULL}, /* of old files: n_positions again */
     {"activation_function", "hidden_act", NULL},
     {"layer_norm_epsilon", "rms_norm_eps", NULL},
+    PLAIN_HEADS,
     {"scale_attn_weights", NULL, "true"},
     {"scale_attn_by_inverse_layer_idx", NULL, "false"},
     {"reorder_and_upcast_attn", NULL, NULL},
+    {"n_special", NULL, NULL}, /* of files older than transformers 3 */
+    {"predict_special_tokens", NULL, NULL},
+    {"output_past", NULL, NULL},
+    {"_num_labels", NULL, NULL},
     {"summary_activation", NULL, NULL},
     {"summary_first_dropout", NULL, NULL},
     {"summary_proj_to_labels", NULL, NULL},
@@ -104,11 +128,14 @@ const struct kv_tensor_names kv_names_opt = {
 const struct kv_own_field kv_fields_of_opt[] = {
     {"ffn_dim", "intermediate_size", NULL},
     {"activation_function", "hidden_act", NULL},
+    {"rms_norm_eps", "", NULL},
+    PLAIN_HEADS,
     {"do_layer_norm_before", NULL, "true"},
     {"_remove_final_layer_norm", NULL, "false"},
     {"enable_bias", NULL, "true"},
     {"layer_norm_elementwise_affine", NULL, "true"},
     {"word_embed_proj_dim", NULL, NULL}, /* the embedding's shape tells */
+    {"output_projection", NULL, NULL},   /* read by nothing */
     {"init_std", NULL, NULL},
     {"dropout", NULL, NULL},
     {"activation_dropout", NULL, NULL},
@@ -138,14 +165,17 @@ const struct kv_tensor_names kv_names_bloom = {
 
 const struct kv_own_field kv_fields_of_bloom[] = {
     {"n_embed", "hidden_size", NULL},
+    {"hidden_size", "hidden_size", NULL},
     {"n_layer", "num_hidden_layers", NULL},
+    {"num_hidden_layers", "num_hidden_layers", NULL},
     {"n_head", "num_attention_heads", NULL},
     {"num_attention_heads", "num_attention_heads", NULL},
-    {"hidden_size", "hidden_size", NULL},
     {"seq_length", "max_position_embeddings", NULL},
     {"layer_norm_epsilon", "rms_norm_eps", NULL},
+    {"hidden_act", "", NULL},
+    {"intermediate_size", "", NULL},
+    PLAIN_HEADS,
     {"apply_residual_connection_post_layernorm", NULL, "false"},
-    {"pretraining_tp", NULL, NULL}, /* how a product was once split */
     {"slow_but_exact", NULL, NULL},
     {"offset_alibi", NULL, NULL},
     {"attention_softmax_in_fp32", NULL, NULL},
@@ -177,11 +207,17 @@ const struct kv_tensor_names kv_names_mpt = {
 
 const struct kv_own_field kv_fields_of_mpt[] = {
     {"d_model", "hidden_size", NULL},
+    {"hidden_size", "hidden_size", NULL},
     {"n_layers", "num_hidden_layers", NULL},
+    {"num_hidden_layers", "num_hidden_layers", NULL},
     {"n_heads", "num_attention_heads", NULL},
+    {"num_attention_heads", "num_attention_heads", NULL},
     {"max_seq_len", "max_position_embeddings", NULL},
     {"expansion_ratio", NULL, "4"},
     {"layer_norm_epsilon", "rms_norm_eps", NULL},
+    {"hidden_act", "", NULL},
+    {"intermediate_size", "", NULL},
+    PLAIN_HEADS,
     {"no_bias", NULL, "true"},
     {"norm_type", NULL, "\"low_precision_layernorm\""},
     {"learned_pos_emb", NULL, NULL}, /* of no use beside ALiBi */
@@ -189,6 +225,7 @@ const struct kv_own_field kv_fields_of_mpt[] = {
     {"emb_pdrop", NULL, NULL},
     {"init_device", NULL, NULL},
     {"init_config", NULL, NULL},
+    {"tokenizer_name", NULL, NULL},
     {"verbose", NULL, NULL},
     {"attn_config", NULL, NULL},
     {"attn_config.alibi", NULL, "true"},
@@ -263,10 +300,11 @@ const struct kv_tensor_names kv_names_gpt_neox = {
 const struct kv_own_field kv_fields_of_gpt_neox[] = {
     {"layer_norm_eps", "rms_norm_eps", NULL},
     {"rotary_pct", "partial_rotary_factor", NULL},
-    {"partial_rotary_factor", "partial_rotary_factor", NULL},
+    {"partial_rotary_factor", "partial_rotary_factor", kv_unread},
     {"rotary_emb_base", "rope_theta", NULL},
-    {"rope_theta", "rope_theta", NULL},
+    {"rope_theta", "rope_theta", kv_unread},
     {"use_parallel_residual", "use_parallel_residual", NULL},
+    {"num_key_value_heads", "", NULL},
     {"attention_bias", NULL, "true"},
     {0},
 };
@@ -343,12 +381,10 @@ const struct kv_own_field kv_fields_of_phi3[] = {
     {"full_attn_mod", NULL, "1"},
     {"interpolate_factor", NULL, "1"},
     {"lm_head_bias", NULL, "false"},
-    {"auto_map", NULL, NULL}, /* code of the time before transformers had it */
     {0},
 };
 
 const struct kv_own_field kv_fields_of_phi[] = {
-    {"auto_map", NULL, NULL},
     {"layer_norm_eps", "rms_norm_eps", NULL},
     {"partial_rotary_factor", "partial_rotary_factor", NULL},
     {0},
@@ -357,7 +393,6 @@ const struct kv_own_field kv_fields_of_phi[] = {
 const struct kv_own_field kv_fields_of_smollm3[] = {
     {"no_rope_layers", NULL, NULL},
     {"no_rope_layer_interval", NULL, NULL},
-    {"pretraining_tp", NULL, NULL}, /* no number goes by it in this class */
     {0},
 };
 
@@ -378,6 +413,7 @@ const struct kv_tensor_names kv_names_mixtral = {
 
 const struct kv_own_field kv_fields_of_mixtral[] = {
     {"num_local_experts", "num_experts", NULL},
+    {"num_experts", "num_experts", NULL},
     {"num_experts_per_tok", "num_experts_per_tok", NULL},
     {"output_router_logits", NULL, NULL},
     {"router_aux_loss_coef", NULL, NULL},
@@ -431,9 +467,8 @@ const struct kv_own_field kv_fields_of_qwen3_moe[] = {
         {"activation", "hidden_act", NULL},                                 \
         {"new_decoder_architecture", NULL, NULL},                           \
         {"parallel_attn", NULL, "true"},                                    \
-        {"apply_residual_connection_post_layernorm", NULL, "false"},        \
     {                                                                       \
-        "auto_map", NULL, NULL                                              \
+        "apply_residual_connection_post_layernorm", NULL, "false"           \
     }
 
 const struct kv_tensor_names kv_names_falcon = {
@@ -450,6 +485,7 @@ const struct kv_own_field kv_fields_of_falcon[] = {
     FALCON_FIELDS,
     {"multi_query", NULL, "true"},
     {"num_kv_heads", NULL, NULL}, /* of the other decoder */
+    {"num_key_value_heads", "", NULL},
     {"num_ln_in_parallel_attn", NULL, "1"},
     {0},
 };

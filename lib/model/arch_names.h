@@ -11,13 +11,13 @@ extern const struct kv_tensor_names kv_names_llama, kv_names_sandwich,
     kv_names_phi, kv_names_mixtral, kv_names_qwen3_moe, kv_names_falcon,
     kv_names_falcon_new, kv_names_glm4;
 
-extern const struct kv_own_field kv_fields_of_gpt2[], kv_fields_of_opt[],
-    kv_fields_of_bloom[], kv_fields_of_mpt[], kv_fields_of_starcoder2[],
-    kv_fields_of_gpt_neox[], kv_fields_of_stablelm[], kv_fields_of_granite[],
-    kv_fields_of_cohere[], kv_fields_of_cohere2[], kv_fields_of_phi3[],
-    kv_fields_of_phi[], kv_fields_of_smollm3[], kv_fields_of_mixtral[],
-    kv_fields_of_qwen3_moe[], kv_fields_of_falcon[], kv_fields_of_falcon_new[],
-    kv_fields_of_falcon_one_norm[], kv_fields_of_glm4[],
-    kv_fields_of_nemotron[];
+extern const struct kv_own_field kv_fields_of_gemma2[], kv_fields_of_gpt2[],
+    kv_fields_of_opt[], kv_fields_of_bloom[], kv_fields_of_mpt[],
+    kv_fields_of_starcoder2[], kv_fields_of_gpt_neox[], kv_fields_of_stablelm[],
+    kv_fields_of_granite[], kv_fields_of_cohere[], kv_fields_of_cohere2[],
+    kv_fields_of_phi3[], kv_fields_of_phi[], kv_fields_of_smollm3[],
+    kv_fields_of_mixtral[], kv_fields_of_qwen3_moe[], kv_fields_of_falcon[],
+    kv_fields_of_falcon_new[], kv_fields_of_falcon_one_norm[],
+    kv_fields_of_glm4[], kv_fields_of_nemotron[];
 
 #endif

@@ -39,7 +39,7 @@ static int read_kv_heads(const struct kv_fields *f, struct kv_config *c,
     struct kv_shape *s = &c->shape;
 
     s->n_kv_heads = s->n_heads;
-    if (!json_object_get(f->json, name) && c->arch->n_kv_heads)
+    if (!kv_fields_has(f, name) && c->arch->n_kv_heads)
         s->n_kv_heads = c->arch->n_kv_heads;
     if (kv_fields_size_if(f, name, 1, 1 << 12, &s->n_kv_heads, e))
         return -1;
@@ -142,35 +142,72 @@ static int read_flags(const struct kv_fields *f, struct kv_config *c,
                : 0;
 }
 
+static const struct act {
+    const char *name;
+    enum kv_act act;
+} acts[] = {{"silu", KV_ACT_SILU},
+            {"swish", KV_ACT_SILU},
+            {"gelu", KV_ACT_GELU},
+            {"gelu_new", KV_ACT_GELU_TANH},
+            {"gelu_pytorch_tanh", KV_ACT_GELU_TANH},
+            {"relu", KV_ACT_RELU},
+            {"relu2", KV_ACT_RELU2}};
+
+/* NULL: it is not known. */
+static const struct act *find_act(const char *name)
+{
+    for (size_t i = 0; name && i < sizeof(acts) / sizeof(*acts); i++)
+        if (!strcmp(acts[i].name, name))
+            return &acts[i];
+    return NULL;
+}
+
+static int read_plain_act(const struct kv_fields *f, enum kv_act *act,
+                          struct kv_err *e)
+{
+    const json_t *j = kv_fields_get(f, "hidden_act");
+    const char *name = json_string_value(j);
+    const struct act *is = find_act(name);
+
+    if (is)
+        *act = is->act;
+    return !j || is
+               ? 0
+               : kv_fail(e,
+                         "%s: field %s is %s; only silu, gelu, gelu_new, relu "
+                         "and relu2 are implemented",
+                         f->path, kv_fields_name(f, "hidden_act"),
+                         name ? name : "no name");
+}
+
+/* The gate's activation is the class's.  old_gelu: by "gelu" this field means
+ * its approximation. */
+static int check_act(const struct kv_fields *f, const struct kv_arch *a,
+                     const char *name, bool old_gelu, struct kv_err *e)
+{
+    const struct kv_field only = {name, a->gemma ? "\"gelu_pytorch_tanh\""
+                                                 : "\"silu\""};
+    const json_t *j = kv_fields_get(f, name);
+    const struct act *is = find_act(json_string_value(j));
+
+    if (!j || (is && is->act == a->act) ||
+        (is && old_gelu && is->act == KV_ACT_GELU))
+        return 0;
+    return kv_fields_only(f, &only, e);
+}
+
 static int read_act(const struct kv_fields *f, struct kv_config *c,
                     struct kv_err *e)
 {
-    static const struct {
-        const char *name;
-        enum kv_act act;
-    } acts[] = {{"silu", KV_ACT_SILU},
-                {"swish", KV_ACT_SILU},
-                {"gelu", KV_ACT_GELU},
-                {"gelu_new", KV_ACT_GELU_TANH},
-                {"gelu_pytorch_tanh", KV_ACT_GELU_TANH},
-                {"relu", KV_ACT_RELU},
-                {"relu2", KV_ACT_RELU2}};
-    const json_t *j = kv_fields_get(f, "hidden_act");
-    const char *name = json_string_value(j);
+    const struct kv_arch *a = c->arch;
 
-    c->act = c->arch->act;
-    if (!j || !c->arch->plain_mlp)
-        return 0;
-    for (size_t i = 0; name && i < sizeof(acts) / sizeof(*acts); i++)
-        if (!strcmp(acts[i].name, name)) {
-            c->act = acts[i].act;
-            return 0;
-        }
-    return kv_fail(e,
-                   "%s: field %s is %s; only silu, gelu, gelu_new, relu "
-                   "and relu2 are implemented",
-                   f->path, kv_fields_name(f, "hidden_act"),
-                   name ? name : "no name");
+    c->act = a->act;
+    if (a->plain_mlp)
+        return read_plain_act(f, &c->act, e);
+    return check_act(f, a, "hidden_act", a->old_gelu, e) ||
+                   check_act(f, a, "hidden_activation", false, e)
+               ? -1
+               : 0;
 }
 
 /* How many experts there are, and how many a token has. */
@@ -202,21 +239,11 @@ static int read_eps(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* The gate's activation is the class's. */
-static int check_act(const struct kv_fields *f, const struct kv_arch *a,
-                     const char *name, struct kv_err *e)
-{
-    const struct kv_field act = {name, a->gemma ? "\"gelu_pytorch_tanh\""
-                                                : "\"silu\""};
-
-    return kv_fields_get(f, name) ? kv_fields_only(f, &act, e) : 0;
-}
-
 /* null, unlike a field that is absent, is no cap. */
 static int read_cap(const struct kv_fields *f, const char *name,
                     double otherwise, float *cap, struct kv_err *e)
 {
-    double x = json_object_get(f->json, name) ? 0 : otherwise;
+    double x = kv_fields_has(f, name) ? 0 : otherwise;
 
     if (kv_fields_get(f, name) && kv_fields_real(f, name, &x, e))
         return -1;
@@ -234,13 +261,11 @@ static int read_gemma(const struct kv_fields *f, struct kv_config *c,
     double scalar = 256;
 
     c->embed_scale = c->arch->gemma ? sqrtf((float)c->hidden) : 1;
-    if (!c->arch->plain_mlp && (check_act(f, c->arch, "hidden_act", e) ||
-                                check_act(f, c->arch, "hidden_activation", e)))
-        return -1;
     if (c->arch->sandwich && c->arch->gemma) {
         if ((kv_fields_get(f, own[0]) &&
              kv_fields_real(f, own[0], &scalar, e)) ||
-            read_cap(f, own[1], c->arch->attn_cap, &c->shape.cap, e) ||
+            (c->arch->attn_cap > 0 &&
+             read_cap(f, own[1], c->arch->attn_cap, &c->shape.cap, e)) ||
             read_cap(f, own[2], c->arch->logit_cap, &c->logit_cap, e))
             return -1;
         c->shape.attn_scale = (float)(1 / sqrt(scalar));
@@ -309,11 +334,11 @@ static int read_scales(const struct kv_fields *f, struct kv_config *c,
 }
 
 static int read_positions(const struct kv_fields *f, struct kv_config *c,
-                          size_t n_slide, struct kv_err *e)
+                          struct kv_err *e)
 {
     switch (c->arch->positions) {
     case KV_ROPE:
-        return kv_config_rope(f, c, n_slide < c->shape.n_layers, n_slide, e);
+        return kv_config_rope(f, c, e);
     case KV_LEARNED:
         c->n_places = c->n_ctx;
         break;
@@ -325,17 +350,15 @@ static int read_positions(const struct kv_fields *f, struct kv_config *c,
 
 static int read_all(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
 {
-    size_t n_slide = 0;
-
     if (read_arch(f, c, e))
         return -1;
     f->own = c->arch->fields;
-    return kv_fields_check(f, kv_config_known, e) || read_sizes(f, c, e) ||
+    return kv_fields_check(f, kv_config_known, e) ||
+                   kv_fields_check_aliases(f, e) || read_sizes(f, c, e) ||
                    read_eps(f, c, e) || read_flags(f, c, e) ||
-                   read_act(f, c, e) || kv_config_layers(f, c, &n_slide, e) ||
-                   read_experts(f, c, e) ||
-                   read_gemma(f, c, e) || read_scales(f, c, e) ||
-                   read_positions(f, c, n_slide, e)
+                   read_act(f, c, e) || kv_config_layers(f, c, e) ||
+                   read_experts(f, c, e) || read_gemma(f, c, e) ||
+                   read_scales(f, c, e) || read_positions(f, c, e)
                ? -1
                : 0;
 }
@@ -357,6 +380,27 @@ int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e)
 
     json_decref(json);
     return rc;
+}
+
+void kv_config_set_window(struct kv_config *c, size_t n)
+{
+    const struct kv_rope_kind *r = &c->rope;
+    const double d = 2 * (double)c->shape.n_rot;
+    const bool far = r->near && n > r->near;
+    struct kv_shape *s = &c->shape;
+
+    memcpy(s->inv_freq, far && r->growth == 0 ? r->far_freq : r->inv_freq,
+           sizeof(s->inv_freq));
+    if (far && r->growth > 0) {
+        const double times = r->growth * (double)n / (double)r->near;
+        const double theta =
+            r->theta * pow(times - (r->growth - 1), d / (d - 2));
+
+        for (size_t i = 0; i < s->n_rot; i++)
+            s->inv_freq[i] = (float)pow(theta, -2 * (double)i / d);
+    }
+    if (!(c->arch->slide_theta > 0))
+        memcpy(s->slide_freq, s->inv_freq, sizeof(s->slide_freq));
 }
 
 int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,

@@ -6,22 +6,49 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* NULL when there is no field of exactly this name, or null. */
+static const json_t *find(const struct kv_fields *f, const char *name)
+{
+    const json_t *j = json_object_get(f->json, name);
+
+    return json_is_null(j) ? NULL : j;
+}
+
+static bool is_alias(const struct kv_own_field *o, const char *name)
+{
+    return o->means && o->only != kv_unread && !strcmp(o->means, name);
+}
+
 const char *kv_fields_name(const struct kv_fields *f, const char *name)
 {
     const char *own = NULL;
 
     for (const struct kv_own_field *o = f->own; o && o->name; o++)
-        if (o->means && !strcmp(o->means, name) &&
-            (!own || json_object_get(f->json, o->name)))
+        if (is_alias(o, name) && (!own || (!find(f, own) && find(f, o->name))))
             own = o->name;
     return own ? own : name;
 }
 
+/* The architecture has no such field, though others have. */
+static bool is_foreign(const struct kv_fields *f, const char *name)
+{
+    const struct kv_own_field *o = f->own;
+
+    while (o && o->name && strcmp(o->name, name) != 0)
+        o++;
+    return o && o->name && o->means && !*o->means;
+}
+
+bool kv_fields_has(const struct kv_fields *f, const char *name)
+{
+    const char *called = kv_fields_name(f, name);
+
+    return !is_foreign(f, called) && json_object_get(f->json, called);
+}
+
 const json_t *kv_fields_get(const struct kv_fields *f, const char *name)
 {
-    const json_t *j = json_object_get(f->json, kv_fields_name(f, name));
-
-    return json_is_null(j) ? NULL : j;
+    return kv_fields_has(f, name) ? find(f, kv_fields_name(f, name)) : NULL;
 }
 
 static int missing(const struct kv_fields *f, const char *name,
@@ -92,24 +119,35 @@ static bool equal(const json_t *a, const json_t *b)
     return json_equal(a, b);
 }
 
+/* A value as a sentence has it. */
+struct shown {
+    char text[64];
+};
+
+static struct shown show(const json_t *value)
+{
+    struct shown s;
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_ENSURE_ASCII |
+                                       JSON_REAL_PRECISION(15));
+    const int n = snprintf(s.text, sizeof(s.text), "%s", text);
+
+    if (n >= (int)sizeof(s.text))
+        memcpy(s.text + sizeof(s.text) - 4, "...", 4);
+    free(text);
+    return s;
+}
+
 static int check_value(const struct kv_fields *f, const char *name,
                        const char *only_text, const json_t *value,
                        struct kv_err *e)
 {
-    enum { SHOWN = 60 };
     json_t *only = json_loads(only_text, JSON_DECODE_ANY, NULL);
-    char *text;
-    int rc = 0;
+    const bool is_only = equal(value, only);
 
-    if (!equal(value, only)) {
-        text = json_dumps(value, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
-        rc = kv_fail(e, "%s: field %s%s is %.*s%s; only %s is implemented",
-                     f->path, f->in, name, SHOWN, text,
-                     strlen(text) > SHOWN ? "..." : "", only_text);
-        free(text);
-    }
     json_decref(only);
-    return rc;
+    return is_only ? 0
+                   : kv_fail(e, "%s: field %s%s is %s; only %s is implemented",
+                             f->path, f->in, name, show(value).text, only_text);
 }
 
 int kv_fields_only(const struct kv_fields *f, const struct kv_field *field,
@@ -117,6 +155,36 @@ int kv_fields_only(const struct kv_fields *f, const struct kv_field *field,
 {
     return check_value(f, field->name, field->only,
                        kv_fields_get(f, field->name), e);
+}
+
+/* An alias says what the name that is read says. */
+static int check_alias(const struct kv_fields *f, const struct kv_own_field *o,
+                       struct kv_err *e)
+{
+    const json_t *is = find(f, o->name);
+    const bool means = o->means && *o->means;
+    const char *read = means ? kv_fields_name(f, o->means) : NULL;
+    const json_t *should = read ? find(f, read) : NULL;
+
+    if (!is || !read || (should && equal(is, should)))
+        return 0;
+    return should ? kv_fail(e,
+                            "%s: field %s is %s, but %s is %s: they contradict "
+                            "each other",
+                            f->path, o->name, show(is).text, read,
+                            show(should).text)
+                  : kv_fail(e,
+                            "%s: field %s is %s, but this architecture goes by "
+                            "%s, which is missing",
+                            f->path, o->name, show(is).text, read);
+}
+
+int kv_fields_check_aliases(const struct kv_fields *f, struct kv_err *e)
+{
+    for (const struct kv_own_field *o = f->own; o && o->name; o++)
+        if (check_alias(f, o, e))
+            return -1;
+    return 0;
 }
 
 static bool is_own(const struct kv_fields *f, const char *name,
@@ -128,7 +196,7 @@ static bool is_own(const struct kv_fields *f, const char *name,
     while (o && o->name &&
            (strncmp(o->name, f->in, in) || strcmp(o->name + in, name)))
         o++;
-    *only = o ? o->only : NULL;
+    *only = o && o->only != kv_unread ? o->only : NULL;
     return o && o->name;
 }
 

@@ -20,8 +20,12 @@ struct kv_fields {
     const struct kv_own_field *own; /* of the architecture; or NULL */
 };
 
-/* What the field is called in this file. */
+/* What the field is called in this file: of the names that the architecture
+ * reads, the first that is there, or the first. */
 const char *kv_fields_name(const struct kv_fields *f, const char *name);
+
+/* Whether it is there, null or not. */
+bool kv_fields_has(const struct kv_fields *f, const char *name);
 
 /* NULL when the field is absent or null.  Where the architecture has a name of
  * its own for it, here and below, that is looked for and said. */
@@ -45,6 +49,10 @@ int kv_fields_flag_if(const struct kv_fields *f, const char *name, bool *out,
 /* Fails on a value other than its only one; must be there. */
 int kv_fields_only(const struct kv_fields *f, const struct kv_field *field,
                    struct kv_err *e);
+
+/* Fails when two names of one field have different values, and on a name that
+ * the architecture does not read without one that it reads. */
+int kv_fields_check_aliases(const struct kv_fields *f, struct kv_err *e);
 
 /* Fails on a field that is not in known[] (ends with name NULL), and none of
  * the architecture's own: it could change the numbers; and on a value other

@@ -27,7 +27,6 @@ const struct kv_field kv_config_known[] = {
     {"rope_parameters", NULL},
     {"rope_scaling", NULL},
     {"original_max_position_embeddings", NULL}, /* with llama3 */
-    {"hidden_act", NULL},
     {"hidden_activation", NULL},
     {"query_pre_attn_scalar", NULL},
     {"attn_logit_softcapping", NULL},
@@ -38,7 +37,6 @@ const struct kv_field kv_config_known[] = {
 
     {"use_bidirectional_attention", "false"},
     {"partial_rotary_factor", "1"},
-    {"pretraining_tp", "1"},
     {"rope_interleaved", "false"},
     {"use_mrope", "false"},
     {"alibi", "false"},
@@ -58,8 +56,10 @@ const struct kv_field kv_config_known[] = {
     {"logits_scaling", "1"},
     {"logit_scale", "1"},
     {"quantization_config", NULL}, /* kv_weights_unpack() */
-    {"auto_map", "null"},          /* code of the model's own */
 
+    {"auto_map",
+     NULL}, /* code of the model's own, where transformers has its */
+    {"pretraining_tp", NULL}, /* how a product was once split */
     {"_name_or_path", NULL},
     {"name_or_path", NULL},
     {"_commit_hash", NULL},

@@ -117,10 +117,10 @@ static bool layer_slides(const struct kv_config *c, size_t layer,
 
 /* Leaves no window unless a layer slides. */
 static int read_sliding(const struct kv_fields *f, struct kv_config *c,
-                        size_t *n_slide, struct kv_err *e)
+                        struct kv_err *e)
 {
     const json_t *list = kv_fields_get(f, "layer_types");
-    size_t first = c->arch->window_from, pattern;
+    size_t first = c->arch->window_from, pattern, n_slide = 0;
     struct kv_shape *s = &c->shape;
 
     if (read_window(f, c->arch, &s->slide_window, e) ||
@@ -132,11 +132,11 @@ static int read_sliding(const struct kv_fields *f, struct kv_config *c,
         const bool slides = layer_slides(c, i, pattern);
 
         set_bit(s->slides, i, slides);
-        *n_slide += slides;
+        n_slide += slides;
     }
-    if (list && read_layer_types(f, list, c, n_slide, e))
+    if (list && read_layer_types(f, list, c, &n_slide, e))
         return -1;
-    if (!*n_slide)
+    if (!n_slide)
         s->slide_window = 0;
     return 0;
 }
@@ -186,10 +186,9 @@ static void fill_still(const struct kv_fields *f, struct kv_config *c)
 }
 
 int kv_config_layers(const struct kv_fields *f, struct kv_config *c,
-                     size_t *n_slide, struct kv_err *e)
+                     struct kv_err *e)
 {
-    *n_slide = 0;
-    if (read_still(f, c, e) || read_sliding(f, c, n_slide, e))
+    if (read_still(f, c, e) || read_sliding(f, c, e))
         return -1;
     fill_still(f, c);
     return 0;

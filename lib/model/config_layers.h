@@ -12,6 +12,6 @@
  * Fails when two of these fields contradict each other, and on a field that the
  * architecture does not have. */
 int kv_config_layers(const struct kv_fields *f, struct kv_config *c,
-                     size_t *n_slide, struct kv_err *e);
+                     struct kv_err *e);
 
 #endif

@@ -12,12 +12,18 @@ struct block {
     struct kv_fields fields;
 };
 
+/* A number and the field that has it; "": none has. */
+struct given {
+    double is;
+    char in[80];
+};
+
 struct rope {
+    const struct kv_arch *arch;
     const struct kv_fields *top;
-    struct block block[4]; /* two fields, each by two types of layers */
+    struct block block[2];
     size_t n_blocks;
     double theta;
-    char theta_in[80];      /* the field that has it */
     size_t head_dim, n_ctx; /* head_dim: the channels that turn */
     bool partial;           /* may be fewer than all */
 };
@@ -36,21 +42,30 @@ static int add_block(struct rope *r, const char *label, const json_t *json,
     return 0;
 }
 
-/* The object of this name, or its objects by layer type, of the types that the
- * model has. */
-static int add_blocks(struct rope *r, const char *name, bool full, bool slides,
+/* The object of this name; or, type not NULL, that of this type of layers in
+ * it, if there is one. */
+static int add_blocks(struct rope *r, const char *name, const char *type,
                       struct kv_err *e)
 {
     static const struct kv_field by_type[] = {
         {"full_attention", NULL}, {"sliding_attention", NULL}, {0}};
-    const bool used[] = {full, slides};
-    const json_t *json = kv_fields_get(r->top, name);
+    const json_t *json = kv_fields_get(r->top, name), *of_type;
+    const bool typed = json_object_get(json, by_type[0].name) ||
+                       json_object_get(json, by_type[1].name);
     char label[48];
 
     if (!json || (json_is_object(json) && !json_object_size(json)))
         return 0;
-    if (!json_object_get(json, by_type[0].name) &&
-        !json_object_get(json, by_type[1].name))
+    if (typed && !type)
+        return kv_fail(e,
+                       "%s: field %s is by type of layers, which a %s does not "
+                       "read",
+                       r->top->path, name, r->arch->name);
+    if (!typed && type)
+        return kv_fail(e,
+                       "%s: field %s is not by type of layers, as a %s has it",
+                       r->top->path, name, r->arch->name);
+    if (!type)
         return add_block(r, name, json, e);
     snprintf(label, sizeof(label), "%s.", name);
 
@@ -59,32 +74,44 @@ static int add_blocks(struct rope *r, const char *name, bool full, bool slides,
 
     if (kv_fields_check(&nested, by_type, e))
         return -1;
-    for (size_t i = 0; i < 2; i++) {
-        snprintf(label, sizeof(label), "%s.%s", name, by_type[i].name);
-        if (used[i] &&
-            add_block(r, label, json_object_get(json, by_type[i].name), e))
-            return -1;
-    }
+    of_type = kv_fields_get(&nested, type);
+    snprintf(label, sizeof(label), "%s.%s", name, type);
+    return of_type ? add_block(r, label, of_type, e) : 0;
+}
+
+/* The one value of all places that have it. */
+static int read_given(const struct kv_fields *f, const char *name,
+                      struct given *given, struct kv_err *e)
+{
+    const char *called = kv_fields_name(f, name);
+    double x = 0;
+
+    if (!kv_fields_get(f, name))
+        return 0;
+    if (kv_fields_real(f, name, &x, e))
+        return -1;
+    if (*given->in && x != given->is)
+        return kv_fail(e,
+                       "%s: field %s%s is %g, but %s is %g: they contradict "
+                       "each other",
+                       f->path, f->in, called, x, given->in, given->is);
+    given->is = x;
+    snprintf(given->in, sizeof(given->in), "%s%s", f->in, called);
     return 0;
 }
 
-/* The one theta of all places that have it. */
-static int read_theta(struct rope *r, const struct kv_fields *f,
-                      struct kv_err *e)
+/* At the top and in all blocks; otherwise: without it. */
+static int read_everywhere(const struct rope *r, const char *name,
+                           double otherwise, double *out, struct kv_err *e)
 {
-    double theta = 0;
+    struct given given = {.is = otherwise};
 
-    if (!kv_fields_get(f, "rope_theta"))
-        return 0;
-    if (kv_fields_real(f, "rope_theta", &theta, e))
+    if (read_given(r->top, name, &given, e))
         return -1;
-    if (*r->theta_in && theta != r->theta)
-        return kv_fail(e,
-                       "%s: field %srope_theta is %g, but %s is %g: they "
-                       "contradict each other",
-                       f->path, f->in, theta, r->theta_in, r->theta);
-    r->theta = theta;
-    snprintf(r->theta_in, sizeof(r->theta_in), "%srope_theta", f->in);
+    for (size_t i = 0; i < r->n_blocks; i++)
+        if (read_given(&r->block[i].fields, name, &given, e))
+            return -1;
+    *out = given.is;
     return 0;
 }
 
@@ -110,27 +137,32 @@ static int scale_linear(const struct rope *r, const struct kv_fields *f,
     return 0;
 }
 
-/* original_max_position_embeddings stands in the block, or at the top; or,
- * where it may be absent, is all positions. */
+/* original_max_position_embeddings of the block, or of the top level, whichever
+ * the class goes by; the other may repeat it.  In a block it may be absent: all
+ * positions then. */
 static int read_old_ctx(const struct rope *r, const struct kv_fields *f,
                         bool may_be_absent, double *old_ctx, struct kv_err *e)
 {
     static const char name[] = "original_max_position_embeddings";
-    const bool at_top = kv_fields_get(r->top, name);
-    double top = (double)r->n_ctx;
+    const bool by_top = r->arch->old_ctx;
+    const struct kv_fields *used = by_top ? r->top : f;
+    const struct kv_fields *other = by_top ? f : r->top;
+    double repeated;
 
-    if (at_top && kv_fields_real(r->top, name, &top, e))
+    *old_ctx = (double)(by_top ? r->arch->old_ctx : r->n_ctx);
+    if ((kv_fields_get(used, name) || !(by_top || may_be_absent)) &&
+        kv_fields_real(used, name, old_ctx, e))
         return -1;
-    *old_ctx = top;
-    if ((!(at_top || may_be_absent) || kv_fields_get(f, name)) &&
-        kv_fields_real(f, name, old_ctx, e))
+    repeated = *old_ctx;
+    if (kv_fields_get(other, name) && kv_fields_real(other, name, &repeated, e))
         return -1;
-    if (at_top && *old_ctx != top)
-        return kv_fail(e,
-                       "%s: field %s%s is %g, but %s is %g: they contradict "
-                       "each other",
-                       f->path, f->in, name, *old_ctx, name, top);
-    return 0;
+    return repeated == *old_ctx
+               ? 0
+               : kv_fail(e,
+                         "%s: field %s%s is %g, but a %s goes by %s%s, which "
+                         "is %g",
+                         f->path, other->in, name, repeated, r->arch->name,
+                         used->in, name, *old_ctx);
 }
 
 /* Llama 3.1: long wavelengths are divided by the factor, short ones are
@@ -325,7 +357,7 @@ static int scale_longrope(const struct rope *r, const struct kv_fields *f,
 
 #define EVERY_TYPE                                             \
     {"rope_type", NULL}, {"type", NULL}, {"rope_theta", NULL}, \
-        {"partial_rotary_factor", "1"},                        \
+        {"partial_rotary_factor", "1"}, {"finetuned", NULL},   \
     {                                                          \
         "original_max_position_embeddings", NULL               \
     }
@@ -336,7 +368,7 @@ static int scale_longrope(const struct rope *r, const struct kv_fields *f,
 
 static const struct rope_type {
     const char *name;
-    struct kv_field known[14];
+    struct kv_field known[17];
     int (*scale)(const struct rope *r, const struct kv_fields *f,
                  double *inv_freq, struct kv_rope_kind *kind, struct kv_err *e);
 } types[] = {
@@ -358,7 +390,9 @@ static const struct rope_type {
       {"beta_slow", NULL},
       {"mscale", NULL},
       {"mscale_all_dim", NULL},
-      {"truncate", NULL}},
+      {"truncate", NULL},
+      {"attn_factor", NULL}, /* of the first YaRN models' own code */
+      {"extrapolation_factor", NULL}},
      scale_yarn},
     {"longrope",
      {EVERY_TYPE,
@@ -370,13 +404,14 @@ static const struct rope_type {
 };
 
 /* The type's name: rope_type, or type as older files have it. */
-static int read_type(const struct kv_fields *f, const struct rope_type **type,
-                     struct kv_err *e)
+static int read_type(const struct rope *r, const struct kv_fields *f,
+                     const struct rope_type **type, struct kv_err *e)
 {
     const json_t *now = kv_fields_get(f, "rope_type");
     const json_t *old = kv_fields_get(f, "type");
     const json_t *given = now ? now : old;
     const char *name = given ? json_string_value(given) : types[0].name;
+    const bool only_long = r->arch->old_ctx;
     char known[128] = "";
 
     if (now && old && !json_equal(now, old))
@@ -384,12 +419,21 @@ static int read_type(const struct kv_fields *f, const struct rope_type **type,
                        "%s: fields %srope_type and %stype contradict each "
                        "other",
                        f->path, f->in, f->in);
-    if (name && !strcmp(name, "su")) /* as it was first called */
+    if (old && !now && r->arch->slide_theta > 0 &&
+        !strcmp(f->in, "rope_scaling."))
+        return kv_fail(e,
+                       "%s: field %stype: a %s goes by %srope_type, which is "
+                       "missing",
+                       f->path, f->in, r->arch->name, f->in);
+    if (name && (!strcmp(name, "su") || /* as it was first called */
+                 (only_long && !strcmp(name, "yarn"))))
         name = "longrope";
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
         const size_t n = strlen(known);
 
         *type = &types[i];
+        if (only_long && i && strcmp(types[i].name, "longrope") != 0)
+            continue;
         if (name && !strcmp(types[i].name, name))
             return 0;
         snprintf(known + n, sizeof(known) - n, "%s%s", i ? ", " : "",
@@ -403,21 +447,15 @@ static int read_type(const struct kv_fields *f, const struct rope_type **type,
 }
 
 /* Where the class turns a part of a head's channels: which part. */
-static int read_partial(struct rope *r, const struct kv_arch *a,
-                        struct kv_err *e)
+static int read_partial(struct rope *r, struct kv_err *e)
 {
-    static const char name[] = "partial_rotary_factor";
-    double part = a->partial;
+    double part;
 
-    r->partial = a->partial > 0;
+    r->partial = r->arch->partial > 0;
     if (!r->partial)
         return 0;
-    if (kv_fields_get(r->top, name) && kv_fields_real(r->top, name, &part, e))
+    if (read_everywhere(r, "partial_rotary_factor", r->arch->partial, &part, e))
         return -1;
-    for (size_t i = 0; i < r->n_blocks; i++)
-        if (kv_fields_get(&r->block[i].fields, name) &&
-            kv_fields_real(&r->block[i].fields, name, &part, e))
-            return -1;
     if (part > 1 || (size_t)(part * (double)r->head_dim) % 2 ||
         part * (double)r->head_dim < 2)
         return kv_fail(e,
@@ -452,39 +490,35 @@ static int compute(const struct rope *r, const struct kv_fields *f,
     *kind = (struct kv_rope_kind){.scale = 1};
     for (size_t i = 0; i < r->head_dim / 2; i++)
         x[i] = pow(r->theta, -2 * (double)i / (double)r->head_dim);
-    if (f && (read_type(f, &type, e) || check_block(r, f, type, e) ||
+    if (f && (read_type(r, f, &type, e) || check_block(r, f, type, e) ||
               type->scale(r, f, x, kind, e)))
         return -1;
     return put(r, x, type->name, kind->inv_freq, e);
 }
+
+static const char LOCAL[] = "rope_local_base_freq";
 
 /* Of the layers that slide, where they have frequencies of their own: scaling
  * is that of rope_parameters, which is by type then. */
 static int read_slide(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
-    static const char name[] = "rope_local_base_freq";
-    struct rope r = {.top = f,
-                     .theta = c->arch->slide_theta,
+    struct rope r = {.arch = c->arch,
+                     .top = f,
                      .head_dim = c->shape.head_dim,
                      .n_ctx = c->n_ctx};
+    struct given theta = {.is = c->arch->slide_theta};
     struct kv_rope_kind kind;
 
-    if (kv_fields_get(f, name)) {
-        if (kv_fields_real(f, name, &r.theta, e))
-            return -1;
-        snprintf(r.theta_in, sizeof(r.theta_in), "%s", name);
-    }
-    if (add_blocks(&r, "rope_parameters", false, true, e))
+    if (add_blocks(&r, "rope_parameters", "sliding_attention", e) ||
+        (r.n_blocks && read_given(&r.block[0].fields, "rope_theta", &theta, e)))
         return -1;
-    if (r.n_blocks &&
-        strchr(r.block[0].label, '.') == strrchr(r.block[0].label, '.'))
-        return kv_fail(e,
-                       "%s: field rope_parameters is not by type of layers, "
-                       "as a %s has it",
-                       f->path, c->arch->name);
-    if ((r.n_blocks && read_theta(&r, &r.block[0].fields, e)) ||
-        compute(&r, r.n_blocks ? &r.block[0].fields : NULL, &kind, e))
+    if (!c->arch->slide_theta_read && !*theta.in)
+        snprintf(theta.in, sizeof(theta.in), "that of layers that slide");
+    if (read_given(f, LOCAL, &theta, e))
+        return -1;
+    r.theta = theta.is;
+    if (compute(&r, r.n_blocks ? &r.block[0].fields : NULL, &kind, e))
         return -1;
     if (kind.near)
         return kv_fail(e,
@@ -524,52 +558,25 @@ static int read_blocks(struct rope *r, struct kv_config *c, struct kv_err *e)
     return 0;
 }
 
-int kv_config_rope(const struct kv_fields *f, struct kv_config *c, bool full,
-                   bool slides, struct kv_err *e)
+int kv_config_rope(const struct kv_fields *f, struct kv_config *c,
+                   struct kv_err *e)
 {
     const bool apart = c->arch->slide_theta > 0; /* frequencies by type */
-    struct rope r = {.top = f,
-                     .theta = c->arch->theta,
+    struct rope r = {.arch = c->arch,
+                     .top = f,
                      .head_dim = c->shape.head_dim,
                      .n_ctx = c->n_ctx};
 
-    if (!apart && kv_fields_get(f, "rope_local_base_freq"))
-        return kv_fail(e,
-                       "%s: field rope_local_base_freq is not null, but a %s "
-                       "has none",
-                       f->path, c->arch->name);
-    if (add_blocks(&r, "rope_parameters", full, slides && !apart, e) ||
-        add_blocks(&r, "rope_scaling", full, slides && !apart, e) ||
-        read_theta(&r, f, e))
-        return -1;
-    for (size_t i = 0; i < r.n_blocks; i++)
-        if (read_theta(&r, &r.block[i].fields, e))
-            return -1;
-    if (read_partial(&r, c->arch, e) || read_blocks(&r, c, e))
+    if (!apart && kv_fields_get(f, LOCAL))
+        return kv_fail(e, "%s: field %s is not null, but a %s has none",
+                       f->path, LOCAL, c->arch->name);
+    if (add_blocks(&r, "rope_parameters", apart ? "full_attention" : NULL, e) ||
+        add_blocks(&r, "rope_scaling", NULL, e) ||
+        read_everywhere(&r, "rope_theta", c->arch->theta, &r.theta, e) ||
+        read_partial(&r, e) || read_blocks(&r, c, e))
         return -1;
     c->shape.n_rot = r.head_dim / 2;
     c->slide_scale = c->rope.scale;
     kv_config_set_window(c, 0);
     return apart ? read_slide(f, c, e) : 0;
-}
-
-void kv_config_set_window(struct kv_config *c, size_t n)
-{
-    const struct kv_rope_kind *r = &c->rope;
-    const double d = 2 * (double)c->shape.n_rot;
-    const bool far = r->near && n > r->near;
-    struct kv_shape *s = &c->shape;
-
-    memcpy(s->inv_freq, far && r->growth == 0 ? r->far_freq : r->inv_freq,
-           sizeof(s->inv_freq));
-    if (far && r->growth > 0) {
-        const double times = r->growth * (double)n / (double)r->near;
-        const double theta =
-            r->theta * pow(times - (r->growth - 1), d / (d - 2));
-
-        for (size_t i = 0; i < s->n_rot; i++)
-            s->inv_freq[i] = (float)pow(theta, -2 * (double)i / d);
-    }
-    if (!(c->arch->slide_theta > 0))
-        memcpy(s->slide_freq, s->inv_freq, sizeof(s->slide_freq));
 }

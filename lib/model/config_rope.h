@@ -5,16 +5,16 @@
 #include "lib/model/config_fields.h"
 #include "lib/shape.h"
 
-/* c->rope and the shape's frequencies from rope_parameters (for all layers, or
- * by their type), rope_scaling and rope_theta; where layers that slide have
- * their own, those from rope_parameters and rope_local_base_freq.  c: has
- * architecture, head_dim and n_ctx.  full, slides: whether the model has layers
- * of full attention, and of sliding attention.
+/* c->rope and the shape's frequencies from rope_parameters, rope_scaling and
+ * rope_theta; where layers that slide have their own, rope_parameters is by
+ * type of layers, and rope_local_base_freq may count.  c: has architecture,
+ * head_dim and n_ctx.
  *
  * Fails on a type that is not known, on partial rotation where the class has
- * none, when two of these fields contradict each other, and on frequencies that
- * f32 does not hold. */
-int kv_config_rope(const struct kv_fields *f, struct kv_config *c, bool full,
-                   bool slides, struct kv_err *e);
+ * none, on rope_parameters by type where the class has one RoPE for all layers,
+ * when two of these fields contradict each other, and on frequencies that f32
+ * does not hold. */
+int kv_config_rope(const struct kv_fields *f, struct kv_config *c,
+                   struct kv_err *e);
 
 #endif

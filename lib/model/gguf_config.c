@@ -385,7 +385,8 @@ static int set_mpt(const struct kv_gguf_maker *k, struct kv_err *e)
 static void set_names(const struct kv_gguf_maker *k)
 {
     for (const struct kv_own_field *o = k->arch->fields; o && o->name; o++) {
-        json_t *value = o->means ? json_object_get(k->config, o->means) : NULL;
+        const bool moves = o->means && o->only != kv_unread;
+        json_t *value = moves ? json_object_get(k->config, o->means) : NULL;
 
         if (!value || json_object_get(k->config, o->name))
             continue;
