@@ -238,64 +238,6 @@ static void test_shown(void **state)
     }
 }
 
-static void hash_of(const char *path, char hex[KV_HASH_CHARS])
-{
-    struct kv_hash *h = kv_hash_new();
-    struct kv_err e = {""};
-
-    if (kv_hash_add_file(h, path, &e))
-        fail_msg("%s", e.msg);
-    kv_hash_end(h, hex);
-}
-
-/* A file's hash is its content's; of a file too large to read (a hole, but for
- * a few written bytes) its ends, its size and its time count. */
-static void test_file_hash(void **state)
-{
-    const off_t large = ((off_t)1 << 30) + 12345;
-    char *path = kv_path_join(test_folder(), "hashed");
-    char all[200000], want[KV_HASH_CHARS], hex[KV_HASH_CHARS];
-    struct timespec when[2] = {{1, 0}, {1, 0}};
-    struct kv_err e = {""};
-    FILE *f = fopen(path, "w");
-
-    (void)state;
-    memset(all, 7, sizeof(all));
-    fwrite(all, 1, sizeof(all), f);
-    fclose(f);
-    kv_hash_bytes(all, sizeof(all), want);
-    hash_of(path, hex);
-    assert_string_equal(hex, want);
-    assert_int_equal(truncate(path, large), 0);
-    assert_int_equal(utimensat(AT_FDCWD, path, when, 0), 0);
-    hash_of(path, want);
-    hash_of(path, hex);
-    assert_string_equal(hex, want);
-    when[1].tv_nsec = 1;
-    assert_int_equal(utimensat(AT_FDCWD, path, when, 0), 0);
-    hash_of(path, hex);
-    assert_string_not_equal(hex, want);
-    when[1].tv_nsec = 0;
-    for (int end = 0; end < 2; end++) {
-        f = fopen(path, "r+");
-        fseeko(f, end ? large - 1 : 0, SEEK_SET);
-        fputc(1, f);
-        fclose(f);
-        assert_int_equal(utimensat(AT_FDCWD, path, when, 0), 0);
-        hash_of(path, hex);
-        assert_string_not_equal(hex, want);
-        memcpy(want, hex, sizeof(want));
-    }
-    unlink(path);
-
-    struct kv_hash *h = kv_hash_new();
-
-    assert_int_equal(kv_hash_add_file(h, path, &e), -1);
-    assert_says(e, "cannot read");
-    kv_hash_end(h, hex);
-    free(path);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,7 +246,6 @@ int main(void)
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_file_hash),
         cmocka_unit_test(test_lines),
         cmocka_unit_test(test_out),
         cmocka_unit_test(test_inputs),

@@ -7,6 +7,7 @@
 #include "lib/codec.h"
 #include "lib/dump.h"
 #include "lib/model/model.h"
+#include "lib/model/model_files.h"
 #include "lib/policy.h"
 
 #include <math.h>

@@ -6,6 +6,7 @@
 #include "lib/dump.h"
 #include "lib/model/backward.h"
 #include "lib/model/model.h"
+#include "lib/model/model_files.h"
 #include "lib/tokenizer/tokenizer.h"
 #include "lib/windows.h"
 #include "tools/common.h"

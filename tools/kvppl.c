@@ -8,6 +8,7 @@
 #include "lib/base/progress.h"
 #include "lib/mixed.h"
 #include "lib/model/model.h"
+#include "lib/model/model_files.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -102,19 +103,6 @@ static int open_kl_base(struct kvppl_run *r, const struct kvppl_args *a,
                             r->text.n, r->text.tokens, e);
 }
 
-/* Of the files beside a model that is a file too: it may be one of several. */
-static int hash_files(const char *model, char hex[KV_HASH_CHARS],
-                      struct kv_err *e)
-{
-    const char *name;
-    char *folder =
-        kv_is_dir(model) ? kv_strdup(model) : kv_path_folder(model, &name);
-    const int rc = kv_inputs_hash(folder, hex, e);
-
-    free(folder);
-    return rc;
-}
-
 static int load_model(struct kvppl_run *r, const struct kvppl_args *a,
                       struct kv_err *e)
 {
@@ -123,7 +111,6 @@ static int load_model(struct kvppl_run *r, const struct kvppl_args *a,
     if (kv_model_open(&r->model, a->model, e) ||
         (a->pool_heads && kv_model_pool_heads(r->model, a->pool_heads, e)) ||
         kv_tokenizer_open(&r->tokenizer, a->model, e) ||
-        (a->resume && hash_files(a->model, r->model_files, e)) ||
         kv_common_place(&a->common, r->model, a->gemm, e))
         return -1;
 

@@ -4,7 +4,6 @@
 
 #include "eval/klbase.h"
 #include "eval/ppl.h"
-#include "lib/base/hash.h"
 #include "lib/base/progress.h"
 #include "lib/journal.h"
 #include "lib/windows.h"
@@ -23,7 +22,6 @@ struct kvppl_args {
 struct kvppl_run {
     struct kv_model *model;
     struct kv_tokenizer *tokenizer;
-    char model_files[KV_HASH_CHARS]; /* --resume: hash of the files of both */
     struct kv_windows text;
     struct kv_protocol protocol;
     struct kv_calib *calib;
@@ -54,9 +52,8 @@ int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
 int kvppl_try_specs(const struct kvppl_run *r, size_t n, struct kv_err *e);
 
 /* --resume: opens FILE.partial beside the output (nothing without the option).
- * Its first line is all that rows depend on, every input by its content
- * (kv_hash_add_file): each file that the model was read from, text, tokens as
- * evaluated, calibration, base file. */
+ * Its first line is all that rows depend on, every input by the hash of its
+ * content: model, text, tokens as evaluated, calibration, base file. */
 int kvppl_open_journal(struct kvppl_run *r, const struct kvppl_args *a,
                        const int32_t *tokens, struct kv_err *e);
 

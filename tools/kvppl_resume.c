@@ -1,7 +1,6 @@
 /* kvppl --resume: the inputs that finished rows depend on. */
 #include "lib/base/alloc.h"
-#include "lib/base/file.h"
-#include "lib/base/hash.h"
+#include "lib/file_hash.h"
 #include "tools/kvppl.h"
 
 #include <stdio.h>
@@ -25,8 +24,7 @@ static int hash_file(const char *path, char hex[KV_HASH_CHARS],
 }
 
 /* Layer files count by their content, which is part of the canonical spec, the
- * key of a row.  The tokenizer's files, the text and the options about it
- * determine the tokens. */
+ * key of a row; the tokenizer and --pool-heads by the model's hash. */
 static int run_line(const struct kvppl_run *r, const struct kvppl_args *a,
                     const int32_t *tokens, char *line, size_t capacity,
                     struct kv_err *e)
@@ -41,12 +39,11 @@ static int run_line(const struct kvppl_run *r, const struct kvppl_args *a,
     snprintf(
         line, capacity,
         "kvppl %s device %s model %s text %s tokens %s bos %d ctx %zu "
-        "windows %zu protocol %s calib %s seed %llu kl %d base %s%s gemm %s "
-        "pool-heads %zu",
-        kv_version(), c->device, r->model_files, c->text_hash, ids,
+        "windows %zu protocol %s calib %s seed %llu kl %d base %s%s gemm %s",
+        kv_version(), c->device, c->model_hash, c->text_hash, ids,
         (int)c->reading.bos, c->ctx, c->windows, c->protocol, calib,
         (unsigned long long)c->seed, a->kl || a->kl_read, base,
-        a->no_base ? " (no base line)" : "", c->gemm, a->pool_heads);
+        a->no_base ? " (no base line)" : "", c->gemm);
     return 0;
 }
 

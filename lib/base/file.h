@@ -4,7 +4,6 @@
 #define KV_BASE_FILE_H
 
 #include "lib/base/err.h"
-#include "lib/base/hash.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,6 +17,11 @@ struct kv_input;
 
 /* Fails when it cannot be read or is not a regular file. */
 int kv_input_open(struct kv_input **in, const char *path, struct kv_err *e);
+/* Its bytes when it was opened, and n of them from `at` on; any number of
+ * threads may read at a time.  Returns 0 or why not (errno; ENODATA past the
+ * end). */
+uint64_t kv_input_size(const struct kv_input *in);
+int kv_input_read(const struct kv_input *in, uint64_t at, void *data, size_t n);
 /* False when it was changed since it was opened.  NULL is fine. */
 bool kv_input_close(struct kv_input *in);
 
@@ -29,11 +33,6 @@ void kv_inputs_guard(void);
  * kv_out_commit() and kv_close_stdout() ask for it; so must who lets a number
  * out otherwise. */
 int kv_inputs_unchanged(struct kv_err *e);
-
-/* Name and content (kv_hash_add_file) of every input so far that was opened as
- * folder/name, with kv_inputs_guard().  hex: as by kv_hash_end(). */
-int kv_inputs_hash(const char *folder, char hex[KV_HASH_CHARS],
-                   struct kv_err *e);
 
 /* A file mapped read-only.  An empty file gives bytes 0 and data NULL.  Where
  * the file is shortened meanwhile, reading ends the program with a sentence

@@ -120,6 +120,24 @@ int kv_input_open(struct kv_input **in, const char *path, struct kv_err *e)
     return add(in, path, fd, &st, e);
 }
 
+uint64_t kv_input_size(const struct kv_input *in)
+{
+    return (uint64_t)in->was.st_size;
+}
+
+int kv_input_read(const struct kv_input *in, uint64_t at, void *data, size_t n)
+{
+    for (size_t done = 0; done < n;) {
+        const ssize_t got =
+            pread(in->fd, (char *)data + done, n - done, (off_t)(at + done));
+
+        if (got <= 0)
+            return got ? errno : ENODATA;
+        done += (size_t)got;
+    }
+    return 0;
+}
+
 bool kv_input_close(struct kv_input *in)
 {
     bool changed;
@@ -161,35 +179,6 @@ const char *kv_input_that_is(const struct stat *st)
         i = i->next;
     pthread_mutex_unlock(&adding);
     return i ? i->path : NULL;
-}
-
-/* The input's name in this folder, or NULL. */
-static const char *name_in(const char *folder, const struct kv_input *in)
-{
-    const char *name;
-    char *place = in->path ? kv_path_folder(in->path, &name) : NULL;
-    const bool inside = place && kv_same_file(place, folder);
-
-    free(place);
-    return inside ? name : NULL;
-}
-
-int kv_inputs_hash(const char *folder, char hex[KV_HASH_CHARS],
-                   struct kv_err *e)
-{
-    struct kv_hash *h = kv_hash_new();
-    int rc = 0;
-
-    for (const struct kv_input *i = inputs; i && !rc; i = i->next) {
-        const char *name = name_in(folder, i);
-
-        if (name) {
-            kv_hash_add(h, name, strlen(name) + 1);
-            rc = kv_hash_add_file(h, i->path, e);
-        }
-    }
-    kv_hash_end(h, hex);
-    return rc;
 }
 
 const char *kv_input_at(const void *address, bool *shortened)

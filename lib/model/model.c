@@ -5,13 +5,12 @@
 #include "lib/base/file.h"
 #include "lib/base/hash.h"
 #include "lib/base/progress.h"
+#include "lib/model/model_files.h"
 #include "lib/model/model_impl.h"
 #include "lib/model/packed_header.h"
 #include "lib/model/packed_tensors.h"
 #include "lib/model/pool_heads.h"
-#include "lib/tokenizer/tokenizer_folder.h"
 
-#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,56 +23,14 @@ static const size_t large_model = (size_t)1 << 30;
  * (kernels/device_code.h) take on a device, about. */
 static const size_t slack = (size_t)256 << 20;
 
-bool kv_model_holds(const char *name)
-{
-    static const char *const patterns[] = {
-        "*.json",     "*.safetensors", /* the only ones that are read here */
-        "*.bin",      "*.gguf",        "*.pt",      "*.pth",   "*.model",
-        "*.tiktoken", "merges.txt",    "vocab.txt", "*.jinja",
-    };
-
-    for (size_t i = 0; i < sizeof(patterns) / sizeof(*patterns); i++)
-        if (!fnmatch(patterns[i], name, 0))
-            return true;
-    return false;
-}
-
-/* Adds the file to the hash, when it is there. */
-static int hash_file(struct kv_hash *h, const char *dir, const char *name,
-                     struct kv_err *e)
-{
-    char *path = kv_path_join(dir, name);
-    struct kv_map map = {0};
-    const int rc = kv_file_exists(path) ? kv_map_open(&map, path, e) : 0;
-
-    kv_hash_add(h, map.data, map.bytes);
-    kv_map_close(&map);
-    free(path);
-    return rc;
-}
-
-/* The files that kv_tokenizer_open() reads for the vocabulary. */
-static int hash_tokenizer(struct kv_hash *h, const char *dir, struct kv_err *e)
-{
-    for (const char *const *name = kv_tokenizer_kind(dir)->files; *name; name++)
-        if (hash_file(h, dir, *name, e))
-            return -1;
-    return 0;
-}
-
-/* dir: NULL where a file's header has all that the folder's files have. */
-static int hash_model(struct kv_model *m, const char *dir, struct kv_err *e)
+static int hash_model(struct kv_model *m, const char *path, struct kv_err *e)
 {
     struct kv_hash *h = kv_hash_new();
-    int rc = 0;
+    const int rc =
+        kv_model_files_hash(h, path, e) || kv_weights_hash(&m->files, h, e);
 
-    for (const char *const *name = kv_packed_files; dir && *name && !rc; name++)
-        rc = hash_file(h, dir, *name, e);
-    if (dir && !rc)
-        rc = hash_tokenizer(h, dir, e);
-    kv_weights_hash(&m->files, h);
     kv_hash_end(h, m->info.hash);
-    return rc;
+    return rc ? -1 : 0;
 }
 
 /* The last part of the name; of its full name when that is "." */
@@ -168,7 +125,7 @@ size_t kv_model_context(struct kv_model *m, size_t asked)
 /* What would change the weights and is not applied. */
 static int check_adapter(const char *dir, struct kv_err *e)
 {
-    char *path = kv_path_join(dir, "adapter_config.json");
+    char *path = kv_model_file(dir, "adapter_config.json");
     const int rc =
         kv_file_exists(path)
             ? kv_fail(e,
@@ -204,7 +161,7 @@ static int place(struct kv_model *m, struct kv_backend *b, size_t memory,
 
 static int read_folder(struct kv_model *m, const char *dir, struct kv_err *e)
 {
-    char *config_path = kv_path_join(dir, "config.json");
+    char *config_path = kv_model_file(dir, "config.json");
     const int rc = check_adapter(dir, e) ||
                            kv_config_read(&m->config, config_path, e) ||
                            kv_weights_open(&m->files, dir, e) ||
@@ -243,7 +200,7 @@ static int open_model(struct kv_model *m, const char *path, struct kv_err *e)
             kv_gguf_name_tensor(&m->files.gguf, m->files.config, path, e);
         return -1;
     }
-    if (hash_model(m, folder ? path : NULL, e))
+    if (hash_model(m, path, e))
         return -1;
     fill_info(m, path);
     fill_k_bias(m);
@@ -313,7 +270,7 @@ int kv_model_config(struct kv_config *c, const char *path, struct kv_err *e)
     if (kv_gguf_is(path))
         return config_of_gguf(c, path, e);
     file =
-        kv_is_dir(path) ? kv_path_join(path, "config.json") : kv_strdup(path);
+        kv_is_dir(path) ? kv_model_file(path, "config.json") : kv_strdup(path);
     rc = kv_config_read(c, file, e);
     free(file);
     return rc;

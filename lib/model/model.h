@@ -26,9 +26,8 @@ struct kv_model_info {
     char name[128];   /* last part of the path */
     char arch[64];    /* "LlamaForCausalLM" */
     char weights[16]; /* "bf16", "f32", "q4_k": most of the bytes */
-    /* 16 hex digits of a SHA-256 over config.json, tokenizer.json or the files
-     * in its place (a GGUF file has none of them), and what kv_weights_hash()
-     * adds. */
+    /* 16 hex digits of a SHA-256 over all bytes of all files that any tool
+     * reads of it: kv_model_files_hash(), then kv_weights_hash(). */
     char hash[32];
     size_t n_vocab, hidden, n_ctx; /* n_ctx: max_position_embeddings */
     size_t weight_bytes;           /* of all tensors, as stored */
@@ -36,12 +35,6 @@ struct kv_model_info {
     bool interleaved; /* RoPE turns neighbours in the model's own order of
                        * channels (kv_shape_channel()) */
 };
-
-/* Whether a file of this name in a model's folder is one of the model: what is
- * looked for here, there or not, and what other programs read of such a folder.
- * Texts, results, layer files and dumps may lie there and are none.  (A shard
- * that the index gives a name of another kind is known once it is open.) */
-bool kv_model_holds(const char *name);
 
 /* path: a folder with config.json and model.safetensors, or shards with their
  * index; or a GGUF file, of several any.  Fails on anything missing, misshapen

@@ -2,6 +2,7 @@
 #include "lib/base/file.h"
 #include "lib/json_file.h"
 #include "lib/model/config_fields.h"
+#include "lib/model/model_files.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -210,7 +211,7 @@ static int read_file(struct kv_packed_header *h, size_t i, const char *dir,
     int rc = 0;
 
     *h = (struct kv_packed_header){.path =
-                                       kv_path_join(dir, kv_packed_files[i])};
+                                       kv_model_file(dir, kv_packed_files[i])};
     *there = kv_file_exists(h->path);
     if (!*there)
         return 0;

@@ -1,5 +1,6 @@
 #include "lib/model/weights.h"
 #include "lib/base/alloc.h"
+#include "lib/file_hash.h"
 #include "lib/json_file.h"
 
 #include <stdlib.h>
@@ -142,6 +143,7 @@ static int open_index(struct kv_weights *w, const char *dir,
     const json_t *map = json_object_get(index, "weight_map");
     int rc = -1;
 
+    w->index = kv_strdup(index_path);
     if (index && !add_shards(w, dir, index_path, map, e) && !sort_weights(w, e))
         rc = check_index(w, index_path, map, e);
     json_decref(index);
@@ -198,6 +200,7 @@ void kv_weights_clear(struct kv_weights *w)
     }
     kv_gguf_model_clear(&w->gguf);
     json_decref(w->config);
+    free(w->index);
     free(w->shard);
     free(w->weight);
     *w = (struct kv_weights){0};
@@ -232,26 +235,14 @@ const char *kv_weights_type(const struct kv_weights *w)
     return max == KV_STORED_OTHER ? "other" : kv_stored_name(max);
 }
 
-void kv_weights_hash(const struct kv_weights *w, struct kv_hash *h)
+int kv_weights_hash(const struct kv_weights *w, struct kv_hash *h,
+                    struct kv_err *e)
 {
-    enum { PIECES = 16, PIECE = 4096 };
-    const size_t limit = (size_t)256 << 20, large = (size_t)1 << 30;
+    int rc = w->index ? kv_hash_add_file(h, w->index, e) : 0;
 
-    for (size_t s = 0; s < w->n_shards; s++)
-        kv_hash_add(h, w->shard[s].map.data + 8, w->shard[s].header_bytes);
-    for (size_t p = 0; p < w->gguf.n_parts; p++)
-        kv_hash_add(h, w->gguf.part[p].map.data, w->gguf.part[p].header_bytes);
-    for (size_t i = 0; i < w->n_weights; i++) {
-        const struct kv_weight *t = w->weight[i];
-
-        if (w->bytes < limit || t->bytes <= PIECES * PIECE) {
-            kv_hash_add(h, t->data, t->bytes);
-            continue;
-        }
-        for (size_t p = 0; p < PIECES; p++)
-            kv_hash_add(h, t->data + (t->bytes - PIECE) / (PIECES - 1) * p,
-                        PIECE);
-        if (w->bytes > large) /* a fault brings megabytes around it */
-            kv_weight_release(t);
-    }
+    for (size_t s = 0; s < w->n_shards && !rc; s++)
+        rc = kv_hash_add_file(h, w->shard[s].path, e);
+    for (size_t p = 0; p < w->gguf.n_parts && !rc; p++)
+        rc = kv_hash_add_file(h, w->gguf.part[p].path, e);
+    return rc;
 }

@@ -24,6 +24,7 @@ struct kv_unpacked {
 };
 
 struct kv_weights {
+    char *index; /* the path of the shards' index, or NULL */
     struct kv_safetensors *shard;
     size_t n_shards;
     struct kv_gguf_model gguf;
@@ -52,8 +53,10 @@ bool kv_weights_is_part(const struct kv_weights *w, const struct kv_weight *t);
  * file calls their mixture, "q4_k_m". */
 const char *kv_weights_type(const struct kv_weights *w);
 
-/* Adds every header, then every tensor by name: all its bytes when the model
- * is below 256 MiB, else 16 pieces of 4 KiB spread evenly over it. */
-void kv_weights_hash(const struct kv_weights *w, struct kv_hash *h);
+/* Adds the content of each file: of the index if there is one, then of the
+ * shards in its order; or of the parts of a GGUF model in theirs.  So the same
+ * tensors in other files are another model. */
+int kv_weights_hash(const struct kv_weights *w, struct kv_hash *h,
+                    struct kv_err *e);
 
 #endif

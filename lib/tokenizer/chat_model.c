@@ -3,6 +3,7 @@
 #include "lib/base/text.h"
 #include "lib/json_file.h"
 #include "lib/model/gguf_model.h"
+#include "lib/model/model_files.h"
 #include "lib/tokenizer/chat_template.h"
 #include "lib/tokenizer/gguf_ends.h"
 
@@ -23,7 +24,7 @@ static void add_end(struct kv_chat_model *m, json_int_t id)
 static int read_json(const char *dir, const char *name, json_t **json,
                      struct kv_err *e)
 {
-    char *path = kv_path_join(dir, name);
+    char *path = kv_model_file(dir, name);
     const bool there = kv_file_exists(path);
 
     *json = there ? kv_json_read(path, e) : NULL;
@@ -60,7 +61,7 @@ static const char *template_of(const json_t *config)
 static int read_template(struct kv_chat_model *m, const char *dir,
                          struct kv_err *e)
 {
-    char *path = kv_path_join(dir, "chat_template.jinja");
+    char *path = kv_model_file(dir, "chat_template.jinja");
     json_t *config = NULL;
     const char *text;
     size_t bytes;

@@ -2,6 +2,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/json_file.h"
+#include "lib/model/model_files.h"
 #include "lib/tokenizer/tokenizer_json.h"
 
 #include <stdlib.h>
@@ -434,7 +435,7 @@ fail:
 static int read_object(const char *dir, const char *name, json_t **j,
                        struct kv_err *e)
 {
-    char *path = kv_path_join(dir, name);
+    char *path = kv_model_file(dir, name);
     int rc = 0;
 
     if (kv_file_exists(path)) {

@@ -5,6 +5,7 @@
 #include "lib/base/err.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 
 struct kv_tokenizer_kind {
     const char *files[3]; /* NULL ends them */
@@ -15,6 +16,9 @@ struct kv_tokenizer_kind {
      * NULL with a sentence. */
     json_t *(*read)(const char *dir, struct kv_err *e);
 };
+
+/* Whether a vocabulary of any kind may be in a file of this name. */
+bool kv_tokenizer_reads(const char *name);
 
 /* The first in the table that is there; tokenizer.json where there is none. */
 const struct kv_tokenizer_kind *kv_tokenizer_kind(const char *dir);

@@ -2,6 +2,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/json_file.h"
+#include "lib/model/model_files.h"
 #include "lib/tokenizer/tokenizer_cuts.h"
 #include "lib/tokenizer/tokenizer_json.h"
 #include "lib/tokenizer/tokenizer_text.h"
@@ -83,7 +84,7 @@ struct reading {
 static int read_object(const char *dir, const char *name, bool needed,
                        json_t **j, struct kv_err *e)
 {
-    char *path = kv_path_join(dir, name);
+    char *path = kv_model_file(dir, name);
 
     *j = needed || kv_file_exists(path) ? kv_json_read(path, e) : json_object();
     if (*j && !json_is_object(*j)) {
@@ -172,7 +173,7 @@ static int read_merges(const char *path, json_t *list, struct kv_err *e)
 
 static int add_model(struct reading *r, struct kv_err *e)
 {
-    char *path = kv_path_join(r->dir, "merges.txt");
+    char *path = kv_model_file(r->dir, "merges.txt");
     json_t *merges = json_array();
 
     json_object_set_new(r->out, "model",

@@ -3,6 +3,7 @@
 #include "lib/base/base64.h"
 #include "lib/base/file.h"
 #include "lib/json_file.h"
+#include "lib/model/model_files.h"
 #include "lib/tokenizer/tokenizer_bytes.h"
 #include "lib/tokenizer/tokenizer_cuts.h"
 #include "lib/tokenizer/tokenizer_pieces.h"
@@ -197,7 +198,7 @@ static int make(struct reading *r, bool listed, json_t *out, struct kv_err *e)
 
 static int config_lists(const char *dir, bool *lists, struct kv_err *e)
 {
-    char *path = kv_path_join(dir, "tokenizer_config.json");
+    char *path = kv_model_file(dir, "tokenizer_config.json");
     const bool there = kv_file_exists(path);
     json_t *j = there ? kv_json_read(path, e) : NULL;
 
@@ -212,7 +213,7 @@ static int config_lists(const char *dir, bool *lists, struct kv_err *e)
 static json_t *of_ranks(const struct kind *k, const char *dir, struct kv_err *e)
 {
     struct reading r = {.kind = k};
-    char *path = kv_path_join(dir, k->file), *text = NULL;
+    char *path = kv_model_file(dir, k->file), *text = NULL;
     json_t *out = NULL;
     size_t bytes;
     bool listed;

@@ -2,6 +2,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/json_file.h"
+#include "lib/model/model_files.h"
 #include "lib/tokenizer/tokenizer_json.h"
 #include "lib/tokenizer/tokenizer_pieces.h"
 #include "lib/tokenizer/tokenizer_text.h"
@@ -264,7 +265,7 @@ static int make(struct reading *r, bool adds_bos, json_t *out,
 
 static int config_adds_bos(const char *dir, bool *adds, struct kv_err *e)
 {
-    char *path = kv_path_join(dir, "tokenizer_config.json");
+    char *path = kv_model_file(dir, "tokenizer_config.json");
     json_t *j = NULL;
     int rc = 0;
 
@@ -313,7 +314,7 @@ static json_t *of_file(const char *path, bool adds_bos, struct kv_err *e)
 
 json_t *kv_tokenizer_of_sentencepiece(const char *dir, struct kv_err *e)
 {
-    char *path = kv_path_join(dir, "tokenizer.model");
+    char *path = kv_model_file(dir, "tokenizer.model");
     bool adds_bos;
     json_t *j = NULL;
 
