@@ -250,7 +250,8 @@ int kv_calib_check_model(const struct kv_calib *c, const char *path,
     if (model_hash && strcmp(c->model_hash, model_hash))
         return kv_fail(e,
                        "%s was made for another model (%s, hash %s; this one "
-                       "has hash %s)",
+                       "has hash %s), or by a version that hashed models in "
+                       "another way",
                        path, c->model, c->model_hash, model_hash);
     if (kv_shape_same(&c->shape, shape, e))
         return kv_fail_in(e, "%s was made for another model", path);
