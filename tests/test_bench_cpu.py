@@ -214,19 +214,24 @@ class BenchCpu(Scripts):
             self.assertEqual(f.read(), "spec,path\nf16,exact\n")
 
     def test_interrupted(self):
+        """Also where SIGINT is ignored, as by a script's background jobs."""
         path = os.path.join(self.folder, "i.csv")
-        with subprocess.Popen(
-                [os.path.join(ROOT, "scripts/bench-cpu"), "--build",
-                 self.build("exec sleep 60"), "-o", path], text=True,
-                stderr=subprocess.PIPE) as p:
-            while p.poll() is None and not os.path.exists(path + ".partial"):
-                time.sleep(0.01)
-            p.send_signal(signal.SIGINT)
-            said = p.stderr.read()
-        self.assertEqual(p.returncode, 2, said)
-        self.assertEqual(said, "bench-cpu: interrupted; the rows before that "
-                         "are in %s.partial\n" % path)
-        self.assertFalse(os.path.exists(path))
+        for before in signal.SIG_DFL, signal.SIG_IGN:
+            with subprocess.Popen(
+                    [os.path.join(ROOT, "scripts/bench-cpu"), "--build",
+                     self.build("exec sleep 60"), "-o", path], text=True,
+                    stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(
+                        signal.SIGINT, before)) as p:
+                while p.poll() is None and not os.path.exists(
+                        path + ".partial"):
+                    time.sleep(0.01)
+                p.send_signal(signal.SIGINT)
+                said = p.stderr.read()
+            self.assertEqual(p.returncode, 2, said)
+            self.assertEqual(said, "bench-cpu: interrupted; the rows before "
+                             "that are in %s.partial\n" % path)
+            self.assertFalse(os.path.exists(path))
+            os.remove(path + ".partial")
 
     def test_arguments(self):
         table = self.rows("a.csv", ("f16", 1))
