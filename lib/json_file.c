@@ -1,5 +1,6 @@
 #include "lib/json_file.h"
 #include "lib/base/alloc.h"
+#include "lib/base/file.h"
 #include "lib/base/text.h"
 
 #include <errno.h>
@@ -81,7 +82,7 @@ json_t *kv_json_read(const char *path, struct kv_err *e)
     size_t bytes;
     json_t *json;
 
-    if (kv_text_read(path, &text, &bytes, NULL, e))
+    if (kv_text_read(path, KV_FILE_MAX, &text, &bytes, e))
         return NULL;
     json = parse(path, text, bytes, e);
     free(text);

@@ -446,7 +446,7 @@ static int read_file(struct kv_mixed *m, const char *path, struct kv_err *e)
         goto out;
     }
     snprintf(r.m.name, sizeof(r.m.name), "%s", name);
-    if (kv_text_read(path, &text, &bytes, NULL, e))
+    if (kv_text_read(path, KV_MIXED_MAX_BYTES, &text, &bytes, e))
         goto out;
     rc = read_text(&r, text, e);
 out:

@@ -54,9 +54,13 @@ extern const struct kv_scheme kv_scheme_mixed;
 /* The file that the text of a spec names, in text; NULL when it names none. */
 const char *kv_mixed_file(const char *text);
 
-/* Reads a layer file, or NAME@HASH.  Fails with file, line, layer and side on
- * a place named twice or not at all, and on two different specs for a layer
- * that requires one (kv_spec_together). */
+/* A layer file is at most that long: room for every layer and a comment on it.
+ */
+enum { KV_MIXED_MAX_BYTES = 1 << 20 };
+
+/* Reads a layer file, a regular file, or NAME@HASH.  Fails with file, line,
+ * layer and side on a place named twice or not at all, and on two different
+ * specs for a layer that requires one (kv_spec_together). */
 int kv_mixed_read(const struct kv_mixed **m, const char *path,
                   struct kv_err *e);
 

@@ -52,7 +52,7 @@ int kv_text_tokens(const struct kv_tokenizer *t, const char *path, bool special,
     char *text;
     int rc = -1;
 
-    if (kv_text_read(path, &text, &bytes, hash, e))
+    if (kv_text_read_stream(path, KV_TEXT_MAX_BYTES, &text, &bytes, hash, e))
         return -1;
     if (!bytes) {
         kv_fail(e, "%s is empty", name);

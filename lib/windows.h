@@ -9,6 +9,10 @@
 #include "lib/reading.h"
 #include "lib/tokenizer/tokenizer.h"
 
+/* A text is a regular file, a pipe, a FIFO, a socket or a terminal, "-"
+ * standard input, and at most so long. */
+enum { KV_TEXT_MAX_BYTES = 1 << 30 };
+
 struct kv_windows {
     char text[128];     /* the file's name, without its folder */
     char text_hash[32]; /* sha256sum FILE | cut -c1-16 */

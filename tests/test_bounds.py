@@ -174,6 +174,87 @@ class Bounds(unittest.TestCase):
             self.assertRegex(done.stderr, r"\Akvdump: out of memory: \d+ x 1 "
                              r"bytes \(ulimit -%s\?\)\n\Z" % name)
 
+    def test_what_is_no_file(self):
+        """Of a model, and a layer file: told at once, never waited for."""
+        model = at("special")
+        os.mkfifo(at("fifo"))
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json",
+                     "special_tokens_map.json", "added_tokens.json",
+                     "generation_config.json", "chat_template.jinja",
+                     "model.safetensors"):
+            args = ["kvppl", "-q", "-m", model, "-f", at("eval.txt")]
+            args += (["--greedy", "1", "--chat-template", "model"]
+                     if name in ("generation_config.json",
+                                 "chat_template.jinja") else ["-c", "16"])
+            for target, words in (
+                    (at("fifo"), "is not a regular file"),
+                    ("/dev/zero", "is not a regular file"),
+                    (folder, "is not a regular file"),
+                    (name, "Too many levels of symbolic links"),
+                    ("nowhere", "No such file or directory")):
+                with self.subTest(name, target=target):
+                    shutil.rmtree(model, ignore_errors=True)
+                    shutil.copytree(at("m"), model)
+                    path = os.path.join(model, name)
+                    if os.path.exists(path):
+                        os.remove(path)
+                    os.symlink(target, path)
+                    self.refused(name + ".*" + words, *args, timeout=60)
+        for path in at("fifo"), "/dev/zero", folder:
+            self.refused(path + " is not a regular file", "kvattn", "-q",
+                         "-s", "mixed,file=" + path, "--shape", "1,1,1,64,64",
+                         timeout=60)
+        os.remove(at("fifo"))
+
+    def test_lengths_of_inputs(self):
+        """Said before memory is taken for them."""
+        def limit():
+            resource.setrlimit(resource.RLIMIT_DATA, (900 << 20, 900 << 20))
+
+        for name, most, args in (
+                ("layers.long", 1 << 20, [
+                    "kvattn", "-q", "-s", "mixed,file=" + at("layers.long"),
+                    "--shape", "1,1,1,64,64"]),
+                ("text.long", 1 << 30, ["kvdump", "-q", "-m", at("m"), "-f",
+                                        at("text.long"), "--tokens"]),
+                ("long-config/config.json", 128 << 20, [
+                    "kvdump", "--about", "-m", at("long-config")])):
+            os.makedirs(os.path.dirname(at(name)), exist_ok=True)
+            with open(at(name), "w") as f:
+                f.truncate(most + 1)
+            self.refused("%s is too long: expected at most %d bytes" % (
+                name, most), *args, preexec_fn=limit)
+            os.remove(at(name))
+        with open(at("layers.long"), "w") as f:
+            f.write("0 KV f16 #" + "-" * ((1 << 20) - 11) + "\n")
+        must("kvattn", "--reps", "1", "-s", "mixed,file=" + at("layers.long"),
+             "--shape", "1,1,1,64,64")
+
+    def test_texts_of_all_kinds(self):
+        """Files, pipes and FIFOs are one text; devices are refused, and what
+        is no text is not read to its end."""
+        args = ["kvdump", "-q", "-m", at("m"), "--tokens", "-f"]
+        want = run(*args, at("eval.txt")).stdout
+        self.assertGreater(len(want), 100)
+        with open(at("eval.txt")) as text:
+            self.assertEqual(run(*args, "-", stdin=text).stdout, want)
+        with subprocess.Popen(["cat", at("eval.txt")],
+                              stdout=subprocess.PIPE) as cat:
+            self.assertEqual(run(*args, "-", stdin=cat.stdout).stdout, want)
+        os.mkfifo(at("text"))
+        with subprocess.Popen(["cp", at("eval.txt"), at("text")]):
+            self.assertEqual(run(*args, at("text")).stdout, want)
+        os.remove(at("text"))
+        for path in "/dev/zero", "/dev/null", "/dev/urandom":
+            self.refused("cannot read %s: it is not a regular file, a pipe or a"
+                         " terminal" % path, *args, path)
+        self.refused("Is a directory", *args, folder)
+        with subprocess.Popen(["cat", "/dev/zero"],
+                              stdout=subprocess.PIPE) as cat:
+            self.refused("standard input: byte 0 is zero", *args, "-",
+                         stdin=cat.stdout)
+            cat.stdout.close()
+
     def test_memory_follows_the_need(self):
         """--memory is a limit, and one window the least."""
         def peak(*args):

@@ -301,7 +301,8 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
         KV_IN_FOLDER('m', "model", &a->model, kv_model_holds, "MODEL",
                      "--allocate: by the divergence of this model, not\n"
                      "by the attention of a dump"),
-        KV_IN('f', "file", &a->text, "FILE", "-m: text, read verbatim"),
+        KV_IN('f', "file", &a->text, "FILE",
+              "-m: text, read verbatim, at most 1 GiB"),
         KV_FLAG(0, "parse-special", &a->parse_special,
                 "-m: names of special tokens in the text are tokens"),
         KV_FLAG(0, "bos", &a->bos,

@@ -40,7 +40,8 @@ static int chat_prompt(struct kvppl_run *r, const struct kvppl_args *a,
     size_t bytes, length;
     int rc;
 
-    if (kv_text_read(a->text, &message, &bytes, r->text.text_hash, e))
+    if (kv_text_read_stream(a->text, KV_TEXT_MAX_BYTES, &message, &bytes,
+                            r->text.text_hash, e))
         return -1;
     bytes -= bytes && message[bytes - 1] == '\n'; /* of the file's last line */
     rc = kv_chat_prompt(chat, a->model, a->chat_template, message, bytes, &text,

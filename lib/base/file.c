@@ -26,7 +26,7 @@ bool kv_file_exists(const char *path)
 {
     struct stat st;
 
-    return !stat(path, &st);
+    return !lstat(path, &st) || (errno != ENOENT && errno != ENOTDIR);
 }
 
 bool kv_is_dir(const char *path)

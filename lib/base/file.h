@@ -49,16 +49,32 @@ void kv_map_close(struct kv_map *m);
 /* The name of an input in sentences: "standard input" for "-". */
 const char *kv_input_name(const char *path);
 
-/* The whole file; "-" is standard input.  *text is the caller's to free and
- * has a zero byte after its end. */
+/* A regular file of at most max bytes, all of it.  *text is the caller's to
+ * free and has a zero byte after its end.  Fails on a pipe, a device and a
+ * folder without reading them. */
+int kv_file_read_most(const char *path, size_t max, char **text, size_t *bytes,
+                      struct kv_err *e);
+/* The same, of at most KV_FILE_MAX bytes. */
+enum { KV_FILE_MAX = 128 << 20 };
 int kv_file_read(const char *path, char **text, size_t *bytes,
                  struct kv_err *e);
+
+/* As kv_file_read_most(), also of a pipe, a FIFO, a socket and a terminal, and
+ * "-" is standard input.  Reading stops early where a zero byte was read: no
+ * text has one. */
+int kv_stream_read(const char *path, size_t max, char **text, size_t *bytes,
+                   struct kv_err *e);
+
+/* The first bytes of a regular file, n at most.  Returns how many: 0 of
+ * anything else. */
+size_t kv_file_head(const char *path, void *head, size_t n);
 
 /* Fails when data, the beginning of a file of any kind, is a pointer of Git
  * LFS: the large file was not fetched. */
 int kv_lfs_check(const char *path, const void *data, size_t bytes,
                  struct kv_err *e);
 
+/* Whether the folder holds the name: also where a link leads nowhere. */
 bool kv_file_exists(const char *path);
 bool kv_is_dir(const char *path);
 /* True when both exist and are one file, also by different names. */
@@ -119,7 +135,8 @@ int kv_scratch_read(FILE *f, size_t at, void *data, size_t n, struct kv_err *e);
 /* Ctrl-C, SIGTERM and SIGHUP (but under nohup) set a flag; long loops ask for
  * it between steps and fail with the sentence, so that everything is released
  * on the usual way out.  A second one ends the program at once, whatever it is
- * doing, and so does every other signal that would: temporary files are
+ * doing; so does the first while the program waits for another
+ * (lib/base/waits.h), and every other signal that would: temporary files are
  * removed, then the signal has its usual effect.  A mapped input that was
  * shortened is named, exit code 2.
  *

@@ -1,12 +1,27 @@
-/* Shared by input.c, output.c and signals.c. */
+/* Shared by input.c, input_read.c, output.c, opt_files.c and signals.c. */
 #ifndef KV_BASE_FILE_IMPL_H
 #define KV_BASE_FILE_IMPL_H
 
 #include "lib/base/err.h"
 
 #include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
 
-struct stat;
+struct kv_input {
+    struct kv_input *next;
+    char *path; /* NULL: to be used again */
+    struct stat was;
+    int fd;                      /* while it is open, else -1 */
+    bool changed;                /* while it was */
+    const uint8_t *_Atomic data; /* [was.st_size] where it is mapped, or NULL */
+};
+
+/* A regular file that is open becomes an input.  fd: the input's from here on,
+ * closed when it fails. */
+int kv_input_add(struct kv_input **in, const char *path, int fd,
+                 const struct stat *st, struct kv_err *e);
+int kv_input_fail_changed(const char *path, struct kv_err *e);
 
 /* The name of the input that is this file; NULL when none is, or none is
  * guarded. */

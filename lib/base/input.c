@@ -12,15 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct kv_input {
-    struct kv_input *next;
-    char *path; /* NULL: to be used again */
-    struct stat was;
-    int fd;                      /* while it is open, else -1 */
-    bool changed;                /* while it was */
-    const uint8_t *_Atomic data; /* [was.st_size] where it is mapped, or NULL */
-};
-
 /* All that the process reads: entries are only added, so that a signal handler
  * may walk them. */
 static struct kv_input *_Atomic inputs;
@@ -51,7 +42,7 @@ static bool is_changed(const struct kv_input *in)
                                            !same_content(&in->was, &now)));
 }
 
-static int fail_changed(const char *path, struct kv_err *e)
+int kv_input_fail_changed(const char *path, struct kv_err *e)
 {
     return kv_fail(e, "%s was changed while it was read", path);
 }
@@ -76,9 +67,8 @@ static struct kv_input *find_entry(const char *path, const struct stat *st,
     return found;
 }
 
-/* fd: becomes the entry's. */
-static int add(struct kv_input **out, const char *path, int fd,
-               const struct stat *st, struct kv_err *e)
+int kv_input_add(struct kv_input **out, const char *path, int fd,
+                 const struct stat *st, struct kv_err *e)
 {
     struct kv_input *in;
     bool other;
@@ -99,7 +89,7 @@ static int add(struct kv_input **out, const char *path, int fd,
     pthread_mutex_unlock(&adding);
     if (other) { /* its content differs from the first reading */
         close(fd);
-        return fail_changed(path, e);
+        return kv_input_fail_changed(path, e);
     }
     *out = in;
     return 0;
@@ -117,7 +107,7 @@ int kv_input_open(struct kv_input **in, const char *path, struct kv_err *e)
         close(fd);
         return kv_fail(e, "%s is not a regular file", path);
     }
-    return add(in, path, fd, &st, e);
+    return kv_input_add(in, path, fd, &st, e);
 }
 
 uint64_t kv_input_size(const struct kv_input *in)
@@ -165,7 +155,7 @@ int kv_inputs_unchanged(struct kv_err *e)
     for (i = inputs; i && !is_changed(i);)
         i = i->next;
     pthread_mutex_unlock(&adding);
-    return i ? fail_changed(i->path, e) : 0;
+    return i ? kv_input_fail_changed(i->path, e) : 0;
 }
 
 const char *kv_input_that_is(const struct stat *st)
@@ -226,66 +216,4 @@ void kv_map_close(struct kv_map *m)
         munmap((void *)(uintptr_t)m->data, m->bytes);
     kv_input_close(m->input);
     *m = (struct kv_map){0};
-}
-
-const char *kv_input_name(const char *path)
-{
-    return strcmp(path, "-") ? path : "standard input";
-}
-
-/* To its end; *text also when it fails. */
-static int read_all(FILE *f, char **text, size_t *bytes)
-{
-    size_t capacity = 1 << 16, n = 0;
-    char *p = kv_alloc(capacity, 1);
-
-    errno = 0;
-    for (size_t got; (got = fread(p + n, 1, capacity - n - 1, f)) > 0;) {
-        n += got;
-        if (capacity - n < 2)
-            p = kv_realloc(p, capacity *= 2, 1);
-    }
-    p[n] = 0;
-    *text = p;
-    *bytes = n;
-    return ferror(f) ? errno : 0;
-}
-
-/* A pipe is no input that an output could replace. */
-static int add_stream(struct kv_input **in, const char *path, FILE *f,
-                      struct kv_err *e)
-{
-    struct stat st;
-
-    *in = NULL;
-    if (fstat(fileno(f), &st) || !S_ISREG(st.st_mode))
-        return 0;
-    return add(in, path, dup(fileno(f)), &st, e);
-}
-
-int kv_file_read(const char *path, char **text, size_t *bytes, struct kv_err *e)
-{
-    const char *name = kv_input_name(path);
-    const bool standard = name != path;
-    FILE *f = standard ? stdin : fopen(path, "rb");
-    struct kv_input *in;
-    int why, rc = -1;
-
-    if (!f)
-        return kv_fail(e, "cannot open %s: %s", path, strerror(errno));
-    if (add_stream(&in, name, f, e))
-        goto out;
-    why = read_all(f, text, bytes);
-    if (!kv_input_close(in))
-        rc = fail_changed(name, e);
-    else if (why)
-        rc = kv_fail(e, "cannot read %s: %s", name, strerror(why));
-    else
-        rc = 0;
-    if (rc)
-        free(*text);
-out:
-    if (!standard)
-        fclose(f);
-    return rc;
 }

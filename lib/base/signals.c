@@ -1,18 +1,31 @@
 #include "lib/base/file.h"
 #include "lib/base/file_impl.h"
 #include "lib/base/opt.h"
+#include "lib/base/waits.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 1 << 16 };
+enum { STACK_BYTES = 1 << 16, WAIT_TICKS = 10, TICK_NS = 10000000 };
 
-static atomic_int signalled;
+static atomic_int stop;               /* the signal that asked to end, or 0 */
+static atomic_uint waiting;           /* calls that wait for others now */
 static struct sigaction before[NSIG]; /* the handlers before ours */
+
+void kv_wait_begin(void)
+{
+    waiting++;
+}
+
+void kv_wait_end(void)
+{
+    waiting--;
+}
 
 /* Ends as without a handler, so that the exit status names the signal and a
  * sanitizer reports. */
@@ -34,9 +47,9 @@ static void end(int number)
 
 static void on_stop(int number)
 {
-    if (signalled)
+    if (stop)
         end(number);
-    signalled = 1;
+    stop = number;
 }
 
 static void put(const char *text)
@@ -63,11 +76,30 @@ static void on_bus(int number, siginfo_t *info, void *context)
     _exit(KV_EXIT_CANNOT);
 }
 
+/* Once the end is asked for: ends the program when it has waited WAIT_TICKS
+ * more.  Words and rows on the way out are waits too, but pass. */
+static void end_a_wait(void)
+{
+    const struct timespec tick = {.tv_nsec = TICK_NS};
+
+    for (unsigned waited = 0; waited<WAIT_TICKS; waited += waiting> 0)
+        nanosleep(&tick, NULL);
+    end(stop);
+}
+
+/* Started with them blocked: they come while it is suspended. */
 static void *wait_for_signals(void *from_outside)
 {
-    pthread_sigmask(SIG_UNBLOCK, from_outside, NULL);
-    for (;;)
-        pause();
+    sigset_t open;
+
+    pthread_sigmask(SIG_BLOCK, NULL, &open);
+    for (int number = 1; number <= SIGRTMAX; number++)
+        if (sigismember(from_outside, number) == 1)
+            sigdelset(&open, number);
+    while (!stop)
+        sigsuspend(&open);
+    pthread_sigmask(SIG_SETMASK, &open, NULL);
+    end_a_wait();
     return NULL;
 }
 
@@ -147,7 +179,7 @@ static void set_stack(void)
 void kv_catch_signals(void)
 {
     static sigset_t from_outside;
-    pthread_t waiting;
+    pthread_t waiting_thread;
 
     set_stack();
     signal(SIGXFSZ, SIG_IGN);
@@ -158,10 +190,10 @@ void kv_catch_signals(void)
 
     /* threads started later block them too */
     pthread_sigmask(SIG_BLOCK, &from_outside, NULL);
-    if (pthread_create(&waiting, NULL, wait_for_signals, &from_outside))
+    if (pthread_create(&waiting_thread, NULL, wait_for_signals, &from_outside))
         pthread_sigmask(SIG_UNBLOCK, &from_outside, NULL);
     else
-        pthread_detach(waiting);
+        pthread_detach(waiting_thread);
 }
 
 void kv_signals_forget(void)
@@ -180,5 +212,5 @@ void kv_signals_forget(void)
 
 int kv_interrupted(struct kv_err *e)
 {
-    return signalled ? kv_fail(e, "interrupted") : 0;
+    return stop ? kv_fail(e, "interrupted") : 0;
 }

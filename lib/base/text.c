@@ -16,9 +16,9 @@ static const struct mark {
     {"\xff\xfe", 2, "UTF-16"},
     {"\xfe\xff", 2, "UTF-16"},
 };
-static const char utf8_mark[] = "\xef\xbb\xbf";
 
-static int check(const char *path, const char *text, size_t n, struct kv_err *e)
+int kv_text_check(const char *path, const char *text, size_t n,
+                  struct kv_err *e)
 {
     const char *zero;
 
@@ -37,26 +37,45 @@ static int check(const char *path, const char *text, size_t n, struct kv_err *e)
     return 0;
 }
 
-int kv_text_read(const char *path, char **text, size_t *bytes, char *hash,
+size_t kv_text_mark(const char *text, size_t n)
+{
+    const size_t mark = strlen(KV_UTF8_MARK);
+
+    return n >= mark && !memcmp(text, KV_UTF8_MARK, mark) ? mark : 0;
+}
+
+static void drop_mark(char *text, size_t *n)
+{
+    const size_t mark = kv_text_mark(text, *n);
+
+    *n -= mark;
+    memmove(text, text + mark, *n + 1); /* the final zero as well */
+}
+
+int kv_text_read(const char *path, size_t max, char **text, size_t *bytes,
                  struct kv_err *e)
 {
-    const size_t mark = strlen(utf8_mark);
-    size_t n;
-    char *s;
-
-    if (kv_file_read(path, &s, &n, e))
+    if (kv_file_read_most(path, max, text, bytes, e))
         return -1;
-    if (check(kv_input_name(path), s, n, e)) {
-        free(s);
+    if (kv_text_check(path, *text, *bytes, e)) {
+        free(*text);
+        return -1;
+    }
+    drop_mark(*text, bytes);
+    return 0;
+}
+
+int kv_text_read_stream(const char *path, size_t max, char **text,
+                        size_t *bytes, char *hash, struct kv_err *e)
+{
+    if (kv_stream_read(path, max, text, bytes, e))
+        return -1;
+    if (kv_text_check(kv_input_name(path), *text, *bytes, e)) {
+        free(*text);
         return -1;
     }
     if (hash)
-        kv_hash_bytes(s, n, hash);
-    if (n >= mark && !memcmp(s, utf8_mark, mark)) {
-        n -= mark;
-        memmove(s, s + mark, n + 1); /* the final zero as well */
-    }
-    *text = s;
-    *bytes = n;
+        kv_hash_bytes(*text, *bytes, hash);
+    drop_mark(*text, bytes);
     return 0;
 }

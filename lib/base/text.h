@@ -6,14 +6,28 @@
 
 #include <stddef.h>
 
-/* The whole file without its UTF-8 byte order mark, which some editors write;
- * "-" is standard input.  *text is the caller's to free and has a zero byte
- * after its end.  hash: NULL, or of the file's bytes with the mark, as
- * sha256sum sees them (KV_HASH_CHARS).
+/* A regular file of at most max bytes, all of it but its UTF-8 byte order mark,
+ * which some editors write.  *text is the caller's to free and has a zero byte
+ * after its end.
  *
  * Fails on a Git LFS pointer; naming the file and the byte, on a zero byte and
  * on the marks of UTF-16 and UTF-32.  Other bytes pass, UTF-8 or not. */
-int kv_text_read(const char *path, char **text, size_t *bytes, char *hash,
+int kv_text_read(const char *path, size_t max, char **text, size_t *bytes,
                  struct kv_err *e);
+
+/* The same of what kv_stream_read() takes: a pipe, and "-" for standard input.
+ * hash: NULL, or of the bytes with the mark, as sha256sum sees them
+ * (KV_HASH_CHARS). */
+int kv_text_read_stream(const char *path, size_t max, char **text,
+                        size_t *bytes, char *hash, struct kv_err *e);
+
+/* What both fail on. */
+int kv_text_check(const char *path, const char *text, size_t n,
+                  struct kv_err *e);
+
+/* UTF-8's byte order mark, and its bytes where a text begins with it, else 0.
+ */
+#define KV_UTF8_MARK "\xef\xbb\xbf"
+size_t kv_text_mark(const char *text, size_t n);
 
 #endif

@@ -428,14 +428,9 @@ out:
 
 bool kv_gguf_is(const char *path)
 {
-    FILE *f = kv_is_dir(path) ? NULL : fopen(path, "rb");
-    char magic[4] = "";
-    const bool is =
-        f && fread(magic, 1, 4, f) == 4 && !memcmp(magic, "GGUF", 4);
+    char magic[4];
 
-    if (f)
-        fclose(f);
-    return is;
+    return kv_file_head(path, magic, 4) == 4 && !memcmp(magic, "GGUF", 4);
 }
 
 int kv_gguf_open(struct kv_gguf *g, const char *path, struct kv_err *e)

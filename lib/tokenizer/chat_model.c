@@ -72,7 +72,7 @@ static int read_template(struct kv_chat_model *m, const char *dir,
         m->eos = kv_strdup(token_text(config, "eos_token"));
         text = template_of(config);
         if (kv_file_exists(path))
-            rc = kv_text_read(path, &m->template, &bytes, NULL, e);
+            rc = kv_text_read(path, KV_FILE_MAX, &m->template, &bytes, e);
         else if (text)
             m->template = kv_strdup(text);
     }

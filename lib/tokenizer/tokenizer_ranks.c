@@ -71,12 +71,9 @@ struct reading {
 
 bool kv_ranks_is(const char *path)
 {
-    FILE *f = fopen(path, "rb");
-    const int c = f ? fgetc(f) : EOF;
+    unsigned char c;
 
-    if (f)
-        fclose(f);
-    return isalnum(c) || c == '+' || c == '/';
+    return kv_file_head(path, &c, 1) && (isalnum(c) || c == '+' || c == '/');
 }
 
 /* "IQ== 0", the n-th line. */

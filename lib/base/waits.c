@@ -1,0 +1,72 @@
+#include "lib/base/waits.h"
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* After a call on fd failed: whether to try again, after waiting where fd does
+ * not wait by itself (O_NONBLOCK, which whoever shares it has set). */
+static bool try_again(int fd, short events)
+{
+    struct pollfd p = {.fd = fd, .events = events};
+
+    if (errno == EAGAIN)
+        return poll(&p, 1, -1) > 0;
+    return errno == EINTR && !kv_interrupted(NULL);
+}
+
+ssize_t kv_wait_read(int fd, void *data, size_t n)
+{
+    ssize_t got;
+
+    kv_wait_begin();
+    do
+        got = read(fd, data, n);
+    while (got < 0 && try_again(fd, POLLIN));
+    kv_wait_end();
+    return got;
+}
+
+/* All of it, or 0: the stream has failed. */
+static ssize_t write_all(void *cookie, const char *data, size_t n)
+{
+    const int fd = *(const int *)cookie;
+    size_t at = 0;
+
+    kv_wait_begin();
+    while (at < n) {
+        const ssize_t put = write(fd, data + at, n - at);
+
+        if (put < 0 && !try_again(fd, POLLOUT))
+            break;
+        at += put > 0 ? (size_t)put : 0;
+    }
+    kv_wait_end();
+    return at < n ? 0 : (ssize_t)n;
+}
+
+static int close_it(void *cookie)
+{
+    const int rc = close(*(const int *)cookie);
+
+    free(cookie);
+    return rc;
+}
+
+FILE *kv_wait_stream(int fd)
+{
+    int *cookie = kv_alloc(1, sizeof(*cookie));
+    FILE *f;
+
+    *cookie = fd;
+    f = fopencookie(
+        cookie, "w",
+        (cookie_io_functions_t){.write = write_all, .close = close_it});
+    if (!f)
+        free(cookie);
+    return f;
+}
