@@ -68,7 +68,7 @@ int kv_results_open(struct kv_results **r, const struct kv_results_form *form,
     }
     if (form->path)
         t->file = t->out.file;
-    t->terminal = isatty(fileno(t->file));
+    t->terminal = form->path ? t->out.terminal : isatty(STDOUT_FILENO);
     *r = t;
     return 0;
 }

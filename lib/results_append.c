@@ -1,6 +1,7 @@
 /* Rows added to a table that is there. */
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
+#include "lib/base/waits.h"
 #include "lib/results_impl.h"
 #include "lib/spec_columns.h"
 
@@ -269,8 +270,10 @@ static int lock_folder(const char *target)
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     free(folder);
+    kv_wait_begin();
     if (fd >= 0)
         flock(fd, LOCK_EX);
+    kv_wait_end();
     return fd;
 }
 

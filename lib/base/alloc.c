@@ -1,5 +1,6 @@
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
+#include "lib/base/waits.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -47,6 +48,7 @@ static const char *limit_hint(void)
 /* Makes no memory itself. */
 _Noreturn void kv_memory_end(size_t n, size_t size)
 {
+    kv_wait_begin(); /* until it has ended */
     fprintf(stderr, "%s: out of memory: %zu x %zu bytes%s\n",
             program_invocation_short_name, n, size, limit_hint());
     ending = true;
@@ -79,6 +81,7 @@ void kv_memory_probe(size_t bytes, const char *what)
     p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
              -1, 0);
     if (p == MAP_FAILED) {
+        kv_wait_begin();
         fprintf(stderr, "%s: out of memory: %zu bytes for %s%s\n",
                 program_invocation_short_name, bytes, what, limit_hint());
         ending = true;

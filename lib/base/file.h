@@ -103,7 +103,8 @@ struct kv_out {
     char *path;          /* as given */
     char *target, *temp; /* NULL in place */
     FILE *file;
-    bool adds; /* what is there stays: it is not said to be replaced */
+    bool terminal; /* file is one */
+    bool adds;     /* what is there stays: it is not said to be replaced */
 };
 
 int kv_out_open(struct kv_out *o, const char *path, bool as_stream,
@@ -140,9 +141,9 @@ int kv_scratch_read(FILE *f, size_t at, void *data, size_t n, struct kv_err *e);
  * removed, then the signal has its usual effect.  A mapped input that was
  * shortened is named, exit code 2.
  *
- * Signals from outside are taken on a thread of their own: call it before the
- * threads that compute are started, which then block them as the caller
- * does. */
+ * stdout becomes a stream whose writes are waits.  Signals from outside are
+ * taken on a thread of their own: call it before the threads that compute are
+ * started, which then block them as the caller does. */
 void kv_catch_signals(void);
 int kv_interrupted(struct kv_err *e); /* 0, or -1 with "interrupted" */
 

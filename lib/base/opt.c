@@ -4,6 +4,7 @@
 #include "lib/base/opt_impl.h"
 #include "lib/base/progress.h"
 #include "lib/base/version.h"
+#include "lib/base/waits.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -33,6 +34,7 @@ void kv_die(const char *fmt, ...)
     struct kv_err changed;
     va_list ap;
 
+    kv_wait_begin(); /* until it has ended */
     fflush(stdout);
     va_start(ap, fmt);
     if (kv_inputs_unchanged(&changed))

@@ -2,6 +2,7 @@
 #include "lib/base/file.h"
 #include "lib/base/file_impl.h"
 #include "lib/base/progress.h"
+#include "lib/base/waits.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -243,18 +244,21 @@ static int open_in_place(struct kv_out *o, const char *path, const char *target,
 
     if (!as_stream)
         return kv_fail(e, "cannot write %s: it is not a regular file", path);
+    kv_wait_begin(); /* for the reader of a FIFO */
     fd = open_target(target);
+    kv_wait_end();
     if (fd < 0 || fstat(fd, &st))
         return fail_why(path, errno, e);
     if ((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY)
         kv_fail(e, "cannot write %s: it is open for reading alone", path);
-    else if (!check_input(path, &st, e))
-        o->file = fdopen(fd, "w");
+    else if (!check_input(path, &st, e) && !(o->file = kv_wait_stream(fd)))
+        fail_why(path, errno, e);
     if (!o->file) {
         close(fd);
         return -1;
     }
     o->path = kv_strdup(path);
+    o->terminal = isatty(fd);
     return 0;
 }
 

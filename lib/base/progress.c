@@ -1,5 +1,6 @@
 #include "lib/base/progress.h"
 #include "lib/base/utf8.h"
+#include "lib/base/waits.h"
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -40,8 +41,10 @@ void kv_vsay(const char *who, const char *fmt, va_list ap)
     if (vasprintf(&text, fmt, ap) < 0)
         text = NULL;
     shown = kv_shown(text ? text : fmt, strlen(text ? text : fmt), "", &n);
+    kv_wait_begin();
     fprintf(stderr, "%s%s%s%s\n", bar ? "\r\033[K" : "", who ? who : "",
             who ? ": " : "", shown);
+    kv_wait_end();
     free(shown);
     free(text);
 }
@@ -125,12 +128,16 @@ void kv_progress_step(struct kv_progress *p, size_t steps)
                  100.0 * (double)p->done / (double)p->total, p->done, p->total,
                  spent, left);
     }
+    kv_wait_begin();
     show(p->what, numbers);
+    kv_wait_end();
 }
 
 void kv_progress_clear(struct kv_progress *p)
 {
+    kv_wait_begin();
     if (p->shown > 0)
         fputs("\r\033[K", stderr);
+    kv_wait_end();
     p->shown = 0;
 }

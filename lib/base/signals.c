@@ -180,6 +180,7 @@ void kv_catch_signals(void)
 {
     static sigset_t from_outside;
     pthread_t waiting_thread;
+    FILE *out;
 
     set_stack();
     signal(SIGXFSZ, SIG_IGN);
@@ -187,6 +188,10 @@ void kv_catch_signals(void)
     for (int number = 1; number <= SIGRTMAX; number++)
         if (take(number) && !is_fault(number) && number != SIGPIPE)
             sigaddset(&from_outside, number);
+
+    out = kv_wait_stream(STDOUT_FILENO);
+    if (out)
+        stdout = out;
 
     /* threads started later block them too */
     pthread_sigmask(SIG_BLOCK, &from_outside, NULL);
