@@ -147,6 +147,7 @@ int kv_h5_create(struct kv_h5 **out, const char *path, struct kv_err *e)
     const hid_t access = access_plist(), create = H5Pcreate(H5P_FILE_CREATE);
 
     H5Pset_obj_track_times(create, false);
+    H5Pset_file_locking(access, false, true); /* h->out holds it */
     kv_temporaries_hold();
     h->file = H5Fcreate(h->out.temp, H5F_ACC_TRUNC, create, access);
     kv_temporaries_release();

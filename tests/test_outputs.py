@@ -440,6 +440,50 @@ class Ends(Outputs):
         self.assertIn(-ended, STOPS)
         self.assertEqual(words, "")
 
+    def killed(self, out):
+        """What a run that is killed leaves, under the output's name."""
+        running = self.start(out=out)
+        running.kill()
+        running.communicate()
+        name, = os.listdir(os.path.dirname(self.path(out)))
+        self.assertRegex(name, r"^d\.h5\.kvtools-\w{6}$")
+        return name
+
+    def test_what_a_killed_run_left(self):
+        """The next run over the same name takes it away, none that lives."""
+        os.mkdir(self.path("in"))
+        left = self.path("in/" + self.killed("in/d.h5"))
+        alive = self.start(out="in/d.h5")
+        held, = os.listdir(self.path("in"))
+        self.assertNotEqual(self.path("in/" + held), left)
+        write(left, b"")
+        done = run("kvdump", "-m", at("m"), "-f", at("some.txt"), "-n", 1,
+                   "-o", self.path("in/d.h5"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"{left}: removed, a killed run left it\n", done.stderr)
+        self.assertEqual(set(os.listdir(self.path("in"))), {"d.h5", held})
+        alive.terminate()
+        alive.communicate()
+        self.assertEqual(os.listdir(self.path("in")), ["d.h5"])
+
+    def test_what_no_run_left(self):
+        """Of another name, kind or owner."""
+        stay = ["t.csv.kvtools-12345", "t.csv.kvtools-1234567", "t.csv.backup",
+                "t.csv.kvtools-12345_", "x.csv.kvtools-a1B2c3"]
+        gone = ["t.csv.kvtools-a1B2c3", "t.csv.kvtools-others"]
+        for name in stay + gone:
+            write(self.path(name), b"")
+        os.mkdir(self.path("t.csv.kvtools-folder"))
+        os.mkfifo(self.path("t.csv.kvtools-a1fifo"))
+        os.symlink("t.csv.backup", self.path("t.csv.kvtools-a1link"))
+        stay += ["t.csv.kvtools-" + s for s in ("folder", "a1fifo", "a1link")]
+        if not os.geteuid():
+            os.chown(self.path(gone[1]), 12, 34)
+            stay.append(gone[1])
+        self.assertEqual(self.quant("-o", self.path("t.csv")).returncode, 0)
+        self.assertEqual(sorted(os.listdir(self.dir)),
+                         sorted(["t.csv", *stay]))
+
     def test_a_pipe_that_nobody_reads(self):
         ours, theirs = os.pipe()
         with subprocess.Popen(

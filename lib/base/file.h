@@ -86,7 +86,8 @@ char *kv_path_join(const char *dir, const char *name);
  * part behind it, in path. */
 char *kv_path_folder(const char *path, const char **name);
 
-/* An output under a temporary name in the folder of its final one; symbolic
+/* An output under a temporary name in the folder of its final one, which is the
+ * final one and .kvtools-XXXXXX; symbolic
  * links are followed to their last target, which need not exist.  A file that
  * is replaced keeps its mode, and its owner where that may be.
  *
@@ -95,13 +96,15 @@ char *kv_path_folder(const char *path, const char **name);
  * out.temp (or to out.file when as_stream).  kv_out_commit flushes, syncs and
  * renames, unless an input has changed; it notes a file that it replaces.
  * kv_out_discard removes; both are safe after the other.  Every open output is
- * also removed when the program is interrupted or exits early.
+ * also removed when the program is interrupted or exits early, and where it was
+ * killed by the next run that opens an output of this name.
  *
  * A pipe, a device and an open descriptor (/dev/stdout, /dev/fd/3) are written
  * in place, and only as a stream. */
 struct kv_out {
     char *path;          /* as given */
     char *target, *temp; /* NULL in place */
+    int held; /* temp's: while it is open no other run removes temp */
     FILE *file;
     bool terminal; /* file is one */
     bool adds;     /* what is there stays: it is not said to be replaced */

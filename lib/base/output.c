@@ -1,6 +1,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/file_impl.h"
+#include "lib/base/leftovers.h"
 #include "lib/base/progress.h"
 #include "lib/base/waits.h"
 
@@ -107,7 +108,7 @@ static int make(char *path, int *fd, struct kv_err *e)
     sigfillset(&all); /* a handler on this thread would wait for itself */
     pthread_sigmask(SIG_BLOCK, &all, &before);
     kv_temporaries_hold();
-    if (fd ? (*fd = mkstemp(path)) < 0 : !mkdtemp(path))
+    if (fd ? (*fd = mkostemp(path, O_CLOEXEC)) < 0 : !mkdtemp(path))
         why = errno;
     else
         take_slot(i, path);
@@ -203,8 +204,10 @@ int kv_out_check(const char *path, struct kv_err *e)
 
 static void forget(struct kv_out *o)
 {
-    if (o->temp)
+    if (o->temp) {
         kv_temporary_forget(o->temp);
+        close(o->held);
+    }
     free(o->temp);
     free(o->target);
     free(o->path);
@@ -278,23 +281,44 @@ static void set_mode(int fd, const struct stat *old)
     fchmod(fd, old->st_mode & 07777);
 }
 
+/* A new one until this run holds it; *fd: its descriptor.  0, -1 with the
+ * sentence, or an errno. */
+static int make_held(char *temp, const char *target, int *fd, struct kv_err *e)
+{
+    const size_t capacity = strlen(target) + sizeof(KV_TEMPORARY);
+
+    for (;;) {
+        int why;
+
+        snprintf(temp, capacity, "%s" KV_TEMPORARY, target);
+        why = make(temp, fd, e);
+        if (why || !kv_leftover_hold(*fd))
+            return why;
+        kv_temporary_forget(temp);
+        close(*fd);
+    }
+}
+
 static int open_temporary(struct kv_out *o, const struct stat *old,
                           bool as_stream, struct kv_err *e)
 {
-    const size_t capacity = strlen(o->target) + 8;
+    char *temp = kv_alloc(strlen(o->target) + sizeof(KV_TEMPORARY), 1);
     int fd, why;
 
-    o->temp = kv_alloc(capacity, 1);
-    snprintf(o->temp, capacity, "%s.XXXXXX", o->target);
-    why = make(o->temp, &fd, e);
-    if (why)
+    kv_leftovers_remove(o->target);
+    why = make_held(temp, o->target, &fd, e);
+    if (why) {
+        free(temp);
         return why > 0 ? fail_why(o->path, why, e) : -1;
+    }
     set_mode(fd, old);
-    if (as_stream)
-        o->file = fdopen(fd, "w");
-    else
-        close(fd);
-    return 0;
+    o->temp = temp;
+    o->held = fd;
+    if (!as_stream)
+        return 0;
+    fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    o->file = fd < 0 ? NULL : fdopen(fd, "w");
+    return o->file ? 0 : fail_why(o->path, errno, e);
 }
 
 /* A file that may not be written is not replaced either. */
@@ -334,17 +358,10 @@ int kv_out_open(struct kv_out *o, const char *path, bool as_stream,
     o->target = kv_strdup(target);
     rc = open_temporary(o, exists ? &old : NULL, as_stream, e);
     if (rc)
-        forget(o);
+        kv_out_discard(o);
 out:
     free(target);
     return rc;
-}
-
-static int sync_file(int fd)
-{
-    const bool failed = fd < 0 || fsync(fd);
-
-    return failed ? errno : 0;
 }
 
 /* Makes sure that everything written is on the disk: 0 or an errno. */
@@ -353,21 +370,13 @@ static int finish(struct kv_out *o)
     int why = 0;
 
     errno = 0;
-    if (o->file) {
-        if (fflush(o->file) || ferror(o->file))
-            why = errno ? errno : EIO;
-        if (!why && o->temp)
-            why = sync_file(fileno(o->file));
-        if (fclose(o->file) && !why)
-            why = errno;
-        o->file = NULL;
-    } else {
-        const int fd = open(o->temp, O_RDONLY | O_CLOEXEC);
-
-        why = sync_file(fd);
-        if (fd >= 0)
-            close(fd);
-    }
+    if (o->file && (fflush(o->file) || ferror(o->file)))
+        why = errno ? errno : EIO;
+    if (!why && o->temp && fsync(o->held))
+        why = errno;
+    if (o->file && fclose(o->file) && !why)
+        why = errno;
+    o->file = NULL;
     return why;
 }
 
