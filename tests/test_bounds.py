@@ -10,6 +10,7 @@ import resource
 import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 
 import tiny_model
@@ -173,6 +174,59 @@ class Bounds(unittest.TestCase):
             self.assertEqual(done.returncode, 2)
             self.assertRegex(done.stderr, r"\Akvdump: out of memory: \d+ x 1 "
                              r"bytes \(ulimit -%s\?\)\n\Z" % name)
+
+    def test_threads_of_the_environment(self):
+        """One number of at most 4096, as for -t, which comes before it."""
+        args = ["kvppl", *on_text("-q", "--columns", "threads")]
+
+        def under(more=(), **env):
+            start = time.monotonic()
+            done = run(*args, *more, env={**os.environ, **env})
+            self.assertLess(time.monotonic() - start, 20)  # seconds, loaded
+            return done
+
+        for value, words in (
+                ("4097", "is 4097: expected at most 4096"),
+                ("99999999999", "is 99999999999: expected at most 4096"),
+                ("9" * 30, "is %s: expected at most 4096" % ("9" * 30)),
+                *((x, "is '%s': expected one number, 1 to 4096" % x) for x in (
+                    "", "0", "-1", "+2", "1.5", "abc", "2x", "4,2"))):
+            with self.subTest(value):
+                done = under(OMP_NUM_THREADS=value)
+                self.assertEqual(done.returncode, 2)
+                self.assertEqual(  # before it, libgomp may have its say
+                    done.stderr.splitlines()[-1],
+                    "kvppl: OMP_NUM_THREADS " + words)
+        for value, more, n in (" 2 ", [], 2), ("4,2", ["-t", "3"], 3):
+            done = under(more, OMP_NUM_THREADS=value)
+            self.assertEqual(done.stdout, "threads\n%d\n" % n, done.stderr)
+        done = under(["-t", "3"], OMP_THREAD_LIMIT="2")
+        self.assertEqual((done.returncode, done.stderr), (
+            2, "kvppl: 3 threads: OMP_THREAD_LIMIT is 2\n"))
+
+    def test_small_stacks(self):
+        """Of the first thread, and of the others."""
+        args = ["kvppl", *on_text("-q", "-t", "2")]
+
+        def under(kb, **env):
+            def limit():
+                resource.setrlimit(resource.RLIMIT_STACK, (kb << 10, kb << 10))
+
+            return run(*args, preexec_fn=limit, env={**os.environ, **env})
+
+        for kb in 64, 1020:
+            done = under(kb)
+            self.assertEqual((done.returncode, done.stderr), (
+                2, "kvppl: the stack has %d bytes (ulimit -s): expected at "
+                "least 1048576\n" % (kb << 10)))
+        for size, n in ("64K", 1 << 16), ("16", 1 << 14):
+            done = under(1024, OMP_STACKSIZE=size)
+            self.assertEqual((done.returncode, done.stderr), (
+                2, "kvppl: a thread's stack has %d bytes (OMP_STACKSIZE): "
+                "expected at least 1048576\n" % n))
+        done = under(1024)
+        if "Sanitizer" not in done.stderr:  # whose frames are larger
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_what_is_no_file(self):
         """Of a model, and a layer file: told at once, never waited for."""

@@ -61,29 +61,55 @@ static void set_level(const char *name)
         kv_die("--level %s: %s", name, e.msg);
 }
 
+/* By OMP_NUM_THREADS, else one for each processor, of at most so many. */
+static size_t default_threads(size_t most)
+{
+    struct kv_err e = {""};
+    size_t n;
+
+    if (kv_threads_asked(&n, &e))
+        kv_die("%s", e.msg);
+    if (n)
+        return n;
+    n = (size_t)omp_get_max_threads();
+    return n < most ? n : most;
+}
+
+/* Threads that were asked for and do not run would be a wrong condition. */
 static void set_threads(struct kv_common *c)
 {
-    enum { MAX = 4096 };
+    const size_t most = (size_t)omp_get_thread_limit();
 
-    if (c->threads > MAX)
-        kv_die("--threads %zu: expected at most %d", c->threads, MAX);
-    if (c->threads)
-        omp_set_num_threads((int)c->threads);
-    else
-        c->threads = (size_t)omp_get_max_threads();
+    if (c->threads > KV_THREADS_MAX)
+        kv_die("--threads %zu: expected at most %d", c->threads,
+               KV_THREADS_MAX);
+    if (!c->threads)
+        c->threads = default_threads(most);
+    if (c->threads > most)
+        kv_die("%zu threads: OMP_THREAD_LIMIT is %zu", c->threads, most);
+    omp_set_dynamic(0);
+    omp_set_num_threads((int)c->threads);
 }
 
 /* Starts OpenMP's threads while memory suffices for their stacks. */
 static void start_threads(const struct kv_common *c)
 {
     struct kv_err e = {""};
-    size_t n = 0;
+    size_t n = 0, stack = SIZE_MAX;
 
     if (kv_threads_try(c->threads - 1, &e))
-        kv_die("--threads %zu: %s", c->threads, e.msg);
+        kv_die("%s", e.msg);
 
-#pragma omp parallel reduction(+ : n)
-    n++;
+#pragma omp parallel reduction(+ : n) reduction(min : stack)
+    {
+        n++;
+        if (omp_get_thread_num())
+            stack = kv_thread_stack();
+    }
+    if (stack < KV_STACK_MIN)
+        kv_die("a thread's stack has %zu bytes (OMP_STACKSIZE): expected at "
+               "least %d",
+               stack, KV_STACK_MIN);
     kv_detail("%zu threads", n);
 }
 
@@ -91,6 +117,8 @@ void kv_common_start(struct kv_common *c)
 {
     struct kv_err e = {""};
 
+    if (kv_stack_check(&e))
+        kv_die("%s", e.msg);
     set_device(c);
     set_level(c->level);
     set_threads(c);

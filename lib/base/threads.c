@@ -8,6 +8,52 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+
+int kv_threads_asked(size_t *n, struct kv_err *e)
+{
+    static const char name[] = "OMP_NUM_THREADS", spaces[] = " \t";
+    const char *text = getenv(name), *digits, *end;
+    unsigned long long x;
+
+    *n = 0;
+    if (!text)
+        return 0;
+    digits = text + strspn(text, spaces);
+    end = digits + strspn(digits, "0123456789");
+    x = strtoull(digits, NULL, 10); /* ULLONG_MAX where it is more */
+    if (end == digits || end[strspn(end, spaces)] || !x)
+        return kv_fail(e, "%s is '%s': expected one number, 1 to %d", name,
+                       text, KV_THREADS_MAX);
+    if (x > KV_THREADS_MAX)
+        return kv_fail(e, "%s is %s: expected at most %d", name, text,
+                       KV_THREADS_MAX);
+    *n = (size_t)x;
+    return 0;
+}
+
+int kv_stack_check(struct kv_err *e)
+{
+    struct rlimit r;
+
+    if (getrlimit(RLIMIT_STACK, &r) || r.rlim_cur >= KV_STACK_MIN)
+        return 0;
+    return kv_fail(e,
+                   "the stack has %llu bytes (ulimit -s): expected at least %d",
+                   (unsigned long long)r.rlim_cur, KV_STACK_MIN);
+}
+
+size_t kv_thread_stack(void)
+{
+    pthread_attr_t attr;
+    size_t bytes = SIZE_MAX;
+
+    if (!pthread_getattr_np(pthread_self(), &attr)) {
+        pthread_attr_getstacksize(&attr, &bytes);
+        pthread_attr_destroy(&attr);
+    }
+    return bytes;
+}
 
 /* As libgomp reads it: kilobytes, or a unit letter follows; 0: libgomp's
  * default. */

@@ -6,6 +6,21 @@
 
 #include <stddef.h>
 
+enum { KV_THREADS_MAX = 4096 };
+
+/* The number of threads that OMP_NUM_THREADS asks for, 0 where it is not set.
+ * Fails, naming its value, when that is not one number from 1 to
+ * KV_THREADS_MAX. */
+int kv_threads_asked(size_t *n, struct kv_err *e);
+
+/* The least stack of every thread: loops over codes keep their tiles there. */
+enum { KV_STACK_MIN = 1 << 20 };
+
+/* Fails when the first thread's is less (ulimit -s). */
+int kv_stack_check(struct kv_err *e);
+/* Bytes of the calling thread's, which is not the first. */
+size_t kv_thread_stack(void);
+
 /* Whether n threads can run beside the calling one, with stacks as large as
  * OpenMP gives its threads: it ends the program without a sentence when one
  * cannot be started.  They run together for a moment. */
