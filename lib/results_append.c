@@ -1,6 +1,7 @@
 /* Rows added to a table that is there. */
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
+#include "lib/base/text.h"
 #include "lib/base/waits.h"
 #include "lib/results_impl.h"
 #include "lib/spec_columns.h"
@@ -243,6 +244,7 @@ static int write_all(struct kv_results *r, const struct kv_results_file *t,
     int rc;
 
     arrange(r, t);
+    fputs(t->marked ? KV_UTF8_MARK : "", r->file);
     kv_results_put_header(r);
     for (size_t i = 0; i < t->n_rows; i++)
         put_old(r, t, i);

@@ -1,5 +1,6 @@
 #include "lib/results_file.h"
 #include "lib/base/alloc.h"
+#include "lib/base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -161,10 +162,8 @@ static int read_all(const char *path, char **text, struct kv_err *e)
     n = fread(*text, 1, (size_t)st.st_size, f);
     if (ferror(f))
         kv_fail(e, "cannot read %s: %s", path, strerror(errno));
-    else if (strlen(*text) < n)
-        kv_fail(e, "%s holds a zero byte: it is no table of results", path);
     else
-        rc = 0;
+        rc = kv_text_check(path, *text, n, e);
 out:
     fclose(f);
     return rc;
@@ -179,7 +178,10 @@ int kv_results_file_read(struct kv_results_file *t, const char *path,
 
     *t = (struct kv_results_file){0};
     if (!rc && text) {
-        r.at = text;
+        const size_t mark = kv_text_mark(text, strlen(text));
+
+        t->marked = mark > 0;
+        r.at = text + mark;
         r.text = kv_alloc(strlen(text) + 1, 1);
         rc = read_rows(&r, t, e);
         free(r.text);

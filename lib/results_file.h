@@ -4,18 +4,21 @@
 
 #include "lib/base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct kv_results_file {
     size_t n, n_rows; /* columns, rows without the header */
     char **cell;      /* [n_cells]: [1 + n_rows][n], the header first */
     size_t n_cells;
+    bool marked; /* by UTF-8's byte order mark, as spreadsheets do */
 };
 
 /* path: a regular file of whole lines; one that is missing or empty has no
  * columns.  separator: ',', with RFC 4180's quotes, or '\t', with escapes, as
  * lib/results.h has them.  Fails, naming the line, on a row of another number
- * of cells, a quote without its partner, a last line without an end.
+ * of cells, a quote without its partner, a last line without an end; and on
+ * what kv_text_check() does, as the marks of UTF-16.
  *
  * It is no input (lib/base/file.h): its file may be replaced. */
 int kv_results_file_read(struct kv_results_file *t, const char *path,

@@ -281,12 +281,46 @@ static void test_refused(void **state)
     unlink(path);
 }
 
+/* A byte order mark, which spreadsheets write, is no part of the first column's
+ * name, and stays.  UTF-16, which some of them write too, is refused. */
+static void test_marked(void **state)
+{
+    static const char *const specs[] = {"f16", NULL};
+    static const char head[] = "version,spec,text,kl,params.r,params.s\n";
+    struct kv_results *r;
+    struct kv_err e = {""};
+    char path[5000], text[200], longer[300];
+    FILE *f;
+
+    (void)state;
+    snprintf(path, sizeof(path), "%s/marked.csv", test_folder());
+    for (int quoted = 0; quoted < 2; quoted++) {
+        snprintf(text, sizeof(text), "\xef\xbb\xbf%s%s1,f32,t,,0,0\r\n",
+                 quoted ? "\"version\"" : "version", head + strlen("version"));
+        write_text(path, text);
+        assert_int_equal(open_append(&r, path, specs, &e), 0);
+        set_row(r, "f16", NAN);
+        assert_int_equal(kv_results_row(r, &e), 0);
+        assert_int_equal(kv_results_close(r, &e), 0);
+        snprintf(longer, sizeof(longer),
+                 "\xef\xbb\xbf%s1,f32,t,,0,0\n1,f16,\"t,\n\",,0,0\n", head);
+        check_text(path, longer);
+    }
+    f = fopen(path, "w");
+    assert_non_null(f);
+    fwrite("\xff\xfev\0e\0r\0", 1, 8, f);
+    fclose(f);
+    assert_int_equal(open_append(&r, path, specs, &e), -1);
+    assert_says(e, "marked.csv: byte 0: the mark of UTF-16: UTF-8 is expected");
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_read_back), cmocka_unit_test(test_read_odd),
         cmocka_unit_test(test_append),    cmocka_unit_test(test_side_by_side),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_marked),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
