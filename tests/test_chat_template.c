@@ -19,6 +19,9 @@ static const char talk[] =
     " \"add_generation_prompt\": true, \"bos_token\": \"<s>\","
     " \"eos_token\": \"</s>\"}";
 
+/* 2025-01-31T12:00:00 */
+static struct kv_chat_clock noon = {.now = 1738324800};
+
 static char *render(const char *template, const char *values, struct kv_err *e)
 {
     json_t *v = json_loads(values, 0, NULL);
@@ -26,21 +29,26 @@ static char *render(const char *template, const char *values, struct kv_err *e)
     size_t n = 0;
 
     assert_non_null(v);
-    if (!kv_chat_render("m", template, v, &text, &n, e))
+    if (!kv_chat_render("m", template, v, &noon, &text, &n, e))
         assert_int_equal(strlen(text), n);
     json_decref(v);
     return text;
 }
 
-static void gives(const char *template, const char *want)
+static void gives_of(const char *template, const char *values, const char *want)
 {
     struct kv_err e = {""};
-    char *text = render(template, talk, &e);
+    char *text = render(template, values, &e);
 
     if (!text)
         fail_msg("%s: %s", template, e.msg);
     assert_string_equal(text, want);
     free(text);
+}
+
+static void gives(const char *template, const char *want)
+{
+    gives_of(template, talk, want);
 }
 
 static void refuses(const char *template, const char *words)
@@ -86,6 +94,18 @@ static void expressions_are_python_s(void **state)
           "aaxbbxbTrueTd");
     gives("{{ messages[0] | tojson }}",
           "{\"role\": \"system\", \"content\": \"Be brief.\"}");
+    gives("{{ 1 < 2 <= 2 }}{{ 1 < 2 > 2 }}{{ not not 1 }}{{ - -2 }}"
+          "{{ 'a' in nothing }}{{ {'a': nothing}.a is defined }}",
+          "TrueFalseTrue2FalseFalse");
+    gives("{{ 3 is odd }}{{ 2 is in [1, 2] }}{{ 4 is divisibleby 2 }}"
+          "{{ 1 is eq(1) }}{{ nothing | selectattr('x') | list | length }}"
+          "{{ messages | map(attribute='role') | join('+') }}"
+          "{{ '7' | int + 1 }}{{ 'abc' | last }}{{ ('a', 'b') | first }}",
+          "TrueTrueTrueTrue0system+user+assistant+user8ca");
+    gives("{{ 'x'.startswith(('a', 'x')) }}{{ 'ab'.removesuffix('b') }}"
+          "{{ '-'.join(['a', 'b']) }}{{ messages[0].get('z', 'd') }}"
+          "{{ messages[0].keys() | join }}{{ messages[::2] | length }}",
+          "Trueaa-bdrolecontent2");
     gives("{{ (messages | selectattr('role', 'equalto', 'user') | list)[1]"
           ".content }}",
           "C");
@@ -111,12 +131,164 @@ static void statements_are_jinja_s(void **state)
           "{% set ns = namespace(x=1) %}{% set ns.x = nothing %}{{ ns.x }}",
           "False");
     gives("{% if 0 %}a{% elif 1 %}b{% else %}c{% endif %}", "b");
+    gives("{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}"
+          "{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}"
+          "{% for i in [1, 2] %}{{ i }}{% endfor %}",
+          "0212");
+    gives("{% for x in 'a\xc3\xa9' %}{{ x }},{% endfor %}"
+          "{% for x in nothing %}{% else %}none{% endfor %}"
+          "{% for i in range(3, 0, -2) %}{{ i }}{{ loop.depth }}{% endfor %}",
+          "a,\xc3\xa9,none3111");
+}
+
+/* A macro sees what is set outside of it, its own arguments, and nothing of the
+ * loop that calls it. */
+static void macros_are_jinja_s(void **state)
+{
+    (void)state;
     gives("{% macro f(x) %}{{ x }}{% endmacro %}ok", "ok");
+    gives("{% set out = 1 %}{% macro f(a, b='d', c=a) %}"
+          "{{ a }}{{ b }}{{ c }}{{ out }}{{ i }}{% endmacro %}"
+          "{% for i in [7] %}{{ f(2) }}|{{ f(2, c='x') }}|{{ f(b=3) }}"
+          "{% endfor %}",
+          "2d21|2dx1|31");
+    gives("{% macro down(n) %}{{ n }}{% if n %}{{ down(n - 1) }}{% endif %}"
+          "{% endmacro %}{{ down(3) | upper ~ '.' }}",
+          "3210.");
+    gives("{% macro f(m) %}{% set x = m.role %}{% for c in x %}{% if c == 's' "
+          "%}{% break %}{% endif %}{{ c }}{% endfor %}{% endmacro %}"
+          "{% for m in messages %}{{ f(m) }}{% endfor %}{{ x }}",
+          "uau");
+    gives("{% set ns = namespace(n=0) %}{% macro f(s) %}{% set s.n = s.n + 1 %}"
+          "{% set ns.n = ns.n + 1 %}{% endmacro %}{{ f(ns) }}{{ ns.n }}",
+          "2");
+    refuses("{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}",
+            "macros call each other more than 16 deep");
+    refuses("{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}",
+            "arguments that it does not have");
+    refuses("{% macro f(a) %}{% endmacro %}{{ f(z=2) }}",
+            "arguments that it does not have");
+    refuses("{% macro f(a) %}{% endmacro %}{{ f(1, a=2) }}",
+            "is given 'a' twice");
+    refuses("{% break %}", "a loop is left where there is none");
+}
+
+/* CR LF and CR are line ends, as Jinja reads files. */
+static void line_ends_are_lf(void **state)
+{
+    (void)state;
+    gives("a\r\n{% if 1 %}\r\nb\r\n  {% endif %}\r\nc\r\n", "a\nb\nc");
+    gives("a\rb\r\r", "a\nb\n");
+    gives("{{ 'a\r\nb' }}\r\n\r\n", "a\nb\n");
+}
+
+/* By str's methods in CPython 3.11 (ss, final sigma, dotted I, ligatures, iota
+ * below, white space that is not ASCII). */
+static void texts_go_by_unicode(void **state)
+{
+    (void)state;
+    gives("{{ 'stra\xc3\x9f"
+          "e \xef\xac\x81 \xe1\xbe\xb3'.upper() }}",
+          "STRASSE FI \xce\x91\xce\x99");
+    gives("{{ '\xce\x9f\xce\x94\xce\x9f\xce\xa3 \xce\xa3\xce\x91 "
+          "\xce\x91\xce\xa3.'.lower() }}",
+          "\xce\xbf\xce\xb4\xce\xbf\xcf\x82 \xcf\x83\xce\xb1 "
+          "\xce\xb1\xcf\x82.");
+    gives("{{ '\xc4\xb0' | lower }}", "i\xcc\x87");
+    gives("{{ ('\xc3\x9f"
+          "a it' ~ \"'s \xc7\x86\").title() }}|"
+          "{{ \"\xc3\xa9t\xc3\x89 it's (x-y\" | title }}|"
+          "{{ '\xef\xac\x81X' | capitalize }}|{{ true | upper }}",
+          "Ssa It'S \xc7\x85|\xc3\x89t\xc3\xa9 It's (X-Y|Fix|TRUE");
+    gives("[{{ '\xe3\x80\x80 a\xc2\xa0\x1c' | trim }}]"
+          "[{{ '\xc2\x85"
+          "a\xe2\x80\x8b'.strip() }}]"
+          "[{{ '\xc3\xa9"
+          "a\xc3\xa9\xc3\xa8'.rstrip('\xc3\xa8\xc3\xa9') }}]"
+          "[{{ 'xxay' | trim('xy') }}]",
+          "[a][a\xe2\x80\x8b][\xc3\xa9"
+          "a][a]");
+    gives("a\xc2\xa0{{- 'x' -}}\xe3\x80\x80 b", "axb");
+    gives("{{ '\xc3\xa9"
+          "a'[0] }}{{ '\xc3\xa9"
+          "ab'[::-1] }}"
+          "{{ '\xc3\xa9"
+          "ab'[1:] }}{{ '\xc3\xa9' | length }}"
+          "{{ 'a\xc3\xa9"
+          "b'.find('b') }}",
+          "\xc3\xa9"
+          "ba\xc3\xa9"
+          "ab12");
+    gives("{{ ' a  b '.split() | join(',') }}|{{ 'a-b-c'.split('-', 1)[1] }}|"
+          "{{ 'a\xe2\x80\xa8"
+          "b\n'.splitlines() | length }}",
+          "a,b|b-c|2");
+    gives("{{ 'a\\u00e9\\x41\\q' 'b' }}", "a\xc3\xa9"
+                                          "A\\qb");
+}
+
+/* By json.dumps() of CPython 3.11 as transformers calls it. */
+static void tojson_is_python_s(void **state)
+{
+    (void)state;
+    gives("{{ {'b': '<&\\'\xc3\xa9\x1b\\n/\x7f', 'a': [1, true, none, []]} "
+          "| tojson }}",
+          "{\"b\": \"<&'\xc3\xa9\\u001b\\n/\x7f\", \"a\": [1, true, null, "
+          "[]]}");
+    gives("{{ {'b': [1, {}], 'a': {'c': 2}} | tojson(indent=2, "
+          "sort_keys=true) }}",
+          "{\n  \"a\": {\n    \"c\": 2\n  },\n  \"b\": [\n    1,\n    {}\n"
+          "  ]\n}");
+    gives("{{ '\xc3\xa9\xf0\x9f\x98\x80\x7f' | tojson(ensure_ascii=true) }}"
+          "{{ [1, {'a': 2}] | tojson(separators=(',', ':')) }}",
+          "\"\\u00e9\\ud83d\\ude00\\u007f\"[1,{\"a\":2}]");
+    gives("{{ [1] | tojson(indent='\t') }}", "[\n\t1\n]");
+    gives_of("{{ x | tojson }}|{{ x[0] }}",
+             "{\"x\": [0.1, 1e22, -2.0, 1e-7, 123456.789, 1e15, 0.0001]}",
+             "[0.1, 1e+22, -2.0, 1e-07, 123456.789, 1000000000000000.0, "
+             "0.0001]|0.1");
+    refuses("{{ nothing | tojson }}", "tojson of an undefined value");
+    refuses("{{ {'a': nothing} | tojson }}", "tojson of an undefined value");
+    refuses("{{ [] | tojson(1, 2, 3, 4, 5) }}", "with these arguments");
+    refuses("{{ [] | tojson(cls=1) }}", "with these arguments");
+}
+
+static void the_date_is_the_clock_s(void **state)
+{
+    struct kv_chat_clock clock;
+    struct kv_err e = {""};
+    char text[KV_CHAT_CLOCK_CHARS];
+
+    (void)state;
+    noon.asked = false;
+    gives("{{ strftime_now is defined }}", "True");
+    assert_false(noon.asked);
+    gives("{{ strftime_now('%d %B %Y, %A %-d %H:%M, %j') }}",
+          "31 January 2025, Friday 31 12:00, 031");
+    assert_true(noon.asked);
+    refuses("{{ strftime_now('%s') }}", "strftime_now() of '%s'");
+    refuses("{{ strftime_now('%') }}", "strftime_now() of '%'");
+    refuses("{{ strftime_now() }}", "strftime_now() of 'no text'");
+    assert_int_equal(kv_chat_clock_parse(&clock, "2024-02-29", &e), 0);
+    kv_chat_clock_text(&clock, text);
+    assert_string_equal(text, "2024-02-29T00:00:00");
+    assert_int_equal(kv_chat_clock_parse(&clock, "2025-01-31T12:00:00", &e), 0);
+    assert_int_equal(clock.now, 1738324800);
+    for (size_t i = 0; i < 5; i++) {
+        static const char *const wrong[] = {"2023-02-29", "today", "",
+                                            "2025-01-31x", "0000-01-01"};
+
+        assert_int_equal(kv_chat_clock_parse(&clock, wrong[i], &e), -1);
+        assert_says(e, "is no date");
+    }
 }
 
 static void space_goes_as_in_transformers(void **state)
 {
     (void)state;
+    gives("{{ {'a': {'b': '}}'}}['a']['b'] }}", "}}");
+    gives("{#-#}a{# '%} #} b {#- #}", "a b");
+    gives("\v\f {% if 1 %}\n\xc2\xa0{% endif %}x", "x");
     gives("a\n  {% if 1 %}\nb\n  {% endif %}\nc\n", "a\nb\nc");
     gives("a {%- if 1 -%} b {%- endif %} c", "ab c");
     gives("a\n {{- 'x' -}} \n b", "axb");
@@ -131,27 +303,25 @@ static void what_is_not_known_is_refused(void **state)
 
     (void)state;
     refuses("a\n{% include 'x' %}", "line 2: the statement 'include'");
-    refuses("{{ f(1) }}", "the function f() is not implemented");
-    refuses("{% macro f() %}{% endmacro %}{{ f() }}", "the function f()");
     refuses("{{ 'a' | md5 }}", "the filter md5");
-    refuses("{{ 'a'.title() }}", "the method title()");
+    refuses("{{ f(1) }}", "the function f() is not implemented");
+    refuses("{{ 'a'.format() }}", "the method format()");
+    refuses("{{ 'a\\777' }}", "'\\7' in a text is not implemented");
+    refuses("{{ 'a\\ud800' }}", "'\\u' in a text names no character");
+    refuses("{{ 1.5 }}", "numbers other than plain whole ones");
+    refuses("{{ messages[0].items }}", "'.items' without a call");
+    refuses("{{ 'abc'[::0] }}", "a slice has the step 0");
+    refuses("{% call f() %}{% endcall %}", "the statement 'call'");
     refuses("{{ 1 is prime }}", "the test 'is prime'");
     refuses("{{ raise_exception('no system role') }}", "no system role");
     refuses("{% if 1 %}", "an 'if' has no 'endif'");
     refuses("{% endif %}", "an end without its beginning");
     refuses("{{ 'a }}", "'{{' has no '}}'");
-    refuses("{% set x = 1 %}{% for m in messages %}{% set x = y %}{% endfor %}",
-            "'x' is set, and in a loop not defined");
     refuses("{{ 'abc'[:'1'] }}", "a bound of a slice");
-    refuses("{{ '\xc3\xa9'[0] }}", "a character of what is not ASCII");
     refuses("{{ messages[true] }}", "an item true of a value");
-    refuses("{{ 'a\\q' }}", "'\\q' in a text");
-    refuses("{{ 1.5 }}", "real numbers");
     refuses("{{ messages }}", "a list or an object");
     refuses("{{ nothing.x }}", "out of an undefined value");
     refuses("{{ 1 // 0 }}", "a division by 0");
-    refuses("{{ 'a'.strip('\xc3\xa9') }}", "the method strip()");
-    refuses("{{ messages | tojson(indent=2) }}", "the argument 'indent='");
     refuses("{{ [nothing] }}", "an undefined value in a list");
     refuses("{{ {1: 2} }}", "the key of an object is no text");
     refuses("{% set x %}\xff{% endset %}", "not UTF-8");
@@ -162,6 +332,8 @@ static void what_is_not_known_is_refused(void **state)
     for (size_t i = 0; i < 2000; i++)
         strcat(deep, "(");
     refuses(deep, "has no '}}'");
+    for (size_t i = 0; i < 2000; i++)
+        strcat(deep, ")");
     strcat(deep, "}}");
     refuses(deep, "nested more than");
 }
@@ -192,7 +364,7 @@ static void values_have_an_end(void **state)
             "a namespace in another value");
     refuses("{% set ns = namespace() %}{{ ns | tojson }}", "of a namespace");
     refuses("{% set ns = namespace() %}{% for x in ns %}{% endfor %}",
-            "neither a list nor an object");
+            "a loop over what has no items");
     refuses("{% set m = {'a': 1} %}{% set m.a = 2 %}", "no namespace");
     gives("{% set ns = namespace(x=messages) %}{% set ns.x = ns.x[1:] + [{}] %}"
           "{{ ns.x | length }}{{ ns == ns }}",
@@ -274,6 +446,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(expressions_are_python_s),
         cmocka_unit_test(statements_are_jinja_s),
+        cmocka_unit_test(macros_are_jinja_s),
+        cmocka_unit_test(line_ends_are_lf),
+        cmocka_unit_test(texts_go_by_unicode),
+        cmocka_unit_test(tojson_is_python_s),
+        cmocka_unit_test(the_date_is_the_clock_s),
         cmocka_unit_test(space_goes_as_in_transformers),
         cmocka_unit_test(what_is_not_known_is_refused),
         cmocka_unit_test(values_have_an_end),

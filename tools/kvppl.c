@@ -448,9 +448,10 @@ static void check_options(const struct kvppl_args *a)
                "there is nothing to compare with");
     if (a->no_base && !a->specs.n && !a->greedy)
         kv_die("--no-base without -s leaves nothing to run");
-    if (!a->greedy && (a->chat_template || a->ignore_eos))
-        kv_die("%s goes with --greedy",
-               a->chat_template ? "--chat-template" : "--ignore-eos");
+    if (!a->greedy && (a->chat_template || a->chat_date || a->ignore_eos))
+        kv_die("%s goes with --greedy", a->chat_template ? "--chat-template"
+                                        : a->chat_date   ? "--chat-date"
+                                                         : "--ignore-eos");
 }
 
 /* 1: done, but not all of it. */
@@ -514,6 +515,9 @@ int main(int argc, char **argv)
                "--greedy: -f is a user's message in this template:\n"
                "model (its own), chatml, gemma, llama2, llama3,\n"
                "mistral, phi3 or zephyr"),
+        KV_STR(0, "chat-date", &a.chat_date, "DATE",
+               "what templates that write the date are told:\n"
+               "2025-01-31 or 2025-01-31T12:00:00 (now)"),
         KV_FLAG(0, "ignore-eos", &a.ignore_eos,
                 "--greedy: go on where the model would end"),
         KV_FLAG(0, "latency", &a.latency,

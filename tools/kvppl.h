@@ -6,6 +6,7 @@
 #include "eval/ppl.h"
 #include "lib/base/progress.h"
 #include "lib/journal.h"
+#include "lib/tokenizer/chat_template.h"
 #include "lib/windows.h"
 #include "tools/common.h"
 
@@ -13,7 +14,7 @@ struct kvppl_args {
     struct kv_common common;
     struct kv_strings specs;
     const char *gemm, *model, *text, *calib, *protocol, *shard, *kl_base;
-    const char *model_shape, *chat_template;
+    const char *model_shape, *chat_template, *chat_date;
     size_t ctx, windows, greedy, batch, reps, pool_heads;
     bool parse_special, bos, ignore_eos, kl, kl_read, keep_window,
         allow_leakage, resume, append, latency, no_base;
@@ -38,6 +39,7 @@ struct kvppl_run {
     bool *there; /* [n_specs] rows that the file has; none without --append */
     struct kv_journal *journal; /* or NULL */
     struct kv_conditions conditions;
+    struct kv_chat_clock clock; /* --chat-template's date */
 };
 
 /* Loads -C and checks it against the n tokens to be evaluated. */

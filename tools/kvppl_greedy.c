@@ -20,6 +20,7 @@ enum { TOGETHER = KV_FEW_ROWS };
 
 static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "chat_template",
+                                      "chat_date",
                                       "prompt_tokens",
                                       "tokens",
                                       "kept",
@@ -31,6 +32,49 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "clipped",
                                       NULL};
 
+/* A template by its name may be another model's. */
+static void note_tokens(const struct kvppl_run *r, const struct kvppl_args *a)
+{
+    const char *const *token = kv_chat_named_tokens(a->chat_template);
+
+    for (; *token; token++) {
+        int32_t *ids = NULL;
+        size_t n = 0;
+        struct kv_err e;
+
+        if (!kv_tokenizer_encode(r->tokenizer, *token, strlen(*token), true,
+                                 &ids, &n, NULL, &e) &&
+            n > 1)
+            kv_note("--chat-template %s: %s is no token of this model, it is "
+                    "spelled in %zu",
+                    a->chat_template, *token, n);
+        free(ids);
+    }
+}
+
+/* --chat-date, or now. */
+static int start_clock(struct kvppl_run *r, const struct kvppl_args *a,
+                       struct kv_err *e)
+{
+    if (!a->chat_date)
+        kv_chat_clock_local(&r->clock);
+    else if (kv_chat_clock_parse(&r->clock, a->chat_date, e))
+        return kv_fail_in(e, "--chat-date");
+    return 0;
+}
+
+static void note_date(const struct kvppl_run *r, const struct kvppl_args *a)
+{
+    char now[KV_CHAT_CLOCK_CHARS];
+
+    if (!r->clock.asked || a->chat_date)
+        return;
+    kv_chat_clock_text(&r->clock, now);
+    kv_note("the chat template writes the date: --chat-date %s makes this "
+            "prompt again",
+            now);
+}
+
 /* The message of -f in the chat template, special tokens and all. */
 static int chat_prompt(struct kvppl_run *r, const struct kvppl_args *a,
                        const struct kv_chat_model *chat, int32_t **ids,
@@ -40,15 +84,20 @@ static int chat_prompt(struct kvppl_run *r, const struct kvppl_args *a,
     size_t bytes, length;
     int rc;
 
-    if (kv_text_read_stream(a->text, KV_TEXT_MAX_BYTES, &message, &bytes,
+    if (start_clock(r, a, e) ||
+        kv_text_read_stream(a->text, KV_TEXT_MAX_BYTES, &message, &bytes,
                             r->text.text_hash, e))
         return -1;
     bytes -= bytes && message[bytes - 1] == '\n'; /* of the file's last line */
-    rc = kv_chat_prompt(chat, a->model, a->chat_template, message, bytes, &text,
-                        &length, e) ||
+    rc = kv_chat_prompt(chat, a->model, a->chat_template, message, bytes,
+                        &r->clock, &text, &length, e) ||
          kv_tokenizer_encode(r->tokenizer, text, length, true, ids, n, NULL, e);
     if (!rc && !*n)
         rc = kv_fail(e, "%s: the chat template makes no tokens of it", a->text);
+    if (!rc) {
+        note_tokens(r, a);
+        note_date(r, a);
+    }
     r->conditions.reading = (struct kv_reading){.known = true, .special = true};
     free(text);
     free(message);
@@ -158,6 +207,12 @@ static int put(struct kvppl_run *r, const struct kvppl_args *a,
                               kv_spec_calibrated(spec) ? r->calib : NULL,
                               r->leak);
         kv_results_text(t, "chat_template", a->chat_template);
+        if (r->clock.asked) {
+            char now[KV_CHAT_CLOCK_CHARS];
+
+            kv_chat_clock_text(&r->clock, now);
+            kv_results_text(t, "chat_date", now);
+        }
         kv_results_size(t, "prompt_tokens", g->n_prompt);
         kv_results_size(t, "tokens", g->made);
         kv_results_real(t, "kept", g->bits.kept_values / g->bits.values);
@@ -270,6 +325,8 @@ static int check_options(const struct kvppl_args *a, struct kv_err *e)
                   {a->resume, "--resume"},
                   {a->no_base, "--no-base"},
                   {a->chat_template && !a->text, "--chat-template without -f"},
+                  {a->chat_date && !a->chat_template,
+                   "--chat-date without --chat-template"},
                   {strcmp(a->protocol, "all") != 0, "--protocol"}};
 
     for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
@@ -297,6 +354,10 @@ int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,
         (is_table(a) && kv_common_table(&r->table, &a->common, a->common.output,
                                         columns, r->spec, r->n_all, e)))
         goto out;
+    if (chat.asked)
+        kv_note("%s asks for %s: --greedy takes the most probable token all "
+                "the same",
+                a->model, chat.asked);
     rc = run_all(r, a, &g, e);
     if (r->table && rc)
         kv_results_discard(r->table);

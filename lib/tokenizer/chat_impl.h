@@ -6,27 +6,53 @@
 
 #include <stdbool.h>
 
-enum { KV_CHAT_SCOPES = 64 };
+enum { KV_CHAT_SCOPES = 64, KV_CHAT_ARGS = 8, KV_CHAT_NAME = 64 };
+
+/* Of a call; what is undefined is NULL. */
+struct kv_chat_args {
+    json_t *value[KV_CHAT_ARGS];
+    size_t n;
+    json_t *named; /* name=value; an undefined value: kv_chat_undefined() */
+};
 
 /* A template that is being rendered. */
 struct kv_chat {
     const char *path;
     json_t *scope[KV_CHAT_SCOPES]; /* variables; the last is the innermost */
     size_t n_scopes;
+    size_t floor; /* scopes from 1 to here are not seen: a macro's caller's */
     size_t work;  /* so far, in bytes */
     size_t depth; /* of expressions in expressions */
     size_t line;  /* of what is being read */
     bool failed;
+    struct kv_chat_clock *clock; /* NULL: none */
     struct kv_err *e;
+    /* What the template defines; *known: whether it has one of this name. */
+    json_t *(*call_macro)(struct kv_chat *c, const char *name,
+                          const struct kv_chat_args *a, bool *known);
 };
 
 /* Once: what comes after a failure says nothing.  Returns NULL. */
 json_t *kv_chat_fail(struct kv_chat *c, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* One more step, and so many bytes that it reads or writes; fails past the
+/* One more step, and this many bytes that it reads or writes; fails past the
  * limit of both. */
 void kv_chat_step(struct kv_chat *c, size_t bytes);
+
+/* chat_cut.c.  A template in pieces, which point into it. */
+struct kv_chat_piece {
+    enum { KV_CHAT_TEXT, KV_CHAT_OUTPUT, KV_CHAT_STATEMENT } kind;
+    const char *begin, *end; /* without the signs around it */
+    size_t line;
+};
+
+/* A copy with the line ends that Jinja reads: LF alone, none at the end.  The
+ * caller's to free. */
+char *kv_chat_lines(const char *template);
+/* The caller's to free. */
+struct kv_chat_piece *kv_chat_cut(struct kv_chat *c, const char *template,
+                                  size_t *n);
 
 /* chat_expression.c.  A piece of template that holds an expression, and what
  * stands before it is read already. */
@@ -40,36 +66,81 @@ json_t *kv_chat_expression(struct kv_chat_reader *r, bool live);
 /* Up to "or": what may stand before an "if". */
 json_t *kv_chat_operand(struct kv_chat_reader *r, bool live);
 
+/* chat_primary.c: what expressions are made of. */
 /* True, and reads over it, when the next word or sign is this. */
 bool kv_chat_accept(struct kv_chat_reader *r, const char *word);
-/* The next name, [size]; fails when there is none. */
-bool kv_chat_name(struct kv_chat_reader *r, char *name, size_t size);
+void kv_chat_expect(struct kv_chat_reader *r, const char *word);
+/* The next name, [KV_CHAT_NAME]; fails when there is none. */
+bool kv_chat_name(struct kv_chat_reader *r, char *name);
 bool kv_chat_at_end(struct kv_chat_reader *r);
+json_t *kv_chat_primary(struct kv_chat_reader *r, bool live);
+/* After "(", up to its ")". */
+void kv_chat_read_args(struct kv_chat_reader *r, bool live,
+                       struct kv_chat_args *a);
+void kv_chat_clear_args(struct kv_chat_args *a);
+
+/* chat_function.c.  name(..), where it is no macro. */
+json_t *kv_chat_function(struct kv_chat *c, const char *name,
+                         const struct kv_chat_args *a);
+bool kv_chat_is_function(const char *name);
 
 /* chat_value.c.  Values are JSON; NULL is undefined.  A namespace is an object
  * with a member of this name, and is in no namespace, so nothing is in itself.
  */
 #define KV_CHAT_NAMESPACE " namespace"
+/* Stands for an undefined value where JSON needs one. */
+json_t *kv_chat_undefined(void);
+bool kv_chat_is_undefined(const json_t *x);
+/* x, or NULL in the place of kv_chat_undefined(); takes the reference. */
+json_t *kv_chat_resolve(json_t *x);
+/* The variable as it is kept, not a new reference; NULL: there is none. */
+json_t *kv_chat_variable(const struct kv_chat *c, const char *name);
+bool kv_chat_is_namespace(const json_t *x);
 bool kv_chat_truth(const json_t *x);
 bool kv_chat_equal(struct kv_chat *c, const json_t *a, const json_t *b);
+/* Of x itself, without what is in it. */
+size_t kv_chat_bytes(const json_t *x);
 /* The work of reading x whole; fails where it is too deep and, if plain, where
  * it holds a namespace. */
 void kv_chat_walk(struct kv_chat *c, const json_t *x, bool plain);
 /* As text is made of it; fails for lists and objects.  Free it. */
 char *kv_chat_text(struct kv_chat *c, const json_t *x);
 json_t *kv_chat_item(struct kv_chat *c, json_t *of, const json_t *key);
-json_t *kv_chat_slice(struct kv_chat *c, json_t *of, const json_t *from,
-                      const json_t *to);
-json_t *kv_chat_reverse(struct kv_chat *c, json_t *of); /* [::-1] */
-json_t *kv_chat_filter(struct kv_chat *c, const char *name, json_t *x,
-                       json_t *const *arg, size_t n);
-json_t *kv_chat_method(struct kv_chat *c, const char *name, json_t *x,
-                       json_t *const *arg, size_t n);
-/* "x is name"; 1, 0, or -1 where it is not known. */
-int kv_chat_test(const char *name, const json_t *x);
+/* bound: from, to and step, each NULL where it is not given. */
+json_t *kv_chat_slice(struct kv_chat *c, json_t *of, json_t *const bound[3]);
+/* What a loop over x goes over, as a list; NULL and a failure where x has no
+ * items. */
+json_t *kv_chat_list(struct kv_chat *c, json_t *x);
+/* The texts of a list's values. */
+json_t *kv_chat_joined(struct kv_chat *c, const json_t *list,
+                       const char *between);
+/* [key, value] pairs of an object. */
+json_t *kv_chat_items(struct kv_chat *c, json_t *x);
+
+/* chat_operator.c */
 json_t *kv_chat_add(struct kv_chat *c, char op, const json_t *a,
                     const json_t *b);
-/* Whether a is in b. */
-bool kv_chat_in(struct kv_chat *c, const json_t *a, const json_t *b);
+/* op: == != <= >= < > in */
+bool kv_chat_compare(struct kv_chat *c, const char *op, const json_t *a,
+                     const json_t *b);
+
+/* chat_filter.c, chat_method.c, chat_test.c */
+json_t *kv_chat_filter(struct kv_chat *c, const char *name, json_t *x,
+                       const struct kv_chat_args *a);
+json_t *kv_chat_method(struct kv_chat *c, const char *name, json_t *x,
+                       const struct kv_chat_args *a);
+/* "x is name(arg)"; fails where it is not known. */
+bool kv_chat_test(struct kv_chat *c, const char *name, const json_t *x,
+                  const struct kv_chat_args *a);
+bool kv_chat_test_takes(const char *name); /* an argument */
+
+/* chat_json.c.  arg: ensure_ascii, indent, separators, sort_keys; NULL where
+ * not given. */
+json_t *kv_chat_json(struct kv_chat *c, json_t *x, json_t *const *arg);
+/* As Python's repr(); the caller's to free. */
+char *kv_chat_real(double x);
+
+/* chat_date.c */
+json_t *kv_chat_strftime(struct kv_chat *c, const json_t *format);
 
 #endif

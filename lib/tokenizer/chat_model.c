@@ -6,6 +6,7 @@
 #include "lib/model/model_files.h"
 #include "lib/tokenizer/chat_template.h"
 #include "lib/tokenizer/gguf_ends.h"
+#include "lib/tokenizer/tokenizer_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,14 +33,82 @@ static int read_json(const char *dir, const char *name, json_t **json,
     return there && !*json ? -1 : 0;
 }
 
-/* "<s>", or {"content": "<s>"} */
-static const char *token_text(const json_t *config, const char *name)
+/* "<s>", or {"content": "<s>"}; NULL: no such thing. */
+static const char *token_text(const json_t *x)
 {
-    const json_t *x = json_object_get(config, name);
-    const char *text = json_string_value(
-        json_is_object(x) ? json_object_get(x, "content") : x);
+    return json_string_value(json_is_object(x) ? json_object_get(x, "content")
+                                               : x);
+}
 
-    return text ? text : "";
+/* Takes what a file calls x_token. */
+static void take_tokens(json_t *tokens, const json_t *file)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)(uintptr_t)file, key, value)
+    {
+        const size_t n = strlen(key);
+        const char *text = token_text(value);
+
+        if (n > 6 && !strcmp(key + n - 6, "_token") && text)
+            json_object_set_new(tokens, key, json_string(text));
+    }
+}
+
+/* What transformers' classes call their tokens where no file does. */
+static void take_defaults(json_t *tokens, const json_t *config)
+{
+    static const struct {
+        const char *name, *token[4][2];
+    } classes[] = {
+        {"LlamaTokenizer",
+         {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}},
+        {"CodeLlamaTokenizer",
+         {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}},
+        {"GemmaTokenizer",
+         {{"bos_token", "<bos>"},
+          {"eos_token", "<eos>"},
+          {"unk_token", "<unk>"},
+          {"pad_token", "<pad>"}}},
+        {"GPT2Tokenizer",
+         {{"bos_token", "<|endoftext|>"},
+          {"eos_token", "<|endoftext|>"},
+          {"unk_token", "<|endoftext|>"}}},
+    };
+    const char *name =
+        json_string_value(json_object_get(config, "tokenizer_class"));
+
+    for (size_t i = 0; name && i < sizeof(classes) / sizeof(*classes); i++) {
+        const size_t n = strlen(classes[i].name);
+
+        if (strncmp(name, classes[i].name, n) ||
+            (name[n] && strcmp(name + n, "Fast")))
+            continue;
+        for (size_t t = 0; t < 4 && classes[i].token[t][0]; t++)
+            if (!json_object_get(config, classes[i].token[t][0]))
+                json_object_set_new(tokens, classes[i].token[t][0],
+                                    json_string(classes[i].token[t][1]));
+    }
+}
+
+/* As transformers 5 does: of both files the map's names count, and none of them
+ * where the config lists its added tokens. */
+static int read_tokens(struct kv_chat_model *m, const char *dir,
+                       const json_t *config, struct kv_err *e)
+{
+    const json_t *list = json_object_get(config, "added_tokens_decoder");
+    json_t *map;
+
+    if (read_json(dir, "special_tokens_map.json", &map, e))
+        return -1;
+    m->tokens = json_object();
+    take_defaults(m->tokens, config);
+    take_tokens(m->tokens, config);
+    if (!list || json_is_null(list))
+        take_tokens(m->tokens, map);
+    json_decref(map);
+    return 0;
 }
 
 /* One text, or a list of named ones: then "default". */
@@ -67,9 +136,9 @@ static int read_template(struct kv_chat_model *m, const char *dir,
     size_t bytes;
     int rc = read_json(dir, "tokenizer_config.json", &config, e);
 
+    if (!rc)
+        rc = read_tokens(m, dir, config, e);
     if (!rc) {
-        m->bos = kv_strdup(token_text(config, "bos_token"));
-        m->eos = kv_strdup(token_text(config, "eos_token"));
         text = template_of(config);
         if (kv_file_exists(path))
             rc = kv_text_read(path, KV_FILE_MAX, &m->template, &bytes, e);
@@ -96,18 +165,85 @@ static bool read_ends(struct kv_chat_model *m, const json_t *config)
     return m->n_ends;
 }
 
+/* Fields that would change greedy text, and what they are where they do not. */
+static const struct {
+    const char *name;
+    double neutral;
+} changes[] = {
+    {"bad_words_ids", 0},
+    {"begin_suppress_tokens", 0},
+    {"constraints", 0},
+    {"dola_layers", 0},
+    {"encoder_repetition_penalty", 1},
+    {"exponential_decay_length_penalty", 0},
+    {"force_words_ids", 0},
+    {"forced_bos_token_id", -1},
+    {"forced_decoder_ids", 0},
+    {"forced_eos_token_id", -1},
+    {"guidance_scale", 1},
+    {"min_length", 0},
+    {"min_new_tokens", 0},
+    {"no_repeat_ngram_size", 0},
+    {"num_beams", 1},
+    {"penalty_alpha", 0},
+    {"repetition_penalty", 1},
+    {"sequence_bias", 0},
+    {"stop_strings", 0},
+    {"suppress_tokens", 0},
+    {"watermarking_config", 0},
+};
+
+static bool is_neutral(const json_t *x, double neutral)
+{
+    if (json_is_number(x))
+        return json_number_value(x) == neutral;
+    if (json_is_array(x) || json_is_object(x))
+        return !json_array_size(x) && !json_object_size(x);
+    return !x || json_is_null(x) || json_is_false(x);
+}
+
+/* "repetition_penalty 1.1, ...", or NULL: what a file asks for beyond the most
+ * probable token. */
+static char *asked_for(const json_t *config)
+{
+    struct kv_text text = {0};
+    char *copy = NULL;
+
+    for (size_t i = 0; i < sizeof(changes) / sizeof(*changes); i++) {
+        const json_t *x = json_object_get(config, changes[i].name);
+        char *value;
+
+        if (is_neutral(x, changes[i].neutral))
+            continue;
+        value = json_dumps(x, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+        if (text.n)
+            kv_text_add(&text, ", ", 2);
+        kv_text_add(&text, changes[i].name, strlen(changes[i].name));
+        kv_text_add(&text, " ", 1);
+        kv_text_add(&text, value, strlen(value) < 40 ? strlen(value) : 40);
+        free(value);
+    }
+    if (text.n)
+        copy = kv_strndup(text.s, text.n);
+    kv_text_clear(&text);
+    return copy;
+}
+
 static int read_folder(struct kv_chat_model *m, const char *dir,
                        struct kv_err *e)
 {
     static const char *const files[] = {"generation_config.json",
                                         "config.json"};
-    bool done = false;
+    bool found = false, done = false;
 
     for (size_t i = 0; i < 2 && !done; i++) {
         json_t *config;
 
         if (read_json(dir, files[i], &config, e))
             return -1;
+        if (config && !found) /* the first file alone */
+            m->asked = asked_for(config);
+        found |= config != NULL;
         done = read_ends(m, config);
         json_decref(config);
     }
@@ -138,14 +274,29 @@ static size_t id_of(const struct kv_gguf *g, const char *key)
 static int read_gguf(struct kv_chat_model *m, const char *path,
                      struct kv_err *e)
 {
+    static const char *const names[][2] = {
+        {"bos_token", "tokenizer.ggml.bos_token_id"},
+        {"eos_token", "tokenizer.ggml.eos_token_id"},
+        {"unk_token", "tokenizer.ggml.unknown_token_id"},
+        {"sep_token",
+         "tokenizer.ggml.seperator_token_id"}, /* as spelled there */
+        {"pad_token", "tokenizer.ggml.padding_token_id"},
+        {"cls_token", "tokenizer.ggml.cls_token_id"},
+        {"mask_token", "tokenizer.ggml.mask_token_id"}};
     const struct kv_gguf_value *v, *tokens;
     struct kv_gguf g;
 
     if (kv_gguf_open(&g, path, e))
         return -1;
     tokens = kv_gguf_find(&g, "tokenizer.ggml.tokens");
-    m->bos = text_of(tokens, id_of(&g, "tokenizer.ggml.bos_token_id"));
-    m->eos = text_of(tokens, id_of(&g, "tokenizer.ggml.eos_token_id"));
+    m->tokens = json_object();
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        char *text = text_of(tokens, id_of(&g, names[i][1]));
+
+        if (*text)
+            json_object_set_new(m->tokens, names[i][0], json_string(text));
+        free(text);
+    }
     m->n_ends = kv_gguf_ends(&g, &m->end);
     v = kv_gguf_find(&g, "tokenizer.chat_template");
     if (v && v->kind == KV_GGUF_TEXT && !v->array)
@@ -169,8 +320,8 @@ int kv_chat_model_read(struct kv_chat_model *m, const char *path,
 void kv_chat_model_clear(struct kv_chat_model *m)
 {
     free(m->template);
-    free(m->bos);
-    free(m->eos);
+    json_decref(m->tokens);
+    free(m->asked);
     free(m->end);
     *m = (struct kv_chat_model){0};
 }
@@ -179,7 +330,8 @@ void kv_chat_model_clear(struct kv_chat_model *m)
 
 int kv_chat_prompt(const struct kv_chat_model *m, const char *path,
                    const char *name, const char *message, size_t bytes,
-                   char **text, size_t *n, struct kv_err *e)
+                   struct kv_chat_clock *clock, char **text, size_t *n,
+                   struct kv_err *e)
 {
     const char *template = m->template;
     json_t *values, *content;
@@ -195,10 +347,11 @@ int kv_chat_prompt(const struct kv_chat_model *m, const char *path,
     content = json_stringn(message, bytes);
     if (!content)
         return kv_fail(e, "a message is UTF-8 without the zero character");
-    values = json_pack("{s:[{s:s,s:o}],s:b,s:s,s:s}", "messages", "role",
-                       "user", "content", content, "add_generation_prompt", 1,
-                       "bos_token", m->bos, "eos_token", m->eos);
-    rc = kv_chat_render(path, template, values, text, n, e);
+    values = json_pack("{s:[{s:s,s:o}],s:n,s:n,s:b}", "messages", "role",
+                       "user", "content", content, "tools", "documents",
+                       "add_generation_prompt", 1);
+    json_object_update(values, m->tokens);
+    rc = kv_chat_render(path, template, values, clock, text, n, e);
     json_decref(values);
     return rc;
 }

@@ -2,15 +2,15 @@
 #include "lib/base/alloc.h"
 #include "lib/tokenizer/chat_impl.h"
 
-#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_STEPS = 1 << 19, STEP = 256 /* bytes as long as a step */ };
-enum { MAX_OUTPUT = 1 << 24, MAX_NAME = 64 };
-enum { MAX_BLOCKS = 32 }; /* if and for in each other */
+enum { MAX_OUTPUT = 1 << 24 };
+enum { MAX_BLOCKS = 64 }; /* if and for in each other */
+enum { MAX_CALLS = 16 };  /* macros that call each other */
 
 json_t *kv_chat_fail(struct kv_chat *c, const char *fmt, ...)
 {
@@ -36,123 +36,21 @@ void kv_chat_step(struct kv_chat *c, size_t bytes)
         kv_chat_fail(c, "it takes more than %d steps", MAX_STEPS);
 }
 
-/* ---- pieces -------------------------------------------------------------- */
-
-struct piece {
-    enum { TEXT, OUTPUT, STATEMENT } kind;
-    const char *begin, *end; /* without the signs around it */
-    size_t line;
+struct macro {
+    const char *name; /* in the template */
+    size_t name_bytes, piece;
 };
 
 struct render {
-    struct kv_chat chat;
-    struct piece *piece;
-    size_t n_pieces, depth;
+    struct kv_chat chat; /* first: a kv_chat is one of these */
+    struct kv_chat_piece *piece;
+    size_t n_pieces, depth, loops, calls;
+    enum { GO_ON, BREAK, CONTINUE } leave; /* the innermost loop */
+    struct macro *macro;
+    size_t n_macros;
     char *out;
     size_t n_out, capacity;
 };
-
-static void add_piece(struct render *r, int kind, const char *begin,
-                      const char *end, size_t line)
-{
-    r->piece = kv_realloc(r->piece, r->n_pieces + 1, sizeof(*r->piece));
-    r->piece[r->n_pieces++] = (struct piece){kind, begin, end, line};
-}
-
-/* Where "%}" and the like stand, texts in quotes passed over. */
-static const char *find_close(const char *p, const char *close)
-{
-    char quote = 0;
-
-    for (; *p; p++) {
-        if (quote && *p == '\\' && p[1])
-            p++;
-        else if (quote)
-            quote = *p == quote ? 0 : quote;
-        else if (!strncmp(p, close, 2))
-            return p;
-        else if (*close != '#' && (*p == '\'' || *p == '"'))
-            quote = *p;
-    }
-    return NULL;
-}
-
-static size_t lines(const char *begin, const char *end)
-{
-    size_t n = 0;
-
-    while (begin < end)
-        n += *begin++ == '\n';
-    return n;
-}
-
-/* The end of the text before a sign: "-" takes the space there, a block at the
- * beginning of its line what stands before it on that line (lstrip_blocks). */
-static const char *text_end(const char *whole, const char *begin,
-                            const char *sign)
-{
-    const char *end = sign, *line;
-
-    if (sign[2] == '-') {
-        while (end > begin && isspace((unsigned char)end[-1]))
-            end--;
-    } else if (sign[1] != '{' && sign[2] != '+') {
-        for (line = end; line > begin && (line[-1] == ' ' || line[-1] == '\t');)
-            line--;
-        if (line == whole || line[-1] == '\n')
-            end = line;
-    }
-    return end;
-}
-
-/* Where the text after "%}" begins: "-" takes the space there, a block its line
- * end (trim_blocks). */
-static const char *text_begin(const char *close)
-{
-    const char *p = close + 2;
-
-    if (close[-1] == '-')
-        while (isspace((unsigned char)*p))
-            p++;
-    else if (*close != '}' && close[-1] != '+' && *p == '\n')
-        p++;
-    return p;
-}
-
-static const char *next_sign(const char *p)
-{
-    while ((p = strchr(p, '{')) && p[1] != '{' && p[1] != '%' && p[1] != '#')
-        p++;
-    return p;
-}
-
-/* template: without the one line end at its end. */
-static void cut(struct render *r, const char *template)
-{
-    struct kv_chat *c = &r->chat;
-    const char *at = template, *sign, *close, *counted = template;
-
-    while ((sign = next_sign(at)) && !c->failed) {
-        const char signs[] = {sign[1] == '{' ? '}' : sign[1], '}', 0};
-        const char *begin, *end;
-
-        c->line += lines(counted, sign);
-        counted = sign;
-        close = find_close(sign + 2, signs);
-        if (!close) {
-            kv_chat_fail(c, "'%.2s' has no '%s'", sign, signs);
-            return;
-        }
-        add_piece(r, TEXT, at, text_end(template, at, sign), c->line);
-        begin = sign + 2 + (sign[2] == '-' || sign[2] == '+');
-        end = close - (close > begin && (close[-1] == '-' || close[-1] == '+'));
-        if (sign[1] != '#')
-            add_piece(r, sign[1] == '{' ? OUTPUT : STATEMENT, begin, end,
-                      c->line);
-        at = text_begin(close);
-    }
-    add_piece(r, TEXT, at, at + strlen(at), c->line);
-}
 
 /* ---- what pieces do ------------------------------------------------------ */
 
@@ -208,7 +106,7 @@ static size_t run(struct render *r, size_t i, bool live);
 static bool is_statement(struct render *r, size_t i, const char *word,
                          struct kv_chat_reader *in)
 {
-    if (i >= r->n_pieces || r->piece[i].kind != STATEMENT)
+    if (i >= r->n_pieces || r->piece[i].kind != KV_CHAT_STATEMENT)
         return false;
     *in = reader(r, i);
     return kv_chat_accept(in, word);
@@ -217,25 +115,25 @@ static bool is_statement(struct render *r, size_t i, const char *word,
 /* Where "set name" or "set name.member" puts its value. */
 static json_t *target(struct kv_chat *c, const char *name, const char *member)
 {
-    json_t *found = NULL;
+    json_t *found;
 
     if (!*member)
         return c->scope[c->n_scopes - 1];
-    for (size_t i = c->n_scopes; i-- > 0 && !found;)
-        found = json_object_get(c->scope[i], name);
-    if (json_object_get(found, KV_CHAT_NAMESPACE))
+    found = kv_chat_variable(c, name);
+    if (kv_chat_is_namespace(found))
         return found;
     return kv_chat_fail(c, "'set %s.%s' of what is no namespace", name, member);
 }
 
-/* An undefined value is one that is not there, in no scope. */
-static void unset(struct kv_chat *c, json_t *object, const char *name)
+/* What was put out since begin, taken back. */
+static json_t *written(struct render *r, size_t begin)
 {
-    json_object_del(object, name);
-    for (size_t i = 0; object == c->scope[c->n_scopes - 1] && i < c->n_scopes;
-         i++)
-        if (json_object_get(c->scope[i], name))
-            kv_chat_fail(c, "'%s' is set, and in a loop not defined", name);
+    json_t *text = r->n_out > begin
+                       ? json_stringn(r->out + begin, r->n_out - begin)
+                       : json_string("");
+
+    r->n_out = begin;
+    return text ? text : kv_chat_fail(&r->chat, "a text is not UTF-8");
 }
 
 /* From "set x", read already, to behind its "endset": what is written there. */
@@ -245,13 +143,9 @@ static size_t captured(struct render *r, size_t i, bool live, json_t **value)
     const size_t begin = r->n_out;
 
     i = run(r, i + 1, live);
-    if (!r->chat.failed && !is_statement(r, i, "endset", &in))
+    if (!r->chat.failed && !r->leave && !is_statement(r, i, "endset", &in))
         kv_chat_fail(&r->chat, "a 'set' has no 'endset'");
-    *value = r->n_out > begin ? json_stringn(r->out + begin, r->n_out - begin)
-                              : json_string("");
-    if (!*value)
-        kv_chat_fail(&r->chat, "a text is not UTF-8");
-    r->n_out = begin;
+    *value = written(r, begin);
     return i + 1;
 }
 
@@ -260,13 +154,12 @@ static size_t set(struct render *r, size_t i, struct kv_chat_reader in,
                   bool live)
 {
     struct kv_chat *c = &r->chat;
-    char name[MAX_NAME], member[MAX_NAME] = "";
+    char name[KV_CHAT_NAME], member[KV_CHAT_NAME] = "";
     json_t *value = NULL, *object;
     size_t next = i + 1;
 
-    if (!kv_chat_name(&in, name, sizeof(name)) ||
-        (kv_chat_accept(&in, ".") &&
-         !kv_chat_name(&in, member, sizeof(member))))
+    if (!kv_chat_name(&in, name) ||
+        (kv_chat_accept(&in, ".") && !kv_chat_name(&in, member)))
         return next;
     if (kv_chat_accept(&in, "=")) {
         value = kv_chat_expression(&in, live);
@@ -278,23 +171,11 @@ static size_t set(struct render *r, size_t i, struct kv_chat_reader in,
     object = live && !c->failed ? target(c, name, member) : NULL;
     if (object)
         kv_chat_walk(c, value, *member != 0);
-    if (object && !c->failed && value)
-        json_object_set(object, *member ? member : name, value);
-    else if (object && !c->failed)
-        unset(c, object, *member ? member : name);
+    if (object && !c->failed)
+        json_object_set_new(object, *member ? member : name,
+                            value ? json_incref(value) : kv_chat_undefined());
     json_decref(value);
     return next;
-}
-
-/* Reads over what a macro would do: to call it is refused. */
-static size_t skip_macro(struct render *r, size_t i)
-{
-    struct kv_chat_reader in;
-
-    i = run(r, i + 1, false);
-    if (!r->chat.failed && !is_statement(r, i, "endmacro", &in))
-        kv_chat_fail(&r->chat, "a 'macro' has no 'endmacro'");
-    return i + 1;
 }
 
 /* From "if", read already, to behind its "endif". */
@@ -311,6 +192,8 @@ static size_t run_if(struct render *r, size_t i, struct kv_chat_reader in,
         done(&in);
         i = run(r, i + 1, truth);
         taken |= truth;
+        if (r->leave)
+            return i;
         if (r->chat.failed || !is_statement(r, i, "elif", &in))
             break;
     }
@@ -318,19 +201,20 @@ static size_t run_if(struct render *r, size_t i, struct kv_chat_reader in,
         done(&in);
         i = run(r, i + 1, live && !taken);
     }
-    if (!r->chat.failed && !is_statement(r, i, "endif", &in))
+    if (!r->chat.failed && !r->leave && !is_statement(r, i, "endif", &in))
         kv_chat_fail(&r->chat, "an 'if' has no 'endif'");
     return i + 1;
 }
 
-static json_t *loop_of(json_t *list, size_t i)
+static json_t *loop_of(const struct render *r, json_t *list, size_t i)
 {
     const size_t n = json_array_size(list);
-    json_t *loop =
-        json_pack("{s:I,s:I,s:b,s:b,s:I,s:I,s:I}", "index", (json_int_t)i + 1,
-                  "index0", (json_int_t)i, "first", i == 0, "last", i + 1 == n,
-                  "length", (json_int_t)n, "revindex", (json_int_t)(n - i),
-                  "revindex0", (json_int_t)(n - i - 1));
+    json_t *loop = json_pack(
+        "{s:I,s:I,s:b,s:b,s:I,s:I,s:I,s:I,s:I}", "index", (json_int_t)i + 1,
+        "index0", (json_int_t)i, "first", i == 0, "last", i + 1 == n, "length",
+        (json_int_t)n, "revindex", (json_int_t)(n - i), "revindex0",
+        (json_int_t)(n - i - 1), "depth", (json_int_t)r->loops, "depth0",
+        (json_int_t)r->loops - 1);
 
     if (i > 0)
         json_object_set(loop, "previtem", json_array_get(list, i - 1));
@@ -340,7 +224,7 @@ static json_t *loop_of(json_t *list, size_t i)
 }
 
 struct loop {
-    char name[2][MAX_NAME];       /* the second "" but for pairs */
+    char name[2][KV_CHAT_NAME];   /* the second "" but for pairs */
     struct kv_chat_reader filter; /* after "if"; c NULL: none */
 };
 
@@ -400,26 +284,6 @@ static json_t *chosen(struct kv_chat *c, const struct loop *l, json_t *list)
     return kept;
 }
 
-/* Keys of an object, as in Python. */
-static json_t *list_of(struct kv_chat *c, json_t *x)
-{
-    json_t *keys, *value;
-    const char *key;
-
-    if (json_is_array(x))
-        return json_incref(x);
-    if (!json_is_object(x) || json_object_get(x, KV_CHAT_NAMESPACE))
-        return kv_chat_fail(c, "a loop over what is neither a list nor an "
-                               "object");
-    keys = json_array();
-    json_object_foreach(x, key, value)
-    {
-        kv_chat_step(c, strlen(key));
-        json_array_append_new(keys, json_string(key));
-    }
-    return keys;
-}
-
 /* "x in y", "k, v in y", "x in y if z" */
 static json_t *read_loop(struct render *r, struct kv_chat_reader *in, bool live,
                          struct loop *l)
@@ -428,8 +292,8 @@ static json_t *read_loop(struct render *r, struct kv_chat_reader *in, bool live,
     json_t *x, *list = NULL;
 
     *l = (struct loop){.filter = {.c = NULL}};
-    if (!kv_chat_name(in, l->name[0], MAX_NAME) ||
-        (kv_chat_accept(in, ",") && !kv_chat_name(in, l->name[1], MAX_NAME)))
+    if (!kv_chat_name(in, l->name[0]) ||
+        (kv_chat_accept(in, ",") && !kv_chat_name(in, l->name[1])))
         return NULL;
     if (!kv_chat_accept(in, "in"))
         return kv_chat_fail(c, "a 'for' has no 'in'");
@@ -439,7 +303,7 @@ static json_t *read_loop(struct render *r, struct kv_chat_reader *in, bool live,
     else
         done(in);
     if (live && !c->failed)
-        list = list_of(c, x);
+        list = kv_chat_list(c, x);
     json_decref(x);
     if (!list)
         return NULL;
@@ -458,20 +322,135 @@ static size_t run_for(struct render *r, size_t i, struct kv_chat_reader in,
     const size_t n = json_array_size(list);
     size_t end = c->failed ? i : run(r, i + 1, false);
 
-    for (size_t j = 0; j < n && !c->failed && push_scope(c); j++) {
+    r->loops++;
+    for (size_t j = 0;
+         j < n && !c->failed && r->leave != BREAK && push_scope(c); j++) {
         kv_chat_step(c, 0);
         bind(c, &l, json_array_get(list, j));
         json_object_set_new(c->scope[c->n_scopes - 1], "loop",
-                            loop_of(list, j));
+                            loop_of(r, list, j));
         run(r, i + 1, true);
         pop_scope(c);
+        r->leave = r->leave == BREAK ? BREAK : GO_ON;
     }
+    r->leave = GO_ON;
+    r->loops--;
     json_decref(list);
     if (!c->failed && is_statement(r, end, "else", &in))
         end = run(r, end + 1, live && !n);
     if (!c->failed && !is_statement(r, end, "endfor", &in))
         kv_chat_fail(c, "a 'for' has no 'endfor'");
     return end + 1;
+}
+
+/* ---- macros -------------------------------------------------------------- */
+
+/* From "macro", read already, to behind its "endmacro": from here on it has a
+ * name. */
+static size_t define_macro(struct render *r, size_t i, struct kv_chat_reader in,
+                           bool live)
+{
+    const size_t first = i;
+    struct macro m = {.piece = first};
+    char name[KV_CHAT_NAME];
+
+    if (kv_chat_name(&in, name))
+        m.name = in.at - (m.name_bytes = strlen(name));
+    i = run(r, i + 1, false);
+    if (!r->chat.failed && !is_statement(r, i, "endmacro", &in))
+        kv_chat_fail(&r->chat, "a 'macro' has no 'endmacro'");
+    if (live && !r->chat.failed) {
+        r->macro = kv_realloc(r->macro, r->n_macros + 1, sizeof(*r->macro));
+        r->macro[r->n_macros++] = m;
+    }
+    return i + 1;
+}
+
+/* "(a, b=1)": each from the call, else by default, else undefined. */
+static void bind_params(struct kv_chat *c, struct kv_chat_reader *in,
+                        const struct kv_chat_args *a)
+{
+    json_t *scope = c->scope[c->n_scopes - 1];
+    size_t n = 0, n_named = 0;
+    char name[KV_CHAT_NAME];
+
+    kv_chat_expect(in, "(");
+    while (!c->failed && !kv_chat_accept(in, ")")) {
+        json_t *named, *given, *otherwise = NULL;
+
+        if (!kv_chat_name(in, name))
+            return;
+        named = json_object_get(a->named, name);
+        given = n < a->n ? a->value[n] : kv_chat_resolve(json_incref(named));
+        if (kv_chat_accept(in, "="))
+            otherwise = kv_chat_expression(in, n >= a->n && !named);
+        if (n < a->n ? named != NULL : false)
+            kv_chat_fail(c, "a macro is given '%s' twice", name);
+        json_object_set_new(scope, name,
+                            given       ? json_incref(given)
+                            : otherwise ? json_incref(otherwise)
+                                        : kv_chat_undefined());
+        json_decref(otherwise);
+        if (n++ >= a->n)
+            json_decref(given);
+        n_named += named != NULL;
+        if (!kv_chat_accept(in, ",")) {
+            kv_chat_expect(in, ")");
+            break;
+        }
+    }
+    if (!c->failed && (a->n > n || n_named < json_object_size(a->named)))
+        kv_chat_fail(c, "a macro is given arguments that it does not have");
+}
+
+/* What the macro writes. */
+static json_t *run_macro(struct render *r, const struct macro *m,
+                         const struct kv_chat_args *a)
+{
+    struct kv_chat *c = &r->chat;
+    const size_t floor = c->floor, line = c->line, begin = r->n_out;
+    const size_t loops = r->loops;
+    struct kv_chat_reader in = reader(r, m->piece);
+    json_t *text = NULL;
+
+    if (r->calls == MAX_CALLS)
+        return kv_chat_fail(c, "macros call each other more than %d deep",
+                            MAX_CALLS);
+    if (!push_scope(c))
+        return NULL;
+    c->floor = c->n_scopes - 2;
+    r->calls++;
+    r->loops = 0;
+    in.at = m->name + m->name_bytes;
+    bind_params(c, &in, a);
+    done(&in);
+    if (!c->failed)
+        run(r, m->piece + 1, true);
+    if (!c->failed)
+        text = written(r, begin);
+    r->calls--;
+    r->loops = loops;
+    pop_scope(c);
+    c->floor = floor;
+    c->line = line;
+    return text;
+}
+
+static json_t *call_macro(struct kv_chat *c, const char *name,
+                          const struct kv_chat_args *a, bool *known)
+{
+    struct render *r = (struct render *)c;
+
+    for (size_t i = r->n_macros; i-- > 0;) {
+        const struct macro m = r->macro[i];
+
+        if (m.name_bytes != strlen(name) ||
+            memcmp(m.name, name, m.name_bytes) != 0)
+            continue;
+        *known = true;
+        return run_macro(r, &m, a);
+    }
+    return NULL;
 }
 
 static bool ends_block(struct render *r, size_t i)
@@ -486,10 +465,21 @@ static bool ends_block(struct render *r, size_t i)
     return false;
 }
 
+/* "break", "continue" */
+static void leave_loop(struct render *r, struct kv_chat_reader *in, bool live,
+                       int how)
+{
+    done(in);
+    if (live && !r->loops)
+        kv_chat_fail(&r->chat, "a loop is left where there is none");
+    else if (live)
+        r->leave = how;
+}
+
 static size_t run_statement(struct render *r, size_t i, bool live)
 {
     struct kv_chat_reader in = reader(r, i);
-    char word[MAX_NAME];
+    char word[KV_CHAT_NAME];
 
     if (kv_chat_accept(&in, "if"))
         return run_if(r, i, in, live);
@@ -498,11 +488,15 @@ static size_t run_statement(struct render *r, size_t i, bool live)
     if (kv_chat_accept(&in, "set"))
         return set(r, i, in, live);
     if (kv_chat_accept(&in, "macro"))
-        return skip_macro(r, i);
-    if (kv_chat_accept(&in, "generation") ||
-        kv_chat_accept(&in, "endgeneration"))
+        return define_macro(r, i, in, live);
+    if (kv_chat_accept(&in, "break"))
+        leave_loop(r, &in, live, BREAK);
+    else if (kv_chat_accept(&in, "continue"))
+        leave_loop(r, &in, live, CONTINUE);
+    else if (kv_chat_accept(&in, "generation") ||
+             kv_chat_accept(&in, "endgeneration"))
         done(&in); /* marks what is learned in training */
-    else if (kv_chat_name(&in, word, sizeof(word)))
+    else if (kv_chat_name(&in, word))
         kv_chat_fail(&r->chat, "the statement '%s' is not implemented", word);
     return i + 1;
 }
@@ -514,16 +508,17 @@ static size_t run(struct render *r, size_t i, bool live)
         kv_chat_fail(&r->chat, "blocks are nested more than %d deep",
                      MAX_BLOCKS);
     r->depth++;
-    while (i < r->n_pieces && !r->chat.failed && !ends_block(r, i)) {
-        const struct piece *p = &r->piece[i];
+    while (i < r->n_pieces && !r->chat.failed && !r->leave &&
+           !ends_block(r, i)) {
+        const struct kv_chat_piece *p = &r->piece[i];
         struct kv_chat_reader in = reader(r, i);
 
         kv_chat_step(&r->chat, (size_t)(p->end - p->begin));
-        if (p->kind == STATEMENT) {
+        if (p->kind == KV_CHAT_STATEMENT) {
             i = run_statement(r, i, live);
             continue;
         }
-        if (live && p->kind == TEXT)
+        if (live && p->kind == KV_CHAT_TEXT)
             put(r, p->begin, (size_t)(p->end - p->begin));
         else if (live)
             put_value(r, &in);
@@ -534,20 +529,23 @@ static size_t run(struct render *r, size_t i, bool live)
 }
 
 int kv_chat_render(const char *path, const char *template, const json_t *values,
-                   char **text, size_t *n, struct kv_err *e)
+                   struct kv_chat_clock *clock, char **text, size_t *n,
+                   struct kv_err *e)
 {
-    struct render r = {.chat = {.path = path, .line = 1, .e = e}};
-    char *copy = kv_strdup(template);
-    const size_t length = strlen(copy);
+    struct render r = {.chat = {.path = path,
+                                .line = 1,
+                                .clock = clock,
+                                .e = e,
+                                .call_macro = call_macro}};
+    char *copy = kv_chat_lines(template);
 
-    if (length && copy[length - 1] == '\n')
-        copy[length - 1] = 0;
     r.chat.scope[r.chat.n_scopes++] = json_deep_copy(values);
-    cut(&r, copy);
+    r.piece = kv_chat_cut(&r.chat, copy, &r.n_pieces);
     if (!r.chat.failed && run(&r, 0, true) < r.n_pieces && !r.chat.failed)
         kv_chat_fail(&r.chat, "an end without its beginning");
     put(&r, "", 0);
     json_decref(r.chat.scope[0]);
+    free(r.macro);
     free(r.piece);
     free(copy);
     if (r.chat.failed) {

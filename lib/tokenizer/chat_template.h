@@ -1,18 +1,19 @@
 /* Chat templates: the prompt that a model wants around a conversation.
  *
  * Models carry them in Jinja (tokenizer_config.json, GGUF's
- * tokenizer.chat_template).  A small part of it is understood, rendered as
- * transformers does (trim_blocks, lstrip_blocks):
+ * tokenizer.chat_template).  What most of them use is understood, and rendered
+ * as transformers does (trim_blocks, lstrip_blocks, CR LF read as LF):
  *
  *   text {{ expression }} {# comment #}, each with "-" or "+" at its ends
- *   {% if %} {% elif %} {% else %} {% endif %} {% for x in y if z %} {% endfor
- * %}
- *   {% set x = y %} {% set namespace.x = y %}
+ *   if elif else, for .. in .. if .. else, break, continue, set, macro
  *   or and not == != < <= > >= in is + - ~ * // % a if b else c
- *   x.y x[y] x[a:b] 'text' 1 true none [..] {..}
- *   filters, tests and methods of chat_value.c; namespace() range()
+ *   x.y x[y] x[a:b:c] 'text' 1 true none [..] (..) {..}
+ *   filters, methods and tests of chat_filter.c, chat_method.c, chat_test.c
+ *   namespace() dict() range() strftime_now()
  *   raise_exception(): its sentence is the error
  *
+ * Text is Python's: its methods go by Unicode (the installed utf8proc's), and
+ * tojson writes what json.dumps() writes.
  * Everything else is refused by name.  Templates are limited in steps and in
  * what they write: none runs for ever. */
 #ifndef KV_CHAT_TEMPLATE_H
@@ -21,25 +22,49 @@
 #include "lib/base/err.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+/* What strftime_now() is told: seconds since 1970 by the clock on the wall.
+ * asked: whether a template has called it. */
+struct kv_chat_clock {
+    int64_t now;
+    bool asked;
+};
+
+enum { KV_CHAT_CLOCK_CHARS = 32 };
+
+/* text: "2025-01-31", midnight, or "2025-01-31T12:00:00". */
+int kv_chat_clock_parse(struct kv_chat_clock *clock, const char *text,
+                        struct kv_err *e);
+void kv_chat_clock_local(struct kv_chat_clock *clock); /* now */
+/* As "2025-01-31T12:00:00". */
+void kv_chat_clock_text(const struct kv_chat_clock *clock,
+                        char text[KV_CHAT_CLOCK_CHARS]);
+
 /* values: an object: messages [{"role": .., "content": ..}],
- * add_generation_prompt, bos_token and the like.  path: of the template, for
- * sentences.  *text is the caller's to free. */
+ * add_generation_prompt, tools, bos_token and the like.  path: of the template,
+ * for sentences.  clock: for strftime_now(); NULL: it is refused.  *text is the
+ * caller's to free. */
 int kv_chat_render(const char *path, const char *template, const json_t *values,
-                   char **text, size_t *n, struct kv_err *e);
+                   struct kv_chat_clock *clock, char **text, size_t *n,
+                   struct kv_err *e);
 
 /* What a model's files say of conversations and of the end of a text: its
- * template (NULL: none), BOS and EOS as text, and the ids that end a text. */
+ * template (NULL: none), its special tokens as text, {"bos_token": "<s>", ..},
+ * the ids that end a text, and what generation_config.json asks for beside the
+ * most probable token ("repetition_penalty 1.1, ..."; NULL: nothing). */
 struct kv_chat_model {
-    char *template, *bos, *eos;
+    char *template, *asked;
+    json_t *tokens;
     int32_t *end;
     size_t n_ends;
 };
 
 /* path: a Hugging Face folder (chat_template.jinja, tokenizer_config.json,
- * generation_config.json, config.json, each where it is there) or a GGUF
+ * special_tokens_map.json, generation_config.json, config.json, each where it
+ * is there) or a GGUF
  * file. */
 int kv_chat_model_read(struct kv_chat_model *m, const char *path,
                        struct kv_err *e);
@@ -50,11 +75,16 @@ void kv_chat_model_clear(struct kv_chat_model *m);
  * to free.  path: of the model, for sentences. */
 int kv_chat_prompt(const struct kv_chat_model *m, const char *path,
                    const char *name, const char *message, size_t bytes,
-                   char **text, size_t *n, struct kv_err *e);
+                   struct kv_chat_clock *clock, char **text, size_t *n,
+                   struct kv_err *e);
 
 /* A template by its name, as llama.cpp calls them: chatml, llama2, llama3,
  * mistral, gemma, phi3, zephyr.  Fails with the list of them. */
 int kv_chat_template_named(const char **template, const char *name,
                            struct kv_err *e);
+
+/* The tokens that it takes a model to have, up to a NULL; none for "model" and
+ * for those that models spell in pieces. */
+const char *const *kv_chat_named_tokens(const char *name);
 
 #endif

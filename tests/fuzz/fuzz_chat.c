@@ -19,6 +19,7 @@ static const char conversation[] =
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static json_t *values;
+    struct kv_chat_clock clock = {.now = 1738324800}; /* 2025-01-31T12:00:00 */
     char *template = kv_strndup((const char *)data, n), *text;
     struct kv_err e = {""};
     size_t n_text;
@@ -27,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (!values)
         values = json_loads(conversation, 0, NULL);
     fuzz_expect(values != NULL, "a conversation");
-    rc = kv_chat_render("fuzz", template, values, &text, &n_text, &e);
+    rc = kv_chat_render("fuzz", template, values, &clock, &text, &n_text, &e);
     fuzz_expect_sentence(rc, &e);
     if (!rc) {
         fuzz_expect(strlen(text) == n_text, "text without zero bytes");
@@ -88,9 +89,37 @@ static void make_families(void)
          "{%- endfor %}{{ ns.last }}\n");
 }
 
+/* Macros, loops that are left, text by Unicode, JSON, the date. */
+static void make_newer(void)
+{
+    seed("macros",
+         "{%- macro show(m, sep='\\u2028', deep=true) -%}\r\n"
+         "{{ m.content if m.content is string else m.content | map("
+         "attribute='text') | join(sep) }}{% if deep %}{{ show(m, deep=false)"
+         " }}{% endif %}{%- endmacro -%}\r\n"
+         "{% for m in messages %}{% if loop.index is divisibleby 3 %}"
+         "{% continue %}{% elif m.role is in ['tool'] %}{% break %}{% endif %}"
+         "{{ show(m, sep=', ') }}{{ loop.depth }}{% endfor %}");
+    seed("texts",
+         "{% set t = '\xc3\x9f \xc3\x84\xce\xa3. \xe3\x80\x80' %}"
+         "{{ t.upper() ~ t.lower() ~ t.title() ~ t | title ~ t | capitalize }}"
+         "{{ t.strip('\xc3\x9f') ~ t[1] ~ t[::-2] ~ t | length }}"
+         "{{ t.split() | last ~ 'a\\x41\\n'.splitlines() | first }}"
+         "{{ 'ab'.removeprefix('a').find('b') ~ t.rstrip() }}"
+         "{% for x in t %}{{ x }}{% endfor %}{{ 1 < 2 <= 2 != 3 }}");
+    seed("json",
+         "{{ messages | tojson(indent=2, sort_keys=true) }}"
+         "{{ {'a': [x, n, nothing]} | tojson(ensure_ascii=true) }}"
+         "{{ messages | tojson(separators=(',', ':')) }}"
+         "{{ strftime_now('%d %b %Y') if strftime_now is defined }}"
+         "{{ messages | selectattr('role', 'in', ['user']) | list | length }}"
+         "{{ messages | rejectattr('content') | map('upper') | join }}");
+}
+
 void fuzz_make_seeds(void)
 {
     make_families();
+    make_newer();
     seed("values",
          "{% for k, v in {'a': 1, 'b': [2, 3]}.items() %}{{ k }}{% set y %}"
          "{{ v | tojson }}{% endset %}{{ y }}{% endfor %}"

@@ -1,0 +1,144 @@
+/* Tests: "x is name". */
+#include "lib/tokenizer/chat_impl.h"
+
+#include <string.h>
+
+/* What has items, or is undefined, which has none. */
+static bool has_items(const json_t *x)
+{
+    return !x || json_is_array(x) || json_is_string(x) || json_is_object(x);
+}
+
+static bool is_integer(const json_t *x)
+{
+    return json_is_integer(x);
+}
+
+static bool is_number(const json_t *x)
+{
+    return json_is_number(x) || json_is_boolean(x);
+}
+
+static bool is_real(const json_t *x)
+{
+    return json_is_real(x);
+}
+
+static bool is_string(const json_t *x)
+{
+    return json_is_string(x);
+}
+
+static bool is_boolean(const json_t *x)
+{
+    return json_is_boolean(x);
+}
+
+static bool is_true(const json_t *x)
+{
+    return json_is_true(x);
+}
+
+static bool is_false(const json_t *x)
+{
+    return json_is_false(x);
+}
+
+static bool is_none(const json_t *x)
+{
+    return json_is_null(x);
+}
+
+static bool is_mapping(const json_t *x)
+{
+    return json_is_object(x) && !kv_chat_is_namespace(x);
+}
+
+static bool is_defined(const json_t *x)
+{
+    return x;
+}
+
+static bool is_undefined(const json_t *x)
+{
+    return !x;
+}
+
+static const struct {
+    const char *name;
+    bool (*is)(const json_t *x);
+} plain[] = {{"boolean", is_boolean},    {"defined", is_defined},
+             {"false", is_false},        {"float", is_real},
+             {"integer", is_integer},    {"iterable", has_items},
+             {"mapping", is_mapping},    {"none", is_none},
+             {"number", is_number},      {"sequence", has_items},
+             {"string", is_string},      {"true", is_true},
+             {"undefined", is_undefined}};
+
+/* Tests that take a value, by the operator that they are. */
+static const struct {
+    const char *name, *op;
+} operators[] = {
+    {"eq", "=="},         {"equalto", "=="}, {"ne", "!="}, {"lt", "<"},
+    {"lessthan", "<"},    {"gt", ">"},       {"le", "<="}, {"ge", ">="},
+    {"greaterthan", ">"}, {"in", "in"},      {"==", "=="}, {"!=", "!="},
+    {"<", "<"},           {">", ">"},        {"<=", "<="}, {">=", ">="},
+};
+
+static const char *operator_of(const char *name)
+{
+    for (size_t i = 0; i < sizeof(operators) / sizeof(*operators); i++)
+        if (!strcmp(operators[i].name, name))
+            return operators[i].op;
+    return NULL;
+}
+
+bool kv_chat_test_takes(const char *name)
+{
+    return operator_of(name) || !strcmp(name, "divisibleby");
+}
+
+/* x is a whole number, and what x % by leaves is rest. */
+static bool leaves(struct kv_chat *c, const json_t *x, const json_t *by,
+                   json_int_t rest)
+{
+    const json_int_t n = json_integer_value(by);
+
+    if (!json_is_integer(x) || !json_is_integer(by) || n <= 0) {
+        kv_chat_fail(c, "a test of division of what is no whole number");
+        return false;
+    }
+    return (json_integer_value(x) % n + n) % n == rest;
+}
+
+bool kv_chat_test(struct kv_chat *c, const char *name, const json_t *x,
+                  const struct kv_chat_args *a)
+{
+    const char *op = operator_of(name);
+    const bool odd = !strcmp(name, "odd"), alone = !a->n;
+    bool is;
+
+    if (json_object_size(a->named) || a->n > 1) {
+        kv_chat_fail(c,
+                     "the test 'is %s' of these arguments is not "
+                     "implemented",
+                     name);
+        return false;
+    }
+    for (size_t i = 0; alone && i < sizeof(plain) / sizeof(*plain); i++)
+        if (!strcmp(plain[i].name, name))
+            return plain[i].is(x);
+    if (op && !alone)
+        return kv_chat_compare(c, op, x, a->value[0]);
+    if (!strcmp(name, "divisibleby") && !alone)
+        return leaves(c, x, a->value[0], 0);
+    if (alone && (odd || !strcmp(name, "even"))) {
+        json_t *two = json_integer(2);
+
+        is = leaves(c, x, two, odd);
+        json_decref(two);
+        return is;
+    }
+    kv_chat_fail(c, "the test 'is %s' is not implemented", name);
+    return false;
+}

@@ -1,0 +1,39 @@
+/* Text as Python's str has it, by Unicode; for chat_*.c alone. */
+#ifndef KV_CHAT_TEXT_H
+#define KV_CHAT_TEXT_H
+
+#include "lib/tokenizer/chat_impl.h"
+
+/* str.isspace() of a character: White_Space and U+001C to U+001F. */
+bool kv_chat_is_space(uint32_t c);
+
+/* Characters of a text; the place of character i, or of the end. */
+size_t kv_chat_characters(const char *s);
+const char *kv_chat_character(const char *s, size_t i);
+
+/* sides: of KV_CHAT_LEFT and KV_CHAT_RIGHT.  set: the characters that go; NULL:
+ * white space. */
+enum { KV_CHAT_LEFT = 1, KV_CHAT_RIGHT = 2 };
+json_t *kv_chat_strip(struct kv_chat *c, const json_t *x, int sides,
+                      const char *set);
+
+/* str.upper(), lower(), title() and capitalize(), special cases and all; and
+ * Jinja's filter title, which has words of its own. */
+enum kv_chat_case {
+    KV_CHAT_UPPER,
+    KV_CHAT_LOWER,
+    KV_CHAT_TITLE,
+    KV_CHAT_CAPITALIZE,
+    KV_CHAT_JINJA_TITLE,
+};
+json_t *kv_chat_with_case(const char *s, enum kv_chat_case wanted);
+
+/* by NULL: at white space, without empty parts.  max: parts after the first;
+ * -1: all. */
+json_t *kv_chat_split(struct kv_chat *c, const char *s, const char *by,
+                      json_int_t max);
+json_t *kv_chat_splitlines(struct kv_chat *c, const char *s);
+json_t *kv_chat_replace(struct kv_chat *c, const json_t *x, const char *old,
+                        const char *new);
+
+#endif
