@@ -170,8 +170,8 @@ static void normalize(void **state)
 
         kv_watch_init(&w, strlen(rows[i].text));
         if (kv_normalizer_new(&z, j, &e) ||
-            kv_normalizer_run(z, rows[i].text, strlen(rows[i].text), &out, &w,
-                              &e))
+            kv_normalizer_run(z, rows[i].text, strlen(rows[i].text), true, &out,
+                              &w, &e))
             fail_msg("%s: %s", rows[i].json, e.msg);
         if (out.n != strlen(rows[i].normal) ||
             (out.n && memcmp(out.s, rows[i].normal, out.n)))

@@ -41,7 +41,7 @@ static inline void remove_folder(const char *dir)
         "tokenizer.json",    "tokenizer_config.json",
         "added_tokens.json", "special_tokens_map.json",
         "vocab.json",        "merges.txt",
-        "config.json"};
+        "config.json",       "generation_config.json"};
 
     for (size_t i = 0; i < COUNT(names); i++) {
         char *path = kv_path_join(dir, names[i]);

@@ -28,6 +28,7 @@ struct kv_tokenizer {
     const struct kv_vocab *vocab; /* of the one that there is */
     struct kv_decoder *decoder;
     int32_t bos;
+    int prepend; /* as of kv_tokenizer_config */
     bool adds_bos, splits_special;
     const char *flags_differ; /* of a special token's, from file to file */
 };
@@ -97,6 +98,9 @@ static int read_rest(struct kv_tokenizer *t, const char *dir, int32_t before,
     if (kv_tokenizer_config_read(&c, dir, &m, e))
         return -1;
     t->bos = before >= 0 ? before : c.bos;
+    t->prepend = c.prepend;
+    if (t->prepend >= 0)
+        kv_splitter_prepend(t->splitter, (enum kv_prepend)t->prepend);
     t->splits_special = c.splits_special;
     t->flags_differ = c.flags_differ;
     return 0;
@@ -162,6 +166,7 @@ int kv_tokenizer_open(struct kv_tokenizer **t, const char *path,
 {
     struct kv_tokenizer *x = kv_alloc(1, sizeof(*x));
 
+    x->prepend = -1;
     if (open_at(x, path, e)) {
         kv_tokenizer_free(x);
         return -1;
@@ -215,6 +220,17 @@ static void count_named(struct encoding *x, const struct kv_added_scan *scan)
     x->named.n += scan->n_passed;
 }
 
+/* Whether a part of a text gets what goes before a text: not said, each does.
+ * Behind a special token none gets a second space. */
+static bool takes_prefix(const struct kv_tokenizer *t, const char *s, size_t n,
+                         bool at_start)
+{
+    if (at_start || t->prepend < 0)
+        return true;
+    return t->prepend == KV_PREPEND_ALWAYS && *s != ' ' &&
+           (n < 3 || memcmp(s, "\xe2\x96\x81", 3) != 0);
+}
+
 /* Text between added tokens that are looked for as they are written:
  * normalized, then cut at those that are looked for after that. */
 static int encode_between(struct encoding *x, const char *s, size_t n,
@@ -224,7 +240,9 @@ static int encode_between(struct encoding *x, const char *s, size_t n,
     const struct kv_added_token *found;
     size_t start, end;
 
-    if (kv_normalizer_run(x->t->normalizer, s, n, &x->normal, &x->watch, e))
+    if (kv_normalizer_run(x->t->normalizer, s, n,
+                          takes_prefix(x->t, s, n, at_start), &x->normal,
+                          &x->watch, e))
         return -1;
 
     struct kv_added_scan scan = {.a = x->t->added,

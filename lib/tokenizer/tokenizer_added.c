@@ -55,7 +55,7 @@ static int add_needle(struct needles *set, const struct kv_added_token *t,
     kv_watch_init(&w, strlen(t->content));
     if (!t->normalized)
         kv_text_add(&text, t->content, strlen(t->content));
-    else if (kv_normalizer_run(normalizer, t->content, strlen(t->content),
+    else if (kv_normalizer_run(normalizer, t->content, strlen(t->content), true,
                                &text, &w, e) ||
              (!text.n && kv_fail(e, "nothing is left of it normalized"))) {
         kv_text_clear(&text);

@@ -4,6 +4,7 @@
 #include "lib/json_file.h"
 #include "lib/model/model_files.h"
 #include "lib/tokenizer/tokenizer_json.h"
+#include "lib/tokenizer/tokenizer_split.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -410,6 +411,60 @@ static int take_config(struct reading *r, struct kv_err *e)
             kv_fail_in(e, "added_tokens_decoder"));
 }
 
+/* NULL stays where there is no such file. */
+static int read_object(const char *dir, const char *name, json_t **j,
+                       struct kv_err *e)
+{
+    char *path = kv_model_file(dir, name);
+    int rc = 0;
+
+    if (kv_file_exists(path)) {
+        *j = kv_json_read(path, e);
+        if (!*j)
+            rc = -1;
+        else if (!json_is_object(*j))
+            rc = kv_fail(e, "%s: not an object", path);
+    }
+    free(path);
+    return rc;
+}
+
+/* Models for which transformers 5 takes tokenizer.json as it is, whatever class
+ * the folder names. */
+static bool keeps_file(const char *model_type)
+{
+    static const char *const types[] = {
+        "arctic",   "fuyu",     "internlm2", "internlm3", "jamba",  "llava",
+        "minicpm3", "nemotron", "phi3",      "phi3_v",    "phimoe", "qwen2"};
+
+    for (size_t i = 0; model_type && i < sizeof(types) / sizeof(*types); i++)
+        if (!strcmp(types[i], model_type))
+            return true;
+    return false;
+}
+
+/* transformers' LlamaTokenizer puts a space before the first part of a text
+ * between special tokens, or where "legacy" is true before each. */
+static int read_legacy(struct reading *r, const char *dir, struct kv_err *e)
+{
+    const char *class =
+        json_string_value(json_object_get(r->config, "tokenizer_class"));
+    json_t *model = NULL;
+    bool legacy;
+
+    if (!class || (strcmp(class, "LlamaTokenizer") &&
+                   strcmp(class, "LlamaTokenizerFast")))
+        return 0;
+    if (kv_field_flag(r->config, "legacy", false, &legacy, e))
+        return kv_fail_in(e, "%s/tokenizer_config.json", dir);
+    if (read_object(dir, "config.json", &model, e))
+        return -1;
+    if (!keeps_file(json_string_value(json_object_get(model, "model_type"))))
+        r->c->prepend = legacy ? KV_PREPEND_ALWAYS : KV_PREPEND_FIRST;
+    json_decref(model);
+    return 0;
+}
+
 static int take(struct reading *r, const char *dir, struct kv_err *e)
 {
     const char *bos;
@@ -431,24 +486,6 @@ fail:
                       r->map ? " or special_tokens_map.json" : "");
 }
 
-/* NULL stays where there is no such file. */
-static int read_object(const char *dir, const char *name, json_t **j,
-                       struct kv_err *e)
-{
-    char *path = kv_model_file(dir, name);
-    int rc = 0;
-
-    if (kv_file_exists(path)) {
-        *j = kv_json_read(path, e);
-        if (!*j)
-            rc = -1;
-        else if (!json_is_object(*j))
-            rc = kv_fail(e, "%s: not an object", path);
-    }
-    free(path);
-    return rc;
-}
-
 int kv_tokenizer_config_read(struct kv_tokenizer_config *c, const char *dir,
                              const struct kv_tokenizer_main *m,
                              struct kv_err *e)
@@ -456,12 +493,12 @@ int kv_tokenizer_config_read(struct kv_tokenizer_config *c, const char *dir,
     struct reading r = {.m = m, .c = c};
     int rc = -1;
 
-    *c = (struct kv_tokenizer_config){.bos = -1};
+    *c = (struct kv_tokenizer_config){.bos = -1, .prepend = -1};
     if (!read_object(dir, "tokenizer_config.json", &r.config, e) &&
         !read_object(dir, "special_tokens_map.json", &r.map, e) &&
         !read_object(dir, "added_tokens.json", &r.added, e)) {
         r.config = r.config ? r.config : json_object();
-        rc = take(&r, dir, e);
+        rc = read_legacy(&r, dir, e) || take(&r, dir, e) ? -1 : 0;
     }
     json_decref(r.config);
     json_decref(r.map);

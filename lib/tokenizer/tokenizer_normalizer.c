@@ -171,7 +171,7 @@ static int normalize_form(int form, const char *s, size_t n,
     return 0;
 }
 
-static int apply(const struct stage *x, const char *s, size_t n,
+static int apply(const struct stage *x, const char *s, size_t n, bool prefix,
                  struct kv_text *out, struct kv_watch *w, struct kv_err *e)
 {
     switch (x->kind) {
@@ -185,7 +185,7 @@ static int apply(const struct stage *x, const char *s, size_t n,
     case REPLACE:
         return kv_pattern_replace(x->pattern, s, n, x->text, out, w, e);
     case PREPEND:
-        if (n)
+        if (n && prefix)
             kv_text_add(out, x->text, strlen(x->text));
         kv_text_add(out, s, n);
         return kv_watch_made(w, out->n, e);
@@ -194,7 +194,8 @@ static int apply(const struct stage *x, const char *s, size_t n,
 }
 
 int kv_normalizer_run(const struct kv_normalizer *z, const char *s, size_t n,
-                      struct kv_text *out, struct kv_watch *w, struct kv_err *e)
+                      bool prefix, struct kv_text *out, struct kv_watch *w,
+                      struct kv_err *e)
 {
     struct kv_text made = {0};
     int rc = 0;
@@ -205,7 +206,7 @@ int kv_normalizer_run(const struct kv_normalizer *z, const char *s, size_t n,
         const struct kv_text before = *out;
 
         made.n = 0;
-        rc = apply(&z->stage[i], before.s, before.n, &made, w, e);
+        rc = apply(&z->stage[i], before.s, before.n, prefix, &made, w, e);
         *out = made;
         made = before;
     }

@@ -24,9 +24,10 @@ void kv_normalizer_free(struct kv_normalizer *z);
 /* Whether something is put before a text. */
 bool kv_normalizer_prepends(const struct kv_normalizer *z);
 
-/* *out: the text normalized, in place of what it held. */
+/* *out: the text normalized, in place of what it held.  prefix: whether it gets
+ * what goes before a text. */
 int kv_normalizer_run(const struct kv_normalizer *z, const char *s, size_t n,
-                      struct kv_text *out, struct kv_watch *w,
+                      bool prefix, struct kv_text *out, struct kv_watch *w,
                       struct kv_err *e);
 
 #endif

@@ -246,6 +246,13 @@ int kv_splitter_prefix(const struct kv_splitter *x)
     return said;
 }
 
+void kv_splitter_prepend(struct kv_splitter *x, enum kv_prepend prepend)
+{
+    for (size_t i = 0; i < x->n; i++)
+        if (x->stage[i].kind == PREFIX)
+            x->stage[i].prepend = prepend;
+}
+
 /* Every piece goes through all the remaining stages before the next is cut, so
  * that memory holds one piece a stage. */
 struct run {

@@ -41,4 +41,7 @@ enum kv_prepend { KV_PREPEND_ALWAYS, KV_PREPEND_FIRST, KV_PREPEND_NEVER };
 int kv_metaspace_parse(const json_t *j, const char **replacement,
                        enum kv_prepend *prepend, struct kv_err *e);
 
+/* To which parts of a text between special tokens a space is put. */
+void kv_splitter_prepend(struct kv_splitter *x, enum kv_prepend prepend);
+
 #endif
