@@ -160,6 +160,43 @@ static void products_are_of_decoded_values(void **state)
             }
 }
 
+/* rows of n floats times m x, below and beyond what is done at a time. */
+static void check_panel(size_t rows, size_t n, size_t m)
+{
+    float *w = kv_alloc(rows * n + 1, sizeof(*w));
+    float *x = kv_alloc(m * n + 1, sizeof(*x));
+    float *y = kv_alloc(m * (rows + 1), sizeof(*y));
+
+    for (size_t i = 0; i < rows * n; i++)
+        w[i] = (float)kv_random_normal(3, i);
+    for (size_t i = 0; i < m * n; i++)
+        x[i] = (float)kv_random_normal(4, i);
+    for (size_t i = 0; i < m * (rows + 1); i++)
+        y[i] = 42;
+    kv_panel_times(w, rows, n, x, m, y, rows + 1);
+    for (size_t i = 0; i < m; i++) {
+        for (size_t r = 0; r < rows; r++)
+            if (y[i * (rows + 1) + r] != row_times(w + r * n, x + i * n, n))
+                fail_msg("row %zu of %zu, %zu values, x %zu of %zu", r, rows, n,
+                         i, m);
+        assert_true(y[i * (rows + 1) + rows] == 42);
+    }
+    free(y);
+    free(x);
+    free(w);
+}
+
+static void panels_multiply_as_rows_do(void **state)
+{
+    static const size_t n[] = {0, 1, 31, 32, 33, 96, 511, 512, 513, 1100};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(n) / sizeof(*n); i++)
+        for (size_t rows = 0; rows <= 9; rows++)
+            for (size_t m = 1; m <= 9; m++)
+                check_panel(rows, n[i], m);
+}
+
 /* x of m rows times rows [first, first + n), as they are read. */
 static void check_rows(const struct kv_stored_rows *rows, enum kv_type type,
                        size_t first, size_t n, size_t m)
@@ -250,6 +287,7 @@ int main(void)
         cmocka_unit_test(small_floats_are_those_of_the_cache),
         cmocka_unit_test(what_is_no_number_shows),
         cmocka_unit_test(products_are_of_decoded_values),
+        cmocka_unit_test(panels_multiply_as_rows_do),
         cmocka_unit_test(rows_multiply_as_they_are_read),
     };
     int failed = 0;

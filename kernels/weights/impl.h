@@ -12,6 +12,8 @@ struct kv_weights_loops {
     void (*decode[KV_STORED_OTHER])(const uint8_t *blocks, size_t n, float *x);
     void (*times[KV_STORED_OTHER])(const uint8_t *w, size_t rows, size_t n,
                                    const float *x, float *y);
+    void (*panel)(const float *w, size_t rows, size_t n, const float *x,
+                  size_t m, float *y, size_t y_row);
 };
 
 extern const struct kv_weights_loops kv_weights_c;

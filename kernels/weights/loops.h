@@ -560,6 +560,8 @@ VERSIONS(iq4_nl, 32, 18)
 VERSIONS(iq4_xs, 256, 136)
 VERSIONS(mxfp4, 32, 17)
 
+#include "kernels/weights/panel.h"
+
 #define TABLE(f)                                                          \
     [KV_STORED_F8_E4M3] = f##_f8_e4m3, [KV_STORED_F8_E5M2] = f##_f8_e5m2, \
     [KV_STORED_Q8_0] = f##_q8_0, [KV_STORED_Q5_1] = f##_q5_1,             \
@@ -574,4 +576,5 @@ const struct kv_weights_loops NAME(kv_weights) = {
     .decode = {TABLE(decode)},
     .times = {TABLE(times), [KV_STORED_F32] = times_f32,
               [KV_STORED_F16] = times_f16, [KV_STORED_BF16] = times_bf16},
+    .panel = times_panel,
 };

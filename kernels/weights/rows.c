@@ -230,28 +230,32 @@ static void times_stored(const struct kv_stored_rows *rows, size_t first,
     }
 }
 
+static void round_bf16(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = kv_bf16_to_f32(kv_f32_to_bf16(x[i]));
+}
+
 void kv_stored_rows_times(const struct kv_stored_rows *rows, size_t first,
                           size_t n, enum kv_type type, const float *x, size_t m,
                           float *y, size_t y_row)
 {
     enum { ROWS = KV_PACKED_ROWS };
-    const enum kv_stored as =
-        type == KV_TYPE_BF16 ? KV_STORED_BF16 : KV_STORED_F32;
     const size_t row = columns_of(rows);
-    void *panel;
+    float *panel;
 
     if (m == 1 && is_direct(rows, type)) {
         times_stored(rows, first, n, x, y);
         return;
     }
-    panel = kv_alloc(ROWS * row, kv_type_bytes(type));
+    panel = kv_alloc(ROWS * row, sizeof(*panel));
     for (size_t i = 0; i < n; i += ROWS) {
         const size_t some = n - i < ROWS ? n - i : ROWS;
 
-        kv_stored_read(rows, (first + i) * row, some * row, type, panel);
-        for (size_t j = 0; j < m; j++)
-            kv_stored_times(as, panel, some, row, x + j * row,
-                            y + j * y_row + i);
+        read_floats(rows, (first + i) * row, some * row, panel);
+        if (type == KV_TYPE_BF16)
+            round_bf16(panel, some * row);
+        kv_panel_times(panel, some, row, x, m, y + i, y_row);
     }
     free(panel);
 }

@@ -78,3 +78,9 @@ void kv_stored_times(enum kv_stored type, const void *w, size_t rows, size_t n,
 {
     best()->times[type](w, rows, n, x, y);
 }
+
+void kv_panel_times(const float *w, size_t rows, size_t n, const float *x,
+                    size_t m, float *y, size_t y_row)
+{
+    best()->panel(w, rows, n, x, m, y, y_row);
+}

@@ -71,4 +71,9 @@ void kv_stored_decode(enum kv_stored type, const void *blocks, size_t n,
 void kv_stored_times(enum kv_stored type, const void *w, size_t rows, size_t n,
                      const float *x, float *y);
 
+/* y [m][rows], its rows y_row apart, = x [m][n] times the transpose of w
+ * [rows][n]: of each row of x and of w the sums of kv_stored_times(). */
+void kv_panel_times(const float *w, size_t rows, size_t n, const float *x,
+                    size_t m, float *y, size_t y_row);
+
 #endif

@@ -56,6 +56,21 @@ CHECK_RUN(times, struct blocks, sizeof(float),
           kv_stored_times(r->type, r->bytes, 1, r->n *kv_stored_values(r->type),
                           r->x, out))
 
+/* Rows of 256 of its values, times as many as there are at most. */
+enum { PANEL_ROW = 256, PANEL_X = 8 };
+
+static size_t panel(const void *in, void *out)
+{
+    const struct blocks *b = in;
+    const size_t rows = b->n * kv_stored_values(b->type) / PANEL_ROW;
+    const size_t m = rows < PANEL_X ? rows : PANEL_X;
+
+    if (b->type != KV_STORED_Q8_0 || !rows)
+        return CHECK_NONE;
+    kv_panel_times(b->x, rows, PANEL_ROW, b->x, m, out, rows);
+    return m * rows * sizeof(float);
+}
+
 /* The types are members of the table. */
 #define LOOPS struct kv_weights_loops
 #define RUNS_ALL(member) \
@@ -64,6 +79,7 @@ CHECK_RUN(times, struct blocks, sizeof(float),
 static const struct check_op ops[] = {
     {"decode", RUNS_ALL(decode), 0, decode},
     {"times", RUNS_ALL(times), 0, times},
+    {"panel", RUNS(LOOPS, panel), 0, panel},
 };
 
 const struct check_family check_weights = {
