@@ -293,6 +293,7 @@ int kv_greedy(struct kv_model *m, struct kv_greedy *g, size_t n,
     for (size_t i = 0; i < n; i++)
         rows = g[i].n_prompt > rows ? g[i].n_prompt : rows;
     t.hidden = kv_alloc(rows, info->hidden * sizeof(*t.hidden));
+    kv_model_few_in_f32(m);
     for (; t.n < n && !rc; t.n += !rc) {
         g[t.n].made = 0;
         g[t.n].prompt_seconds = g[t.n].seconds = 0;

@@ -26,7 +26,8 @@ struct kv_greedy {
  * prefill:n_prompt, or kv_prefill_check() where the policy has patterns.  They
  * decode together, so that a step reads the weights once: seconds are of all.
  * A prompt is appended at once (schemes whose prompt attends at full precision
- * do so, and share the pass of the same prompt), the rest token by token.  On
+ * do so, and share the pass of the same prompt), the rest token by token, by
+ * products in f32 (kv_model_few_in_f32(), which holds afterwards too).  On
  * the CPU a text has the same ids whatever is made beside it.  Ties: the lowest
  * id.  progress: NULL, or the largest n_new steps.  Fails when a logit is not
  * finite. */

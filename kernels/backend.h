@@ -128,9 +128,10 @@ typedef int kv_tile_work(const void *arg, size_t i, size_t thread,
 
 struct kv_backend {
     enum kv_type input_type, weight_type;
-    size_t tile;  /* tokens of a tile */
-    bool windows; /* a tile's tokens are of one window */
-    bool on_host; /* its memory is the host's */
+    enum kv_type stored_type; /* of products with stored matrices: f32, bf16 */
+    size_t tile;              /* tokens of a tile */
+    bool windows;             /* a tile's tokens are of one window */
+    bool on_host;             /* its memory is the host's */
     size_t logit_bytes, logit_unit, logit_rows; /* kv_backend_logit_rows() */
     const struct kv_device *device;             /* NULL: the CPU */
     void *state;

@@ -174,9 +174,9 @@ static int multiply(const struct kv_backend *b, const struct kv_product *p,
     float *a = NULL;
 
     if (!p->w) {
-        if (b->weight_type == KV_TYPE_BF16)
+        if (b->stored_type == KV_TYPE_BF16)
             few.a = a = rounded(p);
-        multiply_stored(&few, b->weight_type);
+        multiply_stored(&few, b->stored_type);
         free(a);
         return 0;
     }
@@ -317,6 +317,7 @@ struct kv_backend *kv_backend_cpu(enum kv_type weight)
     *b = (struct kv_backend){
         .input_type = KV_TYPE_F32,
         .weight_type = weight,
+        .stored_type = weight,
         .tile = TILE,
         .windows = true,
         .on_host = true,

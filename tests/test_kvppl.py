@@ -157,6 +157,11 @@ class Rows(Case):
         self.assertEqual(rounded["weights"], exact["weights"])
         self.assertNotEqual(rounded["nll"], exact["nll"])
         self.assertAlmostEqual(float(rounded["nll"]), float(exact["nll"]), 2)
+        # a short prompt and what follows it are in f32
+        text = [run("kvppl", "-q", "-m", at("m"), "-f", "-", "--greedy", "20",
+                    "--gemm", t, input="so").stdout for t in ("f32", "bf16")]
+        self.assertTrue(text[0])
+        self.assertEqual(*text)
 
     def test_residual_helps_stream(self):
         kept, none = (float(ppl("-p", "stream", "--kl", "-s", spec)[1]

@@ -5,6 +5,7 @@
 #include "eval/ppl.h"
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
+#include "lib/base/rng.h"
 #include "lib/mixed.h"
 #include "lib/seq/cache.h"
 #include "tests/stacked.h"
@@ -255,6 +256,39 @@ static void test_greedy(void **state)
     assert_true(g[0].made <= 5 && once[7 + g[0].made] == once[12]);
 }
 
+/* Steps are in f32 where products are in bf16, and go on to be. */
+static void test_greedy_steps_in_f32(void **state)
+{
+    const struct setup *s = *state;
+    const struct kv_model_info *info = kv_model_info(s->model);
+    struct kv_backend *b =
+        (struct kv_backend *)(uintptr_t)kv_model_backend(s->model);
+    float *x = kv_alloc(info->hidden, sizeof(*x)), *logits[3];
+    struct kv_spec spec;
+    int32_t ids[12];
+    struct kv_greedy g = {.spec = &spec, .ids = ids, .n_prompt = 8, .n_new = 4};
+    struct kv_err e = {""};
+
+    assert_int_equal(kv_spec_parse(&spec, "f16", &e), 0);
+    memcpy(ids, s->tokens, sizeof(ids));
+    for (size_t i = 0; i < info->hidden; i++)
+        x[i] = (float)kv_random_normal(6, i);
+    for (size_t i = 0; i < 3; i++) {
+        logits[i] = kv_alloc(info->n_vocab, sizeof(**logits));
+        if (i == 2)
+            assert_int_equal(kv_greedy(s->model, &g, 1, NULL, SEED, NULL, &e),
+                             0);
+        assert_int_equal(kv_model_logits(s->model, x, 1, logits[i], &e), 0);
+        b->stored_type = i == 0 ? KV_TYPE_BF16 : b->stored_type;
+    }
+    assert_memory_not_equal(logits[0], logits[1],
+                            info->n_vocab * sizeof(**logits));
+    assert_memory_equal(logits[0], logits[2], info->n_vocab * sizeof(**logits));
+    for (size_t i = 0; i < 3; i++)
+        free(logits[i]);
+    free(x);
+}
+
 /* A text has the same ids alone and beside others, of which some have other
  * prompts, some end sooner and some have their prompts on codes. */
 static void test_greedy_together(void **state)
@@ -305,6 +339,7 @@ int main(void)
         cmocka_unit_test(test_definition),
         cmocka_unit_test(test_stream_is_literal),
         cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_greedy_steps_in_f32),
         cmocka_unit_test(test_greedy_together),
     };
 

@@ -313,6 +313,11 @@ int kv_model_to_bf16(struct kv_model *m, struct kv_err *e)
     return place(m, kv_backend_cpu(KV_TYPE_BF16), 0, e);
 }
 
+void kv_model_few_in_f32(struct kv_model *m)
+{
+    m->backend->stored_type = KV_TYPE_F32;
+}
+
 const char *kv_model_gemm(const struct kv_model *m)
 {
     switch (m->backend->weight_type) {

@@ -78,6 +78,11 @@ int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
  */
 int kv_model_to_bf16(struct kv_model *m, struct kv_err *e);
 
+/* From here on the products of up to KV_FEW_ROWS rows are in f32 on the CPU,
+ * after kv_model_to_bf16() too: a step of a few tokens would take longer to
+ * round the weights than to multiply by them. */
+void kv_model_few_in_f32(struct kv_model *m);
+
 /* What products with matrices are in: "f32", "bf16", "f16". */
 const char *kv_model_gemm(const struct kv_model *m);
 
