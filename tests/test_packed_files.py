@@ -2,6 +2,7 @@
 the weights that numpy unpacks; with any count of its header or any size of its
 tensors changed it gives that loss or is refused by name, and with a part left
 out it is refused."""
+import functools
 import json
 import os
 import shutil
@@ -213,6 +214,11 @@ class Case:
             unpacked, {"config.json": config}), *map(
                 lambda a: at(a) if a == "text" else a, ARGS))
 
+    @staticmethod
+    @functools.cache
+    def of(name):
+        return Case(name)
+
     def files(self, header):
         if self.place == "config.json":
             return {"config.json": {**config, "quantization_config": header}}
@@ -276,14 +282,14 @@ class PackedFiles(unittest.TestCase):
 
     def test_each_is_what_numpy_unpacks(self):
         for name in FORMATS:
-            case = Case(name)
+            case = Case.of(name)
             with self.subTest(name):
                 done = measure(case.tensors, case.files(case.header))
                 self.assertEqual((done.stdout, done.stderr), (case.nll, ""))
 
     def test_counts_of_the_header(self):
         for name in FORMATS:
-            case = Case(name)
+            case = Case.of(name)
             for field, header in changed_counts(case.header):
                 with self.subTest(name, header=header):
                     self.right(case, measure(case.tensors, case.files(header)),
@@ -292,7 +298,7 @@ class PackedFiles(unittest.TestCase):
 
     def test_shapes_of_the_tensors(self):
         for name in FORMATS:
-            case = Case(name)
+            case = Case.of(name)
             files = case.files(case.header)
             for part in case.parts:
                 for tensor in changed_shapes(case.tensors[part]):
@@ -302,7 +308,7 @@ class PackedFiles(unittest.TestCase):
 
     def test_a_part_is_missing(self):
         for name in FORMATS:
-            case = Case(name)
+            case = Case.of(name)
             for part in case.parts:
                 rest = {t: x for t, x in case.tensors.items() if t != part}
                 with self.subTest(name, part=part):
@@ -314,7 +320,7 @@ class PackedFiles(unittest.TestCase):
 
     def test_types_of_the_tensors(self):
         for name in FORMATS:
-            case = Case(name)
+            case = Case.of(name)
             for part in case.parts:
                 dtype, shape, content = case.tensors[part]
                 other = {"I32": "F32", "F32": "I32", "F16": "I16",
@@ -327,7 +333,7 @@ class PackedFiles(unittest.TestCase):
 
     def test_groups_of_inputs(self):
         for name in "gptq act order", "gptq in order":
-            case = Case(name)
+            case = Case.of(name)
             part = WALKED + "g_idx"
             for i, g in (0, -1), (5, 4), (7, 2**31 - 1), (0, 1), (63, 0):
                 x = np.frombuffer(case.tensors[part][2], "<i4").copy()
@@ -339,7 +345,7 @@ class PackedFiles(unittest.TestCase):
 
     def test_zeros_that_sym_contradicts(self):
         for name in "gptq 4 sym", "gptq 2 v2", "gptq 8 sym v2":
-            case = Case(name)
+            case = Case.of(name)
             v2 = case.header["checkpoint_format"] == "gptq_v2"
             header = {**case.header,
                       "checkpoint_format": "gptq" if v2 else "gptq_v2"}
@@ -349,13 +355,13 @@ class PackedFiles(unittest.TestCase):
 
     def test_without_a_header(self):
         for name in FORMATS:
-            case = Case(name)
+            case = Case.of(name)
             with self.subTest(name):
                 self.refused(measure(case.tensors, {"config.json": config}),
                              "no quantization_config")
 
     def test_files_that_contradict_each_other(self):
-        case = Case("gptq 4")
+        case = Case.of("gptq 4")
         files = case.files(case.header)
         for field, value in ("bits", 8), ("group_size", 32), (
                 "checkpoint_format", "gptq_v2"), ("quant_method", "awq"):
@@ -371,7 +377,7 @@ class PackedFiles(unittest.TestCase):
         self.assertEqual(done.stdout, case.nll)
 
     def test_fp8_beside_words(self):
-        case = Case("gptq 4")
+        case = Case.of("gptq 4")
         name = "lm_head.weight"
         shape = case.tensors[name][1]
         codes = "F8_E4M3", shape, bytes(shape[0] * shape[1])
@@ -379,7 +385,7 @@ class PackedFiles(unittest.TestCase):
                              case.files(case.header)), name)
 
     def test_fewer_inputs_than_a_group(self):
-        case = Case("gptq one group")
+        case = Case.of("gptq one group")
         done = measure(case.tensors, case.files({**case.header,
                                                  "group_size": 128}))
         self.assertEqual(done.stdout, case.nll)
@@ -388,7 +394,7 @@ class PackedFiles(unittest.TestCase):
         tensors = {name: f32(x) for name, x in plain.items()}
         for name in FORMATS:
             with self.subTest(name):
-                case = Case(name)
+                case = Case.of(name)
                 self.refused(measure(tensors, case.files(case.header)),
                              case.place)
 
