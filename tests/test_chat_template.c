@@ -137,8 +137,10 @@ static void statements_are_jinja_s(void **state)
           "0212");
     gives("{% for x in 'a\xc3\xa9' %}{{ x }},{% endfor %}"
           "{% for x in nothing %}{% else %}none{% endfor %}"
-          "{% for i in range(3, 0, -2) %}{{ i }}{{ loop.depth }}{% endfor %}",
-          "a,\xc3\xa9,none3111");
+          "{% for i in range(3, 0, -2) %}{% for j in [i] %}{{ j }}{{ "
+          "loop.depth }}"
+          "{% endfor %}{% endfor %}{{ {'items': 1}['items'] }}",
+          "a,\xc3\xa9,none31111");
 }
 
 /* A macro sees what is set outside of it, its own arguments, and nothing of the
@@ -170,6 +172,13 @@ static void macros_are_jinja_s(void **state)
             "arguments that it does not have");
     refuses("{% macro f(a) %}{% endmacro %}{{ f(1, a=2) }}",
             "is given 'a' twice");
+    gives("{{ f is defined }}{% macro f(x) %}{% endmacro %}{{ f is defined }}"
+          "{{ f is mapping }}",
+          "FalseTrueFalse");
+    refuses("{% for i in [1] %}{% macro f() %}{% endmacro %}{% endfor %}",
+            "a macro in a loop or in a macro");
+    refuses("{% macro f() %}{% endmacro %}{% set f = 1 %}{{ f() }}",
+            "the function f() is not implemented");
     refuses("{% break %}", "a loop is left where there is none");
 }
 
@@ -310,6 +319,10 @@ static void what_is_not_known_is_refused(void **state)
     refuses("{{ 'a\\ud800' }}", "'\\u' in a text names no character");
     refuses("{{ 1.5 }}", "numbers other than plain whole ones");
     refuses("{{ messages[0].items }}", "'.items' without a call");
+    refuses("{{ messages[0]['items'] }}", "the method items of a value");
+    refuses("{% if messages[0].content.format %}{% endif %}",
+            "the method format of a value");
+    refuses("{{ lipsum is defined }}", "Jinja's 'lipsum'");
     refuses("{{ 'abc'[::0] }}", "a slice has the step 0");
     refuses("{% call f() %}{% endcall %}", "the statement 'call'");
     refuses("{{ 1 is prime }}", "the test 'is prime'");

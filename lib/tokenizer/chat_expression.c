@@ -9,19 +9,6 @@ enum { MAX_DEPTH = 64 };
 
 /* ---- what follows a value ------------------------------------------------ */
 
-/* Python's own attributes of a dict come before its items. */
-static bool is_dict_method(const char *name)
-{
-    static const char *const names[] = {
-        "clear", "copy",    "fromkeys",   "get",    "items", "keys",
-        "pop",   "popitem", "setdefault", "update", "values"};
-
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-        if (!strcmp(names[i], name))
-            return true;
-    return false;
-}
-
 /* After "x.": an attribute or a method. */
 static json_t *attribute(struct kv_chat_reader *r, json_t *x, bool live)
 {
@@ -39,7 +26,7 @@ static json_t *attribute(struct kv_chat_reader *r, json_t *x, bool live)
         return y;
     }
     if (live && json_is_object(x) && !kv_chat_is_namespace(x) &&
-        is_dict_method(name))
+        kv_chat_is_method(x, name)) /* comes before the item */
         return kv_chat_fail(r->c, "'.%s' without a call is not implemented",
                             name);
     key = json_string(name);

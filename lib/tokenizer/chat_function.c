@@ -3,6 +3,18 @@
 
 #include <string.h>
 
+#define NAMED " function"
+
+json_t *kv_chat_named_function(const char *name)
+{
+    return json_pack("{s:s}", NAMED, name);
+}
+
+bool kv_chat_is_named_function(const json_t *x)
+{
+    return json_object_get(x, NAMED);
+}
+
 static json_t *range(struct kv_chat *c, const struct kv_chat_args *a)
 {
     const bool from_zero = a->n == 1;

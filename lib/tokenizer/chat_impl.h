@@ -83,6 +83,9 @@ void kv_chat_clear_args(struct kv_chat_args *a);
 json_t *kv_chat_function(struct kv_chat *c, const char *name,
                          const struct kv_chat_args *a);
 bool kv_chat_is_function(const char *name);
+/* A function or a macro as a variable: it is defined, and not to be written. */
+json_t *kv_chat_named_function(const char *name);
+bool kv_chat_is_named_function(const json_t *x);
 
 /* chat_value.c.  Values are JSON; NULL is undefined.  A namespace is an object
  * with a member of this name, and is in no namespace, so nothing is in itself.
@@ -129,6 +132,8 @@ json_t *kv_chat_filter(struct kv_chat *c, const char *name, json_t *x,
                        const struct kv_chat_args *a);
 json_t *kv_chat_method(struct kv_chat *c, const char *name, json_t *x,
                        const struct kv_chat_args *a);
+/* Whether Python has a method of this name for values such as x. */
+bool kv_chat_is_method(const json_t *x, const char *name);
 /* "x is name(arg)"; fails where it is not known. */
 bool kv_chat_test(struct kv_chat *c, const char *name, const json_t *x,
                   const struct kv_chat_args *a);

@@ -240,6 +240,44 @@ static const struct {
     {"values", JSON_OBJECT, 0, 0, values},
 };
 
+/* Those of Python that are not above. */
+static bool is_other(const json_t *x, const char *name)
+{
+    static const char *const names[][2] = {
+        {"{", "clear"},    {"{", "copy"},       {"{", "fromkeys"},
+        {"{", "pop"},      {"{", "popitem"},    {"{", "setdefault"},
+        {"{", "update"},   {"[", "append"},     {"[", "clear"},
+        {"[", "copy"},     {"[", "count"},      {"[", "extend"},
+        {"[", "index"},    {"[", "insert"},     {"[", "pop"},
+        {"[", "remove"},   {"[", "reverse"},    {"[", "sort"},
+        {"'", "casefold"}, {"'", "center"},     {"'", "count"},
+        {"'", "encode"},   {"'", "expandtabs"}, {"'", "format"},
+        {"'", "index"},    {"'", "isalnum"},    {"'", "isalpha"},
+        {"'", "isdigit"},  {"'", "islower"},    {"'", "isnumeric"},
+        {"'", "isspace"},  {"'", "istitle"},    {"'", "isupper"},
+        {"'", "ljust"},    {"'", "partition"},  {"'", "rfind"},
+        {"'", "rindex"},   {"'", "rjust"},      {"'", "rpartition"},
+        {"'", "rsplit"},   {"'", "swapcase"},   {"'", "translate"},
+        {"'", "zfill"}};
+    const char kind = json_is_object(x)   ? '{'
+                      : json_is_array(x)  ? '['
+                      : json_is_string(x) ? '\''
+                                          : 0;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if (*names[i][0] == kind && !strcmp(names[i][1], name))
+            return true;
+    return false;
+}
+
+bool kv_chat_is_method(const json_t *x, const char *name)
+{
+    for (size_t i = 0; x && i < sizeof(methods) / sizeof(*methods); i++)
+        if (methods[i].of == json_typeof(x) && !strcmp(methods[i].name, name))
+            return true;
+    return is_other(x, name);
+}
+
 json_t *kv_chat_method(struct kv_chat *c, const char *name, json_t *x,
                        const struct kv_chat_args *a)
 {

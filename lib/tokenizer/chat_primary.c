@@ -307,8 +307,11 @@ static json_t *named(struct kv_chat_reader *r, bool live)
     if (!live)
         return NULL;
     x = kv_chat_variable(r->c, name);
+    if (!x && (!strcmp(name, "self") || !strcmp(name, "cycler") ||
+               !strcmp(name, "joiner") || !strcmp(name, "lipsum")))
+        return kv_chat_fail(r->c, "Jinja's '%s' is not implemented", name);
     if (!x && kv_chat_is_function(name)) /* "strftime_now is defined" */
-        return json_pack("{s:s}", " function", name);
+        return kv_chat_named_function(name);
     return kv_chat_resolve(json_incref(x));
 }
 

@@ -206,15 +206,16 @@ static size_t run_if(struct render *r, size_t i, struct kv_chat_reader in,
     return i + 1;
 }
 
-static json_t *loop_of(const struct render *r, json_t *list, size_t i)
+/* Only loops that call themselves, which are refused, have another depth. */
+static json_t *loop_of(json_t *list, size_t i)
 {
     const size_t n = json_array_size(list);
-    json_t *loop = json_pack(
-        "{s:I,s:I,s:b,s:b,s:I,s:I,s:I,s:I,s:I}", "index", (json_int_t)i + 1,
-        "index0", (json_int_t)i, "first", i == 0, "last", i + 1 == n, "length",
-        (json_int_t)n, "revindex", (json_int_t)(n - i), "revindex0",
-        (json_int_t)(n - i - 1), "depth", (json_int_t)r->loops, "depth0",
-        (json_int_t)r->loops - 1);
+    json_t *loop =
+        json_pack("{s:I,s:I,s:b,s:b,s:I,s:I,s:I,s:I,s:I}", "index",
+                  (json_int_t)i + 1, "index0", (json_int_t)i, "first", i == 0,
+                  "last", i + 1 == n, "length", (json_int_t)n, "revindex",
+                  (json_int_t)(n - i), "revindex0", (json_int_t)(n - i - 1),
+                  "depth", (json_int_t)1, "depth0", (json_int_t)0);
 
     if (i > 0)
         json_object_set(loop, "previtem", json_array_get(list, i - 1));
@@ -328,7 +329,7 @@ static size_t run_for(struct render *r, size_t i, struct kv_chat_reader in,
         kv_chat_step(c, 0);
         bind(c, &l, json_array_get(list, j));
         json_object_set_new(c->scope[c->n_scopes - 1], "loop",
-                            loop_of(r, list, j));
+                            loop_of(list, j));
         run(r, i + 1, true);
         pop_scope(c);
         r->leave = r->leave == BREAK ? BREAK : GO_ON;
@@ -359,7 +360,11 @@ static size_t define_macro(struct render *r, size_t i, struct kv_chat_reader in,
     i = run(r, i + 1, false);
     if (!r->chat.failed && !is_statement(r, i, "endmacro", &in))
         kv_chat_fail(&r->chat, "a 'macro' has no 'endmacro'");
+    if (live && r->chat.n_scopes > 1)
+        kv_chat_fail(&r->chat, "a macro in a loop or in a macro is not "
+                               "implemented");
     if (live && !r->chat.failed) {
+        json_object_set_new(*r->chat.scope, name, kv_chat_named_function(name));
         r->macro = kv_realloc(r->macro, r->n_macros + 1, sizeof(*r->macro));
         r->macro[r->n_macros++] = m;
     }
@@ -441,6 +446,8 @@ static json_t *call_macro(struct kv_chat *c, const char *name,
 {
     struct render *r = (struct render *)c;
 
+    if (!kv_chat_is_named_function(kv_chat_variable(c, name)))
+        return NULL;
     for (size_t i = r->n_macros; i-- > 0;) {
         const struct macro m = r->macro[i];
 

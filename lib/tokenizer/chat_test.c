@@ -6,7 +6,8 @@
 /* What has items, or is undefined, which has none. */
 static bool has_items(const json_t *x)
 {
-    return !x || json_is_array(x) || json_is_string(x) || json_is_object(x);
+    return !x || json_is_array(x) || json_is_string(x) ||
+           (json_is_object(x) && !kv_chat_is_named_function(x));
 }
 
 static bool is_integer(const json_t *x)
@@ -51,7 +52,8 @@ static bool is_none(const json_t *x)
 
 static bool is_mapping(const json_t *x)
 {
-    return json_is_object(x) && !kv_chat_is_namespace(x);
+    return json_is_object(x) && !kv_chat_is_namespace(x) &&
+           !kv_chat_is_named_function(x);
 }
 
 static bool is_defined(const json_t *x)

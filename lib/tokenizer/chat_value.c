@@ -174,10 +174,17 @@ static json_t *character(struct kv_chat *c, const json_t *of, json_int_t i)
 
 json_t *kv_chat_item(struct kv_chat *c, json_t *of, const json_t *key)
 {
+    const char *name = json_string_value(key);
+    json_t *found = name ? json_object_get(of, name) : NULL;
+
     kv_chat_step(c, kv_chat_bytes(key));
-    if (json_is_object(of) && json_is_string(key))
-        return kv_chat_resolve(
-            json_incref(json_object_get(of, json_string_value(key))));
+    if (found)
+        return kv_chat_resolve(json_incref(found));
+    if (name && of && !kv_chat_is_namespace(of) && kv_chat_is_method(of, name))
+        return kv_chat_fail(c,
+                            "the method %s of a value, without a call, is "
+                            "not implemented",
+                            name);
     if (json_is_array(of) && json_is_integer(key))
         return kv_chat_resolve(json_incref(json_array_get(
             of, index_of(json_integer_value(key), json_array_size(of)))));
