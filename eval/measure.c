@@ -1,4 +1,5 @@
 #include "eval/measure.h"
+#include "eval/coefficients.h"
 #include "eval/policy_check.h"
 #include "eval/policy_error.h"
 #include "eval/rd_bound.h"
@@ -7,7 +8,6 @@
 #include "lib/base/progress.h"
 #include "lib/codec.h"
 #include "lib/dump.h"
-#include "lib/k_bias.h"
 #include "lib/mixed.h"
 #include "lib/rope_table.h"
 #include "lib/seq/bits.h"
@@ -15,6 +15,7 @@
 #include "lib/seq/codes_file.h"
 #include "lib/seq/seq.h"
 
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,49 +72,6 @@ static struct kv_tokens tokens_of(const struct layer *l, size_t window)
                                   .v = l->tensor[KV_T_V]};
 
     return kv_tokens_part(&all, &l->shape, window * l->info->ctx, l->info->ctx);
-}
-
-/* n tokens from first on, as the codec has them. */
-static void coefficients_of(const struct kv_codec *c, size_t first,
-                            const float *x, size_t n, float *y)
-{
-    const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
-    float *less = NULL;
-
-    x += first * row;
-    if (c->less_bias) {
-        less = kv_alloc(n, row * sizeof(*less));
-        kv_k_bias_take(&c->shape, c->pre_rope, first, x, n, less);
-        x = less;
-    }
-    c->scheme->coefficients(c, x, n, y);
-    free(less);
-}
-
-/* x, stored: the cache's input and output; only quantized tokens count. */
-static void measure_coefficients(const struct kv_cache *cache,
-                                 enum kv_side side, const float *x,
-                                 const float *stored, struct item *item)
-{
-    const struct kv_reader r = kv_cache_reader(cache, side);
-    const struct kv_codec *c = r.codec;
-    const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
-    const size_t n = r.n_blocks * c->block;
-    float *a = kv_alloc(n, row * sizeof(*a));
-    float *b = kv_alloc(n, row * sizeof(*b));
-    double *power = kv_alloc(row, sizeof(*power));
-
-    coefficients_of(c, r.sinks, x, n, a);
-    coefficients_of(c, r.sinks, stored, n, b);
-    for (size_t i = 0; i < n * row; i++) {
-        const double y = a[i], e = b[i] - y;
-
-        power[i % row] += y * y;
-        item->sums.rd_error[side] += e * e;
-    }
-    item->power[side] = power;
-    free(a);
-    free(b);
 }
 
 /* [n_at][n_heads][head_dim]: the scheme's own attention at the positions. */
@@ -200,8 +158,11 @@ static void measure_side(const struct layer *l, const struct kv_seq *seq,
 
         item->n_codes[side] = kv_codes_of(&r, &item->codes[side]);
     }
-    if (codec->scheme->coefficients && !codec->layered)
-        measure_coefficients(cache, side, x, stored, item);
+    if (codec->scheme->coefficients && !codec->layered) {
+        item->power[side] = kv_alloc(kv_codec_row(codec), sizeof(double));
+        item->sums.rd_error[side] =
+            kv_coefficients_error(cache, side, x, stored, item->power[side]);
+    }
 }
 
 /* The window enters the layer of its sequence, and is read again. */
@@ -480,16 +441,21 @@ static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
     return 0;
 }
 
-/* Windows that fit in the plan's memory, and memory for them. */
+/* Windows that fit in the plan's memory, and memory for them.  A thread has a
+ * cache beside, both sides read back, and coefficients of what went in and came
+ * back. */
 static void make_tensors(struct layer *l, size_t *max, const bool *want)
 {
+    const size_t side = row_values(l->info, KV_T_K) * sizeof(float);
     size_t row = 0;
 
     for (int t = 0; t < KV_TENSORS; t++)
         row += want[t] ? row_values(l->info, t) * sizeof(float) : 0;
 
-    *max = kv_memory_fit(l->plan->memory, row * l->info->ctx,
-                         l->info->n_windows, "a window");
+    *max = kv_memory_fit_threads(l->plan->memory, row * l->info->ctx,
+                                 l->plan->n_specs, 6 * side * l->info->ctx,
+                                 (size_t)omp_get_max_threads(),
+                                 l->info->n_windows, "a window");
     for (int t = 0; t < KV_TENSORS; t++)
         if (want[t])
             l->tensor[t] = kv_alloc(*max * l->info->ctx,

@@ -238,9 +238,34 @@ static void test_shown(void **state)
     }
 }
 
+/* memory, item, parts, busy, threads, max: what fits.  Items and the threads
+ * that are busy with their parts take no more than the memory. */
+static void test_memory_fit(void **state)
+{
+    static const size_t rows[][7] = {
+        {100, 10, 1, 0, 4, 99, 10}, /* threads take nothing */
+        {100, 10, 1, 5, 4, 99, 8},  /* all four are busy */
+        {100, 10, 1, 20, 4, 99, 3}, /* as many threads as items */
+        {100, 10, 3, 20, 4, 99, 2}, /* four for two items of three parts */
+        {30, 10, 1, 10, 4, 99, 1},
+        {100, 10, 1, 5, 4, 7, 7}, /* no more than there are */
+        {1000, 10, 9, 5, 64, 99, 68},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        const size_t *r = rows[i];
+
+        assert_int_equal(
+            kv_memory_fit_threads(r[0], r[1], r[2], r[3], r[4], r[5], "it"),
+            r[6]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_fit),
         cmocka_unit_test(test_f16_round_trip),
         cmocka_unit_test(test_f16_rounding),
         cmocka_unit_test(test_bf16),

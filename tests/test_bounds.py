@@ -393,6 +393,25 @@ class Bounds(unittest.TestCase):
             self.assertIn("\\x1b[31m".encode() if form != "jsonl" else
                           b"\\u001b", shown)
 
+    def test_formulas(self):
+        """A text's name that a spreadsheet would run, in one line and another
+        of --append."""
+        with open(at("=1+1"), "w") as f:
+            f.write(tiny_model.text(100))
+        args = ["kvppl", "-q", "-m", at("m"), "-f", at("=1+1"), "-c", "64",
+                "-n", "1"]
+        for more, name in ([], "=1+1"), (["--safe-csv"], "'=1+1"):
+            row, = csv.DictReader(io.StringIO(must(*args, *more)))
+            self.assertEqual(row["text"], name)
+            for _ in range(2):
+                must(*args, "--append", "-o", at("safe.csv"), *more)
+            with open(at("safe.csv"), newline="") as f:
+                row, = csv.DictReader(f)
+            self.assertEqual(row["text"], name)
+            os.remove(at("safe.csv"))
+        self.refused("--safe-csv goes with --format csv or tsv", *args,
+                     "--safe-csv", "--format", "md")
+
     def test_sentences_show_control_characters(self):
         for args, words in (
                 (["kvquant", "-s", "f16", "a\x1b[2J\n\x07é\udcff.h5"],

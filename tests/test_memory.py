@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
+import tiny_model
 from run_tools import TOOLS, must, read, run
 
 MIB = 1 << 20
@@ -29,6 +30,14 @@ ATTENTION = [
     ("h2o+f16", "1,4,2,64,2048", 1, "auto"),
     ("snapkv+f16", "1,4,4,64,16384", 2, "auto"),
 ]
+
+CTX = 1024
+LIMIT = 32  # MiB; all windows together take over 100
+OTHERS = [["kvdump", "-o", "OUT"], ["kvdump", "--fisher", "-o", "OUT"],
+          ["kvppl", "--kl", "-s", "kivi:b2g32"],
+          ["kvppl", "-p", "stream:512", "-s", "turboquant:b4"],
+          ["kvquant", "-s", "f32", "-s", "kivi:b2g32", "--attention", "DUMP"],
+          ["kvquant", "-s", "hack:b2p64", "--queries", "8", "DUMP"]]
 
 
 def peak(*args):
@@ -80,6 +89,36 @@ class Memory(unittest.TestCase):
                       f"took {took / MIB:6.1f}")
                 self.assertLess(took, all_ + 4 * MIB)
                 self.assertLess(all_ - 256 * MIB, 2.5 * (took - 256 * MIB))
+
+    def test_other_tools(self):
+        with tempfile.TemporaryDirectory(prefix="kvtools-") as folder:
+            def at(name):
+                return os.path.join(folder, name)
+
+            tiny_model.make(at("m"), heads=8, kv_heads=8, head_dim=64,
+                            hidden=64, layers=2, ctx=CTX)
+            with open(at("t.txt"), "w") as f:
+                f.write(tiny_model.text(8000))
+            text = ["-m", at("m"), "-f", at("t.txt")]
+            for name, sizes in ("all.h5", [CTX, 16]), ("few.h5", [64, 1]):
+                must("kvdump", *text, "-c", sizes[0], "-n", sizes[1], "-o",
+                     at(name))
+            for args in OTHERS:
+                with self.subTest(args):
+                    self.check(args, text, at)
+
+    def check(self, args, text, at):
+        """Beyond what almost nothing takes it is the limit."""
+        def of(ctx, n, dump):
+            more = [] if "DUMP" in args else [*text, "-c", str(ctx), "-n", n]
+            return [{"DUMP": at(dump), "OUT": at("out.h5")}.get(a, a)
+                    for a in args] + more + ["-t", "2"]
+
+        rest = peak(*of(64, "1", "few.h5"))
+        took = peak(*of(CTX, "16", "all.h5"), "--memory", f"{LIMIT}M") - rest
+        print(f"{' '.join(args):50} took {took / MIB:6.1f} MiB")
+        self.assertLess(took, (LIMIT + 6) * MIB)
+        self.assertGreater(took, LIMIT / 4 * MIB)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,8 @@ struct kv_common {
                "c, avx2 or avx512 (the highest)"),                             \
         KV_SEED(0, "seed", &(c).seed, "N", "seed of every random choice (0)"), \
         KV_BYTES(0, "memory", &(c).memory, "SIZE",                             \
-                 "room for tensors (1G); texts may be larger")
+                 "room for tensors and caches (1G), not for weights\n"         \
+                 "and texts")
 
 /* -s: a list of specs, some of which name a layer file. */
 #define KV_SPECS(at, help) \

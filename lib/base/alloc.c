@@ -118,6 +118,19 @@ size_t kv_memory_fit(size_t memory, size_t item_bytes, size_t max,
     return fit < 1 ? 1 : fit < max ? fit : max;
 }
 
+size_t kv_memory_fit_threads(size_t memory, size_t item_bytes, size_t n_parts,
+                             size_t busy_bytes, size_t threads, size_t max,
+                             const char *what)
+{
+    const size_t all = threads * busy_bytes;
+    const size_t few = n_parts < threads ? n_parts : threads;
+
+    if (item_bytes && memory > all &&
+        (memory - all) / item_bytes * n_parts >= threads)
+        return kv_memory_fit(memory - all, item_bytes, max, what);
+    return kv_memory_fit(memory, item_bytes + few * busy_bytes, max, what);
+}
+
 void *kv_alloc(size_t n, size_t size)
 {
     void *p = NULL;

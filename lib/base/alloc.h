@@ -36,6 +36,12 @@ void kv_memory_probe(size_t bytes, const char *what);
 size_t kv_memory_fit(size_t memory, size_t item_bytes, size_t max,
                      const char *what);
 
+/* The same where threads work on the items that fit, n_parts of each side by
+ * side, and each thread takes busy_bytes for its part. */
+size_t kv_memory_fit_threads(size_t memory, size_t item_bytes, size_t n_parts,
+                             size_t busy_bytes, size_t threads, size_t max,
+                             const char *what);
+
 /* A copy of the string, or of its first n bytes with a final zero. */
 char *kv_strdup(const char *s);
 char *kv_strndup(const char *s, size_t n);

@@ -11,6 +11,7 @@
 #include "lib/model/packed_tensors.h"
 #include "lib/model/pool_heads.h"
 
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -368,8 +369,12 @@ size_t kv_model_windows(const struct kv_model *m, size_t n, bool decodes,
     /* hidden; q and out; k, k_pre and v */
     const size_t token = (m->config.hidden + 2 * q + 3 * kv) * sizeof(float);
 
-    return kv_memory_fit(memory, (token + (decodes ? token / 2 : 0)) * n,
-                         SIZE_MAX, "a window");
+    /* a thread fills a window's cache: tokens to encode, and codes */
+    const size_t busy = decodes ? 3 * kv * sizeof(float) : 0;
+
+    return kv_memory_fit_threads(
+        memory, (token + (decodes ? token / 2 : 0)) * n, 1, busy * n,
+        (size_t)omp_get_max_threads(), SIZE_MAX, "a window");
 }
 
 int kv_model_wo_gram(struct kv_model *m, size_t layer, float *gram,
