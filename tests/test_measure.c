@@ -298,6 +298,8 @@ static struct kv_measured literal(const struct kv_dump_info *info,
             m.bits[side].kept_values = m.bits[side].values;
             m.bits[side].quantized_bytes = (double)bytes;
             m.bits[side].quantized_values = (double)tokens * 2 * 64;
+            m.bits[side].coded[side] =
+                (double)kv_quantized(codec[side], CTX) * 2 * 64;
             if (spec->scheme->coefficients)
                 m.rd_error[side] = coefficients_by_hand(
                     cache, (enum kv_side)side, side == KV_K ? kin : vin,
