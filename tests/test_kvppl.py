@@ -617,7 +617,10 @@ class Resume(Case):
         with open(at("k/tokenizer_config.json"), "w") as f:
             f.write("{}")
         shutil.copy(at("eval.txt"), at("k.txt"))
-        shutil.copy(at("calib.h5"), at("k.h5"))
+        must("kvdump", "-m", at("k"), "-f", at("calib.txt"), "-c", str(CTX),
+             "-o", at("k-dump.h5"))
+        must("kvcalib", "-s", "vecinfer:d4b4", at("k-dump.h5"), "-o",
+             at("k.h5"))
         with open(at("m/config.json")) as f:
             n_layers = json.load(f)["num_hidden_layers"]
         with open(at("k.layers"), "w") as f:
