@@ -55,27 +55,33 @@ static void drop_mark(char *text, size_t *n)
 int kv_text_read(const char *path, size_t max, char **text, size_t *bytes,
                  struct kv_err *e)
 {
-    if (kv_file_read_most(path, max, text, bytes, e))
+    char *s;
+
+    if (kv_file_read_most(path, max, &s, bytes, e))
         return -1;
-    if (kv_text_check(path, *text, *bytes, e)) {
-        free(*text);
+    if (kv_text_check(path, s, *bytes, e)) {
+        free(s);
         return -1;
     }
-    drop_mark(*text, bytes);
+    drop_mark(s, bytes);
+    *text = s;
     return 0;
 }
 
 int kv_text_read_stream(const char *path, size_t max, char **text,
                         size_t *bytes, char *hash, struct kv_err *e)
 {
-    if (kv_stream_read(path, max, text, bytes, e))
+    char *s;
+
+    if (kv_stream_read(path, max, &s, bytes, e))
         return -1;
-    if (kv_text_check(kv_input_name(path), *text, *bytes, e)) {
-        free(*text);
+    if (kv_text_check(kv_input_name(path), s, *bytes, e)) {
+        free(s);
         return -1;
     }
     if (hash)
-        kv_hash_bytes(*text, *bytes, hash);
-    drop_mark(*text, bytes);
+        kv_hash_bytes(s, *bytes, hash);
+    drop_mark(s, bytes);
+    *text = s;
     return 0;
 }
