@@ -1,11 +1,10 @@
 #include "lib/base/waits.h"
-#include "lib/base/alloc.h"
 #include "lib/base/file.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <stdbool.h>
-#include <stdlib.h>
+#include <stdint.h>
 #include <unistd.h>
 
 /* After a call on fd failed: whether to try again, after waiting where fd does
@@ -34,7 +33,7 @@ ssize_t kv_wait_read(int fd, void *data, size_t n)
 /* All of it, or 0: the stream has failed. */
 static ssize_t write_all(void *cookie, const char *data, size_t n)
 {
-    const int fd = *(const int *)cookie;
+    const int fd = (int)(intptr_t)cookie;
     size_t at = 0;
 
     kv_wait_begin();
@@ -51,22 +50,12 @@ static ssize_t write_all(void *cookie, const char *data, size_t n)
 
 static int close_it(void *cookie)
 {
-    const int rc = close(*(const int *)cookie);
-
-    free(cookie);
-    return rc;
+    return close((int)(intptr_t)cookie);
 }
 
 FILE *kv_wait_stream(int fd)
 {
-    int *cookie = kv_alloc(1, sizeof(*cookie));
-    FILE *f;
-
-    *cookie = fd;
-    f = fopencookie(
-        cookie, "w",
+    return fopencookie(
+        (void *)(intptr_t)fd, "w",
         (cookie_io_functions_t){.write = write_all, .close = close_it});
-    if (!f)
-        free(cookie);
-    return f;
 }
