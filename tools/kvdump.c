@@ -470,8 +470,7 @@ int main(int argc, char **argv)
         KV_IN_FOLDER('m', "model", &a.model, kv_model_holds, "MODEL",
                      "folder with config.json, *.safetensors,\n"
                      "tokenizer.json, or a GGUF file"),
-        KV_IN('f', "file", &a.text, "TEXT",
-              "text, read verbatim, at most 1 GiB; - is standard input"),
+        KV_IN('f', "file", &a.text, "TEXT", "text, verbatim, <= 1 GiB"),
         KV_FLAG(0, "parse-special", &a.parse_special,
                 "names of special tokens in the text are tokens"),
         KV_FLAG(0, "bos", &a.bos,
