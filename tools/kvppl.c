@@ -504,7 +504,7 @@ int main(int argc, char **argv)
                 "read that file instead, and compare with it"),
         KV_STR(0, "gemm", &a.gemm, "T",
                "products with weights in f32, or in bf16, to which\n"
-               "both are rounded, where the processor has it (f32);\n"
+               "both are rounded, if the processor has it (f32);\n"
                "--greedy: of prompts of more than 8 tokens, the\n"
                "tokens after it are in f32"),
         KV_POOL_HEADS(&a.pool_heads),
