@@ -37,7 +37,7 @@ static void clear(struct layer *l)
     kv_tile_cache_free(l->tiles);
     kv_policy_cache_free(l->policed);
     kv_cache_free(l->cache);
-    *l = (struct layer){NULL};
+    *l = (struct layer){0};
 }
 
 void kv_seq_free(struct kv_seq *s)
