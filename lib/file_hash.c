@@ -66,14 +66,18 @@ static int add_content(struct kv_hash *h, const struct kv_input *in,
     return 0;
 }
 
-int kv_hash_add_file(struct kv_hash *h, const char *path, struct kv_err *e)
+int kv_hash_add_file(struct kv_hash *h, const char *path, uint64_t max,
+                     struct kv_err *e)
 {
     struct kv_input *in;
     int rc;
 
     if (kv_input_open(&in, path, e))
         return -1;
-    rc = add_content(h, in, path, e);
+    rc = kv_input_size(in) > max
+             ? kv_fail(e, "%s is too long: expected at most %llu bytes", path,
+                       (unsigned long long)max)
+             : add_content(h, in, path, e);
     if (!kv_input_close(in))
         rc = kv_fail(e, "%s was changed while it was read", path);
     return rc;

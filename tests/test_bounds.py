@@ -279,6 +279,11 @@ class Bounds(unittest.TestCase):
             self.refused("%s is too long: expected at most %d bytes" % (
                 name, most), *args, preexec_fn=limit)
             os.remove(at(name))
+        shutil.copytree(at("m"), at("long-tokenizer"))
+        os.truncate(at("long-tokenizer/tokenizer.json"), 1 << 40)
+        self.refused("tokenizer.json is too long", "kvdump", "-q", "-m",
+                     at("long-tokenizer"), "-f", at("eval.txt"), "--tokens",
+                     preexec_fn=limit, timeout=60)
         with open(at("layers.long"), "w") as f:
             f.write("0 KV f16 #" + "-" * ((1 << 20) - 11) + "\n")
         must("kvattn", "--reps", "1", "-s", "mixed,file=" + at("layers.long"),

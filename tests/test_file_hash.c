@@ -14,7 +14,7 @@ static void hash_of(const char *path, char hex[KV_HASH_CHARS])
     struct kv_hash *h = kv_hash_new();
     struct kv_err e = {""};
 
-    if (kv_hash_add_file(h, path, &e))
+    if (kv_hash_add_file(h, path, UINT64_MAX, &e))
         fail_msg("%s", e.msg);
     kv_hash_end(h, hex);
 }
@@ -174,10 +174,14 @@ static void refused(void **state)
     struct kv_err e = {""};
 
     (void)state;
-    assert_int_equal(kv_hash_add_file(h, path, &e), -1);
+    assert_int_equal(kv_hash_add_file(h, path, UINT64_MAX, &e), -1);
     assert_says(e, "none: No such file");
-    assert_int_equal(kv_hash_add_file(h, dir, &e), -1);
+    assert_int_equal(kv_hash_add_file(h, dir, UINT64_MAX, &e), -1);
     assert_says(e, "is not a regular file");
+    fclose(fopen(path, "w"));
+    assert_int_equal(truncate(path, (off_t)1 << 40), 0); /* is not read */
+    assert_int_equal(kv_hash_add_file(h, path, 1 << 20, &e), -1);
+    assert_says(e, "is too long: expected at most 1048576 bytes");
     kv_hash_end(h, hex);
     free(path);
 }

@@ -18,7 +18,7 @@ static int hash_file(const char *path, char hex[KV_HASH_CHARS],
     if (!path)
         return 0;
     h = kv_hash_new();
-    rc = kv_hash_add_file(h, path, e);
+    rc = kv_hash_add_file(h, path, UINT64_MAX, e);
     kv_hash_end(h, hex);
     return rc;
 }

@@ -57,7 +57,7 @@ static int add_file(struct kv_hash *h, const char *dir, const char *name,
 
     if (kv_file_exists(path)) {
         kv_hash_add(h, name, strlen(name) + 1);
-        rc = kv_hash_add_file(h, path, e);
+        rc = kv_hash_add_file(h, path, KV_FILE_MAX, e);
     }
     free(path);
     return rc;

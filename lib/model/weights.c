@@ -238,11 +238,11 @@ const char *kv_weights_type(const struct kv_weights *w)
 int kv_weights_hash(const struct kv_weights *w, struct kv_hash *h,
                     struct kv_err *e)
 {
-    int rc = w->index ? kv_hash_add_file(h, w->index, e) : 0;
+    int rc = w->index ? kv_hash_add_file(h, w->index, UINT64_MAX, e) : 0;
 
     for (size_t s = 0; s < w->n_shards && !rc; s++)
-        rc = kv_hash_add_file(h, w->shard[s].path, e);
+        rc = kv_hash_add_file(h, w->shard[s].path, UINT64_MAX, e);
     for (size_t p = 0; p < w->gguf.n_parts && !rc; p++)
-        rc = kv_hash_add_file(h, w->gguf.part[p].path, e);
+        rc = kv_hash_add_file(h, w->gguf.part[p].path, UINT64_MAX, e);
     return rc;
 }
