@@ -196,7 +196,7 @@ static void check_damaged(struct ready *r)
     struct kv_cache *c = filled(r, x, TOKENS, TOKENS), *to;
     const struct kv_codec *k = r->codec[KV_K], *v = r->codec[KV_V];
     uint8_t *bytes;
-    const size_t n = kv_cache_write(c, &bytes), step = n / 50 + 1;
+    const size_t n = kv_cache_write(c, &bytes), step = n / 10 + 1;
     struct kv_err e = {""};
 
     for (size_t i = 0; i < n; i += i < 88 ? 1 : step) {

@@ -322,9 +322,9 @@ int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
         return kv_fail(e, "a cache of %zu bytes: expected at least %zu", n,
                        sizeof(h) + HASH_BYTES);
     memcpy(&h, take(&b, sizeof(h)), sizeof(h));
-    kv_hash_bytes(bytes, n - HASH_BYTES, hash);
     if (check_head(c, &h, n, e))
         return -1;
+    kv_hash_bytes(bytes, n - HASH_BYTES, hash);
     if (memcmp(hash, bytes + n - HASH_BYTES, HASH_BYTES) != 0)
         return kv_fail(e, "a cache whose bytes are not those of its hash");
     for (int i = 0; i < KV_SIDES; i++)
