@@ -106,10 +106,8 @@ static void start_threads(const struct kv_common *c)
         if (omp_get_thread_num())
             stack = kv_thread_stack();
     }
-    if (stack < KV_STACK_MIN)
-        kv_die("a thread's stack has %zu bytes (OMP_STACKSIZE): expected at "
-               "least %d",
-               stack, KV_STACK_MIN);
+    if (stack < KV_STACK_MIN && kv_fail_stack(stack, &e))
+        kv_die("%s", e.msg);
     kv_detail("%zu threads", n);
 }
 

@@ -43,6 +43,14 @@ int kv_stack_check(struct kv_err *e)
                    (unsigned long long)r.rlim_cur, KV_STACK_MIN);
 }
 
+int kv_fail_stack(size_t bytes, struct kv_err *e)
+{
+    return kv_fail(e,
+                   "a thread's stack has %zu bytes (OMP_STACKSIZE): expected "
+                   "at least %d",
+                   bytes, KV_STACK_MIN);
+}
+
 size_t kv_thread_stack(void)
 {
     pthread_attr_t attr;
@@ -119,8 +127,13 @@ int kv_threads_try(size_t n, struct kv_err *e)
         return -1;
     }
     pthread_attr_init(&attr);
-    if (asked) /* too small a stack is the default's, as in libgomp */
-        pthread_attr_setstacksize(&attr, asked);
+    /* one that no thread can have is the default's, as in libgomp */
+    if (asked && !pthread_attr_setstacksize(&attr, asked) && n &&
+        asked < KV_STACK_MIN) {
+        pthread_attr_destroy(&attr);
+        free(thread);
+        return kv_fail_stack(asked, e);
+    }
     pthread_attr_getstacksize(&attr, &stack);
     pthread_mutex_lock(&gate);
     while (started < n && !why) {

@@ -20,10 +20,13 @@ enum { KV_STACK_MIN = 1 << 20 };
 int kv_stack_check(struct kv_err *e);
 /* Bytes of the calling thread's, which is not the first. */
 size_t kv_thread_stack(void);
+/* -1 with the sentence for a stack of so many bytes, fewer than the least. */
+int kv_fail_stack(size_t bytes, struct kv_err *e);
 
 /* Whether n threads can run beside the calling one, with stacks as large as
- * OpenMP gives its threads: it ends the program without a sentence when one
- * cannot be started.  They run together for a moment. */
+ * OpenMP gives its threads, and no smaller than the least: it ends the program
+ * without a sentence when one cannot be started.  They run together for a
+ * moment. */
 int kv_threads_try(size_t n, struct kv_err *e);
 
 #endif
