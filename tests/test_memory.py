@@ -13,6 +13,9 @@ MIB = 1 << 20
 SANITIZED = not subprocess.run(
     ["grep", "-q", "__asan_init", os.path.join(TOOLS, "kvattn")]).returncode
 
+# Pages of the program itself count as they are read: 48 MB with CUDA linked in.
+PROGRAM = os.path.getsize(os.path.join(TOOLS, "kvattn"))
+
 # Each would be several times over a limit that counted tensors alone, or that
 # forgot the base line, tiles, sequences that are decoded at a time, rows that a
 # policy holds: spec, shape, threads, path.
@@ -89,7 +92,7 @@ class Memory(unittest.TestCase):
                 print(f"{spec:28} {shape:18} {path:8} tensors "
                       f"{tensors / MIB:6.1f} MiB, counted {all_ / MIB:6.1f}, "
                       f"took {took / MIB:6.1f}")
-                self.assertLess(took, all_ + 4 * MIB)
+                self.assertLess(took, all_ + PROGRAM)
                 self.assertLess(all_ - 256 * MIB, 2.5 * (took - 256 * MIB))
 
     def test_other_tools(self):
@@ -119,7 +122,7 @@ class Memory(unittest.TestCase):
         rest = peak(*of(64, "1", "few.h5"))
         took = peak(*of(CTX, "16", "all.h5"), "--memory", f"{LIMIT}M") - rest
         print(f"{' '.join(args):50} took {took / MIB:6.1f} MiB")
-        self.assertLess(took, (LIMIT + 6) * MIB)
+        self.assertLess(took, LIMIT * MIB + PROGRAM)
         self.assertGreater(took, LIMIT / 4 * MIB)
 
 
