@@ -82,8 +82,13 @@ static void end_a_wait(void)
 {
     const struct timespec tick = {.tv_nsec = TICK_NS};
 
-    for (unsigned waited = 0; waited<WAIT_TICKS; waited += waiting> 0)
+    unsigned waited = 0;
+
+    while (waited < WAIT_TICKS) {
         nanosleep(&tick, NULL);
+        if (waiting)
+            waited++;
+    }
     end(stop);
 }
 
