@@ -1,5 +1,5 @@
 #include "lib/columns.h"
-#include "lib/base/opt.h"
+#include "lib/base/release.h"
 #include "lib/calib.h"
 #include "lib/codec.h"
 #include "lib/mixed.h"

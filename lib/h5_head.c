@@ -1,5 +1,5 @@
 #include "lib/h5_head.h"
-#include "lib/base/opt.h"
+#include "lib/base/release.h"
 
 #include <math.h>
 #include <string.h>

@@ -11,23 +11,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
-static atomic_bool ending;
+static void (*end)(void) = abort;
 
-/* The last of our handlers at exit.  Ends the process before libraries'
- * handlers run: these free memory that other threads still use. */
-static void leave(void)
+void kv_memory_end_by(void (*by)(void))
 {
-    if (!ending)
-        return;
-    fflush(stdout);
-    _exit(2);
-}
-
-__attribute__((constructor)) static void leave_last(void)
-{
-    atexit(leave);
+    end = by;
 }
 
 static bool is_limited(int resource)
@@ -51,8 +40,8 @@ _Noreturn void kv_memory_end(size_t n, size_t size)
     kv_wait_begin(); /* until it has ended */
     fprintf(stderr, "%s: out of memory: %zu x %zu bytes%s\n",
             program_invocation_short_name, n, size, limit_hint());
-    ending = true;
-    exit(2);
+    end();
+    abort();
 }
 
 /* Whether the kernel refuses to overcommit memory (mode 2). */
@@ -84,8 +73,7 @@ void kv_memory_probe(size_t bytes, const char *what)
         kv_wait_begin();
         fprintf(stderr, "%s: out of memory: %zu bytes for %s%s\n",
                 program_invocation_short_name, bytes, what, limit_hint());
-        ending = true;
-        exit(2);
+        end();
     }
     munmap(p, bytes);
 }

@@ -1,5 +1,6 @@
 /* Host memory.  Running out of it ends the program, as a research run cannot
- * recover; a sentence names the bytes asked for. */
+ * recover; a sentence names the bytes asked for.  By abort(), but a tool exits
+ * with 2 (lib/base/opt.h). */
 #ifndef KV_BASE_ALLOC_H
 #define KV_BASE_ALLOC_H
 
@@ -24,6 +25,9 @@ void *kv_lines_unset(size_t n, size_t size);
 /* Ends the program: n * size bytes cannot be allocated.  For libraries that
  * report it. */
 _Noreturn void kv_memory_end(size_t n, size_t size);
+
+/* How it ends, after the sentence; once, before threads are started. */
+void kv_memory_end_by(void (*by)(void));
 
 /* Ends the program, as running out does, unless it can get these bytes now:
  * before a call of a library that would crash, hang or exit without them. what:

@@ -1,9 +1,12 @@
-/* Shared by input.c, input_read.c, output.c, opt_files.c and signals.c. */
+/* Shared by input.c, input_read.c, output.c, opt_files.c, signals.c and
+ * waits.c.
+ */
 #ifndef KV_BASE_FILE_IMPL_H
 #define KV_BASE_FILE_IMPL_H
 
 #include "lib/base/err.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -43,8 +46,7 @@ int kv_out_check(const char *path, struct kv_err *e);
 /* Removes all unfinished outputs.  Safe in a signal handler. */
 void kv_temporaries_remove(void);
 
-/* Every signal as if no handler had been set, none blocked: in a copy of this
- * process. */
-void kv_signals_forget(void);
+extern atomic_int kv_stop;     /* the signal that asked to end, or 0 */
+extern atomic_uint kv_waiting; /* calls that wait for others now */
 
 #endif

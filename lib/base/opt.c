@@ -3,7 +3,7 @@
 #include "lib/base/file.h"
 #include "lib/base/opt_impl.h"
 #include "lib/base/progress.h"
-#include "lib/base/version.h"
+#include "lib/base/release.h"
 #include "lib/base/waits.h"
 
 #include <assert.h>
@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,14 +20,32 @@
 
 static const char *prog = "kvtools";
 
-const char *kv_version(void)
-{
-    return KV_VERSION;
-}
-
 const char *kv_program(void)
 {
     return prog;
+}
+
+static atomic_bool memory_ended;
+
+/* The last of our handlers at exit.  Ends the process before libraries'
+ * handlers run: these free memory that other threads still use. */
+static void leave(void)
+{
+    if (!memory_ended)
+        return;
+    fflush(stdout);
+    _exit(KV_EXIT_CANNOT);
+}
+
+__attribute__((constructor)) static void leave_last(void)
+{
+    atexit(leave);
+}
+
+static void end_without_memory(void)
+{
+    memory_ended = true;
+    exit(KV_EXIT_CANNOT);
 }
 
 void kv_die(const char *fmt, ...)
@@ -238,6 +257,8 @@ int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
 
     open_standard();
     prog = slash ? slash + 1 : argv[0];
+    kv_memory_end_by(end_without_memory);
+    kv_verbosity_set(1);
     while (opts[n].name)
         n++;
     assert(n <= MAX_OPTIONS);

@@ -14,6 +14,8 @@
 #ifndef KV_BASE_OPT_H
 #define KV_BASE_OPT_H
 
+#include "lib/base/release.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -158,7 +160,5 @@ void kv_close_stdout(void);
 
 /* The program's name, the prefix of its sentences. */
 const char *kv_program(void);
-
-const char *kv_version(void);
 
 #endif

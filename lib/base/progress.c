@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static int verbosity = 1; /* words on stderr only; changes no number */
+static int verbosity; /* words on stderr only; changes no number */
 
 void kv_verbosity_set(int level)
 {

@@ -19,7 +19,7 @@ void kv_progress_step(struct kv_progress *p, size_t steps);
 /* Wipes the line. */
 void kv_progress_clear(struct kv_progress *p);
 
-/* 0 quiet, 1 normal, 2 verbose: set once by the option parser. */
+/* 0 quiet, as without an option parser; 1 normal, 2 verbose: set once by it. */
 void kv_verbosity_set(int level);
 int kv_verbosity(void);
 

@@ -6,26 +6,13 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { STACK_BYTES = 1 << 16, WAIT_TICKS = 10, TICK_NS = 10000000 };
 
-static atomic_int stop;               /* the signal that asked to end, or 0 */
-static atomic_uint waiting;           /* calls that wait for others now */
 static struct sigaction before[NSIG]; /* the handlers before ours */
-
-void kv_wait_begin(void)
-{
-    waiting++;
-}
-
-void kv_wait_end(void)
-{
-    waiting--;
-}
 
 /* Ends as without a handler, so that the exit status names the signal and a
  * sanitizer reports. */
@@ -47,9 +34,9 @@ static void end(int number)
 
 static void on_stop(int number)
 {
-    if (stop)
+    if (kv_stop)
         end(number);
-    stop = number;
+    kv_stop = number;
 }
 
 static void put(const char *text)
@@ -86,10 +73,10 @@ static void end_a_wait(void)
 
     while (waited < WAIT_TICKS) {
         nanosleep(&tick, NULL);
-        if (waiting)
+        if (kv_waiting)
             waited++;
     }
-    end(stop);
+    end(kv_stop);
 }
 
 /* Started with them blocked: they come while it is suspended. */
@@ -101,7 +88,7 @@ static void *wait_for_signals(void *from_outside)
     for (int number = 1; number <= SIGRTMAX; number++)
         if (sigismember(from_outside, number) == 1)
             sigdelset(&open, number);
-    while (!stop)
+    while (!kv_stop)
         sigsuspend(&open);
     pthread_sigmask(SIG_SETMASK, &open, NULL);
     end_a_wait();
@@ -204,23 +191,4 @@ void kv_catch_signals(void)
         pthread_sigmask(SIG_UNBLOCK, &from_outside, NULL);
     else
         pthread_detach(waiting_thread);
-}
-
-void kv_signals_forget(void)
-{
-    sigset_t all;
-
-    for (int number = 1; number <= SIGRTMAX; number++) {
-        struct sigaction now;
-
-        if (!sigaction(number, NULL, &now) && now.sa_handler != SIG_IGN)
-            signal(number, SIG_DFL);
-    }
-    sigfillset(&all);
-    pthread_sigmask(SIG_UNBLOCK, &all, NULL);
-}
-
-int kv_interrupted(struct kv_err *e)
-{
-    return stop ? kv_fail(e, "interrupted") : 0;
 }

@@ -1,6 +1,5 @@
 #include "lib/base/trial.h"
 #include "lib/base/file.h"
-#include "lib/base/file_impl.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -47,6 +46,21 @@ static void limit_time(size_t ms)
     setitimer(ITIMER_REAL, &passed, NULL);
 }
 
+/* Every signal as if no handler had been set, none blocked. */
+static void forget_signals(void)
+{
+    sigset_t all;
+
+    for (int number = 1; number <= SIGRTMAX; number++) {
+        struct sigaction now;
+
+        if (!sigaction(number, NULL, &now) && now.sa_handler != SIG_IGN)
+            signal(number, SIG_DFL);
+    }
+    sigfillset(&all);
+    pthread_sigmask(SIG_UNBLOCK, &all, NULL);
+}
+
 int kv_trial(void (*run)(const void *), const void *arg, size_t ms,
              size_t bytes, struct kv_err *e)
 {
@@ -58,7 +72,7 @@ int kv_trial(void (*run)(const void *), const void *arg, size_t ms,
     if (!child) {
         setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
         limit_memory(bytes);
-        kv_signals_forget();
+        forget_signals();
         limit_time(ms);
         run(arg);
         _exit(0);

@@ -1,11 +1,30 @@
 #include "lib/base/waits.h"
 #include "lib/base/file.h"
+#include "lib/base/file_impl.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <unistd.h>
+
+atomic_int kv_stop;
+atomic_uint kv_waiting;
+
+void kv_wait_begin(void)
+{
+    kv_waiting++;
+}
+
+void kv_wait_end(void)
+{
+    kv_waiting--;
+}
+
+int kv_interrupted(struct kv_err *e)
+{
+    return kv_stop ? kv_fail(e, "interrupted") : 0;
+}
 
 /* After a call on fd failed: whether to try again, after waiting where fd does
  * not wait by itself (O_NONBLOCK, which whoever shares it has set). */

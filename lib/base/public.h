@@ -1,0 +1,18 @@
+/* Around the declarations of a header that is installed: C's, also from C++,
+ * and all that libkvtools.so shows. */
+#ifndef KV_BASE_PUBLIC_H
+#define KV_BASE_PUBLIC_H
+
+#ifdef __cplusplus
+#define KV_PUBLIC_BEGIN                                \
+    _Pragma("GCC visibility push(default)") extern "C" \
+    {
+#define KV_PUBLIC_END \
+    }                 \
+    _Pragma("GCC visibility pop")
+#else
+#define KV_PUBLIC_BEGIN _Pragma("GCC visibility push(default)")
+#define KV_PUBLIC_END _Pragma("GCC visibility pop")
+#endif
+
+#endif
