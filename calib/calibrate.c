@@ -5,6 +5,7 @@
 #include "lib/dump.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
+#include "lib/scheme.h"
 #include "lib/schemes/codebook.h"
 
 #include <stdio.h>

@@ -4,7 +4,8 @@
 #include "kernels/device_code.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
-#include "lib/codec.h"
+#include "lib/codec_place.h"
+#include "lib/scheme.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #include "kernels/tiles/tiles.h"
 #include "lib/base/err.h"
 #include "lib/codec.h"
-#include "lib/columns.h"
+#include "lib/seq/bits.h"
 #include "lib/seq/tokens.h"
 #include "lib/spec.h"
 

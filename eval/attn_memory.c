@@ -1,5 +1,6 @@
 #include "eval/attn_memory.h"
 #include "lib/policy.h"
+#include "lib/scheme.h"
 #include "lib/seq/cache.h"
 #include "lib/seq/tile_cache.h"
 

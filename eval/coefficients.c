@@ -1,6 +1,7 @@
 #include "eval/coefficients.h"
 #include "lib/base/alloc.h"
 #include "lib/k_bias.h"
+#include "lib/scheme.h"
 
 #include <stdlib.h>
 

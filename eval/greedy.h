@@ -4,8 +4,8 @@
 
 #include "lib/base/progress.h"
 #include "lib/calib.h"
-#include "lib/columns.h"
 #include "lib/model/model.h"
+#include "lib/seq/bits.h"
 
 /* What a text is and becomes. */
 struct kv_greedy {

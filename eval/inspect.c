@@ -3,6 +3,7 @@
 #include "kernels/eigen.h"
 #include "lib/base/alloc.h"
 #include "lib/dump.h"
+#include "lib/scheme.h"
 #include "lib/schemes/codebook.h"
 
 #include <math.h>

@@ -3,7 +3,9 @@
 #include "eval/policy_check.h"
 #include "kernels/device_code.h"
 #include "lib/base/alloc.h"
+#include "lib/codec_place.h"
 #include "lib/rope_table.h"
+#include "lib/scheme.h"
 #include "lib/seq/bits.h"
 
 #include <assert.h>

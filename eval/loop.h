@@ -13,8 +13,8 @@
 #include "eval/prefill.h"
 #include "eval/protocol.h"
 #include "lib/calib.h"
-#include "lib/columns.h"
 #include "lib/model/model.h"
+#include "lib/seq/bits.h"
 
 struct kv_loop;
 

@@ -6,7 +6,7 @@
 #include "eval/reconstruction.h"
 #include "kernels/backend.h"
 #include "lib/base/err.h"
-#include "lib/columns.h"
+#include "lib/seq/bits.h"
 #include "lib/spec.h"
 
 #include <stdint.h>

@@ -1,6 +1,7 @@
 /* What a policy can be composed with. */
 #include "eval/policy_check.h"
 #include "lib/policy.h"
+#include "lib/scheme.h"
 
 size_t kv_policy_share_of(const struct kv_protocol *p, size_t n)
 {

@@ -17,8 +17,8 @@
 #include "eval/score.h"
 #include "lib/base/progress.h"
 #include "lib/calib.h"
-#include "lib/columns.h"
 #include "lib/model/model.h"
+#include "lib/seq/bits.h"
 
 struct kv_ppl_plan {
     struct kv_model *model;

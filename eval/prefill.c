@@ -1,6 +1,7 @@
 #include "eval/prefill.h"
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
+#include "lib/scheme.h"
 
 #include <stdlib.h>
 

@@ -1,9 +1,9 @@
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
-#include "lib/codec.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
+#include "lib/scheme.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -16,9 +16,13 @@
 #ifndef KV_ATTEND_H
 #define KV_ATTEND_H
 
+#include "lib/base/public.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+KV_PUBLIC_BEGIN
 
 /* Zero where a default is named: a view of shape, n, nq, first and scale alone
  * is plain causal attention. */
@@ -117,5 +121,7 @@ void kv_attend(const struct kv_attend_job *job);
  * NULL, where mass alone is wanted.  Threads share out sequences and KV heads:
  * the same bits for any number of them. */
 void kv_attend_c(const struct kv_attend_job *job);
+
+KV_PUBLIC_END
 
 #endif

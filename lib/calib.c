@@ -1,5 +1,6 @@
 #include "lib/calib.h"
 #include "lib/base/alloc.h"
+#include "lib/dump.h"
 #include "lib/h5_head.h"
 
 #include <assert.h>

@@ -9,8 +9,11 @@
 
 #include "lib/base/err.h"
 #include "lib/codec.h"
-#include "lib/massive_tokens.h"
+#include "lib/reading.h"
 
+KV_PUBLIC_BEGIN
+
+struct kv_dump_info;
 struct kv_progress;
 
 enum { KV_ALL = -1 }; /* layer or head of a table that is shared */
@@ -138,5 +141,7 @@ int kv_sketch_dump(struct kv_sketch *s, struct kv_dump *dump, struct kv_err *e);
  * tell.  Both sorted. */
 double kv_sketch_overlap(const struct kv_sketch *a, const struct kv_sketch *b);
 void kv_sketch_clear(struct kv_sketch *s);
+
+KV_PUBLIC_END
 
 #endif

@@ -5,6 +5,7 @@
 #include "lib/codec_impl.h"
 #include "lib/k_bias.h"
 #include "lib/mixed.h"
+#include "lib/scheme.h"
 
 #include <assert.h>
 #include <math.h>

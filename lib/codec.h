@@ -1,8 +1,8 @@
-/* Schemes and codecs.
+/* Codecs.
  *
- * A scheme (one file in lib/schemes/) says how keys or values become bytes.
- * A codec is a scheme made ready for one place: (spec, model shape, layer,
- * side, calibration).  It turns whole blocks of tokens,
+ * A scheme (scheme.h; one file in lib/schemes/) says how keys or values become
+ * bytes.  A codec is a scheme made ready for one place: (spec, model shape,
+ * layer, side, calibration).  It turns whole blocks of tokens,
  * x[n_blocks * block][n_kv_heads][head_dim] f32, into bytes and back.
  *
  * THE LAW.  The bytes stored for n tokens are a pure function of (spec,
@@ -26,16 +26,15 @@
 
 #include <stdint.h>
 
+KV_PUBLIC_BEGIN
+
 struct kv_calib;
-struct kv_calib_set;
-struct kv_dump;
 struct kv_codec;
 struct kv_codec_place;
-struct kv_backend;
 struct kv_codecs;
-struct kv_gpu_code;
-struct kv_reader;
-struct kv_store;
+struct kv_history;
+struct kv_layered;
+struct kv_variable;
 
 /* How a side moves tokens from the fp16 tail into codes; n tokens in all, s
  * sinks, r residual.  Then rounded down to whole blocks. */
@@ -62,184 +61,6 @@ struct kv_attend_ops {
     uint64_t other;         /* more correction, left out of the formulas */
     uint64_t formula;       /* correction as the paper prints it */
     uint64_t formula_parts; /* the same with every partition counted */
-};
-
-/* ---- optional parts of a scheme ------------------------------------------ */
-
-/* Tables that a codec cannot be made without (a word of the spec may do
- * without, as cachegen's). */
-struct kv_training {
-    /* Fails as calibrate() would if the dump lacks tensors, or points for a
-     * codebook, without reading their values: asked of every spec before the
-     * first is trained. */
-    int (*check_dump)(const struct kv_spec *s, struct kv_dump *dump,
-                      struct kv_err *e);
-    /* Trains and adds tables to the set. */
-    int (*calibrate)(const struct kv_spec *s, struct kv_dump *dump,
-                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e);
-};
-
-/* Blocks that differ in size; block_bytes is the maximum.  In place of encode()
- * and decode(); the cache keeps, and counts, a 32-bit size for each. */
-struct kv_variable {
-    /* One block; its size. */
-    size_t (*encode_block)(const struct kv_codec *c, struct kv_where w,
-                           const float *x, uint8_t *bytes);
-    /* Trusts no byte: fails with a sentence on a truncated block and on bytes
-     * that encode_block cannot have written (an entropy-coded block carries a
-     * checksum); it may then have written to x. */
-    int (*decode_block)(const struct kv_codec *c, const uint8_t *bytes,
-                        size_t n, float *x, struct kv_err *e);
-};
-
-/* The open block is stored as codes, requantized at each append: the stored
- * bytes depend on the append schedule (hack without requantization
- * elimination).  open: [block_bytes]. */
-struct kv_history {
-    /* The open block of m tokens becomes that of m + 1, x
-     * [n_kv_heads][head_dim] the new one; a quantized block's bytes once m + 1
-     * = block.  w.first: the block's first token. */
-    void (*requantize)(const struct kv_codec *c, struct kv_where w, size_t m,
-                       const float *x, uint8_t *open);
-    /* What is stored of the open block of m tokens: bytes [open_bytes], which
-     * open can be made of again. */
-    size_t (*open_bytes)(const struct kv_codec *c, size_t m);
-    void (*write_open)(const struct kv_codec *c, const uint8_t *open, size_t m,
-                       uint8_t *bytes);
-    void (*read_open)(const struct kv_codec *c, const uint8_t *bytes, size_t m,
-                      uint8_t *open);
-    /* x: [m][n_kv_heads][head_dim]. */
-    void (*decode_open)(const struct kv_codec *c, const uint8_t *open, size_t m,
-                        float *x);
-};
-
-/* Codes of a token depend on what its decoder has by then: the decoded keys and
- * values of the layers below, and for values the layer's own keys.  So layers
- * are encoded and decoded upward, K before V, and there is no attention in
- * place.  All layers of a model and both sides are of one spec with one s and
- * one r, none slides, and a block is one token: what is coded here is coded
- * below. */
-enum { KV_MAX_BELOW = 2 };
-
-/* The decoded form of the same tokens, [n][n_kv_heads][head_dim] each, keys
- * before RoPE where they are stored so. */
-struct kv_neighbours {
-    const float *own_k; /* for values, else NULL */
-    /* [0]: the next lower layer; NULL where the model has none, and for layers
-     * that the codec does not read. */
-    const float *below[KV_MAX_BELOW][KV_SIDES];
-};
-
-/* In place of encode() and decode(), which they are but for the neighbours. */
-struct kv_layered {
-    size_t n_below; /* layers that are read, 1 to KV_MAX_BELOW */
-    void (*encode)(const struct kv_codec *c, struct kv_where w,
-                   const struct kv_neighbours *at, const float *x, size_t n,
-                   uint8_t *bytes);
-    void (*decode)(const struct kv_codec *c, const struct kv_neighbours *at,
-                   const uint8_t *bytes, size_t n, float *x);
-};
-
-/* ---- the scheme -----------------------------------------------------------
- */
-
-struct kv_scheme {
-    const char *name, *brief;      /* brief: one line, with the paper */
-    const struct kv_param *params; /* ends with name NULL; without s and r */
-    size_t sinks, residual;        /* defaults of the letters s and r */
-    enum kv_residual_rule
-        residual_rule[KV_SIDES]; /* unless a word says otherwise */
-    bool wide; /* takes tokens as f32; every other scheme takes them as the
-                * model's cache would hold them, in fp16 (kv_codec_input) */
-    bool
-        coarse; /* does not store every flat group exactly: its values decode to
-                   finite ones that may be further off than fp16's precision */
-
-    /* Checks conditions beyond the ranges of params ("g must divide head_dim"),
-     * after clamping to the shape (it may change the spec).  NULL: none. */
-    int (*check)(struct kv_spec *s, const struct kv_shape *shape,
-                 struct kv_err *e);
-
-    /* Sets c->block, c->block_bytes and c->state, and the codec's other fields
-     * that depend on the spec.  calib may be NULL. */
-    int (*open)(struct kv_codec *c, const struct kv_calib *calib,
-                struct kv_err *e);
-    void (*close)(struct kv_codec *c); /* frees c->state; NULL: free(state) */
-
-    /* x: [n_blocks * block][n_kv_heads][head_dim], finite.
-     * bytes: [n_blocks][block_bytes], written in full.  Thread-safe. */
-    void (*encode)(const struct kv_codec *c, struct kv_where w, const float *x,
-                   size_t n_blocks, uint8_t *bytes);
-    void (*decode)(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x);
-
-    /* Attention on the codes unchanged (kernels/tiles/tiles.h), no history;
-     * NULL: through decode().  store names the family of the codes and fills in
-     * its params (owned by the codec), tile_bytes, enter, leave and space;
-     * values, n_heads and head_dim are set.  false: not with this spec.  tile
-     * puts tokens [first, first + n) of one KV head (of all, where they are
-     * together) into a tile of zeros; first is a multiple of KV_TILE_TOKENS, n
-     * at most that; blocks: all of the side's quantized blocks; of a variable
-     * codec, those from token first on.  Thread-safe. */
-    bool (*store)(const struct kv_codec *c, struct kv_store *s);
-    void (*tile)(const struct kv_codec *c, const struct kv_store *s,
-                 const uint8_t *blocks, size_t first, size_t n, size_t head,
-                 uint8_t *tile);
-
-    /* The rest is optional: NULL where the scheme has none. */
-
-    /* The default, on this side, of a parameter that the spec omits, if it
-     * depends on the given ones (all parsed before); else p->fallback. */
-    double (*fallback)(const struct kv_spec *s, enum kv_side side,
-                       const struct kv_param *p);
-
-    /* Bits per value of a quantized token of this side as the paper counts
-     * them. */
-    double (*nominal)(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape);
-
-    /* How many values this fitted spec rotates together by the transform of
-     * kernels/hadamard.h, 0 for none. */
-    size_t (*hadamard)(const struct kv_spec *s, const struct kv_shape *shape);
-
-    const struct kv_training *training;
-    /* Parameters whose word (kv_param) does not say so, but that change the
-     * tables of this spec, as klt's b with pred. */
-    bool (*in_key)(const struct kv_spec *s, const struct kv_param *p);
-
-    /* Of a spec whose codecs are layered; returns NULL for others.  No other
-     * optional part goes with it but training. */
-    const struct kv_layered *(*layered)(const struct kv_spec *s);
-
-    /* How encode() and decode() run on a CUDA device (kernels/device_code.h):
-     * the same bytes, of tokens that are halves, and the same floats; no
-     * history, no wide scheme.  Fills in the kernels' arguments, with pointers
-     * to the codec's memory; heads, dimension and block are set.  Returns false
-     * if its kernels do not support the spec. */
-    bool (*device)(const struct kv_codec *c, struct kv_gpu_code *to);
-
-    /* The coefficients of a transform coder (no variable codec) whose squared
-     * error it keeps small, all of them, coded or not.  x, y:
-     * [n][n_kv_heads][head_dim]; a token's are a function of it alone.  Serial
-     * and thread-safe. */
-    void (*coefficients)(const struct kv_codec *c, const float *x, size_t n,
-                         float *y);
-
-    /* Whether the block's token i, which stands at w.first + i, is a probe: the
-     * cache keeps its query, and passes each block's saliency to encode()
-     * (kv_where).  The K codec is asked.  Blocks of K and V are then the same
-     * tokens, quantized by the same rule; keys after RoPE, no history. */
-    bool (*probe)(const struct kv_codec *c, struct kv_where w, size_t i);
-
-    /* Attention that is defined on the codes themselves (hack), and must
-     * approach exact attention as bits grow: over all tokens of k and v; view:
-     * one sequence of as many tokens; every field is supported.  A visible
-     * token in a quantized block is read as codes even if the block extends
-     * beyond the visible tokens.  q, out: [view->nq][n_heads][head_dim].  ops:
-     * added to, or NULL.  Thread-safe. */
-    void (*attend)(const struct kv_reader *k, const struct kv_reader *v,
-                   const struct kv_attend_view *view, const float *q,
-                   uint64_t seed, float *out, struct kv_attend_ops *ops);
 };
 
 struct kv_codec {
@@ -291,11 +112,6 @@ struct kv_reader {
     struct kv_kept_tokens kept; /* in fp16 beside their codes */
 };
 
-/* Every scheme, NULL at the end (lib/schemes/list.c).  kv_scheme_find() finds
- * "mixed" too (lib/mixed.h); returns NULL for unknown names. */
-extern const struct kv_scheme *const kv_schemes[];
-const struct kv_scheme *kv_scheme_find(const char *name);
-
 /* spec must be fitted to shape; of a mixed one, the member for this place is
  * taken.  calib may be NULL; fails when the scheme needs tables that calib
  * lacks. */
@@ -336,16 +152,6 @@ size_t kv_codec_clipped(const struct kv_codec *c, const float *x, size_t n);
 void kv_codec_unquantized(const struct kv_codec *c, size_t first,
                           const float *x, size_t n, float *out);
 
-/* Whether CUDA kernels support the codec; fills in their arguments. */
-bool kv_codec_code(const struct kv_codec *c, struct kv_gpu_code *code);
-
-/* From here on encode() and decode() run on b, which has coders and must stay:
- * to the same bytes of tokens that are halves (kv_codec_input()), and the same
- * floats.  Fails, naming the spec, where b has no kernel for it, and without
- * memory. */
-int kv_codec_place(struct kv_codec *c, const struct kv_backend *b,
-                   struct kv_err *e);
-
 /* encode() and decode(), where the codec is.  Thread-safe; on a backend one
  * thread at a time.  Fail where the backend does. */
 int kv_codec_encode(const struct kv_codec *c, struct kv_where w, const float *x,
@@ -364,5 +170,7 @@ static inline size_t kv_codec_block_values(const struct kv_codec *c)
 {
     return c->block * kv_codec_row(c);
 }
+
+KV_PUBLIC_END
 
 #endif

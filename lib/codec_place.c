@@ -1,8 +1,10 @@
 /* A codec's encode() and decode() on a backend, of arrays of the host's. */
+#include "lib/codec_place.h"
 #include "kernels/backend.h"
 #include "kernels/device_code.h"
 #include "lib/base/alloc.h"
 #include "lib/codec_impl.h"
+#include "lib/scheme.h"
 
 #include <stdlib.h>
 

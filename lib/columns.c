@@ -1,8 +1,9 @@
 #include "lib/columns.h"
 #include "lib/base/release.h"
 #include "lib/calib.h"
-#include "lib/codec.h"
 #include "lib/mixed.h"
+#include "lib/scheme.h"
+#include "lib/seq/bits.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -43,19 +43,7 @@ void kv_results_conditions(struct kv_results *r, const struct kv_conditions *c,
                            const struct kv_spec *spec,
                            const struct kv_calib *calib, double calib_leak);
 
-/* Storage, measured.  Sums over layers, windows and both sides (or one).  A
- * layer that slides holds its window and what shares a block with it
- * (kv_cache_held()); values are the window's. */
-struct kv_bits {
-    double bytes, values;                     /* everything held */
-    double kept_values;                       /* of values, those not dropped */
-    double quantized_bytes, quantized_values; /* quantized blocks alone */
-    double shared_bytes;                      /* calibration tables */
-    double nominal;         /* the paper's number; NaN: none */
-    double coded[KV_SIDES]; /* values that became codes, whether or not they are
-                             * still held */
-    double clipped; /* values beyond fp16's range (kv_cache_clipped()) */
-};
+struct kv_bits;
 void kv_results_bits(struct kv_results *r, const struct kv_bits *b);
 
 #endif

@@ -37,6 +37,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+KV_PUBLIC_BEGIN
+
 /* Gradients: d loss / d x of each value x of k_pre and of v, where loss is the
  * sum of the window's ctx - 1 losses, -log p(token t+1) in nats at t = 0 .. ctx
  * - 2 (the mean would be ctx - 1 times less; the last token, from which nothing
@@ -120,5 +122,7 @@ int kv_dump_tokens(struct kv_dump *d, size_t first_token, size_t n,
                    int32_t *out, struct kv_err *e);
 int kv_dump_gram(struct kv_dump *d, size_t layer, float *gram,
                  struct kv_err *e);
+
+KV_PUBLIC_END
 
 #endif

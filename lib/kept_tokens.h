@@ -3,8 +3,12 @@
 #ifndef KV_KEPT_TOKENS_H
 #define KV_KEPT_TOKENS_H
 
+#include "lib/base/public.h"
+
 #include <stddef.h>
 #include <stdint.h>
+
+KV_PUBLIC_BEGIN
 
 struct kv_kept_tokens {
     size_t row;   /* values of a token */
@@ -31,5 +35,7 @@ static inline size_t kv_kept_token_bytes(const struct kv_kept_tokens *k)
 {
     return k->row * sizeof(*k->x) + sizeof(*k->at);
 }
+
+KV_PUBLIC_END
 
 #endif

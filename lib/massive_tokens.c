@@ -1,6 +1,7 @@
 #include "lib/massive_tokens.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/dump.h"
 #include "lib/k_bias.h"
 
 #include <assert.h>

@@ -18,7 +18,12 @@
 #ifndef KV_MASSIVE_TOKENS_H
 #define KV_MASSIVE_TOKENS_H
 
-#include "lib/dump.h"
+#include "lib/base/err.h"
+#include "lib/shape.h"
+
+KV_PUBLIC_BEGIN
+
+struct kv_dump;
 
 enum { KV_MASSIVE_FACTOR = 3, KV_MASSIVE_DEVIATIONS = 8, KV_MASSIVE_FIRST = 1 };
 
@@ -47,5 +52,7 @@ void kv_massive_find(const struct kv_shape *shape, bool pre_rope,
 int kv_massive_of_dump(struct kv_dump *d, size_t layer,
                        struct kv_norm_range *range, bool *counts,
                        struct kv_err *e);
+
+KV_PUBLIC_END
 
 #endif

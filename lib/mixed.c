@@ -2,8 +2,8 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/text.h"
-#include "lib/codec.h"
 #include "lib/policy.h"
+#include "lib/scheme.h"
 
 #include <assert.h>
 #include <ctype.h>

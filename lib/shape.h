@@ -96,8 +96,8 @@ kv_shape_view(const struct kv_shape *s, size_t n, size_t first, size_t nq)
                                    .first = first,
                                    .scale = s->attn_scale,
                                    .cap = s->cap,
-                                   .window = s->window < n ? s->window : 0,
-                                   .slope = s->alibi ? s->slope : NULL};
+                                   .slope = s->alibi ? s->slope : NULL,
+                                   .window = s->window < n ? s->window : 0};
 }
 
 /* Of n tokens in this shape's one layer, those that the newest's query sees. */

@@ -1,8 +1,8 @@
 #include "lib/spec.h"
 #include "lib/base/decimal.h"
-#include "lib/codec.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
+#include "lib/scheme.h"
 #include "lib/spec_impl.h"
 
 #include <assert.h>

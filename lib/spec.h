@@ -29,6 +29,8 @@
 
 #include <stdbool.h>
 
+KV_PUBLIC_BEGIN
+
 struct kv_scheme;
 
 /* One parameter.  A letter when name has one character, else a word.  A number
@@ -124,5 +126,7 @@ int kv_spec_count(const char *const *texts, size_t n_texts, size_t *n,
  * free. */
 int kv_spec_expand(const char *const *texts, size_t n_texts,
                    struct kv_spec **list, size_t *n, struct kv_err *e);
+
+KV_PUBLIC_END
 
 #endif

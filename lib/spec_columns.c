@@ -1,9 +1,9 @@
 #include "lib/spec_columns.h"
 #include "lib/base/alloc.h"
 #include "lib/base/decimal.h"
-#include "lib/codec.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
+#include "lib/scheme.h"
 #include "lib/spec_impl.h"
 
 #include <stdio.h>

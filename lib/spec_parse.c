@@ -1,7 +1,7 @@
 #include "lib/base/decimal.h"
-#include "lib/codec.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
+#include "lib/scheme.h"
 #include "lib/spec_impl.h"
 
 #include <ctype.h>

@@ -1,7 +1,7 @@
 /* K-q8_0/V-kivi:b2g32: a spec for keys and one for values. */
 #include "lib/base/alloc.h"
-#include "lib/codec.h"
 #include "lib/mixed.h"
+#include "lib/scheme.h"
 #include "lib/spec_impl.h"
 
 #include <stdlib.h>

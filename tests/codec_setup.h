@@ -4,7 +4,7 @@
 #define KV_CODEC_SETUP_H
 
 #include "lib/base/half.h"
-#include "lib/codec.h"
+#include "lib/scheme.h"
 #include "tests/test.h"
 
 static inline struct kv_spec spec_of(const char *text,

@@ -1,6 +1,7 @@
 #include "tests/every_scheme.h"
 #include "lib/base/alloc.h"
 #include "lib/mixed.h"
+#include "lib/scheme.h"
 #include "tests/append_rows.h"
 #include "tests/stacked.h"
 #include "tests/synthetic.h"

@@ -1,5 +1,6 @@
 #include "tests/stacked.h"
 #include "lib/base/half.h"
+#include "lib/scheme.h"
 
 #include <math.h>
 #include <string.h>

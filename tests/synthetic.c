@@ -4,6 +4,7 @@
 #include "lib/base/rng.h"
 #include "lib/mixed.h"
 #include "lib/rope_table.h"
+#include "lib/scheme.h"
 #include "tests/test.h"
 
 #include <math.h>

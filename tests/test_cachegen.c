@@ -6,6 +6,7 @@
 #include "lib/base/file.h"
 #include "lib/base/half.h"
 #include "lib/model/model.h"
+#include "lib/scheme.h"
 #include "lib/schemes/cachegen.h"
 #include "lib/windows.h"
 #include "tests/codec_setup.h"

@@ -1,3 +1,4 @@
+#include "lib/scheme.h"
 #include "tests/test.h"
 
 #include "lib/base/alloc.h"

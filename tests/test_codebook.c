@@ -2,6 +2,7 @@
 #include "kernels/hadamard.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
+#include "lib/scheme.h"
 #include "lib/schemes/codebook.h"
 #include "lib/seq/cache.h"
 #include "tests/codec_setup.h"

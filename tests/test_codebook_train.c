@@ -6,6 +6,7 @@
 #include "lib/base/file.h"
 #include "lib/base/half.h"
 #include "lib/base/progress.h"
+#include "lib/scheme.h"
 #include "lib/schemes/codebook.h"
 #include "tests/codec_setup.h"
 #include "tests/synthetic.h"

@@ -2,6 +2,7 @@
  * tested by being listed; its flags select the checks. */
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
+#include "lib/scheme.h"
 #include "lib/seq/cache.h"
 #include "lib/seq/cache_bytes.h"
 #include "tests/append_rows.h"

@@ -3,7 +3,7 @@
 #include "kernels/bitpack.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
-#include "lib/codec.h"
+#include "lib/scheme.h"
 #include "tests/codec_setup.h"
 
 enum { D = 4, N = 8, VALUES = D * N };

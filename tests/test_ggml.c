@@ -4,7 +4,7 @@
 #include "lib/base/half.h"
 #include "lib/base/hash.h"
 #include "lib/base/rng.h"
-#include "lib/codec.h"
+#include "lib/scheme.h"
 #include "tests/codec_setup.h"
 #include "tests/ggml_goldens.h"
 

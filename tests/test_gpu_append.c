@@ -5,6 +5,7 @@
 #include "kernels/device_code.h"
 #include "lib/base/half.h"
 #include "lib/codec.h"
+#include "lib/codec_place.h"
 #include "lib/seq/cache.h"
 #include "lib/seq/tile_cache.h"
 #include "tests/append_rows.h"

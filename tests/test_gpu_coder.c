@@ -7,8 +7,9 @@
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
 #include "lib/calib.h"
-#include "lib/codec.h"
+#include "lib/codec_place.h"
 #include "lib/mixed.h"
+#include "lib/scheme.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 

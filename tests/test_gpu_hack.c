@@ -3,6 +3,7 @@
  * device is the host twin of tests/gpu_twin.h. */
 #include "kernels/hack/cuda_views.h"
 #include "lib/codec.h"
+#include "lib/codec_place.h"
 #include "lib/seq/cache.h"
 #include "tests/append_rows.h"
 #include "tests/attention_setup.h"

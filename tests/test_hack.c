@@ -1,4 +1,5 @@
 /* The hack scheme: its specs, the bytes of a block, the open block. */
+#include "lib/scheme.h"
 #include "tests/hack_setup.h"
 
 static void specs(void **state)

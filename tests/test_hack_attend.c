@@ -5,6 +5,7 @@
 #include "kernels/hack/hack.h"
 #include "kernels/level.h"
 #include "kernels/vecops/vecops.h"
+#include "lib/scheme.h"
 #include "tests/hack_setup.h"
 
 #include <omp.h>

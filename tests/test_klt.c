@@ -3,6 +3,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/dump.h"
+#include "lib/scheme.h"
 #include "lib/schemes/klt_train.h"
 #include "lib/seq/cache.h"
 #include "tests/synthetic.h"

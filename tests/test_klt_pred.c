@@ -8,6 +8,7 @@
 #include "lib/dump.h"
 #include "lib/mixed.h"
 #include "lib/moments.h"
+#include "lib/scheme.h"
 #include "lib/schemes/klt_pred_fit.h"
 #include "lib/seq/cache.h"
 #include "tests/append_rows.h"

@@ -3,6 +3,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/half.h"
+#include "lib/scheme.h"
 #include "lib/schemes/kvquant.h"
 #include "tests/codec_setup.h"
 #include "tests/synthetic.h"

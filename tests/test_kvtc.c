@@ -4,6 +4,7 @@
 #include "lib/base/crc32.h"
 #include "lib/base/deflate.h"
 #include "lib/base/rng.h"
+#include "lib/scheme.h"
 #include "lib/schemes/kvtc.h"
 #include "tests/codec_setup.h"
 #include "tests/synthetic.h"

@@ -1,4 +1,5 @@
 /* kv_measure() on a synthetic dump, over every scheme. */
+#include "lib/scheme.h"
 #include "tests/append_rows.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"

@@ -4,6 +4,7 @@
 #include "eval/measure.h"
 #include "lib/base/alloc.h"
 #include "lib/mixed.h"
+#include "lib/scheme.h"
 #include "lib/seq/bits.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"

@@ -2,6 +2,7 @@
  * and at budgets that keep every token against no policy. */
 #include "eval/policy_error.h"
 #include "lib/policies/policies.h"
+#include "lib/scheme.h"
 #include "tests/protocol_setup.h"
 
 #include <omp.h>

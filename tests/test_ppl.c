@@ -7,6 +7,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/mixed.h"
+#include "lib/scheme.h"
 #include "lib/seq/cache.h"
 #include "tests/stacked.h"
 #include "tests/synthetic.h"

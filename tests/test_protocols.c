@@ -4,6 +4,7 @@
 #include "kernels/attend.h"
 #include "lib/base/alloc.h"
 #include "lib/rope_table.h"
+#include "lib/scheme.h"
 #include "tests/protocol_setup.h"
 
 #include <math.h>

@@ -1,3 +1,5 @@
+#include "lib/scheme.h"
+#include "lib/seq/bits.h"
 #include "tests/test.h"
 
 #include "lib/base/file.h"

@@ -3,6 +3,7 @@
 #include "kernels/hadamard.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
+#include "lib/scheme.h"
 #include "tests/codec_setup.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"

@@ -3,6 +3,7 @@
 #include "lib/base/alloc.h"
 #include "lib/mixed.h"
 #include "lib/rope_table.h"
+#include "lib/scheme.h"
 #include "lib/seq/bits.h"
 #include "lib/seq/seq.h"
 #include "tests/stacked.h"

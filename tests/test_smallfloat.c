@@ -1,6 +1,6 @@
 /* Small floats with their scales, and NormalFloat: groups worked by hand. */
 #include "lib/base/half.h"
-#include "lib/codec.h"
+#include "lib/scheme.h"
 #include "tests/codec_setup.h"
 
 #include <math.h>
@@ -85,8 +85,9 @@ static void test_scaled(void **state)
 /* Flat groups come back to fp16's precision where the scale is an f16. */
 static void test_flat(void **state)
 {
-    const char *const specs[] = {"fp8", "fp8:e5m2", "fp6", "fp6:e3m2", "fp8,token",
-                                 "fp4", "nf4",      "nf3", "nf2"};
+    const char *const specs[] = {"fp8",      "fp8:e5m2",  "fp6",
+                                 "fp6:e3m2", "fp8,token", "fp4",
+                                 "nf4",      "nf3",       "nf2"};
     const float levels[] = {0, 1, -3.25f, 65504, -65504, 0x1p-24f, 0x1p-20f};
 
     (void)state;
@@ -219,8 +220,8 @@ static double quantile(double p)
     return low;
 }
 
-/* QLoRA's levels of b bits: 2^(b-1) quantiles down from its offset to 1/2 on one
- * side, one less on the other, over the largest. */
+/* QLoRA's levels of b bits: 2^(b-1) quantiles down from its offset to 1/2 on
+ * one side, one less on the other, over the largest. */
 static double nf_level(unsigned bits, size_t i)
 {
     const double offset = 0.5 * (1 - 1.0 / 30 + 1 - 1.0 / 32);
@@ -320,7 +321,7 @@ int main(void)
         cmocka_unit_test(test_cast),    cmocka_unit_test(test_scaled),
         cmocka_unit_test(test_flat),    cmocka_unit_test(test_mx),
         cmocka_unit_test(test_mx_ends), cmocka_unit_test(test_nvfp4),
-        cmocka_unit_test(test_nf),     cmocka_unit_test(test_specs),
+        cmocka_unit_test(test_nf),      cmocka_unit_test(test_specs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

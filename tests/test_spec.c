@@ -1,6 +1,6 @@
 /* Spec strings: parsing, canonical text, sweeps, and refusals. */
-#include "lib/codec.h"
 #include "lib/policy.h"
+#include "lib/scheme.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 

@@ -4,6 +4,7 @@
 #include "kernels/tiles/impl.h"
 #include "lib/mixed.h"
 #include "lib/rope_table.h"
+#include "lib/scheme.h"
 #include "lib/seq/cache.h"
 #include "lib/seq/tile_cache.h"
 #include "tests/append_rows.h"

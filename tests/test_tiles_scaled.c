@@ -3,6 +3,7 @@
  * zero.  check_ops holds the other levels to it. */
 #include "kernels/level.h"
 #include "kernels/scaled/scaled.h"
+#include "lib/scheme.h"
 #include "tests/tile_setup.h"
 
 enum { TOKENS = 70 };

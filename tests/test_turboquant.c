@@ -3,7 +3,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
-#include "lib/codec.h"
+#include "lib/scheme.h"
 #include "tests/codec_setup.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * it: probes, their queries, the block's saliency. */
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
-#include "lib/codec.h"
+#include "lib/scheme.h"
 #include "lib/seq/cache.h"
 #include "tests/append_rows.h"
 #include "tests/codec_setup.h"

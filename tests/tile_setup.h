@@ -6,6 +6,7 @@
 #include "kernels/tiles/tiles.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
+#include "lib/scheme.h"
 #include "tests/codec_setup.h"
 #include "tests/synthetic.h"
 

@@ -7,10 +7,10 @@
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/base/threads.h"
-#include "lib/codec.h"
 #include "lib/mixed.h"
 #include "lib/model/model.h"
 #include "lib/policy.h"
+#include "lib/scheme.h"
 #include "lib/spec_columns.h"
 
 #include <ctype.h>

@@ -17,6 +17,7 @@
 #include "lib/base/opt.h"
 #include "lib/columns.h"
 #include "lib/mixed.h"
+#include "lib/seq/bits.h"
 #include "lib/spec.h"
 
 #include <stdbool.h>

@@ -2,6 +2,7 @@
 #include "eval/attn_kept.h"
 #include "lib/base/file.h"
 #include "lib/mixed.h"
+#include "lib/scheme.h"
 #include "lib/seq/bits.h"
 #include "tools/kvattn.h"
 

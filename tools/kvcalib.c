@@ -4,11 +4,11 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
-#include "lib/codec.h"
 #include "lib/dump.h"
 #include "lib/model/model.h"
 #include "lib/model/model_files.h"
 #include "lib/policy.h"
+#include "lib/scheme.h"
 
 #include <math.h>
 #include <stdio.h>

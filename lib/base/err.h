@@ -2,13 +2,13 @@
 #ifndef KV_BASE_ERR_H
 #define KV_BASE_ERR_H
 
+#include "lib/base/public.h"
+
 struct kv_err {
     char msg[1024];
 };
 
-#ifdef __cplusplus /* .cu files */
-extern "C" {
-#endif
+KV_PUBLIC_BEGIN
 
 /* Writes the sentence and returns -1, for `return kv_fail(e, ...)`.  Name the
  * file, the value and what was expected; no full stop, no newline.  e may be
@@ -20,8 +20,6 @@ int kv_fail(struct kv_err *e, const char *fmt, ...)
 int kv_fail_in(struct kv_err *e, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-#ifdef __cplusplus
-}
-#endif
+KV_PUBLIC_END
 
 #endif

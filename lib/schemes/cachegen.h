@@ -58,7 +58,7 @@
 #ifndef KV_CACHEGEN_H
 #define KV_CACHEGEN_H
 
-#include "lib/codec.h"
+#include "lib/scheme.h"
 
 enum {
     KV_CACHEGEN_GROUP = 10, /* tokens, the anchor with them */

@@ -47,7 +47,9 @@
 #ifndef KV_SCHEMES_CODEBOOK_H
 #define KV_SCHEMES_CODEBOOK_H
 
-#include "lib/codec.h"
+#include "lib/scheme.h"
+
+struct kv_dump_info;
 
 /* The parameters: the letter of the dimensions, and a scheme's defaults; of
  * words the index of the choice. */

@@ -32,7 +32,7 @@
 
 #include "kernels/hack/hack.h"
 #include "kernels/hack/layout.h"
-#include "lib/codec.h"
+#include "lib/scheme.h"
 
 struct kv_hack {
     enum kv_side side;

@@ -18,7 +18,7 @@
 #include "kernels/scaled/scaled.h"
 #include "kernels/tiles/tiles.h"
 #include "lib/base/half.h"
-#include "lib/codec.h"
+#include "lib/scheme.h"
 
 #include <math.h>
 #include <string.h>

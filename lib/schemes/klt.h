@@ -56,7 +56,7 @@
 #define KV_KLT_H
 
 #include "kernels/trellis/trellis.h"
-#include "lib/codec.h"
+#include "lib/scheme.h"
 
 struct kv_calib_set;
 

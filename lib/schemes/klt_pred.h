@@ -23,7 +23,7 @@
 #ifndef KV_KLT_PRED_H
 #define KV_KLT_PRED_H
 
-#include "lib/codec.h"
+#include "lib/scheme.h"
 
 struct kv_calib_set;
 

@@ -69,7 +69,7 @@
 #ifndef KV_KVQUANT_H
 #define KV_KVQUANT_H
 
-#include "lib/codec.h"
+#include "lib/scheme.h"
 
 enum { KV_KVQUANT_BINS = 1 << 13, KV_KVQUANT_MAX_BITS = 8 };
 

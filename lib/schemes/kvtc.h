@@ -48,7 +48,7 @@
 #ifndef KV_KVTC_H
 #define KV_KVTC_H
 
-#include "lib/codec.h"
+#include "lib/scheme.h"
 #include "lib/schemes/integers.h"
 
 enum {

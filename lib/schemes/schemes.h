@@ -2,7 +2,7 @@
 #ifndef KV_SCHEMES_H
 #define KV_SCHEMES_H
 
-#include "lib/codec.h"
+#include "lib/scheme.h"
 
 #define KV_SCHEMES(X) \
     X(f32)            \

@@ -1,7 +1,7 @@
 #include "lib/seq/bits.h"
 #include "lib/base/alloc.h"
-#include "lib/codec.h"
 #include "lib/mixed.h"
+#include "lib/scheme.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,11 +1,25 @@
-/* Computes a row's columns about storage. */
+/* What a cache holds, counted. */
 #ifndef KV_BITS_H
 #define KV_BITS_H
 
 #include "lib/calib.h"
-#include "lib/columns.h"
 #include "lib/seq/cache.h"
-#include "lib/spec.h"
+
+KV_PUBLIC_BEGIN
+
+/* Storage, measured.  Sums over layers, windows and both sides (or one).  A
+ * layer that slides holds its window and what shares a block with it
+ * (kv_cache_held()); values are the window's. */
+struct kv_bits {
+    double bytes, values;                     /* everything held */
+    double kept_values;                       /* of values, those not dropped */
+    double quantized_bytes, quantized_values; /* quantized blocks alone */
+    double shared_bytes;                      /* calibration tables */
+    double nominal;         /* the paper's number; NaN: none */
+    double coded[KV_SIDES]; /* values that became codes, whether or not they are
+                             * still held */
+    double clipped; /* values beyond fp16's range (kv_cache_clipped()) */
+};
 
 /* Adds bytes and values; not shared_bytes and nominal, which belong to the
  * spec. */
@@ -30,5 +44,7 @@ struct kv_bits kv_bits_of_tokens(const struct kv_codec *c, size_t n);
 void kv_bits_of_spec(struct kv_bits *b, const struct kv_spec *spec,
                      const struct kv_shape *shape, const struct kv_calib *calib,
                      int layer, int side);
+
+KV_PUBLIC_END
 
 #endif

@@ -3,6 +3,7 @@
 #include "lib/base/half.h"
 #include "lib/k_bias.h"
 #include "lib/saliency.h"
+#include "lib/scheme.h"
 #include "lib/seq/cache_impl.h"
 
 #include <assert.h>

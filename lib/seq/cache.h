@@ -19,6 +19,8 @@
 #include "lib/codec.h"
 #include "lib/seq/tokens.h"
 
+KV_PUBLIC_BEGIN
+
 /* Quantized tokens, sinks not counted, of a side that holds n tokens: whole
  * blocks that start at token s.  Pure arithmetic, used by everything. */
 size_t kv_quantized(const struct kv_codec *c, size_t n);
@@ -106,5 +108,7 @@ int kv_cache_read(const struct kv_cache *c, enum kv_side side, float *x,
 /* All that is quantized so far leaves memory.  It stays counted; of readers the
  * counts and sizes are good from here on, not the codes. */
 void kv_cache_forget(struct kv_cache *c);
+
+KV_PUBLIC_END
 
 #endif

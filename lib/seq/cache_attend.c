@@ -3,6 +3,7 @@
 #include "lib/base/alloc.h"
 #include "lib/k_bias.h"
 #include "lib/rope_table.h"
+#include "lib/scheme.h"
 #include "lib/seq/cache.h"
 
 #include <assert.h>

@@ -1,6 +1,7 @@
 #include "lib/seq/cache_bytes.h"
 #include "lib/base/alloc.h"
 #include "lib/base/hash.h"
+#include "lib/scheme.h"
 #include "lib/seq/cache_impl.h"
 
 #include <assert.h>

@@ -1,5 +1,6 @@
 /* Caches of layered codecs, one upon another. */
 #include "lib/base/alloc.h"
+#include "lib/scheme.h"
 #include "lib/seq/cache_impl.h"
 
 #include <assert.h>

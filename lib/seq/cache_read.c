@@ -1,5 +1,6 @@
 /* What a cache gives back. */
 #include "lib/k_bias.h"
+#include "lib/scheme.h"
 #include "lib/seq/cache_impl.h"
 
 #include <assert.h>

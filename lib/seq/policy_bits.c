@@ -1,6 +1,7 @@
 /* What a cache that drops tokens takes. */
 #include "kernels/tiles/tiles.h"
 #include "lib/base/alloc.h"
+#include "lib/scheme.h"
 #include "lib/seq/bits.h"
 #include "lib/seq/policy_cache_impl.h"
 

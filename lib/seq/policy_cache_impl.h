@@ -2,6 +2,7 @@
 #ifndef KV_POLICY_IMPL_H
 #define KV_POLICY_IMPL_H
 
+#include "lib/scheme.h"
 #include "lib/seq/policy_cache.h"
 
 /* What a KV head holds, by position ascending: tokens [begin, begin + n) of the

@@ -1,5 +1,6 @@
 #include "lib/seq/seq.h"
 #include "lib/base/alloc.h"
+#include "lib/scheme.h"
 #include "lib/seq/bits.h"
 #include "lib/seq/cache_bytes.h"
 #include "lib/seq/policy_cache.h"

@@ -10,10 +10,11 @@
 #ifndef KV_SEQ_H
 #define KV_SEQ_H
 
-#include "lib/columns.h"
-#include "lib/policy.h"
-#include "lib/seq/cache.h"
+#include "lib/seq/bits.h"
 
+KV_PUBLIC_BEGIN
+
+struct kv_policy_cache;
 struct kv_seq;
 
 struct kv_seq_plan {
@@ -72,5 +73,7 @@ int kv_seq_write(const struct kv_seq *s, size_t layer, uint8_t **bytes,
 /* Into a layer that is open and empty.  Fails as kv_cache_load() does. */
 int kv_seq_load(struct kv_seq *s, size_t layer, const uint8_t *bytes, size_t n,
                 struct kv_err *e);
+
+KV_PUBLIC_END
 
 #endif

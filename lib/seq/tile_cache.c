@@ -2,6 +2,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/rope_table.h"
+#include "lib/scheme.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -7,6 +7,7 @@
  * and of which a byte was changed is read or refused. */
 #include "kernels/level.h"
 #include "lib/base/alloc.h"
+#include "lib/scheme.h"
 #include "lib/seq/cache.h"
 #include "lib/seq/tile_cache.h"
 #include "tests/append_rows.h"

@@ -1,8 +1,8 @@
 /* Spec strings, one a line: an expanded spec, fitted to a model, prints a text
  * that parses to the same spec. */
 #include "lib/base/alloc.h"
-#include "lib/codec.h"
 #include "lib/mixed.h"
+#include "lib/scheme.h"
 #include "lib/spec.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/synthetic.h"
