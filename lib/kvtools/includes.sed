@@ -1,0 +1,1 @@
+s,#include "(lib|kernels)/(.*/)?(.*)",#include <kvtools/\3>,
