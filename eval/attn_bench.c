@@ -264,9 +264,10 @@ static int fill(struct kv_attn_step *s, struct kv_err *e)
                          : in->n < KV_ATTN_APPENDED ? in->n
                                                     : KV_ATTN_APPENDED;
     const size_t first = in->n - timed;
+    const struct kv_tokens all = kv_attn_inputs_tokens(in, 0, 0, in->n);
     double start;
 
-    if (codec[KV_K]->pre_rope && !in->k_pre)
+    if (!kv_tokens_stored(&all, codec[KV_K]))
         return kv_fail(e,
                        "the dump has no keys before RoPE, which %s stores: "
                        "make it with kvdump --rope pre,post",
@@ -324,8 +325,7 @@ static const char *choose(struct kv_attn_step *s)
 {
     const bool exact = can(s, KV_PATH_EXACT), int8 = can(s, KV_PATH_INT8);
 
-    s->own_attention =
-        kv_cache_reader(cache_of(s, 0), KV_K).codec->scheme->attend;
+    s->own_attention = kv_codec_attends(s->codec[KV_K]);
     if (s->wanted != KV_ATTN_GENERIC && (exact || int8)) {
         make_tiles(s);
         s->path = KV_PATH_INT8;
@@ -384,20 +384,11 @@ static void add_bits(struct kv_bits *bits, const struct kv_attn_step *s)
 static struct kv_attend_ops count_ops(const struct kv_attn_step *s)
 {
     const struct kv_attn_inputs *in = s->in;
-    const size_t row = in->nq * q_row(in);
-    float *out = kv_alloc(row, sizeof(*out));
     struct kv_attend_ops ops = {0};
 
-    for (size_t b = 0; b < in->n_batch; b++) {
-        const struct kv_reader k = kv_cache_reader(cache_of(s, b), KV_K);
-        const struct kv_reader v = kv_cache_reader(cache_of(s, b), KV_V);
-        const struct kv_attend_view view =
-            kv_cache_view(cache_of(s, b), in->nq);
-
-        k.codec->scheme->attend(&k, &v, &view, in->q + b * row, s->bench->seed,
-                                out, &ops);
-    }
-    free(out);
+    for (size_t b = 0; b < in->n_batch; b++)
+        kv_cache_count_ops(cache_of(s, b), in->nq,
+                           in->q + b * in->nq * q_row(in), &ops);
     return ops;
 }
 
@@ -465,10 +456,11 @@ int kv_attn_step_append(const struct kv_attn_step *s,
 {
     const struct kv_attn_inputs *in = s->in;
     const struct kv_append_times none = {NAN, NAN, NAN, NAN, NAN};
+    const struct kv_tokens all = kv_attn_inputs_tokens(in, 0, 0, in->n);
     const struct kv_append_gpu plan = {
         .device = s->bench->gpu,
         .codec = s->codec,
-        .x = {s->codec[KV_K]->pre_rope ? in->k_pre : in->k, in->v},
+        .x = {kv_tokens_stored(&all, s->codec[KV_K]), in->v},
         .n = in->n,
         .n_batch = in->n_batch,
         .copies = s->bench->copies,
@@ -509,7 +501,7 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
                              alone ? NULL : &out->speedup, e)) {
         return -1;
     }
-    if (s->codec[KV_K]->scheme->attend)
+    if (kv_codec_attends(s->codec[KV_K]))
         out->ops = count_ops(s);
     add_bits(&out->bits, s);
     out->rel_err = kv_attn_inputs_error(s->in, s->out, s->in->exact);

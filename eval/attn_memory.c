@@ -1,6 +1,5 @@
 #include "eval/attn_memory.h"
 #include "lib/policy.h"
-#include "lib/scheme.h"
 #include "lib/seq/cache.h"
 #include "lib/seq/tile_cache.h"
 
@@ -29,36 +28,6 @@ double kv_attn_inputs_bytes(const struct kv_attn_inputs *in)
     const double q = in->want_all_q ? q_row(in) : 0;
 
     return 2 * outputs(in) + n * (kv + q) * sizeof(float);
-}
-
-/* One side of the cache of one sequence. */
-static double side_bytes(const struct kv_codec *c, size_t n)
-{
-    const size_t coded = kv_quantized(c, n), blocks = coded / c->block;
-    const size_t sinks = kv_spec_size(&c->spec, c->side, "s");
-    const double halves = (double)(n - coded > sinks ? n - coded : sinks);
-    const double row = (double)kv_codec_row(c) * sizeof(uint16_t);
-    double bytes = (double)blocks * (double)c->block_bytes + halves * row;
-
-    if (c->variable)
-        bytes += (double)blocks * sizeof(uint32_t);
-    if (c->history)
-        bytes += (double)c->block_bytes;
-    if (c->scheme->probe && c->side == KV_K)
-        bytes +=
-            halves * row * (double)(c->shape.n_heads / c->shape.n_kv_heads);
-    return bytes + (c->massive ? (double)n * sizeof(bool) : 0);
-}
-
-/* What one append holds beside the cache: the tokens as they are encoded, and
- * keys less their bias. */
-static double append_bytes(const struct kv_codec *c, size_t n)
-{
-    const size_t r = kv_spec_size(&c->spec, c->side, "r") + c->block;
-    const double some = fmin((double)n, (double)(KV_ATTN_PIECE + r));
-
-    return (c->less_bias ? 3 : 2) * some * (double)kv_codec_row(c) *
-           sizeof(float);
 }
 
 /* Keys and values of one sequence, decoded. */
@@ -105,8 +74,9 @@ double kv_attn_step_bytes(const struct kv_attn_bench *b,
     double cache = 0, tiles = 0, append = 0, read = 0, bytes;
 
     for (int side = 0; side < KV_SIDES; side++) {
-        cache += side_bytes(codec[side], in->n);
-        append = fmax(append, append_bytes(codec[side], in->n));
+        cache += kv_cache_memory(codec[side], in->n);
+        append =
+            fmax(append, kv_append_memory(codec[side], in->n, KV_ATTN_PIECE));
         if (tiled)
             tiles += (double)kv_tile_cache_need(codec[side], in->n);
     }

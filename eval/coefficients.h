@@ -6,8 +6,8 @@
 
 /* The squared error of the quantized tokens' coefficients, summed.  x, stored:
  * what went into the side and came back, [n][n_kv_heads][head_dim]; power:
- * [n_kv_heads * head_dim], their squares before, added to.  The scheme has
- * coefficients(). */
+ * [n_kv_heads * head_dim], their squares before, added to.  The codec
+ * transforms. */
 double kv_coefficients_error(const struct kv_cache *cache, enum kv_side side,
                              const float *x, const float *stored,
                              double *power);

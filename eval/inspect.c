@@ -172,9 +172,6 @@ int kv_inspect(struct kv_inspected *i, struct kv_dump *d,
                const struct kv_codec *c, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(d);
-    const enum kv_tensor tensor = c->side == KV_V ? KV_T_V
-                                  : c->pre_rope   ? KV_T_K_PRE
-                                                  : KV_T_K;
     const size_t n = info->ctx;
     int rc = -1;
 
@@ -185,7 +182,7 @@ int kv_inspect(struct kv_inspected *i, struct kv_dump *d,
     double *gram = kv_alloc(row, i->dim * sizeof(*gram));
 
     for (size_t w = 0; w < info->n_windows; w++) {
-        if (kv_dump_read(d, c->layer, tensor, w * n, n, x, e))
+        if (kv_dump_read(d, c->layer, kv_dump_tensor(c), w * n, n, x, e))
             goto out;
         i->clipped += kv_codec_clipped(c, x, n);
         kv_codec_input(c, x, n, x);

@@ -4,6 +4,7 @@
 #include "kernels/device_code.h"
 #include "lib/base/alloc.h"
 #include "lib/codec_place.h"
+#include "lib/mixed.h"
 #include "lib/rope_table.h"
 #include "lib/scheme.h"
 #include "lib/seq/bits.h"
@@ -16,7 +17,7 @@
 static int open_layer(struct kv_loop *l, size_t layer, struct kv_err *e)
 {
     struct kv_codec *const *codec = kv_codecs_at(l->codecs, layer);
-    const bool own = codec[KV_K]->scheme->attend;
+    const bool own = kv_codec_attends(codec[KV_K]);
     struct kv_loop_layer *at = &l->layer[layer];
     struct kv_gpu_code code[KV_SIDES];
 
@@ -173,8 +174,7 @@ static void begin_windows(struct kv_loop *l, const struct kv_qkv *x)
         .share_of = kv_policy_share_of(&l->protocol, l->length),
         .seed = l->seed};
 
-    assert(!x->first_window ||
-           !kv_codecs_at(l->codecs, x->layer)[KV_K]->layered);
+    assert(!x->first_window || !kv_spec_layered(&l->spec));
     if (x->n_windows > l->n_seqs) {
         l->seq = kv_realloc(l->seq, x->n_windows, sizeof(struct kv_seq *));
         memset(l->seq + l->n_seqs, 0,
@@ -435,12 +435,11 @@ static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
     struct kv_loop *l = arg;
     struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
     struct kv_bits *bits = kv_alloc(x->n_windows, sizeof(*bits));
-    const bool in_steps = codec[KV_K]->scheme->attend || codec[KV_K]->history ||
-                          codec[KV_V]->history;
     const bool drops = kv_policy_drops(&l->spec.policy);
     const int rc = !drops && unchanged(l, x->layer)
                        ? run_unchanged(l, x, bits, e)
-                   : drops || (in_steps && !l->layer[x->layer].coder[KV_K])
+                   : drops || (kv_codec_attends(codec[KV_K]) &&
+                               !l->layer[x->layer].coder[KV_K])
                        ? run_steps(l, x, bits, e)
                        : run_views(l, x, bits, e);
 

@@ -55,15 +55,14 @@ static inline size_t kv_loop_row(const struct kv_loop *l)
     return l->shape.n_kv_heads * l->shape.head_dim;
 }
 
-/* The input of the cache: keys before RoPE for a pre_rope codec. */
+/* The input of the cache. */
 static inline const float *kv_loop_input(const struct kv_loop *l,
                                          const struct kv_qkv *x,
                                          enum kv_side side, size_t window)
 {
-    const struct kv_codec *k = kv_codecs_at(l->codecs, x->layer)[KV_K];
-    const float *all = side == KV_V ? x->v : k->pre_rope ? x->k_pre : x->k;
+    const struct kv_tokens t = kv_qkv_tokens(x, window, 0, x->n);
 
-    return all + window * x->n * kv_loop_row(l);
+    return kv_tokens_stored(&t, kv_codecs_at(l->codecs, x->layer)[side]);
 }
 
 /* The codes of a layer with coders on the backend, of all windows, and the

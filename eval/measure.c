@@ -110,9 +110,8 @@ static void measure_attention(const struct layer *l, size_t window,
                                .n_at = l->n_at};
     float *own = NULL;
 
-    if (key->pre_rope)
-        kv_rope(shape, stored[KV_K], w.view.n, shape->n_kv_heads, 0);
-    if (key->scheme->attend)
+    kv_codec_rotate(key, stored[KV_K], w.view.n);
+    if (kv_codec_attends(key))
         own = own_attention(l, cache, w.q);
     w.own = own;
     kv_attn_error_add(&item->sums.attn, &w);
@@ -159,7 +158,7 @@ static void measure_side(const struct layer *l, const struct kv_seq *seq,
 
         item->n_codes[side] = kv_codes_of(&r, &item->codes[side]);
     }
-    if (codec->scheme->coefficients && !codec->layered) {
+    if (kv_codec_transforms(codec)) {
         item->power[side] = kv_alloc(kv_codec_row(codec), sizeof(double));
         item->sums.rd_error[side] =
             kv_coefficients_error(cache, side, x, stored, item->power[side]);
@@ -172,7 +171,7 @@ static int measure_tokens(const struct layer *l, struct kv_seq *seq,
                           float **stored, struct item *item)
 {
     const struct kv_tokens t = tokens_of(l, window);
-    const float *in[] = {key->pre_rope ? t.k_pre : t.k, t.v};
+    const float *in[] = {kv_tokens_stored(&t, key), t.v};
 
     if (kv_seq_append(seq, l->layer, &t, &item->error))
         return -1;
@@ -241,7 +240,7 @@ static int write_codes(const struct layer *l, size_t spec, size_t window,
         const struct kv_codec *c = codecs_of(l, spec)[side];
 
         p.side = (enum kv_side)side;
-        p.variable = c->variable || c->massive;
+        p.variable = kv_codec_varies(c);
         if (kv_codes_put(l->plan->codes, &p, l->first + window,
                          item->codes[side], item->n_codes[side], e))
             return -1;
@@ -424,7 +423,7 @@ static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
                                "with kvdump --what q,k,v",
                                path, spec->text);
         }
-        if (!codecs_of(l, s)[KV_K]->pre_rope)
+        if (kv_dump_tensor(codecs_of(l, s)[KV_K]) != KV_T_K_PRE)
             continue;
         want[KV_T_K_PRE] = true;
         if (!l->info->have[KV_T_K_PRE])

@@ -1,5 +1,6 @@
 /* What a policy can be composed with. */
 #include "eval/policy_check.h"
+#include "lib/mixed.h"
 #include "lib/policy.h"
 #include "lib/scheme.h"
 
@@ -51,12 +52,12 @@ int kv_policy_check(const struct kv_spec *spec, const struct kv_protocol *p,
                        "%s: %s drops tokens of a prompt: expected protocol "
                        "prefill:P, not %s",
                        spec->text, policy->name, p->text);
-    if (k->layered)
+    if (kv_spec_layered(spec))
         return kv_fail(e,
                        "%s: no policy can drop tokens of %s, which predicts "
                        "layers from lower ones",
                        spec->text, k->scheme->name);
-    if (k->scheme->attend && check_codes(spec, p, codec, e))
+    if (kv_codec_attends(k) && check_codes(spec, p, codec, e))
         return -1;
     if (k->shape.alibi && !policy->reassigns)
         return kv_fail(e,

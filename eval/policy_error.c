@@ -140,7 +140,7 @@ static void add_position(struct kv_attn_error *sum,
     const struct kv_shape *s = &k->shape;
     const size_t group = s->n_heads / s->n_kv_heads;
     struct query x = {
-        .w = w, .position = position, .own = k->scheme->attend ? out : NULL};
+        .w = w, .position = position, .own = kv_codec_attends(k) ? out : NULL};
 
     for (x.kv_head = 0; x.kv_head < s->n_kv_heads; x.kv_head++) {
         x.seen = kv_policy_cache_seen(cache, x.kv_head);

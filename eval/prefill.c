@@ -24,7 +24,7 @@ int kv_prefill_check(const struct kv_prefill *p, const struct kv_spec *spec,
                        "%s: %s is for prompts: expected protocol all, "
                        "llama.cpp or prefill:P, not %s",
                        spec->text, name, protocol->text);
-    if (k->scheme->attend || k->history || codec[KV_V]->history)
+    if (kv_codec_attends(k))
         return kv_fail(e,
                        "%s: %s has no pattern for %s, which attends on its "
                        "codes",

@@ -5,6 +5,7 @@
 #include "lib/codec_impl.h"
 #include "lib/k_bias.h"
 #include "lib/mixed.h"
+#include "lib/rope_table.h"
 #include "lib/scheme.h"
 
 #include <assert.h>
@@ -61,7 +62,7 @@ static int open_massive(struct kv_codec *c, const struct kv_calib *calib,
     if (c->scheme->wide)
         return kv_fail(e, "massive=yes: %s keeps every token in one form",
                        name);
-    if (c->scheme->attend)
+    if (kv_codec_attends(c))
         return kv_fail(e, "massive=yes: %s attends on its codes alone", name);
     if (c->block != 1)
         return kv_fail(e,
@@ -100,6 +101,7 @@ int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
     }
     assert(c->block && c->block_bytes);
     assert(!c->scheme->probe || (!c->pre_rope && !c->history));
+    assert(!c->history || kv_codec_attends(c));
     assert(!c->layered || (c->block == 1 && !c->variable && !c->history));
     *out = c;
     return 0;
@@ -209,6 +211,41 @@ void kv_codec_unquantized(const struct kv_codec *c, size_t first,
     kv_codec_input(c, x, n, out);
     if (c->less_bias)
         kv_k_bias_add(&c->shape, c->pre_rope, first, out, n);
+}
+
+bool kv_codec_attends(const struct kv_codec *c)
+{
+    return c->scheme->attend;
+}
+
+bool kv_codec_varies(const struct kv_codec *c)
+{
+    return c->variable || c->massive;
+}
+
+void kv_codec_rotate(const struct kv_codec *c, float *x, size_t n)
+{
+    if (c->pre_rope)
+        kv_rope(&c->shape, x, n, c->shape.n_kv_heads, 0);
+}
+
+bool kv_codec_transforms(const struct kv_codec *c)
+{
+    return c->scheme->coefficients && !c->layered;
+}
+
+void kv_codec_coefficients(const struct kv_codec *c, size_t first,
+                           const float *x, size_t n, float *y)
+{
+    float *less = NULL;
+
+    if (c->less_bias) {
+        less = kv_alloc(n, kv_codec_row(c) * sizeof(*less));
+        kv_k_bias_take(&c->shape, c->pre_rope, first, x, n, less);
+        x = less;
+    }
+    c->scheme->coefficients(c, x, n, y);
+    free(less);
 }
 
 int kv_check_finite(size_t layer, char name, size_t first, const float *x,

@@ -152,6 +152,25 @@ size_t kv_codec_clipped(const struct kv_codec *c, const float *x, size_t n);
 void kv_codec_unquantized(const struct kv_codec *c, size_t first,
                           const float *x, size_t n, float *out);
 
+/* Whether attention is defined on the codes themselves (hack): K and V are then
+ * of one scheme, and kv_cache_attend() is it. */
+bool kv_codec_attends(const struct kv_codec *c);
+
+/* Whether as many tokens may take other bytes: blocks differ in size, or
+ * massive tokens stand beside them. */
+bool kv_codec_varies(const struct kv_codec *c);
+
+/* Turns n decoded tokens, from position 0 on, into what attention reads: RoPE
+ * of keys that are stored before it. */
+void kv_codec_rotate(const struct kv_codec *c, float *x, size_t n);
+
+/* Of a transform coder, the coefficients whose squared error it keeps small, of
+ * n tokens as they enter the cache, the first at position first.  x, y:
+ * [n][n_kv_heads][head_dim]. */
+bool kv_codec_transforms(const struct kv_codec *c);
+void kv_codec_coefficients(const struct kv_codec *c, size_t first,
+                           const float *x, size_t n, float *y);
+
 /* encode() and decode(), where the codec is.  Thread-safe; on a backend one
  * thread at a time.  Fail where the backend does. */
 int kv_codec_encode(const struct kv_codec *c, struct kv_where w, const float *x,

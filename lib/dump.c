@@ -1,4 +1,5 @@
 #include "lib/dump.h"
+#include "lib/codec.h"
 #include "lib/dump_layout.h"
 
 #include <math.h>
@@ -10,6 +11,13 @@ const char *kv_tensor_name(enum kv_tensor t)
         "q", "k", "v", "k_pre", "k_gradient", "v_gradient"};
 
     return names[t];
+}
+
+enum kv_tensor kv_dump_tensor(const struct kv_codec *c)
+{
+    if (c->side == KV_V)
+        return KV_T_V;
+    return c->pre_rope ? KV_T_K_PRE : KV_T_K;
 }
 
 const char *kv_dump_option(enum kv_tensor t)

@@ -97,6 +97,7 @@ void kv_dump_discard(struct kv_dump_writer *w); /* frees w; NULL is fine */
 /* Reading.  Tokens are numbered through all windows:
  * window * ctx + position.  Opening checks everything but the values, and that
  * all layers that the file counts exist and have the same tensors. */
+struct kv_codec;
 struct kv_dump;
 int kv_dump_open(struct kv_dump **d, const char *path, struct kv_err *e);
 void kv_dump_close(struct kv_dump *d);
@@ -104,6 +105,9 @@ const struct kv_dump_info *kv_dump_info(const struct kv_dump *d);
 const char *kv_dump_path(const struct kv_dump *d);
 /* Fails when the dump lacks the tensor, naming the option that writes it. */
 int kv_dump_want(const struct kv_dump *d, enum kv_tensor t, struct kv_err *e);
+
+/* What a codec stores of a dump. */
+enum kv_tensor kv_dump_tensor(const struct kv_codec *c);
 
 /* out: [n][heads][head_dim]; heads are n_heads for q, else n_kv_heads.  Fails
  * when the dump lacks the tensor (naming kvdump's option that writes it) or

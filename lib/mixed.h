@@ -96,7 +96,7 @@ bool kv_spec_needs_queries(const struct kv_spec *s);
 bool kv_spec_together(const struct kv_spec *s);
 
 /* What the codecs of a spec have in place of encode() and decode() where they
- * are layered (codec.h), else NULL; no member of a mixed spec is. */
+ * are layered (scheme.h), else NULL; no member of a mixed spec is. */
 const struct kv_layered *kv_spec_layered(const struct kv_spec *s);
 
 /* Fails, naming it, where a spec is layered and so cannot be read in place: for

@@ -119,7 +119,7 @@ static void check_way(const char *what, const struct kv_cache *c,
                       const struct kv_tile_cache *t, const struct attention *a,
                       enum way way)
 {
-    const bool own = kv_cache_reader(c, KV_K).codec->scheme->attend;
+    const bool own = kv_codec_attends(kv_cache_reader(c, KV_K).codec);
     const enum kv_path path = way == BY_INT8 || (own && way == BY_GENERIC)
                                   ? KV_PATH_INT8
                                   : KV_PATH_EXACT;
@@ -307,8 +307,7 @@ void check_by(const char *text, const struct kv_shape *s, size_t n, size_t nq,
 
     kv_cache_decode(r.cache, KV_K, k);
     kv_cache_decode(r.cache, KV_V, v);
-    if (r.codec[KV_K]->pre_rope)
-        kv_rope(s, k, n, s->n_kv_heads, 0);
+    kv_codec_rotate(r.codec[KV_K], k, n);
     for (unsigned way = BY_EXACT; way <= BY_DEQUANT; way *= 2)
         if (ways & way)
             check_way(text, r.cache, r.tiled, &a, (enum way)way);

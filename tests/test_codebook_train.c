@@ -57,11 +57,7 @@ static void check_error(const char *text, enum kv_side side, size_t layer)
 
         if (kv_codec_new(&c, &spec, &shape, l, side, calib, &e))
             fail_msg("%s", e.msg);
-        read_all(&shape, folder, l,
-                 side == KV_V  ? KV_T_V
-                 : c->pre_rope ? KV_T_K_PRE
-                               : KV_T_K,
-                 x);
+        read_all(&shape, folder, l, kv_dump_tensor(c), x);
         bytes = kv_alloc(TOKENS, c->block_bytes);
         c->scheme->encode(c, w, x, TOKENS, bytes);
         c->scheme->decode(c, bytes, TOKENS, y);

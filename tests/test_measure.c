@@ -277,8 +277,7 @@ static struct kv_measured literal(const struct kv_dump_info *info,
     k = codec[KV_K];
     v = codec[KV_V];
     for (size_t w = 0; w < N_WINDOWS; w++) {
-        const float *kin =
-            (k->pre_rope ? x[KV_T_K_PRE] : x[KV_T_K]) + w * window;
+        const float *kin = x[kv_dump_tensor(k)] + w * window;
         const float *vin = x[KV_T_V] + w * window;
         const float *q = x[KV_T_Q] + 2 * w * window;
         struct kv_measured m = {0};
@@ -306,8 +305,7 @@ static struct kv_measured literal(const struct kv_dump_info *info,
                     cache, (enum kv_side)side, side == KV_K ? kin : vin,
                     side == KV_K ? ks : vs, power[side]);
         }
-        if (k->pre_rope)
-            kv_rope(&shape, ks, CTX, 2, 0);
+        kv_codec_rotate(k, ks, CTX);
         m.attn =
             one_window(&shape, cache, q, x[KV_T_K] + w * window, vin, ks, vs);
         kv_measured_merge(&sum, &m);

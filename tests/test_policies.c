@@ -1,6 +1,7 @@
 /* Token policies (lib/policy.h) against literal ones, written here in double,
  * and at budgets that keep every token against no policy. */
 #include "eval/policy_error.h"
+#include "lib/mixed.h"
 #include "lib/policies/policies.h"
 #include "lib/scheme.h"
 #include "tests/protocol_setup.h"
@@ -14,9 +15,9 @@ static const char *why_not(const struct ready *r, const char *const *how)
 {
     const struct kv_codec *k = r->codec[KV_K];
 
-    if (k->layered)
+    if (kv_spec_layered(&r->spec))
         return "which predicts layers from lower ones";
-    if (!k->scheme->attend)
+    if (!kv_codec_attends(k))
         return "";
     if (k->history || r->codec[KV_V]->history)
         return "expected rqe=yes";
@@ -37,7 +38,7 @@ static void check_all_kept(struct ready *r)
         {"snapkv:b1w8+", "prefill:30"},
         {"pyramidkv:b1w8+", "prefill:30"}};
     static size_t next, next_on_codes;
-    const char *const *how = r->codec[KV_K]->scheme->attend
+    const char *const *how = kv_codec_attends(r->codec[KV_K])
                                  ? policies[next_on_codes++ % 6]
                                  : policies[next++ % 6];
     const struct ready p = with_policy(r, how[0]);

@@ -24,8 +24,7 @@ static void check_all_seen(struct ready *r)
     struct windows w;
     float *dense, *sparse;
 
-    if (r->codec[KV_K]->scheme->attend || r->codec[KV_K]->history ||
-        r->codec[KV_V]->history) {
+    if (kv_codec_attends(r->codec[KV_K])) {
         assert_false(takes(&p, h[1], &e));
         assert_says(e, "which attends on its codes");
         return;

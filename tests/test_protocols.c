@@ -17,7 +17,8 @@ static float *literally(const struct ready *r, const struct windows *w,
 {
     const struct kv_shape *s = &r->shape;
     const size_t row = row_values(r), q_row = s->n_heads * s->head_dim;
-    const float *keys = r->codec[KV_K]->pre_rope ? w->k_pre : w->k;
+    const struct kv_tokens all = {.k = w->k, .k_pre = w->k_pre};
+    const float *keys = kv_tokens_stored(&all, r->codec[KV_K]);
     float *out = kv_alloc(WINDOWS * LENGTH, q_row * sizeof(*out));
     struct kv_err e;
 

@@ -94,8 +94,7 @@ static void check_cache(const char *what, const struct kv_shape *s,
 
     kv_cache_decode(c, KV_K, k);
     kv_cache_decode(c, KV_V, v);
-    if (kv_cache_reader(c, KV_K).codec->pre_rope)
-        kv_rope(s, k, n, s->n_kv_heads, 0);
+    kv_codec_rotate(kv_cache_reader(c, KV_K).codec, k, n);
     check_paths(what, c, t, &a);
     free(v);
     free(k);

@@ -321,10 +321,10 @@ static int append_side(struct kv_cache *cache, enum kv_side side,
     return quantize(cache, s, x, n, want > have ? want - have : 0, e);
 }
 
-/* What the key codec stores. */
-static const float *keys_of(const struct kv_codec *k, const struct kv_tokens *t)
+const float *kv_tokens_stored(const struct kv_tokens *t,
+                              const struct kv_codec *c)
 {
-    return k->pre_rope ? t->k_pre : t->k;
+    return c->side == KV_V ? t->v : c->pre_rope ? t->k_pre : t->k;
 }
 
 static int check_input(const struct kv_cache *c, const struct kv_tokens *t,
@@ -332,10 +332,11 @@ static int check_input(const struct kv_cache *c, const struct kv_tokens *t,
 {
     const struct kv_codec *codec = c->side[KV_K].codec;
     const size_t layer = codec->layer, row = kv_codec_row(codec);
+    const float *k = kv_tokens_stored(t, codec);
 
-    if (t->n && !keys_of(codec, t))
+    if (t->n && !k)
         return kv_fail(e, "%s needs the keys before RoPE", codec->spec.text);
-    if (kv_check_finite(layer, 'K', c->n, keys_of(codec, t), t->n, row, e) ||
+    if (kv_check_finite(layer, 'K', c->n, k, t->n, row, e) ||
         kv_check_finite(layer, 'V', c->n, t->v, t->n, row, e) ||
         kv_cache_check_below(c, c->n + t->n, e))
         return -1;
@@ -370,7 +371,7 @@ int kv_cache_append(struct kv_cache *c, const struct kv_tokens *t,
                     struct kv_err *e)
 {
     const struct kv_codec *kc = c->side[KV_K].codec;
-    const float *k = keys_of(kc, t);
+    const float *k = kv_tokens_stored(t, kc);
     float *less = NULL;
     int rc;
 
@@ -486,7 +487,7 @@ size_t kv_held_bytes(const struct kv_codec *c, size_t n,
                                        .block_bytes =
                                            n_blocks * c->block_bytes};
 
-    assert(!c->variable && !c->history && !needs_queries(c) && !c->massive);
+    assert(!kv_codec_varies(c) && !c->history && !needs_queries(c));
     return side_bytes(&side, quantized_bytes, quantized_tokens);
 }
 

@@ -63,6 +63,11 @@ struct kv_attend_view kv_cache_view(const struct kv_cache *c, size_t nq);
 void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
                      const float *q, float *out);
 
+/* Adds the operations of that for the newest nq queries, of a codec that
+ * attends (kv_codec_attends()). */
+void kv_cache_count_ops(const struct kv_cache *c, size_t nq, const float *q,
+                        struct kv_attend_ops *ops);
+
 size_t kv_cache_tokens(const struct kv_cache *c);
 uint64_t kv_cache_seed(const struct kv_cache *c);
 
@@ -82,6 +87,12 @@ size_t kv_cache_clipped(const struct kv_cache *c, enum kv_side side);
  * codecs that are variable, massive, have history or need queries. */
 size_t kv_held_bytes(const struct kv_codec *c, size_t n,
                      size_t *quantized_bytes, size_t *quantized_tokens);
+
+/* Bytes of memory, as an estimate, of a side of n tokens; and of what an append
+ * holds beside it, the tokens as they are encoded and keys less their bias,
+ * where n tokens come piece by piece. */
+double kv_cache_memory(const struct kv_codec *c, size_t n);
+double kv_append_memory(const struct kv_codec *c, size_t n, size_t piece);
 
 /* A reader of the side's contents; its pointers are valid until the next
  * append. */

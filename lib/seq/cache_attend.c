@@ -2,7 +2,6 @@
 #include "kernels/attend.h"
 #include "lib/base/alloc.h"
 #include "lib/k_bias.h"
-#include "lib/rope_table.h"
 #include "lib/scheme.h"
 #include "lib/seq/cache.h"
 
@@ -26,7 +25,7 @@ struct kv_attend_view kv_cache_view(const struct kv_cache *c, size_t nq)
  * with the queries is added to the scores. */
 static void attend_on_codes(const struct kv_cache *c,
                             struct kv_attend_view view, const float *q,
-                            float *out)
+                            float *out, struct kv_attend_ops *ops)
 {
     const struct kv_codec *kc = codec_of(c);
     const struct kv_reader k = kv_cache_reader(c, KV_K);
@@ -38,7 +37,7 @@ static void attend_on_codes(const struct kv_cache *c,
         kv_k_bias_scores(&kc->shape, &view, q, shift);
         view.shift = shift;
     }
-    kc->scheme->attend(&k, &v, &view, q, kv_cache_seed(c), out, NULL);
+    kc->scheme->attend(&k, &v, &view, q, kv_cache_seed(c), out, ops);
     free(shift);
 }
 
@@ -49,8 +48,8 @@ void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
     const size_t row = kc->shape.n_kv_heads * kc->shape.head_dim;
 
     assert(view.n == kv_cache_tokens(c) && view.n_seqs == 1);
-    if (kc->scheme->attend) {
-        attend_on_codes(c, view, q, out);
+    if (kv_codec_attends(kc)) {
+        attend_on_codes(c, view, q, out, NULL);
         return;
     }
 
@@ -59,8 +58,7 @@ void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
 
     kv_cache_decode(c, KV_K, k);
     kv_cache_decode(c, KV_V, v);
-    if (kc->pre_rope)
-        kv_rope(&kc->shape, k, view.n, view.n_kv_heads, 0);
+    kv_codec_rotate(kc, k, view.n);
     kv_attend_c(&(struct kv_attend_job){.view = view,
                                         .q = q,
                                         .out = out,
@@ -69,4 +67,14 @@ void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
                                         .v = {.quantized = v}});
     free(v);
     free(k);
+}
+
+void kv_cache_count_ops(const struct kv_cache *c, size_t nq, const float *q,
+                        struct kv_attend_ops *ops)
+{
+    const struct kv_shape *s = &codec_of(c)->shape;
+    float *out = kv_alloc(nq * s->n_heads, s->head_dim * sizeof(*out));
+
+    attend_on_codes(c, kv_cache_view(c, nq), q, out, ops);
+    free(out);
 }

@@ -2,9 +2,12 @@
 #ifndef KV_TOKENS_H
 #define KV_TOKENS_H
 
+#include "lib/base/public.h"
 #include "lib/shape.h"
 
 #include <stddef.h>
+
+KV_PUBLIC_BEGIN
 
 /* n tokens that come in together, in the order of their positions.
  *
@@ -16,6 +19,12 @@ struct kv_tokens {
     size_t n;
     const float *q, *k, *k_pre, *v;
 };
+
+struct kv_codec;
+
+/* What a codec stores of them: values, or keys before or after RoPE. */
+const float *kv_tokens_stored(const struct kv_tokens *t,
+                              const struct kv_codec *c);
 
 /* Tokens [first, first + n) of t. */
 static inline struct kv_tokens kv_tokens_part(const struct kv_tokens *t,
@@ -31,5 +40,7 @@ static inline struct kv_tokens kv_tokens_part(const struct kv_tokens *t,
                               .k_pre = t->k_pre ? t->k_pre + kv : NULL,
                               .v = t->v ? t->v + kv : NULL};
 }
+
+KV_PUBLIC_END
 
 #endif
