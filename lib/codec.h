@@ -156,8 +156,8 @@ void kv_codec_unquantized(const struct kv_codec *c, size_t first,
  * of one scheme, and kv_cache_attend() is it. */
 bool kv_codec_attends(const struct kv_codec *c);
 
-/* Whether as many tokens may take other bytes: blocks differ in size, or
- * massive tokens stand beside them. */
+/* Whether the bytes of n tokens depend on their values: blocks differ in size,
+ * or massive tokens stand beside them. */
 bool kv_codec_varies(const struct kv_codec *c);
 
 /* Turns n decoded tokens, from position 0 on, into what attention reads: RoPE

@@ -68,6 +68,35 @@ extern const char kv_unread[];
 
 enum kv_positions { KV_ROPE, KV_LEARNED, KV_ALIBI };
 
+/* Which layers slide and which have no RoPE. */
+struct kv_arch_layers {
+    size_t window;     /* without sliding_window; 0: no layer slides */
+    bool opted;        /* layers slide only with use_sliding_window */
+    bool given;        /* layers slide only where sliding_window is given */
+    size_t from;       /* the first that slides, without max_window_layers */
+    bool mixed;        /* layer_types may mix layers that slide and others */
+    bool slides_still; /* without it the layers without RoPE slide */
+    size_t pattern;    /* layer i slides unless this divides i + 1; 0: all do */
+    bool pattern_read; /* the field sliding_window_pattern counts */
+    bool still_full;   /* layers that do not slide have no RoPE ... */
+    bool turns_alone;  /* ... but where sliding_window is null */
+    size_t still_every; /* layer i has no RoPE where this divides i + 1, without
+                         * no_rope_layers and no_rope_layer_interval; 0: every
+                         * layer has it */
+};
+
+struct kv_arch_rope {
+    double theta;          /* without rope_theta */
+    double slide_theta;    /* of layers that slide; 0: the same as of the
+                            * others */
+    bool slide_theta_read; /* rope_local_base_freq counts instead */
+    size_t old_ctx; /* original_max_position_embeddings of the top level counts,
+                     * and is this without; longrope is the one RoPE scaling;
+                     * 0: that of the block counts */
+    bool interleaved; /* it turns channels 2 i and 2 i + 1 */
+    double partial;   /* of a head's channels it turns; 0: all */
+};
+
 struct kv_arch {
     const char *name, *model_type; /* as in config.json */
     const struct kv_tensor_names *names;
@@ -88,35 +117,17 @@ struct kv_arch {
     bool mlp_bias;       /* this one too: gate, up and down */
     bool qk_norm;        /* RMSNorm over each head of q and k, before RoPE */
     bool qk_norm_whole;  /* or over all heads of a token at once */
-    size_t window;       /* without sliding_window; 0: layers never slide */
-    bool window_opted;   /* they do only with use_sliding_window */
-    size_t window_from;  /* those from this one on, without max_window_layers */
-    bool mixed;          /* layer_types says which layers slide */
-    bool slides_still;   /* without it those that have no RoPE do */
-    bool window_given;   /* sliding_window must be there, or none slides */
-    size_t pattern;      /* every so many-th layer does not slide; 0: all do */
-    bool pattern_read;   /* the field sliding_window_pattern counts */
-    bool still_full;     /* those that do not slide have no RoPE ... */
-    bool turns_alone;    /* ... but where sliding_window is null */
-    size_t still_every;  /* every so many-th layer has no RoPE, without
-                          * no_rope_layers and no_rope_layer_interval; 0: all
-                          * have */
+    struct kv_arch_layers layers;
     /* Norms times 1 + their weight, embeddings times the root of hidden_size.
      */
     bool gemma;
-    bool sandwich;      /* norms of what joins the residual stream; Gemma's then
-                         * have the scale of query_pre_attn_scalar, and soft caps */
-    bool norm_after;    /* those alone: none before attention and MLP */
-    double attn_cap;    /* without attn_logit_softcapping; 0: none, and what the
-                         * field says is not looked at, as in transformers */
-    double logit_cap;   /* without final_logit_softcapping; 0: none */
-    double theta;       /* without rope_theta */
-    double slide_theta; /* of layers that slide, which have RoPE of
-                         * their own then; 0: they have not */
-    bool slide_theta_read; /* rope_local_base_freq counts instead */
-    size_t old_ctx; /* original_max_position_embeddings of the top level counts,
-                     * and is this without; longrope is the one RoPE scaling;
-                     * 0: that of the block counts */
+    bool sandwich;    /* norms of what joins the residual stream; Gemma's then
+                       * have the scale of query_pre_attn_scalar, and soft caps */
+    bool norm_after;  /* those alone: none before attention and MLP */
+    double attn_cap;  /* without attn_logit_softcapping; 0: none, and what the
+                       * field says is not looked at, as in transformers */
+    double logit_cap; /* without final_logit_softcapping; 0: none */
+    struct kv_arch_rope rope;
 
     bool layer_norm;    /* LayerNorm; else RMSNorm */
     bool norm_bias;     /* and it has a bias */
@@ -129,10 +140,8 @@ struct kv_arch {
     bool norm_shares;   /* whose shares sum to 1, without norm_topk_prob */
     bool parallel;      /* the MLP adds to the stream beside attention; without
                          * use_parallel_residual, where that counts */
-    bool interleaved;   /* it turns channels 2 i and 2 i + 1 */
     bool scaled;        /* Granite's multipliers count */
     double logit_scale; /* without its field; 0: it has none */
-    double partial;     /* of a head's channels RoPE turns; 0: all */
     bool transposed;    /* matrices are stored [input][output] */
     bool qkv_by_head;   /* q, k and v of a key's head lie together */
     enum kv_positions positions;

@@ -399,7 +399,7 @@ void kv_config_set_window(struct kv_config *c, size_t n)
         for (size_t i = 0; i < s->n_rot; i++)
             s->inv_freq[i] = (float)pow(theta, -2 * (double)i / d);
     }
-    if (!(c->arch->slide_theta > 0))
+    if (!(c->arch->rope.slide_theta > 0))
         memcpy(s->slide_freq, s->inv_freq, sizeof(s->slide_freq));
 }
 
@@ -410,19 +410,19 @@ int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
         [KV_LEARNED] = "learned positions", [KV_ALIBI] = "ALiBi"};
     const struct kv_arch *a = c->arch;
     const char *differs =
-        a->gemma && !gemma                       ? "what a Gemma has"
-        : a->experts                             ? "an MLP of experts"
-        : a->layer_norm                          ? "LayerNorm"
-        : c->logit_scale != 1                    ? "scaled logits"
-        : c->parallel                            ? "an MLP beside attention"
-        : a->positions != KV_ROPE                ? positions[a->positions]
-        : a->sandwich && !a->gemma               ? "norms after attention"
-        : a->still_every || a->still_full        ? "layers without RoPE"
-        : c->rope.scale != 1                     ? "RoPE with a scale"
-        : 2 * c->shape.n_rot < c->shape.head_dim ? "RoPE of a part"
-        : a->plain_mlp                           ? "an MLP without gate"
-        : c->act != KV_ACT_SILU && !a->gemma     ? "an MLP without silu"
-                                                 : NULL;
+        a->gemma && !gemma         ? "what a Gemma has"
+        : a->experts               ? "an MLP of experts"
+        : a->layer_norm            ? "LayerNorm"
+        : c->logit_scale != 1      ? "scaled logits"
+        : c->parallel              ? "an MLP beside attention"
+        : a->positions != KV_ROPE  ? positions[a->positions]
+        : a->sandwich && !a->gemma ? "norms after attention"
+        : a->layers.still_every || a->layers.still_full ? "layers without RoPE"
+        : c->rope.scale != 1                            ? "RoPE with a scale"
+        : 2 * c->shape.n_rot < c->shape.head_dim        ? "RoPE of a part"
+        : a->plain_mlp                                  ? "an MLP without gate"
+        : c->act != KV_ACT_SILU && !a->gemma            ? "an MLP without silu"
+                                                        : NULL;
 
     return differs ? kv_fail(e, "%s: %s, which a %s has, is not implemented",
                              what, differs, a->name)

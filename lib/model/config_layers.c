@@ -17,18 +17,18 @@ static int read_window(const struct kv_fields *f, const struct kv_arch *a,
 {
     static const char name[] = "sliding_window";
     const bool has =
-        a->window &&
-        (a->window_given ? kv_fields_get(f, name) != NULL
+        a->layers.window &&
+        (a->layers.given ? kv_fields_get(f, name) != NULL
                          : !json_is_null(json_object_get(f->json, name)));
-    bool use = has && !a->window_opted;
+    bool use = has && !a->layers.opted;
 
     *window = 0;
-    if (!a->window && kv_fields_get(f, name))
+    if (!a->layers.window && kv_fields_get(f, name))
         return kv_fail(e, "%s: field %s is not null, but a %s has none",
                        f->path, name, a->name);
     if (kv_fields_flag_if(f, "use_sliding_window", &use, e))
         return -1;
-    if (!a->window_opted && use != has)
+    if (!a->layers.opted && use != has)
         return kv_fail(e,
                        "%s: field use_sliding_window is %s, but by its %s "
                        "this %s %s",
@@ -36,7 +36,7 @@ static int read_window(const struct kv_fields *f, const struct kv_arch *a,
                        has ? "slides" : "does not slide");
     if (!use || !has)
         return 0;
-    *window = a->window;
+    *window = a->layers.window;
     return kv_fields_size_if(f, name, 1, 1 << 28, window, e);
 }
 
@@ -65,8 +65,8 @@ static int read_layer_types(const struct kv_fields *f, const json_t *list,
         n += slides;
         set_bit(c->shape.slides, i, slides);
     }
-    if (n != *n_slide &&
-        (!(c->arch->pattern || c->arch->mixed) || !c->shape.slide_window))
+    if (n != *n_slide && (!(c->arch->layers.pattern || c->arch->layers.mixed) ||
+                          !c->shape.slide_window))
         return kv_fail(e,
                        "%s: by field layer_types %zu layers slide, but by "
                        "sliding_window and use_sliding_window %zu do",
@@ -86,9 +86,9 @@ static int read_pattern(const struct kv_fields *f, const struct kv_config *c,
     const bool by_type = kv_fields_get(f, "layer_types");
     size_t noted;
 
-    *pattern = c->arch->pattern;
+    *pattern = c->arch->layers.pattern;
     for (size_t i = 0; i < 2; i++)
-        if (kv_fields_get(f, name[i]) && !c->arch->pattern_read)
+        if (kv_fields_get(f, name[i]) && !c->arch->layers.pattern_read)
             return kv_fail(e, "%s: field %s is not null, but a %s has none",
                            f->path, name[i], c->arch->name);
     if (!c->shape.slide_window || by_type)
@@ -111,8 +111,8 @@ static int read_pattern(const struct kv_fields *f, const struct kv_config *c,
 static bool layer_slides(const struct kv_config *c, size_t layer,
                          size_t pattern)
 {
-    return c->arch->slides_still ? kv_shape_still(&c->shape, layer)
-                                 : !pattern || (layer + 1) % pattern;
+    return c->arch->layers.slides_still ? kv_shape_still(&c->shape, layer)
+                                        : !pattern || (layer + 1) % pattern;
 }
 
 /* Leaves no window unless a layer slides. */
@@ -120,7 +120,7 @@ static int read_sliding(const struct kv_fields *f, struct kv_config *c,
                         struct kv_err *e)
 {
     const json_t *list = kv_fields_get(f, "layer_types");
-    size_t first = c->arch->window_from, pattern, n_slide = 0;
+    size_t first = c->arch->layers.from, pattern, n_slide = 0;
     struct kv_shape *s = &c->shape;
 
     if (read_window(f, c->arch, &s->slide_window, e) ||
@@ -149,7 +149,7 @@ static int read_still(const struct kv_fields *f, struct kv_config *c,
     static const char name[] = "no_rope_layers";
     const json_t *list = kv_fields_get(f, name);
     const size_t n_layers = c->shape.n_layers;
-    size_t every = c->arch->still_every;
+    size_t every = c->arch->layers.still_every;
 
     if (!every)
         return 0;
@@ -178,10 +178,10 @@ static int read_still(const struct kv_fields *f, struct kv_config *c,
 static void fill_still(const struct kv_fields *f, struct kv_config *c)
 {
     const bool turn_all =
-        c->arch->turns_alone &&
+        c->arch->layers.turns_alone &&
         json_is_null(json_object_get(f->json, "sliding_window"));
 
-    for (size_t i = 0; i < c->shape.n_layers && c->arch->still_full; i++)
+    for (size_t i = 0; i < c->shape.n_layers && c->arch->layers.still_full; i++)
         set_bit(c->shape.still, i, !turn_all && !kv_shape_slides(&c->shape, i));
 }
 

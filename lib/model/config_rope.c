@@ -144,12 +144,12 @@ static int read_old_ctx(const struct rope *r, const struct kv_fields *f,
                         bool may_be_absent, double *old_ctx, struct kv_err *e)
 {
     static const char name[] = "original_max_position_embeddings";
-    const bool by_top = r->arch->old_ctx;
+    const bool by_top = r->arch->rope.old_ctx;
     const struct kv_fields *used = by_top ? r->top : f;
     const struct kv_fields *other = by_top ? f : r->top;
     double repeated;
 
-    *old_ctx = (double)(by_top ? r->arch->old_ctx : r->n_ctx);
+    *old_ctx = (double)(by_top ? r->arch->rope.old_ctx : r->n_ctx);
     if ((kv_fields_get(used, name) || !(by_top || may_be_absent)) &&
         kv_fields_real(used, name, old_ctx, e))
         return -1;
@@ -411,7 +411,7 @@ static int read_type(const struct rope *r, const struct kv_fields *f,
     const json_t *old = kv_fields_get(f, "type");
     const json_t *given = now ? now : old;
     const char *name = given ? json_string_value(given) : types[0].name;
-    const bool only_long = r->arch->old_ctx;
+    const bool only_long = r->arch->rope.old_ctx;
     char known[128] = "";
 
     if (now && old && !json_equal(now, old))
@@ -419,7 +419,7 @@ static int read_type(const struct rope *r, const struct kv_fields *f,
                        "%s: fields %srope_type and %stype contradict each "
                        "other",
                        f->path, f->in, f->in);
-    if (old && !now && r->arch->slide_theta > 0 &&
+    if (old && !now && r->arch->rope.slide_theta > 0 &&
         !strcmp(f->in, "rope_scaling."))
         return kv_fail(e,
                        "%s: field %stype: a %s goes by %srope_type, which is "
@@ -451,10 +451,11 @@ static int read_partial(struct rope *r, struct kv_err *e)
 {
     double part;
 
-    r->partial = r->arch->partial > 0;
+    r->partial = r->arch->rope.partial > 0;
     if (!r->partial)
         return 0;
-    if (read_everywhere(r, "partial_rotary_factor", r->arch->partial, &part, e))
+    if (read_everywhere(r, "partial_rotary_factor", r->arch->rope.partial,
+                        &part, e))
         return -1;
     if (part > 1 || (size_t)(part * (double)r->head_dim) % 2 ||
         part * (double)r->head_dim < 2)
@@ -507,13 +508,13 @@ static int read_slide(const struct kv_fields *f, struct kv_config *c,
                      .top = f,
                      .head_dim = c->shape.head_dim,
                      .n_ctx = c->n_ctx};
-    struct given theta = {.is = c->arch->slide_theta};
+    struct given theta = {.is = c->arch->rope.slide_theta};
     struct kv_rope_kind kind;
 
     if (add_blocks(&r, "rope_parameters", "sliding_attention", e) ||
         (r.n_blocks && read_given(&r.block[0].fields, "rope_theta", &theta, e)))
         return -1;
-    if (!c->arch->slide_theta_read && !*theta.in)
+    if (!c->arch->rope.slide_theta_read && !*theta.in)
         snprintf(theta.in, sizeof(theta.in), "that of layers that slide");
     if (read_given(f, LOCAL, &theta, e))
         return -1;
@@ -561,7 +562,7 @@ static int read_blocks(struct rope *r, struct kv_config *c, struct kv_err *e)
 int kv_config_rope(const struct kv_fields *f, struct kv_config *c,
                    struct kv_err *e)
 {
-    const bool apart = c->arch->slide_theta > 0; /* frequencies by type */
+    const bool apart = c->arch->rope.slide_theta > 0; /* frequencies by type */
     struct rope r = {.arch = c->arch,
                      .top = f,
                      .head_dim = c->shape.head_dim,
@@ -572,7 +573,7 @@ int kv_config_rope(const struct kv_fields *f, struct kv_config *c,
                        f->path, LOCAL, c->arch->name);
     if (add_blocks(&r, "rope_parameters", apart ? "full_attention" : NULL, e) ||
         add_blocks(&r, "rope_scaling", NULL, e) ||
-        read_everywhere(&r, "rope_theta", c->arch->theta, &r.theta, e) ||
+        read_everywhere(&r, "rope_theta", c->arch->rope.theta, &r.theta, e) ||
         read_partial(&r, e) || read_blocks(&r, c, e))
         return -1;
     c->shape.n_rot = r.head_dim / 2;

@@ -300,7 +300,7 @@ static int set_windows(const struct kv_gguf_maker *k, struct kv_err *e)
 
     if (kv_gguf_maker_int(k, "sliding_window") < 1) {
         json_object_del(k->config, "sliding_window");
-        if (k->arch->still_full) /* its class would have one */
+        if (k->arch->layers.still_full) /* its class would have one */
             json_object_set_new(k->config, "sliding_window", json_null());
         return 0;
     }

@@ -195,8 +195,8 @@ static int set_scaling(const struct kv_gguf_maker *k, json_t *scaling,
         return 0;
     json_object_set_new(scaling, "rope_type",
                         json_sprintf("%s", name)); /* NULL when no UTF-8 */
-    if (old || k->arch->old_ctx)
-        kv_gguf_set_int(k->arch->old_ctx ? k->config : scaling,
+    if (old || k->arch->rope.old_ctx)
+        kv_gguf_set_int(k->arch->rope.old_ctx ? k->config : scaling,
                         "original_max_position_embeddings",
                         old ? kv_gguf_int(old, 0)
                             : kv_gguf_maker_int(k, "max_position_embeddings"));

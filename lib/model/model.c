@@ -53,7 +53,7 @@ static void fill_info(struct kv_model *m, const char *dir)
 
     name_model(m, dir);
     snprintf(i->arch, sizeof(i->arch), "%s", c->arch->name);
-    i->interleaved = c->arch->interleaved && c->shape.n_rot;
+    i->interleaved = c->arch->rope.interleaved && c->shape.n_rot;
     snprintf(i->weights, sizeof(i->weights), "%s", kv_weights_type(&m->files));
     i->n_vocab = c->n_vocab;
     i->hidden = c->hidden;

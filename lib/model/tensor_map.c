@@ -221,7 +221,8 @@ static bool reordered(const struct kv_config *c, size_t p)
 {
     const size_t n_rot = c->shape.n_rot;
 
-    return n_rot && (c->arch->interleaved || 2 * n_rot < c->shape.head_dim) &&
+    return n_rot &&
+           (c->arch->rope.interleaved || 2 * n_rot < c->shape.head_dim) &&
            (parts[p].of == KV_P_Q || parts[p].of == KV_P_K) &&
            parts[p].of <= KV_P_DOWN;
 }
@@ -266,7 +267,7 @@ static int cut(struct binding *b, const struct kv_weight *t, size_t p,
         mine->head = 0; /* of q and k alone */
     if (reordered(b->c, p)) {
         mine->head = d;
-        mine->turning = b->c->arch->interleaved ? 0 : b->c->shape.n_rot;
+        mine->turning = b->c->arch->rope.interleaved ? 0 : b->c->shape.n_rot;
     }
 
     const size_t skip = first * (turned ? 1 : row) / kv_stored_values(t->type) *
