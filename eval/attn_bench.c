@@ -4,9 +4,9 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/rng.h"
+#include "lib/codec.h"
 #include "lib/dump.h"
 #include "lib/rope_table.h"
-#include "lib/scheme.h"
 #include "lib/seq/seq.h"
 #include "lib/seq/tile_cache.h"
 

@@ -1,7 +1,6 @@
 #include "eval/policy_error.h"
 #include "eval/policy_check.h"
 #include "lib/base/alloc.h"
-#include "lib/scheme.h"
 #include "lib/seq/bits.h"
 
 #include <math.h>

@@ -4,7 +4,6 @@
 #include "lib/base/half.h"
 #include "lib/mixed.h"
 #include "lib/rope_table.h"
-#include "lib/scheme.h"
 #include "tests/append_rows.h"
 #include "tests/plain_int8.h"
 

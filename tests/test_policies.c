@@ -3,7 +3,6 @@
 #include "eval/policy_error.h"
 #include "lib/mixed.h"
 #include "lib/policies/policies.h"
-#include "lib/scheme.h"
 #include "tests/protocol_setup.h"
 
 #include <omp.h>

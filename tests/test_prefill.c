@@ -4,7 +4,6 @@
 #include "eval/sweep.h"
 #include "lib/mixed.h"
 #include "lib/policies/minference.h"
-#include "lib/scheme.h"
 #include "tests/protocol_setup.h"
 
 /* ---- all is seen --------------------------------------------------------- */
