@@ -228,7 +228,7 @@ int kv_h5_get_int(struct kv_h5 *h, const char *object, const char *name,
 int kv_h5_get_size(struct kv_h5 *h, const char *object, const char *name,
                    size_t min, size_t max, size_t *value, struct kv_err *e)
 {
-    int64_t x;
+    int64_t x = 0;
 
     if (kv_h5_get_int(h, object, name, (int64_t)min, (int64_t)max, &x, e))
         return -1;

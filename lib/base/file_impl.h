@@ -1,6 +1,4 @@
-/* Shared by input.c, input_read.c, output.c, opt_files.c, signals.c and
- * waits.c.
- */
+/* Between input.c, input_read.c, output.c, opt_files.c, signals.c, waits.c. */
 #ifndef KV_BASE_FILE_IMPL_H
 #define KV_BASE_FILE_IMPL_H
 

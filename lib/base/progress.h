@@ -19,7 +19,7 @@ void kv_progress_step(struct kv_progress *p, size_t steps);
 /* Wipes the line. */
 void kv_progress_clear(struct kv_progress *p);
 
-/* 0 quiet, as without an option parser; 1 normal, 2 verbose: set once by it. */
+/* 0 quiet, as in a library; 1 normal, 2 verbose: the option parser sets it. */
 void kv_verbosity_set(int level);
 int kv_verbosity(void);
 

@@ -1,5 +1,5 @@
-/* Around the declarations of a header that is installed: C's, also from C++,
- * and all that libkvtools.so shows. */
+/* Around the declarations of an installed header: C++ sees functions of C, and
+ * libkvtools.so shows these functions and no others. */
 #ifndef KV_BASE_PUBLIC_H
 #define KV_BASE_PUBLIC_H
 
