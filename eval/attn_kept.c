@@ -6,7 +6,6 @@
 #include "lib/seq/policy_cache.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,7 +6,6 @@
 #include "lib/seq/bits.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static struct kv_loop_met *met_at(const struct kv_loop *l, size_t n_windows,
                                   size_t layer, size_t side)

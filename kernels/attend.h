@@ -24,6 +24,9 @@
 
 KV_PUBLIC_BEGIN
 
+/* Attention to fewer values is done before another thread is awake. */
+enum { KV_ATTEND_WORTH_THREADS = 1 << 19 };
+
 /* Zero where a default is named: a view of shape, n, nq, first and scale alone
  * is plain causal attention. */
 struct kv_attend_view {

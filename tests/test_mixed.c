@@ -2,7 +2,6 @@
  * place against the spec alone. */
 #include "eval/loop.h"
 #include "eval/measure.h"
-#include "lib/base/alloc.h"
 #include "lib/mixed.h"
 #include "lib/scheme.h"
 #include "lib/seq/bits.h"

@@ -7,7 +7,6 @@
 #include "lib/scheme.h"
 #include "tests/protocol_setup.h"
 
-#include <math.h>
 #include <omp.h>
 
 /* The literal loop: append one token, attend with its query; the first

@@ -1,7 +1,5 @@
 /* ZipCache (arXiv 2405.14256) on blocks worked by hand, and the cache's part in
  * it: probes, their queries, the block's saliency. */
-#include "lib/base/alloc.h"
-#include "lib/base/half.h"
 #include "lib/scheme.h"
 #include "lib/seq/cache.h"
 #include "tests/append_rows.h"

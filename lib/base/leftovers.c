@@ -1,5 +1,4 @@
 #include "lib/base/leftovers.h"
-#include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/base/waits.h"

@@ -5,7 +5,6 @@
 #include "lib/base/progress.h"
 #include "lib/base/waits.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -60,7 +59,7 @@ void kv_temporaries_remove(void)
             rmdir(temporary[i].path);
 }
 
-/* Where the next name goes, or MOST. */
+/* Where the next name goes, or MAX. */
 static size_t find_slot(const char *path, struct kv_err *e)
 {
     static bool registered;
@@ -250,9 +249,11 @@ static int open_in_place(struct kv_out *o, const char *path, const char *target,
     kv_wait_begin(); /* for the reader of a FIFO */
     fd = open_target(target);
     kv_wait_end();
-    if (fd < 0 || fstat(fd, &st))
+    if (fd < 0)
         return fail_why(path, errno, e);
-    if ((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY)
+    if (fstat(fd, &st))
+        fail_why(path, errno, e);
+    else if ((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY)
         kv_fail(e, "cannot write %s: it is open for reading alone", path);
     else if (!check_input(path, &st, e) && !(o->file = kv_wait_stream(fd)))
         fail_why(path, errno, e);

@@ -1,10 +1,8 @@
-#include "lib/base/alloc.h"
 #include "lib/model/arch.h"
 #include "lib/model/gguf_maker.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* A key behind "llama.", and the field of config.json that it is, as most call

@@ -8,18 +8,17 @@
 #include <string.h>
 #include <strings.h>
 
-const char *const kv_packed_files[] = {"config.json", "hf_quant_config.json",
-                                       "quantize_config.json",
-                                       "quant_config.json", NULL};
-
-/* Of each file: the object in it that is the header (NULL: all of it), what
- * sentences say before a field's name, and the method where none is named. */
+/* Each file's name, the object in it that is the header (NULL: all of it), the
+ * words before a field's name in sentences, and the method where the file names
+ * none. */
 static const struct {
-    const char *object, *in, *method;
-} places[] = {{"quantization_config", "quantization_config.", "(none)"},
-              {"quantization", "quantization.", "modelopt"},
-              {NULL, "", "gptq"},
-              {NULL, "", "awq"}};
+    const char *file, *object, *in, *method;
+} places[] = {
+    {"config.json", "quantization_config", "quantization_config.", "(none)"},
+    {"hf_quant_config.json", "quantization", "quantization.", "modelopt"},
+    {"quantize_config.json", NULL, "", "gptq"},
+    {"quant_config.json", NULL, "", "awq"}};
+enum { N_PLACES = sizeof(places) / sizeof(*places) };
 
 static const char *text_of(const struct kv_fields *f, const char *name,
                            const char *missing)
@@ -210,8 +209,7 @@ static int read_file(struct kv_packed_header *h, size_t i, const char *dir,
     json_t *file;
     int rc = 0;
 
-    *h = (struct kv_packed_header){.path =
-                                       kv_model_file(dir, kv_packed_files[i])};
+    *h = (struct kv_packed_header){.path = kv_model_file(dir, places[i].file)};
     *there = kv_file_exists(h->path);
     if (!*there)
         return 0;
@@ -245,7 +243,7 @@ int kv_packed_header_read(struct kv_packed_header *h, const char *dir,
     int rc = 0;
 
     *h = (struct kv_packed_header){0};
-    for (size_t i = 0; kv_packed_files[i] && !rc; i++) {
+    for (size_t i = 0; i < N_PLACES && !rc; i++) {
         struct kv_packed_header one;
         bool there;
 

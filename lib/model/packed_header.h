@@ -15,9 +15,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The names of the files above, NULL behind the last. */
-extern const char *const kv_packed_files[];
-
 struct kv_packed_header {
     char *path; /* of the file that says it; NULL: none does */
     enum kv_packing packing;

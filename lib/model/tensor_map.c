@@ -408,8 +408,9 @@ static int check_tied(const struct kv_weight *embed, const struct kv_weights *w,
     if (head->type != embed->type || head->bytes != embed->bytes ||
         memcmp(head->data, embed->data, embed->bytes) != 0)
         return kv_fail(e,
-                       "%s: tensor %s differs from %s, but config.json has "
-                       "tie_word_embeddings true: which is meant is not known",
+                       "%s: tensor %s differs from %s, but "
+                       "tie_word_embeddings is true: which is meant is not "
+                       "known",
                        head->path, head->name, embed->name);
     kv_weight_release(head);
     kv_weight_release(embed);

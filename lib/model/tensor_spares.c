@@ -79,7 +79,7 @@ int kv_tensor_spares(const struct kv_model_weights *m,
             !(w->unpacked && is_zero_bias(t)))
             rc = kv_fail(e,
                          "%s: tensor %s has no place in a %s of this "
-                         "config.json",
+                         "configuration",
                          t->path, t->name, c->arch->name);
     }
     free(bound);

@@ -301,14 +301,26 @@ static int check_spec(const struct kv_codec *c, const uint8_t *text, size_t n,
                    (const char *)text, c->spec.text);
 }
 
-static void load_massive(struct kv_cache *c, const uint8_t *bits, size_t n)
+static int load_massive(struct kv_cache *c, struct bytes *b, size_t n,
+                        struct kv_err *e)
 {
-    if (!c->side[KV_K].codec->massive && !c->side[KV_V].codec->massive)
-        return;
+    const bool massive =
+        c->side[KV_K].codec->massive || c->side[KV_V].codec->massive;
+    const size_t expected = massive ? (c->n + 7) / 8 : 0;
+    const uint8_t *bits = take(b, n);
+
+    if (n != expected)
+        return kv_fail(e,
+                       "a cache of %zu tokens has %zu bytes of massive "
+                       "tokens: expected %zu",
+                       c->n, n, expected);
+    if (!massive)
+        return 0;
     c->massive_capacity = c->n;
     c->massive = kv_alloc(c->n, sizeof(*c->massive));
-    for (size_t t = 0; t < c->n && t / 8 < n; t++)
+    for (size_t t = 0; t < c->n; t++)
         c->massive[t] = bits[t / 8] >> t % 8 & 1;
+    return 0;
 }
 
 int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
@@ -351,6 +363,5 @@ int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
         if (s->codec->layered)
             kv_cache_decode_layered(c, s);
     }
-    load_massive(c, take(&b, h.massive_bytes), h.massive_bytes);
-    return 0;
+    return load_massive(c, &b, h.massive_bytes, e);
 }

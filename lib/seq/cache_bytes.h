@@ -41,7 +41,8 @@ size_t kv_cache_write(const struct kv_cache *c, uint8_t **bytes);
  * one that was written: the same bytes, attention and further codes.  Its
  * codecs must have the same calibration.  Fails, saying why, where the message
  * is damaged or of another spec, shape, layer or seed; of layered codecs, where
- * the layers below lack these tokens. */
+ * the layers below lack these tokens.  A cache whose load failed is good for
+ * kv_cache_free() alone. */
 int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
                   struct kv_err *e);
 

@@ -1,4 +1,4 @@
-/* Between cache.c, cache_read.c and cache_layered.c. */
+/* Between cache.c, cache_bytes.c, cache_read.c and cache_layered.c. */
 #ifndef KV_CACHE_IMPL_H
 #define KV_CACHE_IMPL_H
 

@@ -4,7 +4,6 @@
 #include "lib/seq/cache_impl.h"
 
 #include <assert.h>
-#include <stdlib.h>
 
 void kv_cache_put_on(struct kv_cache *c, struct kv_cache *below)
 {

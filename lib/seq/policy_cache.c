@@ -286,9 +286,6 @@ static void run_head(const struct step *s, size_t head)
         attend_step(s->c, head, s->of);
 }
 
-/* Attention to fewer values is done before another thread is awake. */
-enum { WORTH_THREADS = 1 << 19 };
-
 /* Heads side by side, where no thread is at work yet. */
 static void run_heads(const struct step *s)
 {
@@ -297,7 +294,7 @@ static void run_heads(const struct step *s)
     const size_t values = shape->n_heads * shape->head_dim * s->of->in->n *
                           (s->c->held[0].n + s->of->in->n);
 
-    if (heads == 1 || values < WORTH_THREADS || omp_in_parallel()) {
+    if (heads == 1 || values < KV_ATTEND_WORTH_THREADS || omp_in_parallel()) {
         for (size_t h = 0; h < heads; h++)
             run_head(s, h);
         return;

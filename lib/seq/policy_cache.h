@@ -15,8 +15,9 @@
 
 struct kv_policy_cache;
 
-/* codec: [KV_SIDES], which the policy composes with (eval/policy_check.h);
- * policy and codecs are kept by pointer.  n: tokens that a budget is a share
+/* codec: [KV_SIDES], neither layered nor with history, nor attending on codes
+ * of keys where the policy gives tokens new positions.  Policy and codecs are
+ * kept by pointer.  n: tokens that a budget is a share
  * of. */
 int kv_policy_cache_new(struct kv_policy_cache **c,
                         const struct kv_policy_spec *policy,

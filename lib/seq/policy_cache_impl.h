@@ -1,6 +1,6 @@
 /* Between policy_cache.c, policy_codes.c and policy_bits.c. */
-#ifndef KV_POLICY_IMPL_H
-#define KV_POLICY_IMPL_H
+#ifndef KV_POLICY_CACHE_IMPL_H
+#define KV_POLICY_CACHE_IMPL_H
 
 #include "lib/scheme.h"
 #include "lib/seq/policy_cache.h"

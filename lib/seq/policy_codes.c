@@ -4,6 +4,7 @@
 #include "lib/seq/policy_cache_impl.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* [n_kv_heads][kv_attend_words(n)]. */
 static uint64_t *alive_of(const struct kv_policy_cache *c, size_t n)

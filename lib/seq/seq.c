@@ -106,14 +106,11 @@ int kv_seq_step(struct kv_seq *s, size_t layer, const struct kv_tokens *t,
     return 0;
 }
 
-/* Attention to fewer values is done before another thread is awake. */
-enum { WORTH_THREADS = 1 << 19 };
-
 static size_t threads_for(const struct kv_attend_view *v)
 {
     const size_t values = v->nq * v->n * v->n_heads * v->head_dim;
 
-    return values < WORTH_THREADS || omp_in_parallel()
+    return values < KV_ATTEND_WORTH_THREADS || omp_in_parallel()
                ? 1
                : (size_t)omp_get_max_threads();
 }

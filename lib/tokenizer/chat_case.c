@@ -1,9 +1,7 @@
 /* Upper and lower case as Python's str has them. */
-#include "lib/base/alloc.h"
 #include "lib/tokenizer/chat_text.h"
 #include "lib/tokenizer/tokenizer_text.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 

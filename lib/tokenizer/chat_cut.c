@@ -5,7 +5,6 @@
 #include "lib/tokenizer/chat_text.h"
 #include "lib/tokenizer/tokenizer_text.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 char *kv_chat_lines(const char *template)

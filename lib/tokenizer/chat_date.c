@@ -1,7 +1,6 @@
 /* strftime_now(): the date that a template writes. */
 #include "lib/tokenizer/chat_impl.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 

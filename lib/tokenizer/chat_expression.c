@@ -1,9 +1,5 @@
 /* Expressions: what follows a value, and operators. */
-#include "lib/base/alloc.h"
 #include "lib/tokenizer/chat_impl.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_DEPTH = 64 };
 

@@ -1,5 +1,4 @@
 /* Filters: "x | name(arguments)". */
-#include "lib/base/alloc.h"
 #include "lib/tokenizer/chat_text.h"
 
 #include <errno.h>

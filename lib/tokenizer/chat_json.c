@@ -3,7 +3,6 @@
 #include "lib/tokenizer/chat_impl.h"
 #include "lib/tokenizer/tokenizer_text.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -215,7 +215,8 @@ static char *asked_for(const json_t *config)
 
         if (is_neutral(x, changes[i].neutral))
             continue;
-        value = json_dumps(x, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+        value = json_dumps(x, JSON_ENCODE_ANY | JSON_ENSURE_ASCII |
+                                  JSON_REAL_PRECISION(6));
         if (text.n)
             kv_text_add(&text, ", ", 2);
         kv_text_add(&text, changes[i].name, strlen(changes[i].name));

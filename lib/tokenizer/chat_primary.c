@@ -1,10 +1,8 @@
 /* What expressions begin with: texts, numbers, lists, names and calls. */
-#include "lib/base/alloc.h"
 #include "lib/tokenizer/chat_impl.h"
 #include "lib/tokenizer/tokenizer_text.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
 static void skip_space(struct kv_chat_reader *r)

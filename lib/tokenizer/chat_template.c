@@ -168,7 +168,7 @@ static size_t set(struct render *r, size_t i, struct kv_chat_reader in,
         done(&in);
         next = c->failed ? next : captured(r, i, live, &value);
     }
-    object = live && !c->failed ? target(c, name, member) : NULL;
+    object = live && !c->failed && !r->leave ? target(c, name, member) : NULL;
     if (object)
         kv_chat_walk(c, value, *member != 0);
     if (object && !c->failed)

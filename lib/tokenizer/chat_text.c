@@ -1,8 +1,6 @@
 #include "lib/tokenizer/chat_text.h"
-#include "lib/base/alloc.h"
 #include "lib/tokenizer/tokenizer_text.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 bool kv_chat_is_space(uint32_t c)

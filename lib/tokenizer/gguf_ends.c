@@ -1,7 +1,6 @@
 #include "lib/tokenizer/gguf_ends.h"
 #include "lib/base/alloc.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define KEY "tokenizer.ggml."

@@ -1,5 +1,4 @@
 #include "lib/tokenizer/tokenizer_lists.h"
-#include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/json_file.h"
 #include "lib/model/model_files.h"
