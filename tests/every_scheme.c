@@ -78,9 +78,25 @@ static void release(struct ready *r)
 
 static struct ready *every_one;
 static size_t n_ready;
+static const char *only; /* a scheme's name; NULL: all */
+
+void every_only(int argc, char **argv)
+{
+    only = argc > 1 ? argv[1] : NULL;
+}
+
+/* text: a spec. */
+static bool is_wanted(const char *text)
+{
+    const size_t n = strcspn(text, ":");
+
+    return !only || (strlen(only) == n && !memcmp(text, only, n));
+}
 
 static void add(const char *text, const char *folder)
 {
+    if (!is_wanted(text))
+        return;
     every_one = kv_realloc(every_one, n_ready + 1, sizeof(*every_one));
     n_ready += prepare(&every_one[n_ready], text, folder);
 }
@@ -165,6 +181,8 @@ static void add_stacked(const char *folder)
 {
     enum { SPECS = 4 };
 
+    if (!is_wanted("stacked"))
+        return;
     every_one = kv_realloc(every_one, n_ready + SPECS, sizeof(*every_one));
     for (size_t i = 0; i < SPECS; i++) {
         struct ready *r = &every_one[n_ready++];
@@ -196,6 +214,8 @@ int prepare_every(void **state)
     add("klt:b2,metric=fisher,pred=1", folder);
     add("klt:b1s3r20,metric=fisher,pred=2", folder);
     add_stacked(folder);
+    if (!n_ready)
+        fail_msg("no scheme is named %s", only);
     return 0;
 }
 

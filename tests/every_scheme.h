@@ -19,6 +19,10 @@ struct ready {
     struct kv_codecs *lower; /* of layered codecs: those of the layers below */
 };
 
+/* From main()'s arguments: every() is of the scheme argv[1] alone, where there
+ * is one. */
+void every_only(int argc, char **argv);
+
 /* A group's setup and teardown; made once for all its tests. */
 int prepare_every(void **state);
 int release_every(void **state);

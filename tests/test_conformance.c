@@ -1,11 +1,14 @@
 /* Every registered scheme against the law of lib/codec.h.  A new scheme is
- * tested by being listed; its flags select the checks. */
+ * tested by being listed; its flags select the checks.
+ *
+ *   test_conformance [SCHEME] */
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/scheme.h"
 #include "lib/seq/cache.h"
 #include "lib/seq/cache_bytes.h"
 #include "tests/append_rows.h"
+#include "tests/cache_rows.h"
 #include "tests/every_scheme.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
@@ -17,81 +20,6 @@ enum { N = 140 };
 static bool needs_queries(const struct ready *r)
 {
     return r->spec.scheme->probe;
-}
-
-/* q: [n][heads][head_dim]; k, v: [n][kv_heads][head_dim]. */
-struct rows {
-    float *q, *k, *v;
-};
-
-static struct rows rows(const struct ready *r, size_t n)
-{
-    const struct rows x = {.q = kv_alloc(n, query_values(r) * sizeof(*x.q)),
-                           .k = kv_alloc(n, row_values(r) * sizeof(*x.k)),
-                           .v = kv_alloc(n, row_values(r) * sizeof(*x.v))};
-
-    synthetic_rows(&r->shape, r->shape.n_heads, 40, n, x.q);
-    synthetic_rows(&r->shape, r->shape.n_kv_heads, 41, n, x.k);
-    synthetic_rows(&r->shape, r->shape.n_kv_heads, 42, n, x.v);
-    for (size_t t = 0; t < n; t += 29) /* massive ones */
-        for (size_t i = 0; i < row_values(r); i++)
-            x.v[t * row_values(r) + i] *= 0.02f;
-    return x;
-}
-
-/* The same, from token t on. */
-static struct rows rows_from(const struct ready *r, struct rows x, size_t t)
-{
-    return (struct rows){.q = x.q + t * query_values(r),
-                         .k = x.k + t * row_values(r),
-                         .v = x.v + t * row_values(r)};
-}
-
-static void free_rows(struct rows x)
-{
-    free(x.q);
-    free(x.k);
-    free(x.v);
-}
-
-static int append(struct kv_cache *c, struct rows x, size_t n, struct kv_err *e)
-{
-    return append_all(c, x.q, x.k, x.v, n, e);
-}
-
-/* The cache after n tokens appended `step` at a time. */
-static struct kv_cache *filled(const struct ready *r, struct rows x, size_t n,
-                               size_t step)
-{
-    struct kv_cache *c = new_cache(r);
-    struct kv_err e;
-
-    for (size_t t = 0; t < n; t += step) {
-        const size_t m = n - t < step ? n - t : step;
-
-        if (append(c, rows_from(r, x, t), m, &e))
-            fail_msg("%s", e.msg);
-    }
-    return c;
-}
-
-static void assert_same(const struct kv_cache *a, const struct kv_cache *b,
-                        const char *spec, const char *what, size_t n)
-{
-    assert_int_equal(kv_cache_tokens(a), kv_cache_tokens(b));
-    for (int side = 0; side < KV_SIDES; side++) {
-        const struct kv_reader ra = kv_cache_reader(a, (enum kv_side)side);
-        const struct kv_reader rb = kv_cache_reader(b, (enum kv_side)side);
-        uint8_t *x, *y;
-        const size_t nx = kv_codes_of(&ra, &x), ny = kv_codes_of(&rb, &y);
-
-        if (nx != ny || memcmp(x, y, nx) != 0)
-            fail_msg("%s: %s gives other bytes at %zu tokens", spec, what, n);
-        assert_int_equal(kv_cache_clipped(a, (enum kv_side)side),
-                         kv_cache_clipped(b, (enum kv_side)side));
-        free(x);
-        free(y);
-    }
 }
 
 static const size_t sizes[] = {0, 1, 2, 31, 32, 33, 63, 64, 65, N};
@@ -118,111 +46,6 @@ static void test_append(void **state)
 {
     (void)state;
     every(check_append);
-}
-
-/* What a message gives, upon the layers below where c has some. */
-static struct kv_cache *loaded(const struct kv_cache *c, const char *spec)
-{
-    const struct kv_codec *k = kv_cache_reader(c, KV_K).codec;
-    const struct kv_codec *v = kv_cache_reader(c, KV_V).codec;
-    struct kv_cache *copy;
-    uint8_t *bytes, *exact;
-    struct kv_err e = {""};
-    size_t n;
-
-    assert_int_equal(kv_cache_new(&copy, k, v, EVERY_SCHEME_SEED, &e), 0);
-    if (k->layered)
-        kv_cache_put_on(
-            copy, kv_cache_below(c) ? loaded(kv_cache_below(c), spec) : NULL);
-    n = kv_cache_write(c, &bytes);
-    exact = malloc(n); /* for ASan */
-    memcpy(exact, bytes, n);
-    if (kv_cache_load(copy, exact, n, &e))
-        fail_msg("%s: %s", spec, e.msg);
-    free(bytes);
-    free(exact);
-    return copy;
-}
-
-static void attend_newest(const struct ready *r, const struct kv_cache *c,
-                          const float *q, float *out)
-{
-    const size_t n = kv_cache_tokens(c), row = query_values(r);
-
-    kv_cache_attend(c, kv_cache_view(c, 1), q + (n - 1) * row, out);
-}
-
-/* A cache that was written and loaded is the cache: its bytes, its attention
- * and what becomes of further tokens. */
-static void check_message(struct ready *r)
-{
-    static const size_t lengths[] = {1, 61};
-    struct rows x = rows(r, N);
-    float *out = kv_alloc(2, query_values(r) * sizeof(*out));
-    float *again = out + query_values(r);
-    struct kv_err e = {""};
-
-    for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
-        const size_t n = lengths[i], m = N - n;
-        struct kv_cache *c = filled(r, x, n, N),
-                        *copy = loaded(c, r->spec.text);
-
-        assert_same(c, copy, r->spec.text, "loaded", n);
-        if (append(c, rows_from(r, x, n), m, &e) ||
-            append(copy, rows_from(r, x, n), m, &e))
-            fail_msg("%s: %s", r->spec.text, e.msg);
-        assert_same(c, copy, r->spec.text, "loaded, and more", N);
-        attend_newest(r, c, x.q, out);
-        attend_newest(r, copy, x.q, again);
-        assert_memory_equal(out, again, query_values(r) * sizeof(*out));
-        kv_cache_free(copy);
-        kv_cache_free(c);
-    }
-    free(out);
-    free_rows(x);
-}
-
-static void test_message(void **state)
-{
-    (void)state;
-    every(check_message);
-}
-
-/* A message that is cut or damaged, or of a cache with another seed, is
- * refused: at every third byte of its head and at ten places behind it. */
-static void check_damaged(struct ready *r)
-{
-    enum { TOKENS = 40 };
-    struct rows x = rows(r, TOKENS);
-    struct kv_cache *c = filled(r, x, TOKENS, TOKENS), *to;
-    const struct kv_codec *k = r->codec[KV_K], *v = r->codec[KV_V];
-    uint8_t *bytes;
-    const size_t n = kv_cache_write(c, &bytes), step = n / 10 + 1;
-    struct kv_err e = {""};
-
-    for (size_t i = 0; i < n; i += i < 88 ? 3 : step) {
-        bytes[i] ^= 0x10;
-        assert_int_equal(kv_cache_new(&to, k, v, EVERY_SCHEME_SEED, &e), 0);
-        assert_int_equal(kv_cache_load(to, bytes, n, &e), -1);
-        kv_cache_free(to);
-        bytes[i] ^= 0x10;
-        assert_int_equal(kv_cache_new(&to, k, v, EVERY_SCHEME_SEED, &e), 0);
-        assert_int_equal(kv_cache_load(to, bytes, i, &e), -1);
-        kv_cache_free(to);
-    }
-    assert_int_equal(kv_cache_new(&to, k, v, EVERY_SCHEME_SEED + 1, &e), 0);
-    assert_int_equal(kv_cache_load(to, bytes, n, &e), -1);
-    assert_says(e, "a cache of seed 5: expected 6");
-    kv_cache_free(to);
-    free(bytes);
-    kv_cache_free(c);
-    free_rows(x);
-}
-
-static void test_damaged(void **state)
-{
-    (void)state;
-    every(check_damaged);
 }
 
 /* For schemes with a probe(); the others do not look at it. */
@@ -685,15 +508,15 @@ static void test_not_finite(void **state)
     every(check_not_finite);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_blocks),   cmocka_unit_test(test_variable),
         cmocka_unit_test(test_append),   cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_extremes), cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_window),   cmocka_unit_test(test_layered),
-        cmocka_unit_test(test_message),  cmocka_unit_test(test_damaged),
     };
 
+    every_only(argc, argv);
     return cmocka_run_group_tests(tests, prepare_every, release_every);
 }
