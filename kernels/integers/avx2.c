@@ -1,6 +1,7 @@
 #include "kernels/simd/avx2.h"
 
 #define SUMS 2
+#define CELLS 8
 #define SHIFTS() 1
 
 /* Byte j, a constant, of each lane. */

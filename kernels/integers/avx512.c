@@ -4,6 +4,7 @@
 #include "kernels/level.h"
 
 #define SUMS 1
+#define CELLS 4
 
 /* Byte j, a constant, of each lane. */
 ALWAYS_INLINE vi32 byte_of(vi32 x, unsigned j)

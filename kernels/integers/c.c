@@ -1,7 +1,7 @@
 #include "kernels/simd/c.h"
 
 #define SUMS 1
-#define SHIFTS() 1
+#define CELLS 8
 #define byte_of(x, j) ((x) >> 8 * (j)&255)
 
 static inline void dot(vi32 *s, const vi32 *part, vi32 x, vi32 w, unsigned bits,

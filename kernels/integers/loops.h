@@ -3,6 +3,8 @@
  * define beside it:
  *
  *   SUMS              registers that dot() adds to in a unit, 1 or 2
+ *   CELLS             of codes of 2 or 4 bits, multiplied without a loop: 4, or
+ *                     8, a unit's
  *   byte_of(x, j)     byte j of each lane, a constant
  *   bits_of(x, width, from, to)   only with an instruction for it: of each
  *                     byte the bits from `from` on, moved to `to`; constants
@@ -42,15 +44,13 @@ struct patch {
     float *x;
 };
 
-/* Of unit u, V_WIDTH lanes from l on.  folded, kind and whole (the patch has
- * all of the unit) are constants. */
-ALWAYS_INLINE void expand_unit(const vi32 c[KV_UNIT_QUADS],
-                               const struct patch *p, size_t l, size_t u,
+/* Of unit u, V_WIDTH lanes from l on, to x, whose rows are `row` apart.  folded
+ * and kind are constants. */
+ALWAYS_INLINE void expand_unit(const vi32 c[KV_UNIT_QUADS], size_t l, size_t u,
                                const float *scale, const float *offset,
-                               int folded, enum kv_offset kind, int whole)
+                               int folded, enum kv_offset kind, float *x,
+                               size_t row)
 {
-    const size_t row = p->row, from = p->inner, end = p->inner_end;
-    float *to = p->x + (u * KV_UNIT - p->first) * row + l - p->left;
     vf32 by = folded ? v_set1(0) : v_load(scale + l);
     vf32 off = folded ? v_set1(0) : v_load(offset + l);
 
@@ -59,16 +59,13 @@ ALWAYS_INLINE void expand_unit(const vi32 c[KV_UNIT_QUADS],
         UNROLL
     for (unsigned j = 0; j < 4; j++) {
         const size_t i = u * KV_UNIT + 4 * e + j;
-        const vi32 code = byte_of(c[e], j);
 
-        if (whole || (i >= from && i < end)) {
-            if (folded) {
-                by = v_set1(scale[i]);
-                off = v_set1(offset[i]);
-            }
-            v_store(to + (4 * e + j) * row,
-                    value(v_from_i32(code), kind, by, off));
+        if (folded) {
+            by = v_set1(scale[i]);
+            off = v_set1(offset[i]);
         }
+        v_store(x + (4 * e + j) * row,
+                value(v_from_i32(byte_of(c[e], j)), kind, by, off));
     }
 }
 
@@ -82,15 +79,22 @@ ALWAYS_INLINE void expand_patch(const struct kv_integers *g,
     for (size_t l = p->lane; l < p->lane_end; l += V_WIDTH)
         for (size_t u = p->inner / KV_UNIT; u * KV_UNIT < p->inner_end; u++) {
             const uint8_t *at = lanes_at(codes, block_bytes, g->bits, u, l);
+            const size_t first = u * KV_UNIT;
+            const size_t from = kv_max(first, p->inner);
+            const size_t to = kv_min(first + KV_UNIT, p->inner_end);
+            const bool whole = to - from == KV_UNIT;
+            float *x = p->x + (from - p->first) * p->row + l - p->left;
+            float unit[KV_UNIT * V_WIDTH];
             vi32 c[KV_UNIT_QUADS];
 
             if (l % KV_LANES == 0) /* lines far ahead slow this */
                 kv_prefetch_near(at, KV_NEAR_INTEGERS, g->bits * KV_PLANE);
             unpack(at, g->bits, c);
-            if (u * KV_UNIT >= p->inner && (u + 1) * KV_UNIT <= p->inner_end)
-                expand_unit(c, p, l, u, scale, offset, folded, kind, 1);
-            else
-                expand_unit(c, p, l, u, scale, offset, folded, kind, 0);
+            expand_unit(c, l, u, scale, offset, folded, kind, whole ? x : unit,
+                        whole ? p->row : V_WIDTH);
+            for (size_t i = from; !whole && i < to; i++, x += p->row)
+                memcpy(x, unit + (i - first) * V_WIDTH,
+                       V_WIDTH * sizeof(*unit));
         }
 }
 

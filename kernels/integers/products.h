@@ -81,11 +81,13 @@ static void unpack(const uint8_t *at, unsigned bits, vi32 c[KV_UNIT_QUADS])
     }
 }
 
-/* Codes of lanes [lane, lane + n) and units [unit, unit_end), of each of
- * `tiles` tiles; w, which they are multiplied with, is [rows][inner of each
- * tile], rows `w_row` bytes or (of one tile) floats apart. */
+/* Codes of 2, 4 or 8 bits (integers: or 3) of lanes [lane, lane + n) and units
+ * [unit, unit_end), of each of `tiles` tiles; w, which they are multiplied
+ * with, is [rows][inner of each tile], rows `w_row` bytes or (of one tile)
+ * floats apart. */
 struct factors {
     const uint8_t *codes;
+    unsigned bits;
     size_t tiles, tile_bytes, block_bytes, lane, n, unit, unit_end, w_row;
     float middle; /* code, which floats are multiplied with the distance from */
     int32_t whole;       /* the same of fine integers */
@@ -95,17 +97,17 @@ struct factors {
 /* ---- integers --------------------------------------------------------------
  */
 
-/* Prefetches lines [from, to) of a unit of several blocks, far and near in
- * turns: many far requests in a row would wait. */
+/* Prefetches lines [from, to) of several blocks that have so many `each`, far
+ * and near in turns: many far requests in a row would wait. */
 ALWAYS_INLINE void fetch(const uint8_t *far, const uint8_t *const x[4],
-                         unsigned bits, size_t from, size_t to)
+                         unsigned each, size_t from, size_t to)
 {
     UNROLL
     for (size_t l = from; l < to; l++) {
-        const size_t k = l / bits * (KV_LANES / V_WIDTH);
+        const size_t k = l / each * (KV_LANES / V_WIDTH);
 
         kv_prefetch_far(far + l * KV_PLANE, KV_FAR_INTEGERS, KV_PLANE);
-        kv_prefetch_near(x[k] + l % bits * KV_PLANE, KV_NEAR_INTEGERS,
+        kv_prefetch_near(x[k] + l % each * KV_PLANE, KV_NEAR_INTEGERS,
                          KV_PLANE);
     }
 }
@@ -142,6 +144,13 @@ ALWAYS_INLINE void multiply_cell(const vi32 x[4], const uint8_t *w,
     }
 }
 
+/* Cells that are multiplied in one step of a loop, of whole vectors: of a unit
+ * of 3 bits all.  bits are a constant. */
+ALWAYS_INLINE unsigned cells_of(unsigned bits)
+{
+    return bits == 8 ? 4 : bits == 3 ? KV_UNIT_QUADS : CELLS;
+}
+
 /* sum [rows][PIECE]: of lanes from `at` on.  bits, rows, kind, shifts and g are
  * constants. */
 ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
@@ -149,8 +158,11 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                                  enum factor kind, int shifts, size_t g,
                                  float *sum)
 {
-    const size_t w_unit = KV_UNIT * width_of(kind);
-    const size_t blocks = blocks_of(f, at, g), units = f->unit_end - f->unit;
+    const unsigned cells = cells_of(bits), steps_each = KV_UNIT_QUADS / cells;
+    const size_t w_step = 4 * cells * width_of(kind);
+    const unsigned lines = bits / steps_each; /* of a step */
+    const size_t blocks = blocks_of(f, at, g);
+    const size_t steps = (f->unit_end - f->unit) * steps_each;
     const uint8_t *far = f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
     const uint8_t *x[4];
     vi32 s[ROWS][4], part[ROWS][4];
@@ -160,36 +172,36 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
         UNROLL
     for (size_t k = 0; k < g; k++)
         s[r][k] = part[r][k] = v_set1_i32(0);
-    w += f->unit * w_unit;
+    w += f->unit * steps_each * w_step;
     far += f->unit * blocks * bits * KV_PLANE;
     UNROLL
     for (size_t k = 0; k < g; k++)
         x[k] = lanes_at(f->codes, f->block_bytes, bits, f->unit,
                         f->lane + at + k * V_WIDTH);
-    for (size_t left = f->tiles * units, here = units; left; left--) {
+    for (size_t left = f->tiles * steps, here = steps; left; left--) {
         UNROLL
-        for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {
+        for (unsigned e = 0; e < cells; e++) {
             vi32 c[4];
 
-            fetch(far, x, bits, e * blocks * bits / KV_UNIT_QUADS,
-                  (e + 1) * blocks * bits / KV_UNIT_QUADS);
+            fetch(far, x, lines, e * blocks * lines / cells,
+                  (e + 1) * blocks * lines / cells);
             UNROLL
             for (size_t k = 0; k < g; k++)
                 c[k] = cell(x[k], bits, e, shifts);
             multiply_cell(c, w, f->w_row, bits, e, rows, kind, g, s, part);
         }
-        w += w_unit;
-        far += blocks * bits * KV_PLANE;
+        w += w_step;
+        far += blocks * lines * KV_PLANE;
         UNROLL
         for (size_t k = 0; k < g; k++)
-            x[k] += bits * KV_PLANE;
+            x[k] += lines * KV_PLANE;
         if (--here)
             continue;
-        here = units;
-        far += f->tile_bytes - units * blocks * bits * KV_PLANE;
+        here = steps;
+        far += f->tile_bytes - steps * blocks * lines * KV_PLANE;
         UNROLL
         for (size_t k = 0; k < g; k++)
-            x[k] += f->tile_bytes - units * bits * KV_PLANE;
+            x[k] += f->tile_bytes - steps * lines * KV_PLANE;
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
@@ -204,6 +216,21 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
     }
 }
 
+/* Calls f(registers) for lanes `at`, which it moves on, up to n.  Whole blocks
+ * have REGS registers. */
+#define EVERY_GROUP(sums, n, at, f)                          \
+    do {                                                     \
+        if (groups(sums) == 4)                               \
+            for (; at + 4 * V_WIDTH <= n; at += 4 * V_WIDTH) \
+                f(4);                                        \
+        if (groups(sums) >= 2)                               \
+            for (; at + 2 * V_WIDTH <= n; at += 2 * V_WIDTH) \
+                f(2);                                        \
+        if (groups(sums) == 1 || REGS % 2)                   \
+            for (; at < n; at += V_WIDTH)                    \
+                f(1);                                        \
+    } while (0)
+
 ALWAYS_INLINE void multiply_rows(const struct factors *f, unsigned bits,
                                  const uint8_t *w, size_t rows,
                                  enum factor kind, int shifts, float *sum)
@@ -211,53 +238,9 @@ ALWAYS_INLINE void multiply_rows(const struct factors *f, unsigned bits,
     const size_t sums = (kind == FINE ? FINE_SUMS : SUMS) * rows;
     size_t at = 0;
 
-    if (groups(sums) == 4)
-        for (; at + 4 * V_WIDTH <= f->n; at += 4 * V_WIDTH)
-            multiply_some(f, at, bits, w, rows, kind, shifts, 4, sum);
-    if (groups(sums) >= 2)
-        for (; at + 2 * V_WIDTH <= f->n; at += 2 * V_WIDTH)
-            multiply_some(f, at, bits, w, rows, kind, shifts, 2, sum);
-    for (; at < f->n; at += V_WIDTH)
-        multiply_some(f, at, bits, w, rows, kind, shifts, 1, sum);
-}
-
-ALWAYS_INLINE void multiply_bits(const struct factors *f, unsigned bits,
-                                 const uint8_t *w, size_t rows,
-                                 enum factor kind, float *sum)
-{
-    if (bits == 8 || SHIFTS())
-        multiply_rows(f, bits, w, rows, kind, 1, sum);
-    else
-        multiply_rows(f, bits, w, rows, kind, 0, sum);
-}
-
-#define EVERY_ROWS(X, B) X(B, 1) X(B, 2) X(B, 3) X(B, 4)
-#define EVERY_COARSE(X) \
-    EVERY_ROWS(X, 2) EVERY_ROWS(X, 3) EVERY_ROWS(X, 4) EVERY_ROWS(X, 5)
-#define EVERY_FINE(X) EVERY_ROWS(X, 6) EVERY_ROWS(X, 7) EVERY_ROWS(X, 8)
-
-/* At most ROWS rows. */
-static void multiply_few(const struct factors *f, unsigned bits,
-                         const uint8_t *w, size_t rows, enum factor kind,
-                         float *sum)
-{
-    switch (bits * 16 + rows * 2 + (kind == POSITIVE ? 1 : 0)) {
-#define CASE(B, R)                                \
-    case B * 16 + R * 2:                          \
-        multiply_bits(f, B, w, R, SIGNED, sum);   \
-        break;                                    \
-    case B * 16 + R * 2 + 1:                      \
-        multiply_bits(f, B, w, R, POSITIVE, sum); \
-        break;
-        EVERY_COARSE(CASE)
-#undef CASE
-#define CASE(B, R)                            \
-    case B * 16 + R * 2:                      \
-        multiply_bits(f, B, w, R, FINE, sum); \
-        break;
-        EVERY_FINE(CASE)
-#undef CASE
-    }
+#define SOME(G) multiply_some(f, at, bits, w, rows, kind, shifts, G, sum)
+    EVERY_GROUP(sums, f->n, at, SOME);
+#undef SOME
 }
 
 /* ---- floats ----------------------------------------------------------------
@@ -274,12 +257,11 @@ ALWAYS_INLINE vi32 cell_of_part(const uint8_t *at, unsigned bits, size_t e)
 }
 
 /* As multiply_some(), of floats, and of codes less the middle one, which makes
- * products about as small as those of values.  part (bits, where these are one
- * part, else 0), rows and g are constants. */
+ * products about as small as those of values.  bits, rows and g are constants.
+ */
 ALWAYS_INLINE void multiply_floats_some(const struct factors *f, size_t at,
-                                        unsigned bits, unsigned part,
-                                        const float *w, size_t rows, size_t g,
-                                        float *sum)
+                                        unsigned bits, const float *w,
+                                        size_t rows, size_t g, float *sum)
 {
     const uint8_t *far = f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
     const size_t blocks = blocks_of(f, at, g);
@@ -293,23 +275,19 @@ ALWAYS_INLINE void multiply_floats_some(const struct factors *f, size_t at,
         s[r][k] = v_set1(0);
     for (size_t u = f->unit; u < f->unit_end; u++) {
         const float *by = w + u * KV_UNIT;
-        vi32 cells[4][KV_UNIT_QUADS];
         const uint8_t *x[4];
 
         UNROLL
         for (size_t k = 0; k < g; k++)
             x[k] = lanes_at(f->codes, f->block_bytes, bits, u,
                             f->lane + at + k * V_WIDTH);
-        fetch(far + u * blocks * bits * KV_PLANE, x, part ? part : bits, 0,
-              blocks * (part ? part : bits));
-        for (size_t k = 0; !part && k < g; k++)
-            unpack(x[k], bits, cells[k]);
+        fetch(far + u * blocks * bits * KV_PLANE, x, bits, 0, blocks * bits);
         for (size_t e = 0; e < KV_UNIT_QUADS; e++) {
             vi32 c[4];
 
             UNROLL
             for (size_t k = 0; k < g; k++)
-                c[k] = part ? cell_of_part(x[k], part, e) : cells[k][e];
+                c[k] = cell_of_part(x[k], bits, e);
             UNROLL
             for (unsigned j = 0; j < 4; j++, by++) {
                 vf32 y[4];
@@ -333,56 +311,155 @@ ALWAYS_INLINE void multiply_floats_some(const struct factors *f, size_t at,
 }
 
 ALWAYS_INLINE void multiply_floats_rows(const struct factors *f, unsigned bits,
-                                        unsigned part, const float *w,
-                                        size_t rows, float *sum)
+                                        const float *w, size_t rows, float *sum)
 {
     size_t at = 0;
 
-    if (groups(rows) == 4)
-        for (; at + 4 * V_WIDTH <= f->n; at += 4 * V_WIDTH)
-            multiply_floats_some(f, at, bits, part, w, rows, 4, sum);
-    if (groups(rows) >= 2)
-        for (; at + 2 * V_WIDTH <= f->n; at += 2 * V_WIDTH)
-            multiply_floats_some(f, at, bits, part, w, rows, 2, sum);
-    for (; at < f->n; at += V_WIDTH)
-        multiply_floats_some(f, at, bits, part, w, rows, 1, sum);
+#define SOME(G) multiply_floats_some(f, at, bits, w, rows, G, sum)
+    EVERY_GROUP(rows, f->n, at, SOME);
+#undef SOME
 }
 
-static void multiply_floats(const struct factors *f, unsigned bits,
-                            const float *w, size_t rows, float *sum)
-{
-    const unsigned part = bits == 2 || bits == 4 || bits == 8 ? bits : 0;
+/* ---- every constant there is ----------------------------------------------
+ */
 
-    switch (part * 16 + rows) {
-#define CASE(B, R)                                   \
-    case B * 16 + R:                                 \
-        multiply_floats_rows(f, bits, B, w, R, sum); \
+#if V_WIDTH == 1 /* none: loops stay loops */
+
+static void multiply_few(const struct factors *f, const uint8_t *w, size_t rows,
+                         enum factor kind, float *sum)
+{
+    multiply_rows(f, f->bits, w, rows, kind, 1, sum);
+}
+
+static void multiply_floats(const struct factors *f, const float *w,
+                            size_t rows, float *sum)
+{
+    multiply_floats_rows(f, f->bits, w, rows, sum);
+}
+
+#else
+
+ALWAYS_INLINE void multiply_bits(const struct factors *f, unsigned bits,
+                                 const uint8_t *w, size_t rows,
+                                 enum factor kind, float *sum)
+{
+    if (bits == 8 || bits == 3 || SHIFTS()) /* 3: for less code */
+        multiply_rows(f, bits, w, rows, kind, 1, sum);
+    else
+        multiply_rows(f, bits, w, rows, kind, 0, sum);
+}
+
+#define EVERY_ROWS(X, B) X(B, 1) X(B, 2) X(B, 3) X(B, 4)
+#define EVERY_WIDTH(X) EVERY_ROWS(X, 2) EVERY_ROWS(X, 4) EVERY_ROWS(X, 8)
+
+/* At most ROWS rows. */
+static void multiply_few(const struct factors *f, const uint8_t *w, size_t rows,
+                         enum factor kind, float *sum)
+{
+    switch ((f->bits * 8 + rows) * 4 + kind) {
+#define CASE(B, R)                                \
+    case (B * 8 + R) * 4 + SIGNED:                \
+        multiply_bits(f, B, w, R, SIGNED, sum);   \
+        break;                                    \
+    case (B * 8 + R) * 4 + POSITIVE:              \
+        multiply_bits(f, B, w, R, POSITIVE, sum); \
         break;
-        EVERY_ROWS(CASE, 0)
-        EVERY_ROWS(CASE, 2)
-        EVERY_ROWS(CASE, 4)
+        EVERY_WIDTH(CASE)
+        EVERY_ROWS(CASE, 3)
+#undef CASE
+#define CASE(B, R)                            \
+    case (B * 8 + R) * 4 + FINE:              \
+        multiply_bits(f, B, w, R, FINE, sum); \
+        break;
         EVERY_ROWS(CASE, 8)
 #undef CASE
     }
 }
 
+static void multiply_floats(const struct factors *f, const float *w,
+                            size_t rows, float *sum)
+{
+    switch (f->bits * 8 + rows) {
+#define CASE(B, R)                             \
+    case B * 8 + R:                            \
+        multiply_floats_rows(f, B, w, R, sum); \
+        break;
+        EVERY_WIDTH(CASE)
+#undef CASE
+    }
+}
+
+#endif
+
 /* ---- of a run --------------------------------------------------------------
  */
 
 /* Unpacking the codes again costs less than fewer registers a row. */
-static void multiply(struct factors *f, unsigned bits, const void *w,
-                     const struct rounded *of, enum factor kind, size_t rows,
-                     float *sum)
+static void multiply(struct factors *f, const void *w, const struct rounded *of,
+                     enum factor kind, size_t rows, float *sum)
 {
     for (size_t r = 0; r < rows; r += ROWS, sum += ROWS * PIECE) {
         const size_t some = kv_min(rows - r, ROWS), at = r * f->w_row;
 
         f->sums = of->codes + r;
         if (kind == FLOATS)
-            multiply_floats(f, bits, (const float *)w + at, some, sum);
+            multiply_floats(f, (const float *)w + at, some, sum);
         else
-            multiply_few(f, bits, (const uint8_t *)w + at, some, kind, sum);
+            multiply_few(f, (const uint8_t *)w + at, some, kind, sum);
     }
+}
+
+/* Whether products take codes as they are. */
+ALWAYS_INLINE bool is_met(unsigned bits, enum factor kind)
+{
+    return bits == 2 || bits == 4 || bits == 8 || (bits == 3 && kind != FLOATS);
+}
+
+/* Codes of `from`, a byte each, at `bytes`. */
+static struct factors widened(const struct factors *from, uint8_t *bytes)
+{
+    const size_t units = from->unit_end - from->unit;
+    struct factors to = *from;
+
+    to.codes = bytes;
+    to.bits = 8;
+    to.block_bytes = units * KV_UNIT_QUADS * KV_PLANE;
+    to.tile_bytes = from->n / KV_LANES * to.block_bytes;
+    to.lane = to.unit = 0;
+    to.unit_end = units;
+    for (size_t t = 0; t < from->tiles; t++)
+        for (size_t l = 0; l < from->n; l += V_WIDTH)
+            for (size_t u = 0; u < units; u++) {
+                const uint8_t *at = lanes_at(from->codes + t * from->tile_bytes,
+                                             from->block_bytes, from->bits,
+                                             from->unit + u, from->lane + l);
+                uint8_t *x = bytes + t * to.tile_bytes;
+                vi32 c[KV_UNIT_QUADS];
+
+                x += lanes_at(x, to.block_bytes, 8, u, l) - x;
+                if (l % KV_LANES == 0)
+                    kv_prefetch_near(at, KV_NEAR_INTEGERS,
+                                     from->bits * KV_PLANE);
+                unpack(at, from->bits, c);
+                for (size_t e = 0; e < KV_UNIT_QUADS; e++, x += KV_PLANE)
+                    v_store_i32((int32_t *)(void *)x, c[e]);
+            }
+    return to;
+}
+
+/* Of codes that are not; apart from those that are, and out of their way. */
+static __attribute__((noinline)) void multiply_widened(const struct factors *f,
+                                                       const void *w,
+                                                       const struct rounded *of,
+                                                       enum factor kind,
+                                                       size_t rows, float *sum)
+{
+    _Alignas(LINE) uint8_t bytes[PIECE * MAX_INNER];
+    struct factors wide = widened(f, bytes);
+    const size_t width = kind == FLOATS ? sizeof(float) : width_of(kind);
+
+    multiply(&wide, (const char *)w + f->unit * KV_UNIT * width, of, kind, rows,
+             sum);
 }
 
 /* out (add: +) = unit S + bias, and unfolded that times scale, plus sum w times
@@ -448,6 +525,7 @@ ALWAYS_INLINE void put_run(const struct kv_integers *g, const uint8_t *codes,
                                       : 0;
     const struct part p = part_of(g, run);
     struct factors f = {.codes = codes,
+                        .bits = g->bits,
                         .tiles = tiles,
                         .tile_bytes = g->tile_bytes,
                         .block_bytes = kv_integers_block_bytes(g),
@@ -461,7 +539,10 @@ ALWAYS_INLINE void put_run(const struct kv_integers *g, const uint8_t *codes,
         const size_t l = f.lane;
 
         f.n = kv_min(p.end - l, PIECE);
-        multiply(&f, g->bits, by, w, kind, rows, sum);
+        if (is_met(g->bits, kind))
+            multiply(&f, by, w, kind, rows, sum);
+        else
+            multiply_widened(&f, by, w, kind, rows, sum);
         put_lanes(g, w, sum, zero, folded, heads, l, rows, f.n, add, out + l,
                   out_row);
     }

@@ -346,7 +346,9 @@ ALWAYS_INLINE void round_all(const struct rows *x, int folded,
                              struct rounding how, size_t rows,
                              const struct peaks *p, struct rounded *out)
 {
-    if (how.kind == FINE)
+    if (V_WIDTH == 1) /* no constant */
+        round_all_of(x, folded, how.kind, how, rows, p, out);
+    else if (how.kind == FINE)
         round_all_of(x, folded, FINE, how, rows, p, out);
     else if (how.kind == POSITIVE)
         round_all_of(x, folded, POSITIVE, how, rows, p, out);
