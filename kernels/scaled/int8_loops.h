@@ -20,16 +20,9 @@ enum {
 };
 
 #define EVERY_BITS(X, ROWS) X(1, ROWS) X(2, ROWS) X(3, ROWS) X(4, ROWS)
-#define FOUR(X) \
-    EVERY_BITS(X, 1) EVERY_BITS(X, 2) EVERY_BITS(X, 3) EVERY_BITS(X, 4)
-#if V_REGISTERS < 32
-#define EVERY_INT8(X) FOUR(X)
-enum { INT8_ROWS = 4 };
-#else
 #define EVERY_INT8(X) \
-    FOUR(X) EVERY_BITS(X, 5) EVERY_BITS(X, 6) EVERY_BITS(X, 7) EVERY_BITS(X, 8)
-enum { INT8_ROWS = 8 };
-#endif
+    EVERY_BITS(X, 1) EVERY_BITS(X, 2) EVERY_BITS(X, 3) EVERY_BITS(X, 4)
+enum { INT8_ROWS = 4 };
 
 /* The planes of a part. */
 struct planes {

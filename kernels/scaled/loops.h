@@ -8,26 +8,24 @@ enum { VECTOR = KV_SCALED_LANES };
 
 /* Rows that pass together: their sums fit the registers.  Loops over a batch
  * stay loops where registers are few; in plain C all loops do. */
-#if V_REGISTERS >= 32
-#define EVERY_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
-enum { MAX_ROWS = 8 };
-#define UNROLL_BATCH UNROLL
-#elif V_REGISTERS > 0
+#if V_REGISTERS > 0
 #define EVERY_ROWS(X) X(1) X(2) X(3) X(4)
 enum { MAX_ROWS = 4 };
-#define UNROLL_BATCH
 #else
 #define EVERY_ROWS(X) X(1)
 enum { MAX_ROWS = 1 };
-#define UNROLL_BATCH
 #undef UNROLL
 #define UNROLL
+#endif
+#if V_REGISTERS >= 32
+#define UNROLL_BATCH UNROLL
+#else
+#define UNROLL_BATCH
 #endif
 
 /* Registers of a half of a part's tokens, and halves, that are scored together.
  */
-enum { TOGETHER = V_WIDTH == 8 ? 2 : 1 };
-#define HALVES(rows) (V_WIDTH == VECTOR && (rows) <= 4 ? 2u : 1u)
+enum { TOGETHER = V_WIDTH == 8 ? 2 : 1, HALVES = V_WIDTH == VECTOR ? 2 : 1 };
 
 /* Vectors that are worked on together: a unit of the plane with most of them.
  * bits, of the code, are a constant here and below. */
@@ -198,6 +196,7 @@ struct work {
     const uint8_t *low, *high; /* planes of the part */
     const float *scale;        /* [groups][32] */
     size_t group;
+    unsigned m; /* bits of a small float's mantissa */
 };
 
 /* x: the first n of y, then zeros. */
@@ -213,8 +212,8 @@ ALWAYS_INLINE void store_some(float *x, vf32 y, size_t n)
 /* Lanes from `lane` on of vectors [v, v + n) of a batch to x, as kv_family's
  * expand() has it. */
 ALWAYS_INLINE void expand_some(const struct work *k, bool values, unsigned bits,
-                               unsigned m, vtable16 t, size_t v, size_t n,
-                               size_t lane, float *x)
+                               vtable16 t, size_t v, size_t n, size_t lane,
+                               float *x)
 {
     const size_t d = k->s->head_dim, padded = kv_padded(d);
     const size_t channel = values ? v / KV_TILE_PART * VECTOR : v / 2;
@@ -228,7 +227,7 @@ ALWAYS_INLINE void expand_some(const struct work *k, bool values, unsigned bits,
     for (unsigned i = 0; i < batch(bits); i++) {
         const vf32 by =
             values ? v_set1(scale[i]) : v_load(scale + i % 2 * VECTOR);
-        const vf32 y = v_mul(value(&r, bits, m, t, i, lane), by);
+        const vf32 y = v_mul(value(&r, bits, k->m, t, i, lane), by);
 
         if (i >= n)
             return;
@@ -241,7 +240,7 @@ ALWAYS_INLINE void expand_some(const struct work *k, bool values, unsigned bits,
 }
 
 ALWAYS_INLINE void expand_bits(const struct work *k, bool values, unsigned bits,
-                               unsigned m, float *x)
+                               float *x)
 {
     const size_t n = kv_scaled_vectors(k->s);
     const vtable16 t = v_load16(kv_scaled_of(k->s)->table);
@@ -249,15 +248,15 @@ ALWAYS_INLINE void expand_bits(const struct work *k, bool values, unsigned bits,
     for (size_t v = 0; v < n; v += batch(bits))
         UNROLL
     for (size_t lane = 0; lane < VECTOR; lane += V_WIDTH)
-        expand_some(k, values, bits, m, t, v, n - v, lane, x);
+        expand_some(k, values, bits, t, v, n - v, lane, x);
 }
 
 /* ---- qk ------------------------------------------------------------------ */
 
-/* Tokens of a part that are scored together: halves [half, half + halves), of
- * each TOGETHER registers from `lane` on. */
+/* Tokens of a part that are scored together: HALVES from `half` on, of each
+ * TOGETHER registers from `lane` on. */
 struct some {
-    size_t half, halves, lane;
+    size_t half, lane;
 };
 
 /* The first token of register j. */
@@ -267,10 +266,9 @@ ALWAYS_INLINE size_t token(struct some at, size_t j)
 }
 
 /* Channels [c, c + n) of a batch into sum. */
-ALWAYS_INLINE void dot_batch(const struct work *k, unsigned bits, unsigned m,
-                             vtable16 t, size_t c, size_t n, const float *q,
-                             size_t q_row, size_t rows, struct some at,
-                             vf32 sum[MAX_ROWS][2])
+ALWAYS_INLINE void dot_batch(const struct work *k, unsigned bits, vtable16 t,
+                             size_t c, size_t n, const float *q, size_t q_row,
+                             size_t rows, struct some at, vf32 sum[MAX_ROWS][2])
 {
     struct raw raw[TOGETHER];
 
@@ -284,29 +282,30 @@ ALWAYS_INLINE void dot_batch(const struct work *k, unsigned bits, unsigned m,
         if (i >= n)
             return;
         UNROLL
-        for (size_t j = 0; j < at.halves * TOGETHER; j++) {
+        for (size_t j = 0; j < HALVES * TOGETHER; j++) {
             const size_t half = at.half + j / TOGETHER;
 
-            x[j] = value(&raw[j % TOGETHER], bits, m, t, 2 * i + (unsigned)half,
-                         at.lane + j % TOGETHER * V_WIDTH);
+            x[j] =
+                value(&raw[j % TOGETHER], bits, k->m, t, 2 * i + (unsigned)half,
+                      at.lane + j % TOGETHER * V_WIDTH);
         }
         UNROLL
         for (size_t row = 0; row < rows; row++) {
             const vf32 by = v_set1(q[(c + i) * q_row + row]);
 
             UNROLL
-            for (size_t j = 0; j < at.halves * TOGETHER; j++)
+            for (size_t j = 0; j < HALVES * TOGETHER; j++)
                 sum[row][j] = v_muladd(by, x[j], sum[row][j]);
         }
     }
 }
 
 /* A group is whole batches, or the head. */
-ALWAYS_INLINE void dot_some(const struct work *k, unsigned bits, unsigned m,
-                            const float *q, size_t q_row, size_t rows,
-                            struct some at, float *score, size_t stride)
+ALWAYS_INLINE void dot_some(const struct work *k, unsigned bits, const float *q,
+                            size_t q_row, size_t rows, struct some at,
+                            float *score, size_t stride)
 {
-    const size_t d = k->s->head_dim, wide = at.halves * TOGETHER;
+    const size_t d = k->s->head_dim, wide = HALVES * TOGETHER;
     const vtable16 t = v_load16(kv_scaled_of(k->s)->table);
     vf32 all[MAX_ROWS][2];
 
@@ -321,8 +320,7 @@ ALWAYS_INLINE void dot_some(const struct work *k, unsigned bits, unsigned m,
         for (size_t i = 0; i < rows * wide; i++)
             sum[i / wide][i % wide] = v_set1(0);
         for (size_t c = g; c < g + k->group; c += batch(bits) / 2)
-            dot_batch(k, bits, m, t, c, g + k->group - c, q, q_row, rows, at,
-                      sum);
+            dot_batch(k, bits, t, c, g + k->group - c, q, q_row, rows, at, sum);
         UNROLL
         for (size_t r = 0; r < rows; r++)
             UNROLL
@@ -337,16 +335,14 @@ ALWAYS_INLINE void dot_some(const struct work *k, unsigned bits, unsigned m,
         v_store(score + r * stride + token(at, j), all[r][j]);
 }
 
-ALWAYS_INLINE void dot_rows(const struct work *k, unsigned bits, unsigned m,
-                            const float *q, size_t q_row, size_t rows,
-                            float *score, size_t stride)
+ALWAYS_INLINE void dot_rows(const struct work *k, unsigned bits, const float *q,
+                            size_t q_row, size_t rows, float *score,
+                            size_t stride)
 {
-    const size_t halves = HALVES(rows);
-
-    for (size_t half = 0; half < 2; half += halves)
+    for (size_t half = 0; half < 2; half += HALVES)
         for (size_t lane = 0; lane < VECTOR; lane += TOGETHER * V_WIDTH)
-            dot_some(k, bits, m, q, q_row, rows,
-                     (struct some){half, halves, lane}, score, stride);
+            dot_some(k, bits, q, q_row, rows, (struct some){half, lane}, score,
+                     stride);
 }
 
 /* ---- pv -------------------------------------------------------------- */
@@ -354,10 +350,9 @@ ALWAYS_INLINE void dot_rows(const struct work *k, unsigned bits, unsigned m,
 /* Lanes from `lane` on of a block of 16 channels of a part; p: [rows][32],
  * times the scales.  Two sums a row, or the chain of additions would be waited
  * for. */
-ALWAYS_INLINE void add_lanes(const struct work *k, unsigned bits, unsigned m,
-                             vtable16 t, size_t block, size_t lane,
-                             const float *p, size_t rows, float *acc,
-                             size_t padded)
+ALWAYS_INLINE void add_lanes(const struct work *k, unsigned bits, vtable16 t,
+                             size_t block, size_t lane, const float *p,
+                             size_t rows, float *acc, size_t padded)
 {
     vf32 sum[MAX_ROWS][2];
 
@@ -375,7 +370,7 @@ ALWAYS_INLINE void add_lanes(const struct work *k, unsigned bits, unsigned m,
         for (unsigned i = 0; i < batch(bits); i += 2)
             UNROLL
         for (unsigned j = 0; j < 2; j++) {
-            const vf32 x = value(&raw, bits, m, t, i + j, lane);
+            const vf32 x = value(&raw, bits, k->m, t, i + j, lane);
 
             UNROLL
             for (size_t r = 0; r < rows; r++)
@@ -388,9 +383,8 @@ ALWAYS_INLINE void add_lanes(const struct work *k, unsigned bits, unsigned m,
         v_store(acc + r * padded, v_add(sum[r][0], sum[r][1]));
 }
 
-ALWAYS_INLINE void add_rows(const struct work *k, unsigned bits, unsigned m,
-                            const float *p, size_t stride, size_t rows,
-                            float *acc)
+ALWAYS_INLINE void add_rows(const struct work *k, unsigned bits, const float *p,
+                            size_t stride, size_t rows, float *acc)
 {
     const size_t padded = kv_padded(k->s->head_dim);
     const vtable16 t = v_load16(kv_scaled_of(k->s)->table);
@@ -405,38 +399,36 @@ ALWAYS_INLINE void add_rows(const struct work *k, unsigned bits, unsigned m,
     for (size_t block = 0; block < padded / VECTOR; block++)
         UNROLL
     for (size_t lane = 0; lane < VECTOR; lane += V_WIDTH)
-        add_lanes(k, bits, m, t, block, lane,
+        add_lanes(k, bits, t, block, lane,
                   w + block * VECTOR / k->group * rows * KV_TILE_PART, rows,
                   acc, padded);
 }
 
 /* ---- every constant there is --------------------------------------------- */
 
-/* X(bits, m): tables, and e4m3 and e5m2, e2m3 and e3m2. */
+/* X(bits): tables up to 4, small floats above. */
 #define EVERY_CODE(X, ...) \
-    X(1, 0, __VA_ARGS__)   \
-    X(2, 0, __VA_ARGS__)   \
-    X(3, 0, __VA_ARGS__)   \
-    X(4, 0, __VA_ARGS__)   \
-    X(6, 2, __VA_ARGS__)   \
-    X(6, 3, __VA_ARGS__) X(8, 2, __VA_ARGS__) X(8, 3, __VA_ARGS__)
-
-static unsigned code_number(const struct kv_scaled *c)
-{
-    return c->bits * 4 + (c->format && c->bits > 4 ? c->format->m : 0);
-}
+    X(1, __VA_ARGS__)      \
+    X(2, __VA_ARGS__)      \
+    X(3, __VA_ARGS__)      \
+    X(4, __VA_ARGS__)      \
+    X(6, __VA_ARGS__)      \
+    X(8, __VA_ARGS__)
 
 static struct work work_of(const struct kv_store *s, const uint8_t *tile,
                            size_t part, float *scale)
 {
     const uint8_t *low = tile + part * kv_scaled_part_bytes(s);
 
+    const struct kv_scaled *c = kv_scaled_of(s);
+
     scales_of(s, tile, part, scale);
     return (struct work){.s = s,
                          .low = low,
                          .high = low + kv_scaled_plane_bytes(s, 0),
                          .scale = scale,
-                         .group = kv_scaled_of(s)->group};
+                         .group = c->group,
+                         .m = c->format ? c->format->m : 0};
 }
 
 static void expand(const struct kv_store *s, const uint8_t *tile, size_t part,
@@ -445,10 +437,10 @@ static void expand(const struct kv_store *s, const uint8_t *tile, size_t part,
     float scale[KV_SCALED_SCALES];
     const struct work k = work_of(s, tile, part, scale);
 
-    switch (code_number(kv_scaled_of(s)) * 2 + (s->values != 0)) {
-#define CASE(BITS, M, VALUES)                \
-    case (BITS * 4 + M) * 2 + VALUES:        \
-        expand_bits(&k, VALUES, BITS, M, x); \
+    switch (kv_scaled_of(s)->bits * 2 + (s->values != 0)) {
+#define CASE(BITS, VALUES)                \
+    case BITS * 2 + VALUES:               \
+        expand_bits(&k, VALUES, BITS, x); \
         break;
         EVERY_CODE(CASE, 0)
         EVERY_CODE(CASE, 1)
@@ -460,10 +452,10 @@ static void expand(const struct kv_store *s, const uint8_t *tile, size_t part,
 static void score_rows(const struct work *k, const float *q, size_t q_row,
                        size_t rows, float *score, size_t stride)
 {
-    switch (code_number(kv_scaled_of(k->s)) * 16 + rows) {
-#define CASE(BITS, M, ROWS)                                  \
-    case (BITS * 4 + M) * 16 + ROWS:                         \
-        dot_rows(k, BITS, M, q, q_row, ROWS, score, stride); \
+    switch (kv_scaled_of(k->s)->bits * 16 + rows) {
+#define CASE(BITS, ROWS)                                  \
+    case BITS * 16 + ROWS:                                \
+        dot_rows(k, BITS, q, q_row, ROWS, score, stride); \
         break;
 #define CASES(ROWS) EVERY_CODE(CASE, ROWS)
         EVERY_ROWS(CASES)
@@ -475,10 +467,10 @@ static void score_rows(const struct work *k, const float *q, size_t q_row,
 static void pv_rows(const struct work *k, const float *p, size_t stride,
                     size_t rows, float *acc)
 {
-    switch (code_number(kv_scaled_of(k->s)) * 16 + rows) {
-#define CASE(BITS, M, ROWS)                         \
-    case (BITS * 4 + M) * 16 + ROWS:                \
-        add_rows(k, BITS, M, p, stride, ROWS, acc); \
+    switch (kv_scaled_of(k->s)->bits * 16 + rows) {
+#define CASE(BITS, ROWS)                         \
+    case BITS * 16 + ROWS:                       \
+        add_rows(k, BITS, p, stride, ROWS, acc); \
         break;
 #define CASES(ROWS) EVERY_CODE(CASE, ROWS)
         EVERY_ROWS(CASES)
