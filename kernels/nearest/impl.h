@@ -34,12 +34,14 @@ static inline size_t kv_group_end(const struct kv_centroids *b, size_t size,
     return end < all ? end : all;
 }
 
-/* X(d) for every dimension. */
-#define KV_EVERY_D(X) \
-    X(1)              \
-    X(2)              \
-    X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)
-_Static_assert(KV_NEAREST_MAX_D == 16 && KV_TILE == 64,
-               "KV_EVERY_D, the unrolling");
+/* X(label, name, d) of a switch over dimensions: those often used are
+ * constants; loops over any other stay loops. */
+#define KV_EVERY_D(X, other_d) \
+    X(case 1, 1, 1)            \
+    X(case 2, 2, 2)            \
+    X(case 4, 4, 4)            \
+    X(case 8, 8, 8)            \
+    X(default, other, other_d)
+_Static_assert(KV_NEAREST_MAX_D <= 16 && KV_TILE == 64, "the unrolling");
 
 #endif

@@ -25,7 +25,6 @@ ALWAYS_INLINE void search(const float *tile, size_t d, size_t p,
     for (size_t g = 0; g < p; g++) {
         best[g] = v_set1(INFINITY);
         at[g] = v_set1_i32(0);
-        UNROLL
         for (size_t j = 0; j < d; j++)
             x[g][j] = v_load(tile + j * KV_TILE + g * V_WIDTH);
     }
@@ -35,7 +34,6 @@ ALWAYS_INLINE void search(const float *tile, size_t d, size_t p,
         UNROLL
         for (size_t g = 0; g < p; g++)
             s[g] = v_set1(0);
-        UNROLL
         for (size_t j = 0; j < d; j++) {
             const vf32 cj = v_set1(centers[c * d + j]);
 
@@ -81,7 +79,6 @@ ALWAYS_INLINE void closer(const float *tile, size_t d, const float *center,
     for (size_t i = 0; i < KV_TILE; i += V_WIDTH) {
         vf32 s = v_set1(0);
 
-        UNROLL
         for (size_t j = 0; j < d; j++) {
             const vf32 t =
                 v_sub(v_load(tile + j * KV_TILE + i), v_set1(center[j]));
@@ -99,7 +96,6 @@ ALWAYS_INLINE vf32 distances(const float *centers, const float *x, size_t d)
 {
     vf32 s = v_set1(0);
 
-    UNROLL
     for (size_t j = 0; j < d; j++) {
         const vf32 t =
             v_sub(v_set1(x[j * KV_TILE]), v_load(centers + j * KV_BLOCK));

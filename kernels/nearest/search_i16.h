@@ -52,11 +52,9 @@ ALWAYS_INLINE void round_vectors(const struct kv_centroids *b,
 {
     vi32 part[KV_NEAREST_MAX_D];
 
-    UNROLL
     for (size_t j = 0; j < d; j++)
         part[j] =
             v_to_i32(v_mul(v_load(tile + j * KV_TILE + at), v_set1(b->scale)));
-    UNROLL
     for (size_t j = 0; j < d; j += 2)
         v_store_i32(
             to->pair[j / 2] + at,
@@ -70,7 +68,6 @@ ALWAYS_INLINE vmask are_within(const struct kv_centroids *b, const float *tile,
     const float LIMIT = 32700;
     vf32 square = v_set1(0);
 
-    UNROLL
     for (size_t j = 0; j < d; j++) {
         const vf32 y = v_mul(v_load(tile + j * KV_TILE), v_set1(b->scale));
 
@@ -90,7 +87,6 @@ ALWAYS_INLINE vi32 own_square(const struct found *in, size_t d, size_t at)
 {
     vi32 own = v_set1_i32(0);
 
-    UNROLL
     for (size_t j = 0; j < (d + 1) / 2; j++) {
         const vi32 pair = v_load_i32(in->pair[j] + at);
 
@@ -125,7 +121,6 @@ ALWAYS_INLINE void scores(const int32_t *whole, size_t pairs,
     UNROLL
     for (size_t g = 0; g < p; g++)
         t[g] = v_set1_i32(whole[0]);
-    UNROLL
     for (size_t j = 0; j < pairs; j++) {
         const vi32 cj = v_set1_i32(whole[(1 + j) * KV_BLOCK]);
 
@@ -147,7 +142,6 @@ ALWAYS_INLINE void start(const struct found *in, size_t pairs, size_t at,
 {
     UNROLL
     for (size_t g = 0; g < p; g++) {
-        UNROLL
         for (size_t j = 0; j < pairs; j++)
             x[g][j] = v_load_i32(in->pair[j] + at + g * V_WIDTH);
         now->best[g] = now->second[g] = v_set1_i32(INT32_MAX);
@@ -240,7 +234,6 @@ ALWAYS_INLINE unsigned candidates(const struct kv_centroids *b, size_t d,
     for (size_t g = 0; g < KV_BLOCK; g += V_WIDTH) {
         vi32 t = v_load_i32(whole + g);
 
-        UNROLL
         for (size_t j = 0; j < pairs; j++)
             v_add_dot_i16_at(&t, v_set1_i32(in->pair[j][i]),
                              whole + (1 + j) * KV_BLOCK + g);
@@ -423,33 +416,33 @@ ALWAYS_INLINE uint64_t tile_among(const struct kv_centroids *b,
 /* ---- the level's table --------------------------------------------------- */
 
 /* Functions of their own, for registers of their own. */
-#define DEFINE(D)                                                            \
-    static __attribute__((noinline)) void find_blocks_##D(                   \
+#define DEFINE(L, N, D)                                                      \
+    static __attribute__((noinline)) void find_blocks_##N(                   \
         const struct kv_centroids *b, const float *tile, size_t n,           \
         struct found *to)                                                    \
     {                                                                        \
         find_blocks(b, tile, n, D, to);                                      \
     }                                                                        \
-    static __attribute__((noinline)) void decide_tile_##D(                   \
+    static __attribute__((noinline)) void decide_tile_##N(                   \
         const struct kv_centroids *b, const float *tile, size_t n,           \
         const struct found *in, uint16_t *code, float *dist)                 \
     {                                                                        \
         decide_tile(b, tile, n, D, in->block, in->sure, code, dist);         \
     }                                                                        \
-    static __attribute__((noinline)) void decide_codes_##D(                  \
+    static __attribute__((noinline)) void decide_codes_##N(                  \
         const struct kv_centroids *b, const float *tile, size_t n,           \
         const struct found *in, uint16_t *code)                              \
     {                                                                        \
         decide_codes(b, tile, n, D, in, code);                               \
     }                                                                        \
     static __attribute__((noinline))                                         \
-    uint64_t among_##D(const struct kv_centroids *b, const float *tile,      \
+    uint64_t among_##N(const struct kv_centroids *b, const float *tile,      \
                        size_t at, size_t size, const uint16_t *group,        \
                        size_t n, uint16_t *code, float *reach, float *gap)   \
     {                                                                        \
         return tile_among(b, tile, D, at, size, group, n, code, reach, gap); \
     }
-KV_EVERY_D(DEFINE)
+KV_EVERY_D(DEFINE, b->d)
 #undef DEFINE
 
 static void tile_nearest(const struct kv_centroids *b, const float *tile,
@@ -459,20 +452,19 @@ static void tile_nearest(const struct kv_centroids *b, const float *tile,
     float unused[KV_TILE];
 
     switch (b->d) {
-#define CASE(D)                                              \
-    case D:                                                  \
-        if (!b->whole) {                                     \
-            search_tile(tile, n, D, b->centers, b->k, code,  \
-                        dist ? dist : unused);               \
-            break;                                           \
-        }                                                    \
-        find_blocks_##D(b, tile, n, &found);                 \
-        if (dist)                                            \
-            decide_tile_##D(b, tile, n, &found, code, dist); \
-        else                                                 \
-            decide_codes_##D(b, tile, n, &found, code);      \
-        break;
-        KV_EVERY_D(CASE)
+#define CASE(L, N, D)                                                          \
+    L:                                                                         \
+    if (!b->whole) {                                                           \
+        search_tile(tile, n, D, b->centers, b->k, code, dist ? dist : unused); \
+        break;                                                                 \
+    }                                                                          \
+    find_blocks_##N(b, tile, n, &found);                                       \
+    if (dist)                                                                  \
+        decide_tile_##N(b, tile, n, &found, code, dist);                       \
+    else                                                                       \
+        decide_codes_##N(b, tile, n, &found, code);                            \
+    break;
+        KV_EVERY_D(CASE, b->d)
 #undef CASE
     }
 }
@@ -481,11 +473,11 @@ static void tile_closer(const float *tile, size_t d, const float *center,
                         float *dist)
 {
     switch (d) {
-#define CASE(D)                        \
-    case D:                            \
-        closer(tile, D, center, dist); \
-        break;
-        KV_EVERY_D(CASE)
+#define CASE(L, N, D)              \
+    L:                             \
+    closer(tile, D, center, dist); \
+    break;
+        KV_EVERY_D(CASE, d)
 #undef CASE
     }
 }
@@ -495,11 +487,11 @@ static void tile_min(const struct kv_centroids *b, const float *tile,
                      float *min)
 {
     switch (b->d) {
-#define CASE(D)                                        \
-    case D:                                            \
-        min_of_groups(b, tile, size, D, pair, n, min); \
-        break;
-        KV_EVERY_D(CASE)
+#define CASE(L, N, D)                              \
+    L:                                             \
+    min_of_groups(b, tile, size, D, pair, n, min); \
+    break;
+        KV_EVERY_D(CASE, b->d)
 #undef CASE
     }
 }
@@ -508,13 +500,12 @@ static uint16_t tile_first(const struct kv_centroids *b, const float *tile,
                            size_t size, struct kv_pair pair, float s)
 {
     switch (b->d) {
-#define CASE(D) \
-    case D:     \
-        return first_of_group(b, tile, size, D, pair, s);
-        KV_EVERY_D(CASE)
+#define CASE(L, N, D) \
+    L:                \
+    return first_of_group(b, tile, size, D, pair, s);
+        KV_EVERY_D(CASE, b->d)
 #undef CASE
     }
-    return 0;
 }
 
 static uint64_t among(const struct kv_centroids *b, const float *tile,
@@ -522,13 +513,12 @@ static uint64_t among(const struct kv_centroids *b, const float *tile,
                       size_t n, uint16_t *code, float *reach, float *gap)
 {
     switch (b->d) {
-#define CASE(D) \
-    case D:     \
-        return among_##D(b, tile, first, size, group, n, code, reach, gap);
-        KV_EVERY_D(CASE)
+#define CASE(L, N, D) \
+    L:                \
+    return among_##N(b, tile, first, size, group, n, code, reach, gap);
+        KV_EVERY_D(CASE, b->d)
 #undef CASE
     }
-    return 0;
 }
 
 const struct kv_nearest_ops NAME(kv_nearest) = {
