@@ -32,7 +32,7 @@ static size_t row_values(const struct kv_append_gpu *a)
     return s->n_kv_heads * s->head_dim;
 }
 
-static bool can(const struct kv_append_gpu *a)
+static bool gpu_can(const struct kv_append_gpu *a)
 {
     for (int side = 0; side < KV_SIDES; side++) {
         struct kv_gpu_code code;
@@ -109,7 +109,7 @@ static int send(const struct kv_append_gpu *a, int side, bool tile,
     return rc;
 }
 
-static void clear(struct blocks *b)
+static void gpu_clear(struct blocks *b)
 {
     kv_gpu_coder_free(b->coder);
     kv_device_free(b->x);
@@ -128,7 +128,7 @@ static int encode_in(struct append *a, void *stream, struct kv_err *e)
     return 0;
 }
 
-static int encode(void *arg, struct kv_err *e)
+static int gpu_encode(void *arg, struct kv_err *e)
 {
     return encode_in(arg, NULL, e);
 }
@@ -155,7 +155,7 @@ static int encode_tiles(struct append *a, struct kv_err *e)
            kv_gpu_encode(a->tile[KV_V].coder, &a->tile[KV_V].b, e);
 }
 
-static int quantize(void *arg, struct kv_err *e)
+static int gpu_quantize(void *arg, struct kv_err *e)
 {
     struct append *a = arg;
     struct kv_gpu_attend *attend = kv_attn_gpu_attend(a->plan->attend);
@@ -169,7 +169,7 @@ static int quantize(void *arg, struct kv_err *e)
     return 0;
 }
 
-static int decode(void *arg, struct kv_err *e)
+static int gpu_decode(void *arg, struct kv_err *e)
 {
     const struct append *a = arg;
 
@@ -195,7 +195,7 @@ static int time_one(struct append *a, int (*once)(void *, struct kv_err *),
 }
 
 /* The first sequence's block. */
-static int check(const struct append *a, int side, struct kv_err *e)
+static int gpu_check(const struct append *a, int side, struct kv_err *e)
 {
     const struct kv_codec *c = a->plan->codec[side];
     float *x = kv_alloc(kv_codec_block_values(c), sizeof(*x));
@@ -248,9 +248,9 @@ static int time_tiles(struct append *a, struct kv_append_times *t,
 
     return send(plan, KV_K, true, &a->tile[KV_K], e) ||
            send(plan, KV_V, true, &a->tile[KV_V], e) || encode_tiles(a, e) ||
-           (quantizes && (time_one(a, quantize, &t->quantize, e) ||
+           (quantizes && (time_one(a, gpu_quantize, &t->quantize, e) ||
                           kv_attn_gpu_again(plan->attend, plan->out, e))) ||
-           time_one(a, decode, &t->decode, e) || check_values(a, KV_K, e) ||
+           time_one(a, gpu_decode, &t->decode, e) || check_values(a, KV_K, e) ||
            check_values(a, KV_V, e);
 }
 
@@ -261,17 +261,17 @@ int kv_append_gpu_time(const struct kv_append_gpu *plan,
     int rc;
 
     *t = (struct kv_append_times){NAN, NAN, NAN, NAN, NAN};
-    if (!can(plan))
+    if (!gpu_can(plan))
         return 0;
     rc = send(plan, KV_K, false, &a.side[KV_K], e) ||
          send(plan, KV_V, false, &a.side[KV_V], e) ||
-         time_one(&a, encode, &t->encode, e) ||
+         time_one(&a, gpu_encode, &t->encode, e) ||
          time_one(&a, encode_in_line, &t->in_line, e) ||
-         time_one(&a, encode_aside, &t->aside, e) || check(&a, KV_K, e) ||
-         check(&a, KV_V, e) || (has_tiles(plan) && time_tiles(&a, t, e));
+         time_one(&a, encode_aside, &t->aside, e) || gpu_check(&a, KV_K, e) ||
+         gpu_check(&a, KV_V, e) || (has_tiles(plan) && time_tiles(&a, t, e));
     for (int side = 0; side < KV_SIDES; side++) {
-        clear(&a.side[side]);
-        clear(&a.tile[side]);
+        gpu_clear(&a.side[side]);
+        gpu_clear(&a.tile[side]);
     }
     return rc ? -1 : 0;
 }

@@ -43,7 +43,8 @@ static void load_piece(const struct kv_load *l, size_t first, size_t n)
 
 /* In one parallel region, or none: on a busy machine its barrier costs more
  * than a small layer. */
-static int load(const struct kv_load *part, size_t n_parts, struct kv_err *e)
+static int cpu_load(const struct kv_load *part, size_t n_parts,
+                    struct kv_err *e)
 {
     const size_t piece = 1 << 16, small = 1 << 20;
     size_t all = 0;
@@ -90,8 +91,8 @@ static int each(size_t n, kv_tile_work *work, const void *arg, struct kv_err *e)
     return bad < n ? -1 : 0;
 }
 
-static int norm(const struct kv_norm *norm, const float *x, size_t rows,
-                enum kv_type type, void *out, struct kv_err *e)
+static int cpu_norm(const struct kv_norm *norm, const float *x, size_t rows,
+                    enum kv_type type, void *out, struct kv_err *e)
 {
     const size_t n = norm->n;
     float *to = out;
@@ -167,8 +168,8 @@ static float *rounded(const struct kv_product *p)
     return x;
 }
 
-static int multiply(const struct kv_backend *b, const struct kv_product *p,
-                    struct kv_err *e)
+static int cpu_multiply(const struct kv_backend *b, const struct kv_product *p,
+                        struct kv_err *e)
 {
     struct kv_product few = *p;
     float *a = NULL;
@@ -189,8 +190,8 @@ static int multiply(const struct kv_backend *b, const struct kv_product *p,
     return 0;
 }
 
-static int add(float *x, const float *bias, size_t rows, size_t n,
-               struct kv_err *e)
+static int cpu_add(float *x, const float *bias, size_t rows, size_t n,
+                   struct kv_err *e)
 {
     for (size_t t = 0; t < rows; t++)
         kv_row_add(x + t * n, bias, n);
@@ -225,7 +226,7 @@ static int heads(const struct kv_heads *h, struct kv_err *e)
     const size_t all = q_dim + 2 * kv_dim;
 
     if (h->bias)
-        add(h->qkv, h->bias, h->rows, all, e);
+        cpu_add(h->qkv, h->bias, h->rows, all, e);
     for (size_t i = 0; i < h->rows; i++) {
         const float *row = h->qkv + i * all;
 
@@ -264,14 +265,14 @@ static void gelu_to_silu(float *g, float *up, size_t n)
     }
 }
 
-static int activate(const struct kv_activation *a, float *x, size_t rows,
-                    enum kv_type type, void *out, struct kv_err *e)
+static int cpu_activate(const struct kv_activation *a, float *x, size_t rows,
+                        enum kv_type type, void *out, struct kv_err *e)
 {
     const size_t n = a->n, row = a->gated ? 2 * n : n;
     float *to = out;
 
     if (a->bias)
-        add(x, a->bias, rows, row, e);
+        cpu_add(x, a->bias, rows, row, e);
     assert(!a->gated || a->act == KV_ACT_SILU || a->act == KV_ACT_GELU_TANH);
     for (size_t t = 0; t < rows; t++, x += row, to += n) {
         if (a->gated && a->act == KV_ACT_GELU_TANH)
@@ -293,8 +294,9 @@ static int cap_rows(float *x, size_t rows, size_t n, size_t row, float cap,
     return 0;
 }
 
-static int rotate(const float *rope, size_t n_rot, size_t n, float *x,
-                  size_t rows, size_t heads, size_t head_dim, struct kv_err *e)
+static int cpu_rotate(const float *rope, size_t n_rot, size_t n, float *x,
+                      size_t rows, size_t heads, size_t head_dim,
+                      struct kv_err *e)
 {
     for (size_t i = 0; i < rows; i += n)
         kv_rotate_heads(rope, n_rot, x + i * heads * head_dim, n, heads,
@@ -302,9 +304,10 @@ static int rotate(const float *rope, size_t n_rot, size_t n, float *x,
     return 0;
 }
 
-static int attend(const struct kv_backend *b, const struct kv_attend_job *job,
-                  const struct kv_attend_codes *codes, uint64_t seed,
-                  struct kv_err *e)
+static int cpu_attend(const struct kv_backend *b,
+                      const struct kv_attend_job *job,
+                      const struct kv_attend_codes *codes, uint64_t seed,
+                      struct kv_err *e)
 {
     kv_attend(job);
     return 0;
@@ -329,18 +332,18 @@ struct kv_backend *kv_backend_cpu(enum kv_type weight)
         .free = free,
         .upload = copy,
         .download = copy,
-        .load = load,
+        .load = cpu_load,
         .threads = threads,
         .each = each,
-        .norm = norm,
+        .norm = cpu_norm,
         .to_input = to_input,
-        .multiply = multiply,
+        .multiply = cpu_multiply,
         .heads = heads,
-        .add = add,
-        .activate = activate,
+        .add = cpu_add,
+        .activate = cpu_activate,
         .cap = cap_rows,
-        .rotate = rotate,
-        .attend = attend,
+        .rotate = cpu_rotate,
+        .attend = cpu_attend,
     };
     return b;
 }

@@ -75,7 +75,8 @@ static int load_one(const struct kv_load *l, struct kv_err *e)
     return rc;
 }
 
-static int load(const struct kv_load *part, size_t n_parts, struct kv_err *e)
+static int cuda_load(const struct kv_load *part, size_t n_parts,
+                     struct kv_err *e)
 {
     for (size_t i = 0; i < n_parts; i++)
         if (load_one(&part[i], e))
@@ -98,8 +99,8 @@ static int each(size_t n, kv_tile_work *work, const void *arg, struct kv_err *e)
 
 /* ---- a layer ------------------------------------------------------------- */
 
-static int norm(const struct kv_norm *norm, const float *x, size_t rows,
-                enum kv_type type, void *out, struct kv_err *e)
+static int cuda_norm(const struct kv_norm *norm, const float *x, size_t rows,
+                     enum kv_type type, void *out, struct kv_err *e)
 {
     if (norm->centers)
         return kv_fail(e, "no CUDA kernel of LayerNorm");
@@ -107,8 +108,8 @@ static int norm(const struct kv_norm *norm, const float *x, size_t rows,
                            e);
 }
 
-static int activate(const struct kv_activation *a, float *x, size_t rows,
-                    enum kv_type type, void *out, struct kv_err *e)
+static int cuda_activate(const struct kv_activation *a, float *x, size_t rows,
+                         enum kv_type type, void *out, struct kv_err *e)
 {
     if (!a->gated || a->act != KV_ACT_SILU)
         return kv_fail(e, "no CUDA kernel of an MLP other than SwiGLU");
@@ -122,8 +123,8 @@ static int to_input(const struct kv_backend *b, const float *x, size_t n,
     return kv_gpu_round(x, n, b->input_type, workspace, e);
 }
 
-static int multiply(const struct kv_backend *b, const struct kv_product *p,
-                    struct kv_err *e)
+static int cuda_multiply(const struct kv_backend *b, const struct kv_product *p,
+                         struct kv_err *e)
 {
     return kv_gpu_multiply(&(struct kv_gpu_product){.type = b->weight_type,
                                                     .c_type = KV_TYPE_F32,
@@ -172,8 +173,8 @@ static bool codes_attend(const struct kv_backend *b,
     return kv_gpu_hack_views_open(&code[0], &code[1], seed, b->device, &h);
 }
 
-static int encode(const struct kv_backend *b, struct kv_coder *c,
-                  const struct kv_encode *job, struct kv_err *e)
+static int cuda_encode(const struct kv_backend *b, struct kv_coder *c,
+                       const struct kv_encode *job, struct kv_err *e)
 {
     struct cuda *s = of(b);
     const size_t row = c->code.n_heads * c->code.head_dim;
@@ -195,16 +196,17 @@ static int encode(const struct kv_backend *b, struct kv_coder *c,
         e);
 }
 
-static int decode(const struct kv_coder *c, const uint8_t *bytes,
-                  size_t n_blocks, float *x, struct kv_err *e)
+static int cuda_decode(const struct kv_coder *c, const uint8_t *bytes,
+                       size_t n_blocks, float *x, struct kv_err *e)
 {
     return kv_gpu_decode(c->gpu, bytes, n_blocks, x, e);
 }
 
 /* ---- attention ----------------------------------------------------------- */
 
-static int rotate(const float *rope, size_t n_rot, size_t n, float *x,
-                  size_t rows, size_t heads, size_t head_dim, struct kv_err *e)
+static int cuda_rotate(const float *rope, size_t n_rot, size_t n, float *x,
+                       size_t rows, size_t heads, size_t head_dim,
+                       struct kv_err *e)
 {
     return kv_gpu_heads(&(struct kv_heads){.rows = rows,
                                            .n = n,
@@ -242,9 +244,10 @@ static int send_until(const struct kv_backend *b, int side, size_t n,
 }
 
 /* Codes of a side, sequence by sequence, as attention on codes reads them. */
-static int arrange(const struct kv_backend *b, const struct kv_attend_view *v,
-                   int side, const struct kv_attend_codes *s,
-                   struct kv_gpu_hack_views *h, struct kv_err *e)
+static int cuda_arrange(const struct kv_backend *b,
+                        const struct kv_attend_view *v, int side,
+                        const struct kv_attend_codes *s,
+                        struct kv_gpu_hack_views *h, struct kv_err *e)
 {
     const struct kv_gpu_hack_side *steps = side ? &h->v : &h->k;
     const struct kv_gpu_code *code = &s->coder->code;
@@ -274,14 +277,15 @@ static int attend_codes(const struct kv_backend *b,
     kv_gpu_hack_views_open(&codes[0].coder->code, &codes[1].coder->code, seed,
                            b->device, &h);
     h.n_steps = (n + h.k.tokens - 1) / h.k.tokens;
-    return arrange(b, &job->view, 0, &codes[0], &h, e) ||
-           arrange(b, &job->view, 1, &codes[1], &h, e) ||
+    return cuda_arrange(b, &job->view, 0, &codes[0], &h, e) ||
+           cuda_arrange(b, &job->view, 1, &codes[1], &h, e) ||
            kv_gpu_attend_hack(job, &h, e);
 }
 
-static int attend(const struct kv_backend *b, const struct kv_attend_job *job,
-                  const struct kv_attend_codes *codes, uint64_t seed,
-                  struct kv_err *e)
+static int cuda_attend(const struct kv_backend *b,
+                       const struct kv_attend_job *job,
+                       const struct kv_attend_codes *codes, uint64_t seed,
+                       struct kv_err *e)
 {
     struct kv_attend_job there = *job;
 
@@ -295,7 +299,7 @@ static int attend(const struct kv_backend *b, const struct kv_attend_job *job,
 /* ---- losses -------------------------------------------------------------- */
 
 /* The logarithms that the device leaves; has_base: b's too. */
-static struct kv_loss finish(const struct kv_gpu_loss *l, bool has_base)
+static struct kv_loss cuda_finish(const struct kv_gpu_loss *l, bool has_base)
 {
     const double lse = log(l->sum) + (double)l->max;
     const double log_q = (double)l->x - lse;
@@ -328,7 +332,7 @@ static int loss(const struct kv_backend *b, const float *logits,
         kv_device_download(got, c->loss.p, bytes, e);
 
     for (size_t r = 0; r < rows && !rc; r++)
-        out[r] = finish(&got[r], base != NULL);
+        out[r] = cuda_finish(&got[r], base != NULL);
     free(got);
     return rc ? -1 : 0;
 }
@@ -354,22 +358,22 @@ struct kv_backend *kv_backend_cuda(const struct kv_device *d,
         .free = kv_device_free,
         .upload = kv_device_upload,
         .download = kv_device_download,
-        .load = load,
+        .load = cuda_load,
         .threads = threads,
         .each = each,
-        .norm = norm,
+        .norm = cuda_norm,
         .to_input = to_input,
-        .multiply = multiply,
+        .multiply = cuda_multiply,
         .heads = kv_gpu_heads,
         .add = kv_gpu_add_bias,
-        .activate = activate,
-        .rotate = rotate,
-        .attend = attend,
+        .activate = cuda_activate,
+        .rotate = cuda_rotate,
+        .attend = cuda_attend,
         .coder_new = coder_new,
         .coder_free = coder_free,
         .codes_attend = codes_attend,
-        .encode = encode,
-        .decode = decode,
+        .encode = cuda_encode,
+        .decode = cuda_decode,
         .loss = loss,
     };
     return b;

@@ -9,9 +9,10 @@ static const struct kv_param params[] = {
     {0},
 };
 
-static int find(const struct kv_policy_spec *p, const struct kv_calib *calib,
-                const struct kv_shape *s, size_t layer, size_t n,
-                struct kv_pattern *head, struct kv_err *e)
+static int a_shape_find(const struct kv_policy_spec *p,
+                        const struct kv_calib *calib, const struct kv_shape *s,
+                        size_t layer, size_t n, struct kv_pattern *head,
+                        struct kv_err *e)
 {
     (void)calib, (void)layer, (void)e;
     for (size_t h = 0; h < s->n_heads; h++)
@@ -21,7 +22,7 @@ static int find(const struct kv_policy_spec *p, const struct kv_calib *calib,
     return 0;
 }
 
-static const struct kv_policy_patterns patterns = {.find = find};
+static const struct kv_policy_patterns patterns = {.find = a_shape_find};
 
 const struct kv_policy kv_policy_a_shape = {
     .name = "a-shape",

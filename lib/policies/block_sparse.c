@@ -8,9 +8,10 @@ static const struct kv_param params[] = {
     {0},
 };
 
-static int find(const struct kv_policy_spec *p, const struct kv_calib *calib,
-                const struct kv_shape *s, size_t layer, size_t n,
-                struct kv_pattern *head, struct kv_err *e)
+static int block_sparse_find(const struct kv_policy_spec *p,
+                             const struct kv_calib *calib,
+                             const struct kv_shape *s, size_t layer, size_t n,
+                             struct kv_pattern *head, struct kv_err *e)
 {
     const size_t blocks = (n + KV_PATTERN_BLOCK - 1) / KV_PATTERN_BLOCK;
 
@@ -22,7 +23,7 @@ static int find(const struct kv_policy_spec *p, const struct kv_calib *calib,
     return 0;
 }
 
-static const struct kv_policy_patterns patterns = {.find = find};
+static const struct kv_policy_patterns patterns = {.find = block_sparse_find};
 
 const struct kv_policy kv_policy_block_sparse = {
     .name = "block-sparse",

@@ -12,9 +12,9 @@ static const struct kv_param params[] = {
     {0},
 };
 
-static struct kv_policy_plan plan(const struct kv_policy_spec *p,
-                                  const struct kv_shape *s, size_t layer,
-                                  size_t n)
+static struct kv_policy_plan h2o_plan(const struct kv_policy_spec *p,
+                                      const struct kv_shape *s, size_t layer,
+                                      size_t n)
 {
     const size_t budget = kv_policy_tokens(kv_policy_get(p, "b"), n);
 
@@ -22,8 +22,8 @@ static struct kv_policy_plan plan(const struct kv_policy_spec *p,
     return (struct kv_policy_plan){budget, 0, (budget + 1) / 2};
 }
 
-static void score(const struct kv_policy_spec *p,
-                  const struct kv_policy_held *h, double *score)
+static void h2o_score(const struct kv_policy_spec *p,
+                      const struct kv_policy_held *h, double *score)
 {
     (void)p;
     memcpy(score, h->mass, h->n * sizeof(*score));
@@ -34,6 +34,6 @@ const struct kv_policy kv_policy_h2o = {
     .brief = "H2O: tokens with the most attention so far, and the newest",
     .params = params,
     .mass = KV_MASS_ALL,
-    .plan = plan,
-    .score = score,
+    .plan = h2o_plan,
+    .score = h2o_score,
 };

@@ -10,9 +10,9 @@ static const struct kv_param params[] = {
     {0},
 };
 
-static struct kv_policy_plan plan(const struct kv_policy_spec *p,
-                                  const struct kv_shape *s, size_t layer,
-                                  size_t n)
+static struct kv_policy_plan knorm_plan(const struct kv_policy_spec *p,
+                                        const struct kv_shape *s, size_t layer,
+                                        size_t n)
 {
     const size_t budget = kv_policy_tokens(kv_policy_get(p, "b"), n);
     const bool all = (double)layer < kv_policy_get(p, "l");
@@ -21,8 +21,8 @@ static struct kv_policy_plan plan(const struct kv_policy_spec *p,
     return (struct kv_policy_plan){all ? SIZE_MAX : budget, 0, 0};
 }
 
-static void score(const struct kv_policy_spec *p,
-                  const struct kv_policy_held *h, double *score)
+static void knorm_score(const struct kv_policy_spec *p,
+                        const struct kv_policy_held *h, double *score)
 {
     (void)p;
     for (size_t i = 0; i < h->n; i++)
@@ -37,6 +37,6 @@ const struct kv_policy kv_policy_knorm = {
     .name = "knorm",
     .brief = "L2 norm: keys of the smallest norm",
     .params = params,
-    .plan = plan,
-    .score = score,
+    .plan = knorm_plan,
+    .score = knorm_score,
 };

@@ -30,7 +30,7 @@ static const char *name_of(const struct kv_calib *calib)
 }
 
 /* At least 1. */
-static size_t count(float share, size_t whole)
+static size_t minference_count(float share, size_t whole)
 {
     const double n = round((double)share * (double)whole);
 
@@ -49,15 +49,17 @@ static bool read_head(const float *row, size_t n, struct kv_pattern *to)
           second <= 1))
         return false;
     to->kind = (enum kv_pattern_kind)kind;
-    to->first =
-        tokens ? (size_t)first : count(first, kv_minference_whole(to->kind, n));
-    to->second = count(second, n);
+    to->first = tokens
+                    ? (size_t)first
+                    : minference_count(first, kv_minference_whole(to->kind, n));
+    to->second = minference_count(second, n);
     return true;
 }
 
-static int find(const struct kv_policy_spec *p, const struct kv_calib *calib,
-                const struct kv_shape *s, size_t layer, size_t n,
-                struct kv_pattern *head, struct kv_err *e)
+static int minference_find(const struct kv_policy_spec *p,
+                           const struct kv_calib *calib,
+                           const struct kv_shape *s, size_t layer, size_t n,
+                           struct kv_pattern *head, struct kv_err *e)
 {
     char key[KV_SPEC_CHARS];
     const struct kv_calib_set *set;
@@ -88,7 +90,7 @@ static int find(const struct kv_policy_spec *p, const struct kv_calib *calib,
 }
 
 static const struct kv_policy_patterns patterns = {
-    .find = find,
+    .find = minference_find,
     .check_dump = kv_minference_check_dump,
     .search = kv_minference_search,
 };

@@ -181,7 +181,7 @@ static double error_of(const struct layer *l, size_t head, size_t c)
     return l->norm[head] > 0 ? sqrt(l->wrong[head][c] / l->norm[head]) : 0;
 }
 
-static void put_head(const struct layer *l, size_t head, float *row)
+static void minference_put_head(const struct layer *l, size_t head, float *row)
 {
     const struct kv_pattern *p;
     size_t best = 0, whole;
@@ -200,7 +200,7 @@ static void put_head(const struct layer *l, size_t head, float *row)
     row[KV_MINFERENCE_ERROR] = (float)error_of(l, head, best);
 }
 
-static void put_layer(const struct layer *l)
+static void minference_put_layer(const struct layer *l)
 {
     const size_t n_heads = l->shape.n_heads;
     const size_t dims[] = {n_heads, KV_MINFERENCE_COLUMNS};
@@ -211,7 +211,7 @@ static void put_layer(const struct layer *l)
     for (size_t h = 0; h < n_heads; h++) {
         float *row = t->data + h * KV_MINFERENCE_COLUMNS;
 
-        put_head(l, h, row);
+        minference_put_head(l, h, row);
         t->error += (double)row[KV_MINFERENCE_ERROR] / (double)n_heads;
     }
 }
@@ -255,7 +255,7 @@ static int pass_layer(struct search *s, struct layer *l, bool fitted,
             count_pairs(s, l);
     }
     if (!rc && fitted)
-        put_layer(l);
+        minference_put_layer(l);
     free(l->q);
     free(l->out);
     free(l->exact);

@@ -13,9 +13,9 @@ static const struct kv_param params[] = {
     {0},
 };
 
-static struct kv_policy_plan plan(const struct kv_policy_spec *p,
-                                  const struct kv_shape *s, size_t layer,
-                                  size_t n)
+static struct kv_policy_plan pyramidkv_plan(const struct kv_policy_spec *p,
+                                            const struct kv_shape *s,
+                                            size_t layer, size_t n)
 {
     const size_t mean = kv_policy_tokens(kv_policy_get(p, "b"), n);
     const size_t newest = kv_snapkv_queries(p);
@@ -41,6 +41,6 @@ const struct kv_policy kv_policy_pyramidkv = {
     .prompt = true,
     .mass = KV_MASS_NEWEST,
     .queries = kv_snapkv_queries,
-    .plan = plan,
+    .plan = pyramidkv_plan,
     .score = kv_snapkv_score,
 };

@@ -34,9 +34,9 @@ void kv_snapkv_score(const struct kv_policy_spec *p,
     }
 }
 
-static struct kv_policy_plan plan(const struct kv_policy_spec *p,
-                                  const struct kv_shape *s, size_t layer,
-                                  size_t n)
+static struct kv_policy_plan snapkv_plan(const struct kv_policy_spec *p,
+                                         const struct kv_shape *s, size_t layer,
+                                         size_t n)
 {
     (void)s, (void)layer;
     return kv_snapkv_plan(p, kv_policy_tokens(kv_policy_get(p, "b"), n));
@@ -49,6 +49,6 @@ const struct kv_policy kv_policy_snapkv = {
     .prompt = true,
     .mass = KV_MASS_NEWEST,
     .queries = kv_snapkv_queries,
-    .plan = plan,
+    .plan = snapkv_plan,
     .score = kv_snapkv_score,
 };

@@ -9,9 +9,9 @@ static const struct kv_param params[] = {
     {0},
 };
 
-static struct kv_policy_plan plan(const struct kv_policy_spec *p,
-                                  const struct kv_shape *s, size_t layer,
-                                  size_t n)
+static struct kv_policy_plan streamingllm_plan(const struct kv_policy_spec *p,
+                                               const struct kv_shape *s,
+                                               size_t layer, size_t n)
 {
     const size_t first = (size_t)kv_policy_get(p, "s");
     const size_t newest = (size_t)kv_policy_get(p, "w");
@@ -26,5 +26,5 @@ const struct kv_policy kv_policy_streamingllm = {
     .params = params,
     .by_layer = true,
     .reassigns = true,
-    .plan = plan,
+    .plan = streamingllm_plan,
 };

@@ -16,17 +16,17 @@ static size_t queries(const struct kv_policy_spec *p)
     return 1;
 }
 
-static struct kv_policy_plan plan(const struct kv_policy_spec *p,
-                                  const struct kv_shape *s, size_t layer,
-                                  size_t n)
+static struct kv_policy_plan tova_plan(const struct kv_policy_spec *p,
+                                       const struct kv_shape *s, size_t layer,
+                                       size_t n)
 {
     (void)s, (void)layer;
     return (struct kv_policy_plan){kv_policy_tokens(kv_policy_get(p, "b"), n),
                                    0, 0};
 }
 
-static void score(const struct kv_policy_spec *p,
-                  const struct kv_policy_held *h, double *score)
+static void tova_score(const struct kv_policy_spec *p,
+                       const struct kv_policy_held *h, double *score)
 {
     (void)p;
     memcpy(score, h->mass, h->n * sizeof(*score));
@@ -39,6 +39,6 @@ const struct kv_policy kv_policy_tova = {
     .by_layer = true,
     .mass = KV_MASS_NEWEST,
     .queries = queries,
-    .plan = plan,
-    .score = score,
+    .plan = tova_plan,
+    .score = tova_score,
 };

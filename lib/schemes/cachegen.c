@@ -171,7 +171,8 @@ static size_t places_bytes(const struct kv_cachegen *g)
 }
 
 /* Bytes before the stream. */
-static size_t head_bytes(const struct kv_codec *c, const struct kv_cachegen *g)
+static size_t cachegen_head_bytes(const struct kv_codec *c,
+                                  const struct kv_cachegen *g)
 {
     return sizeof(uint32_t) + max_bytes(c) + places_bytes(g);
 }
@@ -262,7 +263,8 @@ static void count_tables(const struct kv_cachegen *g, const uint16_t *symbol,
     }
 }
 
-static void put_places(const struct tables *from, size_t row, uint8_t *bytes)
+static void cachegen_put_places(const struct tables *from, size_t row,
+                                uint8_t *bytes)
 {
     for (size_t i = 0; i < row * PLACES; i++) {
         const uint16_t place = (uint16_t)from->cum[i]; /* 65536 as 0 */
@@ -337,11 +339,11 @@ static int take_stream(const struct state *st, const struct tables *shipped,
                          n_bytes);
 }
 
-static size_t encode_block(const struct kv_codec *c, struct kv_where w,
-                           const float *x, uint8_t *bytes)
+static size_t cachegen_encode_block(const struct kv_codec *c, struct kv_where w,
+                                    const float *x, uint8_t *bytes)
 {
     const struct state *st = c->state;
-    const size_t head = head_bytes(c, &st->g);
+    const size_t head = cachegen_head_bytes(c, &st->g);
     uint16_t *max = kv_alloc(c->block, sizeof(*max));
     uint16_t *symbol = kv_alloc(kv_codec_block_values(c), sizeof(*symbol));
     uint8_t *at = bytes + sizeof(uint32_t);
@@ -354,7 +356,7 @@ static size_t encode_block(const struct kv_codec *c, struct kv_where w,
     memcpy(at, max, max_bytes(c));
     if (!st->g.anchors) {
         count_tables(&st->g, symbol, c->block, &shipped);
-        put_places(&shipped, st->g.row, at + max_bytes(c));
+        cachegen_put_places(&shipped, st->g.row, at + max_bytes(c));
     }
     n = head + put_stream(st, &shipped, symbol, c->block, bytes + head);
     crc = kv_crc32(at, n - sizeof(crc));
@@ -370,7 +372,8 @@ static size_t encode_block(const struct kv_codec *c, struct kv_where w,
 static int check_head(const struct kv_codec *c, const uint8_t *bytes, size_t n,
                       uint16_t *max, struct kv_err *e)
 {
-    const size_t head = head_bytes(c, &((const struct state *)c->state)->g);
+    const size_t head =
+        cachegen_head_bytes(c, &((const struct state *)c->state)->g);
 
     if (n <= head)
         return kv_fail(e, "cut to %zu bytes: the head alone has %zu", n, head);
@@ -384,11 +387,11 @@ static int check_head(const struct kv_codec *c, const uint8_t *bytes, size_t n,
     return 0;
 }
 
-static int decode_block(const struct kv_codec *c, const uint8_t *bytes,
-                        size_t n, float *x, struct kv_err *e)
+static int cachegen_decode_block(const struct kv_codec *c, const uint8_t *bytes,
+                                 size_t n, float *x, struct kv_err *e)
 {
     const struct state *st = c->state;
-    const size_t head = head_bytes(c, &st->g);
+    const size_t head = cachegen_head_bytes(c, &st->g);
     uint16_t *max = kv_alloc(c->block, sizeof(*max));
     uint16_t *symbol = kv_alloc(kv_codec_block_values(c), sizeof(*symbol));
     struct tables shipped = {0};
@@ -411,7 +414,7 @@ out:
 /* ---- store=memory ------------------------------------------------------ */
 
 /* Where token t's row stands when anchors come first. */
-static size_t place_of(const struct kv_cachegen *g, size_t n, size_t t)
+static size_t cachegen_place_of(const struct kv_cachegen *g, size_t n, size_t t)
 {
     const size_t group = t / KV_CACHEGEN_GROUP;
 
@@ -420,8 +423,8 @@ static size_t place_of(const struct kv_cachegen *g, size_t n, size_t t)
     return t % KV_CACHEGEN_GROUP ? n_anchors(g, n) + t - group - 1 : group;
 }
 
-static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                   size_t n_blocks, uint8_t *bytes)
+static void cachegen_encode(const struct kv_codec *c, struct kv_where w,
+                            const float *x, size_t n_blocks, uint8_t *bytes)
 {
     const struct state *st = c->state;
     const size_t n = c->block, row = st->g.row, values = n * row;
@@ -437,8 +440,8 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
 
         kv_cachegen_quantize(&st->g, x, n, max, symbol);
         for (size_t t = 0; t < n; t++)
-            memcpy(plane + place_of(&st->g, n, t) * row, symbol + t * row,
-                   row * sizeof(*plane));
+            memcpy(plane + cachegen_place_of(&st->g, n, t) * row,
+                   symbol + t * row, row * sizeof(*plane));
         memcpy(bytes, max, max_bytes(c));
         kv_pack(plane, first, 8, at);
         kv_pack(plane + first, values - first, delta_bits(&st->g),
@@ -448,8 +451,8 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     free(max);
 }
 
-static void decode(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x)
+static void cachegen_decode(const struct kv_codec *c, const uint8_t *bytes,
+                            size_t n_blocks, float *x)
 {
     const struct state *st = c->state;
     const size_t n = c->block, row = st->g.row, values = n * row;
@@ -467,7 +470,8 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
         kv_unpack(at + kv_pack_bytes(first, 8), values - first,
                   delta_bits(&st->g), plane + first);
         for (size_t t = 0; t < n; t++)
-            memcpy(symbol + t * row, plane + place_of(&st->g, n, t) * row,
+            memcpy(symbol + t * row,
+                   plane + cachegen_place_of(&st->g, n, t) * row,
                    row * sizeof(*plane));
         kv_cachegen_restore(&st->g, max, symbol, n, x);
     }
@@ -486,7 +490,8 @@ static const struct kv_param params[] = {
     {0},
 };
 
-static const struct kv_variable wire = {encode_block, decode_block};
+static const struct kv_variable wire = {cachegen_encode_block,
+                                        cachegen_decode_block};
 
 static int open_cachegen(struct kv_codec *c, const struct kv_calib *calib,
                          struct kv_err *e)
@@ -499,7 +504,7 @@ static int open_cachegen(struct kv_codec *c, const struct kv_calib *calib,
     if (kv_spec_is(&c->spec, c->side, "store", "wire"))
         c->variable = &wire;
     c->block_bytes = c->variable
-                         ? head_bytes(c, &st->g) +
+                         ? cachegen_head_bytes(c, &st->g) +
                                kv_range_max_bytes(kv_codec_block_values(c))
                          : memory_bytes(c, &st->g);
     return c->variable && st->g.anchors ? load_tables(c, calib, e) : 0;
@@ -513,6 +518,6 @@ const struct kv_scheme kv_scheme_cachegen = {
     .training = &kv_cachegen_training,
     .open = open_cachegen,
     .close = close_cachegen,
-    .encode = encode,
-    .decode = decode,
+    .encode = cachegen_encode,
+    .decode = cachegen_decode,
 };

@@ -23,8 +23,8 @@ struct counts {
 };
 
 /* counts: of these tokens, or NULL. */
-static void count(const struct kv_cachegen *g, const bool *counts,
-                  const uint16_t *symbol, size_t n, struct counts *to)
+static void cachegen_count(const struct kv_cachegen *g, const bool *counts,
+                           const uint16_t *symbol, size_t n, struct counts *to)
 {
     for (size_t t = 0; t < n; t++, symbol += g->row)
         for (size_t i = 0; i < g->row && (!counts || counts[t]); i++)
@@ -44,7 +44,7 @@ static double squares(const float *a, const float *b, size_t n)
     return sum;
 }
 
-static enum kv_tensor tensor_of(enum kv_side side)
+static enum kv_tensor cachegen_tensor_of(enum kv_side side)
 {
     return side == KV_K ? KV_T_K : KV_T_V;
 }
@@ -54,7 +54,7 @@ static int count_layer(const struct kv_cachegen *g, struct kv_dump *dump,
                        struct counts *to, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
-    const enum kv_tensor tensor = tensor_of(side);
+    const enum kv_tensor tensor = cachegen_tensor_of(side);
     float *x = kv_alloc(2 * CHUNK, g->row * sizeof(*x));
     float *back = x + CHUNK * g->row;
     uint16_t *max = kv_alloc(CHUNK, sizeof(*max));
@@ -71,8 +71,8 @@ static int count_layer(const struct kv_cachegen *g, struct kv_dump *dump,
             for (size_t i = 0; i < n * g->row; i++)
                 x[i] = kv_f16_to_f32(kv_f16_clamp(x[i]));
             kv_cachegen_quantize(g, x, n, max, symbol);
-            count(g, counts ? counts + w * info->ctx + at : NULL, symbol, n,
-                  to);
+            cachegen_count(g, counts ? counts + w * info->ctx + at : NULL,
+                           symbol, n, to);
             kv_cachegen_restore(g, max, symbol, n, back);
             to->error += squares(x, back, n * g->row);
         }
@@ -86,9 +86,10 @@ out:
 
 /* Adds a table of places; half a time is added to every count (the estimator
  * of Krichevsky and Trofimov), as unseen symbols may still occur. */
-static struct kv_table *add_table(struct kv_calib_set *out, const char *name,
-                                  int side, int layer, size_t row,
-                                  size_t n_symbols, uint32_t *counts)
+static struct kv_table *cachegen_add_table(struct kv_calib_set *out,
+                                           const char *name, int side,
+                                           int layer, size_t row,
+                                           size_t n_symbols, uint32_t *counts)
 {
     const size_t dims[] = {row, n_symbols};
     struct kv_table *t = kv_calib_add(out, name, side, layer, KV_ALL, 2, dims);
@@ -120,10 +121,10 @@ static int train_layer(const struct kv_cachegen *g, struct kv_dump *dump,
     rc = count_layer(g, dump, layer, side, kv_calib_counts(out, info, layer),
                      &c, e);
     if (!rc) {
-        add_table(out, "anchor", (int)side, (int)layer, g->row, n_anchor,
-                  c.anchor);
-        add_table(out, "delta", (int)side, (int)layer, g->row, c.n_delta,
-                  c.delta)
+        cachegen_add_table(out, "anchor", (int)side, (int)layer, g->row,
+                           n_anchor, c.anchor);
+        cachegen_add_table(out, "delta", (int)side, (int)layer, g->row,
+                           c.n_delta, c.delta)
             ->error = c.error / (double)values;
     }
     free(c.delta);
@@ -138,18 +139,19 @@ static bool is_trained(const struct kv_spec *s, enum kv_side side)
            kv_spec_is(s, side, "store", "wire");
 }
 
-static int check_dump(const struct kv_spec *s, struct kv_dump *dump,
-                      struct kv_err *e)
+static int cachegen_check_dump(const struct kv_spec *s, struct kv_dump *dump,
+                               struct kv_err *e)
 {
     for (int side = 0; side < KV_SIDES; side++)
         if (is_trained(s, (enum kv_side)side) &&
-            kv_dump_want(dump, tensor_of((enum kv_side)side), e))
+            kv_dump_want(dump, cachegen_tensor_of((enum kv_side)side), e))
             return kv_fail_in(e, "%c", kv_side_name((enum kv_side)side));
     return 0;
 }
 
-static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
-                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
+static int cachegen_calibrate(const struct kv_spec *s, struct kv_dump *dump,
+                              uint64_t seed, struct kv_calib_set *out,
+                              struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
     const size_t n_layers = info->last_layer - info->first_layer + 1;
@@ -178,4 +180,5 @@ static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
     return 0;
 }
 
-const struct kv_training kv_cachegen_training = {check_dump, calibrate};
+const struct kv_training kv_cachegen_training = {cachegen_check_dump,
+                                                 cachegen_calibrate};

@@ -272,7 +272,7 @@ static int load_books(struct kv_codec *c, const struct kv_calib_set *set,
     return 0;
 }
 
-static struct kv_codebook *tiles_of(const struct kv_codec *c)
+static struct kv_codebook *codebook_tiles_of(const struct kv_codec *c)
 {
     const struct state *v = c->state;
     const struct kv_codebook_layout *l = &v->layout;
@@ -307,7 +307,7 @@ int kv_codebook_open(struct kv_codec *c, const struct kv_calib *calib,
         return -1;
     if (load_books(c, set, e))
         return -1;
-    v->tiles = tiles_of(c);
+    v->tiles = codebook_tiles_of(c);
     return 0;
 }
 
@@ -416,7 +416,8 @@ bool kv_codebook_device(const struct kv_codec *c, struct kv_gpu_code *to)
 
 /* ---- attention in tiles -------------------------------------------------- */
 
-static void enter(const void *space, size_t head, float *q, size_t rows)
+static void codebook_enter(const void *space, size_t head, float *q,
+                           size_t rows)
 {
     const struct kv_codebook_transform *t = space;
 
@@ -435,7 +436,7 @@ bool kv_codebook_store(const struct kv_codec *c, struct kv_store *s)
         return false;
     kv_store_codebook(s, v->tiles);
     if (transformed) {
-        s->enter = enter;
+        s->enter = codebook_enter;
         s->space = &v->transform;
     }
     return true;

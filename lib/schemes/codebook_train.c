@@ -38,7 +38,7 @@ struct job {
     float *weight;   /* the same, of each value; NULL: none */
 };
 
-static size_t row_of(const struct job *j)
+static size_t codebook_row_of(const struct job *j)
 {
     return j->info->shape.n_kv_heads * j->info->shape.head_dim;
 }
@@ -64,7 +64,7 @@ static size_t points_per_token(const struct job *j)
 /* Where a layer begins in sample and weight. */
 static size_t layer_at(const struct job *j, size_t layer)
 {
-    return (layer - j->first) * j->n_tokens * row_of(j);
+    return (layer - j->first) * j->n_tokens * codebook_row_of(j);
 }
 
 /* "all layers, K", "layer 3, V": where a sentence is about. */
@@ -82,7 +82,7 @@ static enum kv_tensor values_of(const struct kv_spec *s, enum kv_side side)
                                                 : KV_T_K;
 }
 
-static enum kv_tensor gradient_of(enum kv_side side)
+static enum kv_tensor codebook_gradient_of(enum kv_side side)
 {
     return side == KV_V ? KV_T_V_GRADIENT : KV_T_K_GRADIENT;
 }
@@ -120,10 +120,10 @@ static int plan_sample(struct job *j, struct kv_err *e)
  * tokens are among them, as in the papers: without a center near an attention
  * sink, a cache that keeps nothing in fp16 loses it (CQ at 2 bits on
  * Qwen2.5-Coder: KL 1.37, with them .415). */
-static void pick(const struct job *j, size_t first, const float *x, size_t n,
-                 float *sample, size_t *taken)
+static void codebook_pick(const struct job *j, size_t first, const float *x,
+                          size_t n, float *sample, size_t *taken)
 {
-    const size_t row = row_of(j);
+    const size_t row = codebook_row_of(j);
 
     for (; *taken < j->n_tokens; ++*taken) {
         const size_t at = *taken * dump_tokens(j) / j->n_tokens;
@@ -153,11 +153,11 @@ static int read_layer(const struct job *j, size_t layer,
                       const struct kv_codebook_transform *t, float *max,
                       struct kv_err *e)
 {
-    const enum kv_tensor by = gradient_of(j->side);
+    const enum kv_tensor by = codebook_gradient_of(j->side);
     const enum kv_tensor tensor = values_of(j->spec, j->side);
     const size_t tokens = dump_tokens(j);
     const size_t at = layer_at(j, layer);
-    float *x = kv_alloc(CHUNK, row_of(j) * sizeof(*x));
+    float *x = kv_alloc(CHUNK, codebook_row_of(j) * sizeof(*x));
     const bool *counts = kv_calib_counts(j->out, j->info, layer);
     size_t taken = 0, weighed = 0;
     int rc = -1;
@@ -170,14 +170,15 @@ static int read_layer(const struct job *j, size_t layer,
         if (j->weight) {
             if (kv_dump_fisher(j->dump, layer, by, first, n, x, e))
                 goto out;
-            pick(j, first, x, n, j->weight + at, &weighed);
+            codebook_pick(j, first, x, n, j->weight + at, &weighed);
         }
         if (kv_dump_read(j->dump, layer, tensor, first, n, x, e))
             goto out;
-        pick(j, first, x, n, j->sample + at, &taken);
+        codebook_pick(j, first, x, n, j->sample + at, &taken);
         if (t->hadamard && t->hadamard_first)
             kv_hadamard(x, n * t->n_heads, t->head_dim);
-        raise_max(x, counts ? counts + first : NULL, n, row_of(j), max);
+        raise_max(x, counts ? counts + first : NULL, n, codebook_row_of(j),
+                  max);
     }
     rc = 0;
 out:
@@ -235,10 +236,10 @@ static float *add_smooth(struct job *j, size_t layer, const float *max)
     if (j->out->factors) {
         memcpy(factor,
                kv_calib_table(j->out->factors, "smooth", KV_K, layer, 0)->data,
-               row_of(j) * sizeof(*factor));
+               codebook_row_of(j) * sizeof(*factor));
         return factor;
     }
-    for (size_t i = 0; i < row_of(j); i++)
+    for (size_t i = 0; i < codebook_row_of(j); i++)
         factor[i] = max[i] > 0 ? sqrtf(max[i]) : 1;
     return factor;
 }
@@ -247,7 +248,7 @@ static float *add_smooth(struct job *j, size_t layer, const float *max)
 static int take_sample(struct job *j, size_t layer,
                        struct kv_codebook_transform *t, struct kv_err *e)
 {
-    float *max = kv_alloc(row_of(j), sizeof(*max));
+    float *max = kv_alloc(codebook_row_of(j), sizeof(*max));
     int rc;
 
     *t = kv_codebook_transform_of(j->spec, j->side, &j->info->shape);
@@ -342,7 +343,7 @@ out:
 }
 
 /* A layer was sampled or a codebook trained. */
-static void step(const struct job *j)
+static void codebook_step(const struct job *j)
 {
 #pragma omp critical(kv_codebook_step)
     if (j->out->progress)
@@ -370,7 +371,7 @@ static int train_books(const struct job *j, float *const *centers,
                 *e = mine;
             }
         }
-        step(j);
+        codebook_step(j);
     }
     return rc;
 }
@@ -384,7 +385,7 @@ static double mean_left(const struct job *j, size_t head)
 
     for (size_t t = 0; t < tokens; t++)
         for (size_t i = u.h * dim; i < u.h_end * dim; i++) {
-            const double left = (double)j->sample[t * row_of(j) + i];
+            const double left = (double)j->sample[t * codebook_row_of(j) + i];
 
             sum += left * left;
         }
@@ -410,7 +411,7 @@ static void add_books(const struct job *j, float **data)
 }
 
 /* Samples the job's layers, trains their codebooks, adds the tables. */
-static int train(struct job *j, struct kv_err *e)
+static int codebook_train(struct job *j, struct kv_err *e)
 {
     const size_t n_layers = j->end - j->first, n_tables = j->layout.head_books;
     struct kv_codebook_transform *t = NULL;
@@ -419,15 +420,17 @@ static int train(struct job *j, struct kv_err *e)
 
     if (plan_sample(j, e))
         return -1;
-    j->sample = kv_alloc(sampled_tokens(j), row_of(j) * sizeof(*j->sample));
+    j->sample =
+        kv_alloc(sampled_tokens(j), codebook_row_of(j) * sizeof(*j->sample));
     if (is_weighted(j->spec, j->side))
-        j->weight = kv_alloc(sampled_tokens(j), row_of(j) * sizeof(*j->weight));
+        j->weight = kv_alloc(sampled_tokens(j),
+                             codebook_row_of(j) * sizeof(*j->weight));
     t = kv_alloc(n_layers, sizeof(*t));
     centers = kv_alloc(n_tables, sizeof(*centers));
     for (size_t i = 0; i < n_layers; i++) {
         if (take_sample(j, j->first + i, &t[i], e))
             goto out;
-        step(j);
+        codebook_step(j);
     }
     add_books(j, centers);
     if (train_books(j, centers, e))
@@ -493,7 +496,7 @@ int kv_codebook_trainable(const struct kv_spec *s, struct kv_dump *dump,
 
         if (plan_sample(&j, e) ||
             (is_weighted(s, side) &&
-             kv_dump_want(dump, gradient_of(side), e)) ||
+             kv_dump_want(dump, codebook_gradient_of(side), e)) ||
             kv_dump_want(dump, values_of(s, side), e))
             return kv_fail_in(e, "%c", kv_side_name(side));
     }
@@ -512,7 +515,7 @@ int kv_codebook_calibrate(const struct kv_spec *s, struct kv_dump *dump,
             struct job j =
                 make_job(s, (enum kv_side)side, first, dump, seed, out);
 
-            if (train(&j, e))
+            if (codebook_train(&j, e))
                 return fail_at(&j, e);
             first = j.end;
         }

@@ -22,7 +22,7 @@ static const struct kv_param params[] = {
     {"o", NULL, 0, 0, 49.9, false, "percent of outliers, kept in fp16"},
     {0}};
 
-static size_t row_of(const struct kv_shape *s)
+static size_t evasion_row_of(const struct kv_shape *s)
 {
     return s->n_kv_heads * s->head_dim;
 }
@@ -31,26 +31,26 @@ static size_t row_of(const struct kv_shape *s)
 static size_t n_outliers(const struct kv_codec *c)
 {
     return (size_t)ceil(kv_spec_get(&c->spec, c->side, "o") *
-                        (double)row_of(&c->shape) / 100);
+                        (double)evasion_row_of(&c->shape) / 100);
 }
 
-static int check(struct kv_spec *s, const struct kv_shape *shape,
-                 struct kv_err *e)
+static int evasion_check(struct kv_spec *s, const struct kv_shape *shape,
+                         struct kv_err *e)
 {
     if (kv_codebook_check(s, shape, e))
         return -1;
     for (int i = 0; i < KV_SIDES; i++)
         if (kv_spec_get(s, (enum kv_side)i, "o") > 0 &&
-            row_of(shape) > UINT16_MAX)
+            evasion_row_of(shape) > UINT16_MAX)
             return kv_fail(e,
                            "evasion numbers outliers in 16 bits: n_kv_heads x "
                            "head_dim is %zu, more than %d",
-                           row_of(shape), UINT16_MAX);
+                           evasion_row_of(shape), UINT16_MAX);
     return 0;
 }
 
-static double nominal(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static double evasion_nominal(const struct kv_spec *s, enum kv_side side,
+                              const struct kv_shape *shape)
 {
     return kv_codebook_nominal(s, side, shape) +
            32 * kv_spec_get(s, side, "o") / 100;
@@ -66,8 +66,8 @@ static int open_evasion(struct kv_codec *c, const struct kv_calib *calib,
 }
 
 /* Marks those of a token's values x that y misses by most. */
-static void find_outliers(const float *x, const float *y, size_t row,
-                          struct kv_topk top, bool *outlier)
+static void evasion_find_outliers(const float *x, const float *y, size_t row,
+                                  struct kv_topk top, bool *outlier)
 {
     for (size_t i = 0; i < row; i++)
         kv_topk_push(&top, kv_topk_key(fabsf(x[i] - y[i]), (uint32_t)i));
@@ -76,10 +76,10 @@ static void find_outliers(const float *x, const float *y, size_t row,
         outlier[kv_topk_index(top.key[i])] = true;
 }
 
-static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                   size_t n_blocks, uint8_t *bytes)
+static void evasion_encode(const struct kv_codec *c, struct kv_where w,
+                           const float *x, size_t n_blocks, uint8_t *bytes)
 {
-    const size_t n = n_outliers(c), row = row_of(&c->shape);
+    const size_t n = n_outliers(c), row = evasion_row_of(&c->shape);
     const size_t code_bytes = c->block_bytes - kv_sparse_bytes(n);
     uint64_t *key = kv_alloc(n, sizeof(*key));
     float *y = kv_alloc(n ? row : 0, sizeof(*y));
@@ -92,7 +92,7 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
         size_t at = 0;
 
         kv_codebook_decode(c, block, 1, y);
-        find_outliers(x, y, row, top, outlier);
+        evasion_find_outliers(x, y, row, top, outlier);
         for (size_t i = 0; i < row; i++)
             if (outlier[i])
                 kv_sparse_put(block + code_bytes, n, at++, i, x[i]);
@@ -102,10 +102,10 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     free(key);
 }
 
-static void decode(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x)
+static void evasion_decode(const struct kv_codec *c, const uint8_t *bytes,
+                           size_t n_blocks, float *x)
 {
-    const size_t n = n_outliers(c), row = row_of(&c->shape);
+    const size_t n = n_outliers(c), row = evasion_row_of(&c->shape);
     const size_t code_bytes = c->block_bytes - kv_sparse_bytes(n);
 
     kv_codebook_decode(c, bytes, n_blocks, x);
@@ -120,12 +120,12 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
 }
 
 /* Tiles and devices have codes alone. */
-static bool store(const struct kv_codec *c, struct kv_store *s)
+static bool evasion_store(const struct kv_codec *c, struct kv_store *s)
 {
     return !n_outliers(c) && kv_codebook_store(c, s);
 }
 
-static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
+static bool evasion_device(const struct kv_codec *c, struct kv_gpu_code *to)
 {
     return !n_outliers(c) && kv_codebook_device(c, to);
 }
@@ -137,16 +137,16 @@ const struct kv_scheme kv_scheme_evasion = {
     .params = params,
     .residual = 0,
     .residual_rule = {KV_SLIDING, KV_SLIDING},
-    .check = check,
-    .nominal = nominal,
+    .check = evasion_check,
+    .nominal = evasion_nominal,
     .hadamard = kv_codebook_hadamard,
     .training = &(const struct kv_training){kv_codebook_trainable,
                                             kv_codebook_calibrate},
     .open = open_evasion,
     .close = kv_codebook_close,
-    .encode = encode,
-    .decode = decode,
-    .device = device,
-    .store = store,
+    .encode = evasion_encode,
+    .decode = evasion_decode,
+    .device = evasion_device,
+    .store = evasion_store,
     .tile = kv_codebook_tile,
 };

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-static enum kv_float kind_of(const struct kv_scheme *k)
+static enum kv_float float_kind_of(const struct kv_scheme *k)
 {
     return k == &kv_scheme_f32    ? KV_FLOAT_32
            : k == &kv_scheme_bf16 ? KV_FLOAT_BF16
@@ -36,8 +36,8 @@ static int no_half(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-static double nominal(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static double float_nominal(const struct kv_spec *s, enum kv_side side,
+                            const struct kv_shape *shape)
 {
     (void)side;
     (void)shape;
@@ -54,11 +54,11 @@ static int open_float(struct kv_codec *c, const struct kv_calib *calib,
     return 0;
 }
 
-static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                   size_t n_blocks, uint8_t *bytes)
+static void float_encode(const struct kv_codec *c, struct kv_where w,
+                         const float *x, size_t n_blocks, uint8_t *bytes)
 {
     const size_t n = n_blocks * kv_codec_block_values(c);
-    const enum kv_float kind = kind_of(c->scheme);
+    const enum kv_float kind = float_kind_of(c->scheme);
 
     (void)w;
     if (kind == KV_FLOAT_32) {
@@ -73,11 +73,11 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     }
 }
 
-static void decode(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x)
+static void float_decode(const struct kv_codec *c, const uint8_t *bytes,
+                         size_t n_blocks, float *x)
 {
     const size_t n = n_blocks * kv_codec_block_values(c);
-    const enum kv_float kind = kind_of(c->scheme);
+    const enum kv_float kind = float_kind_of(c->scheme);
 
     if (kind == KV_FLOAT_32) {
         memcpy(x, bytes, n * sizeof(*x));
@@ -91,15 +91,16 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
     }
 }
 
-static bool store(const struct kv_codec *c, struct kv_store *s)
+static bool float_store(const struct kv_codec *c, struct kv_store *s)
 {
-    kv_store_floats(s, kind_of(c->scheme), s->values, s->n_heads, s->head_dim);
+    kv_store_floats(s, float_kind_of(c->scheme), s->values, s->n_heads,
+                    s->head_dim);
     return true;
 }
 
-static void tile(const struct kv_codec *c, const struct kv_store *s,
-                 const uint8_t *blocks, size_t first, size_t n, size_t head,
-                 uint8_t *tile)
+static void float_tile(const struct kv_codec *c, const struct kv_store *s,
+                       const uint8_t *blocks, size_t first, size_t n,
+                       size_t head, uint8_t *tile)
 {
     const size_t row = c->shape.head_dim * value_bytes(c->scheme);
 
@@ -108,9 +109,9 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
             s, i, blocks + (first + i) * c->block_bytes + head * row, tile);
 }
 
-#define FLOAT                                                 \
-    .nominal = nominal, .open = open_float, .encode = encode, \
-    .decode = decode, .store = store, .tile = tile
+#define FLOAT                                                             \
+    .nominal = float_nominal, .open = open_float, .encode = float_encode, \
+    .decode = float_decode, .store = float_store, .tile = float_tile
 
 const struct kv_scheme kv_scheme_f32 = {
     .name = "f32",

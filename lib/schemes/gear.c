@@ -49,7 +49,7 @@ struct gear {
 };
 
 /* Where value j of vector i is in x [block][row]. */
-static size_t place(const struct kv_codec *c, size_t i, size_t j)
+static size_t gear_place(const struct kv_codec *c, size_t i, size_t j)
 {
     const struct gear *g = c->state;
 
@@ -63,7 +63,7 @@ struct entry {
     size_t at;
 };
 
-static int by_value(const void *a, const void *b)
+static int gear_by_value(const void *a, const void *b)
 {
     const struct entry *x = a, *y = b;
 
@@ -73,15 +73,15 @@ static int by_value(const void *a, const void *b)
 }
 
 /* mark: [len], set to 1 for the n smallest and the n largest of the vector. */
-static void find_outliers(const float *x, size_t len, size_t n,
-                          struct entry *sorted, uint8_t *mark)
+static void gear_find_outliers(const float *x, size_t len, size_t n,
+                               struct entry *sorted, uint8_t *mark)
 {
     memset(mark, 0, len);
     if (!n)
         return;
     for (size_t j = 0; j < len; j++)
         sorted[j] = (struct entry){x[j], j};
-    qsort(sorted, len, sizeof(*sorted), by_value);
+    qsort(sorted, len, sizeof(*sorted), gear_by_value);
     for (size_t j = 0; j < n; j++)
         mark[sorted[j].at] = mark[sorted[len - 1 - j].at] = 1;
 }
@@ -109,18 +109,18 @@ static void take_outliers(const struct kv_codec *c, float *x, uint8_t *mark,
 
     for (size_t i = 0; i < g->n_vectors; i++) {
         for (size_t j = 0; j < g->len; j++)
-            vector[j] = x[place(c, i, j)];
-        find_outliers(vector, g->len, g->n_ends, sorted, is);
+            vector[j] = x[gear_place(c, i, j)];
+        gear_find_outliers(vector, g->len, g->n_ends, sorted, is);
 
         const float fill = g->fill_zero ? 0 : mean(vector, g->len);
 
         for (size_t j = 0; j < g->len; j++) {
-            mark[place(c, i, j)] = is[j];
+            mark[gear_place(c, i, j)] = is[j];
             if (!is[j])
                 continue;
             kv_f16_put(outliers + 2 * n, vector[j]);
             at[n++] = (uint16_t)j;
-            x[place(c, i, j)] = fill;
+            x[gear_place(c, i, j)] = fill;
         }
     }
     kv_pack(at, n_all, g->place_bits, places);
@@ -130,8 +130,8 @@ static void take_outliers(const struct kv_codec *c, float *x, uint8_t *mark,
     free(sorted);
 }
 
-static void put_outliers(const struct kv_codec *c, const uint8_t *places,
-                         const uint8_t *outliers, float *x)
+static void gear_put_outliers(const struct kv_codec *c, const uint8_t *places,
+                              const uint8_t *outliers, float *x)
 {
     const struct gear *g = c->state;
     const size_t each = g->n_ends * 2, n = g->n_vectors * each;
@@ -140,7 +140,7 @@ static void put_outliers(const struct kv_codec *c, const uint8_t *places,
     kv_unpack(places, n, g->place_bits, at);
     for (size_t i = 0; i < n; i++)
         if (at[i] < g->len)
-            x[place(c, i / each, at[i])] = kv_f16_get(outliers + 2 * i);
+            x[gear_place(c, i / each, at[i])] = kv_f16_get(outliers + 2 * i);
     free(at);
 }
 
@@ -159,11 +159,11 @@ static void encode_backbone(const struct kv_codec *c, const float *x,
     for (size_t i = 0; i < g->n_vectors; i++)
         for (size_t j0 = 0; j0 < g->len; j0 += g->group) {
             for (size_t j = 0; j < g->group; j++)
-                group[j] = x[place(c, i, j0 + j)];
+                group[j] = x[gear_place(c, i, j0 + j)];
             q->encode(group, g->group, g->bits, head, to);
             q->decode(to, g->group, g->bits, head, group);
             for (size_t j = 0; j < g->group; j++)
-                back[place(c, i, j0 + j)] = group[j];
+                back[gear_place(c, i, j0 + j)] = group[j];
             head += q->head_bytes;
             to += g->group;
         }
@@ -186,7 +186,7 @@ static void decode_backbone(const struct kv_codec *c, const uint8_t *bytes,
         for (size_t j0 = 0; j0 < g->len; j0 += g->group) {
             q->decode(from, g->group, g->bits, head, group);
             for (size_t j = 0; j < g->group; j++)
-                x[place(c, i, j0 + j)] = group[j];
+                x[gear_place(c, i, j0 + j)] = group[j];
             head += q->head_bytes;
             from += g->group;
         }
@@ -203,7 +203,7 @@ struct low_rank {
     double *a, *b;
 };
 
-static double dot(const struct low_rank *l, size_t i, size_t j)
+static double gear_dot(const struct low_rank *l, size_t i, size_t j)
 {
     double sum = 0;
 
@@ -223,16 +223,16 @@ static void scale(struct low_rank *l, size_t i, double by)
 static void orthonormalize(struct low_rank *l)
 {
     for (size_t i = 0; i < l->k; i++) {
-        const double before = dot(l, i, i);
+        const double before = gear_dot(l, i, i);
 
         for (size_t j = 0; j < 2 * i; j++) {
-            const double along = dot(l, i, j % i);
+            const double along = gear_dot(l, i, j % i);
 
             for (size_t t = 0; t < l->n; t++)
                 l->a[t * l->k + i] -= along * l->a[t * l->k + j % i];
         }
 
-        const double left = dot(l, i, i);
+        const double left = gear_dot(l, i, i);
 
         scale(l, i, left > 1e-20 * before ? 1 / sqrt(left) : 0);
     }
@@ -259,7 +259,7 @@ static void b_from_a(struct low_rank *l)
 }
 
 /* Stores x [n] as f16; x becomes the rounded values. */
-static uint8_t *store(double *x, size_t n, uint8_t *bytes)
+static uint8_t *gear_store(double *x, size_t n, uint8_t *bytes)
 {
     for (size_t i = 0; i < n; i++)
         x[i] = (double)kv_f16_put(bytes + 2 * i, (float)x[i]);
@@ -288,10 +288,10 @@ static void encode_low_rank(const struct kv_codec *c, const float *r,
             a_from_b(&l);
             orthonormalize(&l);
             if (i + 1 == g->rounds)
-                bytes = store(l.a, l.n * k, bytes);
+                bytes = gear_store(l.a, l.n * k, bytes);
             b_from_a(&l);
         }
-        bytes = store(l.b, d * k, bytes);
+        bytes = gear_store(l.b, d * k, bytes);
     }
     free(l.b);
     free(l.a);
@@ -336,8 +336,8 @@ static struct parts parts_of(const struct gear *g)
     return p;
 }
 
-static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                   size_t n_blocks, uint8_t *bytes)
+static void gear_encode(const struct kv_codec *c, struct kv_where w,
+                        const float *x, size_t n_blocks, uint8_t *bytes)
 {
     const struct gear *g = c->state;
     const struct parts p = parts_of(g);
@@ -360,15 +360,15 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     free(left);
 }
 
-static void decode(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x)
+static void gear_decode(const struct kv_codec *c, const uint8_t *bytes,
+                        size_t n_blocks, float *x)
 {
     const struct parts p = parts_of(c->state);
 
     for (size_t b = 0; b < n_blocks; b++, bytes += c->block_bytes) {
         decode_backbone(c, bytes, bytes + p.heads, x);
         add_low_rank(c, bytes + p.factors, x);
-        put_outliers(c, bytes + p.places, bytes + p.outliers, x);
+        gear_put_outliers(c, bytes + p.places, bytes + p.outliers, x);
         x += kv_codec_block_values(c);
     }
 }
@@ -407,8 +407,8 @@ static size_t integers(const struct kv_spec *s, enum kv_side side,
                : shape->n_kv_heads * shape->head_dim;
 }
 
-static int check(struct kv_spec *s, const struct kv_shape *shape,
-                 struct kv_err *e)
+static int gear_check(struct kv_spec *s, const struct kv_shape *shape,
+                      struct kv_err *e)
 {
     const size_t d = shape->head_dim;
 
@@ -486,8 +486,8 @@ const struct kv_scheme kv_scheme_gear = {
     .brief = "GEAR: KIVI's codes, their error in low rank, sparse outliers",
     .params = params,
     .residual_rule = {KV_SLIDING, KV_SLIDING},
-    .check = check,
+    .check = gear_check,
     .open = open_gear,
-    .encode = encode,
-    .decode = decode,
+    .encode = gear_encode,
+    .decode = gear_decode,
 };

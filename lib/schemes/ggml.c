@@ -206,13 +206,13 @@ static void get_codes(const uint8_t *in, unsigned bits, uint8_t *code)
     }
 }
 
-static bool is_rotated(const struct kv_spec *s, enum kv_side side)
+static bool ggml_is_rotated(const struct kv_spec *s, enum kv_side side)
 {
     return kv_spec_is(s, side, "rot", "yes");
 }
 
 /* x: [rows][head_dim], in place; its own inverse. */
-static void rotate(const struct kv_codec *c, float *x, size_t rows)
+static void ggml_rotate(const struct kv_codec *c, float *x, size_t rows)
 {
     const size_t d = c->shape.head_dim;
     const size_t m = c->side == KV_K ? kv_hadamard_size(d) : ROTATED;
@@ -221,8 +221,8 @@ static void rotate(const struct kv_codec *c, float *x, size_t rows)
 }
 
 /* n: blocks of BLOCK values. */
-static void quantize(const struct type *t, const float *x, size_t n,
-                     uint8_t *bytes)
+static void ggml_quantize(const struct type *t, const float *x, size_t n,
+                          uint8_t *bytes)
 {
     for (size_t i = 0; i < n; i++, x += BLOCK, bytes += type_bytes(t)) {
         float head[2];
@@ -246,14 +246,14 @@ static void encode_ggml(const struct kv_codec *c, struct kv_where w,
     float *rotated;
 
     (void)w;
-    if (!is_rotated(&c->spec, c->side)) {
-        quantize(t, x, values / BLOCK, bytes);
+    if (!ggml_is_rotated(&c->spec, c->side)) {
+        ggml_quantize(t, x, values / BLOCK, bytes);
         return;
     }
     rotated = kv_alloc(values, sizeof(*rotated));
     memcpy(rotated, x, values * sizeof(*rotated));
-    rotate(c, rotated, values / c->shape.head_dim);
-    quantize(t, rotated, values / BLOCK, bytes);
+    ggml_rotate(c, rotated, values / c->shape.head_dim);
+    ggml_quantize(t, rotated, values / BLOCK, bytes);
     free(rotated);
 }
 
@@ -270,8 +270,8 @@ static void decode_ggml(const struct kv_codec *c, const uint8_t *bytes,
     const size_t values = n_blocks * kv_codec_block_values(c);
 
     kv_stored_decode(t->stored, bytes, values, x);
-    if (is_rotated(&c->spec, c->side))
-        rotate(c, x, values / c->shape.head_dim);
+    if (ggml_is_rotated(&c->spec, c->side))
+        ggml_rotate(c, x, values / c->shape.head_dim);
 }
 
 static const struct kv_param params[] = {
@@ -280,8 +280,8 @@ static const struct kv_param params[] = {
     {0},
 };
 
-static int check(struct kv_spec *s, const struct kv_shape *shape,
-                 struct kv_err *e)
+static int ggml_check(struct kv_spec *s, const struct kv_shape *shape,
+                      struct kv_err *e)
 {
     if (shape->head_dim % BLOCK)
         return kv_fail(e,
@@ -289,7 +289,7 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
                        "a multiple of that, as in llama.cpp",
                        s->scheme->name, BLOCK, shape->head_dim);
     for (int side = 0; side < KV_SIDES; side++)
-        if (is_rotated(s, (enum kv_side)side) && shape->head_dim % ROTATED)
+        if (ggml_is_rotated(s, (enum kv_side)side) && shape->head_dim % ROTATED)
             return kv_fail(e,
                            "rot=yes wants a head_dim that is a multiple of %d, "
                            "not %zu, which llama.cpp does not turn",
@@ -297,15 +297,16 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-static size_t hadamard(const struct kv_spec *s, const struct kv_shape *shape)
+static size_t ggml_hadamard(const struct kv_spec *s,
+                            const struct kv_shape *shape)
 {
-    return is_rotated(s, KV_K)   ? shape->head_dim
-           : is_rotated(s, KV_V) ? ROTATED
-                                 : 0;
+    return ggml_is_rotated(s, KV_K)   ? shape->head_dim
+           : ggml_is_rotated(s, KV_V) ? ROTATED
+                                      : 0;
 }
 
-static double nominal(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static double ggml_nominal(const struct kv_spec *s, enum kv_side side,
+                           const struct kv_shape *shape)
 {
     (void)side;
     (void)shape;
@@ -348,12 +349,12 @@ static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
 static void rotate_rows(const void *codec, size_t head, float *x, size_t rows)
 {
     (void)head;
-    rotate(codec, x, rows);
+    ggml_rotate(codec, x, rows);
 }
 
-static bool store(const struct kv_codec *c, struct kv_store *s)
+static bool ggml_store(const struct kv_codec *c, struct kv_store *s)
 {
-    if (is_rotated(&c->spec, c->side)) {
+    if (ggml_is_rotated(&c->spec, c->side)) {
         s->enter = s->leave = rotate_rows;
         s->space = c;
     }
@@ -365,9 +366,9 @@ static bool store(const struct kv_codec *c, struct kv_store *s)
 }
 
 /* Signed bytes (q8_0) become codes from 0 to 255. */
-static void tile(const struct kv_codec *c, const struct kv_store *s,
-                 const uint8_t *blocks, size_t first, size_t n, size_t head,
-                 uint8_t *tile)
+static void ggml_tile(const struct kv_codec *c, const struct kv_store *s,
+                      const uint8_t *blocks, size_t first, size_t n,
+                      size_t head, uint8_t *tile)
 {
     const struct type *t = type_of(c->scheme);
     const size_t d = s->head_dim;
@@ -407,14 +408,14 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
         .brief = "llama.cpp: 32 values as " BRIEF, \
         .params = params,                          \
         .coarse = true,                            \
-        .check = check,                            \
-        .nominal = nominal,                        \
-        .hadamard = hadamard,                      \
+        .check = ggml_check,                       \
+        .nominal = ggml_nominal,                   \
+        .hadamard = ggml_hadamard,                 \
         .open = open_ggml,                         \
         .encode = encode_ggml,                     \
         .decode = decode_ggml,                     \
-        .store = store,                            \
-        .tile = tile,                              \
+        .store = ggml_store,                       \
+        .tile = ggml_tile,                         \
     }
 
 SCHEME(q8_0, "8-bit integers and a scale");

@@ -53,7 +53,7 @@ static uint16_t narrow(const struct kv_hack *h, float x)
                    : kv_f16_clamp(x);
 }
 
-static float widen(const struct kv_hack *h, uint16_t half)
+static float hack_widen(const struct kv_hack *h, uint16_t half)
 {
     return h->bf16 ? kv_bf16_to_f32(half) : kv_f16_to_f32(half);
 }
@@ -66,8 +66,8 @@ struct kv_hack_range kv_hack_get_range(const struct kv_hack *h,
 
     memcpy(&scale, at, sizeof(scale));
     memcpy(&min, at + h->n_ranges * sizeof(min), sizeof(min));
-    return (struct kv_hack_range){.min = widen(h, min),
-                                  .scale = widen(h, scale)};
+    return (struct kv_hack_range){.min = hack_widen(h, min),
+                                  .scale = hack_widen(h, scale)};
 }
 
 /* Stores the range; returns it as rounded.  A minimum that bf16 moves leaves
@@ -77,7 +77,7 @@ struct kv_hack_range kv_hack_put_range(const struct kv_hack *h, uint8_t *bytes,
 {
     const uint16_t min = narrow(h, r.min);
     const float top = (float)((1u << h->bits) - 1);
-    const float moved = h->bf16 ? (r.min - widen(h, min)) / top : 0;
+    const float moved = h->bf16 ? (r.min - hack_widen(h, min)) / top : 0;
     const uint16_t scale = narrow(h, fmaxf(r.scale + moved, 0));
 
     memcpy(scales(h, bytes) + i * sizeof(scale), &scale, sizeof(scale));
@@ -169,8 +169,8 @@ static void encode_head(const struct kv_hack *h, uint64_t key, size_t first,
     kv_hack_put_codes(h, code, bytes);
 }
 
-static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                   size_t n_blocks, uint8_t *bytes)
+static void hack_encode(const struct kv_codec *c, struct kv_where w,
+                        const float *x, size_t n_blocks, uint8_t *bytes)
 {
     const struct kv_hack *h = c->state;
     const size_t heads = c->shape.n_kv_heads, d = c->shape.head_dim;
@@ -216,8 +216,8 @@ void kv_hack_decode_block(const struct kv_codec *c, const uint8_t *bytes,
     free(code);
 }
 
-static void decode(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x)
+static void hack_decode(const struct kv_codec *c, const uint8_t *bytes,
+                        size_t n_blocks, float *x)
 {
     for (size_t b = 0; b < n_blocks; b++, bytes += c->block_bytes)
         kv_hack_decode_block(c, bytes, c->block,
@@ -257,8 +257,8 @@ static bool is_artifact(const struct kv_spec *s, enum kv_side side)
 }
 
 /* The defaults of the artifact's HackConfig. */
-static double fallback(const struct kv_spec *s, enum kv_side side,
-                       const struct kv_param *p)
+static double hack_fallback(const struct kv_spec *s, enum kv_side side,
+                            const struct kv_param *p)
 {
     if (is_artifact(s, side) && !strcmp(p->name, "round"))
         return NEAREST;
@@ -281,8 +281,8 @@ static size_t channel_part(size_t p, size_t d)
     return part;
 }
 
-static int check(struct kv_spec *s, const struct kv_shape *shape,
-                 struct kv_err *e)
+static int hack_check(struct kv_spec *s, const struct kv_shape *shape,
+                      struct kv_err *e)
 {
     const size_t d = shape->head_dim;
 
@@ -361,8 +361,8 @@ static struct kv_hack layout(const struct kv_spec *s, enum kv_side side,
     return h;
 }
 
-static double nominal(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static double hack_nominal(const struct kv_spec *s, enum kv_side side,
+                           const struct kv_shape *shape)
 {
     const struct kv_hack h = layout(s, side, shape->head_dim);
 
@@ -397,7 +397,7 @@ static int open_hack(struct kv_codec *c, const struct kv_calib *calib,
 }
 
 /* axes=paper: a range is a part of a token, or a channel of the block. */
-static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
+static bool hack_device(const struct kv_codec *c, struct kv_gpu_code *to)
 {
     const struct kv_hack *h = c->state;
 
@@ -420,7 +420,7 @@ static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
 
 /* ---- tiles --------------------------------------------------------------- */
 
-static bool store(const struct kv_codec *c, struct kv_store *s)
+static bool hack_store(const struct kv_codec *c, struct kv_store *s)
 {
     const struct kv_hack *h = c->state;
 
@@ -452,9 +452,9 @@ static void put_token(const struct kv_hack *h, const struct kv_store *s,
     kv_store_put_codes(s, t, row, tile);
 }
 
-static void tile(const struct kv_codec *c, const struct kv_store *s,
-                 const uint8_t *blocks, size_t first, size_t n, size_t head,
-                 uint8_t *to)
+static void hack_tile(const struct kv_codec *c, const struct kv_store *s,
+                      const uint8_t *blocks, size_t first, size_t n,
+                      size_t head, uint8_t *to)
 {
     const struct kv_hack *h = c->state;
     uint16_t *code = kv_alloc(h->n_lines * h->len, sizeof(*code));
@@ -479,14 +479,14 @@ const struct kv_scheme kv_scheme_hack = {
     .brief = "HACK: min/max integers, attention computed on the codes",
     .params = params,
     .residual_rule = {KV_SLIDING, KV_SLIDING},
-    .fallback = fallback,
-    .check = check,
-    .nominal = nominal,
+    .fallback = hack_fallback,
+    .check = hack_check,
+    .nominal = hack_nominal,
     .open = open_hack,
-    .encode = encode,
-    .decode = decode,
-    .device = device,
-    .store = store,
-    .tile = tile,
+    .encode = hack_encode,
+    .decode = hack_decode,
+    .device = hack_device,
+    .store = hack_store,
+    .tile = hack_tile,
     .attend = kv_hack_attend,
 };

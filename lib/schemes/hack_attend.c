@@ -92,9 +92,9 @@ static size_t first_beyond(const struct tile *t,
 /* One partition of the queries from j0 on: x, rows of n values x_stride apart,
  * with its codes from `at` on in theirs.  counter: kv_hack_counter() of a row's
  * x[0], or kv_hack_weight_counter() of the partition. */
-static void quantize(struct tile *t, struct kv_hack_operand *o, size_t part,
-                     size_t j0, size_t at, uint64_t counter, const float *x,
-                     size_t x_stride, size_t n)
+static void hack_quantize(struct tile *t, struct kv_hack_operand *o,
+                          size_t part, size_t j0, size_t at, uint64_t counter,
+                          const float *x, size_t x_stride, size_t n)
 {
     const struct kv_hack *h = o->h;
     const size_t stride = t->line_stride;
@@ -127,8 +127,8 @@ static void quantize_q(struct tile *t, struct kv_hack_operand *k, size_t j0,
     for (size_t part = 0; part < h->n_parts; part++) {
         const size_t z = part * h->part;
 
-        quantize(t, k, part, j0, z, kv_hack_counter(first, z), q + z, stride,
-                 kv_hack_part_len(h, part));
+        hack_quantize(t, k, part, j0, z, kv_hack_counter(first, z), q + z,
+                      stride, kv_hack_part_len(h, part));
     }
 }
 
@@ -254,8 +254,8 @@ static void gather_block(struct tile *t, struct kv_hack_operand *v, size_t b,
     const size_t j0 = first_beyond(t, v, b * v->h->len);
     const struct kv_hack_columns c = kv_hack_operand_columns(v, 0, 0, d, m);
 
-    quantize(t, v, 0, j0, 0, kv_hack_weight_counter(at, 0),
-             t->w + j0 * t->w_stride + at, t->w_stride, m);
+    hack_quantize(t, v, 0, j0, 0, kv_hack_weight_counter(at, 0),
+                  t->w + j0 * t->w_stride + at, t->w_stride, m);
     for (size_t j = j0; j < t->n; j++)
         kv_hack_count_product(&t->ops, m, d, false);
     kv_hack_table()->multiply(t->row + j0, t->n - j0, &c, t->out + j0 * d, d);
@@ -279,8 +279,8 @@ static void gather_folded(struct tile *t, struct kv_hack_operand *v, size_t b,
 
         kv_hack_table()->scale(w, t->w_stride, rows, m, v->scale + g * h->len,
                                x, t->line_stride);
-        quantize(t, v, 0, j0, 0, kv_hack_weight_counter(at, g), x,
-                 t->line_stride, m);
+        hack_quantize(t, v, 0, j0, 0, kv_hack_weight_counter(at, g), x,
+                      t->line_stride, m);
         kv_hack_table()->dots(v->min + g * h->len, w, t->w_stride, rows, m,
                               t->one + j0);
         for (size_t j = j0; j < t->n; j++) {
@@ -313,7 +313,7 @@ static void gather_rest(struct tile *t, const struct kv_hack_operand *v,
 }
 
 /* out = w times the values that each query sees. */
-static void gather(struct tile *t, struct kv_hack_operand *v)
+static void hack_gather(struct tile *t, struct kv_hack_operand *v)
 {
     const struct kv_hack *h = v->h;
     const size_t d = h->n_lines, p = h->len;
@@ -427,7 +427,7 @@ static void tile_attend(struct tile *t, struct kv_hack_operand *k,
     logits(t, k, t->view->scale);
     for (size_t j = 0; j < t->n; j++)
         softmax(t, j, v->h->len);
-    gather(t, v);
+    hack_gather(t, v);
     for (size_t j = 0; j < t->n; j++)
         kv_hack_table()->narrow(t->out + j * d, d, 1, t->query[j].out);
 }

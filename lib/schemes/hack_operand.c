@@ -119,7 +119,8 @@ static uint32_t field(const struct kv_hack_operand *o, size_t n_lines,
            (uint32_t)((UINT64_C(1) << 8 * n) - 1);
 }
 
-static const uint8_t *head_bytes(const struct kv_hack_operand *o, size_t block)
+static const uint8_t *hack_head_bytes(const struct kv_hack_operand *o,
+                                      size_t block)
 {
     const struct kv_reader *r = o->r;
     const uint8_t *at = block < r->n_blocks
@@ -154,7 +155,7 @@ void kv_hack_fetch(struct kv_hack_operand *o)
             if (o->next == o->next_end)
                 return;
 
-            const uintptr_t at = (uintptr_t)head_bytes(o, o->next++);
+            const uintptr_t at = (uintptr_t)hack_head_bytes(o, o->next++);
             const uintptr_t last = at + o->h->head_bytes - 1;
 
             o->line = at - at % KV_LINE;
@@ -164,8 +165,8 @@ void kv_hack_fetch(struct kv_hack_operand *o)
     }
 }
 
-static void arrange(struct kv_hack_operand *o, const uint8_t *packed,
-                    size_t stride, unsigned bits, size_t n, size_t m)
+static void hack_arrange(struct kv_hack_operand *o, const uint8_t *packed,
+                         size_t stride, unsigned bits, size_t n, size_t m)
 {
     const struct kv_hack *h = o->h;
 
@@ -185,11 +186,11 @@ static void arrange(struct kv_hack_operand *o, const uint8_t *packed,
 void kv_hack_read_tokens(struct kv_hack_operand *o, size_t t, size_t n)
 {
     const struct kv_hack *h = o->h;
-    const uint8_t *bytes = head_bytes(o, t);
+    const uint8_t *bytes = hack_head_bytes(o, t);
     const size_t stride = o->r->codec->block_bytes;
     const size_t sums = 4 * h->n_parts;
 
-    arrange(o, bytes, stride, h->bits, n, h->len);
+    hack_arrange(o, bytes, stride, h->bits, n, h->len);
     kv_hack_table()->transpose(bytes + h->code_bytes, stride, n,
                                h->head_bytes - h->code_bytes, o->word);
     kv_hack_fetch(o);
@@ -253,7 +254,7 @@ static void read_sums(struct kv_hack_operand *o, const uint8_t *at)
 void kv_hack_read_block(struct kv_hack_operand *o, size_t b, size_t m)
 {
     const struct kv_hack *h = o->h;
-    const uint8_t *bytes = head_bytes(o, b);
+    const uint8_t *bytes = hack_head_bytes(o, b);
     const uint8_t *ranges = bytes + h->code_bytes;
     const size_t n = h->n_lines * h->len;
 
@@ -261,9 +262,9 @@ void kv_hack_read_block(struct kv_hack_operand *o, size_t b, size_t m)
         kv_unpack(bytes, n, h->bits, o->half);
         for (size_t i = 0; i < n; i++)
             o->byte[i] = (uint8_t)o->half[i];
-        arrange(o, o->byte, h->len, 8, h->n_lines, m);
+        hack_arrange(o, o->byte, h->len, 8, h->n_lines, m);
     } else {
-        arrange(o, bytes, h->len * h->bits / 8, h->bits, h->n_lines, m);
+        hack_arrange(o, bytes, h->len * h->bits / 8, h->bits, h->n_lines, m);
     }
     read_ranges(o, ranges, o->scale);
     kv_hack_fetch(o);

@@ -197,9 +197,10 @@ static void read_unit(const struct integers *g, const uint8_t *block, size_t i,
     u->heads = at + g->code_bytes;
 }
 
-static void put_head(const struct integers *g, const struct kv_store *s,
-                     const struct unit *u, size_t group, size_t i, size_t t,
-                     size_t c, uint8_t *tile)
+static void integers_put_head(const struct integers *g,
+                              const struct kv_store *s, const struct unit *u,
+                              size_t group, size_t i, size_t t, size_t c,
+                              uint8_t *tile)
 {
     uint16_t scale;
     float offset;
@@ -223,7 +224,7 @@ static void put_token(const struct integers *g, const struct kv_store *s,
     }
     kv_store_put_codes(s, t, u->code + at, tile);
     for (size_t c = 0; c < d; c += g->len)
-        put_head(g, s, u, (at + c) / g->len, 0, t, c, tile);
+        integers_put_head(g, s, u, (at + c) / g->len, 0, t, c, tile);
 }
 
 /* The block's tokens from `from` on, which are the tile's tokens from t on;
@@ -243,7 +244,7 @@ static size_t put_tokens(const struct integers *g, const struct kv_store *s,
         kv_store_put_codes(s, t + j, token, tile);
     }
     for (size_t c = 0; c < d; c++)
-        put_head(g, s, u, c, i, t, c, tile);
+        integers_put_head(g, s, u, c, i, t, c, tile);
     free(token);
     return n;
 }

@@ -16,8 +16,8 @@
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
-static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
-                         uint16_t *code)
+static void kivi_encode_group(const float *x, size_t n, unsigned bits,
+                              uint8_t *head, uint16_t *code)
 {
     const float top = (float)((1u << bits) - 1);
     float min, max;
@@ -31,8 +31,8 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
         code[i] = scale > 0 ? kv_code((x[i] - low) / scale, top) : 0;
 }
 
-static void decode_group(const uint16_t *code, size_t n, unsigned bits,
-                         const uint8_t *head, float *x)
+static void kivi_decode_group(const uint16_t *code, size_t n, unsigned bits,
+                              const uint8_t *head, float *x)
 {
     const float scale = kv_f16_get(head), low = kv_f16_get(head + 2);
 
@@ -51,8 +51,8 @@ static void affine(const uint8_t *head, unsigned bits, uint16_t *scale,
 
 const struct kv_group_quantizer kv_kivi_quantizer = {
     .head_bytes = 4,
-    .encode = encode_group,
-    .decode = decode_group,
+    .encode = kivi_encode_group,
+    .decode = kivi_decode_group,
     .affine = affine,
     .offset = KV_OFFSET_LOW,
     .device = KV_GPU_KIVI,
@@ -86,8 +86,8 @@ static void name_axes(struct kv_spec *s)
     kv_spec_set(s, KV_V, "axis", paper ? PAPER : v ? CHANNEL : TOKEN);
 }
 
-static int check(struct kv_spec *s, const struct kv_shape *shape,
-                 struct kv_err *e)
+static int kivi_check(struct kv_spec *s, const struct kv_shape *shape,
+                      struct kv_err *e)
 {
     const size_t g = kv_spec_size(s, KV_K, "g"), r = kv_spec_size(s, KV_K, "r");
 
@@ -102,8 +102,8 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-static double nominal(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static double kivi_nominal(const struct kv_spec *s, enum kv_side side,
+                           const struct kv_shape *shape)
 {
     (void)shape;
     return kv_spec_get(s, side, "b") + 32 / kv_spec_get(s, side, "g");
@@ -127,8 +127,8 @@ const struct kv_scheme kv_scheme_kivi = {
     .params = params,
     .residual = 128,
     .residual_rule = {KV_BATCHED, KV_SLIDING},
-    .check = check,
-    .nominal = nominal,
+    .check = kivi_check,
+    .nominal = kivi_nominal,
     .open = open_kivi,
     .encode = kv_integers_encode,
     .decode = kv_integers_decode,

@@ -29,8 +29,8 @@ static const struct kv_param params[] = {
     {0},
 };
 
-static int check(struct kv_spec *s, const struct kv_shape *shape,
-                 struct kv_err *e)
+static int klt_check(struct kv_spec *s, const struct kv_shape *shape,
+                     struct kv_err *e)
 {
     static const char *const both[] = {"share", "metric", "rope", "code",
                                        "pred"};
@@ -55,8 +55,8 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-static double nominal(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static double klt_nominal(const struct kv_spec *s, enum kv_side side,
+                          const struct kv_shape *shape)
 {
     (void)shape;
     return kv_spec_get(s, side, "b");
@@ -196,8 +196,8 @@ static void make_transitions(struct klt *k, bool scalar)
 }
 
 /* A copy of a table of [row], or of [row][row]; NULL if there is none. */
-static float *load(const struct kv_codec *c, const struct kv_calib_set *set,
-                   const char *name, bool square, struct kv_err *e)
+static float *klt_load(const struct kv_codec *c, const struct kv_calib_set *set,
+                       const char *name, bool square, struct kv_err *e)
 {
     const size_t row = kv_codec_block_values(c), dims[] = {row, row};
     const struct kv_table *t =
@@ -220,9 +220,9 @@ static int load_transform(struct kv_codec *c, const struct kv_calib_set *set,
 
     if (!kv_calib_want(c, set, "sigma", 0, 1, &row, e) ||
         !(unit = kv_calib_want(c, set, "unit", 0, 1, &row, e)) ||
-        !(k->mean = load(c, set, "mean", false, e)) ||
-        !(k->forward = load(c, set, "forward", true, e)) ||
-        !(k->inverse = load(c, set, "inverse", true, e)))
+        !(k->mean = klt_load(c, set, "mean", false, e)) ||
+        !(k->forward = klt_load(c, set, "forward", true, e)) ||
+        !(k->inverse = klt_load(c, set, "inverse", true, e)))
         return -1;
     for (size_t i = 0; i < row * row; i++) {
         k->forward[i] *= unit->data[i % row];
@@ -456,8 +456,8 @@ static void encode_near(const struct kv_codec *c, struct kv_where w,
     free(from);
 }
 
-static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                   size_t n_blocks, uint8_t *bytes)
+static void klt_encode(const struct kv_codec *c, struct kv_where w,
+                       const float *x, size_t n_blocks, uint8_t *bytes)
 {
     encode_near(c, w, NULL, x, n_blocks, bytes);
 }
@@ -485,8 +485,8 @@ static void decode_near(const struct kv_codec *c,
     free(y);
 }
 
-static void decode(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x)
+static void klt_decode(const struct kv_codec *c, const uint8_t *bytes,
+                       size_t n_blocks, float *x)
 {
     decode_near(c, NULL, bytes, n_blocks, x);
 }
@@ -506,7 +506,7 @@ static bool in_key(const struct kv_spec *s, const struct kv_param *p)
     return layered(s) && !strcmp(p->name, "b");
 }
 
-static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
+static bool klt_device(const struct kv_codec *c, struct kv_gpu_code *to)
 {
     const struct klt *k = c->state;
 
@@ -529,7 +529,7 @@ static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
     return k->row <= KV_GPU_MAX_ROW;
 }
 
-static bool store(const struct kv_codec *c, struct kv_store *s)
+static bool klt_store(const struct kv_codec *c, struct kv_store *s)
 {
     struct klt *k = c->state;
 
@@ -542,9 +542,9 @@ static bool store(const struct kv_codec *c, struct kv_store *s)
     return true;
 }
 
-static void tile(const struct kv_codec *c, const struct kv_store *s,
-                 const uint8_t *blocks, size_t first, size_t n, size_t head,
-                 uint8_t *tile)
+static void klt_tile(const struct kv_codec *c, const struct kv_store *s,
+                     const uint8_t *blocks, size_t first, size_t n, size_t head,
+                     uint8_t *tile)
 {
     (void)head; /* all */
     for (size_t i = 0; i < n; i++)
@@ -557,17 +557,17 @@ const struct kv_scheme kv_scheme_klt = {
     .brief = "transform coding in the metric of attention, on a trellis",
     .params = params,
     .residual_rule = {KV_SLIDING, KV_SLIDING},
-    .check = check,
-    .nominal = nominal,
+    .check = klt_check,
+    .nominal = klt_nominal,
     .training = &(const struct kv_training){kv_klt_trainable, kv_klt_calibrate},
     .in_key = in_key,
     .layered = layered,
     .open = open_klt,
     .close = close_klt,
-    .encode = encode,
-    .decode = decode,
+    .encode = klt_encode,
+    .decode = klt_decode,
     .coefficients = coefficients,
-    .device = device,
-    .store = store,
-    .tile = tile,
+    .device = klt_device,
+    .store = klt_store,
+    .tile = klt_tile,
 };

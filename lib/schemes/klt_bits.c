@@ -81,7 +81,7 @@ static void take_best(struct kv_klt_coef *coef, const double *price,
 }
 
 /* The next lower kind that is in use, or 0. */
-static size_t lower(size_t kind, const double *mse)
+static size_t klt_lower(size_t kind, const double *mse)
 {
     while (--kind)
         if (isfinite(mse[kind - 1]))
@@ -115,7 +115,7 @@ void kv_klt_assign(struct kv_klt_unit *u, double lambda, const double *mse)
         i += groups * each;
         u->n_coded = i;
         for (size_t j = i; j < end; j++)
-            u->coef[j].kind = (uint8_t)lower(kind, mse);
+            u->coef[j].kind = (uint8_t)klt_lower(kind, mse);
     }
     for (size_t i = u->n_coded; i < u->n; i++)
         u->coef[i].kind = 0;

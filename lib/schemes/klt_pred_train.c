@@ -74,8 +74,8 @@ static void shares(const struct pass *p, double *share)
 }
 
 /* Adds the upper half of some tokens' coefficients, over their size. */
-static void sample(struct training *t, const struct kv_klt_tables *by,
-                   const float *size)
+static void pred_sample(struct training *t, const struct kv_klt_tables *by,
+                        const float *size)
 {
     const size_t row = t->row, most = SAMPLED / (row / 2) + 1;
     const size_t n = most < t->n ? most : t->n;
@@ -135,7 +135,7 @@ static int pass_place(struct pass *p, struct kv_err *e)
     for (size_t i = 0; i < row; i++)
         size[i] = by.sigma[i] / by.unit[i];
     if (p->sample)
-        sample(t, &by, size);
+        pred_sample(t, &by, size);
     shares(p, share);
     kv_klt_seen_put(
         &p->seen, j->side,
@@ -287,7 +287,7 @@ static void init(struct training *t)
     begin_kinds(t);
 }
 
-static void clear(struct training *t)
+static void pred_clear(struct training *t)
 {
     free(t->parts.x);
     free(t->parts.predicted);
@@ -323,6 +323,6 @@ int kv_klt_pred_calibrate(const struct kv_klt_job *j, uint64_t seed,
         t.progress->total +=
             PASSES * info->shape.n_layers * KV_SIDES + KV_KLT_KINDS;
     rc = run_passes(&t, j->out, e);
-    clear(&t);
+    pred_clear(&t);
     return rc;
 }

@@ -35,14 +35,14 @@ static size_t dump_tokens(const struct kv_klt_job *j)
     return j->info->n_windows * j->info->ctx;
 }
 
-static enum kv_tensor tensor_of(const struct kv_spec *s, enum kv_side side)
+static enum kv_tensor klt_tensor_of(const struct kv_spec *s, enum kv_side side)
 {
     return side == KV_V                         ? KV_T_V
            : kv_spec_is(s, KV_K, "rope", "pre") ? KV_T_K_PRE
                                                 : KV_T_K;
 }
 
-static enum kv_tensor gradient_of(enum kv_side side)
+static enum kv_tensor klt_gradient_of(enum kv_side side)
 {
     return side == KV_K ? KV_T_K_GRADIENT : KV_T_V_GRADIENT;
 }
@@ -61,8 +61,8 @@ static size_t chunk_at(const struct kv_klt_job *j, size_t token)
 }
 
 /* x: [n][row].  Gradients of keys after RoPE are those before it, rotated. */
-static int read_rows(const struct kv_klt_job *j, enum kv_tensor t, size_t at,
-                     size_t n, float *x, struct kv_err *e)
+static int klt_read_rows(const struct kv_klt_job *j, enum kv_tensor t,
+                         size_t at, size_t n, float *x, struct kv_err *e)
 {
     if (kv_interrupted(e) || kv_dump_read(j->dump, j->layer, t, at, n, x, e))
         return -1;
@@ -82,7 +82,7 @@ static int read_lengths(const struct kv_klt_job *j, double *square,
 
     for (size_t at = 0, n; at < dump_tokens(j) && !rc; at += n) {
         n = chunk_at(j, at);
-        rc = read_rows(j, gradient_of(j->side), at, n, g, e);
+        rc = klt_read_rows(j, klt_gradient_of(j->side), at, n, g, e);
         for (size_t i = 0; i < n * j->row && !rc; i++)
             square[at + i / j->row] += (double)g[i] * (double)g[i];
     }
@@ -138,7 +138,7 @@ static int add_mean(const struct kv_klt_job *j, const float *weight,
 
     for (size_t at = 0, n; at < dump_tokens(j) && !rc; at += n) {
         n = chunk_at(j, at);
-        rc = read_rows(j, j->tensor, at, n, x, e);
+        rc = klt_read_rows(j, j->tensor, at, n, x, e);
         for (size_t t = 0; t < n && !rc; t++) {
             sum += (double)weight[at + t];
             for (size_t i = 0; i < j->row; i++)
@@ -164,7 +164,7 @@ static int add_second(const struct kv_klt_job *j, enum kv_tensor tensor,
 
     for (size_t at = 0, n; at < dump_tokens(j) && !rc; at += n) {
         n = chunk_at(j, at);
-        rc = read_rows(j, tensor, at, n, x, e);
+        rc = klt_read_rows(j, tensor, at, n, x, e);
         for (size_t t = 0; t < n && !rc; t++) {
             const double root = sqrt((double)weight[at + t]);
 
@@ -213,7 +213,7 @@ static int query_metric(const struct kv_klt_job *j, double *m, struct kv_err *e)
 
     for (size_t at = 0, n; at < dump_tokens(j) && !rc; at += n) {
         n = chunk_at(j, at);
-        rc = read_rows(j, KV_T_Q, at, n, q, e);
+        rc = klt_read_rows(j, KV_T_Q, at, n, q, e);
         if (!rc)
             kv_moments_add(q, n, s->n_heads, d, all);
     }
@@ -262,10 +262,10 @@ int kv_klt_metric(const struct kv_klt_job *j, const float *weight, double *m,
     const bool attention = kv_spec_is(j->spec, j->side, "metric", "attention");
     const double ridge = is_fisher(j) ? FISHER_RIDGE : RIDGE;
     double *zero = kv_alloc(j->row, sizeof(*zero)), trace = 0;
-    const int rc = is_fisher(j)
-                       ? add_second(j, gradient_of(j->side), weight, zero, m, e)
-                   : attention ? attention_metric(j, m, e)
-                               : 0;
+    const int rc = is_fisher(j) ? add_second(j, klt_gradient_of(j->side),
+                                             weight, zero, m, e)
+                   : attention  ? attention_metric(j, m, e)
+                                : 0;
 
     for (size_t i = 0; i < j->row; i++)
         trace += m[i * j->row + i] / (double)j->row;
@@ -280,8 +280,8 @@ int kv_klt_metric(const struct kv_klt_job *j, const float *weight, double *m,
 
 /* ---- the transform ----------------------------------------------------- */
 
-static float *add_table(const struct kv_klt_job *j, const char *name,
-                        bool square)
+static float *klt_add_table(const struct kv_klt_job *j, const char *name,
+                            bool square)
 {
     const size_t dims[] = {j->row, j->row};
     struct kv_table *t = kv_calib_add(j->out, name, (int)j->side, (int)j->layer,
@@ -316,7 +316,7 @@ static void put_vector(const struct kv_klt_tables *t, size_t row, size_t i,
 static const char *metric_name(const struct kv_klt_job *j)
 {
     if (kv_spec_is(j->spec, j->side, "metric", "fisher"))
-        return kv_tensor_name(gradient_of(j->side));
+        return kv_tensor_name(klt_gradient_of(j->side));
     if (kv_spec_is(j->spec, j->side, "metric", "none"))
         return "nothing";
     return j->side == KV_K ? kv_tensor_name(KV_T_Q) : "wo_gram";
@@ -330,11 +330,11 @@ int kv_klt_add_tables(const struct kv_klt_job *j, const double *mean,
     double *value = kv_alloc(row, sizeof(*value));
     const int rc = kv_eigen_pair(cov, metric, row, value);
 
-    *t = (struct kv_klt_tables){.mean = add_table(j, "mean", false),
-                                .sigma = add_table(j, "sigma", false),
-                                .unit = add_table(j, "unit", false),
-                                .forward = add_table(j, "forward", true),
-                                .inverse = add_table(j, "inverse", true)};
+    *t = (struct kv_klt_tables){.mean = klt_add_table(j, "mean", false),
+                                .sigma = klt_add_table(j, "sigma", false),
+                                .unit = klt_add_table(j, "unit", false),
+                                .forward = klt_add_table(j, "forward", true),
+                                .inverse = klt_add_table(j, "inverse", true)};
     for (size_t i = 0; i < row && !rc; i++) {
         const size_t from = row - 1 - i; /* eigenvalues ascend */
 
@@ -351,8 +351,9 @@ int kv_klt_add_tables(const struct kv_klt_job *j, const double *mean,
 }
 
 /* Adds the upper half of the coefficients of some tokens, over their sigma. */
-static int sample(const struct kv_klt_job *j, const struct kv_klt_tables *from,
-                  struct kv_klt_pool *pool, struct kv_err *e)
+static int klt_sample(const struct kv_klt_job *j,
+                      const struct kv_klt_tables *from,
+                      struct kv_klt_pool *pool, struct kv_err *e)
 {
     const size_t row = j->row, some = (row + 1) / 2, tokens = dump_tokens(j);
     const size_t max = SAMPLED / some + 1, n = max < tokens ? max : tokens;
@@ -364,7 +365,7 @@ static int sample(const struct kv_klt_job *j, const struct kv_klt_tables *from,
     for (size_t i = 0; i < n && !rc; i++) {
         const size_t t = i * tokens / n;
 
-        rc = read_rows(j, j->tensor, t, 1, x, e);
+        rc = klt_read_rows(j, j->tensor, t, 1, x, e);
         memset(y, 0, some * sizeof(*y));
         for (size_t k = 0; k < row && !rc; k++)
             for (size_t c = 0; c < some; c++)
@@ -395,7 +396,7 @@ static int train_side(const struct kv_klt_job *j, struct kv_klt_pool *pool,
                 add_second(j, j->tensor, counted + tokens, mean, cov, e) ||
                 kv_klt_metric(j, counted, metric, &unit, e) ||
                 kv_klt_add_tables(j, mean, metric, unit, cov, &t, e) ||
-                sample(j, &t, pool, e)
+                klt_sample(j, &t, pool, e)
             ? kv_fail_in(e, "layer %zu, %c", j->layer, kv_side_name(j->side))
             : 0;
 
@@ -458,10 +459,10 @@ int kv_klt_train_trellis(struct kv_calib_set *out,
 static int check_side(const struct kv_spec *s, enum kv_side side,
                       struct kv_dump *dump, struct kv_err *e)
 {
-    if (kv_dump_want(dump, tensor_of(s, side), e))
+    if (kv_dump_want(dump, klt_tensor_of(s, side), e))
         return -1;
     if (kv_spec_is(s, side, "metric", "fisher"))
-        return kv_dump_want(dump, gradient_of(side), e);
+        return kv_dump_want(dump, klt_gradient_of(side), e);
     return side == KV_K && kv_spec_is(s, side, "metric", "attention") &&
            kv_dump_want(dump, KV_T_Q, e);
 }
@@ -480,7 +481,7 @@ void kv_klt_at(struct kv_klt_job *j, size_t layer, enum kv_side side)
     j->layer = layer;
     j->shape = kv_shape_layer(&j->info->shape, layer);
     j->side = side;
-    j->tensor = tensor_of(j->spec, side);
+    j->tensor = klt_tensor_of(j->spec, side);
 }
 
 int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,

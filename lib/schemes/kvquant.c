@@ -33,8 +33,8 @@ static const struct kv_param params[] = {
     {0},
 };
 
-static int check(struct kv_spec *s, const struct kv_shape *shape,
-                 struct kv_err *e)
+static int kvquant_check(struct kv_spec *s, const struct kv_shape *shape,
+                         struct kv_err *e)
 {
     const size_t row = shape->n_kv_heads * shape->head_dim;
 
@@ -56,8 +56,8 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-static double nominal(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static double kvquant_nominal(const struct kv_spec *s, enum kv_side side,
+                              const struct kv_shape *shape)
 {
     const double o = kv_spec_get(s, side, "o");
 
@@ -253,8 +253,8 @@ static bool beyond(const struct nuq *q, size_t i, float x)
 
 /* Finds a token's outlier keys: those beyond their thresholds; if these exceed
  * the cap, the furthest.  Returns their number. */
-static uint16_t find_outliers(const struct nuq *q, const float *x,
-                              bool *outlier)
+static uint16_t kvquant_find_outliers(const struct nuq *q, const float *x,
+                                      bool *outlier)
 {
     uint64_t *key = kv_alloc(q->max_outliers, sizeof(*key));
     struct kv_topk top = {.key = key, .capacity = q->max_outliers};
@@ -274,14 +274,14 @@ static uint16_t find_outliers(const struct nuq *q, const float *x,
 }
 
 /* Keys with outliers. */
-static size_t encode_block(const struct kv_codec *c, struct kv_where w,
-                           const float *x, uint8_t *bytes)
+static size_t kvquant_encode_block(const struct kv_codec *c, struct kv_where w,
+                                   const float *x, uint8_t *bytes)
 {
     const struct nuq *q = c->state;
     uint8_t *sparse = bytes + token_bytes(c, 0);
     uint16_t *code = kv_alloc(q->row, sizeof(*code));
     bool *outlier = kv_alloc(q->row, sizeof(*outlier));
-    const uint16_t n = find_outliers(q, x, outlier);
+    const uint16_t n = kvquant_find_outliers(q, x, outlier);
     size_t at = 0;
 
     (void)w;
@@ -299,8 +299,8 @@ static size_t encode_block(const struct kv_codec *c, struct kv_where w,
 
 /* Accepts only bytes that encode_block can have written: thresholds decide
  * which values are outliers. */
-static int decode_block(const struct kv_codec *c, const uint8_t *bytes,
-                        size_t size, float *x, struct kv_err *e)
+static int kvquant_decode_block(const struct kv_codec *c, const uint8_t *bytes,
+                                size_t size, float *x, struct kv_err *e)
 {
     const struct nuq *q = c->state;
     const uint8_t *sparse = bytes + token_bytes(c, 0);
@@ -371,8 +371,8 @@ static void encode_values(const struct nuq *q, const float *x, uint16_t *code,
     free(outlier);
 }
 
-static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                   size_t n_blocks, uint8_t *bytes)
+static void kvquant_encode(const struct kv_codec *c, struct kv_where w,
+                           const float *x, size_t n_blocks, uint8_t *bytes)
 {
     const struct nuq *q = c->state;
     uint16_t *code = kv_alloc(q->row, sizeof(*code));
@@ -401,8 +401,8 @@ static void decode_values(const struct nuq *q, const uint16_t *code,
     }
 }
 
-static void decode(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x)
+static void kvquant_decode(const struct kv_codec *c, const uint8_t *bytes,
+                           size_t n_blocks, float *x)
 {
     const struct nuq *q = c->state;
     uint16_t *code = kv_alloc(q->row, sizeof(*code));
@@ -422,7 +422,7 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
 
 /* ---- attention on the codes ---------------------------------------------- */
 
-static bool store(const struct kv_codec *c, struct kv_store *s)
+static bool kvquant_store(const struct kv_codec *c, struct kv_store *s)
 {
     const struct nuq *q = c->state;
 
@@ -464,9 +464,9 @@ static size_t outliers_of(const struct kv_codec *c, const uint8_t *token,
     return found;
 }
 
-static void tile(const struct kv_codec *c, const struct kv_store *s,
-                 const uint8_t *blocks, size_t first, size_t n, size_t head,
-                 uint8_t *tile)
+static void kvquant_tile(const struct kv_codec *c, const struct kv_store *s,
+                         const uint8_t *blocks, size_t first, size_t n,
+                         size_t head, uint8_t *tile)
 {
     const struct nuq *q = c->state;
     const uint8_t *at = c->variable ? blocks : blocks + first * c->block_bytes;
@@ -492,7 +492,8 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
     free(code);
 }
 
-static const struct kv_variable sparse = {encode_block, decode_block};
+static const struct kv_variable sparse = {kvquant_encode_block,
+                                          kvquant_decode_block};
 
 static int open_kvquant(struct kv_codec *c, const struct kv_calib *calib,
                         struct kv_err *e)
@@ -528,13 +529,13 @@ const struct kv_scheme kv_scheme_kvquant = {
     .params = params,
     .sinks = 1,
     .residual_rule = {KV_SLIDING, KV_SLIDING},
-    .check = check,
-    .nominal = nominal,
+    .check = kvquant_check,
+    .nominal = kvquant_nominal,
     .training = &kv_kvquant_training,
     .open = open_kvquant,
     .close = close_kvquant,
-    .encode = encode,
-    .decode = decode,
-    .store = store,
-    .tile = tile,
+    .encode = kvquant_encode,
+    .decode = kvquant_decode,
+    .store = kvquant_store,
+    .tile = kvquant_tile,
 };

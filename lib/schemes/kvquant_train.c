@@ -99,7 +99,7 @@ static enum kv_tensor values_of(enum kv_side side)
     return side == KV_K ? KV_T_K_PRE : KV_T_V;
 }
 
-static enum kv_tensor gradient_of(enum kv_side side)
+static enum kv_tensor kvquant_gradient_of(enum kv_side side)
 {
     return side == KV_K ? KV_T_K_GRADIENT : KV_T_V_GRADIENT;
 }
@@ -107,7 +107,8 @@ static enum kv_tensor gradient_of(enum kv_side side)
 static int each_chunk(struct job *j, bool weighted, take_fn *take,
                       struct kv_err *e)
 {
-    const enum kv_tensor from = values_of(j->side), by = gradient_of(j->side);
+    const enum kv_tensor from = values_of(j->side),
+                         by = kvquant_gradient_of(j->side);
     float *x = kv_alloc(2 * CHUNK, j->row * sizeof(*x));
     float *fisher = weighted ? x + CHUNK * j->row : NULL;
     int rc = -1;
@@ -364,7 +365,7 @@ static int add_levels(struct job *j, struct kv_err *e)
     return 0;
 }
 
-static int train(struct job *j, struct kv_err *e)
+static int kvquant_train(struct job *j, struct kv_err *e)
 {
     int rc = -1;
 
@@ -383,22 +384,23 @@ out:
     return rc;
 }
 
-static int check_dump(const struct kv_spec *s, struct kv_dump *dump,
-                      struct kv_err *e)
+static int kvquant_check_dump(const struct kv_spec *s, struct kv_dump *dump,
+                              struct kv_err *e)
 {
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
 
         if (kv_dump_want(dump, values_of(side), e) ||
             (!kv_spec_is(s, side, "w", "none") &&
-             kv_dump_want(dump, gradient_of(side), e)))
+             kv_dump_want(dump, kvquant_gradient_of(side), e)))
             return kv_fail_in(e, "%c", kv_side_name(side));
     }
     return 0;
 }
 
-static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
-                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
+static int kvquant_calibrate(const struct kv_spec *s, struct kv_dump *dump,
+                             uint64_t seed, struct kv_calib_set *out,
+                             struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
     const size_t n_layers = info->last_layer - info->first_layer + 1;
@@ -434,7 +436,7 @@ static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
         if (!n_left(&j, j.skip))
             kv_fail(e, "first=%zu and massive tokens leave nothing to train on",
                     j.skip);
-        if (!n_left(&j, j.skip) || train(&j, e))
+        if (!n_left(&j, j.skip) || kvquant_train(&j, e))
             return kv_fail_in(e, "layer %zu, %c", j.layer, kv_side_name(side));
         if (out->progress)
             kv_progress_step(out->progress, 1);
@@ -442,4 +444,5 @@ static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
     return 0;
 }
 
-const struct kv_training kv_kvquant_training = {check_dump, calibrate};
+const struct kv_training kv_kvquant_training = {kvquant_check_dump,
+                                                kvquant_calibrate};

@@ -19,8 +19,8 @@ static const struct kv_param params[] = {
     {0},
 };
 
-static double nominal(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static double kvtc_nominal(const struct kv_spec *s, enum kv_side side,
+                           const struct kv_shape *shape)
 {
     (void)shape;
     return kv_spec_get(s, side, "b");
@@ -124,8 +124,8 @@ static void take_plain(const struct kvtc *k, const uint8_t *bytes, size_t n,
 
 /* ---- entropy=deflate --------------------------------------------------- */
 
-static size_t encode_block(const struct kv_codec *c, struct kv_where w,
-                           const float *x, uint8_t *bytes)
+static size_t kvtc_encode_block(const struct kv_codec *c, struct kv_where w,
+                                const float *x, uint8_t *bytes)
 {
     const struct kvtc *k = c->state;
     const size_t plain = plain_bytes(k, c->block);
@@ -160,8 +160,8 @@ static int check_heads(const struct kvtc *k, const uint8_t *bytes, size_t n,
     return 0;
 }
 
-static int decode_block(const struct kv_codec *c, const uint8_t *bytes,
-                        size_t n, float *x, struct kv_err *e)
+static int kvtc_decode_block(const struct kv_codec *c, const uint8_t *bytes,
+                             size_t n, float *x, struct kv_err *e)
 {
     const struct kvtc *k = c->state;
     const size_t plain = plain_bytes(k, c->block);
@@ -179,12 +179,13 @@ static int decode_block(const struct kv_codec *c, const uint8_t *bytes,
     return rc ? kv_fail_in(e, "kvtc chunk") : 0;
 }
 
-static const struct kv_variable deflated = {encode_block, decode_block};
+static const struct kv_variable deflated = {kvtc_encode_block,
+                                            kvtc_decode_block};
 
 /* ---- entropy=none ------------------------------------------------------ */
 
-static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                   size_t n_blocks, uint8_t *bytes)
+static void kvtc_encode(const struct kv_codec *c, struct kv_where w,
+                        const float *x, size_t n_blocks, uint8_t *bytes)
 {
     const struct kvtc *k = c->state;
 
@@ -195,8 +196,8 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
                   bytes + i * c->block_bytes);
 }
 
-static void decode(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x)
+static void kvtc_decode(const struct kv_codec *c, const uint8_t *bytes,
+                        size_t n_blocks, float *x)
 {
     for (size_t i = 0; i < n_blocks; i++)
         take_plain(c->state, bytes + i * c->block_bytes, c->block,
@@ -278,10 +279,10 @@ const struct kv_scheme kv_scheme_kvtc = {
     .sinks = KV_KVTC_SINKS,
     .residual = 128,
     .residual_rule = {KV_SLIDING, KV_SLIDING},
-    .nominal = nominal,
+    .nominal = kvtc_nominal,
     .training = &kv_kvtc_training,
     .open = open_kvtc,
     .close = close_kvtc,
-    .encode = encode,
-    .decode = decode,
+    .encode = kvtc_encode,
+    .decode = kvtc_decode,
 };

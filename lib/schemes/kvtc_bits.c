@@ -76,7 +76,7 @@ static void offer(struct table *t, size_t from, size_t size, size_t cost,
         }
 }
 
-static void fill(const struct kv_kvtc_errors *e, struct table *t)
+static void kvtc_fill(const struct kv_kvtc_errors *e, struct table *t)
 {
     const size_t line = t->units + 1;
 
@@ -133,7 +133,7 @@ size_t kv_kvtc_plan(const struct kv_kvtc_errors *e, size_t budget,
 
     t.least = kv_alloc((e->row + 1) * (t.units + 1), sizeof(*t.least));
     t.choice = kv_alloc((e->row + 1) * (t.units + 1), sizeof(*t.choice));
-    fill(e, &t);
+    kvtc_fill(e, &t);
     n = read_back(&t, e->row, group);
     free(t.choice);
     free(t.least);

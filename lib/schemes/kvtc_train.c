@@ -28,7 +28,7 @@ struct job {
     enum kv_side side;
 };
 
-static enum kv_tensor tensor_of(enum kv_side side)
+static enum kv_tensor kvtc_tensor_of(enum kv_side side)
 {
     return side == KV_V ? KV_T_V : KV_T_K_PRE;
 }
@@ -40,11 +40,11 @@ static size_t used(const struct kv_dump_info *info)
 }
 
 /* n tokens from the window's i-th used one on. */
-static int read_tokens(const struct job *j, size_t window, size_t i, size_t n,
-                       float *x, struct kv_err *e)
+static int kvtc_read_tokens(const struct job *j, size_t window, size_t i,
+                            size_t n, float *x, struct kv_err *e)
 {
     return kv_interrupted(e) ||
-                   kv_dump_read(j->dump, j->layer, tensor_of(j->side),
+                   kv_dump_read(j->dump, j->layer, kvtc_tensor_of(j->side),
                                 window * j->info->ctx + KV_KVTC_SINKS + i, n, x,
                                 e)
                ? -1
@@ -73,14 +73,14 @@ static int add_up(const struct job *j, float *origin, double *first,
                   double *second, size_t *tokens, struct kv_err *e)
 {
     float *x = kv_alloc(CHUNK, j->row * sizeof(*x));
-    int rc = read_tokens(j, 0, 0, 1, origin, e);
+    int rc = kvtc_read_tokens(j, 0, 0, 1, origin, e);
 
     for (size_t w = 0; w < j->info->n_windows; w++)
         for (size_t i = 0; i < used(j->info) && !rc; i += CHUNK) {
             const size_t left = used(j->info) - i;
             size_t n = left < CHUNK ? left : CHUNK;
 
-            rc = read_tokens(j, w, i, n, x, e);
+            rc = kvtc_read_tokens(j, w, i, n, x, e);
             n = rc ? 0 : keep_counted(j, w, i, n, x);
             *tokens += n;
             for (size_t k = 0; k < n * j->row && !rc; k++) {
@@ -113,8 +113,8 @@ static int covariance(const struct job *j, double *mean, double *cov,
     return rc;
 }
 
-static float *add_table(const struct job *j, const char *name, bool half,
-                        size_t n_dims, const size_t *dims)
+static float *kvtc_add_table(const struct job *j, const char *name, bool half,
+                             size_t n_dims, const size_t *dims)
 {
     struct kv_table *t = kv_calib_add(j->out, name, (int)j->side, (int)j->layer,
                                       KV_ALL, n_dims, dims);
@@ -135,8 +135,8 @@ static int add_transform(const struct job *j, float **mean, float **basis,
 
     if (!rc && (rc = kv_eigen(cov, row, value)))
         kv_fail(e, "no eigenvectors: the covariance is not finite");
-    *mean = add_table(j, "mean", false, 1, dims);
-    *basis = add_table(j, "basis", true, 2, dims);
+    *mean = kvtc_add_table(j, "mean", false, 1, dims);
+    *basis = kvtc_add_table(j, "basis", true, 2, dims);
     for (size_t i = 0; i < row; i++)
         (*mean)[i] = (float)m[i];
     for (size_t i = 0; i < row * row; i++) /* eigenvalues ascend */
@@ -149,8 +149,8 @@ static int add_transform(const struct job *j, float **mean, float **basis,
 }
 
 /* Components y [n][row] of tokens that lie evenly in the text. */
-static int sample(const struct job *j, const float *mean, const float *basis,
-                  size_t n, float *y, struct kv_err *e)
+static int kvtc_sample(const struct job *j, const float *mean,
+                       const float *basis, size_t n, float *y, struct kv_err *e)
 {
     const size_t row = j->row, tokens = j->info->n_windows * used(j->info);
     float *x = kv_alloc(row, sizeof(*x));
@@ -159,7 +159,8 @@ static int sample(const struct job *j, const float *mean, const float *basis,
     for (size_t i = 0; i < n && !rc; i++) {
         const size_t at = i * tokens / n;
 
-        rc = read_tokens(j, at / used(j->info), at % used(j->info), 1, x, e);
+        rc = kvtc_read_tokens(j, at / used(j->info), at % used(j->info), 1, x,
+                              e);
         for (size_t k = 0; k < row; k++)
             x[k] -= mean[k];
         kv_vecops_times(x, row, 1, basis, row, row, row, y + i * row, row);
@@ -192,8 +193,8 @@ static double group_error(const float *y, size_t n_tokens, size_t row, size_t n,
 static void add_errors(const struct job *j, const float *y, size_t n_tokens)
 {
     const size_t row = j->row, dims[] = {KV_KVTC_TYPES, KV_KVTC_SIZES, row};
-    float *none = add_table(j, "none", false, 1, &dims[2]);
-    float *coded = add_table(j, "coded", false, 3, dims);
+    float *none = kvtc_add_table(j, "none", false, 1, &dims[2]);
+    float *coded = kvtc_add_table(j, "coded", false, 3, dims);
 
 #pragma omp parallel for schedule(dynamic, 8)
     for (size_t i = 0; i < row; i++) {
@@ -213,7 +214,8 @@ static int train_side(const struct job *j, struct kv_err *e)
     float *y = kv_alloc(n, j->row * sizeof(*y));
     float *mean, *basis;
     const int rc =
-        add_transform(j, &mean, &basis, e) || sample(j, mean, basis, n, y, e)
+        add_transform(j, &mean, &basis, e) ||
+                kvtc_sample(j, mean, basis, n, y, e)
             ? kv_fail_in(e, "layer %zu, %c", j->layer, kv_side_name(j->side))
             : 0;
 
@@ -223,21 +225,22 @@ static int train_side(const struct job *j, struct kv_err *e)
     return rc;
 }
 
-static int check_dump(const struct kv_spec *s, struct kv_dump *dump,
-                      struct kv_err *e)
+static int kvtc_check_dump(const struct kv_spec *s, struct kv_dump *dump,
+                           struct kv_err *e)
 {
     (void)s;
     if (!used(kv_dump_info(dump)))
         return kv_fail(e, "windows of %zu tokens: the first %d are left out",
                        kv_dump_info(dump)->ctx, KV_KVTC_SINKS);
     for (int side = 0; side < KV_SIDES; side++)
-        if (kv_dump_want(dump, tensor_of((enum kv_side)side), e))
+        if (kv_dump_want(dump, kvtc_tensor_of((enum kv_side)side), e))
             return kv_fail_in(e, "%c", kv_side_name((enum kv_side)side));
     return 0;
 }
 
-static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
-                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
+static int kvtc_calibrate(const struct kv_spec *s, struct kv_dump *dump,
+                          uint64_t seed, struct kv_calib_set *out,
+                          struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
     struct job j = {.dump = dump,
@@ -246,7 +249,7 @@ static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
                     .row = info->shape.n_kv_heads * info->shape.head_dim};
 
     (void)seed;
-    if (check_dump(s, dump, e))
+    if (kvtc_check_dump(s, dump, e))
         return -1;
     if (out->progress)
         out->progress->total += 2 * (info->last_layer - info->first_layer + 1);
@@ -261,4 +264,4 @@ static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
     return 0;
 }
 
-const struct kv_training kv_kvtc_training = {check_dump, calibrate};
+const struct kv_training kv_kvtc_training = {kvtc_check_dump, kvtc_calibrate};

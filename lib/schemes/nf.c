@@ -1,6 +1,7 @@
 /* NormalFloat (QLoRA, arXiv 2305.14314, section 3 and appendix E) of b bits:
- * 2^b levels that a normal distribution fills equally, with an exact zero, times
- * the largest magnitude of g channels of a token, heads apart or together.
+ * 2^b levels that a normal distribution fills equally, with an exact zero,
+ * times the largest magnitude of g channels of a token, heads apart or
+ * together.
  *
  * A group's head: | max|x|: f16 |, 16/g bits a value.  A code is the index of
  * the level nearest to x / max|x|, the lower of two.  The paper quantizes the
@@ -12,8 +13,14 @@
  * (kv_kvquant_nf_levels()), as KVQuant's code has them. */
 static const float levels2[] = {-1.0f, 0.0f, 0.33791513671312795f, 1.0f};
 static const float levels3[] = {
-    -1.0f, -0.4786290853100967f, -0.21714178000118023f, 0.0f,
-    0.16093014438029077f, 0.33791513671312795f, 0.562616887969985f, 1.0f,
+    -1.0f,
+    -0.4786290853100967f,
+    -0.21714178000118023f,
+    0.0f,
+    0.16093014438029077f,
+    0.33791513671312795f,
+    0.562616887969985f,
+    1.0f,
 };
 static const float levels4[] = {
     -1.0f,
@@ -47,8 +54,8 @@ static uint16_t nearest_level(float x, unsigned bits)
     return best;
 }
 
-static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
-                         uint16_t *code)
+static void nf_encode_group(const float *x, size_t n, unsigned bits,
+                            uint8_t *head, uint16_t *code)
 {
     const float scale = kv_f16_put(head, kv_group_max_abs(x, n));
 
@@ -56,8 +63,8 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
         code[i] = nearest_level(scale > 0 ? x[i] / scale : 0, bits);
 }
 
-static void decode_group(const uint16_t *code, size_t n, unsigned bits,
-                         const uint8_t *head, float *x)
+static void nf_decode_group(const uint16_t *code, size_t n, unsigned bits,
+                            const uint8_t *head, float *x)
 {
     for (size_t i = 0; i < n; i++)
         x[i] = levels_of[bits][code[i]] * kv_f16_get(head);
@@ -72,8 +79,8 @@ static bool scaled(struct kv_scaled *to, unsigned bits, size_t head_dim,
 
 static const struct kv_group_quantizer quantizer = {
     .head_bytes = 2,
-    .encode = encode_group,
-    .decode = decode_group,
+    .encode = nf_encode_group,
+    .decode = nf_decode_group,
     .scaled = scaled,
 };
 
@@ -85,13 +92,13 @@ static const struct kv_param params[] = {
     {0},
 };
 
-static unsigned bits_of(const struct kv_scheme *s)
+static unsigned nf_bits_of(const struct kv_scheme *s)
 {
     return s == &kv_scheme_nf2 ? 2 : s == &kv_scheme_nf3 ? 3 : 4;
 }
 
-static int check(struct kv_spec *s, const struct kv_shape *shape,
-                 struct kv_err *e)
+static int nf_check(struct kv_spec *s, const struct kv_shape *shape,
+                    struct kv_err *e)
 {
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
@@ -104,11 +111,11 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-static double nominal(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static double nf_nominal(const struct kv_spec *s, enum kv_side side,
+                         const struct kv_shape *shape)
 {
     (void)shape;
-    return bits_of(s->scheme) + 16 / kv_spec_get(s, side, "g");
+    return nf_bits_of(s->scheme) + 16 / kv_spec_get(s, side, "g");
 }
 
 static int open_nf(struct kv_codec *c, const struct kv_calib *calib,
@@ -116,25 +123,24 @@ static int open_nf(struct kv_codec *c, const struct kv_calib *calib,
 {
     (void)calib;
     (void)e;
-    return kv_integers_open(c, &quantizer, KV_AXIS_TOKEN,
-                            kv_spec_size(&c->spec, c->side, "g"),
-                            kv_spec_is(&c->spec, c->side, "heads", "all"),
-                            bits_of(c->scheme));
+    return kv_integers_open(
+        c, &quantizer, KV_AXIS_TOKEN, kv_spec_size(&c->spec, c->side, "g"),
+        kv_spec_is(&c->spec, c->side, "heads", "all"), nf_bits_of(c->scheme));
 }
 
-#define SCHEME(BITS)                                                       \
-    const struct kv_scheme kv_scheme_nf##BITS = {                          \
-        .name = "nf" #BITS,                                                \
-        .brief = #BITS                                                     \
-            "-bit NormalFloat (QLoRA): levels of a normal distribution",   \
-        .params = params,                                                  \
-        .check = check,                                                    \
-        .nominal = nominal,                                                \
-        .open = open_nf,                                                   \
-        .encode = kv_integers_encode,                                      \
-        .decode = kv_integers_decode,                                      \
-        .store = kv_integers_store,                                        \
-        .tile = kv_integers_tile,                                          \
+#define SCHEME(BITS)                                                           \
+    const struct kv_scheme kv_scheme_nf##BITS = {                              \
+        .name = "nf" #BITS,                                                    \
+        .brief =                                                               \
+            #BITS "-bit NormalFloat (QLoRA): levels of a normal distribution", \
+        .params = params,                                                      \
+        .check = nf_check,                                                     \
+        .nominal = nf_nominal,                                                 \
+        .open = open_nf,                                                       \
+        .encode = kv_integers_encode,                                          \
+        .decode = kv_integers_decode,                                          \
+        .store = kv_integers_store,                                            \
+        .tile = kv_integers_tile,                                              \
     }
 
 SCHEME(4);

@@ -61,8 +61,8 @@ static void clamp_to(struct kv_spec *s, const char *name, size_t max)
             kv_spec_set(s, (enum kv_side)i, name, (double)max);
 }
 
-static int check(struct kv_spec *s, const struct kv_shape *shape,
-                 struct kv_err *e)
+static int qjl_check(struct kv_spec *s, const struct kv_shape *shape,
+                     struct kv_err *e)
 {
     static const char *const of_keys[] = {"m", "o", "t", "rows", "seed"};
     const size_t d = shape->head_dim;
@@ -88,8 +88,8 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-static double nominal(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static double qjl_nominal(const struct kv_spec *s, enum kv_side side,
+                          const struct kv_shape *shape)
 {
     if (side == KV_V)
         return kv_spec_get(s, KV_V, "b");
@@ -194,8 +194,8 @@ static void open_keys(struct kv_codec *c)
 
 /* Marks the o channels with the largest sum of squares over the block, the
  * lowest of equals; x: one head's first token, the next one `row` later. */
-static void find_outliers(const struct qjl *j, const float *x, size_t row,
-                          bool *out)
+static void qjl_find_outliers(const struct qjl *j, const float *x, size_t row,
+                              bool *out)
 {
     double *sum = kv_alloc(j->d, sizeof(*sum));
 
@@ -216,7 +216,8 @@ static void find_outliers(const struct qjl *j, const float *x, size_t row,
     free(sum);
 }
 
-static void put_outliers(const struct qjl *j, struct work *w, uint8_t *bytes)
+static void qjl_put_outliers(const struct qjl *j, struct work *w,
+                             uint8_t *bytes)
 {
     size_t n = 0;
 
@@ -274,8 +275,8 @@ static void decode_part(const struct qjl *j, const struct part *p,
 static void encode_head(const struct qjl *j, const float *x, size_t row,
                         struct work *w, uint8_t *bytes)
 {
-    find_outliers(j, x, row, w->out);
-    put_outliers(j, w, bytes);
+    qjl_find_outliers(j, x, row, w->out);
+    qjl_put_outliers(j, w, bytes);
     bytes += j->index_bytes;
     for (size_t i = 0; i < j->t; i++, bytes += j->token_bytes) {
         encode_part(j, &j->inlier, x + i * row, false, w, bytes);
@@ -299,8 +300,8 @@ static void decode_head(const struct qjl *j, const uint8_t *bytes, size_t row,
 }
 
 /* x: [n_blocks][t][n_kv_heads][head_dim]. */
-static void encode(const struct kv_codec *c, struct kv_where at, const float *x,
-                   size_t n_blocks, uint8_t *bytes)
+static void qjl_encode(const struct kv_codec *c, struct kv_where at,
+                       const float *x, size_t n_blocks, uint8_t *bytes)
 {
     const struct qjl *j = c->state;
     const size_t n_heads = c->shape.n_kv_heads, row = n_heads * j->d;
@@ -313,8 +314,8 @@ static void encode(const struct kv_codec *c, struct kv_where at, const float *x,
     work_free(&w);
 }
 
-static void decode(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x)
+static void qjl_decode(const struct kv_codec *c, const uint8_t *bytes,
+                       size_t n_blocks, float *x)
 {
     const struct qjl *j = c->state;
     const size_t n_heads = c->shape.n_kv_heads, row = n_heads * j->d;
@@ -354,10 +355,10 @@ const struct kv_scheme kv_scheme_qjl = {
     .coarse = true,
     .residual = 128,
     .residual_rule = {KV_BATCHED, KV_SLIDING},
-    .check = check,
-    .nominal = nominal,
+    .check = qjl_check,
+    .nominal = qjl_nominal,
     .open = open_qjl,
     .close = close_qjl,
-    .encode = encode,
-    .decode = decode,
+    .encode = qjl_encode,
+    .decode = qjl_decode,
 };

@@ -37,8 +37,8 @@ static bool all_heads(const struct kv_spec *s, enum kv_side side)
     return kv_spec_is(s, side, "heads", "all");
 }
 
-static int check(struct kv_spec *s, const struct kv_shape *shape,
-                 struct kv_err *e)
+static int quarot_check(struct kv_spec *s, const struct kv_shape *shape,
+                        struct kv_err *e)
 {
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
@@ -54,14 +54,15 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-static double nominal(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static double quarot_nominal(const struct kv_spec *s, enum kv_side side,
+                             const struct kv_shape *shape)
 {
     (void)shape;
     return kv_spec_get(s, side, "b");
 }
 
-static size_t hadamard(const struct kv_spec *s, const struct kv_shape *shape)
+static size_t quarot_hadamard(const struct kv_spec *s,
+                              const struct kv_shape *shape)
 {
     (void)s;
     return shape->head_dim;
@@ -75,8 +76,8 @@ static int open_quarot(struct kv_codec *c, const struct kv_calib *calib,
     return kv_rotated_open(c, all_heads(&c->spec, c->side));
 }
 
-static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                   size_t n_blocks, uint8_t *bytes)
+static void quarot_encode(const struct kv_codec *c, struct kv_where w,
+                          const float *x, size_t n_blocks, uint8_t *bytes)
 {
     const size_t values = n_blocks * kv_codec_block_values(c);
     float *rotated = kv_alloc(values, sizeof(*rotated));
@@ -87,23 +88,24 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     free(rotated);
 }
 
-static void decode(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x)
+static void quarot_decode(const struct kv_codec *c, const uint8_t *bytes,
+                          size_t n_blocks, float *x)
 {
     kv_integers_decode(c, bytes, n_blocks, x);
     kv_hadamard(x, n_blocks * c->shape.n_kv_heads, c->shape.head_dim);
 }
 
-static void rotate(const void *head_dim, size_t head, float *x, size_t rows)
+static void quarot_rotate(const void *head_dim, size_t head, float *x,
+                          size_t rows)
 {
     (void)head;
     kv_hadamard(x, rows, *(const size_t *)head_dim);
 }
 
 /* The queries are rotated, and the output: the transform is its own inverse. */
-static bool store(const struct kv_codec *c, struct kv_store *s)
+static bool quarot_store(const struct kv_codec *c, struct kv_store *s)
 {
-    s->enter = s->leave = rotate;
+    s->enter = s->leave = quarot_rotate;
     s->space = &c->shape.head_dim;
     return kv_integers_store(c, s);
 }
@@ -113,12 +115,12 @@ const struct kv_scheme kv_scheme_quarot = {
     .brief = "QuaRot: Hadamard-transformed heads, clipped integers per token",
     .params = params,
     .coarse = true, /* a flat head is rotated to one spike */
-    .check = check,
-    .nominal = nominal,
-    .hadamard = hadamard,
+    .check = quarot_check,
+    .nominal = quarot_nominal,
+    .hadamard = quarot_hadamard,
     .open = open_quarot,
-    .encode = encode,
-    .decode = decode,
-    .store = store,
+    .encode = quarot_encode,
+    .decode = quarot_decode,
+    .store = quarot_store,
     .tile = kv_integers_tile,
 };

@@ -16,8 +16,8 @@ static void put_zero(uint8_t *head, float zero)
     memcpy(head + 2, &whole, sizeof(whole));
 }
 
-static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
-                         uint16_t *code)
+static void rotated_encode_group(const float *x, size_t n, unsigned bits,
+                                 uint8_t *head, uint16_t *code)
 {
     const float top = (float)((1u << bits) - 1);
     float low, high;
@@ -39,8 +39,8 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
         code[i] = kv_code(kv_round_even(x[i] / scale) + zero, top);
 }
 
-static void decode_group(const uint16_t *code, size_t n, unsigned bits,
-                         const uint8_t *head, float *x)
+static void rotated_decode_group(const uint16_t *code, size_t n, unsigned bits,
+                                 const uint8_t *head, float *x)
 {
     const float scale = kv_f16_get(head);
     int16_t zero;
@@ -64,8 +64,8 @@ static void affine(const uint8_t *head, unsigned bits, uint16_t *scale,
 
 static const struct kv_group_quantizer with_zero = {
     .head_bytes = 4,
-    .encode = encode_group,
-    .decode = decode_group,
+    .encode = rotated_encode_group,
+    .decode = rotated_decode_group,
     .affine = affine,
     .offset = KV_OFFSET_ZERO,
 };

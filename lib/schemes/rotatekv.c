@@ -49,21 +49,21 @@ static const struct kv_param params[] = {
     {0},
 };
 
-static double fallback(const struct kv_spec *s, enum kv_side side,
-                       const struct kv_param *p)
+static double rotatekv_fallback(const struct kv_spec *s, enum kv_side side,
+                                const struct kv_param *p)
 {
     if (strcmp(p->name, "clip"))
         return p->fallback;
     return kv_spec_get(s, side, "b") > 2 ? 1 : CLIP_FEW;
 }
 
-static size_t row_of(const struct kv_shape *shape)
+static size_t rotatekv_row_of(const struct kv_shape *shape)
 {
     return shape->n_kv_heads * shape->head_dim;
 }
 
-static int check(struct kv_spec *s, const struct kv_shape *shape,
-                 struct kv_err *e)
+static int rotatekv_check(struct kv_spec *s, const struct kv_shape *shape,
+                          struct kv_err *e)
 {
     if (kv_spec_one_side(s, KV_K, "h", e) ||
         kv_spec_one_side(s, KV_K, "order", e))
@@ -74,20 +74,21 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     if (shape->n_kv_heads % kv_spec_size(s, KV_K, "h"))
         return kv_fail(e, "h=%zu must divide the %zu KV heads",
                        kv_spec_size(s, KV_K, "h"), shape->n_kv_heads);
-    return kv_integers_fit_row(s, KV_K, row_of(shape), e) ||
+    return kv_integers_fit_row(s, KV_K, rotatekv_row_of(shape), e) ||
                    kv_integers_fit_row(s, KV_V, shape->head_dim, e)
                ? -1
                : 0;
 }
 
-static double nominal(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static double rotatekv_nominal(const struct kv_spec *s, enum kv_side side,
+                               const struct kv_shape *shape)
 {
     (void)shape;
     return kv_spec_get(s, side, "b") + 32 / kv_spec_get(s, side, "g");
 }
 
-static size_t hadamard(const struct kv_spec *s, const struct kv_shape *shape)
+static size_t rotatekv_hadamard(const struct kv_spec *s,
+                                const struct kv_shape *shape)
 {
     return kv_spec_size(s, KV_K, "h") * shape->head_dim;
 }
@@ -96,13 +97,14 @@ static size_t hadamard(const struct kv_spec *s, const struct kv_shape *shape)
 
 /* The sort key of channels: the sum of each transformed channel, or minus that
  * of |k|, over the tokens that count (NULL: all).  statistic: [row]. */
-static int measure(const struct kv_spec *s, struct kv_dump *dump, size_t layer,
-                   const bool *counts, double *statistic, struct kv_err *e)
+static int rotatekv_measure(const struct kv_spec *s, struct kv_dump *dump,
+                            size_t layer, const bool *counts, double *statistic,
+                            struct kv_err *e)
 {
     enum { CHUNK = 512 };
     const struct kv_dump_info *info = kv_dump_info(dump);
-    const size_t row = row_of(&info->shape);
-    const size_t rotated = hadamard(s, &info->shape);
+    const size_t row = rotatekv_row_of(&info->shape);
+    const size_t rotated = rotatekv_hadamard(s, &info->shape);
     const size_t tokens = info->n_windows * info->ctx;
     const bool after = kv_spec_is(s, KV_K, "order", "after");
     float *x = kv_alloc(CHUNK, row * sizeof(*x));
@@ -134,7 +136,7 @@ struct channel {
     size_t at;
 };
 
-static int compare(const void *a, const void *b)
+static int rotatekv_compare(const void *a, const void *b)
 {
     const struct channel *x = a, *y = b;
 
@@ -152,34 +154,35 @@ static void sort(const double *statistic, size_t row, size_t hands,
 
     for (size_t i = 0; i < row; i++)
         c[i] = (struct channel){statistic[i], i};
-    qsort(c, row, sizeof(*c), compare);
+    qsort(c, row, sizeof(*c), rotatekv_compare);
     for (size_t i = 0; i < row; i++)
         order[i % hands * (row / hands) + i / hands] = (float)c[i].at;
     free(c);
 }
 
-static int check_dump(const struct kv_spec *s, struct kv_dump *dump,
-                      struct kv_err *e)
+static int rotatekv_check_dump(const struct kv_spec *s, struct kv_dump *dump,
+                               struct kv_err *e)
 {
     (void)s;
     return kv_dump_want(dump, KV_T_K_PRE, e) ? kv_fail_in(e, "K") : 0;
 }
 
-static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
-                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
+static int rotatekv_calibrate(const struct kv_spec *s, struct kv_dump *dump,
+                              uint64_t seed, struct kv_calib_set *out,
+                              struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
-    const size_t row = row_of(&info->shape);
+    const size_t row = rotatekv_row_of(&info->shape);
     const bool after = kv_spec_is(s, KV_K, "order", "after");
-    const size_t hands = after ? 1 : row / hadamard(s, &info->shape);
+    const size_t hands = after ? 1 : row / rotatekv_hadamard(s, &info->shape);
 
     (void)seed;
     if (out->progress)
         out->progress->total += info->last_layer - info->first_layer + 1;
     for (size_t l = info->first_layer; l <= info->last_layer; l++) {
         double *statistic = kv_alloc(row, sizeof(*statistic));
-        const int rc =
-            measure(s, dump, l, kv_calib_counts(out, info, l), statistic, e);
+        const int rc = rotatekv_measure(
+            s, dump, l, kv_calib_counts(out, info, l), statistic, e);
 
         if (!rc)
             sort(statistic, row, hands,
@@ -225,7 +228,7 @@ static int load_order(const struct kv_codec *c, const struct kv_calib_set *set,
                       struct kv_err *e)
 {
     struct rotatekv *r = c->state;
-    const size_t row = row_of(&c->shape);
+    const size_t row = rotatekv_row_of(&c->shape);
     const struct kv_table *t = kv_calib_want(c, set, "order", 0, 1, &row, e);
 
     if (!t)
@@ -258,8 +261,9 @@ static void make_tiles(const struct kv_codec *c)
         .after = r->after,
         .place = r->place,
         .rope = r->rope};
-    r->tiled = kv_integers_init(&r->tiles.row, false, row_of(&c->shape), false,
-                                kv_spec_size(&c->spec, KV_K, "g"));
+    r->tiled =
+        kv_integers_init(&r->tiles.row, false, rotatekv_row_of(&c->shape),
+                         false, kv_spec_size(&c->spec, KV_K, "g"));
 }
 
 static void close_rotatekv(struct kv_codec *c)
@@ -289,11 +293,11 @@ static void reorder(const size_t *order, size_t row, size_t n, bool back,
     free(from);
 }
 
-static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                   size_t n_blocks, uint8_t *bytes)
+static void rotatekv_encode(const struct kv_codec *c, struct kv_where w,
+                            const float *x, size_t n_blocks, uint8_t *bytes)
 {
     const struct rotatekv *r = c->state;
-    const size_t row = row_of(&c->shape);
+    const size_t row = rotatekv_row_of(&c->shape);
     float *y = kv_alloc(n_blocks, row * sizeof(*y));
 
     memcpy(y, x, n_blocks * row * sizeof(*y));
@@ -306,11 +310,11 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     free(y);
 }
 
-static void decode(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x)
+static void rotatekv_decode(const struct kv_codec *c, const uint8_t *bytes,
+                            size_t n_blocks, float *x)
 {
     const struct rotatekv *r = c->state;
-    const size_t row = row_of(&c->shape);
+    const size_t row = rotatekv_row_of(&c->shape);
 
     kv_integers_decode(&r->integers, bytes, n_blocks, x);
     if (r->after)
@@ -320,7 +324,7 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
         reorder(r->order, row, n_blocks, true, x);
 }
 
-static bool store(const struct kv_codec *c, struct kv_store *s)
+static bool rotatekv_store(const struct kv_codec *c, struct kv_store *s)
 {
     const struct rotatekv *r = c->state;
 
@@ -329,9 +333,9 @@ static bool store(const struct kv_codec *c, struct kv_store *s)
     return r->tiled;
 }
 
-static void tile(const struct kv_codec *c, const struct kv_store *s,
-                 const uint8_t *blocks, size_t first, size_t n, size_t head,
-                 uint8_t *tile)
+static void rotatekv_tile(const struct kv_codec *c, const struct kv_store *s,
+                          const uint8_t *blocks, size_t first, size_t n,
+                          size_t head, uint8_t *tile)
 {
     const struct rotatekv *r = c->state;
     const struct kv_store row = kv_rotated_row(s);
@@ -359,7 +363,7 @@ static int open_rotatekv(struct kv_codec *c, const struct kv_calib *calib,
     c->block = r->integers.block;
     c->block_bytes = r->integers.block_bytes;
     c->pre_rope = true;
-    r->rotated = hadamard(&c->spec, &c->shape);
+    r->rotated = rotatekv_hadamard(&c->spec, &c->shape);
     r->after = kv_spec_is(&c->spec, KV_K, "order", "after");
     if (load_order(c, set, e))
         return -1;
@@ -372,15 +376,16 @@ const struct kv_scheme kv_scheme_rotatekv = {
     .brief = "RotateKV: pre-RoPE keys of several heads rotated and reordered",
     .params = params,
     .sinks = 1,
-    .fallback = fallback,
-    .check = check,
-    .nominal = nominal,
-    .hadamard = hadamard,
-    .training = &(const struct kv_training){check_dump, calibrate},
+    .fallback = rotatekv_fallback,
+    .check = rotatekv_check,
+    .nominal = rotatekv_nominal,
+    .hadamard = rotatekv_hadamard,
+    .training =
+        &(const struct kv_training){rotatekv_check_dump, rotatekv_calibrate},
     .open = open_rotatekv,
     .close = close_rotatekv,
-    .encode = encode,
-    .decode = decode,
-    .store = store,
-    .tile = tile,
+    .encode = rotatekv_encode,
+    .decode = rotatekv_decode,
+    .store = rotatekv_store,
+    .tile = rotatekv_tile,
 };

@@ -148,8 +148,8 @@ static const struct kv_param params[] = {
 };
 
 /* g0 is the whole row: head_dim, or all heads' channels. */
-static int check(struct kv_spec *s, const struct kv_shape *shape,
-                 struct kv_err *e)
+static int rtn_check(struct kv_spec *s, const struct kv_shape *shape,
+                     struct kv_err *e)
 {
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
@@ -171,8 +171,8 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
 }
 
 /* The lecture counts the codes alone. */
-static double nominal(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static double rtn_nominal(const struct kv_spec *s, enum kv_side side,
+                          const struct kv_shape *shape)
 {
     (void)shape;
     return kv_spec_get(s, side, "b");
@@ -198,8 +198,8 @@ static int open_rtn(struct kv_codec *c, const struct kv_calib *calib,
         .name = #NAME,                          \
         .brief = BRIEF,                         \
         .params = params,                       \
-        .check = check,                         \
-        .nominal = nominal,                     \
+        .check = rtn_check,                     \
+        .nominal = rtn_nominal,                 \
         .open = open_rtn,                       \
         .encode = kv_integers_encode,           \
         .decode = kv_integers_decode,           \

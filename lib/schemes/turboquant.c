@@ -71,7 +71,7 @@ static const struct kv_param params[] = {
 };
 
 /* Whether a side is rotated; else rot, nc and seed say nothing of it. */
-static bool is_rotated(const struct kv_spec *s, enum kv_side side)
+static bool turboquant_is_rotated(const struct kv_spec *s, enum kv_side side)
 {
     return kv_spec_is(s, side, "levels", "normal");
 }
@@ -85,7 +85,7 @@ static int check_unrotated(struct kv_spec *s, enum kv_side side,
     const enum kv_side other = side == KV_K ? KV_V : KV_K;
 
     for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
-        if (is_rotated(s, other)) {
+        if (turboquant_is_rotated(s, other)) {
             if (kv_spec_one_side(s, other, words[i], e))
                 return -1;
         } else if (kv_spec_get(s, side, words[i]) != 0) {
@@ -98,12 +98,12 @@ static int check_unrotated(struct kv_spec *s, enum kv_side side,
     return 0;
 }
 
-static int check(struct kv_spec *s, const struct kv_shape *shape,
-                 struct kv_err *e)
+static int turboquant_check(struct kv_spec *s, const struct kv_shape *shape,
+                            struct kv_err *e)
 {
     if (kv_spec_one_side(s, KV_K, "qjl", e))
         return -1;
-    if (kv_spec_is(s, KV_K, "qjl", "yes") && !is_rotated(s, KV_K))
+    if (kv_spec_is(s, KV_K, "qjl", "yes") && !turboquant_is_rotated(s, KV_K))
         return kv_fail(e, "qjl=yes goes with K-levels=normal alone");
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
@@ -112,7 +112,7 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
             kv_spec_size(s, side, "b") != 8)
             return kv_fail(e, "levels=fp8 is 8 bits: it wants b8, not b%zu",
                            kv_spec_size(s, side, "b"));
-        if (!is_rotated(s, side) && check_unrotated(s, side, e))
+        if (!turboquant_is_rotated(s, side) && check_unrotated(s, side, e))
             return -1;
         kv_spec_set(s, side, "skip",
                     fmin(kv_spec_get(s, side, "skip"),
@@ -122,8 +122,8 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
 }
 
 /* Skipped layers count with their own bits. */
-static double nominal(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static double turboquant_nominal(const struct kv_spec *s, enum kv_side side,
+                                 const struct kv_shape *shape)
 {
     const double skipped =
         2 * kv_spec_get(s, side, "skip") / (double)shape->n_layers;
@@ -131,12 +131,13 @@ static double nominal(const struct kv_spec *s, enum kv_side side,
     return skipped * 16 + (1 - skipped) * kv_spec_get(s, side, "b");
 }
 
-static size_t hadamard(const struct kv_spec *s, const struct kv_shape *shape)
+static size_t turboquant_hadamard(const struct kv_spec *s,
+                                  const struct kv_shape *shape)
 {
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
 
-        if (is_rotated(s, side) && !kv_spec_is(s, side, "rot", "qr"))
+        if (turboquant_is_rotated(s, side) && !kv_spec_is(s, side, "rot", "qr"))
             return shape->head_dim;
     }
     return 0;
@@ -302,8 +303,8 @@ static void decode_residual(const struct turboquant *t, const uint8_t *bytes,
         x[i] += size * sum[i];
 }
 
-static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                   size_t n_blocks, uint8_t *bytes)
+static void turboquant_encode(const struct kv_codec *c, struct kv_where w,
+                              const float *x, size_t n_blocks, uint8_t *bytes)
 {
     const struct turboquant *t = c->state;
     uint16_t *code = kv_alloc(t->d, sizeof(*code));
@@ -321,8 +322,8 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     free(code);
 }
 
-static void decode(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x)
+static void turboquant_decode(const struct kv_codec *c, const uint8_t *bytes,
+                              size_t n_blocks, float *x)
 {
     const struct turboquant *t = c->state;
     uint16_t *code = kv_alloc(t->d, sizeof(*code));
@@ -342,7 +343,7 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
 /* ---- attention on the codes ---------------------------------------------- */
 
 /* m: [d][d]; x: [rows][d] becomes x m. */
-static void rotate(const float *m, size_t d, float *x, size_t rows)
+static void turboquant_rotate(const float *m, size_t d, float *x, size_t rows)
 {
     float *y = kv_alloc(d, sizeof(*y));
 
@@ -353,12 +354,13 @@ static void rotate(const float *m, size_t d, float *x, size_t rows)
     free(y);
 }
 
-static void enter(const void *space, size_t head, float *q, size_t rows)
+static void turboquant_enter(const void *space, size_t head, float *q,
+                             size_t rows)
 {
     const struct turboquant *t = space;
 
     (void)head;
-    rotate(t->rt, t->d, q, rows);
+    turboquant_rotate(t->rt, t->d, q, rows);
 }
 
 static void leave(const void *space, size_t head, float *out, size_t rows)
@@ -366,25 +368,25 @@ static void leave(const void *space, size_t head, float *out, size_t rows)
     const struct turboquant *t = space;
 
     (void)head;
-    rotate(t->r, t->d, out, rows);
+    turboquant_rotate(t->r, t->d, out, rows);
 }
 
-static bool store(const struct kv_codec *c, struct kv_store *s)
+static bool turboquant_store(const struct kv_codec *c, struct kv_store *s)
 {
     const struct turboquant *t = c->state;
 
     if (!t->tiled)
         return false;
     kv_store_scaled(s, &t->scaled);
-    s->enter = enter;
+    s->enter = turboquant_enter;
     s->leave = leave;
     s->space = t;
     return true;
 }
 
-static void tile(const struct kv_codec *c, const struct kv_store *s,
-                 const uint8_t *blocks, size_t first, size_t n, size_t head,
-                 uint8_t *tile)
+static void turboquant_tile(const struct kv_codec *c, const struct kv_store *s,
+                            const uint8_t *blocks, size_t first, size_t n,
+                            size_t head, uint8_t *tile)
 {
     const struct turboquant *t = c->state;
     uint16_t *code = kv_alloc(t->d, sizeof(*code));
@@ -429,7 +431,7 @@ static int open_turboquant(struct kv_codec *c, const struct kv_calib *calib,
         c->scheme = &kv_scheme_f16;
         return c->scheme->open(c, calib, e);
     }
-    if (!is_rotated(&c->spec, c->side))
+    if (!turboquant_is_rotated(&c->spec, c->side))
         return open_unrotated(c);
     t = kv_alloc(1, sizeof(*t));
     t->d = c->shape.head_dim;
@@ -455,13 +457,13 @@ const struct kv_scheme kv_scheme_turboquant = {
     .brief = "TurboQuant: rotated at random, Lloyd-Max levels, a norm per head",
     .params = params,
     .coarse = true,
-    .check = check,
-    .nominal = nominal,
-    .hadamard = hadamard,
+    .check = turboquant_check,
+    .nominal = turboquant_nominal,
+    .hadamard = turboquant_hadamard,
     .open = open_turboquant,
     .close = close_turboquant,
-    .encode = encode,
-    .decode = decode,
-    .store = store,
-    .tile = tile,
+    .encode = turboquant_encode,
+    .decode = turboquant_decode,
+    .store = turboquant_store,
+    .tile = turboquant_tile,
 };

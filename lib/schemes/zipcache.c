@@ -86,7 +86,7 @@ struct scored {
 };
 
 /* The most salient first, the older first where they are alike. */
-static int compare(const void *a, const void *b)
+static int zipcache_compare(const void *a, const void *b)
 {
     const struct scored *x = a, *y = b;
 
@@ -96,12 +96,12 @@ static int compare(const void *a, const void *b)
 }
 
 /* Marks a block's tokens with the highest scores; salient: [block], 1 or 0. */
-static void choose(const struct kv_codec *c, struct scored *s,
-                   uint16_t *salient)
+static void zipcache_choose(const struct kv_codec *c, struct scored *s,
+                            uint16_t *salient)
 {
     const struct zipcache *z = c->state;
 
-    qsort(s, c->block, sizeof(*s), compare);
+    qsort(s, c->block, sizeof(*s), zipcache_compare);
     for (size_t i = 0; i < c->block; i++)
         salient[s[i].token] = i < z->n[SALIENT];
 }
@@ -121,7 +121,7 @@ static void make_masks(const struct kv_codec *c, const float *saliency,
                 s[i].saliency +=
                     (double)saliency[(m * together + h) * c->block + i];
         }
-        choose(c, s, salient + m * c->block);
+        zipcache_choose(c, s, salient + m * c->block);
     }
     free(s);
 }
@@ -150,7 +150,7 @@ static size_t n_groups(const struct kv_codec *c, int part)
     return c->side == KV_V ? z->n[part] : z->n[part] ? z->row : 0;
 }
 
-static size_t code_bytes(const struct kv_codec *c, int part)
+static size_t zipcache_code_bytes(const struct kv_codec *c, int part)
 {
     const struct zipcache *z = c->state;
 
@@ -159,14 +159,14 @@ static size_t code_bytes(const struct kv_codec *c, int part)
 
 static size_t part_bytes(const struct kv_codec *c, int part)
 {
-    return code_bytes(c, part) +
+    return zipcache_code_bytes(c, part) +
            n_groups(c, part) * kv_kivi_quantizer.head_bytes;
 }
 
 /* Where value j of group g is in x [block][row]; token: the part's of the first
  * mask, those of the next one a block further. */
-static size_t place(const struct kv_codec *c, const size_t *token, size_t g,
-                    size_t j)
+static size_t zipcache_place(const struct kv_codec *c, const size_t *token,
+                             size_t g, size_t j)
 {
     const struct zipcache *z = c->state;
     const size_t channel = c->side == KV_V ? j : g;
@@ -190,11 +190,11 @@ static void encode_part(const struct kv_codec *c, int part, const size_t *token,
     const size_t groups = n_groups(c, part), len = group_len(c, part);
     uint16_t *code = kv_alloc(groups * len, sizeof(*code));
     float *group = kv_alloc(len, sizeof(*group));
-    uint8_t *head = bytes + code_bytes(c, part);
+    uint8_t *head = bytes + zipcache_code_bytes(c, part);
 
     for (size_t g = 0; g < groups; g++) {
         for (size_t j = 0; j < len; j++)
-            group[j] = x[place(c, token, g, j)];
+            group[j] = x[zipcache_place(c, token, g, j)];
         kv_kivi_quantizer.encode(group, len, z->bits[part],
                                  head + g * kv_kivi_quantizer.head_bytes,
                                  code + g * len);
@@ -211,7 +211,7 @@ static void decode_part(const struct kv_codec *c, int part, const size_t *token,
     const size_t groups = n_groups(c, part), len = group_len(c, part);
     uint16_t *code = kv_alloc(groups * len, sizeof(*code));
     float *group = kv_alloc(len, sizeof(*group));
-    const uint8_t *head = bytes + code_bytes(c, part);
+    const uint8_t *head = bytes + zipcache_code_bytes(c, part);
 
     kv_unpack(bytes, groups * len, z->bits[part], code);
     for (size_t g = 0; g < groups; g++) {
@@ -219,7 +219,7 @@ static void decode_part(const struct kv_codec *c, int part, const size_t *token,
                                  head + g * kv_kivi_quantizer.head_bytes,
                                  group);
         for (size_t j = 0; j < len; j++)
-            x[place(c, token, g, j)] = group[j];
+            x[zipcache_place(c, token, g, j)] = group[j];
     }
     free(group);
     free(code);
@@ -243,8 +243,8 @@ static void channel_sizes(const struct kv_codec *c, const float *x,
 }
 
 /* out = x / size; a channel of zeros stays. */
-static void divide(const struct kv_codec *c, const float *x,
-                   const uint16_t *size, float *out)
+static void zipcache_divide(const struct kv_codec *c, const float *x,
+                            const uint16_t *size, float *out)
 {
     const size_t row = ((const struct zipcache *)c->state)->row;
 
@@ -252,7 +252,8 @@ static void divide(const struct kv_codec *c, const float *x,
         out[i] = size[i % row] ? x[i] / kv_f16_to_f32(size[i % row]) : 0;
 }
 
-static void multiply(const struct kv_codec *c, const uint16_t *size, float *x)
+static void zipcache_multiply(const struct kv_codec *c, const uint16_t *size,
+                              float *x)
 {
     const size_t row = ((const struct zipcache *)c->state)->row;
 
@@ -262,8 +263,8 @@ static void multiply(const struct kv_codec *c, const uint16_t *size, float *x)
 
 /* ---- blocks ------------------------------------------------------------ */
 
-static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                   size_t n_blocks, uint8_t *bytes)
+static void zipcache_encode(const struct kv_codec *c, struct kv_where w,
+                            const float *x, size_t n_blocks, uint8_t *bytes)
 {
     const struct zipcache *z = c->state;
     const size_t values = kv_codec_block_values(c);
@@ -283,7 +284,7 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
         bytes += kv_pack_bytes(marks, 1);
         if (c->side == KV_V) {
             channel_sizes(c, x, size);
-            divide(c, x, size, divided);
+            zipcache_divide(c, x, size, divided);
             in = divided;
             memcpy(bytes, size, size_bytes);
             bytes += size_bytes;
@@ -299,8 +300,8 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     free(salient);
 }
 
-static void decode(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x)
+static void zipcache_decode(const struct kv_codec *c, const uint8_t *bytes,
+                            size_t n_blocks, float *x)
 {
     const struct zipcache *z = c->state;
     const size_t size_bytes = z->row * sizeof(uint16_t);
@@ -322,7 +323,7 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
         decode_part(c, OTHERS, token + z->n[SALIENT], bytes, x);
         bytes += part_bytes(c, OTHERS);
         if (c->side == KV_V)
-            multiply(c, size, x);
+            zipcache_multiply(c, size, x);
     }
     free(token);
     free(size);
@@ -358,8 +359,8 @@ static size_t n_salient(const struct kv_spec *s, enum kv_side side)
 }
 
 /* One saliency serves K and V. */
-static int check(struct kv_spec *s, const struct kv_shape *shape,
-                 struct kv_err *e)
+static int zipcache_check(struct kv_spec *s, const struct kv_shape *shape,
+                          struct kv_err *e)
 {
     const char *const same[] = {"n", "s", "r", "recent", "random"};
 
@@ -383,8 +384,8 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
 
 /* Codes, scales and minima, c: all but the mask, as the paper's compression
  * ratios have them. */
-static double nominal(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static double zipcache_nominal(const struct kv_spec *s, enum kv_side side,
+                               const struct kv_shape *shape)
 {
     const double n = kv_spec_get(s, side, "n");
     const double row = (double)(shape->n_kv_heads * shape->head_dim);
@@ -429,10 +430,10 @@ const struct kv_scheme kv_scheme_zipcache = {
     .brief = "ZipCache: more bits for the tokens that attention looks at",
     .params = params,
     .residual_rule = {KV_SLIDING, KV_SLIDING},
-    .check = check,
-    .nominal = nominal,
+    .check = zipcache_check,
+    .nominal = zipcache_nominal,
     .open = open_zipcache,
     .probe = probe,
-    .encode = encode,
-    .decode = decode,
+    .encode = zipcache_encode,
+    .decode = zipcache_decode,
 };
