@@ -145,12 +145,12 @@ class GpuToolTest(unittest.TestCase):
             self.assertIn(says, done.stderr)
 
 
-class LatencyTest(unittest.TestCase):
+class StepTest(unittest.TestCase):
     PARTS = "norm", "qkv", "rope", "attention", "out", "mlp", "head"
 
     def step(self, *args):
         return subprocess.run(
-            [os.path.join(BUILD, "tests", "kvppl_twin"), "--latency", *args],
+            [os.path.join(BUILD, "tests", "kvattn_twin"), *args],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             timeout=240)
 
@@ -162,7 +162,7 @@ class LatencyTest(unittest.TestCase):
                 config = json.load(f)
             with open(shape, "w") as f:
                 json.dump(dict(config, head_dim=64), f)
-            done = self.step("--model-shape", shape, "-c", "150", "--device",
+            done = self.step("-m", shape, "-c", "150", "--device",
                              "cuda", "--reps", "1", "--batch", "2", "-s",
                              "hack:b2p64r0", "-s", "gear")
             rows = list(csv.DictReader(io.StringIO(done.stdout)))
@@ -183,15 +183,15 @@ class LatencyTest(unittest.TestCase):
             self.assertEqual(float(rows[1]["speedup"]), 1)
             self.assertLess(int(rows[2]["device_bytes"]),
                             int(rows[1]["device_bytes"]))
-            done = self.step("--model-shape", shape, "-c", "150", "--device",
+            done = self.step("-m", shape, "-c", "150", "--device",
                              "cuda", "-s", "h2o:b0.5+f16")
             self.assertEqual((done.returncode, done.stdout), (2, ""))
-            self.assertIn("--latency keeps every token", done.stderr)
-            done = self.step("--model-shape", shape, "-c", "150")
+            self.assertIn("a decoding step keeps every token", done.stderr)
+            done = self.step("-m", shape, "-c", "150", "-s", "f16")
             self.assertEqual(done.returncode, 2)
             self.assertIn("--device cuda", done.stderr)
-            done = self.step("--model-shape", shape + "x", "-c", "150",
-                             "--device", "cuda")
+            done = self.step("-m", shape + "x", "-c", "150",
+                             "--device", "cuda", "-s", "f16")
             self.assertEqual(done.returncode, 2)
             self.assertIn("small.jsonx", done.stderr)
 

@@ -145,8 +145,6 @@ class Rows(Case):
         argv = ["-m", at("m"), "-f", at("eval.txt"), "-c", str(CTX)]
         self.refused("--gemm half: expected f32 or bf16", *argv, "--gemm",
                      "half")
-        self.refused("--gemm does not go with --latency", "--latency",
-                     "--gemm", "f32")
         exact = ppl("--gemm", "f32")[0]
         self.assertEqual(exact["gemm"], "f32")
         done = run("kvppl", *argv, "--gemm", "bf16")
@@ -268,10 +266,6 @@ class LlamaCpp(Case):
                          *args(*base, "--kl-divergence", "-t", threads))
 
     def test_refused(self):
-        for option in (["--model-shape", "x.json"], ["--batch", "2"],
-                       ["--reps", "3"]):
-            self.refused(option[0] + " goes with --latency", "-m", at("m"),
-                         "-f", at("start.txt"), *option)
         self.refused("--protocol llama.cpp",
                      *args("--kl-divergence-base", at("x.kld")))
         self.refused("--kl-divergence wants",

@@ -694,7 +694,16 @@ class Attention(Case):
                      "1,4,2,16,8")
         self.refused("dimension 16", "kvattn", "-s", "vecinfer:d4b4", "-C",
                      at("calib.h5"), "--shape", "1,4,2,32,8")
-        self.refused("either --dump or --shape", "kvattn", "-s", "kivi")
+        self.refused("one of --dump, --shape and -m", "kvattn", "-s", "kivi")
+        self.refused("one of --dump, --shape and -m", "kvattn", "-s", "kivi",
+                     "--shape", "1,4,2,16,8", "-m", "x.json")
+        for option, value in ("-c", "3"), ("--batch", "2"):
+            self.refused(option + " goes with -m", "kvattn", "-s", "kivi",
+                         "--shape", "1,4,2,16,8", option, value)
+        for option in ["--path", "int8"], ["--warm"]:
+            self.refused(option[0] + " does not go with -m", "kvattn", "-s",
+                         "kivi", "-m", "x.json", *option)
+        self.refused("--device cuda", "kvattn", "-s", "kivi", "-m", "x.json")
         self.refused("no q", "kvattn", "-s", "kivi", "--dump",
                      at("no-queries.h5"))
         self.refused("fewer than 65", "kvattn", "-s", "kivi", "--dump",

@@ -309,8 +309,6 @@ class TextTest(unittest.TestCase):
                 (["--bos", "llama.cpp"], "kvppl", *some, "-c", 16, "-p",
                  "llama.cpp"),
                 (["--bos", "--greedy"], "kvppl", *some, "--greedy", 2),
-                (["--bos", "--latency"], "kvppl", "-m", self.bos, "--bos",
-                 "--latency"),
                 (["--bos", "--allocate"], "kvcalib", "-s", "pq:d2b8", "--bos",
                  dump, "-o", out),
                 (["--bos", "-m"], "kvcalib", "--allocate", 3, "-s",

@@ -112,8 +112,6 @@ class Dump(ToolTest):
                     "--pool-heads", 3)
         self.refuse("--pool-heads goes into a dump, --about makes none",
                     "--pool-heads", 2, "--about")
-        self.refused("--pool-heads does not go with --latency", "kvppl", "-m",
-                     self.model, "--pool-heads", 2, "--latency")
 
     def test_h5py_reads_it(self):
         try:

@@ -10,6 +10,7 @@
 #include "lib/base/progress.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
+#include "lib/model/model_files.h"
 #include "lib/policy.h"
 #include "tools/random_calib.h"
 #include "tools/shape_option.h"
@@ -285,7 +286,7 @@ static void clear(struct kvattn_run *r)
     kv_dump_close(r->dump);
 }
 
-/* Refuses options about a dump together with --shape. */
+/* Refuses options about a dump together with --shape and -m. */
 static void refuse_of_dump(const struct kvattn_args *a)
 {
     const char *name = a->layer != NOT_GIVEN     ? "--layer"
@@ -299,6 +300,19 @@ static void refuse_of_dump(const struct kvattn_args *a)
                name);
 }
 
+/* Refuses options that one source of tensors does not have. */
+static void check_source(const struct kvattn_args *a)
+{
+    if (!!a->dump + !!a->shape + !!a->model != 1)
+        kv_die("give one of --dump, --shape and -m (try --help)");
+    if (!a->dump)
+        refuse_of_dump(a);
+    if (!a->model && (a->ctx || a->batch != 1))
+        kv_die("%s goes with -m", a->ctx ? "-c" : "--batch");
+    if (a->model && (a->warm || strcmp(a->path, "auto") != 0))
+        kv_die("%s does not go with -m", a->warm ? "--warm" : "--path");
+}
+
 static void parse(int argc, char **argv, struct kvattn_args *a)
 {
     const struct kv_opt opts[] = {
@@ -310,6 +324,11 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
         KV_STR(0, "shape", &a->shape, "B,HQ,HKV,D,N[,NQ]",
                "random tensors instead: batch, query heads,\n"
                "KV heads, head dimension, tokens, queries"),
+        KV_IN_FOLDER('m', "model", &a->model, kv_model_holds, "MODEL",
+                     "a model's folder or config.json instead: its whole\n"
+                     "decoding step on a GPU, weights random"),
+        KV_SIZE('c', "ctx", &a->ctx, "N", "-m: tokens before the step"),
+        KV_SIZE(0, "batch", &a->batch, "N", "-m: sequences (1)"),
         KV_SIZE(0, "layer", &a->layer, "L", "layer of the dump (its first)"),
         KV_SIZE('n', "windows", &a->windows, "N",
                 "windows of the dump, the batch (0: all)"),
@@ -336,7 +355,8 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
         KV_OPT_DONE,
     };
     const struct kv_opt_about about = {
-        .usage = "-s SPEC... [-C calib.h5] (--dump dump.h5 | --shape ...)",
+        .usage =
+            "-s SPEC... [-C calib.h5] (--dump dump.h5 | --shape ... | -m ...)",
         .brief = "One decoding step of attention over each scheme's cache: "
                  "its error\nagainst exact attention, and its time.",
         .more =
@@ -390,18 +410,19 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
             "them as executed, by HACK's formulas, by these with every\n"
             "partition counted; ops_other is in none of them.\n"
             "--shape without -C trains calibrated schemes on random tensors:\n"
-            "their latency counts, their error is left blank.",
+            "their latency counts, their error is left blank.\n"
+            "-m MODEL -c N --device cuda: one decoding step after N tokens,\n"
+            "weights and caches random, each layer's its own; the whole step\n"
+            "and its parts alone, in columns of their own, over f16 by our\n"
+            "kernel (speedup) and by cuBLAS and a softmax (speedup_unfused).",
         .list = kv_common_list};
     const int first = kv_opt_parse(argc, argv, &about, opts);
 
     kv_common_no_specs(argv + first, argc - first);
     kv_common_no_operands(argv + first, argc - first);
-    if (!a->dump == !a->shape)
-        kv_die("give either --dump or --shape (try --help)");
+    check_source(a);
     if (!a->specs.n)
         kv_die("nothing to run: give -s SPEC (try --list)");
-    if (a->shape)
-        refuse_of_dump(a);
     if (a->queries == NOT_GIVEN)
         a->queries = 1;
     if (!a->reps || !a->queries)
@@ -419,6 +440,7 @@ int main(int argc, char **argv)
                             .windows = NOT_GIVEN,
                             .path = "auto",
                             .queries = NOT_GIVEN,
+                            .batch = 1,
                             .reps = 20,
                             .warmup = 3};
     struct kvattn_run r = {0};
@@ -426,7 +448,8 @@ int main(int argc, char **argv)
     int rc;
 
     parse(argc, argv, &a);
-    rc = prepare(&r, &a, &e) || kvattn_run_all(&r, &a, &e);
+    rc = a.model ? kvattn_step(&r, &a, &e)
+                 : prepare(&r, &a, &e) || kvattn_run_all(&r, &a, &e);
     clear(&r);
     kv_strings_clear(&a.specs);
     if (rc)

@@ -11,13 +11,13 @@ enum { KV_ATTN_PATHS = KV_ATTN_DEQUANT + 1 };
 struct kvattn_args {
     struct kv_common common;
     struct kv_strings specs;
-    const char *dump, *shape, *calib, *path;
-    size_t layer, windows, queries, reps, warmup;
+    const char *dump, *shape, *model, *calib, *path;
+    size_t layer, windows, queries, ctx, batch, reps, warmup;
     bool allow_leakage, warm;
 };
 
 struct kvattn_run {
-    struct kv_dump *dump; /* NULL with --shape */
+    struct kv_dump *dump; /* NULL with --shape and -m */
     struct kv_attn_inputs inputs;
     struct kv_calib *calib;
     bool random_calib; /* tables that mean nothing: no error to report */
@@ -43,5 +43,10 @@ int kvattn_open_table(struct kvattn_run *r, const struct kvattn_args *a,
                       struct kv_err *e);
 int kvattn_run_all(struct kvattn_run *r, const struct kvattn_args *a,
                    struct kv_err *e);
+
+/* -m: a decoding step of a model's shape; everything is done here but what
+ * the end of the run releases. */
+int kvattn_step(struct kvattn_run *r, const struct kvattn_args *a,
+                struct kv_err *e);
 
 #endif

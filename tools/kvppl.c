@@ -409,7 +409,6 @@ out:
     return 0;
 }
 
-enum { BATCH = 1, REPS = 20 };
 #define NOT_GIVEN SIZE_MAX
 
 static void read_greedy(struct kvppl_args *a)
@@ -420,32 +419,13 @@ static void read_greedy(struct kvppl_args *a)
         kv_die("--greedy %zu: expected 1 to %d tokens", a->greedy, INT32_MAX);
 }
 
-/* Refuses options that have no effect without --latency. */
 static void check_options(const struct kvppl_args *a)
 {
-    const struct {
-        bool given;
-        const char *name;
-    } others[] = {{a->model_shape != NULL, "--model-shape"},
-                  {a->batch != BATCH, "--batch"},
-                  {a->reps != REPS, "--reps"}};
-
-    if (a->append && (a->greedy || a->latency))
-        kv_die("--append goes with perplexities, not with %s",
-               a->greedy ? "--greedy" : "--latency");
-    if (a->latency && a->gemm)
-        kv_die("--gemm does not go with --latency, which is a GPU's");
-    if (a->latency && a->bos)
-        kv_die("--bos goes with a text, --latency reads none");
-    if (a->latency && a->pool_heads)
-        kv_die("--pool-heads does not go with --latency: a config.json of "
-               "fewer KV heads does");
-    for (size_t i = 0; !a->latency && i < sizeof(others) / sizeof(*others); i++)
-        if (others[i].given)
-            kv_die("%s goes with --latency", others[i].name);
-    if (a->no_base && (a->kl || a->kl_base || a->latency))
-        kv_die("--no-base goes without --kl, --kl-divergence-base, --latency: "
-               "there is nothing to compare with");
+    if (a->append && a->greedy)
+        kv_die("--append goes with perplexities, not with --greedy");
+    if (a->no_base && (a->kl || a->kl_base))
+        kv_die("--no-base goes without --kl and --kl-divergence-base: there is "
+               "nothing to compare with");
     if (a->no_base && !a->specs.n && !a->greedy)
         kv_die("--no-base without -s leaves nothing to run");
     if (!a->greedy && (a->chat_template || a->chat_date || a->ignore_eos))
@@ -454,25 +434,19 @@ static void check_options(const struct kvppl_args *a)
                                                          : "--ignore-eos");
 }
 
-/* 1: done, but not all of it. */
 static int run(struct kvppl_run *r, const struct kvppl_args *a,
                struct kv_err *e)
 {
-    if (a->latency)
-        return kvppl_latency(r, a, e);
     if (kv_protocol_parse(&r->protocol, a->protocol, a->keep_window, e) ||
         load_model(r, a, e))
         return -1;
-    return (a->greedy ? kvppl_greedy(r, a, e) : perplexity(r, a, e)) ? -1 : 0;
+    return a->greedy ? kvppl_greedy(r, a, e) : perplexity(r, a, e);
 }
 
 int main(int argc, char **argv)
 {
-    struct kvppl_args a = {.common = KV_COMMON_DEFAULT,
-                           .protocol = "all",
-                           .greedy = NOT_GIVEN,
-                           .batch = BATCH,
-                           .reps = REPS};
+    struct kvppl_args a = {
+        .common = KV_COMMON_DEFAULT, .protocol = "all", .greedy = NOT_GIVEN};
     struct kvppl_run r = {.leak = NAN};
     struct kv_err e = {""};
     const struct kv_opt opts[] = {
@@ -521,12 +495,6 @@ int main(int argc, char **argv)
                "2025-01-31 or 2025-01-31T12:00:00 (now)"),
         KV_FLAG(0, "ignore-eos", &a.ignore_eos,
                 "--greedy: go on where the model would end"),
-        KV_FLAG(0, "latency", &a.latency,
-                "no perplexity: time decoding steps on a GPU"),
-        KV_IN(0, "model-shape", &a.model_shape, "FILE",
-              "--latency: the config.json of a model (-m's)"),
-        KV_SIZE(0, "batch", &a.batch, "N", "--latency: sequences (1)"),
-        KV_SIZE(0, "reps", &a.reps, "N", "--latency: timed steps (20)"),
         KV_STR(0, "shard", &a.shard, "I/N",
                "every N-th row from the I-th on (1/1)"),
         KV_OUT_BESIDE(0, "resume", &a.resume, &a.common.output, ".partial",
@@ -559,10 +527,6 @@ int main(int argc, char **argv)
             "partitions to 256) made and attended to; but for --greedy.  "
             "Other\nspecs' codes are the CPU's.  Numbers differ from the "
             "CPU's by the rounding to\nthe weights' type.\n\n"
-            "--latency: one decoding step after -c tokens, weights and caches "
-            "random, each\nlayer's its own; the whole step, its parts alone, "
-            "over f16 by our kernel\n(speedup) and by cuBLAS and a softmax "
-            "(speedup_unfused); needs --device cuda, no\ntext.\n\n"
             "Units: losses and divergences in nats per token, bits per value "
             "of K and V.\nA layer that slides holds its window, and of older "
             "tokens what shares a block\nwith it: these bytes, over the "
@@ -590,8 +554,8 @@ int main(int argc, char **argv)
 
     release(&r);
     kv_strings_clear(&a.specs);
-    if (rc < 0)
+    if (rc)
         kv_die("%s", e.msg);
     kv_close_stdout();
-    return rc ? KV_EXIT_NO : KV_EXIT_OK;
+    return KV_EXIT_OK;
 }

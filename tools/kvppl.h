@@ -14,10 +14,10 @@ struct kvppl_args {
     struct kv_common common;
     struct kv_strings specs;
     const char *gemm, *model, *text, *calib, *protocol, *shard, *kl_base;
-    const char *model_shape, *chat_template, *chat_date;
-    size_t ctx, windows, greedy, batch, reps, pool_heads;
+    const char *chat_template, *chat_date;
+    size_t ctx, windows, greedy, pool_heads;
     bool parse_special, bos, ignore_eos, kl, kl_read, keep_window,
-        allow_leakage, resume, append, latency, no_base;
+        allow_leakage, resume, append, no_base;
 };
 
 struct kvppl_run {
@@ -69,9 +69,5 @@ void kvppl_find_there(struct kvppl_run *r, const struct kvppl_args *a,
 /* --greedy: the model is open; everything else is done here. */
 int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,
                  struct kv_err *e);
-
-/* --latency: everything is done here.  1: done, but specs were left out. */
-int kvppl_latency(struct kvppl_run *r, const struct kvppl_args *a,
-                  struct kv_err *e);
 
 #endif

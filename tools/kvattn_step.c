@@ -1,5 +1,5 @@
-/* kvppl --latency: one decoding step of a model's shape on a GPU, the whole of
- * it and its parts, with each spec's cache; weights and caches are random. */
+/* kvattn -m: one decoding step of a model's shape on a GPU, the whole of it and
+ * its parts, with each spec's cache; weights and caches are random. */
 #include "eval/attn_bench.h"
 #include "eval/attn_memory.h"
 #include "eval/latency.h"
@@ -10,7 +10,7 @@
 #include "lib/seq/bits.h"
 #include "lib/seq/seq.h"
 #include "lib/seq/tile_cache.h"
-#include "tools/kvppl.h"
+#include "tools/kvattn.h"
 #include "tools/random_calib.h"
 
 #include <math.h>
@@ -36,22 +36,18 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "path",
                                       NULL};
 
-enum { WARMUP = 3 };
-
-struct latency {
-    struct kvppl_run *run;
-    const struct kvppl_args *args;
+struct step {
+    struct kvattn_run *run;
+    const struct kvattn_args *args;
     struct kv_config config;
-    struct kv_attn_inputs inputs; /* one sequence, that of every layer */
     struct kv_step *step;
     struct kv_tiles_job *jobs; /* [batch] */
     char model[256];
     double base, unfused; /* medians; NaN before they are known */
-    size_t left_out;
 };
 
 /* "x" of x/, x.json and x/config.json. */
-static void name_model(struct latency *l, const char *path)
+static void name_model(struct step *l, const char *path)
 {
     char *copy = kv_strdup(path), *name = copy;
     size_t n = strlen(copy);
@@ -69,23 +65,9 @@ static void name_model(struct latency *l, const char *path)
     free(copy);
 }
 
-static int read_shape(struct latency *l, struct kv_err *e)
+static int make_inputs(struct step *l, struct kv_err *e)
 {
-    const char *path =
-        l->args->model_shape ? l->args->model_shape : l->args->model;
-
-    if (!path)
-        return kv_fail(e, "--latency wants a shape: --model-shape config.json, "
-                          "or -m MODEL");
-    if (kv_model_config(&l->config, path, e))
-        return -1;
-    name_model(l, path);
-    return 0;
-}
-
-static int make_inputs(struct latency *l, struct kv_err *e)
-{
-    struct kv_attn_inputs *in = &l->inputs;
+    struct kv_attn_inputs *in = &l->run->inputs;
 
     *in = (struct kv_attn_inputs){.shape = l->config.shape,
                                   .n_batch = 1,
@@ -103,32 +85,34 @@ static int make_inputs(struct latency *l, struct kv_err *e)
     return 0;
 }
 
-static int prepare(struct latency *l, struct kv_err *e)
+static int prepare(struct step *l, struct kv_err *e)
 {
-    const struct kvppl_args *a = l->args;
-    struct kvppl_run *r = l->run;
+    const struct kvattn_args *a = l->args;
+    struct kvattn_run *r = l->run;
     struct kv_shape shape;
+    size_t n_all;
 
     if (!a->common.on_gpu)
-        return kv_fail(e, "--latency is measured on a GPU: --device cuda");
-    if (!a->ctx || !a->batch || !a->reps)
-        return kv_fail(e, "--latency wants -c, --batch and --reps above 0");
-    if (read_shape(l, e))
+        return kv_fail(e, "-m: a step is measured on a GPU: --device cuda");
+    if (!a->ctx || !a->batch)
+        return kv_fail(e, "-m wants -c and --batch above 0");
+    if (kv_model_config(&l->config, a->model, e))
         return -1;
+    name_model(l, a->model);
     shape = l->config.shape;
     shape.n_layers = 1;
 
     const struct kv_sweep sweep = {
         .base = "f16", .specs = &a->specs, .shape = &shape, .shard = {1, 1}};
 
-    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &r->n_all, e) ||
-        kv_spec_alone(r->spec, r->n_specs, "--latency", e))
+    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &n_all, e) ||
+        kv_spec_alone(r->spec, r->n_specs, "a decoding step", e))
         return -1;
     for (size_t i = 0; i < r->n_specs; i++)
         if (r->spec[i].policy.policy)
             return kv_fail(e,
-                           "%s: --latency keeps every token: expected a "
-                           "spec without a policy",
+                           "%s: a decoding step keeps every token: expected "
+                           "a spec without a policy",
                            r->spec[i].given);
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
     if (a->calib ? kv_calib_load(&r->calib, a->calib, e)
@@ -137,7 +121,7 @@ static int prepare(struct latency *l, struct kv_err *e)
         return -1;
     if (make_inputs(l, e))
         return -1;
-    r->conditions.tool = "kvppl";
+    r->conditions.tool = "kvattn";
     r->conditions.model = l->model;
     r->conditions.ctx = a->ctx;
     r->conditions.windows = a->batch;
@@ -148,7 +132,7 @@ static int prepare(struct latency *l, struct kv_err *e)
     return kv_step_new(&l->step, &l->config, &a->common.gpu, a->batch, a->ctx,
                        a->common.seed, e) ||
            kv_common_table(&r->table, &a->common, a->common.output, columns,
-                           r->spec, r->n_all, e);
+                           r->spec, n_all, e);
 }
 
 /* A row's columns other than times. */
@@ -160,7 +144,7 @@ struct row {
     size_t device_bytes;
 };
 
-static int put_row(struct latency *l, const struct row *row,
+static int put_row(struct step *l, const struct row *row,
                    const struct kv_timing *whole, const double *part,
                    struct kv_err *e)
 {
@@ -187,9 +171,9 @@ static int put_row(struct latency *l, const struct row *row,
 
 /* Without a fused kernel.  No room for it is no reason to leave out the rest.
  */
-static int time_unfused(struct latency *l, struct kv_err *e)
+static int time_unfused(struct step *l, struct kv_err *e)
 {
-    const struct kvppl_args *a = l->args;
+    const struct kvattn_args *a = l->args;
     struct row row = {.spec = &l->run->spec[0], .path = "unfused"}; /* f16 */
     double part[KV_STEP_PARTS];
     struct kv_timing whole;
@@ -199,14 +183,14 @@ static int time_unfused(struct latency *l, struct kv_err *e)
     if (kv_step_caches_unfused(&caches, &l->config.shape, a->batch, a->ctx,
                                a->common.seed, e)) {
         kv_warn("unfused attention: %s: left out", e->msg);
-        l->left_out++;
+        l->run->left_out++;
         return 0;
     }
     row.device_bytes = kv_step_caches_bytes(caches);
     row.bits.bytes = row.bits.quantized_bytes = (double)row.device_bytes;
     row.bits.values = row.bits.quantized_values = row.bits.bytes / 2;
     row.bits.nominal = 16;
-    rc = kv_step_time(l->step, caches, WARMUP, a->reps, &whole, part, e);
+    rc = kv_step_time(l->step, caches, a->warmup, a->reps, &whole, part, e);
     kv_step_caches_free(caches);
     if (rc)
         return -1;
@@ -216,10 +200,10 @@ static int time_unfused(struct latency *l, struct kv_err *e)
 
 /* Sends the cache to the device; returns 1 if the device does not support this
  * spec. */
-static int open_caches(struct latency *l, const struct kv_cache *cache,
+static int open_caches(struct step *l, const struct kv_cache *cache,
                        struct kv_step_caches **caches, struct kv_err *e)
 {
-    const struct kvppl_args *a = l->args;
+    const struct kvattn_args *a = l->args;
     struct kv_tile_cache *t;
     int rc;
 
@@ -237,7 +221,7 @@ static int open_caches(struct latency *l, const struct kv_cache *cache,
     return rc ? 1 : 0;
 }
 
-static int time_seq(struct latency *l, const struct kv_spec *spec,
+static int time_seq(struct step *l, const struct kv_spec *spec,
                     const struct kv_seq *seq, struct kv_err *e)
 {
     struct row row = {.spec = spec};
@@ -253,10 +237,11 @@ static int time_seq(struct latency *l, const struct kv_spec *spec,
     row.device_bytes = kv_step_caches_bytes(caches);
     for (int side = 0; side < KV_SIDES; side++)
         kv_seq_bits(seq, 0, (enum kv_side)side, &row.bits);
-    kv_bits_of_spec(&row.bits, spec, &l->inputs.shape, l->run->calib, 0,
+    kv_bits_of_spec(&row.bits, spec, &l->run->inputs.shape, l->run->calib, 0,
                     KV_ALL);
     kv_common_note_stored(spec, &row.bits);
-    rc = kv_step_time(l->step, caches, WARMUP, l->args->reps, &whole, part, e);
+    rc = kv_step_time(l->step, caches, l->args->warmup, l->args->reps, &whole,
+                      part, e);
     kv_step_caches_free(caches);
     if (rc)
         return -1;
@@ -265,10 +250,10 @@ static int time_seq(struct latency *l, const struct kv_spec *spec,
     return put_row(l, &row, &whole, part, e);
 }
 
-static int time_spec(struct latency *l, const struct kv_spec *spec,
+static int time_spec(struct step *l, const struct kv_spec *spec,
                      struct kv_err *e)
 {
-    const struct kv_attn_inputs *in = &l->inputs;
+    const struct kv_attn_inputs *in = &l->run->inputs;
     const struct kv_tokens all = kv_attn_inputs_tokens(in, 0, 0, in->n);
     struct kv_codecs *cs;
     struct kv_seq *seq;
@@ -287,14 +272,14 @@ static int time_spec(struct latency *l, const struct kv_spec *spec,
     if (rc <= 0)
         return rc;
     kv_warn("%s: %s: left out", spec->text, e->msg);
-    l->left_out++;
+    l->run->left_out++;
     return 0;
 }
 
-int kvppl_latency(struct kvppl_run *r, const struct kvppl_args *a,
-                  struct kv_err *e)
+int kvattn_step(struct kvattn_run *r, const struct kvattn_args *a,
+                struct kv_err *e)
 {
-    struct latency l = {.run = r, .args = a, .base = NAN, .unfused = NAN};
+    struct step l = {.run = r, .args = a, .base = NAN, .unfused = NAN};
     struct kv_progress progress;
     int rc = prepare(&l, e);
 
@@ -310,12 +295,8 @@ int kvppl_latency(struct kvppl_run *r, const struct kvppl_args *a,
     if (!rc) {
         rc = kv_results_close(r->table, e);
         r->table = NULL;
-    } else if (r->table) {
-        kv_results_discard(r->table);
-        r->table = NULL;
     }
     kv_step_free(l.step);
-    kv_attn_inputs_clear(&l.inputs);
     free(l.jobs);
-    return rc ? -1 : l.left_out > 0;
+    return rc;
 }
