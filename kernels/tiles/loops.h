@@ -5,6 +5,11 @@
 
 #include <string.h>
 
+#if V_WIDTH == 1
+#undef UNROLL
+#define UNROLL
+#endif
+
 /* Registers per iteration for `rows` rows, 1, 2 or 4: as many as fit beside
  * their sums. */
 ALWAYS_INLINE size_t groups(size_t rows)
@@ -80,16 +85,18 @@ ALWAYS_INLINE void dot_some(enum kv_float kind, bool ahead, const void *k,
         v_store(score + r * stride + at + j * V_WIDTH, sum[r][j]);
 }
 
-/* parts, 1 or 2, is a constant. */
 ALWAYS_INLINE void dot_rows(enum kv_float kind, bool ahead, const void *k,
                             size_t parts, size_t head_dim, const float *q,
                             size_t rows, float *score, size_t stride)
 {
-    const size_t n = parts * KV_TILE_PART, best = n / V_WIDTH;
-    const size_t g = groups(rows) < best ? groups(rows) : best;
+    enum { OF_PART = KV_TILE_PART / V_WIDTH };
+    const size_t g = groups(rows), n = parts * KV_TILE_PART;
+    size_t at = 0;
 
-    for (size_t at = 0; at < n; at += g * V_WIDTH)
+    for (; at + g * V_WIDTH <= n; at += g * V_WIDTH)
         dot_some(kind, ahead, k, head_dim, q, rows, at, g, score, stride);
+    if (g > OF_PART && at < n)
+        dot_some(kind, ahead, k, head_dim, q, rows, at, OF_PART, score, stride);
 }
 
 /* Channels [c, c + g * V_WIDTH). */
@@ -143,9 +150,28 @@ ALWAYS_INLINE void add_rows(enum kv_float kind, bool ahead, const void *v,
     if (groups(rows) >= 2)
         for (; c + 2 * V_WIDTH <= padded; c += 2 * V_WIDTH)
             add_some(kind, ahead, v, n, padded, p, stride, rows, c, 2, acc);
-    for (; c < padded; c += V_WIDTH)
-        add_some(kind, ahead, v, n, padded, p, stride, rows, c, 1, acc);
+    if (groups(rows) == 1 || kv_padded(1) % (2 * V_WIDTH))
+        for (; c < padded; c += V_WIDTH)
+            add_some(kind, ahead, v, n, padded, p, stride, rows, c, 1, acc);
 }
+
+#if V_WIDTH == 1 /* nothing is a constant: loops stay loops */
+
+static void dot(enum kv_float kind, bool ahead, const void *k, size_t parts,
+                size_t head_dim, const float *q, size_t rows, float *score,
+                size_t stride)
+{
+    dot_rows(kind, ahead, k, parts, head_dim, q, rows, score, stride);
+}
+
+static void add(enum kv_float kind, bool ahead, const void *v, size_t n,
+                size_t padded, const float *p, size_t stride, size_t rows,
+                float *acc)
+{
+    add_rows(kind, ahead, v, n, padded, p, stride, rows, acc);
+}
+
+#else
 
 #define EVERY_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 #define EVERY_AHEAD(X, K, R) X(K, true, R) X(K, false, R)
@@ -162,10 +188,7 @@ static void dot(enum kv_float kind, bool ahead, const void *k, size_t parts,
     switch (kind * 32 + ahead * 16 + rows) {
 #define CASE(K, A, R)                                            \
     case K * 32 + A * 16 + R:                                    \
-        if (parts == 1)                                          \
-            dot_rows(K, A, k, 1, head_dim, q, R, score, stride); \
-        else                                                     \
-            dot_rows(K, A, k, 2, head_dim, q, R, score, stride); \
+        dot_rows(K, A, k, parts, head_dim, q, R, score, stride); \
         break;
 #define CASES(R) EVERY_KIND(CASE, R)
         EVERY_ROWS(CASES)
@@ -189,6 +212,8 @@ static void add(enum kv_float kind, bool ahead, const void *v, size_t n,
 #undef CASE
     }
 }
+
+#endif
 
 /* exp(x) = 2^y = 2^floor(y) 2^f: of 2^f, f below 1, the polynomial is the least
  * relative error's, 1.5e-7, and 1 at 0. */
