@@ -251,8 +251,6 @@ static inline simde__m512i twin_four(const void *p)
     ((X) = _mm512_mask_permutexvar_epi8(X, WHERE, CODE, TABLE))
 #define KV_PERMB_WHERE_AT_HERE(X, WHERE, CODE, P) \
     KV_PERMB_WHERE_HERE(X, WHERE, CODE, _mm512_loadu_si512(P))
-#define KV_PERMI2B_HERE(X, FIRST, SECOND) \
-    ((X) = _mm512_permutex2var_epi8(FIRST, X, SECOND))
 #define KV_PERMI2B_WHERE_HERE(X, WHERE, FIRST, SECOND) \
     ((X) = _mm512_mask2_permutex2var_epi8(FIRST, X, WHERE, SECOND))
 

@@ -159,9 +159,8 @@ ALWAYS_INLINE void own_pv(const struct kv_codebook *b, const uint8_t *planes,
 #define KINDS(X, R) \
     X(R, 64, 1, 0)  \
     X(R, 64, 0, 0)  \
-    X(R, 128, 0, 0) \
     X(R, 256, 0, 0) \
-    X(R, 64, 1, 1) X(R, 64, 0, 1) X(R, 128, 0, 1) X(R, 256, 0, 1)
+    X(R, 64, 1, 1) X(R, 64, 0, 1) X(R, 256, 0, 1)
 #define KIND(R, N, HALVES, ONE) ((R) << 16 | (N) << 4 | (HALVES) << 1 | (ONE))
 
 static size_t kind(const struct kv_codebook *b, size_t rows)

@@ -74,16 +74,15 @@ struct codes {
     __mmask64 bit6, bit7, both, low;
 };
 
-/* Of tables with n = 64, 128 or 256 entries.  The test for bit 6 takes a turn
+/* Of tables with n = 64 or 256 entries.  The test for bit 6 takes a turn
  * of the port that permutes, the others one of the port that does not:
  * permuting and multiplying by 4 rows then take both as long. */
 ALWAYS_INLINE struct codes codes(vi32 code, size_t n)
 {
     struct codes c = {.code = code};
 
-    if (n > 64)
+    if (n > 64) {
         c.bit6 = _mm512_test_epi8_mask(code, v_set1_i8(64));
-    if (n > 128) {
         c.bit7 = _mm512_movepi8_mask(code);
         c.both = _kand_mask64(c.bit6, c.bit7);
         c.low = ~c.bit7;
@@ -112,28 +111,23 @@ ALWAYS_INLINE vi32 look_up(const struct table *t, size_t n, struct codes c)
 {
     vi32 x = _mm512_permutexvar_epi8(c.code, t->part[0]);
 
-    if (n > 64)
+    if (n > 64) {
         x = _mm512_mask_permutexvar_epi8(x, c.bit6, c.code, t->part[1]);
-    if (n > 128) {
         x = _mm512_mask_permutexvar_epi8(x, c.bit7, c.code, t->part[2]);
         x = _mm512_mask_permutexvar_epi8(x, c.both, c.code, t->part[3]);
     }
     return x;
 }
 
-/* The same for pairs of registers, in place; each of two masks keeps the lanes
- * of the other, which saves the instruction that would merge two results. */
-ALWAYS_INLINE vi32 look_up_pairs(const struct table *t, size_t n,
-                                 struct codes c)
+/* The same of 256 entries by pairs of registers, in place; each of two masks
+ * keeps the lanes of the other, which saves the instruction that would merge
+ * two results. */
+ALWAYS_INLINE vi32 look_up_pairs(const struct table *t, struct codes c)
 {
     vi32 x = c.code;
 
-    if (n > 128) {
-        KV_PERMI2B_WHERE_HERE(x, c.low, t->part[0], t->part[1]);
-        KV_PERMI2B_WHERE_HERE(x, c.bit7, t->part[2], t->part[3]);
-    } else {
-        KV_PERMI2B_HERE(x, t->part[0], t->part[1]);
-    }
+    KV_PERMI2B_WHERE_HERE(x, c.low, t->part[0], t->part[1]);
+    KV_PERMI2B_WHERE_HERE(x, c.bit7, t->part[2], t->part[3]);
     return x;
 }
 

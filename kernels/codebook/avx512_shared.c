@@ -36,11 +36,10 @@ ALWAYS_INLINE vi32 look_up_here(const struct table *t, size_t n, int pairs,
     vi32 x;
 
     if (pairs)
-        return look_up_pairs(t, n, c);
+        return look_up_pairs(t, c);
     KV_PERMB_HERE(x, c.code, t->part[0]);
-    if (n > 64)
+    if (n > 64) {
         KV_PERMB_WHERE_HERE(x, c.bit6, c.code, t->part[1]);
-    if (n > 128) {
         KV_PERMB_WHERE_HERE(x, c.bit7, c.code, t->part[2]);
         KV_PERMB_WHERE_HERE(x, c.both, c.code, t->part[3]);
     }
@@ -54,9 +53,8 @@ ALWAYS_INLINE vi32 look_up_at(vi32 first, const uint8_t *plane, size_t n,
     vi32 x;
 
     KV_PERMB_HERE(x, c.code, first);
-    if (n > 64)
+    if (n > 64) {
         KV_PERMB_WHERE_AT_HERE(x, c.bit6, c.code, plane + LINE);
-    if (n > 128) {
         KV_PERMB_WHERE_AT_HERE(x, c.bit7, c.code, plane + 2 * LINE);
         KV_PERMB_WHERE_AT_HERE(x, c.both, c.code, plane + 3 * LINE);
     }
@@ -114,7 +112,7 @@ ALWAYS_INLINE void shared_qk_some(const struct kv_codebook *b,
     const size_t step = halves ? 2 * LINE : 4 * LINE, q_step = b->d * rows * 4;
     const uint8_t *end = tile + (b->n_sub + 3) / 4 * step;
     struct codes c = codes(key_codes(tile, i, halves), n);
-    const size_t max = pairs ? 1 : n > 128 ? 2 : 4; /* as measured */
+    const size_t max = pairs ? 1 : n > 64 ? 2 : 4; /* as measured */
     const size_t chains = dims < max ? dims : max;
     vi32 s[ROWS][DIMS], x[DIMS];
 
@@ -223,7 +221,7 @@ ALWAYS_INLINE struct table value_table(const uint8_t *plane, size_t n,
 ALWAYS_INLINE vi32 look_up_value(const struct table *t, const uint8_t *plane,
                                  size_t n, int pairs, struct codes c)
 {
-    return pairs ? look_up_pairs(t, n, c) : look_up_at(t->part[0], plane, n, c);
+    return pairs ? look_up_pairs(t, c) : look_up_at(t->part[0], plane, n, c);
 }
 
 /* Dimensions [j, j + dims) of 16 sub-vectors, to acc [rows][dims][16].  rows,
@@ -303,7 +301,7 @@ ALWAYS_INLINE void shared_pv(const struct kv_codebook *b, const uint8_t *planes,
 #define KINDS(X, R) \
     X(R, 64, 1, 0)  \
     X(R, 64, 0, 0)  \
-    X(R, 128, 0, 0) X(R, 128, 0, 1) X(R, 256, 0, 0) X(R, 256, 0, 1)
+    X(R, 256, 0, 0) X(R, 256, 0, 1)
 #define KIND(R, N, HALVES, PAIRS) \
     ((R) << 16 | (N) << 4 | (HALVES) << 1 | (PAIRS))
 
@@ -480,7 +478,7 @@ ALWAYS_INLINE void add_up(const uint8_t *code, size_t n_sub,
             UNROLL
             for (size_t r = 0; r < rows; r++) {
                 const vi32 x =
-                    pairs ? look_up_pairs(&t[r], n, c) : look_up(&t[r], n, c);
+                    pairs ? look_up_pairs(&t[r], c) : look_up(&t[r], n, c);
 
                 add_to(&all[r][k], x);
                 add_to(&high[r][k], v_shr_i16(x, 8));
@@ -494,9 +492,7 @@ ALWAYS_INLINE void add_up(const uint8_t *code, size_t n_sub,
         put_all(to, r, k * T, all[r][k], high[r][k]);
 }
 
-#define KINDS(X)    \
-    SIDES(X, 64, 0) \
-    SIDES(X, 128, 0) SIDES(X, 128, 1) SIDES(X, 256, 0) SIDES(X, 256, 1)
+#define KINDS(X) SIDES(X, 64, 0) SIDES(X, 256, 0) SIDES(X, 256, 1)
 #define SIDES(X, N, PAIRS) \
     EVERY_PAIR(X, 1, N, PAIRS) EVERY_PAIR(X, SIDE, N, PAIRS)
 #define EVERY_PAIR(X, S, N, PAIRS) X(1, S, N, PAIRS) X(2, S, N, PAIRS)

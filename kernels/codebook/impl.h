@@ -37,8 +37,8 @@ struct kv_codebook {
     size_t width;
     uint8_t *entry;
     /* b <= 8: the same by channel, [head_books][channels][plane]; channels: d,
-     * or of all sub-spaces and zeros up to a multiple of 16; plane: 64, 128 or
-     * 256 entries */
+     * or of all sub-spaces and zeros up to a multiple of 16; plane: 64 or 256
+     * entries */
     size_t channels, plane;
     uint8_t *planes;
 };
@@ -186,7 +186,7 @@ static inline bool kv_codebook_tabled8(const struct kv_codebook *b, size_t n)
     const bool own = b->order == KV_ORDER_OWN;
 
     return !b->rope && b->bits > 4 && b->bits <= 8 && b->d > (own ? 2 : 4) &&
-           b->n_sub * b->plane <= KV_CODEBOOK_TABLES8 / (own ? 1 : 2) &&
+           b->n_sub * kv_max(b->k, 64) <= KV_CODEBOOK_TABLES8 / (own ? 1 : 2) &&
            n >= 64 * b->k;
 }
 

@@ -108,7 +108,7 @@ struct kv_codebook *kv_codebook_new(const float *centers, size_t head_books,
     b->entry = kv_lines(books * b->k, b->width);
     if (bits <= 8) {
         b->channels = sub_books > 1 ? kv_round_up(n_sub * d, 16) : d;
-        b->plane = bits <= 6 ? 64 : b->k;
+        b->plane = bits <= 6 ? 64 : 256;
         b->planes = kv_lines(head_books * b->channels, b->plane);
         b->sub_of = kv_alloc(b->channels, sizeof(*b->sub_of));
     }

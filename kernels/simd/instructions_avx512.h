@@ -45,8 +45,6 @@
 
 /* The same of two registers of a table; X begins as the codes, and stays so
  * elsewhere. */
-#define KV_PERMI2B_HERE(X, FIRST, SECOND) \
-    __asm__ volatile("vpermi2b %2, %1, %0" : "+v"(X) : "v"(FIRST), "v"(SECOND))
 #define KV_PERMI2B_WHERE_HERE(X, WHERE, FIRST, SECOND) \
     __asm__ volatile("vpermi2b %3, %2, %0%{%1%}"       \
                      : "+v"(X)                         \
