@@ -55,7 +55,7 @@ static json_t *load(char *text, size_t bytes, json_error_t *why)
     return json_loadb(text, bytes, JSON_REJECT_DUPLICATES, why);
 }
 
-static json_t *parse(const char *path, char *text, size_t bytes,
+json_t *kv_json_line(const char *path, size_t line, char *text, size_t bytes,
                      struct kv_err *e)
 {
     json_error_t why;
@@ -68,11 +68,12 @@ static json_t *parse(const char *path, char *text, size_t bytes,
     if (json_error_code(&why) == json_error_null_character ||
         json_error_code(&why) == json_error_null_byte_in_key)
         kv_fail(e,
-                "%s: line %d: a string with the zero character (\\u0000) in "
+                "%s: line %zu: a string with the zero character (\\u0000) in "
                 "it, which is not supported",
-                path, why.line);
+                path, line + (size_t)why.line - 1);
     else
-        kv_fail(e, "%s: line %d: %s", path, why.line, why.text);
+        kv_fail(e, "%s: line %zu: %s", path, line + (size_t)why.line - 1,
+                why.text);
     return NULL;
 }
 
@@ -84,7 +85,7 @@ json_t *kv_json_read(const char *path, struct kv_err *e)
 
     if (kv_text_read(path, KV_FILE_MAX, &text, &bytes, e))
         return NULL;
-    json = parse(path, text, bytes, e);
+    json = kv_json_line(path, 1, text, bytes, e);
     free(text);
     return json;
 }

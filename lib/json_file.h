@@ -11,4 +11,9 @@
  * key twice: which of the two was meant is not known. */
 json_t *kv_json_read(const char *path, struct kv_err *e);
 
+/* The same of a line of JSON lines, text [bytes], which may change; its number,
+ * from 1 on, is in the sentence. */
+json_t *kv_json_line(const char *path, size_t line, char *text, size_t bytes,
+                     struct kv_err *e);
+
 #endif

@@ -329,13 +329,63 @@ void kv_chat_model_clear(struct kv_chat_model *m)
 
 /* ---- a prompt ------------------------------------------------------------ */
 
-int kv_chat_prompt(const struct kv_chat_model *m, const char *path,
-                   const char *name, const char *message, size_t bytes,
-                   struct kv_chat_clock *clock, char **text, size_t *n,
-                   struct kv_err *e)
+/* Stands behind a last message of the assistant's while a template is rendered.
+ * Its space tells whether the template strips messages, as transformers' own
+ * mark does. */
+static const char mark[] = "END_OF_THE_LAST_MESSAGE ";
+enum { MARK = sizeof(mark) - 1 };
+
+/* A copy with the mark, or NULL: the user's message is the last. */
+static json_t *marked(const json_t *messages)
+{
+    const json_t *last =
+        json_array_get(messages, json_array_size(messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    const json_t *content = json_object_get(last, "content");
+    struct kv_text text = {0};
+    json_t *copy;
+
+    if (!role || strcmp(role, "assistant") != 0)
+        return NULL;
+    kv_text_add(&text, json_string_value(content),
+                json_string_length(content));
+    kv_text_add(&text, mark, MARK);
+    copy = json_deep_copy(messages);
+    json_object_set_new(json_array_get(copy, json_array_size(copy) - 1),
+                        "content", json_stringn(text.s, text.n));
+    kv_text_clear(&text);
+    return copy;
+}
+
+/* Ends the text where the mark begins; of a template that strips messages, at
+ * the last character before it. */
+static int cut_at_mark(char *text, size_t *n, const char *path,
+                       struct kv_err *e)
+{
+    char *last = NULL;
+
+    for (char *at = text; (at = strstr(at, "END_OF_THE_LAST_MESSAGE")); at++)
+        last = at;
+    if (!last)
+        return kv_fail(e,
+                       "%s: the chat template does not write a last message "
+                       "of the assistant's: it cannot be continued",
+                       path);
+    *n = (size_t)(last - text);
+    while (strncmp(last, mark, MARK) && *n &&
+           strchr(" \t\n\v\f\r", text[*n - 1]))
+        --*n;
+    text[*n] = '\0';
+    return 0;
+}
+
+int kv_chat_messages(const struct kv_chat_model *m, const char *path,
+                     const char *name, json_t *messages,
+                     struct kv_chat_clock *clock, char **text, size_t *n,
+                     struct kv_err *e)
 {
     const char *template = m->template;
-    json_t *values, *content;
+    json_t *values, *goes_on;
     int rc;
 
     if (strcmp(name, "model") && kv_chat_template_named(&template, name, e))
@@ -345,14 +395,33 @@ int kv_chat_prompt(const struct kv_chat_model *m, const char *path,
                        "%s has no chat template: name one, as in "
                        "--chat-template chatml",
                        path);
-    content = json_stringn(message, bytes);
-    if (!content)
-        return kv_fail(e, "a message is UTF-8 without the zero character");
-    values = json_pack("{s:[{s:s,s:o}],s:n,s:n,s:b}", "messages", "role",
-                       "user", "content", content, "tools", "documents",
-                       "add_generation_prompt", 1);
+    goes_on = marked(messages);
+    values = json_pack("{s:O,s:n,s:n,s:b}", "messages",
+                       goes_on ? goes_on : messages, "tools", "documents",
+                       "add_generation_prompt", !goes_on);
     json_object_update(values, m->tokens);
     rc = kv_chat_render(path, template, values, clock, text, n, e);
+    if (!rc && goes_on && cut_at_mark(*text, n, path, e)) {
+        free(*text);
+        rc = -1;
+    }
+    json_decref(goes_on);
     json_decref(values);
+    return rc;
+}
+
+int kv_chat_prompt(const struct kv_chat_model *m, const char *path,
+                   const char *name, const char *message, size_t bytes,
+                   struct kv_chat_clock *clock, char **text, size_t *n,
+                   struct kv_err *e)
+{
+    json_t *content = json_stringn(message, bytes), *messages;
+    int rc;
+
+    if (!content)
+        return kv_fail(e, "a message is UTF-8 without the zero character");
+    messages = json_pack("[{s:s,s:o}]", "role", "user", "content", content);
+    rc = kv_chat_messages(m, path, name, messages, clock, text, n, e);
+    json_decref(messages);
     return rc;
 }

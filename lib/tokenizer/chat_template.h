@@ -70,9 +70,17 @@ int kv_chat_model_read(struct kv_chat_model *m, const char *path,
                        struct kv_err *e);
 void kv_chat_model_clear(struct kv_chat_model *m);
 
-/* A conversation of one message of the user, and the beginning of an answer, by
- * the template of this name ("model": the model's own).  *text is the caller's
- * to free.  path: of the model, for sentences. */
+/* Messages of a conversation as a prompt, by the template of this name
+ * ("model": the model's own): up to the beginning of an answer, or, where the
+ * last message is the assistant's, up to that message's end, without what a
+ * template writes after it.  messages: [{"role": .., "content": text}, ..].
+ * *text is the caller's to free.  path: of the model, for sentences. */
+int kv_chat_messages(const struct kv_chat_model *m, const char *path,
+                     const char *name, json_t *messages,
+                     struct kv_chat_clock *clock, char **text, size_t *n,
+                     struct kv_err *e);
+
+/* The same of one message of the user. */
 int kv_chat_prompt(const struct kv_chat_model *m, const char *path,
                    const char *name, const char *message, size_t bytes,
                    struct kv_chat_clock *clock, char **text, size_t *n,

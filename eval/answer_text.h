@@ -1,0 +1,30 @@
+/* What a model has written, as text. */
+#ifndef KV_ANSWER_TEXT_H
+#define KV_ANSWER_TEXT_H
+
+#include "lib/tokenizer/tokenizer.h"
+
+/* The text of ids [n], which follow prompt [n_prompt]: with the space that it
+ * begins with, which tokenizers drop at the start of a text.  Special tokens,
+ * and ids that the tokenizer has no token for, are left out.  *text is the
+ * caller's to free. */
+int kv_answer_text(const struct kv_tokenizer *t, const int32_t *prompt,
+                   size_t n_prompt, const int32_t *ids, size_t n, char **text,
+                   size_t *bytes, struct kv_err *e);
+
+/* Texts at which an answer ends. */
+struct kv_stops {
+    const char *const *text; /* [n], none empty */
+    size_t n;
+};
+
+/* Bytes of text [bytes] before the first stop string in it; bytes where there
+ * is none. */
+size_t kv_stops_find(const struct kv_stops *s, const char *text, size_t bytes);
+
+/* *stopped: whether one of them is among the newest tokens of ids [n]. */
+int kv_stops_check(const struct kv_stops *s, const struct kv_tokenizer *t,
+                   const int32_t *ids, size_t n, bool *stopped,
+                   struct kv_err *e);
+
+#endif

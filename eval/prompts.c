@@ -1,0 +1,244 @@
+#include "eval/prompts.h"
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
+#include "lib/base/progress.h"
+#include "lib/base/text.h"
+#include "lib/json_file.h"
+#include "lib/windows.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- fields -------------------------------------------------------------- */
+
+static int read_max_tokens(struct kv_prompt *p, struct kv_err *e)
+{
+    const json_t *x = json_object_get(p->fields, "max_tokens");
+    const json_int_t n = json_integer_value(x);
+
+    if (!x || json_is_null(x))
+        return 0;
+    if (!json_is_integer(x) || n < 1 || n > INT32_MAX)
+        return kv_fail(e, "max_tokens: expected a number from 1 to %d",
+                       INT32_MAX);
+    p->max_tokens = (size_t)n;
+    return 0;
+}
+
+static int add_stop(struct kv_prompt *p, const json_t *x, struct kv_err *e)
+{
+    const char *text = json_string_value(x);
+
+    if (!text)
+        return kv_fail(e, "stop: expected a text, or a list of texts");
+    if (!*text)
+        return kv_fail(e, "stop: an empty text stops every answer");
+    p->stop = kv_realloc(p->stop, p->n_stops + 1, sizeof(*p->stop));
+    p->stop[p->n_stops++] = text;
+    return 0;
+}
+
+static int read_stops(struct kv_prompt *p, struct kv_err *e)
+{
+    const json_t *x = json_object_get(p->fields, "stop"), *one;
+    size_t i;
+
+    if (!x || json_is_null(x))
+        return 0;
+    if (!json_is_array(x))
+        return add_stop(p, x, e);
+    json_array_foreach(x, i, one)
+    {
+        if (add_stop(p, one, e))
+            return -1;
+    }
+    return 0;
+}
+
+/* One message; *turns: of the user and the assistant, before it. */
+static int check_message(const json_t *x, size_t i, size_t *turns,
+                         struct kv_err *e)
+{
+    const char *role = json_string_value(json_object_get(x, "role"));
+    const char *turn = *turns % 2 ? "assistant" : "user";
+
+    if (!role || !json_is_string(json_object_get(x, "content")))
+        return kv_fail(e,
+                       "messages: number %zu: expected {\"role\": text, "
+                       "\"content\": text}",
+                       i + 1);
+    if (!strcmp(role, "system") && i == 0)
+        return 0;
+    if (strcmp(role, turn) != 0)
+        return kv_fail(e,
+                       "messages: number %zu is of role '%.32s': expected %s "
+                       "(a system's first, then user and assistant in turn)",
+                       i + 1, role, turn);
+    ++*turns;
+    return 0;
+}
+
+static int read_messages(struct kv_prompt *p, json_t *x, struct kv_err *e)
+{
+    size_t turns = 0, i;
+    const json_t *one;
+
+    if (!json_is_array(x))
+        return kv_fail(e, "messages: expected a list");
+    json_array_foreach(x, i, one)
+    {
+        if (check_message(one, i, &turns, e))
+            return -1;
+    }
+    if (!turns)
+        return kv_fail(e, "messages: none is of the user");
+    p->messages = x;
+    return 0;
+}
+
+static int read_fields(struct kv_prompt *p, const char *const *taken,
+                       struct kv_err *e)
+{
+    json_t *prompt = json_object_get(p->fields, "prompt");
+    json_t *messages = json_object_get(p->fields, "messages");
+    const json_t *id = json_object_get(p->fields, "id");
+
+    for (; *taken; taken++)
+        if (json_object_get(p->fields, *taken))
+            return kv_fail(e, "an answer has a field '%s' of its own: give "
+                              "this one another name",
+                           *taken);
+    if (!prompt == !messages)
+        return kv_fail(e, "%s: expected a prompt or messages",
+                       prompt ? "both are there" : "neither is there");
+    if (prompt && !json_is_string(prompt))
+        return kv_fail(e, "prompt: expected a text");
+    if (prompt && !json_string_length(prompt))
+        return kv_fail(e, "the prompt is empty");
+    if (id && !json_is_string(id) && !json_is_integer(id))
+        return kv_fail(e, "id: expected a text or an integer");
+    p->text = json_string_value(prompt);
+    return (messages && read_messages(p, messages, e)) ||
+                   read_max_tokens(p, e) || read_stops(p, e)
+               ? -1
+               : 0;
+}
+
+/* ---- lines --------------------------------------------------------------- */
+
+static int read_line(struct kv_prompts *p, size_t line, char *text,
+                     size_t bytes, const char *const *taken, struct kv_err *e)
+{
+    const char *name = kv_input_name(p->path);
+    struct kv_prompt *one;
+
+    p->at = kv_realloc(p->at, p->n + 1, sizeof(*p->at));
+    one = &p->at[p->n];
+    *one = (struct kv_prompt){.line = line};
+    one->fields = kv_json_line(name, line, text, bytes, e);
+    if (!one->fields)
+        return -1;
+    p->n++;
+    if (!json_is_object(one->fields))
+        return kv_fail(e, "%s: line %zu: expected an object, {..}", name, line);
+    return read_fields(one, taken, e)
+               ? kv_fail_in(e, "%s: line %zu", name, line)
+               : 0;
+}
+
+int kv_prompts_read(struct kv_prompts *p, const char *path,
+                    const char *const *taken, struct kv_err *e)
+{
+    size_t bytes, n, line = 1;
+    char *text;
+    int rc = 0;
+
+    *p = (struct kv_prompts){.path = path};
+    if (kv_text_read_stream(path, KV_TEXT_MAX_BYTES, &text, &bytes, p->hash, e))
+        return -1;
+    for (char *at = text; at < text + bytes && !rc; at += n + 1, line++) {
+        const char *end = memchr(at, '\n', (size_t)(text + bytes - at));
+
+        n = end ? (size_t)(end - at) : (size_t)(text + bytes - at);
+        if (strspn(at, " \t\r") < n)
+            rc = read_line(p, line, at, n, taken, e);
+    }
+    free(text);
+    if (!rc && !p->n)
+        rc = kv_fail(e, "%s has no prompts", kv_input_name(path));
+    if (rc)
+        kv_prompts_clear(p);
+    return rc ? -1 : 0;
+}
+
+void kv_prompts_clear(struct kv_prompts *p)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        free(p->at[i].ids);
+        free(p->at[i].stop);
+        json_decref(p->at[i].fields);
+    }
+    free(p->at);
+    *p = (struct kv_prompts){0};
+}
+
+/* ---- tokens -------------------------------------------------------------- */
+
+static void put_bos(struct kv_prompt *p, int32_t bos)
+{
+    p->ids = kv_realloc(p->ids, p->n + 1, sizeof(*p->ids));
+    memmove(p->ids + 1, p->ids, p->n * sizeof(*p->ids));
+    p->ids[0] = bos;
+    p->n++;
+}
+
+static int encode(struct kv_prompt *p, const struct kv_prompt_encoder *r,
+                  struct kv_named *named, struct kv_err *e)
+{
+    const bool special = r->special || p->messages;
+    struct kv_named mine = {0};
+    char *text = NULL;
+    size_t bytes = 0;
+    int rc;
+
+    if (p->messages && kv_chat_messages(r->chat, r->model, r->template,
+                                        p->messages, r->clock, &text, &bytes,
+                                        e))
+        return -1;
+    rc = kv_tokenizer_encode(r->tokenizer, text ? text : p->text,
+                             text ? bytes : strlen(p->text), special, &p->ids,
+                             &p->n, special ? NULL : &mine, e);
+    free(text);
+    if (rc)
+        return -1;
+    if (!p->messages && kv_tokenizer_adds_bos(r->tokenizer))
+        put_bos(p, kv_tokenizer_bos(r->tokenizer));
+    if (!p->n)
+        return kv_fail(e, "the prompt has no tokens");
+    for (size_t i = 0; i < p->n; i++)
+        if (p->ids[i] < 0 || (size_t)p->ids[i] >= r->n_vocab)
+            return kv_fail(e,
+                           "token %zu has id %d, past the model's vocabulary "
+                           "of %zu",
+                           i, (int)p->ids[i], r->n_vocab);
+    named->n += mine.n;
+    named->first = mine.n ? mine.first : named->first;
+    return 0;
+}
+
+int kv_prompts_encode(struct kv_prompts *p, const struct kv_prompt_encoder *r,
+                      struct kv_err *e)
+{
+    const char *name = kv_input_name(p->path);
+    struct kv_named named = {0};
+
+    for (size_t i = 0; i < p->n; i++)
+        if (encode(&p->at[i], r, &named, e))
+            return kv_fail_in(e, "%s: line %zu", name, p->at[i].line);
+    if (named.n)
+        kv_note("%s: %zu name%s of special tokens in prompts (such as %s) %s "
+                "read as plain text; --parse-special reads them as tokens",
+                name, named.n, named.n > 1 ? "s" : "", named.first,
+                named.n > 1 ? "are" : "is");
+    return 0;
+}

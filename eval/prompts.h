@@ -1,0 +1,62 @@
+/* Prompts to answer, a file of JSON lines. */
+#ifndef KV_PROMPTS_H
+#define KV_PROMPTS_H
+
+#include "eval/answer_text.h"
+#include "lib/base/hash.h"
+#include "lib/tokenizer/chat_template.h"
+
+/* A line: an object with
+ *
+ *   prompt      a text, or
+ *   messages    [{"role": "system", "user" or "assistant", "content": text}]:
+ *               at most one of the system's, then the user's and the
+ *               assistant's in turn; a last one of the assistant's is the
+ *               beginning of the answer
+ *   id          a text or an integer (the number of the line)
+ *   max_tokens  1 or more
+ *   stop        a text, or a list of texts, none empty
+ *
+ * and whatever else, which is kept.  Empty lines are none. */
+struct kv_prompt {
+    size_t line;
+    json_t *fields;
+    const char *text; /* or NULL: messages.  Both are parts of fields */
+    json_t *messages;
+    size_t max_tokens; /* 0: not given */
+    const char **stop; /* [n_stops]: the texts are parts of fields */
+    size_t n_stops;
+    int32_t *ids; /* [n], after kv_prompts_encode() */
+    size_t n;
+};
+
+struct kv_prompts {
+    const char *path;
+    char hash[KV_HASH_CHARS];
+    struct kv_prompt *at; /* [n] */
+    size_t n;
+};
+
+/* path: a file or a pipe; kept by pointer.  taken: names, up to a NULL, that no
+ * field may have.  Fails, with the line, on what is not as above, and on a file
+ * without prompts. */
+int kv_prompts_read(struct kv_prompts *p, const char *path,
+                    const char *const *taken, struct kv_err *e);
+void kv_prompts_clear(struct kv_prompts *p);
+
+struct kv_prompt_encoder {
+    const struct kv_tokenizer *tokenizer;
+    size_t n_vocab;
+    bool special; /* names of special tokens in a prompt are tokens */
+    const struct kv_chat_model *chat;
+    const char *model, *template; /* for kv_chat_messages() */
+    struct kv_chat_clock *clock;
+};
+
+/* A text gets a BOS if the tokenizer adds one; messages are what the template
+ * makes of them, special tokens and all.  Fails, with the line, as
+ * kv_chat_messages() does, and on a prompt without tokens. */
+int kv_prompts_encode(struct kv_prompts *p, const struct kv_prompt_encoder *r,
+                      struct kv_err *e);
+
+#endif
