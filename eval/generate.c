@@ -39,9 +39,10 @@ struct run {
                              * token each, or all the same prompt */
     size_t n_live;
     bool prompt;
-    struct kv_span *span;   /* [rows] */
-    size_t rows;            /* of a pass, but for prompts */
-    float *hidden, *logits; /* [longest prompt or rows][hidden], [rows][vocab] */
+    struct kv_span *span; /* [rows] */
+    size_t rows;          /* of a pass, but for prompts */
+    float *hidden,
+        *logits; /* [longest prompt or rows][hidden], [rows][vocab] */
 };
 
 const char *kv_finish_name(enum kv_finish f)
@@ -371,9 +372,8 @@ static int run_all(struct run *r, struct kv_answer *a, size_t n,
     size_t next = 0;
 
     while (next < n || r->n_open) {
-        if (next < n && r->n_open < r->g->batch
-                ? open_next(r, a, n, &next, e)
-                : run_steps(r, e))
+        if (next < n && r->n_open < r->g->batch ? open_next(r, a, n, &next, e)
+                                                : run_steps(r, e))
             return -1;
         close_ended(r);
     }
@@ -390,8 +390,8 @@ int kv_generate(const struct kv_generation *g, struct kv_answer *a, size_t n,
                     .n_vocab = info->n_vocab,
                     .open = kv_alloc(2 * g->batch, sizeof(*r.open)),
                     .live = kv_alloc(2 * g->batch, sizeof(*r.live)),
-                    .rows = few && g->batch > KV_FEW_ROWS ? KV_FEW_ROWS
-                                                          : g->batch};
+                    .rows =
+                        few && g->batch > KV_FEW_ROWS ? KV_FEW_ROWS : g->batch};
     size_t longest = r.rows;
     int rc;
 

@@ -105,8 +105,9 @@ static int read_fields(struct kv_prompt *p, const char *const *taken,
 
     for (; *taken; taken++)
         if (json_object_get(p->fields, *taken))
-            return kv_fail(e, "an answer has a field '%s' of its own: give "
-                              "this one another name",
+            return kv_fail(e,
+                           "an answer has a field '%s' of its own: give "
+                           "this one another name",
                            *taken);
     if (!prompt == !messages)
         return kv_fail(e, "%s: expected a prompt or messages",
@@ -201,9 +202,9 @@ static int encode(struct kv_prompt *p, const struct kv_prompt_encoder *r,
     size_t bytes = 0;
     int rc;
 
-    if (p->messages && kv_chat_messages(r->chat, r->model, r->template,
-                                        p->messages, r->clock, &text, &bytes,
-                                        e))
+    if (p->messages &&
+        kv_chat_messages(r->chat, r->model, r->template, p->messages, r->clock,
+                         &text, &bytes, e))
         return -1;
     rc = kv_tokenizer_encode(r->tokenizer, text ? text : p->text,
                              text ? bytes : strlen(p->text), special, &p->ids,

@@ -10,19 +10,22 @@
 int kv_sampling_check(const struct kv_sampling *s, struct kv_err *e)
 {
     if (!(s->repetition_penalty > 0 && s->repetition_penalty < 1e6))
-        return kv_fail(e, "--repetition-penalty %g: expected more than 0, 1 "
-                          "for none",
+        return kv_fail(e,
+                       "--repetition-penalty %g: expected more than 0, 1 "
+                       "for none",
                        s->repetition_penalty);
     if (!(s->temperature >= 0 && s->temperature < 1e6))
-        return kv_fail(e, "--temperature %g: expected 0 (the most probable "
-                          "token) or more",
+        return kv_fail(e,
+                       "--temperature %g: expected 0 (the most probable "
+                       "token) or more",
                        s->temperature);
     if (!(s->top_p > 0 && s->top_p <= 1))
         return kv_fail(e, "--top-p %g: expected more than 0, at most 1",
                        s->top_p);
     if (s->temperature == 0 && (s->top_k || s->top_p < 1))
-        return kv_fail(e, "%s goes with --temperature: without it the most "
-                          "probable token is taken",
+        return kv_fail(e,
+                       "%s goes with --temperature: without it the most "
+                       "probable token is taken",
                        s->top_k ? "--top-k" : "--top-p");
     return 0;
 }

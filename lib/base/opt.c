@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -181,6 +182,11 @@ static void set(const struct kv_opt *o, const char *arg)
     case KV_OPT_BYTES:
         if (kv_parse_bytes(arg, o->at))
             kv_die("--%s %s: expected a size such as 512M or 2G", o->name, arg);
+        return;
+    case KV_OPT_REAL:
+        *(double *)o->at = strtod(arg, &end);
+        if (end == arg || *end || !isfinite(*(double *)o->at))
+            kv_die("--%s %s: expected a number", o->name, arg);
         return;
     case KV_OPT_SIZE:
     case KV_OPT_SEED: {

@@ -28,6 +28,7 @@ enum kv_opt_kind {
     KV_OPT_SIZE,  /* size_t, a plain count up to KV_OPT_MAX */
     KV_OPT_BYTES, /* size_t with K, M, G (powers of 1024) */
     KV_OPT_SEED,  /* uint64_t */
+    KV_OPT_REAL,  /* double, finite */
     KV_OPT_FLAG   /* bool, set to true */
 };
 
@@ -80,6 +81,14 @@ struct kv_opt {
 #define KV_SEED(l, n, at, arg, help)                 \
     {                                                \
         KV_OPT_ROW(l, n, KV_OPT_SEED, at, arg, help) \
+    }
+#define KV_REAL(l, n, at, arg, help)                 \
+    {                                                \
+        KV_OPT_ROW(l, n, KV_OPT_REAL, at, arg, help) \
+    }
+#define KV_LIST(l, n, at, arg, help)                 \
+    {                                                \
+        KV_OPT_ROW(l, n, KV_OPT_LIST, at, arg, help) \
     }
 #define KV_FLAG(l, n, at, help)                       \
     {                                                 \

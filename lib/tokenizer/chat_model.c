@@ -347,8 +347,7 @@ static json_t *marked(const json_t *messages)
 
     if (!role || strcmp(role, "assistant") != 0)
         return NULL;
-    kv_text_add(&text, json_string_value(content),
-                json_string_length(content));
+    kv_text_add(&text, json_string_value(content), json_string_length(content));
     kv_text_add(&text, mark, MARK);
     copy = json_deep_copy(messages);
     json_object_set_new(json_array_get(copy, json_array_size(copy) - 1),
@@ -396,9 +395,9 @@ int kv_chat_messages(const struct kv_chat_model *m, const char *path,
                        "--chat-template chatml",
                        path);
     goes_on = marked(messages);
-    values = json_pack("{s:O,s:n,s:n,s:b}", "messages",
-                       goes_on ? goes_on : messages, "tools", "documents",
-                       "add_generation_prompt", !goes_on);
+    values =
+        json_pack("{s:O,s:n,s:n,s:b}", "messages", goes_on ? goes_on : messages,
+                  "tools", "documents", "add_generation_prompt", !goes_on);
     json_object_update(values, m->tokens);
     rc = kv_chat_render(path, template, values, clock, text, n, e);
     if (!rc && goes_on && cut_at_mark(*text, n, path, e)) {

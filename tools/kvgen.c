@@ -1,0 +1,418 @@
+/* kvgen: answers of a model whose cache is quantized. */
+#include "tools/kvgen.h"
+#include "eval/calib_check.h"
+#include "eval/loop.h"
+#include "lib/base/alloc.h"
+#include "lib/base/progress.h"
+#include "lib/base/rng.h"
+#include "lib/mixed.h"
+#include "lib/model/model_files.h"
+#include "lib/tokenizer/tokenizer_text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TOKENS = 256 }; /* unless told */
+
+static void release(struct kvgen_run *r)
+{
+    kv_out_discard(&r->out);
+    for (size_t i = 0; i < r->n_answers; i++)
+        kv_answer_clear(&r->answer[i]);
+    free(r->answer);
+    for (size_t i = 0; r->stop && i < r->n_mine; i++)
+        free(r->stop[i]);
+    free(r->stop);
+    kv_calib_free(r->calib);
+    free(r->spec);
+    free(r->mine);
+    kv_prompts_clear(&r->prompts);
+    kv_chat_model_clear(&r->chat);
+    kv_tokenizer_free(r->tokenizer);
+    kv_model_free(r->model);
+}
+
+/* Options, before anything is read. */
+static int check_options(const struct kvgen_args *a, struct kv_err *e)
+{
+    if (!a->model)
+        return kv_fail(e, "a model is needed: -m MODEL");
+    if (!a->prompts)
+        return kv_fail(e, "prompts are needed: -f FILE");
+    if (!a->common.output)
+        return kv_fail(e, "answers go into a file: -o FILE");
+    if (!a->max_tokens || a->max_tokens > INT32_MAX)
+        return kv_fail(e, "--max-tokens %zu: expected 1 to %d tokens",
+                       a->max_tokens, INT32_MAX);
+    if (!a->samples)
+        return kv_fail(e, "--samples 0: expected at least 1");
+    if (a->samples > 1 && a->sampling.temperature == 0)
+        return kv_fail(e,
+                       "--samples %zu goes with --temperature: without it "
+                       "all answers to a prompt are the same",
+                       a->samples);
+    for (size_t i = 0; i < a->stops.n; i++) {
+        const char *text = a->stops.item[i];
+
+        if (!*text)
+            return kv_fail(e, "--stop: an empty text stops every answer");
+        if (kv_utf8_valid(text, strlen(text)) < strlen(text))
+            return kv_fail(e, "--stop %s: expected UTF-8", text);
+    }
+    return kv_sampling_check(&a->sampling, e);
+}
+
+static int load_model(struct kvgen_run *r, const struct kvgen_args *a,
+                      struct kv_err *e)
+{
+    if (kv_model_open(&r->model, a->model, e) ||
+        (a->pool_heads && kv_model_pool_heads(r->model, a->pool_heads, e)) ||
+        kv_tokenizer_open(&r->tokenizer, a->model, e) ||
+        kv_chat_model_read(&r->chat, a->model, e) ||
+        kv_common_place(&a->common, r->model, a->gemm, e))
+        return -1;
+
+    const struct kv_model_info *info = kv_model_info(r->model);
+
+    r->conditions = (struct kv_conditions){
+        .tool = "kvgen",
+        .model = info->name,
+        .model_hash = info->hash,
+        .weights = info->weights,
+        .protocol = a->sampling.temperature == 0 ? "greedy" : "sample",
+        .gemm = kv_model_gemm(r->model)};
+    kv_common_conditions(&a->common, &r->conditions);
+    return 0;
+}
+
+/* ---- specs --------------------------------------------------------------- */
+
+static bool is_reference(const struct kv_spec *s)
+{
+    return !s->policy.policy &&
+           (!strcmp(s->scheme->name, "f32") || !strcmp(s->scheme->name, "f16"));
+}
+
+/* The specs of -s, f32 without. */
+static int list_specs(struct kvgen_run *r, const struct kvgen_args *a,
+                      struct kv_err *e)
+{
+    const struct kv_protocol protocol = {.kind = KV_PREFILL, .step = 1};
+    const struct kv_sweep sweep = {.base = a->specs.n ? NULL : "f32",
+                                   .specs = &a->specs,
+                                   .shape = &kv_model_info(r->model)->shape,
+                                   .protocol = &protocol,
+                                   .shard = {1, 1}};
+    size_t n;
+
+    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &n, e) ||
+        kv_spec_alone(r->spec, r->n_specs, "kvgen", e))
+        return -1;
+    kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
+    for (size_t i = 0; i < r->n_specs && a->common.on_gpu; i++)
+        if (r->spec[i].policy.policy)
+            return kv_fail(e,
+                           "%s: policies run on the CPU alone, not with "
+                           "--device %s",
+                           r->spec[i].text, a->common.device);
+    while (r->reference < r->n_specs && !is_reference(&r->spec[r->reference]))
+        r->reference++;
+    return 0;
+}
+
+/* Loads -C and checks it against the prompts. */
+static int load_calibration(struct kvgen_run *r, const struct kvgen_args *a,
+                            struct kv_err *e)
+{
+    const struct kv_model_info *info = kv_model_info(r->model);
+    struct kv_sketch sketch = {0};
+    int rc;
+
+    if (!a->calib)
+        return 0;
+    for (size_t i = 0; i < r->prompts.n; i++)
+        kv_sketch_add(&sketch, r->prompts.at[i].ids, r->prompts.at[i].n);
+    kv_sketch_sort(&sketch);
+    rc = kv_calibration_load(
+        &r->calib, &r->leak, a->calib,
+        &(struct kv_evaluated){info->hash, &info->shape, &sketch},
+        a->allow_leakage, e);
+    kv_sketch_clear(&sketch);
+    return rc ? -1 : kv_calib_adopt(r->calib, r->spec, r->n_specs, e);
+}
+
+/* Opens each spec once, so that one that cannot run fails before the first
+ * answer: a policy's budget may not suffice for the shortest prompt, or the
+ * longest. */
+static int try_specs(const struct kvgen_run *r, const struct kvgen_args *a,
+                     struct kv_err *e)
+{
+    const struct kv_prompt *end[2] = {r->prompts.at, r->prompts.at};
+
+    for (size_t i = 0; i < r->prompts.n; i++) {
+        const struct kv_prompt *p = &r->prompts.at[i];
+
+        end[0] = p->n < end[0]->n ? p : end[0];
+        end[1] = p->n > end[1]->n ? p : end[1];
+    }
+    for (size_t i = 0; i < 2 * r->n_specs; i++) {
+        const struct kv_prompt *p = end[i % 2];
+        const struct kv_protocol protocol = {
+            .kind = KV_PREFILL, .step = 1, .prefill = p->n};
+        struct kv_loop *loop;
+        int rc;
+
+        if (kv_loop_new(&loop, &r->spec[i / 2], &kv_model_info(r->model)->shape,
+                        r->calib, &protocol, 0, NULL, e))
+            return -1;
+        rc = kv_loop_takes(loop, p->n + kvgen_most(r, a, p), e);
+        kv_loop_free(loop);
+        if (rc)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- answers ------------------------------------------------------------- */
+
+/* --stop's, then those of the prompt. */
+static struct kv_stops stops_of(struct kvgen_run *r, const struct kvgen_args *a,
+                                size_t i)
+{
+    const struct kv_prompt *p = &r->prompts.at[r->mine[i]];
+    const char **list = kv_alloc(a->stops.n + p->n_stops, sizeof(*list));
+
+    for (size_t j = 0; j < a->stops.n + p->n_stops; j++)
+        list[j] = j < a->stops.n ? a->stops.item[j] : p->stop[j - a->stops.n];
+    r->stop[i] = list;
+    return (struct kv_stops){list, a->stops.n + p->n_stops};
+}
+
+/* Of each prompt, under each spec, each sample. */
+static void list_answers(struct kvgen_run *r, const struct kvgen_args *a)
+{
+    struct kv_answer *x;
+
+    r->stop = kv_alloc(r->n_mine, sizeof(*r->stop));
+    r->answer =
+        kv_alloc(r->n_mine, r->n_specs * a->samples * sizeof(*r->answer));
+    x = r->answer;
+    for (size_t i = 0; i < r->n_mine; i++) {
+        const struct kv_prompt *p = &r->prompts.at[r->mine[i]];
+        const struct kv_stops stops = stops_of(r, a, i);
+        const uint64_t key = kv_mix(kv_mix(0, a->common.seed), r->mine[i]);
+
+        for (size_t j = 0; j < r->n_specs * a->samples; j++)
+            *x++ = (struct kv_answer){.spec = &r->spec[j / a->samples],
+                                      .prompt = p->ids,
+                                      .n_prompt = p->n,
+                                      .most = kvgen_most(r, a, p),
+                                      .stops = stops,
+                                      .key = kv_mix(key, j % a->samples)};
+    }
+    r->n_answers = (size_t)(x - r->answer);
+}
+
+/* --batch, or what --memory has room for, of as many as share what is read of
+ * the weights. */
+static int choose_batch(struct kvgen_run *r, const struct kvgen_args *a,
+                        struct kv_err *e)
+{
+    const struct kv_shape *shape = &kv_model_info(r->model)->shape;
+    size_t longest = 0, bytes, fit;
+
+    for (size_t i = 0; i < r->n_answers; i++) {
+        const size_t n = r->answer[i].n_prompt + r->answer[i].most;
+
+        longest = n > longest ? n : longest;
+    }
+    bytes = kv_generate_cache_bytes(shape, longest);
+    if (a->batch && a->batch > (a->common.memory / bytes + 1) / 2)
+        return kv_fail(e,
+                       "--batch %zu: caches of %zu tokens take up to %.1f MB "
+                       "each, of which --memory has room for %zu (--batch B "
+                       "wants 2 B - 1)",
+                       a->batch, longest, (double)bytes * 1e-6,
+                       a->common.memory / bytes);
+    fit = kv_memory_fit(a->common.memory, bytes, 2 * KV_FEW_ROWS - 1,
+                        "answer's cache");
+    r->batch = a->batch ? a->batch : (fit + 1) / 2;
+    if (!a->batch && r->batch < KV_FEW_ROWS && r->batch < r->n_answers)
+        kv_note("%zu answers at a time: caches of %zu tokens take up to %.1f "
+                "MB each (--memory)",
+                r->batch, longest, (double)bytes * 1e-6);
+    return 0;
+}
+
+static int generate(struct kvgen_run *r, const struct kvgen_args *a,
+                    struct kv_err *e)
+{
+    struct kv_progress progress;
+    const struct kv_generation g = {.model = r->model,
+                                    .tokenizer = r->tokenizer,
+                                    .end = r->chat.end,
+                                    .n_ends =
+                                        a->ignore_eos ? 0 : r->chat.n_ends,
+                                    .sampling = a->sampling,
+                                    .calib = r->calib,
+                                    .seed = a->common.seed,
+                                    .batch = r->batch,
+                                    .progress = &progress};
+    size_t steps = 0, made = 0;
+    double start;
+
+    for (size_t i = 0; i < r->n_answers; i++)
+        steps += r->answer[i].most;
+    kv_progress_init(&progress, "tokens", steps);
+    start = kv_seconds();
+    if (kv_generate(&g, r->answer, r->n_answers, e) || kv_inputs_unchanged(e))
+        return -1;
+    start = kv_seconds() - start;
+    for (size_t i = 0; i < r->n_answers; i++)
+        made += r->answer[i].made;
+    kv_note("%zu tokens of %zu answers in %.1f s, %.1f a second", made,
+            r->n_answers, start, (double)made / start);
+    return 0;
+}
+
+static int write_results(struct kvgen_run *r, const struct kvgen_args *a,
+                         struct kv_err *e)
+{
+    struct kv_results *t;
+
+    if (kv_common_table(&t, &a->common, NULL, kvgen_columns, r->spec,
+                        r->n_specs, e))
+        return -1;
+    if (generate(r, a, e) || kvgen_put_answers(r, a, e) ||
+        kvgen_put_rows(r, a, t, e)) {
+        kv_results_discard(t);
+        return -1;
+    }
+    return kv_results_close(t, e);
+}
+
+static int run(struct kvgen_run *r, const struct kvgen_args *a,
+               struct kv_err *e)
+{
+    if (kv_shard_parse(&r->shard, a->shard, e) ||
+        kv_prompts_read(&r->prompts, a->prompts, kvgen_fields, e) ||
+        load_model(r, a, e) || list_specs(r, a, e) ||
+        kvgen_read_prompts(r, a, e) || load_calibration(r, a, e) ||
+        try_specs(r, a, e))
+        return -1;
+    list_answers(r, a);
+    if (choose_batch(r, a, e) ||
+        kv_out_open(&r->out, a->common.output, true, e))
+        return -1;
+    if (r->chat.asked && a->sampling.repetition_penalty == 1)
+        kv_note("%s asks for %s, which is not applied unless an option says "
+                "so",
+                a->model, r->chat.asked);
+    return write_results(r, a, e);
+}
+
+int main(int argc, char **argv)
+{
+    struct kvgen_args a = {.common = KV_COMMON_DEFAULT,
+                           .sampling = KV_SAMPLING_GREEDY,
+                           .chat_template = "model",
+                           .max_tokens = MAX_TOKENS,
+                           .samples = 1};
+    struct kvgen_run r = {.leak = NAN};
+    struct kv_err e = {""};
+    const struct kv_opt opts[] = {
+        KV_IN_FOLDER('m', "model", &a.model, kv_model_holds, "MODEL",
+                     "Hugging Face folder, or a GGUF file"),
+        KV_IN('f', "file", &a.prompts, "FILE", "prompts, JSON lines (below)"),
+        KV_SPECS(&a.specs, "scheme and parameters, sweeps in {}; repeatable;\n"
+                           "K-q8_0/V-q4_0: a scheme for each side (f32)"),
+        KV_IN('C', "calib", &a.calib, "FILE", "calibration, from kvcalib"),
+        KV_SIZE('n', "max-tokens", &a.max_tokens, "N",
+                "new tokens at most, where a prompt does not say\n"
+                "(256)"),
+        KV_SIZE('c', "ctx", &a.ctx, "N",
+                "tokens of prompt and answer at most (0: the\n"
+                "model's context)"),
+        KV_LIST(0, "stop", &a.stops, "TEXT",
+                "ends an answer, which is cut before it; repeatable"),
+        KV_FLAG(0, "ignore-eos", &a.ignore_eos,
+                "go on where the model would end"),
+        KV_REAL(0, "temperature", &a.sampling.temperature, "T",
+                "divides logits (0: the most probable token)"),
+        KV_SIZE(0, "top-k", &a.sampling.top_k, "K",
+                "of the K most probable tokens (0: all)"),
+        KV_REAL(0, "top-p", &a.sampling.top_p, "P",
+                "of the most probable that sum to P (1)"),
+        KV_REAL(0, "repetition-penalty", &a.sampling.repetition_penalty, "R",
+                "of tokens of the prompt and the answer (1)"),
+        KV_SIZE(0, "samples", &a.samples, "N", "answers to each prompt (1)"),
+        KV_SIZE(0, "batch", &a.batch, "B",
+                "answers that decode together (8, or what --memory\n"
+                "has room for); on the CPU none depends on it"),
+        KV_STR(0, "chat-template", &a.chat_template, "T",
+               "of messages: model (its own), chatml, gemma, llama2,\n"
+               "llama3, mistral, phi3 or zephyr (model)"),
+        KV_STR(0, "chat-date", &a.chat_date, "DATE",
+               "what templates that write the date are told:\n"
+               "2025-01-31 or 2025-01-31T12:00:00 (now)"),
+        KV_FLAG(0, "parse-special", &a.parse_special,
+                "names of special tokens in a prompt are tokens"),
+        KV_STR(0, "gemm", &a.gemm, "T",
+               "products of prompts of more than 8 tokens with\n"
+               "weights in f32, or in bf16, to which both are\n"
+               "rounded, if the processor has it (f32)"),
+        KV_POOL_HEADS(&a.pool_heads),
+        KV_STR(0, "shard", &a.shard, "I/N",
+               "every N-th prompt from the I-th on (1/1)"),
+        KV_FLAG(0, "allow-leakage", &a.allow_leakage,
+                "prompts that calibration has seen"),
+        KV_COMMON_OPTS(a.common),
+        KV_OPT_DONE,
+    };
+    const struct kv_opt_about about = {
+        .usage = "-m MODEL -f PROMPTS [-s SPEC]... -o ANSWERS [options]",
+        .brief =
+            "Answers of a model whose KV cache is quantized, with the cache "
+            "in the loop, to\nprompts under several specs: a line of JSON for "
+            "each into -o, a row for each spec\nto stdout.",
+        .more =
+            "A line of -f is {\"prompt\": TEXT}, or {\"messages\": "
+            "[{\"role\": R, \"content\": TEXT},\n...]} of system, user and "
+            "assistant, the last of which is continued if it is the\n"
+            "assistant's.  id, max_tokens and stop (a text or a list) are of "
+            "this prompt; it and\nall other fields are in the lines of its "
+            "answers.\n\n"
+            "An answer ends with the model's end tokens, a stop string or its "
+            "limit.  A prompt\nattends at full precision (hack with "
+            "prefill=codes: on its codes), once for all\nspecs; every token "
+            "after it sees the quantized cache.  Random numbers are of seed,\n"
+            "prompt, sample and token.\n\n"
+            "agrees: tokens up to the first that is not the reference's, the "
+            "first spec that is\nf32 or f16; seconds are of all answers that "
+            "decode together.  Errors (_se) are over\nprompts.\n\n"
+            "  kvgen -m DIR -f prompts.jsonl -n 64 -s f16 -s 'kivi:b{2,4}g32' "
+            "-o answers.jsonl",
+        .list = kv_common_list,
+    };
+    const int first = kv_opt_parse(argc, argv, &about, opts);
+
+    kv_common_no_specs(argv + first, argc - first);
+    kv_common_no_operands(argv + first, argc - first);
+    a.common.can_gpu = true;
+    if (check_options(&a, &e))
+        kv_die("%s", e.msg);
+    kv_common_specs(&a.specs);
+    kv_common_start(&a.common);
+
+    const int rc = run(&r, &a, &e);
+
+    release(&r);
+    kv_strings_clear(&a.stops);
+    kv_strings_clear(&a.specs);
+    if (rc)
+        kv_die("%s", e.msg);
+    kv_close_stdout();
+    return KV_EXIT_OK;
+}
