@@ -231,7 +231,7 @@ static int choose_batch(struct kvgen_run *r, const struct kvgen_args *a,
     bytes = kv_generate_cache_bytes(shape, longest);
     if (a->batch && a->batch > (a->common.memory / bytes + 1) / 2)
         return kv_fail(e,
-                       "--batch %zu: caches of %zu tokens take up to %.1f MB "
+                       "--batch %zu: caches of %zu tokens take up to %.3g MB "
                        "each, of which --memory has room for %zu (--batch B "
                        "wants 2 B - 1)",
                        a->batch, longest, (double)bytes * 1e-6,
@@ -240,7 +240,7 @@ static int choose_batch(struct kvgen_run *r, const struct kvgen_args *a,
                         "answer's cache");
     r->batch = a->batch ? a->batch : (fit + 1) / 2;
     if (!a->batch && r->batch < KV_FEW_ROWS && r->batch < r->n_answers)
-        kv_note("%zu answers at a time: caches of %zu tokens take up to %.1f "
+        kv_note("%zu answers at a time: caches of %zu tokens take up to %.3g "
                 "MB each (--memory)",
                 r->batch, longest, (double)bytes * 1e-6);
     return 0;
