@@ -1,4 +1,5 @@
 """The built tools, run as a user would."""
+import json
 import os
 import subprocess
 import time
@@ -22,6 +23,11 @@ def write(path, data):
     with open(path, "wb") as f:
         f.write(data)
     return path
+
+
+def prompt(path, text):
+    """A file of one prompt, for kvgen."""
+    return write(path, json.dumps({"prompt": text}).encode() + b"\n")
 
 
 def kept(out, *args):

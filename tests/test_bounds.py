@@ -14,7 +14,7 @@ import time
 import unittest
 
 import tiny_model
-from run_tools import TOOLS, must, run
+from run_tools import TOOLS, must, prompt, run
 
 ODD = b"n\xff\x1b[31m|\"\r\n\xe2\x82.txt"  # a file name
 
@@ -236,10 +236,10 @@ class Bounds(unittest.TestCase):
                      "special_tokens_map.json", "added_tokens.json",
                      "generation_config.json", "chat_template.jinja",
                      "model.safetensors"):
-            args = ["kvppl", "-q", "-m", model, "-f", at("eval.txt")]
-            args += (["--greedy", "1", "--chat-template", "model"]
-                     if name in ("generation_config.json",
-                                 "chat_template.jinja") else ["-c", "16"])
+            args = ["kvppl", "-q", "-m", model, "-f", at("eval.txt"), "-c", "16"]
+            if name in ("generation_config.json", "chat_template.jinja"):
+                args = ["kvgen", "-q", "-m", model, "-f",
+                        prompt(at("p.jsonl"), "a"), "-n", "1", "-o", os.devnull]
             for target, words in (
                     (at("fifo"), "is not a regular file"),
                     ("/dev/zero", "is not a regular file"),
@@ -358,7 +358,7 @@ class Bounds(unittest.TestCase):
                          "-s", "pq:d4b8", *inputs, "-o", at("none.txt"))
 
     def test_small_words(self):
-        for tool in "kvattn", "kvcalib", "kvdump", "kvppl", "kvquant":
+        for tool in "kvattn", "kvcalib", "kvdump", "kvgen", "kvppl", "kvquant":
             for line in must(tool, "--help").split("\n"):
                 self.assertLessEqual(len(line), 80, line)
             for flags in ["-q", "-v"], ["--verbose", "-q"]:
@@ -434,19 +434,14 @@ class Bounds(unittest.TestCase):
 
     def test_a_text_on_a_terminal(self):
         """Random weights say anything; what they say is the file's."""
-        args = ["kvppl", "-q", "-m", at("m"), "--greedy", "40", "-f", at("esc")]
-        with open(at("esc"), "wb") as f:
-            f.write(b"\x1b[31m\x07 a\n\tb")
-        raw = subprocess.run([os.path.join(TOOLS, args[0]), *args[1:]],
-                             capture_output=True).stdout
-        self.assertTrue(raw.startswith(b"\x1b[31m\x07 a\n\tb"), raw)
+        text = "\x1b[31m\x07 a\n\tb \x9b31m \x7f"
+        args = ["kvgen", "-q", "-m", at("m"), "-n", "40", "-f",
+                prompt(at("esc.jsonl"), text), "-o", "/dev/stdout"]
         rc, shown = on_terminal(*args)
         self.assertEqual(rc, 0)
         self.assertNotIn(b"\x1b", shown)
-        self.assertTrue(shown.startswith(b"\\x1b[31m\\x07 a\r\n\tb"), shown)
-        row, = must(*args, "--format", "jsonl").splitlines()
-        self.assertEqual(json.loads(row)["output"],
-                         raw.decode(errors="replace"))
+        self.assertTrue(shown.isascii())
+        self.assertEqual(json.loads(shown.splitlines()[0])["prompt"], text)
 
 
 if __name__ == "__main__":

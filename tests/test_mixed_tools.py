@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 import tiny_model
-from run_tools import must, run
+from run_tools import must, prompt, run
 
 CTX, WINDOWS, LAYERS = 64, 12, 2
 PLACES = [(layer, side) for layer in "01" for side in "KV"]
@@ -159,21 +159,23 @@ class Mixed(Case):
         both = ["-s", sides, "-s", mixed, "-C", calib]
         for args in (["kvppl", *on_text("--kl")],
                      ["kvppl", *on_text("--kl", "-p", "stream:16")],
-                     ["kvppl", "-m", at("m"), "-f", at("eval.txt"),
-                      "--greedy", "2"],
+                     ["kvgen", "-m", at("m"), "-f",
+                      prompt(at("p.jsonl"), tiny_model.text(30, 1)), "-n", "2",
+                      "-c", "999", "-o", os.devnull],
                      ["kvquant", at("eval.h5")],
                      ["kvattn", "--dump", at("eval.h5"), "--reps", "1"]):
             with self.subTest(args):
                 table = rows(must(args[0], *both, *args[1:]))
                 specs = list(dict.fromkeys(r["spec"] for r in table))
-                self.assertEqual(len(specs), 4)
-                self.assertRegex(specs[1], "^K-vecinfer:d4b4r[0-9]+s0,.*/"
+                self.assertEqual(len(specs), 3 + (args[0] != "kvgen"))
+                self.assertRegex(specs[-3], "^K-vecinfer:d4b4r[0-9]+s0,.*/"
                                  "V-kivi:b4g16r[0-9]+s0,axis=paper$")
                 one, other = ([{c: r[c] for c in r if c[:7] != "params." and
-                                c not in ("spec", "scheme", "seconds",
-                                          "attn_seconds")}
+                                c not in ("spec", "scheme", "agree", "same")
+                                and "second" not in c and
+                                not c.startswith("tokens_s")}
                                for r in table if r["spec"] == s]
-                              for s in specs[2:])
+                              for s in specs[-2:])
                 if args[0] == "kvattn":
                     one, other = ([{c: r[c] for c in ("attn_rel_err", "bits",
                                                       "shared_bytes", "path")}

@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 import tiny_model
-from run_tools import kept, must, read, run, write
+from run_tools import kept, must, prompt, read, run, write
 
 SPEC = ["-s", "kivi:b4g16", "-s", "vecinfer:d4b4"]
 TRAIN = ["-s", "vecinfer:d4b4"]
@@ -107,8 +107,9 @@ class SameModel(unittest.TestCase):
                       "--allow-leakage"],
                      ["kvcalib", "--table", *TRAIN, at("dump.h5"), "-o",
                       at("again.h5")],
-                     ["kvppl", *self.args[:4], "--greedy", "2", "-s",
-                      "kivi:b4g16"]):
+                     ["kvgen", "-m", at("m"), "-f",
+                      prompt(at("p.jsonl"), "a"), "-n", "2", "-o", os.devnull,
+                      "-s", "kivi:b4g16"]):
             self.assertEqual(self.hash(*argv), rows, argv)
 
     def test_another_model_is_refused(self):

@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 import tiny_model
-from run_tools import run
+from run_tools import prompt, run
 
 CTX, WINDOWS = 32, 3
 CLIPPED = "beyond fp16's range"
@@ -61,10 +61,9 @@ def runs(model, *specs):
     for protocol in "all", "llama.cpp", "stream:5", "prefill:20":
         keep = ["--keep-window"] if protocol in ("all", "llama.cpp") else []
         yield [*kvppl, "-p", protocol, *keep]
-    with open(at("prompt.txt"), "w") as f:
-        f.write("the quick brown fox")
-    yield ["kvppl", "-m", at(model), "-f", at("prompt.txt"), "--greedy", "4",
-           *given]
+    yield ["kvgen", "-m", at(model), "-f",
+           prompt(at("p.jsonl"), "the quick brown fox"), "-n", "4", "-o",
+           os.devnull, *given]
     yield ["kvquant", at(model + ".h5"), "--keep-window", *given]
     yield ["kvattn", "--dump", at(model + ".h5"), "--reps", "1", *given]
 

@@ -16,7 +16,7 @@ import h5py
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tiny_model
-from run_tools import kept
+from run_tools import kept, prompt
 
 TOOLS = os.path.join(os.environ["KV_BUILD_ROOT"], "tools")
 MARK = b"\xef\xbb\xbf"
@@ -145,8 +145,8 @@ class TextTest(unittest.TestCase):
                          text, "--tokens")
             self.refused(["no.txt", *words], "kvppl", "-m", self.model, "-f",
                          text, "-c", 16)
-            self.refused(["no.txt", *words], "kvppl", "-m", self.model, "-f",
-                         text, "--greedy", 2)
+            self.refused(["no.txt", *words], "kvgen", "-m", self.model, "-f",
+                         text, "-o", self.path("o"))
 
     def test_special_tokens(self):
         named = self.write("named.txt", "the %s the %s\n" %
@@ -184,7 +184,7 @@ class TextTest(unittest.TestCase):
     def test_what_rows_say(self):
         text = self.write("t.txt", (tiny_model.text(100) +
                                     tiny_model.SPECIAL) * 3)
-        short = self.write("short.txt", "the " + tiny_model.SPECIAL)
+        short = prompt(self.path("short.jsonl"), "the " + tiny_model.SPECIAL)
         dump = self.path("d.h5")
         for model, bos in ((self.model, "0"), (self.bos, "1")):
             for more, special in ((["-q"], "0"), (["--parse-special"], "1")):
@@ -195,8 +195,8 @@ class TextTest(unittest.TestCase):
                     self.assertEqual((str(f.attrs["bos"]),
                                       str(f.attrs["special"])), said)
                 tables = [self.good("kvppl", *args, "-s", "absmax:b4"),
-                          self.good("kvppl", "-m", model, "-f", short,
-                                    "--greedy", 2, "-s", "absmax:b4", *more),
+                          self.good("kvgen", "-m", model, "-f", short, "-n", 2,
+                                    "-o", os.devnull, "-s", "absmax:b4", *more),
                           self.good("kvquant", "-s", "absmax:b4", dump),
                           self.good("kvattn", "-s", "absmax:b4", "--dump",
                                     dump, "--reps", 1)]
@@ -308,7 +308,6 @@ class TextTest(unittest.TestCase):
                  "--about"),
                 (["--bos", "llama.cpp"], "kvppl", *some, "-c", 16, "-p",
                  "llama.cpp"),
-                (["--bos", "--greedy"], "kvppl", *some, "--greedy", 2),
                 (["--bos", "--allocate"], "kvcalib", "-s", "pq:d2b8", "--bos",
                  dump, "-o", out),
                 (["--bos", "-m"], "kvcalib", "--allocate", 3, "-s",
@@ -341,12 +340,16 @@ class TextTest(unittest.TestCase):
         self.assertEqual(said.count("\n"), 1)
 
     def test_greedy_reads_special_tokens(self):
-        text = self.write("t.txt", "the" + tiny_model.SPECIAL)
-        made = [self.good("kvppl", "-q", "-m", self.model, "-f", text,
-                          "--greedy", 8, "--format", "jsonl", *more).stdout
-                for more in ([], ["--parse-special"])]
-        self.assertNotEqual(json.loads(made[0])["output"],
-                            json.loads(made[1])["output"])
+        text = prompt(self.path("p.jsonl"), "the" + tiny_model.SPECIAL)
+        made = []
+        for more, said in ([], 1), (["--parse-special"], 0):
+            done = self.good("kvgen", "-m", self.model, "-f", text, "-n", 8, "-o",
+                             self.path("a.jsonl"), *more)
+            self.assertEqual(done.stderr.count("1 name of special tokens in "
+                                               "prompts"), said, done.stderr)
+            with open(self.path("a.jsonl")) as f:
+                made.append(json.load(f)["prompt_tokens"])
+        self.assertGreater(*made)
 
 
 if __name__ == "__main__":

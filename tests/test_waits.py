@@ -125,8 +125,8 @@ class Waits(unittest.TestCase):
         os.write(theirs, b"some words")
         self.ends(signal.SIGTERM, *self.tokens(f"/dev/fd/{ours}"),
                   pass_fds=[ours])
-        self.ends(signal.SIGTERM, "kvppl", "-q", "-m", at("m"), "--greedy", "4",
-                  "-f", "-", stdin=ours)
+        self.ends(signal.SIGTERM, "kvgen", "-q", "-m", at("m"), "-f", "-", "-o",
+                  os.devnull, stdin=ours)
 
     def test_for_a_text_that_never_ends(self):
         """A word now and then is a wait too."""

@@ -376,7 +376,7 @@ int main(int argc, char **argv)
         .brief =
             "Answers of a model whose KV cache is quantized, with the cache "
             "in the loop, to\nprompts under several specs: a line of JSON for "
-            "each into -o, a row for each spec\nto stdout.",
+            "each into -o, a row for each\nspec to stdout.",
         .more =
             "A line of -f is {\"prompt\": TEXT}, or {\"messages\": "
             "[{\"role\": R, \"content\": TEXT},\n...]} of system, user and "

@@ -42,16 +42,23 @@ static void put_real(FILE *f, const char *name, double x)
         fprintf(f, ", \"%s\": null", name);
 }
 
-static void put_json(FILE *f, const char *name, json_t *value)
+/* What a terminal would act on goes there as \u escapes. */
+static size_t flags_for(const struct kv_out *out)
 {
-    fprintf(f, ", \"%s\": ", name);
-    json_dumpf(value, f, JSON_ENCODE_ANY);
+    return out->terminal ? JSON_ENCODE_ANY | JSON_ENSURE_ASCII
+                         : JSON_ENCODE_ANY;
+}
+
+static void put_json(const struct kv_out *out, const char *name, json_t *value)
+{
+    fprintf(out->file, ", \"%s\": ", name);
+    json_dumpf(value, out->file, flags_for(out));
     json_decref(value);
 }
 
 /* Without the end token, and from a stop string on. */
 static int put_text(const struct kvgen_run *r, const struct kv_answer *x,
-                    FILE *f, struct kv_err *e)
+                    struct kv_err *e)
 {
     const size_t n = x->made - (x->finish == KV_FINISH_EOS);
     char *text;
@@ -61,19 +68,19 @@ static int put_text(const struct kvgen_run *r, const struct kv_answer *x,
                        &bytes, e))
         return -1;
     bytes = kv_stops_find(&x->stops, text, bytes);
-    put_json(f, "text", json_stringn(text, bytes));
+    put_json(&r->out, "text", json_stringn(text, bytes));
     free(text);
     return 0;
 }
 
 /* The fields of the prompt, but for its id. */
-static void put_carried(const struct kv_prompt *p, FILE *f)
+static void put_carried(const struct kv_prompt *p, const struct kv_out *out)
 {
     json_t *rest = json_copy(p->fields);
 
     json_object_del(rest, "id");
-    fputs(", ", f);
-    json_dumpf(rest, f, JSON_EMBED);
+    fputs(", ", out->file);
+    json_dumpf(rest, out->file, JSON_EMBED | flags_for(out));
     json_decref(rest);
 }
 
@@ -86,12 +93,12 @@ static int put_answer(const struct kvgen_run *r, const struct kv_prompt *p,
 
     fputs("{\"id\": ", f);
     if (id)
-        json_dumpf(id, f, JSON_ENCODE_ANY);
+        json_dumpf(id, f, flags_for(&r->out));
     else
         fprintf(f, "%zu", p->line);
-    put_json(f, "spec", json_string(x->spec->text));
+    put_json(&r->out, "spec", json_string(x->spec->text));
     fprintf(f, ", \"sample\": %zu", sample);
-    if (put_text(r, x, f, e))
+    if (put_text(r, x, e))
         return -1;
     fprintf(f, ", \"tokens\": %zu, \"finish_reason\": \"%s\"", x->made,
             kv_finish_name(x->finish));
@@ -102,7 +109,7 @@ static int put_answer(const struct kvgen_run *r, const struct kv_prompt *p,
     put_real(f, "prompt_seconds", x->prompt_seconds);
     put_real(f, "seconds", x->seconds);
     put_real(f, "tokens_s", speed(x));
-    put_carried(p, f);
+    put_carried(p, &r->out);
     fputs("}\n", f);
     return 0;
 }

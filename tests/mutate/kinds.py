@@ -11,7 +11,7 @@ import formats
 import hdf5_edits
 import tiny_model
 import tree
-from run_tools import kept, must, read, write
+from run_tools import kept, must, prompt, read, write
 
 CTX = 32
 TEMPLATE = """{%- for m in messages %}{% if m['role'] == 'user' -%}
@@ -217,6 +217,11 @@ def make(folder):
              "kivi:b2g8"]
     must("kvppl", *table, "-o", at("rows.csv"), "--append")
     write(at("rows.csv.partial"), kept(at("pipe.csv"), *map(str, table)))
+    prompt(at("p.jsonl"), tiny_model.text(5, 1))
+    write(at("chat.jsonl"), json.dumps({"id": 1, "max_tokens": 2, "stop": [
+        "a", "bc"], "answer": 0.5, "messages": [
+            {"role": role, "content": role} for role in (
+                "system", "user", "assistant")]}).encode())
     write(at("layers.txt"), b"# by hand\n0 K kivi:b2g8\n0 V kivi:b4g8\n"
                             b"1 KV absmax:b3\n")
 
@@ -240,13 +245,13 @@ def kinds(folder):
         return ["kvppl", "-m", model, "-f", at("a.txt"), "-c", str(CTX), "-n",
                 "2", "-s", "kivi:b2g8", *more]
 
-    def of_model(*more):
+    def of_model():
         return [ppl(), ["kvdump", "-m", "CASE", "--about", "-c", "64"],
-                ["kvppl", "-m", "CASE", "-f", at("a.txt"), "--greedy", "3",
-                 "-s", "kivi:b2g8", *more]]
+                ["kvgen", "-m", "CASE", "-f", at("p.jsonl"), "-n", "3", "-s",
+                 "kivi:b2g8", "-o", "OUT"]]
 
-    greedy = ["kvppl", "-m", "CASE", "-f", at("a.txt"), "--greedy", "2",
-              "--chat-template", "model"]
+    chat = ["kvgen", "-m", "CASE", "-f", at("chat.jsonl"), "-n", "2", "-o",
+            "OUT"]
     tokens = [["kvdump", "-m", "CASE", "-f", at("a.txt"), "--tokens"], ppl()]
     codes = ["-s", "f16", "-s", "kivi:b2g8r8"]
     js, st = tree.mutate_json, formats.mutate_safetensors
@@ -264,7 +269,7 @@ def kinds(folder):
         "config": (at("m"), [in_folder("config.json", js)], of_model()),
         "generation": (at("m"), [in_folder(f, js) for f in (
             "generation_config.json", "special_tokens_map.json",
-            "tokenizer_config.json")], [greedy, *tokens]),
+            "tokenizer_config.json")], [chat, *tokens]),
         "safetensors": (at("m"), [in_folder("model.safetensors", st)],
                         of_model()),
         "index": (at("split"), [in_folder("model.safetensors.index.json", js)],
@@ -278,9 +283,9 @@ def kinds(folder):
                           tokens),
         "gguf": (at("m.gguf"), [made("", formats.mutate_gguf,
                                      lambda: gguf(at("sp")))],
-                 of_model("--chat-template", "model") + tokens),
+                 of_model() + [chat] + tokens),
         "template": (at("jinja"), [("chat_template.jinja", template)],
-                     [greedy]),
+                     [chat]),
         "dump": (at("a.h5"), [("", h5)], [
             ["kvquant", *codes, "CASE"], ["kvattn", *codes, "--dump", "CASE",
                                           "--reps", "1", "--warmup", "0"],
@@ -306,6 +311,10 @@ def kinds(folder):
         "layers": (at("layers.txt"), [in_folder("", formats.mutate_lines)], [
             ppl("-s", "mixed,file=CASE", model=at("m")),
             ["kvquant", "-s", "mixed,file=CASE", at("a.h5")]]),
+        "prompts": (at("chat.jsonl"), [in_folder("", js), in_folder(
+            "", formats.mutate_lines)], [
+                ["kvgen", "-m", at("jinja"), "-f", "CASE", "-n", "2", "-o",
+                 "OUT"]]),
         "text": (at("a.txt"), [in_folder("", formats.mutate_lines)], [
             ["kvppl", "-m", at("m"), "-f", "CASE", "-c", str(CTX), "-n", "1"],
             ["kvdump", "-m", at("sp"), "-f", "CASE", "--tokens"]]),
