@@ -1,6 +1,6 @@
 /* The embedded model (data/model) on the embedded text, against numbers that
  * were computed apart from kvtools (data/make_goldens.py). */
-#include "eval/greedy.h"
+#include "eval/generate.h"
 #include "eval/ppl.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -95,20 +95,21 @@ static void test_perplexity(void **state)
 static void test_greedy(void **state)
 {
     const struct embedded *m = *state;
-    int32_t ids[GOLDEN_PROMPT + GOLDEN_NEW];
+    const struct kv_generation g = {
+        .model = m->model, .sampling = KV_SAMPLING_GREEDY, .batch = 1};
     struct kv_spec f32;
-    struct kv_greedy g = {.spec = &f32,
-                          .ids = ids,
+    struct kv_answer a = {.spec = &f32,
+                          .prompt = golden_greedy,
                           .n_prompt = GOLDEN_PROMPT,
-                          .n_new = GOLDEN_NEW};
+                          .most = GOLDEN_NEW};
     struct kv_err e = {""};
 
-    memcpy(ids, golden_greedy, GOLDEN_PROMPT * sizeof(*ids));
-    if (kv_spec_parse(&f32, "f32", &e) ||
-        kv_greedy(m->model, &g, 1, NULL, 0, NULL, &e))
+    if (kv_spec_parse(&f32, "f32", &e) || kv_generate(&g, &a, 1, &e))
         fail_msg("%s", e.msg);
-    for (size_t i = 0; i < GOLDEN_PROMPT + GOLDEN_NEW; i++)
-        assert_int_equal(ids[i], golden_greedy[i]);
+    assert_int_equal(a.made, GOLDEN_NEW);
+    for (size_t i = 0; i < GOLDEN_NEW; i++)
+        assert_int_equal(a.ids[i], golden_greedy[GOLDEN_PROMPT + i]);
+    kv_answer_clear(&a);
 }
 
 /* Compares each layer's keys and values on their way. */

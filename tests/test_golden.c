@@ -1,6 +1,6 @@
 /* lib/model: every architecture against what transformers computes, of tiny
  * random models (scripts/make-goldens.py). */
-#include "eval/greedy.h"
+#include "eval/generate.h"
 #include "kernels/backend.h"
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
@@ -116,15 +116,20 @@ static void check_greedy(struct kv_model *m, const int32_t *tokens, size_t n)
     float *logits = kv_alloc(n, info->n_vocab * sizeof(*logits));
     int32_t *ids = kv_alloc(n, sizeof(*ids));
     struct kv_spec spec;
-    struct kv_greedy g = {
-        .spec = &spec, .ids = ids, .n_prompt = prompt, .n_new = n - prompt};
+    const struct kv_generation g = {
+        .model = m, .sampling = KV_SAMPLING_GREEDY, .batch = 1};
+    struct kv_answer a = {.spec = &spec,
+                          .prompt = tokens,
+                          .n_prompt = prompt,
+                          .most = n - prompt};
     struct kv_err e = {""};
 
-    memcpy(ids, tokens, prompt * sizeof(*ids));
     if (kv_spec_parse(&spec, "f32", &e) ||
-        kv_spec_fit(&spec, &info->shape, &e) ||
-        kv_greedy(m, &g, 1, NULL, 0, NULL, &e) ||
-        kv_model_forward(m, ids, 1, n, 0, NULL, hidden, &e) ||
+        kv_spec_fit(&spec, &info->shape, &e) || kv_generate(&g, &a, 1, &e))
+        fail_msg("%s: %s", info->name, e.msg);
+    memcpy(ids, tokens, prompt * sizeof(*ids));
+    memcpy(ids + prompt, a.ids, a.made * sizeof(*ids));
+    if (kv_model_forward(m, ids, 1, n, 0, NULL, hidden, &e) ||
         kv_model_logits(m, hidden, n, logits, &e))
         fail_msg("%s: %s", info->name, e.msg);
     for (size_t i = prompt; i < n; i++) {
@@ -135,6 +140,7 @@ static void check_greedy(struct kv_model *m, const int32_t *tokens, size_t n)
             fail_msg("%s: token %zu has logit %.9g, another %.9g", info->name,
                      i, (double)row[ids[i]], (double)best);
     }
+    kv_answer_clear(&a);
     free(ids);
     free(logits);
     free(hidden);

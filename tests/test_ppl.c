@@ -1,7 +1,6 @@
 /* Perplexity with the cache in the loop, on a whole (tiny) model: against the
  * model's definition in double, and against a literal loop that appends one
  * token and attends. */
-#include "eval/greedy.h"
 #include "eval/ppl.h"
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
@@ -231,117 +230,11 @@ static void test_stream_is_literal(void **state)
     check_stream(*state, "hack:b2p16s4,artifact,codes,V-no-rqe");
 }
 
-/* Greedy text goes on the same whether the prompt comes whole or in parts. */
-static void test_greedy(void **state)
-{
-    const struct setup *s = *state;
-    int32_t once[24], parts[24];
-    struct kv_spec spec;
-    struct kv_greedy g[] = {
-        {.spec = &spec, .ids = once, .n_prompt = 8, .n_new = 16},
-        {.spec = &spec, .ids = parts, .n_prompt = 8, .n_new = 6},
-        {.spec = &spec, .ids = parts, .n_prompt = 14, .n_new = 10}};
-    struct kv_err e = {""};
-
-    assert_int_equal(kv_spec_parse(&spec, "f16", &e), 0);
-    memcpy(once, s->tokens, sizeof(once));
-    memcpy(parts, s->tokens, sizeof(parts));
-    for (size_t i = 0; i < 3; i++)
-        assert_int_equal(kv_greedy(s->model, &g[i], 1, NULL, SEED, NULL, &e),
-                         0);
-    assert_memory_equal(once, parts, sizeof(once));
-
-    g[0].end = &once[12]; /* the fifth that is made, if it is none before */
-    g[0].n_ends = 1;
-    assert_int_equal(kv_greedy(s->model, g, 1, NULL, SEED, NULL, &e), 0);
-    assert_true(g[0].made <= 5 && once[7 + g[0].made] == once[12]);
-}
-
-/* Steps are in f32 where products are in bf16, and go on to be. */
-static void test_greedy_steps_in_f32(void **state)
-{
-    const struct setup *s = *state;
-    const struct kv_model_info *info = kv_model_info(s->model);
-    struct kv_backend *b =
-        (struct kv_backend *)(uintptr_t)kv_model_backend(s->model);
-    float *x = kv_alloc(info->hidden, sizeof(*x)), *logits[3];
-    struct kv_spec spec;
-    int32_t ids[12];
-    struct kv_greedy g = {.spec = &spec, .ids = ids, .n_prompt = 8, .n_new = 4};
-    struct kv_err e = {""};
-
-    assert_int_equal(kv_spec_parse(&spec, "f16", &e), 0);
-    memcpy(ids, s->tokens, sizeof(ids));
-    for (size_t i = 0; i < info->hidden; i++)
-        x[i] = (float)kv_random_normal(6, i);
-    for (size_t i = 0; i < 3; i++) {
-        logits[i] = kv_alloc(info->n_vocab, sizeof(**logits));
-        if (i == 2)
-            assert_int_equal(kv_greedy(s->model, &g, 1, NULL, SEED, NULL, &e),
-                             0);
-        assert_int_equal(kv_model_logits(s->model, x, 1, logits[i], &e), 0);
-        b->stored_type = i == 0 ? KV_TYPE_BF16 : b->stored_type;
-    }
-    assert_memory_not_equal(logits[0], logits[1],
-                            info->n_vocab * sizeof(**logits));
-    assert_memory_equal(logits[0], logits[2], info->n_vocab * sizeof(**logits));
-    for (size_t i = 0; i < 3; i++)
-        free(logits[i]);
-    free(x);
-}
-
-/* A text has the same ids alone and beside others, of which some have other
- * prompts, some end sooner and some have their prompts on codes. */
-static void test_greedy_together(void **state)
-{
-    enum { TEXTS = 6, MOST = 16, NEW = 12 };
-    static const char *const specs[TEXTS] = {"f32",        "kivi:b2g16",
-                                             "hack:b2p16", "absmax:b2r0",
-                                             "f32",        "kivi:b1g16r0"};
-    static const size_t n_prompt[TEXTS] = {12, 12, 9, 1, 16, 12};
-    const struct setup *s = *state;
-    int32_t alone[TEXTS][MOST + NEW], beside[TEXTS][MOST + NEW];
-    struct kv_greedy together[TEXTS];
-    struct kv_spec spec[TEXTS];
-    struct kv_err e = {""};
-
-    for (size_t i = 0; i < TEXTS; i++) {
-        struct kv_greedy one = {.spec = &spec[i],
-                                .ids = alone[i],
-                                .n_prompt = n_prompt[i],
-                                .n_new = NEW};
-
-        if (kv_spec_parse(&spec[i], specs[i], &e) ||
-            kv_spec_fit(&spec[i], &kv_model_info(s->model)->shape, &e))
-            fail_msg("%s", e.msg);
-        memcpy(alone[i], s->tokens, sizeof(alone[i]));
-        memcpy(beside[i], s->tokens, sizeof(beside[i]));
-        assert_int_equal(kv_greedy(s->model, &one, 1, NULL, SEED, NULL, &e), 0);
-        together[i] = one;
-        together[i].ids = beside[i];
-        if (i == 1) {
-            together[i].end = &alone[i][n_prompt[i] + 3];
-            together[i].n_ends = 1;
-        }
-    }
-    assert_int_equal(kv_greedy(s->model, together, TEXTS, NULL, SEED, NULL, &e),
-                     0);
-    for (size_t i = 0; i < TEXTS; i++) {
-        const size_t n = n_prompt[i] + together[i].made;
-
-        assert_true(i == 1 ? together[i].made <= 4 : together[i].made == NEW);
-        assert_memory_equal(alone[i], beside[i], n * sizeof(**alone));
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_definition),
         cmocka_unit_test(test_stream_is_literal),
-        cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_greedy_steps_in_f32),
-        cmocka_unit_test(test_greedy_together),
     };
 
     return cmocka_run_group_tests(tests, prepare, release);

@@ -352,8 +352,8 @@ int main(int argc, char **argv)
                 "answers that decode together (8, or what --memory\n"
                 "has room for); on the CPU none depends on it"),
         KV_STR(0, "chat-template", &a.chat_template, "T",
-               "of messages: model (its own), chatml, gemma, llama2,\n"
-               "llama3, mistral, phi3 or zephyr (model)"),
+               "of messages: model (its own), chatml, gemma,\n"
+               "llama2, llama3, mistral, phi3 or zephyr (model)"),
         KV_STR(0, "chat-date", &a.chat_date, "DATE",
                "what templates that write the date are told:\n"
                "2025-01-31 or 2025-01-31T12:00:00 (now)"),
@@ -380,19 +380,18 @@ int main(int argc, char **argv)
         .more =
             "A line of -f is {\"prompt\": TEXT}, or {\"messages\": "
             "[{\"role\": R, \"content\": TEXT},\n...]} of system, user and "
-            "assistant, the last of which is continued if it is the\n"
-            "assistant's.  id, max_tokens and stop (a text or a list) are of "
-            "this prompt; it and\nall other fields are in the lines of its "
-            "answers.\n\n"
+            "assistant; a last one of the assistant's is continued.\nid, "
+            "max_tokens and stop (a text or a list) are of this prompt; it "
+            "and all other\nfields are in the lines of its answers.\n\n"
             "An answer ends with the model's end tokens, a stop string or its "
-            "limit.  A prompt\nattends at full precision (hack with "
-            "prefill=codes: on its codes), once for all\nspecs; every token "
-            "after it sees the quantized cache.  Random numbers are of seed,\n"
+            "limit.  A\nprompt attends at full precision (hack with "
+            "prefill=codes: on its codes), once\nfor all specs; every token "
+            "after it sees the quantized cache.  Random numbers\nare of seed, "
             "prompt, sample and token.\n\n"
             "agrees: tokens up to the first that is not the reference's, the "
-            "first spec that is\nf32 or f16; seconds are of all answers that "
-            "decode together.  Errors (_se) are over\nprompts.\n\n"
-            "  kvgen -m DIR -f prompts.jsonl -n 64 -s f16 -s 'kivi:b{2,4}g32' "
+            "first spec that\nis f32 or f16; seconds are of all answers that "
+            "decode together.  Errors (_se)\nare over prompts.\n\n"
+            "  kvgen -m DIR -f prompts.jsonl -s f16 -s 'kivi:b{2,4}g32' "
             "-o answers.jsonl",
         .list = kv_common_list,
     };
