@@ -11,8 +11,8 @@ import sys
 import tarfile
 import tempfile
 
-TOOLS = ("tools/kvattn", "tools/kvcalib", "tools/kvdump", "tools/kvppl",
-         "tools/kvquant")
+TOOLS = ("tools/kvattn", "tools/kvcalib", "tools/kvdump", "tools/kvgen",
+         "tools/kvppl", "tools/kvquant")
 LISTED = "meson-info/intro-tests.json"  # by meson, of a build
 # libc's own are the machine's: another version than its loader is a crash.
 LIBC = re.compile(

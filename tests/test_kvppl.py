@@ -1,5 +1,5 @@
 """kvppl from the outside: protocols, divergence, llama.cpp's base file,
-greedy text, going on after a stop, bad input."""
+going on after a stop, bad input."""
 import contextlib
 import csv
 import glob
@@ -155,11 +155,6 @@ class Rows(Case):
         self.assertEqual(rounded["weights"], exact["weights"])
         self.assertNotEqual(rounded["nll"], exact["nll"])
         self.assertAlmostEqual(float(rounded["nll"]), float(exact["nll"]), 2)
-        # a short prompt and what follows it are in f32
-        text = [run("kvppl", "-q", "-m", at("m"), "-f", "-", "--greedy", "20",
-                    "--gemm", t, input="so").stdout for t in ("f32", "bf16")]
-        self.assertTrue(text[0])
-        self.assertEqual(*text)
 
     def test_residual_helps_stream(self):
         kept, none = (float(ppl("-p", "stream", "--kl", "-s", spec)[1]
@@ -200,16 +195,6 @@ class Patterns(Case):
         self.assertEqual(whole["calib_hash"], some["calib_hash"])
         self.assertEqual(far["calib_hash"], "")
         self.assertEqual(whole["spec"], "minference:b1+" + alone["spec"])
-
-    def test_greedy(self):
-        write(at("prompt.txt"), tiny_model.text(150, 3).encode())
-        rows = list(csv.DictReader(io.StringIO(must(
-            "kvppl", "-m", at("m"), "-f", at("prompt.txt"), "--greedy", "9",
-            "-C", at("patterns-m.h5"), "-s", "minference:b1+f32",
-            "-s", "a-shape:s0w2+f32"), newline="")))
-        self.assertGreater(int(rows[0]["prompt_tokens"]), 64)
-        self.assertEqual(rows[0]["output"], rows[1]["output"])
-        self.assertEqual([r["kept"] for r in rows], ["1"] * 3)
 
     def test_blank_where_there_is_no_prompt(self):
         for row in ppl("-n", "1", "-p", "stream", "-s", "kivi:b2g8"):
@@ -344,159 +329,6 @@ class LongWindows(Case):
 
         # ids, losses and the text itself, which is bytes here
         self.assertLess(peak(36000), peak(6000) + 30000 * 100)
-
-
-class Greedy(Case):
-    def test_rows_agree_with_text(self):
-        with open(at("prompt.txt"), "w") as f:
-            f.write("the quick")
-        argv = ["-m", at("m"), "-f", at("prompt.txt"), "--greedy", "12"]
-        text = must("kvppl", *argv)
-        rows = list(csv.DictReader(io.StringIO(
-            must("kvppl", *argv, "-s", "f16", "-s", "absmax:b2"), newline="")))
-        self.assertEqual(rows[0]["output"], text)
-        self.assertEqual(rows[0]["agree"], "12")
-        self.assertTrue(text.startswith("the quick"))
-        line = must("kvppl", *argv, "--format", "jsonl")
-        self.assertEqual(json.loads(line)["output"], text)
-
-    def test_keeps_sinks_and_residual(self):
-        with open(at("prompt.txt"), "w") as f:
-            f.write("the quick")
-        out = must("kvppl", "-m", at("m"), "-f", at("prompt.txt"), "--greedy",
-                   "4", "-s", "kivi:b2g16r32s2")
-        self.assertIn("kivi:b2g16r32s2", out)
-
-    def test_policies(self):
-        with open(at("prompt.txt"), "w") as f:
-            f.write("the quick brown fox")
-        argv = ["-m", at("m"), "-f", at("prompt.txt"), "--greedy", "24",
-                "--ignore-eos"]
-
-        def table(specs):
-            rows = must("kvppl", *argv, "--format", "jsonl",
-                        *[x for s in specs for x in ("-s", s)])
-            return [json.loads(row) for row in rows.splitlines()]
-
-        whole = ["streamingllm:s0w99+", "h2o:b99+", "tova:b99+", "knorm:b99+",
-                 "snapkv:b99w2+", "pyramidkv:b99w2+"]
-        for spec in "f32", "kivi:b4g16r16s2":
-            rows = table([spec] + [policy + spec for policy in whole])[-7:]
-            self.assertEqual([row["output"] for row in rows],
-                             [rows[0]["output"]] * 7)
-            self.assertEqual([row["kept"] for row in rows], [1] * 7)
-        some = ["streamingllm:s2w6+absmax:b4", "h2o:b8+absmax:b4",
-                "snapkv:b8w4+absmax:b4"]
-        rows = table(some)[1:]
-        n = rows[0]["prompt_tokens"]
-        # every new token but the last has come in
-        self.assertEqual([round(row["kept"] * (n + 23)) for row in rows],
-                         [8, 8, 8 + 23])
-        for row, spec in zip(rows, some):
-            self.assertEqual(table([spec])[1]["output"], row["output"])
-        self.refused("layer 0 keeps 8 tokens, fewer than the 32 that it "
-                     "always keeps", *argv, "-s", "snapkv:b8+f16")
-
-    def test_shard_compares_with_the_base(self):
-        with open(at("prompt.txt"), "w") as f:
-            f.write("the quick")
-        argv = ["-m", at("m"), "-f", at("prompt.txt"), "--greedy", "20",
-                "-s", "absmax:b{2,3}"]
-
-        def table(*more):
-            return [{k: v for k, v in row.items() if "second" not in k and
-                     k != "tokens_s"} for row in map(json.loads, must(
-                "kvppl", *argv, "--format", "jsonl", *more).splitlines())]
-
-        self.assertEqual(table(), [row for i in (1, 2, 3)
-                                   for row in table("--shard", f"{i}/3")])
-
-    def test_refused_options(self):
-        for more in (["-c", "32"], ["--kl"], ["--resume"],
-                     ["-p", "stream"]):
-            self.refused("does not go with --greedy", "-m", at("m"),
-                         "--greedy", "3", *more)
-        for n in "0", "999999999999":
-            self.refused(f"--greedy {n}: expected 1 to", "-m", at("m"),
-                         "--greedy", n)
-        self.refused("klt:b2r0s0,share=all,metric=fisher,rope=pre,pred=1,"
-                     "code=trellis has no path in place", "-m", at("m"),
-                     "--greedy", "3", "-s", "klt,metric=fisher,pred=1")
-
-    def test_leakage(self):
-        with open(at("eval.txt")) as f, open(at("start.txt"), "w") as start:
-            start.write(f.read(45))
-        self.refused("--allow-leakage", "-m", at("m"), "-f", at("start.txt"),
-                     "--greedy", "2", "-s", "vecinfer:d4b4", "-C",
-                     at("leaky.h5"))
-
-    def test_text_to_a_file(self):
-        with open(at("prompt.txt"), "w") as f:
-            f.write("the quick")
-        argv = ["-m", at("m"), "-f", at("prompt.txt"), "--greedy", "5"]
-        must("kvppl", *argv, "-o", at("greedy.txt"))
-        with open(at("greedy.txt")) as f:
-            self.assertEqual(f.read(), must("kvppl", *argv))
-
-    def test_overflow(self):
-        def large(name, x):
-            if name == "lm_head.weight":
-                for i in range(len(x)):
-                    x[i] *= 1e38
-        tiny_model.make(at("large"), edit=large)
-        with open(at("prompt.txt"), "w") as f:
-            f.write("the quick")
-        for more in [], ["-s", "f16"]:
-            self.refused("is not finite (does the model overflow?)",
-                         "-m", at("large"), "-f", at("prompt.txt"),
-                         "--greedy", "5", *more)
-
-    def test_chat_template(self):
-        """The model's own template is rendered, its special tokens are
-        tokens, and the text ends where the model says."""
-        shutil.copytree(at("m"), at("chat"), dirs_exist_ok=True)
-        write(at("chat/chat_template.jinja"),
-              b"{{ messages[0].content + '<|endoftext|>' }}")
-        write(at("message.txt"), b"the quick\n")
-        table = list(csv.DictReader(io.StringIO(must(
-            "kvppl", "-m", at("chat"), "-f", at("message.txt"), "--greedy",
-            "12", "--chat-template", "model", "-s", "kivi:b2g16"))))
-        spelled = must("kvdump", "-m", at("chat"), "-f", at("message.txt"),
-                       "--tokens").split()
-        for row in table:
-            self.assertEqual(row["chat_template"], "model")
-            self.assertEqual(row["special"], "1")
-            self.assertLessEqual(int(row["tokens"]), 12)
-            self.assertGreater(float(row["prompt_seconds"]), 0)
-            self.assertLessEqual(abs(int(row["prompt_tokens"]) -
-                                     len(spelled)), 1)
-        made = must("kvppl", "-m", at("chat"), "-f", at("message.txt"),
-                    "--greedy", "12", "--chat-template", "model")
-        self.assertEqual(made, table[0]["output"])
-        with open(at("chat/config.json")) as f:
-            config = json.load(f)
-        config["eos_token_id"] = list(range(tiny_model.VOCAB))
-        with open(at("chat/config.json"), "w") as f:
-            json.dump(config, f)
-        for more, n in ([], 1), (["--ignore-eos"], 12):
-            row = json.loads(must(
-                "kvppl", "-m", at("chat"), "-f", at("message.txt"), "--greedy",
-                "12", "--chat-template", "model", "--format", "jsonl", *more))
-            self.assertEqual(row["tokens"], n)
-        self.refused("m has no chat template", "-m", at("m"), "-f",
-                     at("message.txt"), "--greedy", "5", "--chat-template",
-                     "model")
-        self.refused("unknown chat template alpaca (known: chatml", "-m",
-                     at("m"), "-f", at("message.txt"), "--greedy", "5",
-                     "--chat-template", "alpaca")
-        self.refused("--chat-template goes with --greedy",
-                     *args("--chat-template", "model"))
-
-    def test_longer_than_trained(self):
-        done = run("kvppl", "-m", at("m"), "-f", at("prompt.txt"), "--greedy",
-                   "100")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stderr.count("was trained for"), 1, done.stderr)
 
 
 def has_open(pid, path):
@@ -762,7 +594,6 @@ class Append(Case):
                 ("--append wants -o FILE", args("--append")),
                 ("--format csv or tsv", args(*add, "--format", "jsonl")),
                 ("--columns does not go with", args(*add, "--columns", "ppl")),
-                ("not with --greedy", args(*add, "--greedy", "2")),
                 ("has rows of model_hash", ["-m", at("other"), "-f",
                                             at("eval.txt"), "-c", "64", *add]),
                 ("no column tool", args(*add, "--format", "tsv"))):
@@ -810,10 +641,9 @@ class Refused(Case):
             if name == "model.layers.1.self_attn.k_proj.weight":
                 x[5] = float("nan")
         tiny_model.make(at("spoilt"), edit=spoil)
-        for more in ["-n", "1"], ["--greedy", "3"]:
-            self.refused("spoilt/model.safetensors: tensor model.layers.1."
-                         "self_attn.k_proj.weight: value 5 of 1024 is NaN",
-                         "-m", at("spoilt"), "-f", at("eval.txt"), *more)
+        self.refused("spoilt/model.safetensors: tensor model.layers.1."
+                     "self_attn.k_proj.weight: value 5 of 1024 is NaN",
+                     "-m", at("spoilt"), "-f", at("eval.txt"), "-n", "1")
 
     def test_calibrations(self):
         spec = ["-s", "vecinfer:d4b4"]

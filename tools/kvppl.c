@@ -409,29 +409,13 @@ out:
     return 0;
 }
 
-#define NOT_GIVEN SIZE_MAX
-
-static void read_greedy(struct kvppl_args *a)
-{
-    if (a->greedy == NOT_GIVEN)
-        a->greedy = 0;
-    else if (!a->greedy || a->greedy > INT32_MAX)
-        kv_die("--greedy %zu: expected 1 to %d tokens", a->greedy, INT32_MAX);
-}
-
 static void check_options(const struct kvppl_args *a)
 {
-    if (a->append && a->greedy)
-        kv_die("--append goes with perplexities, not with --greedy");
     if (a->no_base && (a->kl || a->kl_base))
         kv_die("--no-base goes without --kl and --kl-divergence-base: there is "
                "nothing to compare with");
-    if (a->no_base && !a->specs.n && !a->greedy)
+    if (a->no_base && !a->specs.n)
         kv_die("--no-base without -s leaves nothing to run");
-    if (!a->greedy && (a->chat_template || a->chat_date || a->ignore_eos))
-        kv_die("%s goes with --greedy", a->chat_template ? "--chat-template"
-                                        : a->chat_date   ? "--chat-date"
-                                                         : "--ignore-eos");
 }
 
 static int run(struct kvppl_run *r, const struct kvppl_args *a,
@@ -440,13 +424,12 @@ static int run(struct kvppl_run *r, const struct kvppl_args *a,
     if (kv_protocol_parse(&r->protocol, a->protocol, a->keep_window, e) ||
         load_model(r, a, e))
         return -1;
-    return a->greedy ? kvppl_greedy(r, a, e) : perplexity(r, a, e);
+    return perplexity(r, a, e);
 }
 
 int main(int argc, char **argv)
 {
-    struct kvppl_args a = {
-        .common = KV_COMMON_DEFAULT, .protocol = "all", .greedy = NOT_GIVEN};
+    struct kvppl_args a = {.common = KV_COMMON_DEFAULT, .protocol = "all"};
     struct kvppl_run r = {.leak = NAN};
     struct kv_err e = {""};
     const struct kv_opt opts[] = {
@@ -478,23 +461,8 @@ int main(int argc, char **argv)
                 "read that file instead, and compare with it"),
         KV_STR(0, "gemm", &a.gemm, "T",
                "products with weights in f32, or in bf16, to which\n"
-               "both are rounded, if the processor has it (f32);\n"
-               "--greedy: of prompts of more than 8 tokens, the\n"
-               "tokens after it are in f32"),
+               "both are rounded, if the processor has it (f32)"),
         KV_POOL_HEADS(&a.pool_heads),
-        KV_SIZE(0, "greedy", &a.greedy, "N",
-                "no perplexity: continue -f (or a BOS) by N tokens,\n"
-                "or until the model ends its text; 8 rows together,\n"
-                "whose seconds are those of all"),
-        KV_STR(0, "chat-template", &a.chat_template, "T",
-               "--greedy: -f is a user's message in this template:\n"
-               "model (its own), chatml, gemma, llama2, llama3,\n"
-               "mistral, phi3 or zephyr"),
-        KV_STR(0, "chat-date", &a.chat_date, "DATE",
-               "what templates that write the date are told:\n"
-               "2025-01-31 or 2025-01-31T12:00:00 (now)"),
-        KV_FLAG(0, "ignore-eos", &a.ignore_eos,
-                "--greedy: go on where the model would end"),
         KV_STR(0, "shard", &a.shard, "I/N",
                "every N-th row from the I-th on (1/1)"),
         KV_OUT_BESIDE(0, "resume", &a.resume, &a.common.output, ".partial",
@@ -524,7 +492,7 @@ int main(int argc, char **argv)
             "--device cuda: the forward pass on a GPU.  Codes of kivi, "
             "absmax, zeropoint, pq,\nmillion, evasion, vecinfer, cq and klt "
             "are made and decoded there, those of hack\n(axes=paper, "
-            "partitions to 256) made and attended to; but for --greedy.  "
+            "partitions to 256) made and attended to.  "
             "Other\nspecs' codes are the CPU's.  Numbers differ from the "
             "CPU's by the rounding to\nthe weights' type.\n\n"
             "Units: losses and divergences in nats per token, bits per value "
@@ -544,7 +512,6 @@ int main(int argc, char **argv)
 
     kv_common_no_specs(argv + first, argc - first);
     kv_common_no_operands(argv + first, argc - first);
-    read_greedy(&a);
     check_options(&a);
     a.common.can_gpu = true;
     kv_common_specs(&a.specs);

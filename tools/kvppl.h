@@ -6,7 +6,6 @@
 #include "eval/ppl.h"
 #include "lib/base/progress.h"
 #include "lib/journal.h"
-#include "lib/tokenizer/chat_template.h"
 #include "lib/windows.h"
 #include "tools/common.h"
 
@@ -14,10 +13,9 @@ struct kvppl_args {
     struct kv_common common;
     struct kv_strings specs;
     const char *gemm, *model, *text, *calib, *protocol, *shard, *kl_base;
-    const char *chat_template, *chat_date;
-    size_t ctx, windows, greedy, pool_heads;
-    bool parse_special, bos, ignore_eos, kl, kl_read, keep_window,
-        allow_leakage, resume, append, no_base;
+    size_t ctx, windows, pool_heads;
+    bool parse_special, bos, kl, kl_read, keep_window, allow_leakage, resume,
+        append, no_base;
 };
 
 struct kvppl_run {
@@ -39,7 +37,6 @@ struct kvppl_run {
     bool *there; /* [n_specs] rows that the file has; none without --append */
     struct kv_journal *journal; /* or NULL */
     struct kv_conditions conditions;
-    struct kv_chat_clock clock; /* --chat-template's date */
 };
 
 /* Loads -C and checks it against the n tokens to be evaluated. */
@@ -65,9 +62,5 @@ int kvppl_open_table(struct kvppl_run *r, const struct kvppl_args *a,
 /* Sets r->there.  base: NULL, or what the rows are compared with. */
 void kvppl_find_there(struct kvppl_run *r, const struct kvppl_args *a,
                       const struct kv_spec *base);
-
-/* --greedy: the model is open; everything else is done here. */
-int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,
-                 struct kv_err *e);
 
 #endif

@@ -408,19 +408,3 @@ int kv_chat_messages(const struct kv_chat_model *m, const char *path,
     json_decref(values);
     return rc;
 }
-
-int kv_chat_prompt(const struct kv_chat_model *m, const char *path,
-                   const char *name, const char *message, size_t bytes,
-                   struct kv_chat_clock *clock, char **text, size_t *n,
-                   struct kv_err *e)
-{
-    json_t *content = json_stringn(message, bytes), *messages;
-    int rc;
-
-    if (!content)
-        return kv_fail(e, "a message is UTF-8 without the zero character");
-    messages = json_pack("[{s:s,s:o}]", "role", "user", "content", content);
-    rc = kv_chat_messages(m, path, name, messages, clock, text, n, e);
-    json_decref(messages);
-    return rc;
-}

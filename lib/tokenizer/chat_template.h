@@ -80,12 +80,6 @@ int kv_chat_messages(const struct kv_chat_model *m, const char *path,
                      struct kv_chat_clock *clock, char **text, size_t *n,
                      struct kv_err *e);
 
-/* The same of one message of the user. */
-int kv_chat_prompt(const struct kv_chat_model *m, const char *path,
-                   const char *name, const char *message, size_t bytes,
-                   struct kv_chat_clock *clock, char **text, size_t *n,
-                   struct kv_err *e);
-
 /* A template by its name, as llama.cpp calls them: chatml, llama2, llama3,
  * mistral, gemma, phi3, zephyr.  Fails with the list of them. */
 int kv_chat_template_named(const char **template, const char *name,
