@@ -8,6 +8,7 @@
 #include "lib/calib.h"
 #include "lib/columns.h"
 #include "lib/model/model.h"
+#include "lib/seq/bits.h"
 
 enum kv_finish { KV_FINISH_LENGTH, KV_FINISH_EOS, KV_FINISH_STOP };
 const char *kv_finish_name(enum kv_finish f); /* "length", "eos", "stop" */

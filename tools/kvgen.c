@@ -7,6 +7,7 @@
 #include "lib/base/rng.h"
 #include "lib/mixed.h"
 #include "lib/model/model_files.h"
+#include "lib/scheme.h"
 #include "lib/tokenizer/tokenizer_text.h"
 
 #include <math.h>
