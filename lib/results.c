@@ -54,15 +54,17 @@ int kv_results_open(struct kv_results **r, const struct kv_results_form *form,
     t->format = (enum kv_format)find_format(form->format);
     t->safe = form->safe;
     t->file = stdout;
-    t->append = form->append;
+    t->keys = form->keys;
+    t->appends = form->append;
     if (kv_results_choose(t, form, columns, e) ||
-        (t->append && kv_results_append_open(t, form->path, e)) ||
+        (t->keys && kv_results_journal_open(t, form->path, e)) ||
         (form->path && kv_out_open(&t->out, form->path, true, e))) {
         kv_results_discard(t);
         return -1;
     }
-    if (t->append && !t->out.temp) {
-        kv_fail(e, "--append wants a regular file, not %s", form->path);
+    if (t->keys && !t->out.temp) {
+        kv_fail(e, "--%s wants a regular file, not %s",
+                t->appends ? "append" : "resume", form->path);
         kv_results_discard(t);
         return -1;
     }
@@ -128,25 +130,24 @@ void kv_results_real(struct kv_results *r, const char *column, double value)
         set_number(r, column, text);
 }
 
-void kv_results_clear_cells(struct kv_results *r)
+void kv_results_clear_row(struct kv_results *r)
 {
     for (size_t i = 0; r->cell && i < r->n; i++) {
         free(r->cell[i].text);
         r->cell[i] = (struct cell){0};
     }
+    r->found = false;
 }
 
 int kv_results_row(struct kv_results *r, struct kv_err *e)
 {
     if (kv_inputs_unchanged(e))
         return -1;
-    if (r->append) {
-        kv_results_append_row(r);
-        return 0;
-    }
+    if (r->keys)
+        return kv_results_journal_row(r, e);
     kv_results_put_header(r);
     kv_results_put_row(r);
-    kv_results_clear_cells(r);
+    kv_results_clear_row(r);
     return kv_results_flush(r, e);
 }
 
@@ -154,8 +155,8 @@ int kv_results_close(struct kv_results *r, struct kv_err *e)
 {
     int rc;
 
-    if (r->append) {
-        rc = kv_results_append_close(r, e);
+    if (r->keys) {
+        rc = kv_results_journal_close(r, e);
     } else {
         kv_results_put_header(r);
         rc = kv_results_flush(r, e) || kv_out_commit(&r->out, e) ? -1 : 0;
@@ -169,8 +170,8 @@ void kv_results_discard(struct kv_results *r)
     if (!r)
         return;
     kv_out_discard(&r->out);
-    kv_results_append_clear(r);
-    kv_results_clear_cells(r);
+    kv_results_journal_clear(r);
+    kv_results_clear_row(r);
     for (size_t i = 0; i < r->n; i++)
         free(r->name[i]);
     free(r->name);

@@ -7,8 +7,8 @@
  *
  * A safe table has a quote ' before each cell that begins with = + - @, a tab,
  * a line's end, the full-width forms of the four or a ', numbers excepted: no
- * spreadsheet takes it for a formula then (OWASP, "CSV Injection").  append
- * takes these quotes off what it reads.
+ * spreadsheet takes it for a formula then (OWASP, "CSV Injection").  these
+ * quotes come off where a table is read back.
  *
  * After a tool's own columns come those of the specs' parameters, "params.b",
  * "params.K.b": in JSON lines the members of an object, {"params": {"b": 2}},
@@ -24,8 +24,8 @@
 
 struct kv_results;
 
-/* Adding to a file: to the rows that are there, those that are not. */
-struct kv_results_append {
+/* How rows that are there, in a file and in its journal, are found. */
+struct kv_results_keys {
     const char *const *key; /* columns that tell rows apart, ends with NULL */
     const char *full;       /* a row without this column is not taken for one
                              * that has it */
@@ -33,6 +33,9 @@ struct kv_results_append {
         const char *column, *value;
     } alike[4]; /* ends with column NULL */
 };
+
+/* Behind the file's name, that of its journal. */
+#define KV_RESULTS_JOURNAL ".partial"
 
 struct kv_results_form {
     /* NULL: stdout, written row by row, the header with the first of them (or
@@ -42,19 +45,27 @@ struct kv_results_form {
     const char *chosen;  /* names of columns with commas between; NULL: all */
     char *const *params; /* kv_spec_columns() of all rows; NULL: no row has a
                           * spec */
-    const struct kv_results_append *append; /* NULL: the file is replaced */
-    bool safe; /* csv, tsv: ' before cells that a spreadsheet would run */
+    const struct kv_results_keys *keys; /* NULL: no row is found */
+    bool append; /* keys: rows of the file that are not of this run stay */
+    bool safe;   /* csv, tsv: ' before cells that a spreadsheet would run */
 };
 
 /* columns: the tool's own, ends with NULL.  chosen may name these, params (all
  * parameters) and any parameter, whether a row has it or not.  Fails, with the
  * names, on another one, on none, and on one given twice.
  *
- * append, which is not copied: the file, CSV or TSV, keeps its rows, and its
- * columns their order; new parameters come last.  Rows are added when closed,
- * to what the file is by then, so that runs side by side lose none.  Fails when
- * the file has other columns, rows that are not alike, or cells of a safe table
- * though this one is not.
+ * keys, which are not copied, go with CSV and TSV, all columns, and a regular
+ * file.  Each row that is made reaches the disk at once, in the file's journal,
+ * a table of its own (FILE.partial).  Closing writes the file and removes the
+ * journal, but not while it has rows that the file has not, as of other specs.
+ * However a run ends, the next one finds the rows of both.  The journal may be
+ * shared by runs side by side.  Fails when the journal has other columns, rows
+ * that are not alike, or cells of a safe table though this one is not.
+ *
+ * append: the file keeps its rows, and its columns their order; new parameters
+ * come last.  Rows are added when closed, to what the file is by then, so that
+ * runs side by side lose none.  Fails for the file as for the journal; without
+ * append such a file has no rows to find.
  *
  * safe fails with another format than csv or tsv. */
 int kv_results_open(struct kv_results **r, const struct kv_results_form *form,
@@ -77,12 +88,14 @@ struct kv_spec;
 /* The cells of a spec's parameters. */
 void kv_results_params(struct kv_results *r, const struct kv_spec *s);
 
-/* append: whether a row with the key of the row being made is there.  full: it
- * must have this column.  Clears the cells. */
-bool kv_results_has(struct kv_results *r, bool full);
+/* Whether a row with the key of the row being made is there, in the file or its
+ * journal; its cells, but for those of parameters, then are the row's.  full:
+ * it must have this column.  False without keys. */
+bool kv_results_find_row(struct kv_results *r, bool full);
 
 /* Ends the row and clears the cells. */
 int kv_results_row(struct kv_results *r, struct kv_err *e);
+void kv_results_clear_row(struct kv_results *r);
 
 int kv_results_close(struct kv_results *r, struct kv_err *e); /* frees r */
 void kv_results_discard(struct kv_results *r);                /* frees r */

@@ -1,5 +1,4 @@
-/* Shared by results.c, results_append.c, results_columns.c and results_put.c.
- */
+/* Shared by results*.c. */
 #ifndef KV_RESULTS_IMPL_H
 #define KV_RESULTS_IMPL_H
 
@@ -33,9 +32,15 @@ struct kv_results {
     size_t *shown;     /* [n_shown], of name, in order */
     size_t n_shown;
 
-    const struct kv_results_append *append; /* or NULL */
-    struct kv_results_file old;
-    struct cell **row; /* [n_rows][n], to be added */
+    const struct kv_results_keys *keys; /* or NULL; what follows goes with it */
+    bool appends;
+    char *path, *journal;
+    struct kv_results_file old, kept; /* file and journal when opened */
+    bool found;                       /* the row being made is one of these */
+    struct row {
+        struct cell *cell;
+        size_t n; /* r->n by then */
+    } * row;      /* [n_rows], the file's */
     size_t n_rows;
 };
 
@@ -43,17 +48,25 @@ struct kv_results {
 size_t kv_results_find(const struct kv_results *r, const char *name);
 size_t kv_results_add_name(struct kv_results *r, const char *name);
 
-/* Of results_append.c: reads the file; takes the row being made; writes the
- * file with the rows that it lacks. */
-int kv_results_append_open(struct kv_results *r, const char *path,
-                           struct kv_err *e);
-void kv_results_append_row(struct kv_results *r);
-int kv_results_append_close(struct kv_results *r, struct kv_err *e);
-void kv_results_append_clear(struct kv_results *r);
+/* Of results_journal.c: reads file and journal; takes the row being made; ends
+ * both. */
+int kv_results_journal_open(struct kv_results *r, const char *path,
+                            struct kv_err *e);
+int kv_results_journal_row(struct kv_results *r, struct kv_err *e);
+int kv_results_journal_close(struct kv_results *r, struct kv_err *e);
+void kv_results_journal_clear(struct kv_results *r);
+
+/* Of results_append.c.  Reads the rows of a file or a journal, none where it
+ * does not exist; fails when rows cannot be added to it. */
+int kv_results_table_read(const struct kv_results *r, const char *path,
+                          struct kv_results_file *t, struct kv_err *e);
+/* Writes and commits the rows of t, then row [n]. */
+int kv_results_table_write(struct kv_results *r, struct kv_out *out,
+                           const struct kv_results_file *t,
+                           const struct row *row, size_t n, struct kv_err *e);
 
 /* Fails when the file did not take what was written. */
 int kv_results_flush(struct kv_results *r, struct kv_err *e);
-void kv_results_clear_cells(struct kv_results *r);
 
 /* The columns and their order; fails as kv_results_open() does. */
 int kv_results_choose(struct kv_results *r, const struct kv_results_form *form,

@@ -2,7 +2,6 @@
 import json
 import os
 import subprocess
-import time
 
 TOOLS = os.path.join(os.environ["KV_BUILD_ROOT"], "tools")
 
@@ -28,23 +27,6 @@ def write(path, data):
 def prompt(path, text):
     """A file of one prompt, for kvgen."""
     return write(path, json.dumps({"prompt": text}).encode() + b"\n")
-
-
-def kept(out, *args):
-    """What kvppl --resume keeps beside out, all of it, removed since: the run
-    waits for whoever reads its output, a pipe; the file is there by then."""
-    os.mkfifo(out)
-    with subprocess.Popen([os.path.join(TOOLS, "kvppl"), "-q", *args,
-                           "--resume", "-o", out]) as running:
-        while running.poll() is None and not os.path.exists(out + ".partial"):
-            time.sleep(0.001)
-        with open(out + ".partial", "rb") as f:
-            reader = os.open(out, os.O_RDONLY | os.O_NONBLOCK)
-            running.wait(timeout=120)
-            os.close(reader)
-            text = f.read()
-    os.remove(out)
-    return text
 
 
 def must(tool, *args):

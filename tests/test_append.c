@@ -122,16 +122,16 @@ static struct kv_spec parsed(const char *text)
 }
 
 /* A table of version, spec, text and kl to which these specs are added. */
-static int open_append(struct kv_results **r, const char *path,
-                       const char *const *texts, struct kv_err *e)
+static int open_keyed(struct kv_results **r, const char *path, bool append,
+                      const char *const *texts, struct kv_err *e)
 {
     static const char *const own[] = {"version", "spec", "text", "kl", NULL};
     static const char *const key[] = {"spec", "text", NULL};
-    static const struct kv_results_append append = {
+    static const struct kv_results_keys keys = {
         .key = key, .full = "kl", .alike = {{"version", "1"}}};
     struct kv_spec spec[8];
     struct kv_results_form form = {
-        .path = path, .format = "csv", .append = &append};
+        .path = path, .format = "csv", .keys = &keys, .append = append};
     char **params;
     size_t n = 0;
     int rc;
@@ -142,6 +142,12 @@ static int open_append(struct kv_results **r, const char *path,
     rc = kv_results_open(r, &form, own, e);
     kv_spec_columns_free(params);
     return rc;
+}
+
+static int open_append(struct kv_results **r, const char *path,
+                       const char *const *texts, struct kv_err *e)
+{
+    return open_keyed(r, path, true, texts, e);
 }
 
 static void set_row(struct kv_results *r, const char *spec, double kl)
@@ -164,10 +170,8 @@ static void add_rows(const char *path, const char *const *texts, double kl)
         fail_msg("%s", e.msg);
     for (size_t i = 0; texts[i]; i++) {
         set_row(r, texts[i], kl);
-        if (!kv_results_has(r, !isnan(kl))) {
-            set_row(r, texts[i], kl);
-            assert_int_equal(kv_results_row(r, &e), 0);
-        }
+        kv_results_find_row(r, !isnan(kl));
+        assert_int_equal(kv_results_row(r, &e), 0);
     }
     if (kv_results_close(r, &e))
         fail_msg("%s", e.msg);
@@ -236,6 +240,62 @@ static void test_side_by_side(void **state)
                      "1,f16,\"t,\n\",,0,0,0,0\n"
                      "1,f16:K-s1/V-s2,\"t,\n\",,0,,1,2\n");
     unlink(path);
+}
+
+/* A run that ends early leaves its rows in the journal.  The next one finds
+ * them, whatever it adds to; those of other runs stay there. */
+static void test_journal(void **state)
+{
+    static const char *const one[] = {"f16", NULL};
+    static const char *const two[] = {"f16:K-s1/V-s2", "f16", NULL};
+    static const char head[] = "version,spec,text,kl,params.r,params.s";
+    struct kv_results *r;
+    struct kv_err e = {""};
+    char path[5000], journal[5010], text[500];
+
+    (void)state;
+    snprintf(path, sizeof(path), "%s/long.csv", test_folder());
+    snprintf(journal, sizeof(journal), "%s" KV_RESULTS_JOURNAL, path);
+    for (int append = 0; append < 2; append++) {
+        write_text(path, append ? "" : "another table\n");
+        assert_int_equal(open_keyed(&r, path, append, one, &e), 0);
+        set_row(r, "f16", 0.5);
+        assert_false(kv_results_find_row(r, false));
+        assert_int_equal(kv_results_row(r, &e), 0);
+        kv_results_discard(r);
+        snprintf(text, sizeof(text), "%s\n1,f16,\"t,\n\",0.5,0,0\n", head);
+        check_text(journal, text);
+
+        assert_int_equal(open_keyed(&r, path, append, two, &e), 0);
+        set_row(r, two[0], 0.25);
+        assert_int_equal(kv_results_row(r, &e), 0);
+        set_row(r, "f16", NAN);
+        assert_true(kv_results_find_row(r, true));
+        assert_int_equal(kv_results_row(r, &e), 0);
+        assert_int_equal(kv_results_close(r, &e), 0);
+        assert_false(kv_file_exists(journal));
+        snprintf(text, sizeof(text),
+                 "%s,params.K.s,params.V.s\n"
+                 "1,f16:K-s1/V-s2,\"t,\n\",0.25,0,,1,2\n"
+                 "1,f16,\"t,\n\",0.5,0,0,0,0\n",
+                 head);
+        check_text(path, text);
+
+        write_text(journal, text);
+        assert_int_equal(open_keyed(&r, path, append, one, &e), 0);
+        set_row(r, "f16", NAN);
+        assert_true(kv_results_find_row(r, true));
+        assert_int_equal(kv_results_row(r, &e), 0);
+        assert_int_equal(kv_results_close(r, &e), 0);
+        check_text(append ? path : journal, text);
+        assert_int_equal(kv_file_exists(journal), !append);
+        unlink(path);
+        unlink(journal);
+    }
+    write_text(journal, "x\n");
+    assert_int_equal(open_keyed(&r, path, false, one, &e), -1);
+    assert_says(e, "no column version: remove it to start anew");
+    unlink(journal);
 }
 
 static void test_refused(void **state)
@@ -321,6 +381,7 @@ int main(void)
         cmocka_unit_test(test_read_back), cmocka_unit_test(test_read_odd),
         cmocka_unit_test(test_append),    cmocka_unit_test(test_side_by_side),
         cmocka_unit_test(test_refused),   cmocka_unit_test(test_marked),
+        cmocka_unit_test(test_journal),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

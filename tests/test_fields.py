@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 
 import tiny_model
-from run_tools import kept, must, run
+from run_tools import must, run
 
 CTX, WINDOWS = 32, 3
 MEASURED = ["-s", "f16", "-s", "kivi:b2g16r16", "-s", "vecinfer:d4b2,iters=2",
@@ -290,41 +290,6 @@ class KlBase(Fields):
                     else:
                         self.told(done, ("x.kl",), (name, "truncated",
                                                     "past its end"))
-
-
-class Journal(Fields):
-    def test_every_word(self):
-        """A change takes a line and those after it away, or the file."""
-        argv = ["-t", "1", "-m", at("m"), "-f", at("eval.txt"), "-c", "16",
-                "-n", "8", "-s", "kivi:b{2,3,4}g16"]
-        partial = at("j.csv.partial")
-        text = b"".join(kept(at("j.csv"), *argv).splitlines(True)[:3])
-        self.assertEqual(text.count(b"\n"), 3)
-        argv = ["kvppl", "-q", *argv, "--resume", "-o", at("j.csv")]
-        self.assertEqual(run(*argv).returncode, 0)
-        with open(at("j.csv")) as f:
-            good = cells(f.read())
-        values = b"nan", b"0", b"-1", b"9" * 400, b""
-        words = [m.span() for m in re.finditer(rb"[^ \t\n]+", text)]
-        for i, (start, end) in enumerate(words):
-            value = values[i % len(values)]
-            if value == text[start:end]:
-                value = b"1"
-            with self.subTest(f"{text[start:end]} is {value}"):
-                for name in os.listdir(folder):
-                    if name.startswith("j.csv"):
-                        os.remove(at(name))
-                with open(partial, "wb") as f:
-                    f.write(text[:start] + value + text[end:])
-                done = run(*argv, timeout=20)
-                if done.returncode:
-                    self.told(done, ("j.csv.partial",), ("first line",
-                                                         "another version",
-                                                         "holds no rows"))
-                else:
-                    self.assertIn("is damaged", done.stderr)
-                    with open(at("j.csv")) as f:
-                        self.assertEqual(cells(f.read()), good)
 
 
 if __name__ == "__main__":

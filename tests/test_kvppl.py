@@ -1,6 +1,5 @@
 """kvppl from the outside: protocols, divergence, llama.cpp's base file,
 going on after a stop, bad input."""
-import contextlib
 import csv
 import glob
 import io
@@ -16,7 +15,7 @@ import time
 import unittest
 
 import tiny_model
-from run_tools import TOOLS, kept, must, read, run, write
+from run_tools import TOOLS, must, read, run, write
 
 CTX, WINDOWS = 64, 6
 
@@ -64,6 +63,14 @@ def lines(path):
 def timeless(row):
     return {k: v for k, v in row.items()
             if k not in ("seconds", "attn_seconds", "threads")}
+
+
+def untimed(path):
+    """A table as text, without its rows' seconds."""
+    text = read(path).decode()
+    for row in csv.DictReader(io.StringIO(text)):
+        text = text.replace(f",{row['seconds']},", ",,", 1)
+    return text
 
 
 class Case(unittest.TestCase):
@@ -331,98 +338,103 @@ class LongWindows(Case):
         self.assertLess(peak(36000), peak(6000) + 30000 * 100)
 
 
-def has_open(pid, path):
-    """Descriptors come and go meanwhile."""
-    for fd in glob.glob(f"/proc/{pid}/fd/*"):
-        with contextlib.suppress(OSError):
-            if os.readlink(fd) == path:
-                return True
-    return False
-
-
 class Resume(Case):
-    def test_goes_on(self):
-        spec = ["--kl", "-s", "kivi:b{1,2,3,4}g16"]
-        whole = must("kvppl", *args(*spec))
-        out, partial = at("r.csv"), at("r.csv.partial")
-        for n, words in (0, "0 finished rows are"), (1, "1 finished row is"):
-            self.stopped(out, n, *args(*spec))
-            self.assertIn(f"{words} kept for --resume: interrupted",
-                          self.interrupted(out, *args(*spec)))
-            self.assertEqual(lines(partial), 1 + n)
-        with open(partial, "a") as f:
-            f.write("cut short")
-        must("kvppl", *args(*spec, "--resume", "-o", out))
-        self.assertFalse(os.path.exists(partial))
-        with open(out, newline="") as f:
-            self.assertEqual([timeless(r) for r in csv.DictReader(f)],
-                             [timeless(r) for r in
-                              csv.DictReader(io.StringIO(whole))])
+    SPEC = ["-t", "1", "--kl", "-p", "stream", "-s",
+            "kivi:b{1,2,3,4,5,6}g16"]
+
+    def test_killed_at_any_moment(self):
+        """The last run ends as one that nothing stopped, with the rows that
+        the others measured."""
+        must("kvppl", *args(*self.SPEC, "-o", at("whole.csv")))
+        whole = untimed(at("whole.csv"))
+        n = 0
+        for place, rows in enumerate(([1], [0, 0, 2], [3, 4], [1, 2, 3, 5])):
+            out = at(f"r{place}.csv")
+            seen = set()
+            for n_rows in rows:
+                n += self.killed(out, n_rows, *args(*self.SPEC))
+                if os.path.exists(out + ".partial"):
+                    with open(out + ".partial") as f:
+                        seen |= set(f)
+            must("kvppl", *args(*self.SPEC, "--resume", "-o", out))
+            self.assertEqual(untimed(out), whole)
+            with open(out) as f:
+                self.assertLessEqual(seen, set(f))
+            self.assertEqual(glob.glob(out + "*"), [out])
+        self.assertGreater(n, 2)
+
+    def killed(self, out, n, *argv):
+        """A run that is killed when it has kept n rows; whether it was."""
+        with subprocess.Popen([os.path.join(TOOLS, "kvppl"), "-q", *argv,
+                               "--resume", "-o", out]) as p:
+            while p.poll() is None and lines(out + ".partial") < (n and n + 1):
+                time.sleep(0.001)
+            p.kill()
+        return p.returncode == -signal.SIGKILL
+
+    def test_killed_while_it_writes(self):
+        """The temporary files of the table and of its journal."""
+        out = at("t.csv")
+        self.stopped(out, 2, *args(*self.SPEC))
+        left = [out + ".kvtools-aaaaaa", out + ".partial.kvtools-bbbbbb"]
+        for path in left:
+            write(path, b"tool,")
+        must("kvppl", *args(*self.SPEC, "--resume", "-o", out))
+        self.assertEqual(glob.glob(out + "*"), [out])
+
+    def test_a_finished_file_is_not_measured_again(self):
+        out = at("f.csv")
+        must("kvppl", *args(*self.SPEC, "-o", out))
+        whole = read(out)
+        for more in ["--resume"], ["--append"], ["--resume", "--append"]:
+            done = run("kvppl", *args(*self.SPEC, *more, "-o", out))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertNotIn("PPL", done.stderr)
+            self.assertEqual(read(out), whole)
+        done = run("kvppl", *args(*self.SPEC[:-1], "kivi:b{8,2}g16",
+                                  "--resume", "-o", out))
+        self.assertEqual(done.stderr.count("PPL"), 2)  # the base line, b8
+        with open(out) as f:
+            rows = list(f)
+        self.assertEqual([r in whole.decode() for r in rows],
+                         [True, True, False, True])
+
+    def test_interrupted(self):
+        out = at("stop.csv")
+        with subprocess.Popen([os.path.join(TOOLS, "kvppl"), "-q", *args(
+                "-s", "hack:b{1,2,3,4,5,6,7,8}p16", "-p", "stream",
+                "--resume", "-o", out)], stderr=subprocess.PIPE,
+                text=True) as p:
+            while p.poll() is None and not lines(out + ".partial"):
+                time.sleep(0.001)
+            p.send_signal(signal.SIGINT)
+            words = p.communicate(timeout=60)[1]
+        self.assertEqual((p.returncode, words),
+                         (2, "kvppl: finished rows are kept: interrupted\n"))
+        self.assertEqual(glob.glob(out + "*"), [out + ".partial"])
 
     def test_rows_of_other_specs_are_kept(self):
         out, partial = at("left.csv"), at("left.csv.partial")
         spec = ["--kl", "-s", "kivi:b{1,2}g16"]
-        self.stopped(out, 2, *args(*spec))
+        self.stopped(out, 3, *args(*spec))
         done = run("kvppl", *args("--kl", "-s", "kivi:b1g16", "--resume",
                                   "-o", out))
-        self.assertIn("left.csv.partial keeps 1 finished row of other specs",
+        self.assertNotIn("PPL", done.stderr)
+        self.assertIn("left.csv.partial keeps 1 finished row of other runs",
                       done.stderr)
-        must("kvppl", *args(*spec, "--resume", "-o", out))
+        done = run("kvppl", *args(*spec, "--resume", "-o", out))
+        self.assertNotIn("PPL", done.stderr)
         self.assertFalse(os.path.exists(partial))
 
     def stopped(self, out, n, *argv):
         """Leaves the files of a run that is killed after n rows."""
-        write(out + ".partial",
-              b"".join(kept(out, *argv).splitlines(True)[:1 + n]))
-
-    def interrupted(self, out, *argv):
-        """What a run says that is told to stop where its rows begin: it waits
-        for whoever reads its output, who comes before the wait ends it."""
-        os.mkfifo(out)
-        code = -signal.SIGINT
-        for _ in range(10):  # who may come late on a busy machine
-            with subprocess.Popen([os.path.join(TOOLS, "kvppl"), "-q", *argv,
-                                   "--resume", "-o", out],
-                                  stderr=subprocess.PIPE, text=True) as p:
-                while p.poll() is None and not has_open(p.pid,
-                                                        out + ".partial"):
-                    time.sleep(0.001)
-                p.send_signal(signal.SIGINT)
-                time.sleep(0.01)
-                reader = os.open(out, os.O_RDONLY | os.O_NONBLOCK)
-                words = p.communicate(timeout=60)[1]
-                code, text = p.returncode, os.read(reader, 1)
-                os.close(reader)
-            if code != -signal.SIGINT:
-                break
-        self.assertEqual((code, text), (2, b""))
-        os.remove(out)
-        return words
-
-    def test_damaged_line(self):
-        out = at("d.csv")
-        argv = args("--kl", "-s", "kivi:b{1,2,3,4}g16")
-        whole = must("kvppl", *argv)
-        self.stopped(out, 2, *argv)
-        with open(out + ".partial") as f:
-            text = f.read().split("\n")
-        at_number = text[1].index("0x1.") + 4
-        digit = "7" if text[1][at_number] != "7" else "8"
-        text[1] = text[1][:at_number] + digit + text[1][at_number + 1:]
-        with open(out + ".partial", "w") as f:
-            f.write("\n".join(text))
-        done = run("kvppl", "-q", *argv, "--resume", "-o", out)
-        self.assertEqual(done.returncode, 0)
-        self.assertIn("d.csv.partial: line 2 is damaged", done.stderr)
-        with open(out, newline="") as f:
-            self.assertEqual([timeless(r) for r in csv.DictReader(f)],
-                             [timeless(r) for r in
-                              csv.DictReader(io.StringIO(whole))])
+        write(out + ".partial", b"".join(
+            must("kvppl", *argv).encode().splitlines(True)[:1 + n]))
 
     def test_another_run(self):
-        for text, words in (
-                ("kvppl 0 model x\nf16\t 0x1p+0\n", "another version"),
-                ("my notes", "holds no rows of kvtools")):
+        for text, words in (("kvtools-partial 2 kvppl\n", "no column tool: "
+                             "remove it to start anew"),
+                            ("my notes", "the last line has no end")):
             with open(at("o.csv.partial"), "w") as f:
                 f.write(text)
             self.refused(words, *args("--resume", "-o", at("o.csv")))
@@ -442,10 +454,6 @@ class Resume(Case):
                 f.seek(-2, os.SEEK_END)
                 f.write(bytes([code[0] ^ 1]))
 
-        def more_text(path):
-            with open(path, "a") as f:
-                f.write("again")
-
         shutil.copytree(at("m"), at("k"))
         with open(at("k/tokenizer_config.json"), "w") as f:
             f.write("{}")
@@ -460,17 +468,13 @@ class Resume(Case):
             f.write("".join(f"{i} KV absmax:b{i + 2}\n"
                             for i in range(n_layers)))
         argv = ["-m", at("k"), "-f", at("k.txt"), "-c", str(CTX), "-n", "4",
-                "-p", "llama.cpp", "--kl-divergence-base", at("k.kld")]
-        must("kvppl", *argv)
-        argv += ["--kl-divergence", "-C", at("k.h5"),
-                 "-s", "mixed,file=" + at("k.layers"), "-s", "vecinfer:d4b4",
+                "-C", at("k.h5"), "-s", "mixed,file=" + at("k.layers"), "-s", "vecinfer:d4b4",
                  "-s", "kivi:b{1,2,3,4}g16"]
         out = at("k.csv")
         inputs = [(at("k/" + f), spoil if f.endswith("json") else flip)
                   for f in sorted(os.listdir(at("k")))]
         self.assertIn((at("k/tokenizer_config.json"), spoil), inputs)
-        inputs += [(at("k.txt"), more_text), (at("k.kld"), flip),
-                   (at("k.h5"), spoil), (at("k/added_tokens.json"), None)]
+        inputs += [(at("k/added_tokens.json"), None)]
         self.stopped(out, 1, *argv)
         for path, change in inputs:
             if change:
@@ -479,12 +483,20 @@ class Resume(Case):
             else:
                 with open(path, "w") as f:
                     f.write("{}")
-            # another run; a calibration may have met another model before
-            self.refused("another", *argv, "--resume", "-o", out)
+            # a calibration may have met another model before
+            done = run("kvppl", *argv, "--resume", "-o", out)
+            self.assertEqual(done.returncode, 2)
+            self.assertRegex(done.stderr, "rows of model_hash|another model")
             if change:
                 shutil.copy(at("was"), path)
             else:
                 os.remove(path)
+        text = read(at("k.txt"))
+        with open(at("k.txt"), "a") as f:
+            f.write("again")
+        done = run("kvppl", *argv, "--resume", "-o", out)
+        self.assertIn("keeps 1 finished row", done.stderr)
+        write(at("k.txt"), text)
         # files that the model does not read do not count
         with open(at("k/trainer_state.json"), "w") as f:
             f.write("{}")
@@ -576,8 +588,8 @@ class Append(Case):
                 time.sleep(wait)
                 p.kill()
             n += p.returncode == -signal.SIGKILL
-            if p.returncode:
-                self.assertEqual(read(at("kill.csv")), before)
+            if read(at("kill.csv")) != before:  # all of it, or none
+                self.assertEqual(len(self.rows("kill.csv")), 6)
         self.assertGreater(n, 0)
         must("kvppl", "-q", *argv)
         self.assertFalse(os.path.exists(at("kill.csv.partial")))

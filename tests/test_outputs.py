@@ -222,6 +222,8 @@ class NeverOverInputs(Outputs):
                 for b in writes[:i]:
                     if "-o" in (a[0], b[0]) and (a[1] or b[1]):
                         continue  # FILE and the words beside it
+                    if a[1] and a[1] == b[1]:
+                        continue  # --resume --append
                     one, two = self.path("x.partial"), self.path("y.partial")
                     args = writing(*a, one) + writing(*b, one)
                     self.refused("two outputs are one file", tool, *args)

@@ -59,12 +59,12 @@ static int open_table(struct kv_results **r, const char *format, bool safe,
                       bool adds, struct kv_err *e)
 {
     static const char *const key[] = {"name", NULL};
-    static const struct kv_results_append append = {.key = key,
-                                                    .full = "value"};
+    static const struct kv_results_keys keys = {.key = key, .full = "value"};
     const struct kv_results_form form = {.path = table_path(),
                                          .format = format,
                                          .safe = safe,
-                                         .append = adds ? &append : NULL};
+                                         .keys = adds ? &keys : NULL,
+                                         .append = adds};
 
     return kv_results_open(r, &form, columns, e);
 }
@@ -155,8 +155,8 @@ static void test_refused(void **state)
     (void)state;
     write_rows("csv", true, true);
     assert_int_equal(open_table(&r, "csv", false, true, &e), -1);
-    assert_says(e, "has a cell '=1+1, as --safe-csv writes it: --append wants "
-                   "--safe-csv too");
+    assert_says(e, "has a cell '=1+1, as --safe-csv writes it: rows are "
+                   "added with --safe-csv too");
     unlink(table_path());
     for (int md = 0; md < 2; md++) {
         assert_int_equal(open_table(&r, md ? "md" : "jsonl", true, false, &e),

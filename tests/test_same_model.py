@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 import tiny_model
-from run_tools import kept, must, prompt, read, run, write
+from run_tools import must, prompt, read, run, write
 
 SPEC = ["-s", "kivi:b4g16", "-s", "vecinfer:d4b4"]
 TRAIN = ["-s", "vecinfer:d4b4"]
@@ -121,28 +121,34 @@ class SameModel(unittest.TestCase):
                 self.setUp()
                 must(*ppl, "--append", "-o", at("r.csv"), "-s", "kivi:b4g16")
                 write(at("j.csv.partial"),
-                      kept(at("j.csv"), *self.args, "-s", "kivi:b{2,4}g16"))
+                      must(*ppl, "-s", "kivi:b{2,4}g16").encode())
                 table = read(at("r.csv"))
                 change()
                 self.assertNotEqual(self.hash(*ppl, "-s", "kivi:b4g16"), was)
                 self.refused("r.csv has rows of model_hash " + was, *ppl,
                              "--append", "-o", at("r.csv"), "-s", "kivi:b4g16")
                 self.assertEqual(read(at("r.csv")), table)
-                self.refused("another", *ppl, "--resume", "-o", at("j.csv"),
-                             "-s", "kivi:b{2,4}g16")
+                self.refused("j.csv.partial has rows of model_hash " + was,
+                             *ppl, "--resume", "-o", at("j.csv"), "-s",
+                             "kivi:b{2,4}g16")
                 self.refused("c.h5 was made for another model", *ppl, "-C",
                              at("c.h5"), *SPEC)
 
     def test_another_text_is_measured(self):
         ppl = ["kvppl", *self.args, "-s", "kivi:b4g16"]
         must(*ppl, "--append", "-o", at("r.csv"))
-        write(at("j.csv.partial"), kept(at("j.csv"), *self.args, *SPEC[:2]))
+        must(*ppl, "--resume", "-o", at("j.csv"))
         text = bytearray(read(at("e.txt")))
         for place in 0, len(text) // 2, len(text) - 1:
             text[place] ^= 1
             write(at("e.txt"), text)
             must(*ppl, "--append", "-o", at("r.csv"))
-            self.refused("another", *ppl, "--resume", "-o", at("j.csv"))
+            must(*ppl, "--resume", "-o", at("j.csv"))
+            one, all_rows = (list(csv.DictReader(io.StringIO(
+                read(at(name)).decode()))) for name in ("j.csv", "r.csv"))
+            self.assertEqual([(r["text_hash"], r["ppl"]) for r in one],
+                             [(r["text_hash"], r["ppl"])
+                              for r in all_rows[-2:]])
         rows = list(csv.DictReader(io.StringIO(read(at("r.csv")).decode())))
         self.assertEqual(len({r["text_hash"] for r in rows}), 4)
         self.assertEqual(len(rows), 8)

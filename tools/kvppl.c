@@ -39,7 +39,6 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
 
 static void release(struct kvppl_run *r)
 {
-    kv_journal_close(r->journal);
     kv_ppl_free(r->ppl);
     kv_klbase_close(r->from_file);
     kv_klbase_close(r->to_file);
@@ -47,7 +46,6 @@ static void release(struct kvppl_run *r)
     kv_windows_clear(&r->text);
     kv_tokenizer_free(r->tokenizer);
     kv_model_free(r->model);
-    free(r->there);
     free(r->spec);
 }
 
@@ -201,16 +199,12 @@ int kvppl_try_specs(const struct kvppl_run *r, size_t n, struct kv_err *e)
 
 /* ---- perplexity ---------------------------------------------------------- */
 
-/* One finished row, numbers only, as the journal stores it. */
+/* One finished row. */
 struct row {
     struct kv_score_summary score;
     struct kv_bits bits;
     double seconds, attn_pairs, attn_seconds;
 };
-
-enum { ROW_NUMBERS = sizeof(struct row) / sizeof(double) };
-_Static_assert(sizeof(struct row) % sizeof(double) == 0,
-               "a row is an array of doubles");
 
 static int put_row(struct kvppl_run *r, const struct kv_spec *spec,
                    const struct row *row, struct kv_err *e)
@@ -257,12 +251,6 @@ static void say_row(const struct kvppl_run *r, const struct kv_spec *spec,
     kv_note("%s: PPL = %.4f%s", spec->text, s->ppl, error);
 }
 
-static int fail_kept(size_t n, struct kv_err *e)
-{
-    return kv_fail_in(e, "%zu finished row%s kept for --resume", n,
-                      n == 1 ? " is" : "s are");
-}
-
 /* Blank where no prompt was attended to as one. */
 static void put_prefill(struct row *row, struct kv_prefill cost)
 {
@@ -282,76 +270,58 @@ static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
     if (kv_ppl_run(r->ppl, spec, kv_spec_calibrated(spec) ? r->calib : NULL,
                    to_file, &row->score, &row->bits, e) ||
         kv_inputs_unchanged(e))
-        return r->journal ? fail_kept(kv_journal_items(r->journal), e) : -1;
+        return r->keys.key ? kv_fail_in(e, "finished rows are kept") : -1;
     row->seconds = kv_seconds() - start;
     put_prefill(row, kv_ppl_prefill(r->ppl));
     say_row(r, spec, &row->score);
     return 0;
 }
 
-/* Whether an earlier run, which was stopped, measured the row. */
-static bool is_kept(struct kvppl_run *r, const struct kv_spec *spec,
-                    struct row *row)
+static bool is_base(const struct kv_spec *spec, const struct kv_spec *base)
 {
-    return r->journal &&
-           kv_journal_find(r->journal, spec->text, (double *)row, ROW_NUMBERS);
+    return base && !strcmp(spec->text, base->text);
 }
 
-/* How many rows of the shard the output lacks. */
-static size_t n_missing(const struct kvppl_run *r)
+/* Whether a row of the shard is to be measured; sets up r->progress.  The base
+ * line runs where it is wanted and another row does, or its file is written. */
+static bool start_progress(struct kvppl_run *r, const struct kv_spec *base)
 {
-    size_t n = 0;
+    bool missing = r->to_file;
 
-    for (size_t i = 0; i < r->n_specs; i++)
-        n += !r->there[i];
-    return n;
-}
-
-/* base: NULL, or also runs. */
-static void start_progress(struct kvppl_run *r, const struct kv_spec *base)
-{
-    struct row row;
-
-    r->n_rows = base != NULL;
-    for (size_t i = 0; i < r->n_specs; i++)
-        r->n_rows += !(base && !strcmp(r->spec[i].text, base->text)) &&
-                     !r->there[i] && !is_kept(r, &r->spec[i], &row);
+    r->n_rows = 0;
+    for (size_t i = 0; i < r->n_specs; i++) {
+        if (kvppl_find_row(r, &r->spec[i], base))
+            continue;
+        missing = true;
+        r->n_rows += !is_base(&r->spec[i], base);
+    }
+    r->n_rows += missing && base;
     kv_progress_init(&r->progress, r->what,
                      r->n_rows * r->text.n *
                          kv_model_info(r->model)->shape.n_layers);
+    return missing;
 }
 
-/* The base line runs unless it is not wanted, or the output has all rows: the
- * others are compared with it.  A shard that does not own its row leaves the
- * row out. */
+/* Rows are compared with the base line.  A shard that does not own its row
+ * leaves the row out. */
 static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
                      struct kv_err *e)
 {
-    struct kv_spec base;
+    struct kv_spec f32, *base = a->no_base ? NULL : &f32;
     struct row row;
 
-    if (kv_spec_parse(&base, "f32", e) ||
-        kv_spec_fit(&base, &kv_model_info(r->model)->shape, e))
-        return -1;
-    kvppl_find_there(r, a, a->no_base ? NULL : &base);
-    if (a->append && !n_missing(r) && !r->to_file)
-        return 0;
-    start_progress(r, a->no_base ? NULL : &base);
-    if (!a->no_base && run_row(r, &base, r->to_file, &row, e))
+    if (kv_spec_parse(&f32, "f32", e) ||
+        kv_spec_fit(&f32, &kv_model_info(r->model)->shape, e) ||
+        (start_progress(r, base) && base &&
+         run_row(r, base, r->to_file, &row, e)))
         return -1;
     for (size_t i = 0; i < r->n_specs; i++) {
         const struct kv_spec *spec = &r->spec[i];
-        const bool is_base = !a->no_base && !strcmp(spec->text, base.text);
+        const bool there = kvppl_find_row(r, spec, base);
 
-        if (r->there[i])
-            continue;
-        if (!is_base && !is_kept(r, spec, &row) &&
-            (run_row(r, spec, NULL, &row, e) ||
-             (r->journal &&
-              kv_journal_add(r->journal, spec->text, (const double *)&row,
-                             ROW_NUMBERS, e))))
+        if (!there && !is_base(spec, base) && run_row(r, spec, NULL, &row, e))
             return -1;
-        if (put_row(r, spec, &row, e))
+        if (there ? kv_results_row(r->table, e) : put_row(r, spec, &row, e))
             return -1;
     }
     return 0;
@@ -363,7 +333,6 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
     struct kv_ppl_plan plan = {0};
     struct kv_klbase *file;
     int32_t *tokens = NULL;
-    size_t left;
     int rc = -1;
 
     if (load_text(r, a, e) || kvppl_list_specs(r, a, e) ||
@@ -372,8 +341,7 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
         kvppl_try_specs(r, r->text.ctx, e) || open_kl_base(r, a, e))
         return -1;
     tokens = evaluated_tokens(r);
-    if (kvppl_open_journal(r, a, tokens, e) ||
-        kvppl_open_table(r, a, columns, e))
+    if (kvppl_open_table(r, a, columns, e))
         goto out;
     plan = (struct kv_ppl_plan){.model = r->model,
                                 .tokens = tokens,
@@ -395,18 +363,10 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
     rc = 0;
 out:
     free(tokens);
-    if (rc) {
-        kv_results_discard(r->table);
-        return -1;
-    }
-    if (kv_results_close(r->table, e))
-        return -1;
-    left = kv_journal_finish(r->journal);
-    r->journal = NULL;
-    if (left)
-        kv_note("%s.partial keeps %zu finished row%s of other specs",
-                a->common.output, left, left == 1 ? "" : "s");
-    return 0;
+    if (!rc)
+        return kv_results_close(r->table, e);
+    kv_results_discard(r->table);
+    return -1;
 }
 
 static void check_options(const struct kvppl_args *a)
@@ -465,12 +425,14 @@ int main(int argc, char **argv)
         KV_POOL_HEADS(&a.pool_heads),
         KV_STR(0, "shard", &a.shard, "I/N",
                "every N-th row from the I-th on (1/1)"),
-        KV_OUT_BESIDE(0, "resume", &a.resume, &a.common.output, ".partial",
-                      "keep finished rows in FILE.partial, and go on\n"
-                      "from them"),
-        KV_FLAG(0, "append", &a.append,
-                "add to the rows of FILE those that are not there,\n"
-                "of any text, protocol and calibration; csv, tsv"),
+        KV_OUT_BESIDE(0, "resume", &a.resume, &a.common.output,
+                      KV_RESULTS_JOURNAL,
+                      "measure no row again that FILE has, or that a\n"
+                      "stopped run kept in FILE.partial; csv, tsv"),
+        KV_OUT_BESIDE(0, "append", &a.append, &a.common.output,
+                      KV_RESULTS_JOURNAL,
+                      "as --resume, and FILE's other rows stay, of any\n"
+                      "text, protocol and calibration"),
         KV_FLAG(0, "allow-leakage", &a.allow_leakage,
                 "evaluate on text that calibration has seen"),
         KV_COMMON_OPTS(a.common),

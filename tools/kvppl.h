@@ -5,7 +5,7 @@
 #include "eval/klbase.h"
 #include "eval/ppl.h"
 #include "lib/base/progress.h"
-#include "lib/journal.h"
+#include "lib/results.h"
 #include "lib/windows.h"
 #include "tools/common.h"
 
@@ -33,9 +33,7 @@ struct kvppl_run {
     size_t row, n_rows;            /* that run */
     struct kv_klbase *from_file, *to_file;
     struct kv_results *table;
-    struct kv_results_append append;
-    bool *there; /* [n_specs] rows that the file has; none without --append */
-    struct kv_journal *journal; /* or NULL */
+    struct kv_results_keys keys;
     struct kv_conditions conditions;
 };
 
@@ -50,17 +48,12 @@ int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
  * the first row. */
 int kvppl_try_specs(const struct kvppl_run *r, size_t n, struct kv_err *e);
 
-/* --resume: opens FILE.partial beside the output (nothing without the option).
- * Its first line is all that rows depend on, every input by the hash of its
- * content: model, text, tokens as evaluated, calibration, base file. */
-int kvppl_open_journal(struct kvppl_run *r, const struct kvppl_args *a,
-                       const int32_t *tokens, struct kv_err *e);
-
-/* The table of perplexities; with --append of the rows that are not there. */
+/* The table of perplexities. */
 int kvppl_open_table(struct kvppl_run *r, const struct kvppl_args *a,
                      const char *const *columns, struct kv_err *e);
-/* Sets r->there.  base: NULL, or what the rows are compared with. */
-void kvppl_find_there(struct kvppl_run *r, const struct kvppl_args *a,
-                      const struct kv_spec *base);
+/* --resume, --append: whether an earlier run measured the spec's row, which
+ * then is the row being made.  base: NULL, or what rows are compared with. */
+bool kvppl_find_row(struct kvppl_run *r, const struct kv_spec *spec,
+                    const struct kv_spec *base);
 
 #endif

@@ -60,6 +60,16 @@ static void add_list(struct paths *p, const struct kv_opt *o)
     }
 }
 
+/* Whether an option before it, which is given too, writes the same. */
+static bool is_known(const struct kv_opt *opts, const struct kv_opt *o)
+{
+    for (; opts < o; opts++)
+        if (opts->beside && opts->beside == o->beside &&
+            !strcmp(opts->suffix, o->suffix) && *(const bool *)opts->at)
+            return true;
+    return false;
+}
+
 static void add_beside(struct paths *p, const struct kv_opt *o)
 {
     const char *path = *o->beside;
@@ -75,14 +85,14 @@ static void add_beside(struct paths *p, const struct kv_opt *o)
 }
 
 static void add_option(struct paths *in, struct paths *out,
-                       const struct kv_opt *o)
+                       const struct kv_opt *opts, const struct kv_opt *o)
 {
     const char *path = o->kind == KV_OPT_STR ? *(const char **)o->at : NULL;
     const bool reads = o->file == KV_READS || (o->reads && *o->reads);
 
     if (o->named)
         add_list(in, o);
-    else if (o->beside)
+    else if (o->beside && !is_known(opts, o))
         add_beside(out, o);
     else if (path && o->holds && kv_is_dir(path))
         add_folder(in, path, o->holds);
@@ -183,7 +193,7 @@ void kv_opt_check_files(const struct kv_opt *opts, char *const *operand,
     struct paths in = {0}, out = {0};
 
     for (size_t i = 0; opts[i].name; i++)
-        add_option(&in, &out, &opts[i]);
+        add_option(&in, &out, opts, &opts[i]);
     for (size_t i = 0; i < n_operands; i++)
         add(&in, kv_strdup(operand[i]));
     for (size_t i = 0; i < out.n; i++) {

@@ -3,7 +3,6 @@ put together with the checksums and counts that it should have, unless the
 change is one of these.  mutate_*(rng, bytes) gives the changed bytes."""
 import re
 import struct
-import zlib
 
 import tree
 
@@ -325,18 +324,6 @@ def mutate_lines(rng, data, cut=b"[\t ,]", join=b" "):
 
 def mutate_table(rng, data):
     return mutate_lines(rng, data, b",", b'"')
-
-
-def mutate_journal(rng, data):
-    """With the checksums that the lines have."""
-    lines = [line.rsplit(b"\t", 1)[0] for line in data.split(b"\n")[:-1]]
-    text = b"\n".join(lines)
-    lines = mutate_lines(rng, text, b"[\t ]", b"\t").split(b"\n")
-    out, crc = b"", 0
-    for line in lines:
-        crc = zlib.crc32(struct.pack("<II", crc, zlib.crc32(line)))
-        out += line + b"\t%08x\n" % crc
-    return out
 
 
 # ---- chat templates ---------------------------------------------------------

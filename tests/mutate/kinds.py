@@ -11,7 +11,7 @@ import formats
 import hdf5_edits
 import tiny_model
 import tree
-from run_tools import kept, must, prompt, read, write
+from run_tools import must, prompt, read, write
 
 CTX = 32
 TEMPLATE = """{%- for m in messages %}{% if m['role'] == 'user' -%}
@@ -216,7 +216,7 @@ def make(folder):
     table = ["-m", at("m"), "-f", at("a.txt"), "-c", CTX, "-n", "2", "-s",
              "kivi:b2g8"]
     must("kvppl", *table, "-o", at("rows.csv"), "--append")
-    write(at("rows.csv.partial"), kept(at("pipe.csv"), *map(str, table)))
+    write(at("rows.csv.partial"), read(at("rows.csv")))
     prompt(at("p.jsonl"), tiny_model.text(5, 1))
     write(at("chat.jsonl"), json.dumps({"id": 1, "max_tokens": 2, "stop": [
         "a", "bc"], "answer": 0.5, "messages": [
@@ -304,7 +304,7 @@ def kinds(folder):
             ppl("-p", "llama.cpp", "--kl-divergence", "--kl-divergence-base",
                 "CASE", model=at("m"))]),
         "journal": (at("rows.csv.partial"), [
-            in_folder("", formats.mutate_journal)], [
+            in_folder("", formats.mutate_table)], [
                 ppl("--resume", "-o", "CASE-.partial", model=at("m"))]),
         "table": (at("rows.csv"), [in_folder("", formats.mutate_table)], [
             ppl("-s", "absmax:b3", "--append", "-o", "CASE", model=at("m"))]),
