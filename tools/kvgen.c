@@ -336,7 +336,7 @@ int main(int argc, char **argv)
         KV_SIZE('c', "ctx", &a.ctx, "N",
                 "tokens of prompt and answer at most (0: the\n"
                 "model's context)"),
-        KV_LIST(0, "stop", &a.stops, "TEXT",
+        KV_LIST(0, "stop", &a.stops, "STR",
                 "ends an answer, which is cut before it; repeatable"),
         KV_FLAG(0, "ignore-eos", &a.ignore_eos,
                 "go on where the model would end"),
