@@ -34,7 +34,7 @@ struct kv_results_keys {
     } alike[4]; /* ends with column NULL */
 };
 
-/* Behind the file's name, that of its journal. */
+/* A journal's name is its file's with this behind it. */
 #define KV_RESULTS_JOURNAL ".partial"
 
 struct kv_results_form {
@@ -89,8 +89,8 @@ struct kv_spec;
 void kv_results_params(struct kv_results *r, const struct kv_spec *s);
 
 /* Whether a row with the key of the row being made is there, in the file or its
- * journal; its cells, but for those of parameters, then are the row's.  full:
- * it must have this column.  False without keys. */
+ * journal; the row being made then has its cells, but keeps its own parameters.
+ * full: it must have this column.  False without keys. */
 bool kv_results_find_row(struct kv_results *r, bool full);
 
 /* Ends the row and clears the cells. */

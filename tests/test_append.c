@@ -243,7 +243,7 @@ static void test_side_by_side(void **state)
 }
 
 /* A run that ends early leaves its rows in the journal.  The next one finds
- * them, whatever it adds to; those of other runs stay there. */
+ * them, whatever it adds to; rows of other runs stay there. */
 static void test_journal(void **state)
 {
     static const char *const one[] = {"f16", NULL};
