@@ -32,25 +32,29 @@ enum form {
     WIDE    /* above */
 };
 
-/* A kind of transition, a constant where it is inlined.  bits: LANE_BITS stands
- * for more too, where they make no difference. */
+/* A kind of transition; constants where they are inlined.  bits: LANE_BITS
+ * stands for more too, where they make no difference. */
 struct kind {
     unsigned bits;
+    size_t values;
     enum form form;
 };
 
 /* Those there is code for. */
+#define SEVERAL_VALUES(X, bits) \
+    X(bits, 1, NARROW) X(bits, 2, NARROW) X(bits, 3, NARROW) X(bits, 4, NARROW)
 #define KINDS_OF_BOTH(X) \
-    X(1, NARROW)         \
-    X(2, NARROW)         \
-    X(3, NARROW)         \
-    X(4, NARROW) X(4, PAIRS) X(1, OWN) X(2, OWN) X(3, OWN) X(4, OWN)
+    SEVERAL_VALUES(X, 1) \
+    SEVERAL_VALUES(X, 2) \
+    SEVERAL_VALUES(X, 3) \
+    X(4, 1, NARROW)      \
+    X(4, 2, PAIRS) X(1, 1, OWN) X(2, 1, OWN) X(3, 1, OWN) X(4, 1, OWN)
 #if LANE_BITS == 5
-#define KINDS(X) KINDS_OF_BOTH(X) X(5, NARROW) X(5, WIDE) X(5, OWN)
+#define KINDS(X) KINDS_OF_BOTH(X) X(5, 1, NARROW) X(5, 1, WIDE) X(5, 1, OWN)
 #else
-#define KINDS(X) KINDS_OF_BOTH(X) X(4, WIDE)
+#define KINDS(X) KINDS_OF_BOTH(X) X(4, 1, WIDE)
 #endif
-#define KIND(bits, form) ((bits)*4 + (form))
+#define KIND(bits, values, form) (((bits)*8 + (values)) * 4 + (form))
 
 static struct kind kind_of(const struct kv_trellis_transition *transition)
 {
@@ -61,7 +65,7 @@ static struct kind kind_of(const struct kv_trellis_transition *transition)
 
     return (struct kind){transition->bits < LANE_BITS ? transition->bits
                                                       : LANE_BITS,
-                         transition->folded ? folded : OWN};
+                         transition->values, transition->folded ? folded : OWN};
 }
 
 /* ---- what numbers cost ------------------------------------------------- */
@@ -142,10 +146,12 @@ ALWAYS_INLINE size_t base_of(enum form form, size_t k)
 }
 
 /* The numbers of base vectors, as positions in the order of lanes. */
-static void load_numbers(const struct kv_trellis_job *job, struct kind kind,
-                         vi32 (*number)[VECTORS])
+ALWAYS_INLINE void load_numbers(const struct kv_trellis_job *job,
+                                struct kind kind, vi32 (*number)[VECTORS])
 {
-    for (size_t v = 0; v < job->transition->values; v++)
+    UNROLL
+    for (size_t v = 0; v < kind.values; v++) {
+        UNROLL
         for (size_t h = 0; h < vectors_of(kind.form); h++) {
             const vi32 x = positions(job->transition->table + v * STATES +
                                          state_of(kind.form, h),
@@ -153,6 +159,7 @@ static void load_numbers(const struct kv_trellis_job *job, struct kind kind,
 
             number[v][h] = permute(x, (LANE_BITS - kind.bits) % LANE_BITS, 0);
         }
+    }
 }
 
 /* What a distance costs.  near: shift and slope do nothing; a constant. */
@@ -170,54 +177,28 @@ ALWAYS_INLINE vi32 cost_of(vi32 d, size_t values, bool near,
                      v_shr_i16(v_sub_i16(size, low), whole->slope));
 }
 
-/* What the numbers of n base vectors, whole fours, cost bitstream i.  near and
- * values (1, or 2 for those of the transition) are constants. */
-ALWAYS_INLINE void value_costs(const struct kv_trellis_job *job, bool near,
-                               size_t values, vi32 (*number)[VECTORS], size_t n,
-                               size_t i, vi32 *cost)
+/* What they cost bitstream i. */
+ALWAYS_INLINE void value_costs(const struct kv_trellis_job *job,
+                               struct kind kind, bool near,
+                               vi32 (*number)[VECTORS], size_t i, vi32 *cost)
 {
-    const vi32 max = v_set1_i16((short)KV_TRELLIS_TRANSITION_COST);
-
-    if (values > 1)
-        values = job->transition->values;
-    for (size_t h = 0; h < n; h += 4) {
-        vi32 sum[4];
+    UNROLL
+    for (size_t v = 0; v < kind.values; v++) {
+        const vi32 x = v_set1_i16((short)job->x[v * AT_ONCE + i]);
 
         UNROLL
-        for (size_t k = 0; k < 4; k++)
-            sum[k] = cost_of(
-                v_subs_i16(v_set1_i16((short)job->x[i]), number[0][h + k]),
-                values, near, job->whole);
-        for (size_t v = 1; v < values; v++)
-            UNROLL
-        for (size_t k = 0; k < 4; k++)
-            sum[k] = v_adds_u16(
-                sum[k],
-                cost_of(v_subs_i16(v_set1_i16((short)job->x[v * AT_ONCE + i]),
-                                   number[v][h + k]),
-                        values, near, job->whole));
-        UNROLL
-        for (size_t k = 0; k < 4; k++)
-            cost[h + k] = v_shl_i16(v_min_u16(sum[k], max), 3);
+        for (size_t h = 0; h < vectors_of(kind.form); h++) {
+            const vi32 c = cost_of(v_subs_i16(x, number[v][h]), kind.values,
+                                   near, job->whole);
+
+            cost[h] = v ? v_adds_u16(cost[h], c) : c;
+        }
     }
-}
-
-/* Of each bitstream, to cost [n of job][n].  A function of its own: what comes
- * after has all registers. */
-static __attribute__((noinline)) void
-all_costs(const struct kv_trellis_job *job, vi32 (*number)[VECTORS], size_t n,
-          vi32 *cost)
-{
-    const bool near =
-        !job->whole->shift && job->whole->slope == KV_TRELLIS_NO_SLOPE;
-
-    for (size_t i = 0; i < job->n; i++, cost += n)
-        if (near && job->transition->values == 1)
-            value_costs(job, true, 1, number, n, i, cost);
-        else if (near)
-            value_costs(job, true, 2, number, n, i, cost);
-        else
-            value_costs(job, false, 2, number, n, i, cost);
+    UNROLL
+    for (size_t h = 0; h < vectors_of(kind.form); h++)
+        cost[h] = v_shl_i16(
+            v_min_u16(cost[h], v_set1_i16((short)KV_TRELLIS_TRANSITION_COST)),
+            3);
 }
 
 /* ---- the least --------------------------------------------------------- */
@@ -225,10 +206,10 @@ all_costs(const struct kv_trellis_job *job, vi32 (*number)[VECTORS], size_t n,
 /* What a bitstream's transition makes of it; base: what the numbers of base
  * vectors cost, and of those of states with bit 6. */
 struct costs {
-    const vi32 *base[2];
-    const uint16_t *before;
-    unsigned bits; /* of the transition */
-    unsigned own;  /* of a mark, those that the transition's bits tell */
+    vi32 base[2][VECTORS];
+    const uint16_t *before; /* of the states it goes on from */
+    unsigned bits;          /* of the transition */
+    unsigned own; /* of a mark, those that the transition's bits tell */
 };
 
 /* marked: bits of a mark. */
@@ -275,13 +256,11 @@ ALWAYS_INLINE vi32 marked_again(vi32 cost, const uint16_t *mark)
 
 /* Where groups have several paths, of all vectors.  Lanes past the groups have
  * copies of their costs, with any marks. */
-ALWAYS_INLINE void join(vi32 *best, size_t groups, const uint16_t *mark,
-                        uint16_t *to)
+ALWAYS_INLINE void join(vi32 *best, size_t n, size_t groups,
+                        const uint16_t *mark, uint16_t *to)
 {
-    enum { N = VECTORS / 8 };
-
     UNROLL
-    for (size_t half = N / 2; half; half /= 2)
+    for (size_t half = n / 2; half; half /= 2)
         if (half * LANES >= groups)
             for (size_t g = 0; g < half; g++)
                 best[g] = v_min_u16(best[g], best[g + half]);
@@ -290,7 +269,7 @@ ALWAYS_INLINE void join(vi32 *best, size_t groups, const uint16_t *mark,
         if (by >= groups)
             *best = v_min_u16(*best, flip(*best, by));
     UNROLL
-    for (size_t g = 0; g < N / 2; g++)
+    for (size_t g = 0; g < n / 2; g++)
         if (!g || g * LANES < groups)
             v_store_i32(to + g * LANES,
                         marked_again(best[g], mark + g * LANES));
@@ -314,7 +293,7 @@ ALWAYS_INLINE void keep_min(const struct kv_trellis_job *job,
         UNROLL
         for (size_t g = 0; g < apart; g++)
             v_store_i32(note + g * sizeof(vi32), best[g]);
-        join(best, (size_t)STATES >> job->next, job->mark, to);
+        join(best, apart, (size_t)STATES >> job->next, job->mark, to);
         return;
     }
     UNROLL
@@ -333,64 +312,73 @@ ALWAYS_INLINE void keep_min(const struct kv_trellis_job *job,
 
 /* own, marked: constants. */
 ALWAYS_INLINE void advance_bitstreams(const struct kv_trellis_job *job,
-                                      struct kind kind, bool own,
-                                      unsigned marked, const vi32 *cost)
+                                      struct kind kind, bool near, bool own,
+                                      unsigned marked, vi32 (*number)[VECTORS])
 {
-    const size_t by = lane_flip(kind, 6), n = vectors_of(kind.form);
-    const unsigned bits =
-        kind.bits < LANE_BITS ? kind.bits : job->transition->bits;
+    const size_t by = lane_flip(kind, 6);
 
-    for (size_t i = 0; i < job->n; i++, cost += n) {
-        vi32 flipped[VECTORS];
-        const struct costs c = {
-            .base = {cost, by ? flipped : cost},
+    for (size_t i = 0; i < job->n; i++) {
+        struct costs c = {
             .before = job->from + i * ROW,
-            .bits = bits,
-            .own = own ? (1u << (bits + marked - KV_TRELLIS_BITS)) - 1 : 0};
+            .bits = kind.bits < LANE_BITS ? kind.bits : job->transition->bits};
 
+        if (own)
+            c.own = (1u << (c.bits + marked - KV_TRELLIS_BITS)) - 1;
+        value_costs(job, kind, near, number, i, c.base[0]);
         UNROLL
-        for (size_t h = 0; h < n; h++)
-            flipped[h] = flip(cost[h], by);
+        for (size_t h = 0; h < vectors_of(kind.form); h++)
+            c.base[1][h] = by ? flip(c.base[0][h], by) : c.base[0][h];
         keep_min(job, &c, kind, own, marked, i);
     }
 }
 
 /* A loop for each kind of marks: what branches within one loop have in common,
  * compilers load ahead of them, and broadcast by operations of their own. */
-ALWAYS_INLINE void advance_kind(const struct kv_trellis_job *job,
-                                struct kind kind, const vi32 *cost)
+ALWAYS_INLINE void advance_marked(const struct kv_trellis_job *job,
+                                  struct kind kind, bool near,
+                                  vi32 (*number)[VECTORS])
 {
     const unsigned marked = kv_trellis_marked(job->next);
-    const bool own = kind.bits == LANE_BITS && kind.form != NARROW &&
-                     kind.form != PAIRS &&
+    const bool own = kind.bits == LANE_BITS &&
                      job->transition->bits + marked > KV_TRELLIS_BITS;
 
     if (own && marked == 3)
-        advance_bitstreams(job, kind, true, 3, cost);
+        advance_bitstreams(job, kind, near, true, 3, number);
     else if (own)
-        advance_bitstreams(job, kind, true, 2, cost);
+        advance_bitstreams(job, kind, near, true, 2, number);
     else if (marked == 1)
-        advance_bitstreams(job, kind, false, 1, cost);
+        advance_bitstreams(job, kind, near, false, 1, number);
     else if (marked == 2)
-        advance_bitstreams(job, kind, false, 2, cost);
+        advance_bitstreams(job, kind, near, false, 2, number);
     else
-        advance_bitstreams(job, kind, false, 3, cost);
+        advance_bitstreams(job, kind, near, false, 3, number);
+}
+
+ALWAYS_INLINE void advance_kind(const struct kv_trellis_job *job,
+                                struct kind kind)
+{
+    vi32 number[KV_TRELLIS_MAX_VALUES][VECTORS];
+
+    load_numbers(job, kind, number);
+    if (!job->whole->shift && job->whole->slope == KV_TRELLIS_NO_SLOPE)
+        advance_marked(job, kind, true, number);
+    else
+        advance_marked(job, kind, false, number);
 }
 
 static void advance(const struct kv_trellis_job *job)
 {
     const struct kind kind = kind_of(job->transition);
-    vi32 number[KV_TRELLIS_MAX_VALUES][VECTORS], cost[AT_ONCE * VECTORS];
 
-    load_numbers(job, kind, number);
-    all_costs(job, number, vectors_of(kind.form), cost);
-    switch (KIND(kind.bits, kind.form)) {
-#define CASE(B, F)                                    \
-    case KIND(B, F):                                  \
-        advance_kind(job, (struct kind){B, F}, cost); \
+    switch (KIND(kind.bits, kind.values, kind.form)) {
+#define CASE(B, V, F)                              \
+    case KIND(B, V, F):                            \
+        advance_kind(job, (struct kind){B, V, F}); \
         break;
         KINDS(CASE)
 #undef CASE
+    default: /* several values, and more than 3 bits or numbers of their own */
+        abort();
     }
 }
 
