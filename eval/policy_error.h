@@ -1,5 +1,5 @@
 /* Attention error where a policy drops tokens: dense attention over exact keys
- * and values against attention over what is kept, and quantized. */
+ * and values against attention over the kept, quantized tokens. */
 #ifndef KV_POLICY_ERROR_H
 #define KV_POLICY_ERROR_H
 
@@ -7,15 +7,15 @@
 #include "eval/protocol.h"
 #include "lib/seq/policy_cache.h"
 
-/* How the window of a dump meets the cache: as stream, token by token, or,
- * where the policy drops tokens of a prompt, as prefill of half of the window's
- * n tokens. */
+/* How a dump's window enters the cache: token by token (stream), or, where the
+ * policy drops tokens of a prompt, with half of the window's n tokens as
+ * prefill. */
 struct kv_protocol kv_policy_protocol(const struct kv_policy *p, size_t n);
 
 /* A window of one layer.  at: n_at query positions, ascending, each below
  * tokens.n; positions in the prompt do not count. */
 struct kv_policy_window {
-    const struct kv_spec *spec; /* that kv_policy_check() takes */
+    const struct kv_spec *spec; /* kv_policy_check() accepts it */
     struct kv_codec *const *codec;
     uint64_t seed;
     struct kv_tokens tokens;
@@ -23,14 +23,14 @@ struct kv_policy_window {
     size_t n_at;
 };
 
-/* Adds the error of each query at its time, and the bits at the end, of
- * [KV_SIDES].  Logits are compared of tokens that are held.  The divergence is
+/* Adds the error of each query at its time, and the bits [KV_SIDES] at the end.
+ * Logits are compared for kept tokens.  The divergence is
  *
- *   -ln (weight of what is held) + KL(exact, of what is held || stored),
+ *   -ln (weight of kept tokens) + KL(exact over kept tokens || stored),
  *
- * which is KL(exact || stored) where nothing was dropped.  Output: keys, values
- * or both are what is stored, of what is held in all three cases; both: by the
- * scheme's own attention, if it has one. */
+ * which is KL(exact || stored) where nothing was dropped.  Output errors
+ * replace keys, values or both by the stored ones, over kept tokens in all
+ * three cases; both: by the scheme's own attention, if it has one. */
 int kv_policy_error_add(struct kv_attn_error *sum, struct kv_bits *bits,
                         const struct kv_policy_window *w, struct kv_err *e);
 

@@ -104,34 +104,36 @@ ALWAYS_INLINE vf32 value_at(const struct kv_integers *g, struct heads h,
 /* ---- int8: w in 8 or 15 bits -----------------------------------------------
  */
 
-/* What codes are multiplied with: bytes, signed or not, FINE integers, which
- * take two bytes each, or floats. */
+/* The numbers that codes are multiplied with: signed bytes, unsigned bytes,
+ * FINE integers (two bytes each) or floats. */
 enum factor { SIGNED, POSITIVE, FINE, FLOATS };
 
-/* Quantized w (folded: w * scales), apart from its codes: per row the unit, the
- * bias that the codes leave, and sum w; fine: the sum of the codes.  Exact: the
- * unit is 1. */
+/* Quantized w (folded: w * scales) without its codes.  Each row has a unit, the
+ * bias that the codes leave, and sum w; fine rows also the sum of the codes.
+ * Where w is exact, the unit is 1. */
 struct rounded {
     float unit[KV_TILE_ROWS], bias[KV_TILE_ROWS], sum[KV_TILE_ROWS];
     int32_t codes[KV_TILE_ROWS];
 };
 
-/* How w is rounded: to codes up to max in magnitude; middle: the code that is
- * met; from: what codes that w meets are less by. */
+/* How w is rounded.  max: the largest magnitude of a code of w; middle: the
+ * code that is subtracted from a code before w multiplies it; from: the number
+ * already subtracted from codes that w multiplies. */
 struct rounding {
     enum factor kind;
     float max, middle, from;
 };
 
-/* The code that codes are met from: that of zero where all have one. */
+/* The code that is subtracted from codes: zero's code where all groups share
+ * one. */
 ALWAYS_INLINE float middle_of(const struct kv_integers *g)
 {
     return g->offset == KV_OFFSET_SAME ? g->zero
                                        : (float)((1u << g->bits) - 1) / 2;
 }
 
-/* The whole code next to it, which fine sums are taken from: in f32 these are
- * too large beside what remains of them. */
+/* The whole code next to middle_of().  Fine sums subtract it in integers: in
+ * f32 they are too large beside the small rest. */
 ALWAYS_INLINE int32_t whole_middle_of(const struct kv_integers *g)
 {
     return (int32_t)middle_of(g);
@@ -157,23 +159,23 @@ ALWAYS_INLINE size_t width_of(enum factor kind)
     return kind == FINE ? 2 : 1;
 }
 
-/* How many tiles of values one unit of their weights may be of.  It is that of
- * the largest of more weights then and rounds the others more coarsely: where a
- * few tokens have most of the weight, errors were twice those of a unit for
- * each tile.  That is too much of signed weights (127 units), and beside the
- * small errors of 5 bits. */
+/* The most tiles of values whose weights share one unit.  The largest weight of
+ * all these tiles sets the unit, so the other weights are rounded more
+ * coarsely: where a few tokens have most of the weight, errors were twice as
+ * large as with a unit per tile.  This is too much for signed weights (127
+ * units), and for 5 bits, whose own errors are small. */
 static size_t tiles_together(const struct kv_integers *g)
 {
     return g->folded && !g->negative && g->bits <= 4 ? TILES : 1;
 }
 
-/* Structures go by address: of a copy, fields that were just written would be
- * read back together, which waits until the writes have left the core. */
+/* Structures go by address: a copy would read fields back together right after
+ * they were written, and wait until the writes have left the core. */
 
-/* Rows of w that are rounded alike, [rows][n], n a multiple of KV_LANES, to
- * code [rows][n], rows code_row bytes apart; folded: with the heads of their
- * run, of `each` inner indices at a time, whose scales are left in scale [n].
- */
+/* Rows of w [rows][n] that are rounded alike, to code [rows][n]; n is a
+ * multiple of KV_LANES, rows of codes are code_row bytes apart.  Folded: with
+ * the heads of the rows' run, `each` inner indices at a time; their scales are
+ * left in scale [n]. */
 struct rows {
     const float *w;
     size_t w_row, n, each;
@@ -190,7 +192,7 @@ struct peaks {
     float unit[ROWS], by[ROWS];
 };
 
-/* Of rows r to r + rows (<= ROWS).  folded and rows are constants. */
+/* The peaks of rows r to r + rows (<= ROWS). folded and rows are constants. */
 ALWAYS_INLINE void find_peaks(const struct kv_integers *g, const struct rows *x,
                               int folded, struct rounding how, size_t r,
                               size_t rows, struct peaks *p)

@@ -6,8 +6,8 @@
  *
  *   T = |C|^2 - 2 C X = |X - C|^2 - |X|^2
  *
- * is exact in 32 bits where |S x| <= 2^15.  Of each block of 16
- * centers the smallest T counts, and of these the smallest and the second.
+ * is exact in 32 bits where |S x| <= 2^15.  Each block of 16 centers gives its
+ * smallest T; the search keeps the smallest and the second smallest of these.
  * With e = |X - S x| and E the largest |C - S c|, the center a of the smallest
  * T, R = |X - C(a)|, and any other center b satisfy
  *
@@ -39,7 +39,7 @@ struct found {
     _Alignas(
         64) int32_t pair[KV_NEAREST_MAX_D / 2][KV_TILE]; /* X, two a word */
     int32_t best[KV_TILE];   /* the smallest T of a block */
-    int32_t second[KV_TILE]; /* that of another block */
+    int32_t second[KV_TILE]; /* the smallest T of another block */
     int32_t block[KV_TILE];  /* which has the best */
     int32_t limit[KV_TILE];  /* largest T of a candidate */
     uint64_t sure;           /* no center of another block can be nearer */
@@ -76,7 +76,7 @@ ALWAYS_INLINE vmask are_within(const struct kv_centroids *b, const float *tile,
     return v_le(square, v_set1(LIMIT * LIMIT));
 }
 
-/* 2 (e + E); e <= sqrt(d) / 2, but for the rounding of S x in f32. */
+/* 2 (e + E); e <= sqrt(d) / 2 plus the rounding of S x in f32. */
 ALWAYS_INLINE float slack(const struct kv_centroids *b, size_t d)
 {
     return sqrtf((float)d) * (1 + 0x1p-7f) + 2 * b->off + 0x1p-3f;
@@ -95,8 +95,8 @@ ALWAYS_INLINE vi32 own_square(const struct found *in, size_t d, size_t at)
     return own;
 }
 
-/* The T above which no center can be nearer than that of the best; of V_WIDTH
- * vectors from `at` on. */
+/* A center whose T is above this limit is not nearer than the best center.  For
+ * V_WIDTH vectors from `at` on. */
 ALWAYS_INLINE void set_limit(const struct kv_centroids *b, const float *tile,
                              size_t d, size_t at, struct found *to)
 {
@@ -114,7 +114,7 @@ ALWAYS_INLINE void set_limit(const struct kv_centroids *b, const float *tile,
                 << at;
 }
 
-/* T of a center, whose |C|^2 is at `whole`, and of p registers of vectors. */
+/* T of one center with p registers of vectors; its |C|^2 is at `whole`. */
 ALWAYS_INLINE void scores(const int32_t *whole, size_t pairs,
                           vi32 x[4][KV_NEAREST_MAX_D / 2], size_t p, vi32 *t)
 {
@@ -135,7 +135,7 @@ struct ahead {
     vi32 best[4], second[4], block[4]; /* as in struct found */
 };
 
-/* The vectors [at, at + p * V_WIDTH) of the tile, of which nothing is found. */
+/* The vectors [at, at + p * V_WIDTH) of the tile, before any search. */
 ALWAYS_INLINE void start(const struct found *in, size_t pairs, size_t at,
                          size_t p, vi32 x[4][KV_NEAREST_MAX_D / 2],
                          struct ahead *now)
@@ -250,10 +250,9 @@ ALWAYS_INLINE vi32 place_of(vi32 power)
                      v_set1_i32(127));
 }
 
-/* The codes of the vectors [at, end) whose blocks are found, by T; a bit for
- * each that it is no other.  V_WIDTHs are whole: some beyond the end get one
- * too.
- */
+/* The codes by T of the vectors [at, end), whose blocks are known; sets a
+ * vector's bit where no other code is possible.  V_WIDTHs are whole: some
+ * beyond the end get one too. */
 ALWAYS_INLINE uint64_t decide_whole(const struct kv_centroids *b, size_t at,
                                     size_t end, size_t d,
                                     const struct found *in, uint16_t *code)
@@ -299,10 +298,11 @@ ALWAYS_INLINE void decide_codes(const struct kv_centroids *b, const float *tile,
 
 /* ---- some groups of blocks -----------------------------------------------
  *
- * With R the smallest |X - C| of all that are asked and r that of one group,
- * the nearest center is within R + (e + E) of S x, and those of the group are
- * beyond r - (e + E).  Roots are off by 2^-14 of themselves, the rest of the
- * arithmetic in f32 by less than an eighth. */
+ * Let R be the smallest |X - C| among the centers of all groups searched, and r
+ * the smallest in one group.  Then the nearest center is within R + (e + E) of
+ * S x, and the group's centers are further than r - (e + E).  Roots have a
+ * relative error of 2^-14; all other f32 arithmetic is off by less than an
+ * eighth. */
 _Static_assert(KV_SIDE <= 2 * V_WIDTH, "tile_among() takes two registers");
 
 /* e + E, and an eighth. */

@@ -1,6 +1,6 @@
 /* Trellis-coded quantization (Marcellin and Fischer 1990) on the bit-shift
- * trellis (QTIP, arXiv 2406.11235): at the same fixed rate a part of what
- * separates a scalar quantizer from the rate-distortion bound is won back.
+ * trellis (QTIP, arXiv 2406.11235): at the same fixed rate it closes a part of
+ * the gap between a scalar quantizer and the rate-distortion bound.
  *
  * A transition turns `values` numbers into `bits` bits.  The state after a
  * transition is the last KV_TRELLIS_BITS bits of the bitstream so far (zeros
@@ -41,22 +41,22 @@ struct kv_trellis_transition {
     float gap;    /* the most that neighbours of a value's numbers are apart */
 };
 
-/* With what an encoder wants to know of the table, [values][KV_TRELLIS_STATES].
- */
+/* Also fills in the fields that the encoder alone needs.  table:
+ * [values][KV_TRELLIS_STATES]. */
 struct kv_trellis_transition kv_trellis_transition(unsigned bits,
                                                    unsigned values,
                                                    const float *table,
                                                    bool folded);
 
-/* An encoder counts in whole numbers: x and what is decoded as positions, what
- * a value costs as a multiple of a quarter of the error that is expected of a
- * value of the bitstream, in the mean (what is more than 16 times the geometric
- * mean counts as that).  Of one value of a bitstream: */
+/* An encoder computes in whole numbers.  x and decoded numbers are positions. A
+ * value's cost is in units of a quarter of the expected error of a value,
+ * averaged over the bitstream (an error above 16 times the geometric mean
+ * counts as 16 times).  For one value of a bitstream: */
 struct kv_trellis_whole {
-    float x, number; /* position of 1: of x, and of a number of the table */
+    float x, number; /* position of 1, for x and for a number of the table */
     int16_t max;     /* position of x, either side: somewhat past all numbers */
     uint8_t shift;   /* positions are as many times as coarse, log2 */
-    uint8_t slope;   /* what is far costs its distance >> slope more */
+    uint8_t slope;   /* a far distance costs distance >> slope more */
 };
 
 /* whole: [values of all transitions]; scale: one for each value, as to decode.
@@ -66,7 +66,7 @@ void kv_trellis_count(const struct kv_trellis_transition *transition,
                       size_t n_transitions, const float *scale,
                       struct kv_trellis_whole *whole);
 
-/* Of the whole bitstream, the last byte filled up with zero bits. */
+/* Bytes of the whole bitstream; zero bits fill up the last byte. */
 size_t kv_trellis_bytes(const struct kv_trellis_transition *transition,
                         size_t n_transitions);
 
@@ -78,9 +78,9 @@ size_t kv_trellis_workspace(const struct kv_trellis_transition *transition,
 /* n bitstreams of the same transitions.  Value i of bitstream s stands at x[s *
  * x_stride + place[i]], finite; whole: of kv_trellis_count(); bytes:
  * [n][stride].  Finds the bytes whose decoded numbers have the least sum of
- * costs, those of a transition (x - decoded)^2 of each value to the nearest
- * whole number, or less a long way off (impl.h); on ties the lowest
- * predecessor.  Every level gives the same bytes. */
+ * costs.  A transition costs (x - decoded)^2 for each value, rounded to a whole
+ * number, or less at large distances (impl.h).  On ties the lowest predecessor
+ * wins.  Every level gives the same bytes. */
 void kv_trellis_encode(const struct kv_trellis_transition *transition,
                        size_t n_transitions, const float *x, size_t x_stride,
                        const uint32_t *place,
@@ -99,8 +99,8 @@ void kv_trellis_states(const struct kv_trellis_transition *transition,
                        uint16_t *state);
 
 /* Which entry of a short table a state has: bit i of the entry's number is the
- * parity of the state's bits that are set in of[i].  So what the bytes of a
- * state contribute is found apart, and combined by XOR. */
+ * parity of the state's bits that are set in of[i].  So each byte of a state
+ * gives its part of the number, and XOR combines the parts. */
 struct kv_trellis_map {
     unsigned bits; /* of an entry's number, 8 at most */
     uint16_t of[8];
@@ -141,13 +141,13 @@ size_t kv_trellis_kept(unsigned bits);
 void kv_trellis_unfold(unsigned bits, unsigned values, const float *kept,
                        float *table);
 
-/* Trains what is kept of the table of one kind of transition on n sequences of
- * len values, x [n][len] of about unit variance (n at least 1, len a multiple
- * of `values`): from the values' quantiles in random order, more of the rare
- * ones the higher the rate, `rounds` times each number becomes the mean of the
- * values it stood for; in the first half of the rounds on a quarter of the
- * sequences.  kept: [values][kv_trellis_kept()].  The same for any number of
- * threads. */
+/* Trains the stored part of the table of one kind of transition on n >= 1
+ * sequences of len values, x [n][len] of about unit variance; len is a multiple
+ * of `values`.  Numbers start as the values' quantiles in random order, with
+ * more rare values at higher rates.  In each of `rounds` rounds a number
+ * becomes the mean of the values it stood for; the first half of the rounds
+ * uses a quarter of the sequences.  kept: [values][kv_trellis_kept()].  The
+ * same for any number of threads. */
 void kv_trellis_train(unsigned bits, unsigned values, const float *x, size_t n,
                       size_t len, size_t rounds, uint64_t seed, float *kept);
 
