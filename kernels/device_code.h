@@ -78,7 +78,7 @@ struct kv_gpu_transitions {
     X(2, 2)                   \
     X(3, 2) X(2, 1) X(4, 2) X(3, 1) X(4, 1) X(5, 1) X(6, 1) X(7, 1) X(8, 1)
 
-/* A token's coefficients in one bitstream (lib/schemes/klt.h): those of all its
+/* A token's coefficients in one bitstream (lib/schemes/klt.h), for all its
  * values, a row of KV_GPU_MAX_ROW at most. */
 enum { KV_GPU_MAX_ROW = 1024 };
 struct kv_gpu_bitstreams {

@@ -11,11 +11,11 @@
  *                   square [m0 - s, m1 - s)
  *   block-sparse    `first` blocks of 64 tokens
  *
- * Lines are those of the most weight, which the softmax of the last 64 queries
- * gives them in sum; the first 30 tokens and the nearest 100 distances come
- * before all others.  Blocks are those whose mean key has the largest product
- * with the block's mean query; the block's own comes before all others.  Of
- * equal ones the first are taken.  So a block always sees its own tokens.
+ * The pattern takes the lines with the most weight, summed over the softmax of
+ * the last 64 queries; the first 30 tokens and the nearest 100 distances come
+ * before all others.  It takes the blocks whose mean key has the largest
+ * product with the block's mean query; the block itself comes first.  Among
+ * equals the first are taken.  So a block always sees its own tokens.
  *
  * Tokens that a block sees are gathered, and attended to densely (attend.h):
  * what no pattern names is not computed. */
@@ -34,29 +34,31 @@ enum kv_pattern_kind {
 };
 const char *kv_pattern_name(enum kv_pattern_kind kind); /* "a-shape" */
 
-/* Of a query head, in counts; more than there are is all.  first: of
- * block-sparse from 1 on; second: from 1 on, of block-sparse not used. */
+/* A query head's pattern, in counts; a count above the number that exists means
+ * all.  first: at least 1 for block-sparse; second: at least 1, unused by
+ * block-sparse. */
 struct kv_pattern {
     enum kv_pattern_kind kind;
     size_t first, second;
 };
 
-/* Whether the view is that of a prompt: its queries are the first nq tokens.
- * Supported of other fields: cap. */
+/* Whether the view is a prompt's: its queries are the first nq tokens.  The
+ * only other field supported is cap. */
 bool kv_pattern_takes(const struct kv_attend_view *v);
 
 /* Attention of a prompt, head: [n_heads].  Each side of the job has one form.
  * Returns how many pairs of a query and a token were computed, of the
- * kv_pattern_all_pairs().  The same bits for any number of threads; where all
- * is seen, kv_attend()'s numbers but for rounding. */
+ * kv_pattern_all_pairs().  The same bits for any number of threads.  Where all
+ * tokens are seen, the numbers are kv_attend()'s up to rounding. */
 size_t kv_pattern_attend(const struct kv_attend_job *a,
                          const struct kv_pattern *head);
 
 /* Pairs of dense attention, of all sequences and query heads. */
 size_t kv_pattern_all_pairs(const struct kv_attend_view *v);
 
-/* What a pattern of this kind is chosen by, of one query head of a sequence: to
- * know the pairs of several patterns without attention. */
+/* The scores that choose a pattern of this kind, for one query head of a
+ * sequence.  With them the pairs of several patterns are known without
+ * attention. */
 struct kv_pattern_index;
 struct kv_pattern_index *kv_pattern_index_new(const struct kv_attend_job *a,
                                               size_t seq, size_t head,

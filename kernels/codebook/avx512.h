@@ -74,9 +74,9 @@ struct codes {
     __mmask64 bit6, bit7, both, low;
 };
 
-/* Of tables with n = 64 or 256 entries.  The test for bit 6 takes a turn
- * of the port that permutes, the others one of the port that does not:
- * permuting and multiplying by 4 rows then take both as long. */
+/* For tables with n = 64 or 256 entries.  The test for bit 6 runs on the port
+ * that permutes, the other tests on the other port: so permuting and
+ * multiplying by 4 rows take equally long. */
 ALWAYS_INLINE struct codes codes(vi32 code, size_t n)
 {
     struct codes c = {.code = code};
@@ -105,8 +105,8 @@ ALWAYS_INLINE struct table table(const uint8_t *plane, size_t n)
     return t;
 }
 
-/* A permutation of 64 bytes takes one turn of its port; those of 128 bytes take
- * two and more beside. */
+/* A permutation of 64 bytes takes one turn of its port; a permutation of 128
+ * bytes takes two turns and other work. */
 ALWAYS_INLINE vi32 look_up(const struct table *t, size_t n, struct codes c)
 {
     vi32 x = _mm512_permutexvar_epi8(c.code, t->part[0]);

@@ -27,8 +27,8 @@
     X(128, 4, 8, true, 32, 3, 32, 2)
 /* clang-format on */
 
-/* Bytes of a centroid: halves, or bytes, of which shared ones are whole words.
- */
+/* Bytes of a centroid, in halves or bytes; shared centroids of bytes are whole
+ * words. */
 #define KV_CODEBOOK_ENTRY(int8, own, d) \
     ((int8) ? ((own) || (d) >= 4 ? (d) : 4) : 2 * (d))
 

@@ -34,8 +34,8 @@ enum {
 _Static_assert(QUERIES * sizeof(float) == sizeof(vf32x4) && SPACES == 4,
                "transposing, four codes at a time, and their tables by name");
 
-/* A space is a sub-space, or two with codes of up to 4 bits, of which the first
- * one's are the lower halves of bytes. */
+/* A space is one sub-space, or two with codes of up to 4 bits: then the first
+ * sub-space's codes are the lower halves of bytes. */
 static size_t in_space(const struct kv_codebook *b)
 {
     return b->bits <= 4 ? 2 : 1;
@@ -141,9 +141,10 @@ static struct codes codes_of_pairs(const struct kv_store *s,
     return c;
 }
 
-/* Of spaces [space, space + SPACES), space a multiple of SPACES; for those past
- * the last, whose tables are zeros or not looked at, some that are in the tile.
- * scratch: where they lie another way in tile. */
+/* The codes of spaces [space, space + SPACES), space a multiple of SPACES.
+ * Spaces past the last get any codes of the tile: their tables are zeros or
+ * unused.  scratch: holds the codes where the tile has them in another order.
+ */
 static struct codes codes_of(const struct kv_store *s, const uint8_t *tile,
                              size_t space, uint8_t scratch[SPACES * T])
 {

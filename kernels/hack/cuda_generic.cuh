@@ -118,7 +118,7 @@ KV_DEVICE void kv_generic_hack_span(const kv_decode &p,
                           run.v + blockIdx.y * run.v_head};
     const unsigned d = k.head_dim, end = work.first_tile + work.n_tiles;
     kv_generic_hack b(k, v, run, rows);
-    kv_decode unscaled = p; // their codes are those of unscaled queries
+    kv_decode unscaled = p; // their codes equal unscaled queries' codes
 
     unscaled.scale = 1;
     if (threadIdx.x < ROWS)

@@ -1,11 +1,11 @@
 /* Family "hack": codes whose products are corrected, not dequantized
- * (kernels/hack/hack.h), in the tiles of family "integers": keys' ranges are
- * groups of channels of a token, values' of tokens of a channel, minima the
- * offsets.
+ * (kernels/hack/hack.h), in the tiles of family "integers".  A range of keys is
+ * a group of a token's channels, a range of values a group of a channel's
+ * tokens; minima are the offsets.
  *
- * The scheme's own attention reads its blocks and is the definition.  That of
- * these tiles is the integers', of the same codes: exact, which multiplies with
- * queries and weights as they are, and int8, which rounds them to nearest. */
+ * The scheme's own attention reads its blocks and is the definition.  On the
+ * tiles, family "integers" attends to the same codes: path exact multiplies
+ * them with unrounded queries and weights, path int8 rounds both to nearest. */
 #ifndef KV_HACK_LAYOUT_H
 #define KV_HACK_LAYOUT_H
 

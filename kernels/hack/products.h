@@ -8,7 +8,7 @@
  *                         dots_first(dot, wide), takes up to max_joined(bits)
  *                         fours and is added to the sums before by
  *                         dots_joined(dot, s, wide)
- *   WIDE(bits)            whether codes of so many bits are wide to dot4()
+ *   WIDE(bits)            whether codes of that width are wide to dot4()
  *   load_words(p, stride, n_columns, n, w)   up to four words of up to V_WIDTH
  *                         columns' n bytes, `stride` apart; 0 behind these
  *   four_codes(words, bits, j)   codes 4 j to 4 j + 3 of each word, of 1, 2, 4

@@ -17,7 +17,8 @@
 /* The ring's two stages are all that a block of 128 channels has room for. */
 enum { KV_INT8_STAGES = 2 };
 
-/* A row none of which is larger counts as zeros: 127 over less overflows. */
+/* A row whose largest value is not above this counts as zeros: 127 divided by a
+ * smaller number overflows. */
 #define KV_MIN_ROW 0x1p-100f
 
 /* Weights times scales are not taken for less: units keep within 2^69 of each
@@ -64,7 +65,7 @@ template <int D> struct kv_int8_side : kv_integers_side<KV_INT8_TOKENS> {
     }
 };
 
-/* Of the lanes that share a row: r. */
+/* The maximum over the lanes that share row r. */
 KV_DEVICE float kv_row_max(float x)
 {
     x = fmaxf(x, kv_shuffle_xor(x, 1));
@@ -385,7 +386,7 @@ template <int D> struct kv_values_s8 : kv_int8_side<D> {
                     x.plus[k][i][j] = 0;
                 }
     }
-    /* Of a group: bytes round(up * weight * scale), unit = 1 / up; plus: this
+    /* A group's bytes round(up * weight * scale), unit = 1 / up; plus: this
      * lane's sum of weights times middles. */
     template <int NT> struct rounded {
         uint32_t b[NT][2];

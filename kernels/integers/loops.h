@@ -35,17 +35,17 @@
 /* ---- values ----------------------------------------------------------------
  */
 
-/* A rectangle of values: lanes [lane, lane_end), inner indices [inner,
- * inner_end), of one run; to x, whose first row is inner index `first` and
- * first column lane `left`. */
+/* A rectangle of values of one run, lanes [lane, lane_end) and inner indices
+ * [inner, inner_end).  It goes to x, whose first row is inner index `first` and
+ * whose first column is lane `left`. */
 struct patch {
     size_t lane, lane_end, inner, inner_end;
     size_t first, left, row;
     float *x;
 };
 
-/* Of unit u, V_WIDTH lanes from l on, to x, whose rows are `row` apart.  folded
- * and kind are constants. */
+/* Writes the values of unit u, V_WIDTH lanes from l on, to x, whose rows are
+ * `row` apart. folded and kind are constants. */
 ALWAYS_INLINE void expand_unit(const vi32 c[KV_UNIT_QUADS], size_t l, size_t u,
                                const float *scale, const float *offset,
                                int folded, enum kv_offset kind, float *x,
@@ -392,8 +392,8 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
                        to.rounded);
 }
 
-/* All runs of n tiles, whose heads are those of table and the tiles that follow
- * it: w [rows][n * inner] times their scales, in integers.  values: out
+/* All runs of n tiles, w [rows][n * inner] times their scales, in integers.
+ * Their heads are in table and in the tiles that follow it.  values: out
  * [rows][acc_floats()] +=, else out [rows][64]. */
 ALWAYS_INLINE void put_folded(const struct kv_store *s, const uint8_t *tile,
                               const uint8_t *table, size_t n, const float *w,

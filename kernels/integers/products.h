@@ -7,8 +7,8 @@ enum { PIECE = 64 /* lanes whose integer sums are held at a time */ };
 /* ---- codes ----------------------------------------------------------------
  */
 
-/* Of each byte of x the bits from `from` on, moved to `to`.  All but x are
- * constants. */
+/* The bits from `from` on of each byte of x, moved to `to`. All arguments but x
+ * are constants. */
 ALWAYS_INLINE vi32 moved(vi32 x, unsigned width, unsigned from, unsigned to,
                          int shifts)
 {
@@ -97,8 +97,8 @@ struct factors {
 /* ---- integers --------------------------------------------------------------
  */
 
-/* Prefetches lines [from, to) of several blocks that have so many `each`, far
- * and near in turns: many far requests in a row would wait. */
+/* Prefetches lines [from, to) of several blocks of `each` lines, far and near
+ * in turns: many far requests in a row would wait. */
 ALWAYS_INLINE void fetch(const uint8_t *far, const uint8_t *const x[4],
                          unsigned each, size_t from, size_t to)
 {
@@ -112,8 +112,8 @@ ALWAYS_INLINE void fetch(const uint8_t *far, const uint8_t *const x[4],
     }
 }
 
-/* Blocks of g registers from lane `at` on, but for lanes that share their lines
- * with those before them. */
+/* Number of blocks of g registers from lane `at` on; 0 where the lanes before
+ * them share their lines. */
 ALWAYS_INLINE size_t blocks_of(const struct factors *f, size_t at, size_t g)
 {
     const bool again = V_WIDTH < KV_LANES && (f->lane + at) % KV_LANES;
@@ -256,9 +256,9 @@ ALWAYS_INLINE vi32 cell_of_part(const uint8_t *at, unsigned bits, size_t e)
         v_shr_i32(v_load_i32(at + e / each * KV_PLANE), e % each * bits), mask);
 }
 
-/* As multiply_some(), of floats, and of codes less the middle one, which makes
- * products about as small as those of values.  bits, rows and g are constants.
- */
+/* As multiply_some(), with floats and with codes minus the middle code: then
+ * products are about as small as products of values. bits, rows and g are
+ * constants. */
 ALWAYS_INLINE void multiply_floats_some(const struct factors *f, size_t at,
                                         unsigned bits, const float *w,
                                         size_t rows, size_t g, float *sum)
@@ -447,7 +447,8 @@ static struct factors widened(const struct factors *from, uint8_t *bytes)
     return to;
 }
 
-/* Of codes that are not; apart from those that are, and out of their way. */
+/* Widens codes that is_met() refuses, then multiplies them.  A function of its
+ * own, out of the way of all other codes. */
 static __attribute__((noinline)) void multiply_widened(const struct factors *f,
                                                        const void *w,
                                                        const struct rounded *of,
@@ -491,7 +492,7 @@ ALWAYS_INLINE void put_lanes(const struct kv_integers *g,
     }
 }
 
-/* Of a run the lanes [lane, end) and units [unit, unit_end). */
+/* The lanes [lane, end) and units [unit, unit_end) of a run. */
 struct part {
     size_t lane, end, unit, unit_end;
 };
@@ -508,9 +509,9 @@ static struct part part_of(const struct kv_integers *g, size_t run)
                          (from + kv_integers_run(g, run)) / KV_UNIT};
 }
 
-/* One run's part of `tiles` tiles, of which codes is the first's: out
- * [rows][lanes], from lane 0.  heads: unfolded.  folded and whether kind is
- * FLOATS are constants. */
+/* One run's part of `tiles` tiles; codes: the first tile's; out [rows][lanes],
+ * from lane 0; heads: unfolded only. folded and whether kind is FLOATS are
+ * constants. */
 ALWAYS_INLINE void put_run(const struct kv_integers *g, const uint8_t *codes,
                            size_t tiles, size_t run, const void *by,
                            size_t by_row, enum factor kind,

@@ -358,8 +358,8 @@ ALWAYS_INLINE void round_all(const struct rows *x, int folded,
         round_all_of(x, folded, SIGNED, how, rows, p, out);
 }
 
-/* Of n <= RUNS runs; out: [n].  A peak takes longer to find than to go on with:
- * all are found before the codes of any. */
+/* Rounds n <= RUNS runs; out: [n].  Finding a peak has a long latency, so all
+ * peaks are found before any codes. */
 static void round_folded(const struct kv_integers *g, const struct rows *x,
                          size_t n, struct rounding how, size_t rows,
                          struct rounded *out)

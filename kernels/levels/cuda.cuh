@@ -4,13 +4,13 @@
  * Queries q at position p meet keys k at P + t, P being their tile's first:
  * q . R(P + t) k = (R(-P) q) . R(t) k.  So queries turn once for a tile, and
  * keys by angles that are the same for every tile: pairs of halves from a table
- * in shared memory, of which each lane has its own.
+ * in shared memory, where each lane has pairs of its own.
  *
- * Outliers are products of their own, 8 at a time.  Of keys, rows are tokens
- * and a column is an outlier's channel: the entry of the outlier's token holds
- * its addend, all others 0; it is multiplied by the queries' pair of channels.
- * Of values, rows are channels and two columns a pair of tokens, which meet
- * their weights. */
+ * Outliers take separate products, 8 at a time.  For keys, rows are tokens and
+ * a column is an outlier's channel.  The entry of the outlier's token has its
+ * addend, all other entries are 0; the queries' pair of channels multiplies it.
+ * For values, rows are channels and two columns are a pair of tokens; the
+ * tokens' weights multiply them. */
 #ifndef KV_LEVELS_CUDA_CUH
 #define KV_LEVELS_CUDA_CUH
 
@@ -27,7 +27,7 @@ template <class B> struct kv_levels_side {
     static constexpr int CODES = 32 * B::BYTES;
     static constexpr bool WRITES = true;
     static constexpr int LEVELS = B::K * B::ROW; /* in shared memory */
-    /* Of 4 bits, two blocks' tables would leave no room for their rings. */
+    /* With 4 bits, two blocks' tables would leave no room for their rings. */
     static constexpr int BLOCKS = B::BITS < 4 ? 2 : 1;
 };
 
@@ -65,12 +65,12 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
     static constexpr int D = B::D, M = B::M, GROUPS = D / 16, HALF = D / 32;
     static constexpr int STEPS = KV_LEVELS_TILE / B::T,
                          BLOCKS_OF_16 = STEPS * M;
-    /* Of a KV head's table, behind the levels. */
+    /* Bytes of a KV head's table, behind the levels. */
     static constexpr int RANGES = D * 4;
     static constexpr int TURNS = BLOCKS_OF_16 * GROUPS * 32 * 16;
     static constexpr int SHARES = D / 2 * 4, MORE = RANGES + TURNS + SHARES;
     static constexpr int TABLE = side::LEVELS + MORE;
-    /* Of a tile. */
+    /* Bytes of a tile. */
     static constexpr int ANGLES = D / 2 * 4, ENDS = 16;
     static constexpr int REST = BLOCKS_OF_16 * 2; /* behind the ends */
     static constexpr unsigned BATCH = side::CODES / 48 * 8 - KV_LEVELS_PAD;
@@ -458,9 +458,9 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
                 kv_mma_f16(o[i], a, b[i]);
         }
     }
-    /* The step's outliers before `end` in a list that begins with outlier
-     * `first`; ends: of the step's blocks of channels, the first of which
-     * starts at `start`. */
+    /* Adds the step's outliers before `end` from a list that begins with
+     * outlier `first`; ends: the ends of the step's blocks of channels; the
+     * first block starts at `start`. */
     template <int NT>
     static __device__ void add_blocks(const uint8_t *outliers, unsigned first,
                                       unsigned end, unsigned step,
@@ -474,8 +474,8 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
                            min(kv_load2(ends + k * 2), end), step, k, weights,
                            x.o.o[k]);
     }
-    /* Outliers [j, end) of the step, none of which came with the tile: BATCH at
-     * a time in place of the step's codes. */
+    /* Adds outliers [j, end) of the step, which are not in the tile: loads
+     * BATCH at a time over the step's codes. */
     template <int NT>
     static __device__ void
     add_rest(const params &p, const uint8_t *rest, unsigned j, unsigned end,

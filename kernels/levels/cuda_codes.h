@@ -9,10 +9,10 @@
  *           | codes | scales f16 [32] | offsets f16 [32] |
  *
  * A token's channels i and i + head_dim / 2 are a pair, which RoPE turns.
- * Angles are those of the tile's first token, f32 [head_dim / 2] in [-pi, pi].
+ * Angles are the first token's, f32 [head_dim / 2] in [-pi, pi].
  *
  * An outlier's code is the nearest one; the tile stores more = outlier -
- * dequantized code apart.  Those of keys are rotated already:
+ * dequantized code in a list.  In keys' lists it is already rotated:
  *
  *   pairs   u32 [CAPACITY + PAD]: addends of channel i (low) and of its
  *           partner, halves

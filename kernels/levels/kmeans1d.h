@@ -7,9 +7,9 @@
 #include <stddef.h>
 
 /* The k centers with the least sum of weight * (x - nearest center)^2, by
- * dynamic programming: clusters are runs of neighbours, and where the last run
- * begins never moves left as points are added, so that halving the points
- * finds all beginnings of one k in n log n steps.
+ * dynamic programming.  Clusters are runs of neighbours.  The beginning of the
+ * last run never moves left as points are added, so halving the points finds
+ * all beginnings for one k in n log n steps.
  *
  * x:       [n] ascending; read only, not kept.
  * weight:  [n], each >= 0.
@@ -18,8 +18,8 @@
  *          than k points of positive weight the last center repeats.
  * cost:    that least sum; NULL is fine.
  *
- * Exact but for rounding in double; ties go to the leftmost beginning.  Time
- * O(k n log n), memory k n words of 32 bits.
+ * Exact up to rounding in double; ties go to the leftmost beginning.  Time O(k
+ * n log n), memory k n words of 32 bits.
  *
  * Fails when no weight is positive, x is not ascending, x or weight holds a NaN
  * or an infinity, or a weight is negative. */

@@ -30,12 +30,11 @@ struct kv_bounds *kv_bounds_new(const struct kv_points *p, const float *centers,
                                 size_t k);
 void kv_bounds_free(struct kv_bounds *b);
 
-/* Sets the code of every point as kv_nearest() does, bit by bit.
- * centers: [k][d], finite, of which those of the last call are near by; code
- * holds some center < k for each point, a better guess takes less time.  Gives
- * false, and no codes, where values are too large or too small for 16-bit
- * integers: then the caller searches all centers.  The bounds of groups stay
- * valid. */
+/* Sets the code of every point as kv_nearest() does, bit by bit.  centers:
+ * [k][d], finite, close to the last call's centers. code holds some center < k
+ * for each point; a better guess takes less time.  Gives false, and no codes,
+ * where values are too large or too small for 16-bit integers: then the caller
+ * searches all centers.  The bounds of groups stay valid. */
 bool kv_bounds_assign(struct kv_bounds *b, struct kv_points *p,
                       const float *centers);
 

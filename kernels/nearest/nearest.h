@@ -51,8 +51,8 @@ void kv_nearest(const struct kv_centroids *b, const float *x, size_t n,
  * vectors by dimension, tile[d][64]; vectors past n are zero. */
 void kv_tile_fill(const float *x, size_t n, size_t d, float *tile);
 
-/* code, dist: [64], of which the first n >= 1 are given (s is stored in dist;
- * NULL: it is not wanted, which is faster). */
+/* code, dist: [64], the first n >= 1 are the result; dist gets s, or is NULL,
+ * which is faster. */
 void kv_tile_nearest(const struct kv_centroids *b, const float *tile, size_t n,
                      uint16_t *code, float *dist);
 

@@ -33,12 +33,12 @@ struct kv_trellis_transition {
                             * more 1 */
     const float *table;    /* [values][KV_TRELLIS_STATES] */
     /* To encode alone, of kv_trellis_transition(): */
-    bool folded;  /* the table is of kv_trellis_unfold(); of several values it
-                   * has to be */
-    double error; /* that is to be expected of a value: the mean square of
-                   * the table by 4^(-bits / values) */
+    bool folded;  /* kv_trellis_unfold() made the table; required with several
+                   * values */
+    double error; /* expected error of a value: the table's mean square times
+                   * 4^(-bits / values) */
     float reach;  /* the largest size of a number */
-    float gap;    /* the most that neighbours of a value's numbers are apart */
+    float gap;    /* the largest gap between neighbouring numbers of a value */
 };
 
 /* Also fills in the fields that the encoder alone needs.  table:

@@ -1,4 +1,4 @@
-/* Operations on one row of f32: those of a transformer between its GEMMs.
+/* Operations on one row of f32: a transformer's work between its GEMMs.
  *
  * Every operation is a fixed sequence of IEEE additions and multiplications
  * over eight lanes (kernels/vecops/loops.h), compiled for several instruction
@@ -41,7 +41,7 @@ void kv_rms_norm_grad(const float *x, const float *w, const float *g, size_t n,
                       float eps, float *out);
 void kv_silu_mul_grad(const float *gate, const float *up, const float *g,
                       size_t n, float *gate_grad, float *up_grad);
-/* Of out[i] = act(gate[i]) * up[i]. */
+/* act in out[i] = act(gate[i]) * up[i]. */
 void kv_activate_mul_grad(enum kv_act act, const float *gate, const float *up,
                           const float *g, size_t n, float *gate_grad,
                           float *up_grad);
