@@ -105,8 +105,8 @@ struct kv_attend_side {
     const uint32_t *until;    /* [nq]; NULL where a form is NULL */
 };
 
-/* q, out: [n_seqs][q_rows][n_heads][head_dim], of which the view's queries are
- * the first nq <= q_rows rows of a sequence; out's other rows stay. */
+/* q, out: [n_seqs][q_rows][n_heads][head_dim].  The view's queries are the
+ * first nq <= q_rows rows of a sequence; out's other rows stay. */
 struct kv_attend_job {
     struct kv_attend_view view;
     const float *q;

@@ -1,10 +1,10 @@
-/* What a forward pass is made of: a dozen operations and memory, in plain C on
- * the CPU (backend_cpu.c) and in CUDA (cuda/backend_cuda.c).
- * lib/model/forward.c is written once over them.
+/* The operations of a forward pass, a dozen, and its memory: in plain C on the
+ * CPU (backend_cpu.c) and in CUDA (cuda/backend_cuda.c). lib/model/forward.c is
+ * written once over them.
  *
  * Arrays are the backend's: host memory on the CPU, the device's on CUDA.  The
- * residual stream and what comes out of a product are f32; what goes into one
- * has the type input_type, matrices have the type weight_type.
+ * residual stream and outputs of products are f32; inputs of products have the
+ * type input_type, matrices have the type weight_type.
  *
  * The unit of work is a tile of tokens.  On the CPU each() runs tiles in
  * parallel, and an operation on a tile is serial; on CUDA tiles are launched
@@ -79,13 +79,13 @@ struct kv_activation {
     size_t n;
 };
 
-/* The projections of rows tokens, which stand at places first, first + 1, .. of
- * windows of n tokens, from n on at those of the next window: qkv
- * [rows][n_heads + 2 n_kv_heads][head_dim], to which bias (NULL: none) is
- * added, in place or not.  Then RMSNorm of each head of q and k (norm NULL:
- * none), or of all heads of a token as one, where norm_whole (on the CPU
- * alone), to q and k_pre, in which the channels that turn are times rope_scale
- * (1 elsewhere than on the CPU), and RoPE of both, to q and k. */
+/* The projections of rows tokens: qkv [rows][n_heads + 2 n_kv_heads][head_dim].
+ * The tokens stand at places first, first + 1, .. of windows of n tokens; after
+ * place n - 1 comes the next window.  bias (NULL: none) is added to qkv, in
+ * place or not.  Then RMSNorm of each head of q and k (norm NULL: none), or of
+ * all heads of a token as one, where norm_whole (on the CPU alone), to q and
+ * k_pre, in which the channels that turn are times rope_scale (1 elsewhere than
+ * on the CPU), and RoPE of both, to q and k. */
 struct kv_heads {
     size_t rows, first, n;
     size_t n_heads, n_kv_heads, head_dim, n_rot;
@@ -210,8 +210,8 @@ void kv_backend_free(struct kv_backend *b); /* NULL is fine */
 /* Rows of logits that are held at once, from 1 on. */
 size_t kv_backend_logit_rows(const struct kv_backend *b, size_t n_vocab);
 
-/* Memory of the backend's that is made when it is wanted, and kept: all zero is
- * none.  What was there is lost where there were fewer bytes. */
+/* Backend memory that is allocated on first use and kept; all zero: none yet.
+ * Asking for more bytes than it has loses its content. */
 struct kv_workspace {
     void *p;
     size_t bytes;
@@ -221,8 +221,8 @@ int kv_workspace_want(const struct kv_backend *b, struct kv_workspace *w,
                       size_t bytes, struct kv_err *e);
 void kv_workspace_clear(const struct kv_backend *b, struct kv_workspace *w);
 
-/* An array of the host's as the backend's: itself, or a copy in w; and a place
- * for what is to become one, which kv_backend_give() then fills. */
+/* take: a host array as the backend's, itself or a copy in w. place: backend
+ * memory for a result; kv_backend_give() then copies it to the host array. */
 int kv_backend_take(const struct kv_backend *b, struct kv_workspace *w,
                     const void *host, size_t bytes, const void **at,
                     struct kv_err *e);

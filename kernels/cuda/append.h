@@ -20,8 +20,8 @@ struct kv_gpu_append {
 extern "C" {
 #endif
 
-/* Of families "integers" (on each path), "hack" and "codebook".  Launch;
- * sequences without a tile of codes are left out. */
+/* Families "integers" (both paths), "hack" and "codebook".  Launch; sequences
+ * without a tile of codes are skipped. */
 int kv_gpu_append_groups(const struct kv_gpu_append *s, struct kv_err *e);
 int kv_gpu_append_hack(const struct kv_gpu_append *s, struct kv_err *e);
 int kv_gpu_append_codebook(const struct kv_gpu_append *s, struct kv_err *e);

@@ -53,8 +53,8 @@
 #include "kernels/cuda/softmax.cuh"
 
 /* The query heads of a warp's rows, from the first on: row i is query head i %
- * group of the KV head, of query token i / group, the last of which is token n
- * - 1. */
+ * group of the KV head and query token i / group; the last query token is token
+ * n - 1. */
 struct kv_rows {
     unsigned first, group, nq, n;
     const uint8_t *k, *v; /* the KV head's tiles of the run */
@@ -128,7 +128,7 @@ kv_walk(const kv_course<K, V, STAGES, TOGETHER> &course,
         float s[M][NT][4], factor[NT][2];
 
         if (K::WRITES || V::WRITES)
-            kv_fence_copies(); /* writes come before those of the next copy */
+            kv_fence_copies(); /* these writes come before the next copy's */
         kv_sync<TOGETHER>();   /* all have read the stage that is overwritten */
         course.fetch(j + STAGES - 1);
         if (STAGES == 1)
@@ -245,8 +245,8 @@ KV_DEVICE void kv_prefetch_matrix(const float *matrix, unsigned d)
         kv_prefetch(m + i);
 }
 
-/* Of the splits' parts, max becomes the split's weight in the result; a warp
- * takes a row, a lane a split.  share: [rows], of all weight what codes have.
+/* Replaces max in the splits' parts by the split's weight in the result; a warp
+ * takes a row, a lane a split.  share: [rows], the codes' share of all weight.
  */
 KV_DEVICE void kv_weigh_splits(const kv_gpu_work &work, size_t apart,
                                unsigned rows, float *parts, float *share)
@@ -295,7 +295,8 @@ KV_DEVICE float kv_sum_splits(const float *weight, const float *o, size_t apart,
     return sum;
 }
 
-/* The splits' parts into the result: those of codes leave their space. */
+/* Merges the splits' parts into the result; the codes' parts leave their space.
+ */
 KV_DEVICE void kv_merge_splits(const kv_decode &p, const kv_gpu_work &work,
                                unsigned d, unsigned rows)
 {

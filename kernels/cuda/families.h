@@ -48,7 +48,8 @@ struct kv_gpu_launch {
     bool measure;      /* only fill in what follows */
     size_t shared;     /* shared memory that a block takes */
     size_t blocks;     /* that a multiprocessor holds, at least 1 */
-    size_t row_groups; /* of rows: blocks of their own read the cache for each */
+    size_t
+        row_groups; /* of rows: blocks of their own read the cache for each */
 };
 
 #ifdef __cplusplus
@@ -80,8 +81,7 @@ void kv_gpu_rows(const struct kv_store *s, size_t head, size_t first, size_t n,
 extern const struct kv_gpu_family *const kv_gpu_families[];
 
 bool kv_gpu_float_open(struct kv_gpu_side *side);
-/* A tile of halves of any side: x [128][head_dim], of which the first n tokens
- * exist. */
+/* A tile of halves of any side: x [128][head_dim]; the first n tokens exist. */
 void kv_gpu_float_pack(bool values, size_t head_dim, const float *x, size_t n,
                        uint8_t *to);
 

@@ -47,7 +47,7 @@ KV_DEVICE void kv_hadamard_row(const kv_rotate &t, float *row)
     kv_sync_warp();
 }
 
-// Of one head, a row: into the space of the codes.
+// Takes a row of one head into the space of the codes.
 KV_DEVICE void kv_rotate_row(const kv_rotate &t, unsigned head, float *row)
 {
     if (t.hadamard_first)

@@ -11,12 +11,12 @@
 extern "C" {
 #endif
 
-/* x [n]: half [n], to the nearest and no further than the largest finite one;
- * and the same as floats in wide and again [n], but for NULL.  n is even;
- * where it is a multiple of 8 all arrays are 16-byte aligned.  Sets
- * *nonfinite, but for NULL, to 1 where x holds a NaN or an infinity, and adds
- * to *clipped, but for NULL, how many values are further than that half.
- * Launches and does not wait. */
+/* Rounds x [n] to half [n], to the nearest, clipped to the largest finite half;
+ * writes the same as floats to wide [n] and again [n]. n is even; where it is a
+ * multiple of 8 all arrays are 16-byte aligned.  Sets *nonfinite to 1 where x
+ * holds a NaN or an infinity, and adds the number of clipped values to
+ * *clipped.  wide, again, nonfinite and clipped may be NULL. Launches and does
+ * not wait. */
 int kv_gpu_round_f16(const float *x, size_t n, uint16_t *half, float *wide,
                      float *again, unsigned *nonfinite, unsigned *clipped,
                      struct kv_err *e);

@@ -66,8 +66,8 @@ static inline size_t kv_scaled_scale_bytes(const struct kv_scaled *c)
     return c->scale == KV_SCALE_NONE ? 0 : c->scale == KV_SCALE_F16 ? 2 : 1;
 }
 
-/* What the exponent of a format is off by as fp16's: 2^(15 - its bias); 1 for a
- * table. */
+/* The factor between a format's numbers and the same bits read as fp16: 2^(15 -
+ * bias of the format); 1 for a table. */
 float kv_scaled_rebias(const struct kv_scaled *c);
 
 struct kv_scaled_loops {
@@ -101,10 +101,10 @@ extern const struct kv_scaled_loops kv_scaled_loops_avx512; /* x86-64 only */
  *
  * The codes of four bytes come out of a lane of 32 bits together: of a unit of
  * a plane, `fields` codes a byte, byte j's field f is vector fields j + f
- * (scaled.h).  What they are multiplied with, four numbers of 8 bits, is
- * a quad: of keys, whose vectors 2 c and 2 c + 1 are channel c, quad k of a
- * unit has channels (fields / 2) j + k; of values, quad f has tokens fields j +
- * f: byte i of a tile's quads is token order[i]. */
+ * (scaled.h).  A quad, four numbers of 8 bits, multiplies them: of keys, whose
+ * vectors 2 c and 2 c + 1 are channel c, quad k of a unit has channels (fields
+ * / 2) j + k; of values, quad f has tokens fields j + f: byte i of a tile's
+ * quads is token order[i]. */
 static inline size_t kv_scaled_fields(unsigned bits)
 {
     return 8 / kv_scaled_width(bits, 0);
@@ -115,8 +115,8 @@ static inline size_t kv_scaled_groups(const struct kv_store *s)
     return s->head_dim / kv_scaled_of(s)->group;
 }
 
-/* Queries, rounded.  bias: -128 times the sum of a group's codes, for who adds
- * 128 to what the table has. */
+/* Rounded queries.  bias: -128 times the sum of a group's codes, for versions
+ * that add 128 to the table's numbers. */
 struct kv_scaled_query {
     float *factor; /* [groups][KV_TILE_ROWS] */
     int32_t *bias; /* the same */

@@ -39,7 +39,7 @@ static void find_planes(const struct kv_store *s, const uint8_t *tile,
         of[i] = (struct planes){tile, tile + low};
 }
 
-/* Lanes of unit u of the low plane, and of what the high one has for them. */
+/* Lanes of unit u of the low plane, and the bits of the high plane for them. */
 struct raw8 {
     vi32 low, high;
 };
@@ -58,7 +58,7 @@ ALWAYS_INLINE struct raw8 load8(struct planes p, unsigned bits, size_t u,
     return r;
 }
 
-/* What field f of each byte stands for. */
+/* The table's number for field f of each byte. */
 ALWAYS_INLINE vi32 value8(struct raw8 r, unsigned bits, vi32 t, unsigned f)
 {
     const vi32 low = v_shr_i32(r.low, f * kv_scaled_width(bits, 0));

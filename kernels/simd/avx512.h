@@ -174,8 +174,8 @@ typedef vf32 vtable16;
 
 /* ---- four registers at a time -------------------------------------------- */
 
-/* Of each 128 bits by themselves: word j of x[i] = word i of y[j], words of 32
- * bits; x may be y. */
+/* Within each 128 bits: word j of x[i] = word i of y[j], words of 32 bits; x
+ * may be y. */
 ALWAYS_INLINE void v_transpose4x4(const vi32 y[4], vi32 x[4])
 {
     const vi32 low01 = _mm512_unpacklo_epi32(y[0], y[1]);
@@ -189,8 +189,8 @@ ALWAYS_INLINE void v_transpose4x4(const vi32 y[4], vi32 x[4])
     x[3] = _mm512_unpackhi_epi64(high01, high23);
 }
 
-/* Of each 128 bits by themselves: byte i of y[0] to y[3] side by side, four i
- * to each of x in turn. */
+/* Within each 128 bits: byte i of y[0] to y[3] side by side, four i to each of
+ * x in turn. */
 ALWAYS_INLINE void v_interleave4_i8(const vi32 y[4], vi32 x[4])
 {
     const vi32 low01 = _mm512_unpacklo_epi8(y[0], y[1]);

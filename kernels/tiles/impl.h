@@ -16,7 +16,7 @@
 enum { KV_ROPE_DIGITS = 4 };
 
 struct kv_tile_loops {
-    /* Of 1 or 2 parts score [rows][32 parts], stride apart, written.  ahead:
+    /* Writes score [rows][32 parts], stride apart, of 1 or 2 parts.  ahead:
      * prefetches the memory after k. */
     void (*dot)(enum kv_float kind, bool ahead, const void *k, size_t parts,
                 size_t head_dim, const float *q, size_t rows, float *score,
@@ -55,9 +55,9 @@ struct kv_tile_loops {
                         float *x);
 };
 
-/* Of four rows the units of codes up to `limit` in magnitude: max[r], the row's
- * largest magnitude, becomes max / limit, and by[r] limit / max; both 0 where
- * max is below `tiny`.  Four divisions take as long as one. */
+/* The units of four rows, for codes up to `limit` in magnitude.  max[r], the
+ * row's largest magnitude, becomes max / limit, and by[r] becomes limit / max;
+ * both are 0 where max is below `tiny`.  Four divisions take as long as one. */
 ALWAYS_INLINE void kv_units_of_four(float limit, float tiny, float max[4],
                                     float by[4])
 {
@@ -68,7 +68,7 @@ ALWAYS_INLINE void kv_units_of_four(float limit, float tiny, float max[4],
     v4_store(max, v4_select(some, m / limit, zero));
 }
 
-/* Those of round8. */
+/* The units of round8(). */
 ALWAYS_INLINE void kv_units8_of_four(float max[4], float by[4])
 {
     kv_units_of_four(127, 0x1p-93f, max, by);
@@ -78,7 +78,7 @@ extern const struct kv_tile_loops kv_tile_loops_c;
 extern const struct kv_tile_loops kv_tile_loops_avx2;   /* x86-64 only */
 extern const struct kv_tile_loops kv_tile_loops_avx512; /* x86-64 only */
 
-/* Those of the level in use. */
+/* The loops of the level in use. */
 const struct kv_tile_loops *kv_tile_loops(void);
 
 /* Exact operations of every family (by expand()) that take up to KV_TILE_MANY

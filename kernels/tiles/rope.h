@@ -21,10 +21,10 @@ void kv_tiles_rope_free(struct kv_tiles_rope *r); /* NULL is fine */
 void kv_tiles_rope_rotate(const struct kv_tiles_rope *r, size_t first,
                           float *x);
 
-/* The same for other implementations of RoPE.  Of pair i <
- * kv_tiles_rope_pairs() the key at first + t turns by the angle of (cosine[i],
- * sine[i]) and that of (within[i][0][t], within[i][1][t]).  cosine, sine:
- * [KV_ROPE_MAX]; within: [pairs][2][32]. */
+/* The same for other implementations of RoPE.  Pair i < kv_tiles_rope_pairs()
+ * of the key at first + t turns by two angles: (cosine[i], sine[i]) and
+ * (within[i][0][t], within[i][1][t]).  cosine, sine: [KV_ROPE_MAX]; within:
+ * [pairs][2][32]. */
 enum { KV_ROPE_MAX = 256 /* pairs */ };
 size_t kv_tiles_rope_pairs(const struct kv_tiles_rope *r);
 const float *kv_tiles_rope_within(const struct kv_tiles_rope *r);

@@ -63,10 +63,10 @@ struct kv_tile_ops {
     void (*finish)(const struct kv_store *s, size_t head, const float *acc,
                    size_t rows, float *out);
 
-    /* Scores and pv of n whole tiles, one after another in memory, from one
-     * to those of a chunk; score, p: [rows][64 n], all else as above.  NULL:
-     * one by one takes no longer.  by_chunks: they gain from all the tiles of a
-     * chunk; else a few will do. */
+    /* Scores and pv of n whole tiles that follow each other in memory, from one
+     * tile to a chunk's tiles; score, p: [rows][64 n], all else as above.
+     * NULL: tile by tile is as fast.  by_chunks: fastest with all tiles of a
+     * chunk; else a few tiles are enough. */
     bool by_chunks;
     void (*qk_tiles)(const struct kv_store *s, size_t head, const uint8_t *tile,
                      size_t n, const void *query, size_t rows, float *score,
@@ -230,8 +230,8 @@ extern const struct kv_family kv_family_integers;
 /* A group is len channels of one token, or (of_tokens) len tokens of one
  * channel.  Channels: len divides head_dim (keys: the last group may have
  * less); below it, a multiple of 4 (keys) or 16 (values).  Tokens: 16, 32 or a
- * multiple of 64 (values: also 4 and 8). Gives whether it is so, else nothing
- * is to be used. */
+ * multiple of 64 (values: also 4 and 8).  Returns whether len is valid; if not,
+ * g must not be used. */
 int kv_integers_init(struct kv_integers *g, int values, size_t head_dim,
                      int of_tokens, size_t len);
 

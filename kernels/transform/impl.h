@@ -35,8 +35,8 @@ struct kv_transform_table {
     uint8_t of_half[8][3][16];
 };
 
-/* A state is two bytes shifted right by `shift`: those of the line at `line`,
- * low, and of the line before it. */
+/* A state is two bytes shifted right by `shift`: the low one from the line at
+ * `line`, the high one from the line before it. */
 struct kv_transform_place {
     uint32_t line, shift;
 };
@@ -108,8 +108,8 @@ static inline size_t kv_transform_groups8(size_t head_dim)
     return (head_dim / 2 + KV_TRANSFORM_CHANNELS8 - 1) / KV_TRANSFORM_CHANNELS8;
 }
 
-/* The first n pairs of channels of token 32 k + t are rotated by the angle of
- * (cosine[k][pair], sine[k][pair]) and that of (within[pair][0][t],
+/* The first n pairs of channels of token 32 k + t are rotated by two angles:
+ * (cosine[k][pair], sine[k][pair]) and (within[pair][0][t],
  * within[pair][1][t]). */
 struct kv_transform_angles {
     float cosine[2][KV_TRANSFORM_MAX / 2], sine[2][KV_TRANSFORM_MAX / 2];

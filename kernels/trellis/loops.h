@@ -70,17 +70,16 @@ static struct kind kind_of(const struct kv_trellis_transition *transition)
 
 /* ---- what numbers cost ------------------------------------------------- */
 
-/* Lane i of a vector has its state whose last LANE_BITS bits are i turned left
- * by `bits` (not at all by LANE_BITS): then the LANES >> bits costs that its
- * states go on from repeat themselves as they lie.
+/* Lane i of a vector holds the state whose last LANE_BITS bits are i rotated
+ * left by `bits` (by LANE_BITS: not rotated).  Then the LANES >> bits costs of
+ * its states' predecessors repeat in the order in which they lie in memory.
  *
- * The entries of a folded table (kv_trellis_map()) are those of its states
- * without bits 6 and 7, WIDE: without bit 7.  With bit 7 a state has the entry
- * that has bit 8 and a few of the last bits the other way, with bit 6 others of
- * the last bits.  So few vectors of costs are those of all states, their lanes
- * flipped; where bit 7 is set the sums with what was before are flipped
- * instead, once the least of them is known: bits that it flips are the
- * transition's own. */
+ * A folded table (kv_trellis_map()) has the entries of the states without bits
+ * 6 and 7; WIDE: without bit 7.  Setting bit 7 of a state flips bit 8 and a few
+ * of the last bits of its entry; setting bit 6 flips other last bits.  So a few
+ * vectors of costs, with lanes flipped, serve all states.  For bit 7 the sums
+ * with the costs before are flipped instead, after their minimum is taken: the
+ * flipped bits are the transition's own. */
 ALWAYS_INLINE size_t vectors_of(enum form form)
 {
     return form == OWN ? VECTORS : (form == WIDE ? 256 : 128) / LANES;
@@ -162,7 +161,7 @@ ALWAYS_INLINE void load_numbers(const struct kv_trellis_job *job,
     }
 }
 
-/* What a distance costs.  near: shift and slope do nothing; a constant. */
+/* The cost of a distance.  near: shift and slope do nothing; a constant. */
 ALWAYS_INLINE vi32 cost_of(vi32 d, size_t values, bool near,
                            const struct kv_trellis_whole *whole)
 {
@@ -177,7 +176,7 @@ ALWAYS_INLINE vi32 cost_of(vi32 d, size_t values, bool near,
                      v_shr_i16(v_sub_i16(size, low), whole->slope));
 }
 
-/* What they cost bitstream i. */
+/* The costs of the numbers for bitstream i. */
 ALWAYS_INLINE void value_costs(const struct kv_trellis_job *job,
                                struct kind kind, bool near,
                                vi32 (*number)[VECTORS], size_t i, vi32 *cost)
@@ -203,8 +202,8 @@ ALWAYS_INLINE void value_costs(const struct kv_trellis_job *job,
 
 /* ---- the least --------------------------------------------------------- */
 
-/* What a bitstream's transition makes of it; base: what the numbers of base
- * vectors cost, and of those of states with bit 6. */
+/* Costs of one bitstream's transition; base: costs of the numbers of base
+ * vectors without bit 6, and with it. */
 struct costs {
     vi32 base[2][VECTORS];
     const uint16_t *before; /* of the states it goes on from */
@@ -223,7 +222,7 @@ ALWAYS_INLINE vi32 cost_at(const struct costs *c, struct kind kind, bool own,
     return own ? v_add_i16(cost, v_set1_i16((int16_t)(mark & c->own))) : cost;
 }
 
-/* Of vectors g, g + apart, ..: in the order of states. */
+/* The minimum over vectors g, g + apart, .., in the order of states. */
 ALWAYS_INLINE vi32 min_of(const struct costs *c, struct kind kind, bool own,
                           unsigned marked, size_t g)
 {

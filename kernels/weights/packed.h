@@ -43,12 +43,13 @@ struct kv_packed {
     const void *zero, *group; /* of gptq and awq; group of gptq, or NULL */
 };
 
-/* Fails when sizes do not fit each other and when a group is none of n_groups;
- * the arrays must be as long as drawn.  Decoding takes what has passed. */
+/* Fails when sizes do not fit each other and when a group is not below
+ * n_groups; the arrays must be as long as drawn.  kv_packed_decode() takes only
+ * checked matrices. */
 int kv_packed_check(const struct kv_packed *p, struct kv_err *e);
 
-/* x [n][columns]: rows first to first + n - 1.  So many at once share the words
- * that run across them. */
+/* x [n][columns]: rows first to first + n - 1.  KV_PACKED_ROWS rows at once
+ * share the words that run across them. */
 enum { KV_PACKED_ROWS = 16 };
 void kv_packed_decode(const struct kv_packed *p, size_t first, size_t n,
                       float *x);
