@@ -9,11 +9,11 @@
  * take; they must have some, and its text then counts as trained on.  Or NULL.
  *
  * Trains each spec (fitted to the dump's shape), and each member of a mixed
- * one, whose scheme or policy has something to calibrate, once for each key,
- * in the order given; says on stderr which specs have nothing to calibrate, and
- * what a scheme warns of.  Fails when no spec is left, and before the first is
- * trained when the dump lacks what any of them needs.  *c is the caller's, for
- * kv_calib_free().
+ * one, whose scheme or policy has something to calibrate, once for each key, in
+ * the order given; names specs without anything to calibrate on stderr, and
+ * prints schemes' warnings there.  Fails when no spec is left, and before the
+ * first is trained when the dump lacks what any of them needs.  *c is the
+ * caller's, for kv_calib_free().
  *
  * The same dump, specs and seed give the same tables for any number of
  * threads. */

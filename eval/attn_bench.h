@@ -65,9 +65,10 @@ struct kv_attn_result {
     double path_rel_err;      /* the same to exact attention over the same
                                  codes; NaN where tiles do not take these */
     struct kv_timing timing;  /* one step of the whole batch */
-    double append;            /* CPU seconds: a token of the whole batch into
-                                 the caches, quantizing what is due; the mean over the
-                                 newest tokens, at most KV_ATTN_APPENDED; NaN on a GPU */
+    double append;            /* CPU seconds to append a token of the whole
+                               * batch to the caches, with quantization where a
+                               * block is full; the mean over the newest tokens,
+                               * at most KV_ATTN_APPENDED; NaN on a GPU */
     double speedup;           /* median over the base line's, run for run */
     size_t bytes_moved;       /* caches, queries and outputs, each once */
     size_t device_bytes;      /* bytes that the step reads: of tiles, or of the
@@ -126,8 +127,8 @@ const char *kv_attn_step_path(const struct kv_attn_step *s);
 int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
                      struct kv_attn_result *out, struct kv_err *e);
 
-/* Of a step that has run: encoding the newest tokens on a GPU; NaN on the CPU,
- * and where it fails, for another answer than the CPU's or otherwise. */
+/* Times for encoding the newest tokens on a GPU, after the step has run.  NaN
+ * on the CPU, and where encoding fails or differs from the CPU's result.  */
 int kv_attn_step_append(const struct kv_attn_step *s,
                         struct kv_append_times *times, struct kv_err *e);
 

@@ -1,4 +1,5 @@
-/* What a policy leaves of the inputs of attention (attn_bench.h), to time. */
+/* The tokens that a policy keeps of attention's inputs (attn_bench.h), to time.
+ */
 #ifndef KV_ATTN_KEPT_H
 #define KV_ATTN_KEPT_H
 
@@ -11,21 +12,21 @@ struct kv_attn_kept {
     double rel_err;
 };
 
-/* Whether the spec's policy can run on a layer of so many tokens and queries.
- * no_layer: the shape is of no layer in particular; then fails where layers
- * keep different numbers of tokens. */
+/* Whether the spec's policy can run on a layer with the inputs' numbers of
+ * tokens and queries.  no_layer: the inputs stand for any layer; then fails
+ * where layers keep different numbers of tokens.  */
 int kv_attn_kept_check(const struct kv_attn_inputs *in,
                        const struct kv_spec *spec, const struct kv_calib *calib,
                        bool no_layer, struct kv_err *e);
 
-/* The tokens before the newest nq are a prompt, of which the policy drops what
- * it will; a budget is a share of it.  Then these nq come in, and attend:
- * rel_err is against in->exact, dense attention over all n.
+/* The tokens before the newest nq are a prompt.  The policy drops tokens of it;
+ * a budget is a share of the prompt.  Then the newest nq tokens are appended
+ * and attend.  rel_err is against in->exact, dense attention over all n.
  *
- * inputs: as many tokens as attention passes over (kv_policy_cache_span()): the
- * rows that are kept, each KV head's own, moved together, over again where
- * blocks hold dropped ones.  Their values and positions are not those that were
- * measured: they serve to take the time.
+ * inputs: as many tokens as attention passes over (kv_policy_cache_span()).
+ * Each KV head's kept rows are moved together, and repeated in place of dropped
+ * rows in blocks.  Their values and positions differ from the run that gave
+ * rel_err: they serve for timing alone.
  *
  * in: with all_q where the policy counts attention. */
 int kv_attn_kept_new(struct kv_attn_kept *k, const struct kv_attn_inputs *in,

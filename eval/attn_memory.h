@@ -5,15 +5,14 @@
 
 #include "eval/attn_bench.h"
 
-/* Bytes of the arrays of the inputs, whose shape, n_batch, n, nq, want_all_q
- * and has_k_pre are set; a double, since no product of absurd sizes may wrap
- * around. */
+/* Bytes of the inputs' arrays; shape, n_batch, n, nq, want_all_q and has_k_pre
+ * are set.  A double, so that products of absurd sizes do not wrap around.  */
 double kv_attn_inputs_bytes(const struct kv_attn_inputs *in);
 
-/* Bytes, at most, of a step of the spec over these inputs and of making it:
- * caches, tiles, outputs, what is decoded at a time, and with a policy what it
- * holds and leaves.  codec: [KV_SIDES], the spec's.  generic: on the path of
- * that name too. */
+/* The most bytes that making and running a step of the spec over these inputs
+ * takes: caches, tiles, outputs, the tokens decoded at a time, and with a
+ * policy the tokens that it holds and keeps.  codec: [KV_SIDES], the spec's.
+ * generic: on the path of that name too.  */
 double kv_attn_step_bytes(const struct kv_attn_bench *b,
                           const struct kv_attn_inputs *in,
                           const struct kv_spec *spec,

@@ -13,7 +13,7 @@
 enum kv_finish { KV_FINISH_LENGTH, KV_FINISH_EOS, KV_FINISH_STOP };
 const char *kv_finish_name(enum kv_finish f); /* "length", "eos", "stop" */
 
-/* What an answer is and becomes. */
+/* An answer: its inputs, then its results.  */
 struct kv_answer {
     const struct kv_spec *spec; /* fitted */
     const int32_t *prompt;      /* [n_prompt >= 1] */
@@ -21,8 +21,8 @@ struct kv_answer {
     struct kv_stops stops;
     uint64_t key; /* of its random numbers, one for each token */
 
-    int32_t *ids; /* out: the new tokens, [made], the one that ends it among
-                   * them; for kv_answer_clear() */
+    int32_t *ids; /* out: the new tokens [made], with the final EOS; for
+                   * kv_answer_clear() */
     size_t made;
     enum kv_finish finish;
     double prompt_seconds, seconds; /* out: to the first new token; after it */
@@ -49,14 +49,14 @@ size_t kv_generate_cache_bytes(const struct kv_shape *shape, size_t n);
 
 /* Makes n answers, whose specs kv_policy_check() takes as prefill:n_prompt, or
  * kv_prefill_check() where the policy has patterns.  They begin in their order.
- * Those that decode together read the weights once a step, of up to KV_FEW_ROWS
- * at a time on the CPU, and their seconds are of all; one that ends makes room
- * for the next.  A prompt is appended at once (schemes whose prompt attends at
- * full precision do so), once for answers that follow each other and have the
- * same prompt, by pointer; the rest token by token, by products in f32
- * (kv_model_few_in_f32(), which holds afterwards too).  On the CPU an answer is
- * the same for any batch, whatever is made beside it.  Fails when a logit is
- * not finite. */
+ * Answers that decode together read the weights once a step (on the CPU once
+ * for up to KV_FEW_ROWS answers), and their seconds are the whole batch's; an
+ * answer that ends makes room for the next.  A prompt is appended at once
+ * (schemes whose prompt attends at full precision do so), once for answers that
+ * follow each other and have the same prompt, by pointer; the rest token by
+ * token, by products in f32 (kv_model_few_in_f32(), which holds afterwards
+ * too).  On the CPU an answer is the same for any batch, whatever is made
+ * beside it.  Fails when a logit is not finite.  */
 int kv_generate(const struct kv_generation *g, struct kv_answer *a, size_t n,
                 struct kv_err *e);
 void kv_answer_clear(struct kv_answer *a);

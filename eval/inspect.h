@@ -1,4 +1,5 @@
-/* What a codec quantizes, channel by channel, and how it uses its codebooks. */
+/* Statistics of a codec's input, channel by channel, and of its use of
+ * codebooks.  */
 #ifndef KV_INSPECT_H
 #define KV_INSPECT_H
 

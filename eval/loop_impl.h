@@ -14,7 +14,7 @@ struct kv_loop_layer {
 
 enum { UNQUANTIZED, QUANTIZED, VIEWS };
 
-/* What a coder met in its input (struct kv_encode). */
+/* Counts that a coder reports of its input (struct kv_encode).  */
 struct kv_loop_met {
     unsigned nonfinite, clipped;
 };
@@ -31,7 +31,7 @@ struct kv_loop {
     size_t last;                 /* layer with coders */
     struct kv_bits bits;
     struct kv_prefill prefill;
-    struct kv_seq **seq; /* [n_seqs], of windows whose caches are the host's */
+    struct kv_seq **seq; /* [n_seqs], windows with caches on the host */
     size_t n_seqs;
     size_t length; /* tokens of a window */
 

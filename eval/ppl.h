@@ -2,12 +2,12 @@
  * an f32 cache.
  *
  * The base runs first and leaves its hidden states in an unlinked temporary
- * file; every spec is then compared with it, token by token.  Memory is that
- * of one group of windows: on the CPU, those of others lie in another such file
- * while the group passes a layer, so that a layer is read once.  With layered
- * codecs a group passes all layers, which are read for each group.  A long
- * window of a spec with a policy goes piece by piece through all layers, in the
- * memory of a piece. */
+ * file; every spec is then compared with it, token by token.  Memory holds one
+ * group of windows: on the CPU, hidden states of other groups lie in another
+ * such file while the group passes a layer, so that a layer is read once.  With
+ * layered codecs a group passes all layers, which are read for each group.  A
+ * long window of a spec with a policy goes piece by piece through all layers,
+ * in the memory of a piece.  */
 #ifndef KV_PPL_H
 #define KV_PPL_H
 
@@ -50,7 +50,7 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
                struct kv_score_summary *score, struct kv_bits *bits,
                struct kv_err *e);
 
-/* What the prompts of the last run cost (eval/loop.h). */
+/* The cost of the last run's prompts (eval/loop.h).  */
 struct kv_prefill kv_ppl_prefill(const struct kv_ppl *p);
 
 #endif

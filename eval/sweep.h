@@ -27,11 +27,12 @@ struct kv_sweep {
     struct kv_shard shard; /* every n-th, from the i-th on */
 };
 
-/* Expanded, fitted, in order; a repeated spec (by the protocol, by fitting to
- * the shape, or as the base line) is skipped, with a note that gives the
- * reason.  The shards of a sweep together give each spec once.  *list is the
- * caller's to free: the n of this shard, which may be none, then those of the
- * others, n_all together; for the columns of a table, which shards share. */
+/* Lists the specs, expanded and fitted, in order.  A repeated spec (by the
+ * protocol, by fitting to the shape, or as the base line) is skipped, with a
+ * note that gives the reason.  The shards of a sweep together give each spec
+ * once.  *list is the caller's to free: this shard's n specs (n may be 0), then
+ * the other shards' specs, n_all in total.  All shards' tables have the same
+ * columns, for all n_all.  */
 int kv_sweep_list(const struct kv_sweep *s, struct kv_spec **list, size_t *n,
                   size_t *n_all, struct kv_err *e);
 

@@ -15,7 +15,7 @@ struct kv_loss {
 /* x [n]: its log-probabilities in log_p, and exp() of these in p. */
 void kv_log_softmax(const float *x, size_t n, float *log_p, float *p);
 
-/* The loss of logits [n] against a target below n. base_log_p NULL: no base;
+/* The loss of logits [n] against a target below n.  base_log_p NULL: no base;
  * else p is exp(base_log_p), and KL is summed where base_log_p is above floor.
  */
 void kv_loss_row(const float *logits, const float *base_log_p, const float *p,

@@ -38,14 +38,15 @@ struct kvattn_run {
     size_t rows, noisy;
 };
 
-/* Opens the table; then, of every spec on every path, a row. */
+/* kvattn_open_table() opens the table; kvattn_run_all() writes a row for every
+ * spec on every path.  */
 int kvattn_open_table(struct kvattn_run *r, const struct kvattn_args *a,
                       struct kv_err *e);
 int kvattn_run_all(struct kvattn_run *r, const struct kvattn_args *a,
                    struct kv_err *e);
 
-/* -m: a decoding step of a model's shape; everything is done here but what
- * the end of the run releases. */
+/* -m: a decoding step of a model's shape.  Does everything except the release
+ * at the end of the run.  */
 int kvattn_step(struct kvattn_run *r, const struct kvattn_args *a,
                 struct kv_err *e);
 

@@ -12,11 +12,11 @@ extern "C" {
 #endif
 
 /* Rounds x [n] to half [n], to the nearest, clipped to the largest finite half;
- * writes the same as floats to wide [n] and again [n]. n is even; where it is a
- * multiple of 8 all arrays are 16-byte aligned.  Sets *nonfinite to 1 where x
+ * writes the same as floats to wide [n] and again [n].  n is even; where it is
+ * a multiple of 8 all arrays are 16-byte aligned.  Sets *nonfinite to 1 where x
  * holds a NaN or an infinity, and adds the number of clipped values to
- * *clipped.  wide, again, nonfinite and clipped may be NULL. Launches and does
- * not wait. */
+ * *clipped.  wide, again, nonfinite and clipped may be NULL.  Launches and does
+ * not wait.  */
 int kv_gpu_round_f16(const float *x, size_t n, uint16_t *half, float *wide,
                      float *again, unsigned *nonfinite, unsigned *clipped,
                      struct kv_err *e);

@@ -31,10 +31,10 @@ struct kv_bounds *kv_bounds_new(const struct kv_points *p, const float *centers,
 void kv_bounds_free(struct kv_bounds *b);
 
 /* Sets the code of every point as kv_nearest() does, bit by bit.  centers:
- * [k][d], finite, close to the last call's centers. code holds some center < k
+ * [k][d], finite, close to the last call's centers.  code holds some center < k
  * for each point; a better guess takes less time.  Gives false, and no codes,
  * where values are too large or too small for 16-bit integers: then the caller
- * searches all centers.  The bounds of groups stay valid. */
+ * searches all centers.  The bounds of groups stay valid.  */
 bool kv_bounds_assign(struct kv_bounds *b, struct kv_points *p,
                       const float *centers);
 

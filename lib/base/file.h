@@ -107,7 +107,7 @@ struct kv_out {
     int held; /* temp's: while it is open no other run removes temp */
     FILE *file;
     bool terminal; /* file is one */
-    bool adds;     /* what is there stays: it is not said to be replaced */
+    bool adds;     /* the file's content stays; no message of replacing it */
 };
 
 int kv_out_open(struct kv_out *o, const char *path, bool as_stream,
