@@ -1,4 +1,4 @@
-/* A model's answer as text.  */
+/* A model's answer as text. */
 #ifndef KV_ANSWER_TEXT_H
 #define KV_ANSWER_TEXT_H
 

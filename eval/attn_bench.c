@@ -246,7 +246,7 @@ static int append(struct kv_attn_step *s, size_t b, size_t first, size_t end,
     return 0;
 }
 
-/* Of all threads: one pass would also time whatever else the machine runs. */
+/* CPU seconds of all threads: wall time would include other programs' time. */
 static double cpu_seconds(void)
 {
     struct timespec t;

@@ -14,7 +14,7 @@ struct kv_attn_kept {
 
 /* Whether the spec's policy can run on a layer with the inputs' numbers of
  * tokens and queries.  no_layer: the inputs stand for any layer; then fails
- * where layers keep different numbers of tokens.  */
+ * where layers keep different numbers of tokens. */
 int kv_attn_kept_check(const struct kv_attn_inputs *in,
                        const struct kv_spec *spec, const struct kv_calib *calib,
                        bool no_layer, struct kv_err *e);

@@ -49,9 +49,9 @@ static bool in_tiles(const struct kv_attn_bench *b,
                        kv_tile_codecs_can(codec, KV_PATH_INT8)));
 }
 
-/* What the policy's run on one sequence takes (lib/seq/policy_cache.c): rows
- * that every KV head holds, the tokens as they are read, queries and outputs of
- * a prompt that all count, beside the cache; and the tokens that it leaves. */
+/* Bytes of the policy's run on one sequence (lib/seq/policy_cache.c), beside
+ * the cache: the rows that every KV head holds, the tokens as they are read,
+ * queries and outputs where a whole prompt counts, and the kept tokens. */
 static double policy_bytes(const struct kv_attn_inputs *in,
                            const struct kv_policy *p, double cache)
 {

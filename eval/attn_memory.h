@@ -6,13 +6,13 @@
 #include "eval/attn_bench.h"
 
 /* Bytes of the inputs' arrays; shape, n_batch, n, nq, want_all_q and has_k_pre
- * are set.  A double, so that products of absurd sizes do not wrap around.  */
+ * are set.  A double, so that products of absurd sizes do not wrap around. */
 double kv_attn_inputs_bytes(const struct kv_attn_inputs *in);
 
 /* The most bytes that making and running a step of the spec over these inputs
  * takes: caches, tiles, outputs, the tokens decoded at a time, and with a
  * policy the tokens that it holds and keeps.  codec: [KV_SIDES], the spec's.
- * generic: on the path of that name too.  */
+ * generic: on the path of that name too. */
 double kv_attn_step_bytes(const struct kv_attn_bench *b,
                           const struct kv_attn_inputs *in,
                           const struct kv_spec *spec,

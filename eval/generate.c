@@ -130,7 +130,7 @@ static int begin(struct sequence *s, const struct run *r, struct kv_answer *a,
     return 0;
 }
 
-/* What the answer has become. */
+/* Writes the answer's results. */
 static void finish(struct sequence *s, const struct run *r)
 {
     struct kv_answer *a = s->a;

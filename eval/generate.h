@@ -13,7 +13,7 @@
 enum kv_finish { KV_FINISH_LENGTH, KV_FINISH_EOS, KV_FINISH_STOP };
 const char *kv_finish_name(enum kv_finish f); /* "length", "eos", "stop" */
 
-/* An answer: its inputs, then its results.  */
+/* An answer: its inputs, then its results. */
 struct kv_answer {
     const struct kv_spec *spec; /* fitted */
     const int32_t *prompt;      /* [n_prompt >= 1] */
@@ -21,8 +21,8 @@ struct kv_answer {
     struct kv_stops stops;
     uint64_t key; /* of its random numbers, one for each token */
 
-    int32_t *ids; /* out: the new tokens [made], with the final EOS; for
-                   * kv_answer_clear() */
+    int32_t *ids; /* out: the new tokens [made], with the token that ends it;
+                   * for kv_answer_clear() */
     size_t made;
     enum kv_finish finish;
     double prompt_seconds, seconds; /* out: to the first new token; after it */
@@ -56,7 +56,7 @@ size_t kv_generate_cache_bytes(const struct kv_shape *shape, size_t n);
  * follow each other and have the same prompt, by pointer; the rest token by
  * token, by products in f32 (kv_model_few_in_f32(), which holds afterwards
  * too).  On the CPU an answer is the same for any batch, whatever is made
- * beside it.  Fails when a logit is not finite.  */
+ * beside it.  Fails when a logit is not finite. */
 int kv_generate(const struct kv_generation *g, struct kv_answer *a, size_t n,
                 struct kv_err *e);
 void kv_answer_clear(struct kv_answer *a);

@@ -1,5 +1,5 @@
 /* Statistics of a codec's input, channel by channel, and of its use of
- * codebooks.  */
+ * codebooks. */
 #ifndef KV_INSPECT_H
 #define KV_INSPECT_H
 

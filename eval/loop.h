@@ -32,7 +32,7 @@ void kv_loop_free(struct kv_loop *l);
 
 /* Whether the spec's policy, if it has one, can run in windows of n tokens, and
  * its patterns have the calibration they need.  Fails with the reason.
- * kv_loop_attention() takes it for granted.  */
+ * kv_loop_attention() assumes it. */
 int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e);
 
 /* For kv_model_forward() on whole windows of `length` tokens.  With a policy
@@ -40,13 +40,13 @@ int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e);
  * ends with a step.  Every window is a sequence of its own that starts from the
  * same seed.  first_window: the number of the group's first window, for
  * sentences.  With layered codecs all windows of a call pass a layer together
- * (no kv_model_forward_file()).  */
+ * (no kv_model_forward_file()). */
 struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window,
                                       size_t length);
 
 /* The cost of prompts so far: of all queries in protocols all and llama.cpp, of
  * the prompt in prefill:P.  Zeros for other kinds of attention: on codes, on a
- * device, token by token, by a policy that drops tokens.  */
+ * device, token by token, by a policy that drops tokens. */
 struct kv_prefill kv_loop_prefill(const struct kv_loop *l);
 
 /* The bits stored at the end of all windows so far. */

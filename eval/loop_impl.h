@@ -14,7 +14,7 @@ struct kv_loop_layer {
 
 enum { UNQUANTIZED, QUANTIZED, VIEWS };
 
-/* Counts that a coder reports of its input (struct kv_encode).  */
+/* Counts that a coder reports of its input (struct kv_encode). */
 struct kv_loop_met {
     unsigned nonfinite, clipped;
 };

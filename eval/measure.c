@@ -64,7 +64,7 @@ void kv_measured_merge(struct kv_measured *into, const struct kv_measured *m)
     kv_attn_error_merge(&into->attn, &m->attn);
 }
 
-/* What the window has, in the layer. */
+/* The window's tokens in the layer. */
 static struct kv_tokens tokens_of(const struct layer *l, size_t window)
 {
     const struct kv_tokens all = {.q = l->tensor[KV_T_Q],

@@ -1,4 +1,4 @@
-/* What a policy can be composed with. */
+/* The schemes, protocols and layers that a policy can be composed with. */
 #include "eval/policy_check.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
@@ -9,7 +9,7 @@ size_t kv_policy_share_of(const struct kv_protocol *p, size_t n)
     return p->kind == KV_PREFILL && p->prefill < n ? p->prefill : n;
 }
 
-/* Of a scheme that attends on its codes. */
+/* Checks a policy with a scheme that attends on its codes. */
 static int check_codes(const struct kv_spec *spec, const struct kv_protocol *p,
                        struct kv_codec *const *codec, struct kv_err *e)
 {

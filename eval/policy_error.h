@@ -1,5 +1,5 @@
 /* Attention error where a policy drops tokens: dense attention over exact keys
- * and values against attention over the kept, quantized tokens.  */
+ * and values against attention over the kept, quantized tokens. */
 #ifndef KV_POLICY_ERROR_H
 #define KV_POLICY_ERROR_H
 
@@ -9,7 +9,7 @@
 
 /* How a dump's window enters the cache: token by token (stream), or, where the
  * policy drops tokens of a prompt, with half of the window's n tokens as
- * prefill.  */
+ * prefill. */
 struct kv_protocol kv_policy_protocol(const struct kv_policy *p, size_t n);
 
 /* A window of one layer.  at: n_at query positions, ascending, each below
@@ -30,7 +30,7 @@ struct kv_policy_window {
  *
  * which is KL(exact || stored) where nothing was dropped.  Output errors
  * replace keys, values or both by the stored ones, over kept tokens in all
- * three cases; both: by the scheme's own attention, if it has one.  */
+ * three cases; both: by the scheme's own attention, if it has one. */
 int kv_policy_error_add(struct kv_attn_error *sum, struct kv_bits *bits,
                         const struct kv_policy_window *w, struct kv_err *e);
 

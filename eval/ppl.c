@@ -43,7 +43,7 @@ static size_t n_scored(const struct kv_ppl *p)
     return p->last - p->first;
 }
 
-/* Of each window. */
+/* Scored rows of each window. */
 static size_t n_rows(const struct group *g)
 {
     return g->last - g->first;
@@ -284,7 +284,7 @@ static int pass_group(const struct kv_ppl *p, struct kv_loop *loop,
         g->n_windows, g->n, g->start, &attention, hidden, e);
 }
 
-/* What a run goes through. */
+/* The state of a run. */
 struct run {
     struct kv_ppl *p;
     struct kv_loop *loop;

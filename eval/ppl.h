@@ -7,7 +7,7 @@
  * such file while the group passes a layer, so that a layer is read once.  With
  * layered codecs a group passes all layers, which are read for each group.  A
  * long window of a spec with a policy goes piece by piece through all layers,
- * in the memory of a piece.  */
+ * in the memory of a piece. */
 #ifndef KV_PPL_H
 #define KV_PPL_H
 
@@ -50,7 +50,7 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
                struct kv_score_summary *score, struct kv_bits *bits,
                struct kv_err *e);
 
-/* The cost of the last run's prompts (eval/loop.h).  */
+/* The cost of the last run's prompts (eval/loop.h). */
 struct kv_prefill kv_ppl_prefill(const struct kv_ppl *p);
 
 #endif

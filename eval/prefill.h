@@ -1,5 +1,5 @@
 /* Attention of prompts, dense or by a policy's patterns (lib/policy.h), and its
- * cost.  */
+ * cost. */
 #ifndef KV_PREFILL_H
 #define KV_PREFILL_H
 
@@ -14,12 +14,12 @@ struct kv_prefill {
     const struct kv_calib *calib;        /* for find(); may be NULL */
     /* Totals so far, over layers that do not slide: computed pairs of a query
      * and a token, and dense attention's pairs.  The time includes choosing the
-     * pairs.  */
+     * pairs. */
     double pairs, all_pairs, seconds;
 };
 
 /* Whether a spec whose policy has patterns can run under this protocol, with
- * this layer's codecs.  Fails with the reason.  */
+ * this layer's codecs.  Fails with the reason. */
 int kv_prefill_check(const struct kv_prefill *p, const struct kv_spec *spec,
                      const struct kv_protocol *protocol,
                      struct kv_codec *const *codec, struct kv_err *e);

@@ -39,7 +39,7 @@ struct kv_prompts {
 
 /* path: a file or a pipe; kept by pointer.  taken: names, up to a NULL, that no
  * field may have.  Fails, with the line, on a line that is not as above, and on
- * a file without prompts.  */
+ * a file without prompts. */
 int kv_prompts_read(struct kv_prompts *p, const char *path,
                     const char *const *taken, struct kv_err *e);
 void kv_prompts_clear(struct kv_prompts *p);
@@ -55,7 +55,7 @@ struct kv_prompt_encoder {
 
 /* A text gets a BOS if the tokenizer adds one; messages become the template's
  * text, special tokens included.  Fails, with the line, as kv_chat_messages()
- * does, and on a prompt without tokens.  */
+ * does, and on a prompt without tokens. */
 int kv_prompts_encode(struct kv_prompts *p, const struct kv_prompt_encoder *r,
                       struct kv_err *e);
 

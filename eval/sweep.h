@@ -32,7 +32,7 @@ struct kv_sweep {
  * note that gives the reason.  The shards of a sweep together give each spec
  * once.  *list is the caller's to free: this shard's n specs (n may be 0), then
  * the other shards' specs, n_all in total.  All shards' tables have the same
- * columns, for all n_all.  */
+ * columns, for all n_all. */
 int kv_sweep_list(const struct kv_sweep *s, struct kv_spec **list, size_t *n,
                   size_t *n_all, struct kv_err *e);
 

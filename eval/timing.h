@@ -13,7 +13,7 @@ struct kv_timing {
     double p10, p50, p90; /* seconds */
 };
 
-/* Percentiles of n runs (>= 1); sorts seconds.  */
+/* Percentiles of n runs (>= 1); sorts seconds. */
 struct kv_timing kv_timing_of(double *seconds, size_t n);
 
 /* The slow runs took more than twice as long as the fast ones: other load of
@@ -23,7 +23,7 @@ bool kv_timing_noisy(const struct kv_timing *t);
 struct kv_bench;
 
 /* Bytes that a kv_bench allocates: 256 MiB, or the size of the last-level
- * caches where that is larger.  */
+ * caches where that is larger. */
 size_t kv_bench_bytes(void);
 
 /* threads: how many run `once` and read memory. */

@@ -28,7 +28,7 @@ static const uint64_t *alive_of(const struct kv_attend_view *v, size_t seq,
     return v->alive ? v->alive + head * kv_attend_words(v->n) : NULL;
 }
 
-/* Of all tokens of a query, or NULL. */
+/* The shifts of all tokens of a query, or NULL. */
 static const float *shift_of(const struct kv_attend_view *v, size_t seq,
                              size_t head, size_t i)
 {
@@ -210,7 +210,7 @@ static size_t run_end(const struct kv_attend_side *s, size_t i0, size_t i1,
     return j;
 }
 
-/* What a row saw in earlier blocks: its largest logit, and the sum of
+/* A row's statistics over earlier blocks: its largest logit, and the sum of
  * exp(logit - largest). */
 struct seen {
     float max;
@@ -226,8 +226,9 @@ struct tile {
     size_t at, row, kv, kv_row;
 };
 
-/* Of a thread: q, out: [ROWS][head_dim], rows by query and then by head; w,
- * other: [ROWS][BLOCK], scores or weights, and those in a second form. */
+/* A thread's memory.  q, out: [ROWS][head_dim], rows by query and then by head;
+ * w, other: [ROWS][BLOCK], scores or weights in one form and in a second form.
+ */
 struct workspace {
     float *q, *out, *w, *other;
     struct seen *seen;

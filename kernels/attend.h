@@ -106,7 +106,7 @@ struct kv_attend_side {
 };
 
 /* q, out: [n_seqs][q_rows][n_heads][head_dim].  The view's queries are the
- * first nq <= q_rows rows of a sequence; out's other rows stay.  */
+ * first nq <= q_rows rows of a sequence; out's other rows stay. */
 struct kv_attend_job {
     struct kv_attend_view view;
     const float *q;

@@ -85,7 +85,7 @@ struct kv_activation {
  * place or not.  Then RMSNorm of each head of q and k (norm NULL: none), or of
  * all heads of a token as one, where norm_whole (on the CPU alone), to q and
  * k_pre, in which the channels that turn are times rope_scale (1 elsewhere than
- * on the CPU), and RoPE of both, to q and k.  */
+ * on the CPU), and RoPE of both, to q and k. */
 struct kv_heads {
     size_t rows, first, n;
     size_t n_heads, n_kv_heads, head_dim, n_rot;
@@ -211,7 +211,7 @@ void kv_backend_free(struct kv_backend *b); /* NULL is fine */
 size_t kv_backend_logit_rows(const struct kv_backend *b, size_t n_vocab);
 
 /* Backend memory that is allocated on first use and kept; all zero: none yet.
- * Asking for more bytes than it has loses its content.  */
+ * Asking for more bytes than it has loses its content. */
 struct kv_workspace {
     void *p;
     size_t bytes;
@@ -222,7 +222,7 @@ int kv_workspace_want(const struct kv_backend *b, struct kv_workspace *w,
 void kv_workspace_clear(const struct kv_backend *b, struct kv_workspace *w);
 
 /* take: a host array as the backend's, itself or a copy in w.  place: backend
- * memory for a result; kv_backend_give() then copies it to the host array.  */
+ * memory for a result; kv_backend_give() then copies it to the host array. */
 int kv_backend_take(const struct kv_backend *b, struct kv_workspace *w,
                     const void *host, size_t bytes, const void **at,
                     struct kv_err *e);

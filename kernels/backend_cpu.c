@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What another backend needs, the CPU does not. */
+/* The CPU ignores arguments that other backends need. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 enum { TILE = 128, LOGIT_TILES = 8, LOGIT_BYTES = 1 << 24 };

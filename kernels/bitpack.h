@@ -16,7 +16,7 @@
 size_t kv_pack_bytes(size_t n, unsigned bits);
 
 /* codes: [n], their low `bits` bits are kept; out: [kv_pack_bytes(n, bits)],
- * written in full.  1 <= bits <= 16.  */
+ * written in full.  1 <= bits <= 16. */
 void kv_pack(const uint16_t *codes, size_t n, unsigned bits, uint8_t *out);
 
 /* The reverse; reads no byte past kv_pack_bytes(n, bits). */

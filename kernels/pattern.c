@@ -53,7 +53,7 @@ static const float *rows_of(const struct kv_attend_job *a,
     return form + (seq * v->n * v->n_kv_heads + kv_head) * v->head_dim;
 }
 
-/* Of n tokens; NULL is what the kind does not need. */
+/* Arrays that the kind does not need are NULL. */
 struct kv_pattern_index {
     enum kv_pattern_kind kind;
     size_t n, head_dim;
@@ -267,7 +267,8 @@ static size_t tokens_of(const struct kv_pattern_index *x,
     return n;
 }
 
-/* Of a block of nq queries that sees n tokens, its own the last. */
+/* Pairs of a block of nq queries that sees n tokens; the block's own tokens are
+ * the last. */
 static size_t pairs_of(size_t n, size_t nq)
 {
     return (n - nq) * nq + nq * (nq + 1) / 2;
@@ -294,7 +295,7 @@ size_t kv_pattern_pairs(const struct kv_pattern_index *x,
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* Of a thread; q, out: [BLOCK][head_dim]; others: of all tokens. */
+/* A thread's memory.  q, out: [BLOCK][head_dim]; all else: for all tokens. */
 struct workspace {
     bool *seen;
     uint32_t *token;

@@ -36,29 +36,29 @@ const char *kv_pattern_name(enum kv_pattern_kind kind); /* "a-shape" */
 
 /* A query head's pattern, in counts; a count above the number that exists means
  * all.  first: at least 1 for block-sparse; second: at least 1, unused by
- * block-sparse.  */
+ * block-sparse. */
 struct kv_pattern {
     enum kv_pattern_kind kind;
     size_t first, second;
 };
 
 /* Whether the view is a prompt's: its queries are the first nq tokens.  The
- * only other field supported is cap.  */
+ * only other field supported is cap. */
 bool kv_pattern_takes(const struct kv_attend_view *v);
 
 /* Attention of a prompt, head: [n_heads].  Each side of the job has one form.
  * Returns how many pairs of a query and a token were computed, of the
  * kv_pattern_all_pairs().  The same bits for any number of threads.  Where all
- * tokens are seen, the numbers are kv_attend()'s up to rounding.  */
+ * tokens are seen, the numbers are kv_attend()'s up to rounding. */
 size_t kv_pattern_attend(const struct kv_attend_job *a,
                          const struct kv_pattern *head);
 
 /* Pairs of dense attention, of all sequences and query heads. */
 size_t kv_pattern_all_pairs(const struct kv_attend_view *v);
 
-/* The scores that choose a pattern of this kind, for one query head of a
- * sequence.  With them the pairs of several patterns are known without
- * attention.  */
+/* Ranks tokens, distances or blocks for a pattern of this kind, for one query
+ * head of a sequence.  It gives the pairs of several patterns without
+ * attention. */
 struct kv_pattern_index;
 struct kv_pattern_index *kv_pattern_index_new(const struct kv_attend_job *a,
                                               size_t seq, size_t head,

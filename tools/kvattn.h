@@ -39,14 +39,14 @@ struct kvattn_run {
 };
 
 /* kvattn_open_table() opens the table; kvattn_run_all() writes a row for every
- * spec on every path.  */
+ * spec on every path. */
 int kvattn_open_table(struct kvattn_run *r, const struct kvattn_args *a,
                       struct kv_err *e);
 int kvattn_run_all(struct kvattn_run *r, const struct kvattn_args *a,
                    struct kv_err *e);
 
 /* -m: a decoding step of a model's shape.  Does everything except the release
- * at the end of the run.  */
+ * at the end of the run. */
 int kvattn_step(struct kvattn_run *r, const struct kvattn_args *a,
                 struct kv_err *e);
 

@@ -38,7 +38,8 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "ops_other",
                                       NULL};
 
-/* Of a scheme's own attention; the paper has no formula for axes=artifact. */
+/* Operations of a scheme's own attention; the paper has no formula for
+ * axes=artifact. */
 static void put_ops(struct kv_results *table, const struct kv_attend_ops *o)
 {
     kv_results_size(table, "ops_products", o->products);

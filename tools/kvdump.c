@@ -400,7 +400,7 @@ static int run(const struct args *a, struct kv_err *e)
 
 enum { BATCH = 1 };
 
-/* What is asked for in place of a dump; NULL: nothing. */
+/* The option that replaces a dump; NULL: none. */
 static const char *instead(const struct args *a)
 {
     return a->about        ? "about"

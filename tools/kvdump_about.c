@@ -26,13 +26,14 @@ static const char *const columns[] = {"model",
                                       "even_ctx",
                                       NULL};
 
-/* Of one token in one layer. */
+/* Bytes of one token in one layer. */
 static size_t token_bytes(const struct kv_shape *s)
 {
     return 2 * sizeof(uint16_t) * s->n_kv_heads * s->head_dim;
 }
 
-/* Of one sequence of ctx tokens: of a layer that slides, its window. */
+/* Bytes of one sequence of ctx tokens; a layer that slides has its window
+ * alone. */
 static size_t cache_bytes(const struct kv_shape *s, size_t ctx)
 {
     size_t tokens = 0;

@@ -1,5 +1,5 @@
 /* kvdump --about and --operations: the sizes of a model and its cache, and the
- * bytes its operations read, from the model or from its shape alone.  */
+ * bytes its operations read, from the model or from its shape alone. */
 #ifndef KV_KVDUMP_ABOUT_H
 #define KV_KVDUMP_ABOUT_H
 
@@ -20,7 +20,7 @@ int kv_footprint_print(const struct kv_footprint *f, size_t n,
 
 /* Rows from a config.json alone, its weights as halves: with its own number of
  * KV heads, with one per query head (MHA), and with one in all (MQA).  ctx 0:
- * the model's.  */
+ * the model's. */
 int kv_footprint_of_shape(const char *path, size_t ctx, size_t batch,
                           const struct kv_common *common, struct kv_err *e);
 

@@ -9,7 +9,7 @@ static const char *const columns[] = {
     "ctx",        "batch",   "phase",      "no",       "computation",
     "operations", "bytes",   "intensity",  NULL};
 
-/* Of one layer, as real numbers: products of long contexts pass 2^64. */
+/* Sizes of one layer, as real numbers: products of long contexts pass 2^64. */
 struct sizes {
     double hidden, query, key; /* a token's: all query heads, all KV heads */
     double inter, n_gates;     /* gates: matrices like the MLP's first */

@@ -191,7 +191,7 @@ static struct kv_stops stops_of(struct kvgen_run *r, const struct kvgen_args *a,
     return (struct kv_stops){list, a->stops.n + p->n_stops};
 }
 
-/* Of each prompt, under each spec, each sample. */
+/* An answer for each prompt, each spec and each sample. */
 static void list_answers(struct kvgen_run *r, const struct kvgen_args *a)
 {
     struct kv_answer *x;

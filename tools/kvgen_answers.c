@@ -1,4 +1,4 @@
-/* What kvgen writes: a line for each answer, a row for each spec. */
+/* kvgen's output: a line for each answer, a row for each spec. */
 #include "lib/mixed.h"
 #include "lib/seq/bits.h"
 #include "tools/kvgen.h"
@@ -42,7 +42,7 @@ static void put_real(FILE *f, const char *name, double x)
         fprintf(f, ", \"%s\": null", name);
 }
 
-/* What a terminal would act on goes there as \u escapes. */
+/* Characters that a terminal would act on go to it as \u escapes. */
 static size_t flags_for(const struct kv_out *out)
 {
     return out->terminal ? JSON_ENCODE_ANY | JSON_ENSURE_ASCII
@@ -167,7 +167,7 @@ const char *const kvgen_columns[] = {KV_CONDITION_COLUMNS,
                                      "tokens_s_se",
                                      NULL};
 
-/* Of the prompts' means over their samples. */
+/* Mean and spread of the prompts' means over their samples. */
 struct mean {
     double sum, squares;
     size_t n;

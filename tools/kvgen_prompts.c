@@ -1,4 +1,4 @@
-/* What kvgen reads: prompts, and what the model's files say of them. */
+/* kvgen's input: prompts, and the model's files that shape them. */
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
 #include "lib/windows.h"

@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-/* What tells rows apart; the spec, which differs most often, first. */
+/* The columns that tell rows apart; the spec, which differs most often, comes
+ * first. */
 static const char *const key[] = {
     "spec",    "text_hash",  "ctx",    "windows", "protocol",
     "weights", "calib_hash", "device", "seed",    "bos",

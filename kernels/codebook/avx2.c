@@ -22,7 +22,7 @@ static size_t n_quads(const struct kv_codebook *b)
     return (b->n_sub * unit(b) + KV_QUAD - 1) / KV_QUAD;
 }
 
-/* Of channel c among the numbers of all quads. */
+/* The index of channel c among the numbers of all quads. */
 static size_t place(const struct kv_codebook *b, size_t c)
 {
     return c / b->d * unit(b) + c % b->d;

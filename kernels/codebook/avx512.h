@@ -76,7 +76,7 @@ struct codes {
 
 /* For tables with n = 64 or 256 entries.  The test for bit 6 runs on the port
  * that permutes, the other tests on the other port: so permuting and
- * multiplying by 4 rows take equally long.  */
+ * multiplying by 4 rows take equally long. */
 ALWAYS_INLINE struct codes codes(vi32 code, size_t n)
 {
     struct codes c = {.code = code};
@@ -106,7 +106,7 @@ ALWAYS_INLINE struct table table(const uint8_t *plane, size_t n)
 }
 
 /* A permutation of 64 bytes takes one turn of its port; a permutation of 128
- * bytes takes two turns and other work.  */
+ * bytes takes two turns and other work. */
 ALWAYS_INLINE vi32 look_up(const struct table *t, size_t n, struct codes c)
 {
     vi32 x = _mm512_permutexvar_epi8(c.code, t->part[0]);

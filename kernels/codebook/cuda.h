@@ -28,7 +28,7 @@
 /* clang-format on */
 
 /* Bytes of a centroid, in halves or bytes; shared centroids of bytes are whole
- * words.  */
+ * words. */
 #define KV_CODEBOOK_ENTRY(int8, own, d) \
     ((int8) ? ((own) || (d) >= 4 ? (d) : 4) : 2 * (d))
 

@@ -35,7 +35,7 @@ _Static_assert(QUERIES * sizeof(float) == sizeof(vf32x4) && SPACES == 4,
                "transposing, four codes at a time, and their tables by name");
 
 /* A space is one sub-space, or two with codes of up to 4 bits: then the first
- * sub-space's codes are the lower halves of bytes.  */
+ * sub-space's codes are the lower halves of bytes. */
 static size_t in_space(const struct kv_codebook *b)
 {
     return b->bits <= 4 ? 2 : 1;

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Families "integers" (both paths), "hack" and "codebook".  Launch; sequences
- * without a tile of codes are skipped.  */
+ * without a tile of codes are skipped. */
 int kv_gpu_append_groups(const struct kv_gpu_append *s, struct kv_err *e);
 int kv_gpu_append_hack(const struct kv_gpu_append *s, struct kv_err *e);
 int kv_gpu_append_codebook(const struct kv_gpu_append *s, struct kv_err *e);

@@ -54,7 +54,7 @@
 
 /* The query heads of a warp's rows, from the first on: row i is query head i %
  * group of the KV head and query token i / group; the last query token is token
- * n - 1.  */
+ * n - 1. */
 struct kv_rows {
     unsigned first, group, nq, n;
     const uint8_t *k, *v; /* the KV head's tiles of the run */

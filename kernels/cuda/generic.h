@@ -62,7 +62,7 @@ struct kv_generic_codes {
                            * from one KV head's tables; 0: the same for all */
 };
 
-/* Also family "rotated" (kernels/tiles/rotated.h); its row is `integers`.  */
+/* Also family "rotated" (kernels/tiles/rotated.h); its row is `integers`. */
 struct kv_generic_rotated {
     const uint32_t *place; /* of the device: [n_kv_heads * head_dim] */
     bool after;
@@ -82,7 +82,7 @@ struct kv_generic_rotate {
 };
 
 /* A side.  64 tokens of a KV head take tile_bytes; the first head_bytes of them
- * are a part of a table that `span` tiles share.  */
+ * are a part of a table that `span` tiles share. */
 struct kv_gpu_generic {
     enum kv_generic_kind kind;
     unsigned head_dim, tile_bytes, head_bytes, span;
@@ -108,7 +108,7 @@ extern "C" {
  * keys before RoPE of a head_dim that 8 does not divide, other families. */
 bool kv_gpu_generic_open(struct kv_gpu_side *side);
 struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side);
-/* The side of sinks and tail.  */
+/* The side of sinks and tail. */
 struct kv_gpu_generic kv_gpu_generic_halves(size_t head_dim);
 
 #ifdef __cplusplus

@@ -23,7 +23,7 @@ static bool is_rotated(const struct kv_store *s)
     return s->family == &kv_family_rotated;
 }
 
-/* Of keys before RoPE; else NULL. */
+/* The RoPE of keys before RoPE; else NULL. */
 static const struct kv_tiles_rope *rope_of(const struct kv_store *s)
 {
     if (s->values)

@@ -225,7 +225,7 @@ KV_DEVICE void kv_arrival_wait(kv_arrival *a, unsigned parity)
 }
 
 /* This thread's writes to shared memory so far come before the writes of array
- * copies that start after the next barrier.  */
+ * copies that start after the next barrier. */
 KV_DEVICE void kv_fence_copies(void)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -346,7 +346,7 @@ KV_DEVICE uint32_t kv_minus_f16x2(uint32_t a)
     return *reinterpret_cast<const uint32_t *>(&h);
 }
 
-/* Cosine and sine of angles in [-pi, pi], to 2^-20.  */
+/* Cosine and sine of angles in [-pi, pi], to 2^-20. */
 KV_DEVICE float kv_cos(float x)
 {
     return __cosf(x);
@@ -448,7 +448,7 @@ KV_DEVICE uint32_t kv_transpose(uint32_t x)
 
 /* ---- launching ---------------------------------------------------------- */
 
-/* Bytes of shared memory that a block may have without asking.  */
+/* Bytes of shared memory that a block may have without asking. */
 enum { KV_SHARED_UNASKED = 48 << 10 };
 
 template <class... A>

@@ -43,7 +43,7 @@ template <bool TOGETHER> KV_DEVICE void kv_sync(void)
  * the tiles that these can be of, and arrivals, which say that a step is there.
  * A block walks a sequence's runs one after another, each with arrivals of its
  * own (run: which): all copies of a run have arrived before the next begins,
- * but racecheck reports copies that two runs await in one place.  */
+ * but racecheck reports copies that two runs await in one place. */
 template <class K, class V, int STAGES, bool TOGETHER = false> struct kv_ring {
     static constexpr int STEPS = K::TILE / K::T;
     static constexpr int TILES = (STAGES + STEPS - 2) / STEPS + 1;

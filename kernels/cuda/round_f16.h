@@ -16,7 +16,7 @@ extern "C" {
  * a multiple of 8 all arrays are 16-byte aligned.  Sets *nonfinite to 1 where x
  * holds a NaN or an infinity, and adds the number of clipped values to
  * *clipped.  wide, again, nonfinite and clipped may be NULL.  Launches and does
- * not wait.  */
+ * not wait. */
 int kv_gpu_round_f16(const float *x, size_t n, uint16_t *half, float *wide,
                      float *again, unsigned *nonfinite, unsigned *clipped,
                      struct kv_err *e);

@@ -176,7 +176,7 @@ KV_DEVICE void kv_hack_product(const kv_gpu_hack_side &h, const uint8_t *piece,
     }
 }
 
-/* Rows of scores; the rows of a fragment's columns lie in different banks.  */
+/* Rows of scores; the rows of a fragment's columns lie in different banks. */
 static __host__ __device__ unsigned kv_hack_scores_apart(unsigned tokens)
 {
     return tokens + 4;
@@ -236,7 +236,7 @@ KV_DEVICE float kv_hack_weigh(float *s, unsigned n, const F &sees, float &max,
 }
 
 /* Results, fragments c whose rows are channels.  A warp has the fragments of
- * channels 16 m, for m = its number and its number + 8.  */
+ * channels 16 m, for m = its number and its number + 8. */
 enum { KV_HACK_TILES = 2 };
 
 template <int NT> struct kv_hack_results {

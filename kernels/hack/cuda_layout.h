@@ -153,7 +153,7 @@ struct kv_gpu_hack_side kv_gpu_hack_side_of(const struct kv_tile_hack *h,
                                             bool values, size_t head_dim,
                                             size_t tokens, uint64_t seed);
 
-/* Functions of an open side (kernels/cuda/families.h).  */
+/* Functions of an open side (kernels/cuda/families.h). */
 bool kv_gpu_hack_open(struct kv_gpu_side *side);
 struct kv_gpu_hack_side kv_gpu_hack_params(const struct kv_gpu_side *side,
                                            uint64_t seed);

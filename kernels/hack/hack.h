@@ -153,7 +153,7 @@ static inline size_t kv_hack_arranged_bytes(size_t n_columns, size_t n)
 }
 
 /* The operations; c.c is the definition: all versions give the same bits,
- * except for arranged codes, whose order is the version's own.  */
+ * except for arranged codes, whose order is the version's own. */
 struct kv_hack_table {
     /* The range of x [n], n >= 1: its minimum and (max - min) / (2^bits - 1),
      * in f32; infinite where that overflows. */
@@ -176,7 +176,7 @@ struct kv_hack_table {
     /* Quantizes n_rows rows of n values, each to `bits` bits with its own
      * range.  Rows of x are x_stride apart, rows of u (as for round())
      * u_stride, rows of code code_stride.  row[i] points to the codes, which
-     * the caller keeps.  */
+     * the caller keeps. */
     void (*quantize)(const float *x, size_t x_stride, size_t n_rows, size_t n,
                      unsigned bits, const float *u, size_t u_stride,
                      uint8_t *code, size_t code_stride,
@@ -229,7 +229,7 @@ struct kv_hack_table {
     void (*narrow)(const double *x, size_t n, double by, float *out);
 };
 
-/* The operations of the level in use.  */
+/* The operations of the level in use. */
 const struct kv_hack_table *kv_hack_table(void);
 
 extern const struct kv_hack_table kv_hack_table_c;

@@ -51,7 +51,7 @@ static __device__ void kv_code_words(const uint8_t *codes, int first,
         kv_unpack16(codes + ((first / 4 + i) * 32 + kv_lane()) * 16, w + 4 * i);
 }
 
-/* N pairs of a vector, this lane's, from pair `first` on.  */
+/* N pairs of a vector, this lane's, from pair `first` on. */
 template <int N>
 static __device__ void kv_pair_words(const uint8_t *vector, int first,
                                      uint32_t *w)
@@ -97,7 +97,7 @@ KV_DEVICE uint32_t kv_word_at(const uint8_t *at, unsigned i)
 
 /* Multiplies sums by factor and converts them from the unit 1 / `inverse` to
  * the unit of a tile, whose head is | unit | 1 / unit |; scaled: set to the
- * total factor.  */
+ * total factor. */
 template <int D, int NT>
 KV_DEVICE void kv_sums_rescale(kv_sums_f32<D, NT> &o, float *inverse,
                                const uint8_t *head, const float factor[NT][2],
@@ -114,7 +114,7 @@ KV_DEVICE void kv_sums_rescale(kv_sums_f32<D, NT> &o, float *inverse,
     *inverse = kv_float_at(head, 1);
 }
 
-/* Members that all policies of integers share; TOKENS: tokens of a piece.  */
+/* Members that all policies of integers share; TOKENS: tokens of a piece. */
 template <int TOKENS> struct kv_integers_side {
     using params = kv_gpu_integers_side;
     static constexpr int T = TOKENS, TILE = KV_GPU_TILE, M = T / 16, TABLE = 0;
@@ -158,7 +158,7 @@ struct kv_integers_keys : kv_integers_side<kv_fields<BITS>::T> {
 };
 
 /* Groups of 32 to 128 tokens of a channel: q . k = sum (q scale) code + q .
- * low.  All tokens of a group share the second sum.  */
+ * low.  All tokens of a group share the second sum. */
 template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
     using base = kv_integers_keys<BITS, D>;
     using params = typename base::params;
@@ -192,7 +192,7 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
     }
 
     /* low[j] += q . x for columns 2c + j % 2; x: the lows or rests of the group
-     * of the piece's first tokens (j < 2) or of its last tokens.  */
+     * of the piece's first tokens (j < 2) or of its last tokens. */
     template <int NT>
     static __device__ void add_lows(const uint8_t *first, const uint8_t *last,
                                     const query<NT> &q, float low[NT][4])
@@ -454,7 +454,7 @@ struct kv_folded_values : kv_integers_side<kv_fields<BITS>::T> {
 
     /* o: in the last tile's unit, 1 / unit is `inverse`; low: row r is the sum
      * of p low of group r, row r + 8 the sum of p rest; without lows row r is
-     * the sum of p scale, in o's unit.  */
+     * the sum of p scale, in o's unit. */
     template <int NT> struct sums {
         kv_sums_f32<D, NT> o;
         float low[NT][4], inverse;

@@ -18,7 +18,7 @@
 enum { KV_INT8_STAGES = 2 };
 
 /* A row whose largest value is not above this counts as zeros: 127 divided by a
- * smaller number overflows.  */
+ * smaller number overflows. */
 #define KV_MIN_ROW 0x1p-100f
 
 /* Weights times scales are not taken for less: units keep within 2^69 of each
@@ -65,7 +65,7 @@ template <int D> struct kv_int8_side : kv_integers_side<KV_INT8_TOKENS> {
     }
 };
 
-/* The maximum over the lanes that share row r.  */
+/* The maximum over the lanes that share row r. */
 KV_DEVICE float kv_row_max(float x)
 {
     x = fmaxf(x, kv_shuffle_xor(x, 1));

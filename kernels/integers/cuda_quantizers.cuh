@@ -294,7 +294,7 @@ static bool kv_with_quantizer(enum kv_gpu_quantizer quantizer, F &f)
     return false;
 }
 
-/* As kv_with_quantizer(), with HACK's quantizer too.  */
+/* As kv_with_quantizer(), with HACK's quantizer too. */
 template <class F>
 static bool kv_with_any_quantizer(enum kv_gpu_quantizer quantizer, F &f)
 {

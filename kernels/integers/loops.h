@@ -37,7 +37,7 @@
 
 /* A rectangle of values of one run, lanes [lane, lane_end) and inner indices
  * [inner, inner_end).  It goes to x, whose first row is inner index `first` and
- * whose first column is lane `left`.  */
+ * whose first column is lane `left`. */
 struct patch {
     size_t lane, lane_end, inner, inner_end;
     size_t first, left, row;
@@ -45,7 +45,7 @@ struct patch {
 };
 
 /* Writes the values of unit u, V_WIDTH lanes from l on, to x, whose rows are
- * `row` apart.  folded and kind are constants.  */
+ * `row` apart.  folded and kind are constants. */
 ALWAYS_INLINE void expand_unit(const vi32 c[KV_UNIT_QUADS], size_t l, size_t u,
                                const float *scale, const float *offset,
                                int folded, enum kv_offset kind, float *x,

@@ -8,7 +8,7 @@ enum { PIECE = 64 /* lanes whose integer sums are held at a time */ };
  */
 
 /* The bits from `from` on of each byte of x, moved to `to`.  All arguments but
- * x are constants.  */
+ * x are constants. */
 ALWAYS_INLINE vi32 moved(vi32 x, unsigned width, unsigned from, unsigned to,
                          int shifts)
 {
@@ -98,7 +98,7 @@ struct factors {
  */
 
 /* Prefetches lines [from, to) of several blocks of `each` lines, far and near
- * in turns: many far requests in a row would wait.  */
+ * in turns: many far requests in a row would wait. */
 ALWAYS_INLINE void fetch(const uint8_t *far, const uint8_t *const x[4],
                          unsigned each, size_t from, size_t to)
 {
@@ -113,7 +113,7 @@ ALWAYS_INLINE void fetch(const uint8_t *far, const uint8_t *const x[4],
 }
 
 /* Number of blocks of g registers from lane `at` on; 0 where the lanes before
- * them share their lines.  */
+ * them share their lines. */
 ALWAYS_INLINE size_t blocks_of(const struct factors *f, size_t at, size_t g)
 {
     const bool again = V_WIDTH < KV_LANES && (f->lane + at) % KV_LANES;
@@ -152,7 +152,7 @@ ALWAYS_INLINE unsigned cells_of(unsigned bits)
 }
 
 /* sum [rows][PIECE]: of lanes from `at` on.  bits, rows, kind, shifts and g are
- * constants.  */
+ * constants. */
 ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                                  unsigned bits, const uint8_t *w, size_t rows,
                                  enum factor kind, int shifts, size_t g,
@@ -258,7 +258,7 @@ ALWAYS_INLINE vi32 cell_of_part(const uint8_t *at, unsigned bits, size_t e)
 
 /* As multiply_some(), with floats and with codes minus the middle code: then
  * products are about as small as products of values.  bits, rows and g are
- * constants.  */
+ * constants. */
 ALWAYS_INLINE void multiply_floats_some(const struct factors *f, size_t at,
                                         unsigned bits, const float *w,
                                         size_t rows, size_t g, float *sum)
@@ -448,7 +448,7 @@ static struct factors widened(const struct factors *from, uint8_t *bytes)
 }
 
 /* Widens codes that is_met() refuses, then multiplies them.  A function of its
- * own, out of the way of all other codes.  */
+ * own, out of the way of all other codes. */
 static __attribute__((noinline)) void multiply_widened(const struct factors *f,
                                                        const void *w,
                                                        const struct rounded *of,
@@ -492,7 +492,7 @@ ALWAYS_INLINE void put_lanes(const struct kv_integers *g,
     }
 }
 
-/* The lanes [lane, end) and units [unit, unit_end) of a run.  */
+/* The lanes [lane, end) and units [unit, unit_end) of a run. */
 struct part {
     size_t lane, end, unit, unit_end;
 };
@@ -511,7 +511,7 @@ static struct part part_of(const struct kv_integers *g, size_t run)
 
 /* One run's part of `tiles` tiles; codes: the first tile's; out [rows][lanes],
  * from lane 0; heads: unfolded only.  folded and whether kind is FLOATS are
- * constants.  */
+ * constants. */
 ALWAYS_INLINE void put_run(const struct kv_integers *g, const uint8_t *codes,
                            size_t tiles, size_t run, const void *by,
                            size_t by_row, enum factor kind,

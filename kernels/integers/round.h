@@ -105,12 +105,12 @@ ALWAYS_INLINE vf32 value_at(const struct kv_integers *g, struct heads h,
  */
 
 /* The numbers that codes are multiplied with: signed bytes, unsigned bytes,
- * FINE integers (two bytes each) or floats.  */
+ * FINE integers (two bytes each) or floats. */
 enum factor { SIGNED, POSITIVE, FINE, FLOATS };
 
 /* Quantized w (folded: w * scales) without its codes.  Each row has a unit, the
  * bias that the codes leave, and sum w; fine rows also the sum of the codes.
- * Where w is exact, the unit is 1.  */
+ * Where w is exact, the unit is 1. */
 struct rounded {
     float unit[KV_TILE_ROWS], bias[KV_TILE_ROWS], sum[KV_TILE_ROWS];
     int32_t codes[KV_TILE_ROWS];
@@ -118,14 +118,14 @@ struct rounded {
 
 /* How w is rounded.  max: the largest magnitude of a code of w; middle: the
  * code that is subtracted from a code before w multiplies it; from: the number
- * already subtracted from codes that w multiplies.  */
+ * already subtracted from codes that w multiplies. */
 struct rounding {
     enum factor kind;
     float max, middle, from;
 };
 
 /* The code that is subtracted from codes: zero's code where all groups share
- * one.  */
+ * one. */
 ALWAYS_INLINE float middle_of(const struct kv_integers *g)
 {
     return g->offset == KV_OFFSET_SAME ? g->zero
@@ -133,7 +133,7 @@ ALWAYS_INLINE float middle_of(const struct kv_integers *g)
 }
 
 /* The whole code next to middle_of().  Fine sums subtract it in integers: in
- * f32 they are too large beside the small rest.  */
+ * f32 they are too large beside the small rest. */
 ALWAYS_INLINE int32_t whole_middle_of(const struct kv_integers *g)
 {
     return (int32_t)middle_of(g);
@@ -163,19 +163,19 @@ ALWAYS_INLINE size_t width_of(enum factor kind)
  * all these tiles sets the unit, so the other weights are rounded more
  * coarsely: where a few tokens have most of the weight, errors were twice as
  * large as with a unit per tile.  This is too much for signed weights (127
- * units), and for 5 bits, whose own errors are small.  */
+ * units), and for 5 bits, whose own errors are small. */
 static size_t tiles_together(const struct kv_integers *g)
 {
     return g->folded && !g->negative && g->bits <= 4 ? TILES : 1;
 }
 
 /* Structures go by address: a copy would read fields back together right after
- * they were written, and wait until the writes have left the core.  */
+ * they were written, and wait until the writes have left the core. */
 
 /* Rows of w [rows][n] that are rounded alike, to code [rows][n]; n is a
  * multiple of KV_LANES, rows of codes are code_row bytes apart.  Folded: with
  * the heads of the rows' run, `each` inner indices at a time; their scales are
- * left in scale [n].  */
+ * left in scale [n]. */
 struct rows {
     const float *w;
     size_t w_row, n, each;
@@ -359,7 +359,7 @@ ALWAYS_INLINE void round_all(const struct rows *x, int folded,
 }
 
 /* Rounds n <= RUNS runs; out: [n].  Finding a peak has a long latency, so all
- * peaks are found before any codes.  */
+ * peaks are found before any codes. */
 static void round_folded(const struct kv_integers *g, const struct rows *x,
                          size_t n, struct rounding how, size_t rows,
                          struct rounded *out)

@@ -10,7 +10,7 @@
  * a column is an outlier's channel.  The entry of the outlier's token has its
  * addend, all other entries are 0; the queries' pair of channels multiplies it.
  * For values, rows are channels and two columns are a pair of tokens; the
- * tokens' weights multiply them.  */
+ * tokens' weights multiply them. */
 #ifndef KV_LEVELS_CUDA_CUH
 #define KV_LEVELS_CUDA_CUH
 
@@ -27,7 +27,7 @@ template <class B> struct kv_levels_side {
     static constexpr int CODES = 32 * B::BYTES;
     static constexpr bool WRITES = true;
     static constexpr int LEVELS = B::K * B::ROW; /* in shared memory */
-    /* With 4 bits, two blocks' tables would leave no room for their rings.  */
+    /* With 4 bits, two blocks' tables would leave no room for their rings. */
     static constexpr int BLOCKS = B::BITS < 4 ? 2 : 1;
 };
 
@@ -65,12 +65,12 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
     static constexpr int D = B::D, M = B::M, GROUPS = D / 16, HALF = D / 32;
     static constexpr int STEPS = KV_LEVELS_TILE / B::T,
                          BLOCKS_OF_16 = STEPS * M;
-    /* Bytes of a KV head's table, behind the levels.  */
+    /* Bytes of a KV head's table, behind the levels. */
     static constexpr int RANGES = D * 4;
     static constexpr int TURNS = BLOCKS_OF_16 * GROUPS * 32 * 16;
     static constexpr int SHARES = D / 2 * 4, MORE = RANGES + TURNS + SHARES;
     static constexpr int TABLE = side::LEVELS + MORE;
-    /* Bytes of a tile.  */
+    /* Bytes of a tile. */
     static constexpr int ANGLES = D / 2 * 4, ENDS = 16;
     static constexpr int REST = BLOCKS_OF_16 * 2; /* behind the ends */
     static constexpr unsigned BATCH = side::CODES / 48 * 8 - KV_LEVELS_PAD;
@@ -460,7 +460,7 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
     }
     /* Adds the step's outliers before `end` from a list that begins with
      * outlier `first`; ends: the ends of the step's blocks of channels; the
-     * first block starts at `start`.  */
+     * first block starts at `start`. */
     template <int NT>
     static __device__ void add_blocks(const uint8_t *outliers, unsigned first,
                                       unsigned end, unsigned step,
@@ -475,7 +475,7 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
                            x.o.o[k]);
     }
     /* Adds outliers [j, end) of the step, which are not in the tile: loads
-     * BATCH at a time over the step's codes.  */
+     * BATCH at a time over the step's codes. */
     template <int NT>
     static __device__ void
     add_rest(const params &p, const uint8_t *rest, unsigned j, unsigned end,

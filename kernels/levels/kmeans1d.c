@@ -78,7 +78,7 @@ static void sums_clear(struct sums *s)
     free(s->wxx);
 }
 
-/* Of points [i, j) as one cluster. */
+/* The cost of points [i, j) as one cluster. */
 static double cost_of(const struct sums *s, size_t i, size_t j)
 {
     const double w = s->w[j] - s->w[i], wx = s->wx[j] - s->wx[i];

@@ -18,7 +18,7 @@
 
 struct kv_levels_tiles {
     struct kv_scaled scaled; /* must come first: params of its store, too */
-    /* Keys only, [n_heads][head_dim]; kept.  */
+    /* Keys only, [n_heads][head_dim]; kept. */
     const float *offset, *half;
     const struct kv_tiles_rope *rope;
 };

@@ -1,6 +1,6 @@
 #include "kernels/simd/avx2.h"
 
-/* Of 16 registers. */
+/* Sizes for 16 registers. */
 #define SEARCH_SIDE(d) ((d) == 1 ? 4 : (d) <= 4 ? 2 : 1)
 #define WHOLE_SIDE(d) 2
 

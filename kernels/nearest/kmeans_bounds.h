@@ -34,7 +34,7 @@ void kv_bounds_free(struct kv_bounds *b);
  * [k][d], finite, close to the last call's centers.  code holds some center < k
  * for each point; a better guess takes less time.  Gives false, and no codes,
  * where values are too large or too small for 16-bit integers: then the caller
- * searches all centers.  The bounds of groups stay valid.  */
+ * searches all centers.  The bounds of groups stay valid. */
 bool kv_bounds_assign(struct kv_bounds *b, struct kv_points *p,
                       const float *centers);
 

@@ -52,7 +52,7 @@ void kv_nearest(const struct kv_centroids *b, const float *x, size_t n,
 void kv_tile_fill(const float *x, size_t n, size_t d, float *tile);
 
 /* code, dist: [64], the first n >= 1 are the result; dist gets s, or is NULL,
- * which is faster.  */
+ * which is faster. */
 void kv_tile_nearest(const struct kv_centroids *b, const float *tile, size_t n,
                      uint16_t *code, float *dist);
 

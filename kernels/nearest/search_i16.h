@@ -76,7 +76,7 @@ ALWAYS_INLINE vmask are_within(const struct kv_centroids *b, const float *tile,
     return v_le(square, v_set1(LIMIT * LIMIT));
 }
 
-/* 2 (e + E); e <= sqrt(d) / 2 plus the rounding of S x in f32.  */
+/* 2 (e + E); e <= sqrt(d) / 2 plus the rounding of S x in f32. */
 ALWAYS_INLINE float slack(const struct kv_centroids *b, size_t d)
 {
     return sqrtf((float)d) * (1 + 0x1p-7f) + 2 * b->off + 0x1p-3f;
@@ -96,7 +96,7 @@ ALWAYS_INLINE vi32 own_square(const struct found *in, size_t d, size_t at)
 }
 
 /* A center whose T is above this limit is not nearer than the best center.  For
- * V_WIDTH vectors from `at` on.  */
+ * V_WIDTH vectors from `at` on. */
 ALWAYS_INLINE void set_limit(const struct kv_centroids *b, const float *tile,
                              size_t d, size_t at, struct found *to)
 {
@@ -114,7 +114,7 @@ ALWAYS_INLINE void set_limit(const struct kv_centroids *b, const float *tile,
                 << at;
 }
 
-/* T of one center with p registers of vectors; its |C|^2 is at `whole`.  */
+/* T of one center with p registers of vectors; its |C|^2 is at `whole`. */
 ALWAYS_INLINE void scores(const int32_t *whole, size_t pairs,
                           vi32 x[4][KV_NEAREST_MAX_D / 2], size_t p, vi32 *t)
 {
@@ -135,7 +135,7 @@ struct ahead {
     vi32 best[4], second[4], block[4]; /* as in struct found */
 };
 
-/* The vectors [at, at + p * V_WIDTH) of the tile, before any search.  */
+/* The vectors [at, at + p * V_WIDTH) of the tile, before any search. */
 ALWAYS_INLINE void start(const struct found *in, size_t pairs, size_t at,
                          size_t p, vi32 x[4][KV_NEAREST_MAX_D / 2],
                          struct ahead *now)
@@ -252,7 +252,7 @@ ALWAYS_INLINE vi32 place_of(vi32 power)
 
 /* The codes by T of the vectors [at, end), whose blocks are known; sets a
  * vector's bit where no other code is possible.  V_WIDTHs are whole: some
- * beyond the end get one too.  */
+ * beyond the end get one too. */
 ALWAYS_INLINE uint64_t decide_whole(const struct kv_centroids *b, size_t at,
                                     size_t end, size_t d,
                                     const struct found *in, uint16_t *code)
@@ -302,7 +302,7 @@ ALWAYS_INLINE void decide_codes(const struct kv_centroids *b, const float *tile,
  * the smallest in one group.  Then the nearest center is within R + (e + E) of
  * S x, and the group's centers are further than r - (e + E).  Roots have a
  * relative error of 2^-14; all other f32 arithmetic is off by less than an
- * eighth.  */
+ * eighth. */
 _Static_assert(KV_SIDE <= 2 * V_WIDTH, "tile_among() takes two registers");
 
 /* e + E, and an eighth. */

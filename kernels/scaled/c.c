@@ -4,7 +4,7 @@
 
 /* ---- path int8 ----------------------------------------------------------- */
 
-/* What the codes of a tile stand for: x [64][head_dim]. */
+/* The rounded table's numbers for the codes of a tile: x [64][head_dim]. */
 static void look_up(const struct kv_store *s, const uint8_t *tile, int8_t *x)
 {
     const struct kv_scaled *c = kv_scaled_of(s);
@@ -18,7 +18,7 @@ static void look_up(const struct kv_store *s, const uint8_t *tile, int8_t *x)
     }
 }
 
-/* Of the products of row r's codes in group g with a token's x. */
+/* The sum of the products of row r's codes in group g with a token's x. */
 static int32_t group_sum(const struct kv_scaled *c, size_t g,
                          struct kv_scaled_query q, size_t rows, size_t r,
                          const int8_t *x)

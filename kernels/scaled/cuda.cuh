@@ -15,7 +15,7 @@
 /* Two blocks of 8 warps, one step ahead each, keep the memory busy. */
 enum { KV_SCALED_STAGES = 2 };
 
-/* The constants of a side, known when compiling.  */
+/* The constants of a side, known when compiling. */
 template <int HEAD_DIM, int BITS_, int PER_, int SCALE_,
           int STEP = KV_SCALED_STEP(BITS_)>
 struct kv_scaled_codes {
@@ -88,7 +88,7 @@ KV_DEVICE void kv_scaled_pairs(const uint8_t *at, uint32_t *x)
     }
 }
 
-/* Members that both sides share.  */
+/* Members that both sides share. */
 template <class B> struct kv_scaled_side {
     using params = kv_gpu_scaled;
     static constexpr int T = B::T, TILE = KV_GPU_TILE, BLOCKS = 2;

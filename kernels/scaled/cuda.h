@@ -45,17 +45,17 @@
 /* Tokens of a step: a lane's codes are whole pieces. */
 #define KV_SCALED_STEP(bits) ((bits) == 3 ? 32 : 128 / (bits))
 
-/* A side as kernels take it, by value.  */
+/* A side as kernels take it, by value. */
 struct kv_gpu_scaled {
     const uint8_t *table; /* to 4 bits: halves of all pairs of codes .. */
     float times;          /* .. and the factor of all values */
     unsigned shift;       /* a group is 2^shift channels */
     unsigned step_bytes;
-    /* 8 bits: shift and mask that make a half of exponent and mantissa.  */
+    /* 8 bits: shift and mask that make a half of exponent and mantissa. */
     unsigned right, mask;
 };
 
-/* The sizes of a side that select its kernel in the list.  */
+/* The sizes of a side that select its kernel in the list. */
 struct kv_gpu_scaled_kind {
     unsigned bits, per, scale;
 };
@@ -75,10 +75,10 @@ void kv_gpu_put_code(const struct kv_gpu_bitstream *s, size_t t, size_t c,
                      unsigned code, uint8_t *to);
 /* Where a key's scale of token t stands in the vector of a step of n. */
 size_t kv_gpu_key_scale(size_t t, size_t n);
-/* The factor in [1, 2) that brings n numbers closest to halves.  */
+/* The factor in [1, 2) that brings n numbers closest to halves. */
 float kv_gpu_half_factor(const float *x, size_t n);
 /* to: [n][n], all pairs of a table's n entries as halves, the first one low.
- * Gives the factor that multiplies them.  */
+ * Gives the factor that multiplies them. */
 float kv_gpu_pair_table(const float *table, size_t n, uint32_t *to);
 /* A power of two that makes `most` at least 2^14 and less than 2^15; 2^60 at
  * most. */

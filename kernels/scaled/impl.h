@@ -67,7 +67,7 @@ static inline size_t kv_scaled_scale_bytes(const struct kv_scaled *c)
 }
 
 /* The factor between a format's numbers and the same bits read as fp16: 2^(15 -
- * bias of the format); 1 for a table.  */
+ * bias of the format); 1 for a table. */
 float kv_scaled_rebias(const struct kv_scaled *c);
 
 struct kv_scaled_loops {
@@ -104,7 +104,7 @@ extern const struct kv_scaled_loops kv_scaled_loops_avx512; /* x86-64 only */
  * (scaled.h).  A quad, four numbers of 8 bits, multiplies them: of keys, whose
  * vectors 2 c and 2 c + 1 are channel c, quad k of a unit has channels (fields
  * / 2) j + k; of values, quad f has tokens fields j + f: byte i of a tile's
- * quads is token order[i].  */
+ * quads is token order[i]. */
 static inline size_t kv_scaled_fields(unsigned bits)
 {
     return 8 / kv_scaled_width(bits, 0);
@@ -116,7 +116,7 @@ static inline size_t kv_scaled_groups(const struct kv_store *s)
 }
 
 /* Rounded queries.  bias: -128 times the sum of a group's codes, for versions
- * that add 128 to the table's numbers.  */
+ * that add 128 to the table's numbers. */
 struct kv_scaled_query {
     float *factor; /* [groups][KV_TILE_ROWS] */
     int32_t *bias; /* the same */

@@ -58,7 +58,7 @@ ALWAYS_INLINE struct raw8 load8(struct planes p, unsigned bits, size_t u,
     return r;
 }
 
-/* The table's number for field f of each byte.  */
+/* The table's number for field f of each byte. */
 ALWAYS_INLINE vi32 value8(struct raw8 r, unsigned bits, vi32 t, unsigned f)
 {
     const vi32 low = v_shr_i32(r.low, f * kv_scaled_width(bits, 0));

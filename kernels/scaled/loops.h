@@ -448,7 +448,7 @@ static void expand(const struct kv_store *s, const uint8_t *tile, size_t part,
     }
 }
 
-/* q: [channels][q_row]; the first `rows` <= MAX_ROWS are used.  */
+/* q: [channels][q_row]; the first `rows` <= MAX_ROWS are used. */
 static void score_rows(const struct work *k, const float *q, size_t q_row,
                        size_t rows, float *score, size_t stride)
 {

@@ -48,7 +48,7 @@ struct kv_scaled {
 };
 
 /* Codes for a table of 2^bits values, 1 to 4 bits, or for a small float
- * (format), 1 to 4, 6 or 8 bits.  false: no such tiles.  */
+ * (format), 1 to 4, 6 or 8 bits.  false: no such tiles. */
 bool kv_scaled_init(struct kv_scaled *c, unsigned bits, const float *table,
                     const struct kv_minifloat *format, enum kv_scale_kind scale,
                     float divisor, size_t head_dim, size_t group);

@@ -175,7 +175,7 @@ typedef vf32 vtable16;
 /* ---- four registers at a time -------------------------------------------- */
 
 /* Within each 128 bits: word j of x[i] = word i of y[j], words of 32 bits; x
- * may be y.  */
+ * may be y. */
 ALWAYS_INLINE void v_transpose4x4(const vi32 y[4], vi32 x[4])
 {
     const vi32 low01 = _mm512_unpacklo_epi32(y[0], y[1]);
@@ -190,7 +190,7 @@ ALWAYS_INLINE void v_transpose4x4(const vi32 y[4], vi32 x[4])
 }
 
 /* Within each 128 bits: byte i of y[0] to y[3] side by side, four i to each of
- * x in turn.  */
+ * x in turn. */
 ALWAYS_INLINE void v_interleave4_i8(const vi32 y[4], vi32 x[4])
 {
     const vi32 low01 = _mm512_unpacklo_epi8(y[0], y[1]);

@@ -35,7 +35,7 @@ static size_t row_at(const struct kv_tiles_job *j, size_t head, size_t r)
            j->view.head_dim;
 }
 
-/* Of all rows. */
+/* The end of the tokens that any row sees. */
 static size_t end_of_all(const struct kv_tiles_job *j)
 {
     return j->view.first + j->view.nq;

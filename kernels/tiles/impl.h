@@ -68,7 +68,7 @@ ALWAYS_INLINE void kv_units_of_four(float limit, float tiny, float max[4],
     v4_store(max, v4_select(some, m / limit, zero));
 }
 
-/* The units of round8().  */
+/* The units of round8(). */
 ALWAYS_INLINE void kv_units8_of_four(float max[4], float by[4])
 {
     kv_units_of_four(127, 0x1p-93f, max, by);
@@ -78,7 +78,7 @@ extern const struct kv_tile_loops kv_tile_loops_c;
 extern const struct kv_tile_loops kv_tile_loops_avx2;   /* x86-64 only */
 extern const struct kv_tile_loops kv_tile_loops_avx512; /* x86-64 only */
 
-/* The loops of the level in use.  */
+/* The loops of the level in use. */
 const struct kv_tile_loops *kv_tile_loops(void);
 
 /* Exact operations of every family (by expand()) that take up to KV_TILE_MANY

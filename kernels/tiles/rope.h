@@ -24,7 +24,7 @@ void kv_tiles_rope_rotate(const struct kv_tiles_rope *r, size_t first,
 /* The same for other implementations of RoPE.  Pair i < kv_tiles_rope_pairs()
  * of the key at first + t turns by two angles: (cosine[i], sine[i]) and
  * (within[i][0][t], within[i][1][t]).  cosine, sine: [KV_ROPE_MAX]; within:
- * [pairs][2][32].  */
+ * [pairs][2][32]. */
 enum { KV_ROPE_MAX = 256 /* pairs */ };
 size_t kv_tiles_rope_pairs(const struct kv_tiles_rope *r);
 const float *kv_tiles_rope_within(const struct kv_tiles_rope *r);

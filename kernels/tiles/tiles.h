@@ -66,7 +66,7 @@ struct kv_tile_ops {
     /* Scores and pv of n whole tiles that follow each other in memory, from one
      * tile to a chunk's tiles; score, p: [rows][64 n], all else as above.
      * NULL: tile by tile is as fast.  by_chunks: fastest with all tiles of a
-     * chunk; else a few tiles are enough.  */
+     * chunk; else a few tiles are enough. */
     bool by_chunks;
     void (*qk_tiles)(const struct kv_store *s, size_t head, const uint8_t *tile,
                      size_t n, const void *query, size_t rows, float *score,
@@ -231,7 +231,7 @@ extern const struct kv_family kv_family_integers;
  * channel.  Channels: len divides head_dim (keys: the last group may have
  * less); below it, a multiple of 4 (keys) or 16 (values).  Tokens: 16, 32 or a
  * multiple of 64 (values: also 4 and 8).  Returns whether len is valid; if not,
- * g must not be used.  */
+ * g must not be used. */
 int kv_integers_init(struct kv_integers *g, int values, size_t head_dim,
                      int of_tokens, size_t len);
 

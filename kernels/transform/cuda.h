@@ -27,11 +27,11 @@ struct kv_gpu_transform_side {
     const uint32_t *n;      /* [n_kv_heads], slots in use */
     const float *mean;      /* [n_kv_heads][head_dim] */
     /* [n_kv_heads][from][to], keys: channels to slots, values: slots to
-     * channels.  Not for keys before RoPE.  */
+     * channels.  Not for keys before RoPE. */
     const float *matrix;
     /* Keys before RoPE alone.  within: angles of tokens 0 to 7 of a tile and of
      * each eighth token, [2][8][head_dim / 2][2]; fragment: slots to channels,
-     * halves in the order of cuda.cu.  */
+     * halves in the order of cuda.cu. */
     const float *within;
     const uint32_t *fragment;
 };

@@ -36,7 +36,7 @@ struct kv_transform_table {
 };
 
 /* A state is two bytes shifted right by `shift`: the low one from the line at
- * `line`, the high one from the line before it.  */
+ * `line`, the high one from the line before it. */
 struct kv_transform_place {
     uint32_t line, shift;
 };

@@ -29,7 +29,7 @@ static int value_cost(int x, float number, const struct kv_trellis_whole *whole,
     return ((d * d + 0x4000) >> 15) + (more >> whole->slope);
 }
 
-/* Of bitstream i's best path to this state, without its mark. */
+/* The cost of bitstream i's best path to this state, without its mark. */
 static int cost(const struct kv_trellis_job *job, size_t i, size_t state)
 {
     const struct kv_trellis_transition *transition = job->transition;

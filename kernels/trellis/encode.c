@@ -27,9 +27,9 @@ static float in_float(double x)
     return (float)fmax(fmin(x, (double)FLT_MAX), (double)-FLT_MAX);
 }
 
-/* What is far costs its distance >> slope more, where numbers may all be far:
- * their gaps are wide, or a state goes on to few of many numbers that are close
- * together, which is so from 6 bits on. */
+/* A far distance costs distance >> slope more.  This matters where all numbers
+ * may be far: their gaps are wide, or, from 6 bits on, a state goes on to few
+ * of many numbers that are close together. */
 static unsigned slope_of(const struct kv_trellis_transition *transition,
                          double gap, unsigned shift)
 {
@@ -65,8 +65,8 @@ static void count_transition(const struct kv_trellis_transition *transition,
             .slope = (uint8_t)slope_of(transition, part * gap, shift)};
 }
 
-/* What is expected of values, in the mean; or, if more of one is expected than
- * max, as if it were max.  logs: of what is not 0, the mean logarithm. */
+/* The mean of the values' expected errors, each at most max.  logs: the mean
+ * logarithm of the errors that are not 0. */
 static double mean_error(const struct kv_trellis_transition *transition,
                          size_t n_transitions, const float *scale, double max,
                          double *logs)
@@ -148,8 +148,8 @@ static size_t all_values(const struct kv_trellis_transition *transition,
     return n;
 }
 
-/* Of the transition after transition k, which say how its states are grouped;
- * all are one group after the last. */
+/* Bits of the transition after transition k, which group the states of k; after
+ * the last transition all states are one group. */
 static unsigned bits_after(const struct kv_trellis_transition *transition,
                            size_t n_transitions, size_t k)
 {
@@ -209,10 +209,10 @@ static void find_positions(const float *x, size_t x_stride,
                 clamp(x[i * x_stride + place[v]] * whole[v].x, whole[v].max));
 }
 
-/* Of marks after transition k, what is known before it: mark[r] of states whose
- * first bits are r, those that the transition goes on from.  The others are the
- * transition's own (loops.h).  mark: [STATES >> bits of the transition].
- */
+/* The part of the marks after transition k that is known before it: mark[r] for
+ * states whose first bits are r, inherited from the states before.  The
+ * transition's own bits give the rest (loops.h).  mark: [STATES >> bits of the
+ * transition]. */
 static void find_marks(const struct kv_trellis_transition *transition,
                        size_t n_transitions, size_t k, uint16_t *mark)
 {
@@ -275,9 +275,9 @@ static void advance_all(const struct kv_trellis_ops *ops,
 
 /* ---- backwards --------------------------------------------------------- */
 
-/* Of the best path to group r of states that a transition of `next` bits goes
- * on from alike, the last state: marks and states are packed
- * (kv_trellis_note()) or the best of several paths is looked for. */
+/* The last state of the best path to group r.  A transition of `next` bits
+ * treats the states of a group alike.  The state is unpacked from marks
+ * (kv_trellis_note()), or found as the best of several paths. */
 static unsigned state_before(unsigned next, const uint8_t *note, unsigned r)
 {
     const uint16_t *const cost = (const void *)note;

@@ -44,7 +44,7 @@ enum {
 #define KV_TRELLIS_FAR(values) \
     ((values) == 1 ? 10031 : (values) == 2 ? 7093 : (values) == 3 ? 5791 : 5015)
 
-/* The nearest whole number, for |x| up to 2^15; ties to even.  */
+/* The nearest whole number, for |x| up to 2^15; ties to even. */
 static inline int kv_trellis_nearest(float x)
 {
     const float big = 0x1.8p23f;

@@ -79,7 +79,7 @@ static struct kind kind_of(const struct kv_trellis_transition *transition)
  * of the last bits of its entry; setting bit 6 flips other last bits.  So a few
  * vectors of costs, with lanes flipped, serve all states.  For bit 7 the sums
  * with the costs before are flipped instead, after their minimum is taken: the
- * flipped bits are the transition's own.  */
+ * flipped bits are the transition's own. */
 ALWAYS_INLINE size_t vectors_of(enum form form)
 {
     return form == OWN ? VECTORS : (form == WIDE ? 256 : 128) / LANES;
@@ -161,7 +161,7 @@ ALWAYS_INLINE void load_numbers(const struct kv_trellis_job *job,
     }
 }
 
-/* The cost of a distance.  near: shift and slope do nothing; a constant.  */
+/* The cost of a distance.  near: shift and slope do nothing; a constant. */
 ALWAYS_INLINE vi32 cost_of(vi32 d, size_t values, bool near,
                            const struct kv_trellis_whole *whole)
 {
@@ -203,7 +203,7 @@ ALWAYS_INLINE void value_costs(const struct kv_trellis_job *job,
 /* ---- the least --------------------------------------------------------- */
 
 /* Costs of one bitstream's transition; base: costs of the numbers of base
- * vectors without bit 6, and with it.  */
+ * vectors without bit 6, and with it. */
 struct costs {
     vi32 base[2][VECTORS];
     const uint16_t *before; /* of the states it goes on from */
@@ -222,7 +222,7 @@ ALWAYS_INLINE vi32 cost_at(const struct costs *c, struct kind kind, bool own,
     return own ? v_add_i16(cost, v_set1_i16((int16_t)(mark & c->own))) : cost;
 }
 
-/* The minimum over vectors g, g + apart, .., in the order of states.  */
+/* The minimum over vectors g, g + apart, .., in the order of states. */
 ALWAYS_INLINE vi32 min_of(const struct costs *c, struct kind kind, bool own,
                           unsigned marked, size_t g)
 {

@@ -184,7 +184,8 @@ void kv_trellis_unfold(unsigned bits, unsigned values, const float *kept,
 
 enum { QUANTILES = 1024, ENOUGH = 1 << 16 };
 
-/* Of the sizes of n values, ENOUGH of them at most: [QUANTILES + 1]. */
+/* Quantiles [QUANTILES + 1] of the sizes of n values, from at most ENOUGH of
+ * them. */
 static void find_quantiles(const float *x, size_t n, float *quantile)
 {
     const size_t apart = (n + ENOUGH - 1) / ENOUGH;

@@ -42,7 +42,7 @@ struct kv_trellis_transition {
 };
 
 /* Also fills in the fields that the encoder alone needs.  table:
- * [values][KV_TRELLIS_STATES].  */
+ * [values][KV_TRELLIS_STATES]. */
 struct kv_trellis_transition kv_trellis_transition(unsigned bits,
                                                    unsigned values,
                                                    const float *table,
@@ -66,7 +66,7 @@ void kv_trellis_count(const struct kv_trellis_transition *transition,
                       size_t n_transitions, const float *scale,
                       struct kv_trellis_whole *whole);
 
-/* Bytes of the whole bitstream; zero bits fill up the last byte.  */
+/* Bytes of the whole bitstream; zero bits fill up the last byte. */
 size_t kv_trellis_bytes(const struct kv_trellis_transition *transition,
                         size_t n_transitions);
 
@@ -80,7 +80,7 @@ size_t kv_trellis_workspace(const struct kv_trellis_transition *transition,
  * [n][stride].  Finds the bytes whose decoded numbers have the least sum of
  * costs.  A transition costs (x - decoded)^2 for each value, rounded to a whole
  * number, or less at large distances (impl.h).  On ties the lowest predecessor
- * wins.  Every level gives the same bytes.  */
+ * wins.  Every level gives the same bytes. */
 void kv_trellis_encode(const struct kv_trellis_transition *transition,
                        size_t n_transitions, const float *x, size_t x_stride,
                        const uint32_t *place,
@@ -100,7 +100,7 @@ void kv_trellis_states(const struct kv_trellis_transition *transition,
 
 /* Which entry of a short table a state has: bit i of the entry's number is the
  * parity of the state's bits that are set in of[i].  So each byte of a state
- * gives its part of the number, and XOR combines the parts.  */
+ * gives its part of the number, and XOR combines the parts. */
 struct kv_trellis_map {
     unsigned bits; /* of an entry's number, 8 at most */
     uint16_t of[8];
@@ -147,7 +147,7 @@ void kv_trellis_unfold(unsigned bits, unsigned values, const float *kept,
  * more rare values at higher rates.  In each of `rounds` rounds a number
  * becomes the mean of the values it stood for; the first half of the rounds
  * uses a quarter of the sequences.  kept: [values][kv_trellis_kept()].  The
- * same for any number of threads.  */
+ * same for any number of threads. */
 void kv_trellis_train(unsigned bits, unsigned values, const float *x, size_t n,
                       size_t len, size_t rounds, uint64_t seed, float *kept);
 

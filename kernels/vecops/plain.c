@@ -1,4 +1,5 @@
-/* What has no versions of its own: the time is in the products beside it. */
+/* Operations with one version for all levels: the products beside them take the
+ * time. */
 #include "kernels/vecops/vecops.h"
 
 #include <math.h>

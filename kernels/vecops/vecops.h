@@ -41,7 +41,7 @@ void kv_rms_norm_grad(const float *x, const float *w, const float *g, size_t n,
                       float eps, float *out);
 void kv_silu_mul_grad(const float *gate, const float *up, const float *g,
                       size_t n, float *gate_grad, float *up_grad);
-/* act in out[i] = act(gate[i]) * up[i].  */
+/* act in out[i] = act(gate[i]) * up[i]. */
 void kv_activate_mul_grad(enum kv_act act, const float *gate, const float *up,
                           const float *g, size_t n, float *gate_grad,
                           float *up_grad);

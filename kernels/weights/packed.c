@@ -37,7 +37,7 @@ static float code_of(const struct kv_packed *p, uint32_t word, size_t k)
     return (float)(word >> k * p->bits & ((1u << p->bits) - 1));
 }
 
-/* Of the eight rows of a word of awq's. */
+/* The place of a row among the eight rows of an awq word. */
 static size_t place_of(size_t row)
 {
     static const uint8_t place[8] = {0, 4, 1, 5, 2, 6, 3, 7};

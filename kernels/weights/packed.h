@@ -45,11 +45,11 @@ struct kv_packed {
 
 /* Fails when sizes do not fit each other and when a group is not below
  * n_groups; the arrays must be as long as drawn.  kv_packed_decode() takes only
- * checked matrices.  */
+ * checked matrices. */
 int kv_packed_check(const struct kv_packed *p, struct kv_err *e);
 
 /* x [n][columns]: rows first to first + n - 1.  KV_PACKED_ROWS rows at once
- * share the words that run across them.  */
+ * share the words that run across them. */
 enum { KV_PACKED_ROWS = 16 };
 void kv_packed_decode(const struct kv_packed *p, size_t first, size_t n,
                       float *x);

@@ -11,7 +11,7 @@ struct operands {
 };
 
 /* sum += the products of values [from, to) of n_x rows of x and PANEL_PAIRS /
- * n_x rows of w; n_x is a constant.  */
+ * n_x rows of w; n_x is a constant. */
 ALWAYS_INLINE void add_products(const struct operands *o, size_t n_x,
                                 size_t from, size_t to,
                                 vf32 sum[PANEL_SUMS][PANEL_PAIRS])
@@ -39,7 +39,7 @@ ALWAYS_INLINE void add_products(const struct operands *o, size_t n_x,
     }
 }
 
-/* The same for the last n < 32 values, as a block filled up with 0.  */
+/* The same for the last n < 32 values, as a block filled up with 0. */
 ALWAYS_INLINE void add_rest(const struct operands *o, size_t n_x, size_t from,
                             size_t n, vf32 sum[PANEL_SUMS][PANEL_PAIRS])
 {

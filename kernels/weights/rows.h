@@ -19,14 +19,14 @@ struct kv_stored_rows {
      * first, then all others. */
     size_t turning;
     /* Rows lie in runs of `run` rows; a run begins `step` rows after the last
-     * one began.  0: all rows are one run.  */
+     * one began.  0: all rows are one run. */
     size_t run, step;
     /* Value j of row i is at j * turned + i: the matrix is stored transposed,
      * of a type without blocks.  0: it is not. */
     size_t turned;
     float add; /* to every value */
     /* Not 0: the rows above are heads of `pool_rows` rows, and row i of a head
-     * here is the mean of row i of `pool` consecutive heads.  */
+     * here is the mean of row i of `pool` consecutive heads. */
     size_t pool, pool_rows;
     const struct kv_packed
         *packed; /* in place of data, type and row; or NULL */

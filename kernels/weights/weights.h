@@ -60,7 +60,7 @@ extern const float kv_stored_iq4[16]; /* the levels of iq4_nl and iq4_xs */
 
 /* n values, whole blocks, from any address.  Every version gives the bits of
  * Python's gguf package, except for the payload of a NaN.  A scale that is not
- * finite gives values that are not.  */
+ * finite gives values that are not. */
 void kv_stored_decode(enum kv_stored type, const void *blocks, size_t n,
                       float *x);
 

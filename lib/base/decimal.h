@@ -2,7 +2,7 @@
 #ifndef KV_BASE_DECIMAL_H
 #define KV_BASE_DECIMAL_H
 
-/* 18 digits, a point and 20 places; a longer text is cut at the end.  */
+/* 18 digits, a point and 20 places; a longer text is cut at the end. */
 enum { KV_DECIMAL_CHARS = 40 };
 
 struct kv_decimal {

@@ -8,7 +8,7 @@
  * input folder's file, when two outputs are one file, also by different names,
  * or when an output's name cannot be written to.  Pipes and devices are
  * replaced by nothing.  Files that are read from then on are inputs until the
- * end (kv_inputs_guard).  */
+ * end (kv_inputs_guard). */
 void kv_opt_check_files(const struct kv_opt *opts, char *const *operand,
                         size_t n_operands);
 

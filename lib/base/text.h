@@ -17,11 +17,11 @@ int kv_text_read(const char *path, size_t max, char **text, size_t *bytes,
 
 /* The same for a path that kv_stream_read() takes: also a pipe, and "-" for
  * standard input.  hash: NULL, or of the bytes with the mark, as sha256sum sees
- * them (KV_HASH_CHARS).  */
+ * them (KV_HASH_CHARS). */
 int kv_text_read_stream(const char *path, size_t max, char **text,
                         size_t *bytes, char *hash, struct kv_err *e);
 
-/* The check of both: fails on a text that they refuse.  */
+/* The check of both: fails on a text that they refuse. */
 int kv_text_check(const char *path, const char *text, size_t n,
                   struct kv_err *e);
 

@@ -20,7 +20,7 @@ enum { KV_STACK_MIN = 1 << 20 };
 int kv_stack_check(struct kv_err *e);
 /* Bytes of the calling thread's, which is not the first. */
 size_t kv_thread_stack(void);
-/* -1 with the sentence that a stack of `bytes` bytes is too small.  */
+/* -1 with the sentence that a stack of `bytes` bytes is too small. */
 int kv_fail_stack(size_t bytes, struct kv_err *e);
 
 /* Whether n threads can run beside the calling one, with stacks as large as

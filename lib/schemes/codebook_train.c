@@ -262,9 +262,9 @@ static int take_sample(struct job *j, size_t layer,
     return rc;
 }
 
-/* Of each of the book's n points the sum of its values' weights, [n]; NULL
- * where all weigh alike, as those do of which fewer than k weigh anything:
- * channels that a norm takes to 0. */
+/* The sum of the values' weights for each of the book's n points, [n].  NULL
+ * where all points weigh the same, also where fewer than k points have a weight
+ * above 0: channels that a norm takes to 0. */
 static float *point_weights(const struct job *j, size_t head, size_t sub,
                             size_t n)
 {

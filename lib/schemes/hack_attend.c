@@ -55,7 +55,7 @@ struct tile {
     const struct kv_attend_view *view;
 };
 
-/* Of tokens [from, from + n), those before `end`. */
+/* The number of tokens in [from, from + n) before `end`. */
 static size_t seen(size_t from, size_t n, size_t end)
 {
     return end > from ? kv_min(end - from, n) : 0;

@@ -83,7 +83,7 @@ static void requantize(const struct kv_codec *c, struct kv_where w, size_t m,
     free(code);
 }
 
-/* What an open block of m tokens has of each KV head: its tokens' codes,
+/* An open block of m tokens has for each KV head the tokens' codes,
  * [m][head_dim] packed, then the first ranges and sums. */
 struct open_head {
     size_t codes, ranges, sums; /* bytes; of scales or minima alone */

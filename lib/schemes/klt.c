@@ -381,8 +381,9 @@ static void close_klt(struct kv_codec *c)
 
 enum { TOGETHER = 16 }; /* tokens */
 
-/* What tokens are coded less, x [n][row]: the mean, and what their neighbours
- * (NULL: none) from the first-th on predict. */
+/* The prediction x [n][row] that is subtracted from tokens before coding: the
+ * mean, plus the prediction from their neighbours (NULL: none) from the
+ * first-th on. */
 static void predict(const struct klt *k, const struct kv_neighbours *at,
                     size_t first, size_t n, float *x)
 {

@@ -12,7 +12,7 @@
 
 enum { TOGETHER = 256 }; /* tokens of a product */
 
-/* Of the mean diagonal of the features' second moments. */
+/* As a share of the mean diagonal of the features' second moments. */
 static const double RIDGE = 1e-3;
 
 void kv_klt_seen_init(struct kv_klt_seen *s, size_t n, size_t row,

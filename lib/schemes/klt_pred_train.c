@@ -18,7 +18,7 @@
 
 enum { PASSES = 4, SAMPLED = 1 << 16 };
 
-/* Of all passes. */
+/* The state of all passes. */
 struct training {
     struct kv_klt_job job;  /* its place is set for each */
     size_t n_below, n, row; /* n: tokens */

@@ -25,9 +25,9 @@ enum {
     ROUNDS = 24
 };
 
-/* What is added to the metric's diagonal, of its mean: a direction that no
- * query has must not drown those that some queries have; one that the loss
- * does not depend on in this text may matter in another. */
+/* Added to the metric's diagonal, as a share of its mean: a direction that no
+ * query has must not drown directions that some queries have; a direction
+ * without effect on the loss in this text may matter in another. */
 static const double RIDGE = 1e-5, FISHER_RIDGE = 0.03;
 
 static size_t dump_tokens(const struct kv_klt_job *j)
@@ -101,11 +101,11 @@ static double mean_below(const struct kv_klt_job *j, const double *square,
     return sum / (double)dump_tokens(j);
 }
 
-/* What each token counts in the metric and in the covariance, both [tokens]:
- * all the same; with Fisher's metric as much as its gradient is long, within
- * limits, since few tokens have most of it.  Attention sinks count too, as far
- * as these limits let them: a codec that never saw them clips them (2 bits on
- * SmolLM2, s0: KL .103, without them .486; s1: .061 and .065). */
+/* Each token's weight in the metric and in the covariance, both [tokens].  All
+ * weights are equal; with Fisher's metric a weight is the length of the token's
+ * gradient, within limits, since few tokens have most of it.  Attention sinks
+ * count too, within these limits: a codec that never saw them clips them (2
+ * bits on SmolLM2, s0: KL .103, without them .486; s1: .061 and .065). */
 int kv_klt_weigh(const struct kv_klt_job *j, float *metric, float *moments,
                  struct kv_err *e)
 {
@@ -312,7 +312,7 @@ static void put_vector(const struct kv_klt_tables *t, size_t row, size_t i,
     }
 }
 
-/* What of the dump the metric was made of. */
+/* The part of the dump that the metric was computed from. */
 static const char *metric_name(const struct kv_klt_job *j)
 {
     if (kv_spec_is(j->spec, j->side, "metric", "fisher"))

@@ -169,7 +169,8 @@ static int kvtc_sample(const struct job *j, const float *mean,
     return rc;
 }
 
-/* Of n values, over all tokens: their squared error, or their squares. */
+/* The squared error of n values over all tokens, or the sum of their squares.
+ */
 static double group_error(const float *y, size_t n_tokens, size_t row, size_t n,
                           const struct kv_kvtc_type *type)
 {

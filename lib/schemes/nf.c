@@ -9,8 +9,8 @@
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
-/* Of 4 bits as appendix E prints them; of 2 and 3 by the same construction
- * (kv_kvquant_nf_levels()), as KVQuant's code has them. */
+/* Levels of 4 bits as appendix E prints them; levels of 2 and 3 bits by the
+ * same construction (kv_kvquant_nf_levels()), as in KVQuant's code. */
 static const float levels2[] = {-1.0f, 0.0f, 0.33791513671312795f, 1.0f};
 static const float levels3[] = {
     -1.0f,

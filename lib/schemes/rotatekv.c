@@ -199,7 +199,7 @@ static int rotatekv_calibrate(const struct kv_spec *s, struct kv_dump *dump,
 
 /* ---- the codec --------------------------------------------------------- */
 
-/* Of keys. */
+/* The codec of keys. */
 struct rotatekv {
     struct kv_codec integers; /* the same codec, its state that of integers.h */
     size_t rotated;           /* values in one transform */
