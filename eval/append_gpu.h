@@ -21,9 +21,9 @@ struct kv_append_times {
 struct kv_append_gpu {
     const struct kv_device *device;
     struct kv_codec *const *codec; /* [KV_SIDES] */
-    const float *x[KV_SIDES];      /* [n_batch][n][n_kv_heads] [head_dim];
-                                    * encodes each sequence's first block and
-                                    * newest tile */
+    /* [n_batch][n][n_kv_heads][head_dim]; encodes each sequence's first block
+     * and newest tile of codes */
+    const float *x[KV_SIDES];
     size_t n, n_batch, copies;
     struct kv_attn_gpu *attend; /* the attention that runs beside */
     const float *out;           /* its answers, kv_attn_gpu_time()'s */

@@ -31,13 +31,13 @@ struct kv_attn_inputs {
     float *q, *all_q, *k, *k_pre, *v, *exact;
 };
 
-/* The sizes: the dump's first n_batch windows (0: all) are the sequences;
- * layer, nq and want_all_q are set, the rest is filled in.  Fails when the dump
- * lacks windows, and when windows have fewer than nq tokens. */
+/* Fills in the sizes; layer, nq and want_all_q are set.  The dump's first
+ * n_batch windows (0: all) are the sequences.  Fails when the dump lacks
+ * windows, and when windows have fewer than nq tokens. */
 int kv_attn_inputs_of_dump(struct kv_attn_inputs *in, struct kv_dump *dump,
                            struct kv_err *e);
-/* The arrays, of these sizes.  Fails when the dump lacks queries or the layer.
- */
+/* Reads the arrays, with sizes set.  Fails when the dump lacks queries or the
+ * layer. */
 int kv_attn_inputs_read(struct kv_attn_inputs *in, struct kv_dump *dump,
                         struct kv_err *e);
 /* Standard normal tensors; all sizes are set, nq <= n. */
@@ -121,9 +121,10 @@ void kv_attn_step_free(struct kv_attn_step *s); /* NULL is fine */
  * view that tiles do not take; "unfused", "dequant". */
 const char *kv_attn_step_path(const struct kv_attn_step *s);
 
-/* Times the step, by turns with the base line's (NULL or the step itself: it
- * is the base line).  Fails when the output of attention is not finite; 1 where
- * a GPU failed, for memory or otherwise: others may run. */
+/* Times the step and the base line's step in turns (NULL or the step itself:
+ * the step is the base line).  Fails when the output of attention is not
+ * finite.  Returns 1 where a GPU failed, for memory or otherwise: other steps
+ * may run. */
 int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
                      struct kv_attn_result *out, struct kv_err *e);
 

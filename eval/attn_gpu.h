@@ -28,9 +28,9 @@ size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g);
 /* Launches attention once; does not wait for it. */
 int kv_attn_gpu_launch(struct kv_attn_gpu *g, struct kv_err *e);
 
-/* Attention, reps times with cold caches; base not NULL: as often before it,
- * and *ratio becomes its median time over this one's.  out: the first copies'
- * answers.  Fails when copies of a sequence disagree. */
+/* Times attention, reps times with cold caches.  base not NULL: base runs
+ * before each, and *ratio becomes base's median time over this one's.  out: the
+ * first copies' answers.  Fails when copies of a sequence disagree. */
 int kv_attn_gpu_time(struct kv_attn_gpu *g, struct kv_attn_gpu *base,
                      size_t warmup, size_t reps, struct kv_timing *timing,
                      double *ratio, float *out, struct kv_err *e);

@@ -4,9 +4,9 @@
 
 #include "lib/seq/cache.h"
 
-/* The squared error of the quantized tokens' coefficients, summed.  x, stored:
- * what went into the side and came back, [n][n_kv_heads][head_dim]; power:
- * [n_kv_heads * head_dim], their squares before, added to.  The codec
+/* Sums the squared error of the quantized tokens' coefficients.  x, stored: a
+ * side's input and the values read back, [n][n_kv_heads][head_dim]; power:
+ * [n_kv_heads * head_dim], adds the squares of x's coefficients.  The codec
  * transforms. */
 double kv_coefficients_error(const struct kv_cache *cache, enum kv_side side,
                              const float *x, const float *stored,

@@ -1,4 +1,5 @@
-/* Causal softmax attention: what queries see, and two versions in f32.
+/* Causal softmax attention: the tokens that queries see, and two versions in
+ * f32.
  *
  * A view says which tokens a query sees and how a score becomes a logit; where
  * keys and values lie is each attention's own: rows of floats here, tiles of
@@ -24,11 +25,11 @@
 
 KV_PUBLIC_BEGIN
 
-/* Attention to fewer values is done before another thread is awake. */
+/* With fewer values, one thread ends before another is awake. */
 enum { KV_ATTEND_WORTH_THREADS = 1 << 19 };
 
-/* Zero where a default is named: a view of shape, n, nq, first and scale alone
- * is plain causal attention. */
+/* A field that is zero has its default: a view with shape, n, nq, first and
+ * scale alone is plain causal attention. */
 struct kv_attend_view {
     size_t n_seqs; /* sequences of the same lengths, each by itself */
     size_t n_heads, n_kv_heads, head_dim; /* n_kv_heads divides n_heads */
@@ -54,7 +55,7 @@ static inline size_t kv_attend_words(size_t n)
     return (n + 63) / 64;
 }
 
-/* Sequence i of a view by itself. */
+/* A view of sequence i alone. */
 static inline struct kv_attend_view
 kv_attend_seq(const struct kv_attend_view *v, size_t i)
 {
@@ -88,8 +89,8 @@ static inline bool kv_attend_simple(const struct kv_attend_view *v)
     return !v->window && !v->slope && v->cap == 0 && !v->alive && !v->shift;
 }
 
-/* s: scaled scores of query i of this query head with tokens [from, to), which
- * become logits; tokens that the query does not see get -infinity. */
+/* Turns s, scaled scores of query i of this query head with tokens [from, to),
+ * into logits; tokens that the query does not see get -infinity. */
 void kv_attend_logits(const struct kv_attend_view *v, size_t seq, size_t head,
                       size_t i, size_t from, size_t to, float *s);
 
@@ -120,9 +121,9 @@ struct kv_attend_job {
 bool kv_attend_takes(const struct kv_attend_view *v);
 void kv_attend(const struct kv_attend_job *job);
 
-/* The definition, in double; out is rounded once.  v: no form at all, and out
- * NULL, where mass alone is wanted.  Threads share out sequences and KV heads:
- * the same bits for any number of them. */
+/* The definition, in double; out is rounded once.  For mass alone, v has no
+ * form and out is NULL.  Threads divide sequences and KV heads: the same bits
+ * for any number of threads. */
 void kv_attend_c(const struct kv_attend_job *job);
 
 KV_PUBLIC_END

@@ -1,4 +1,4 @@
-/* The way back through causal attention, in f32.
+/* The gradient of causal attention, in f32.
  *
  * Given dL/d(output) of a loss L: dL/dq, dL/dk and dL/dv.  The softmax is
  * computed again, as kv_attend() does it. */

@@ -55,9 +55,10 @@ struct kv_product {
     float *c;
     size_t c_row;
     bool add;
-    /* w NULL: its rows as they are stored, of one matrix after another.  On the
-     * CPU alone, where that is quicker for up to KV_FEW_ROWS; it runs in
-     * parallel by itself, with the same bits for any rows and threads. */
+    /* w NULL: multiplies by the rows as they are stored, one matrix after
+     * another.  On the CPU alone, where it is quicker for up to KV_FEW_ROWS; it
+     * runs in parallel by itself, with the same bits for any rows and threads.
+     */
     const struct kv_stored_part *stored;
     size_t n_stored;
 };
@@ -70,8 +71,8 @@ struct kv_norm {
     bool centers;
 };
 
-/* The middle of an MLP of n values: act(gate) * up, gate and up one behind the
- * other in a row; or, not gated, act(up) of rows of n. */
+/* The middle of an MLP of n values: act(gate) * up, where a row has gate, then
+ * up; or, not gated, act(up) of rows of n. */
 struct kv_activation {
     enum kv_act act;
     bool gated;
@@ -99,8 +100,8 @@ struct kv_heads {
     float *k, *k_pre, *v; /* [rows][n_kv_heads][head_dim] */
 };
 
-/* Codes of one side in place of its quantized form, from encode(): of the first
- * n tokens after the sinks of each sequence. */
+/* Codes of one side, from encode(), in place of its quantized form: for the
+ * first n tokens after the sinks of each sequence. */
 struct kv_attend_codes {
     const struct kv_coder *coder;
     const uint8_t *bytes;
@@ -117,12 +118,13 @@ struct kv_encode {
     uint64_t seed;
     float *rounded, *again; /* x rounded to halves [n][row]; NULL: not wanted */
     uint8_t *bytes;         /* [n_blocks][block_bytes] */
-    unsigned *nonfinite;    /* 1 where x holds a NaN or an infinity; or NULL */
-    unsigned *clipped;      /* the values beyond the largest half are added; or
+    unsigned *nonfinite;    /* set to 1 where x holds a NaN or an infinity; or
                              * NULL */
+    unsigned *clipped;      /* plus the number of values beyond the largest
+                             * half; or NULL */
 };
 
-/* Work on the i-th of several tiles, in the memory of that thread. */
+/* Work on tile i, in the memory of this thread. */
 typedef int kv_tile_work(const void *arg, size_t i, size_t thread,
                          struct kv_err *e);
 
@@ -173,8 +175,8 @@ struct kv_backend {
      * NULL: it has none. */
     int (*cap)(float *x, size_t rows, size_t n, size_t row, float cap,
                struct kv_err *e);
-    /* until of both sides is host memory.  codes [2], K and V, or NULL; seed:
-     * of attention on codes. */
+    /* The view's `until` is host memory on both sides.  codes [2], K and V, or
+     * NULL; seed: for attention on codes. */
     int (*attend)(const struct kv_backend *b, const struct kv_attend_job *job,
                   const struct kv_attend_codes *codes, uint64_t seed,
                   struct kv_err *e);
@@ -207,7 +209,7 @@ struct kv_backend *kv_backend_cuda(const struct kv_device *d,
                                    enum kv_type weight);
 void kv_backend_free(struct kv_backend *b); /* NULL is fine */
 
-/* Rows of logits that are held at once, from 1 on. */
+/* Number of rows of logits held at once, at least 1. */
 size_t kv_backend_logit_rows(const struct kv_backend *b, size_t n_vocab);
 
 /* Backend memory that is allocated on first use and kept; all zero: none yet.

@@ -1,6 +1,6 @@
 /* A scheme's encode() and decode() (lib/codec.h) on a CUDA device, bit for bit:
- * the same bytes of tokens that are held as halves, and the same floats of
- * bytes. */
+ * encode() makes the same bytes from tokens in halves, decode() the same floats
+ * from bytes. */
 #ifndef KV_DEVICE_CODE_H
 #define KV_DEVICE_CODE_H
 
@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How a group of values becomes a head and codes: the schemes' own files say.
- */
+/* How a group of values becomes a head and codes; the schemes' own files define
+ * it. */
 enum kv_gpu_quantizer {
     KV_GPU_NO_QUANTIZER,
     KV_GPU_KIVI,
@@ -34,8 +34,8 @@ struct kv_gpu_groups {
     size_t unit; /* values of a token that are one unit */
     size_t n_groups, code_bytes, unit_bytes; /* of a unit */
     /* hack alone: bytes of a sum of codes, 0 for none; bits of the other
-     * operand's codes; and whose random numbers round, where it is not to
-     * nearest (kernels/hack/hack.h). */
+     * operand's codes; and the counter of random rounding, unused for rounding
+     * to nearest (kernels/hack/hack.h). */
     size_t sum_bytes;
     unsigned q_bits;
     size_t layer;
@@ -65,7 +65,7 @@ struct kv_gpu_coefficient {
  * alike. */
 struct kv_gpu_transitions {
     unsigned n, bits, values;
-    unsigned table; /* where it begins in tables */
+    unsigned table; /* offset of its table in tables */
 };
 
 /* The transitions that can be encoded: bits, values. */
@@ -114,10 +114,10 @@ struct kv_gpu_blocks {
                         * [n * block][n_heads][head_dim], 4-byte aligned */
     uint8_t *bytes;    /* the device's: [n][block_bytes], written in full */
     size_t n;
-    size_t first;  /* token of the first block; and the seed: for random */
-    uint64_t seed; /* numbers */
-    size_t each;   /* blocks of a sequence, after which the next one begins with
-                    * token `first`; 0: all are one's */
+    size_t first;  /* the first block's first token, for random numbers */
+    uint64_t seed; /* of random numbers */
+    size_t each;   /* blocks of a sequence; the next sequence begins with token
+                    * `first` again; 0: all blocks are of one sequence */
     void *workspace; /* the device's: kv_gpu_encode_workspace() bytes */
     void *stream;    /* of kernels/device.h; NULL: the first */
 };
@@ -153,8 +153,8 @@ size_t kv_gpu_groups_shared(const struct kv_gpu_code *code);
 int kv_gpu_encode_groups(const struct kv_gpu_code *code,
                          const struct kv_gpu_blocks *b, struct kv_err *e);
 
-/* Room on the device for tokens under way: transformed, NULL where the code has
- * no transform; and their codes, NULL where those are bytes. */
+/* Room on the device for tokens in work: their transformed values, NULL where
+ * the code has no transform, and their codes, NULL where codes are bytes. */
 struct kv_gpu_workspace {
     float *x;       /* [tokens][n_heads][head_dim] */
     uint16_t *code; /* [tokens][n_heads][n_sub] */
@@ -165,9 +165,8 @@ int kv_gpu_encode_codebook(const struct kv_gpu_code *code,
                            const struct kv_gpu_workspace *workspace,
                            size_t multiprocessors, struct kv_err *e);
 
-/* The number of bitstream searches (a warp each) that a multiprocessor has
- * registers for, and the bytes of notes that a search writes per transition,
- * one per lane. */
+/* Number of bitstream searches (a warp each) for which a multiprocessor has
+ * registers, and bytes of notes of a search per transition, one per lane. */
 enum { KV_GPU_SEARCHES = 16, KV_GPU_NOTE = 32 };
 /* y: workspace on the device for coefficients, [n][n_coefs]; notes, one per
  * search at a time: [searches][n_transitions][KV_GPU_NOTE]. */

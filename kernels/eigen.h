@@ -18,8 +18,8 @@ int kv_eigen(double *a, size_t n, double *value);
 int kv_eigen_pair(double *a, double *b, size_t n, double *value);
 
 /* Solves a x = b by Cholesky.  a: [n][n], symmetric and positive definite,
- * overwritten; b: [n][m], becomes x.  Returns -1 where a is not, or where
- * either holds a NaN or an infinity. */
+ * overwritten; b: [n][m], becomes x.  Returns -1 where a is not positive
+ * definite, or where a or b holds a NaN or an infinity. */
 int kv_solve(double *a, size_t n, double *b, size_t m);
 
 #endif

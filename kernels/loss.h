@@ -1,4 +1,5 @@
-/* Losses of predicted tokens, and their divergence from a base's. */
+/* Losses of predicted tokens, and the divergence of predictions from a base's.
+ */
 #ifndef KV_LOSS_H
 #define KV_LOSS_H
 
@@ -12,7 +13,7 @@ struct kv_loss {
     bool same;                   /* both rank the same token first */
 };
 
-/* x [n]: its log-probabilities in log_p, and exp() of these in p. */
+/* Writes the log-probabilities of x [n] to log_p, and exp(log_p) to p. */
 void kv_log_softmax(const float *x, size_t n, float *log_p, float *p);
 
 /* The loss of logits [n] against a target below n.  base_log_p NULL: no base;
@@ -21,8 +22,9 @@ void kv_log_softmax(const float *x, size_t n, float *log_p, float *p);
 void kv_loss_row(const float *logits, const float *base_log_p, const float *p,
                  float floor, size_t n, int32_t target, struct kv_loss *loss);
 
-/* The same, floor -infinity, of logits that come in parts of the vocabulary;
- * base: a base's logits, or NULL each time.  A sum of all zeros is empty. */
+/* The same loss with floor -infinity, from logits that come in parts of the
+ * vocabulary.  base: a base's logits, or NULL each time.  A sum of all zeros is
+ * empty. */
 struct kv_loss_sum {
     size_t n; /* logits so far */
     double lse, base_lse;
@@ -32,7 +34,7 @@ struct kv_loss_sum {
     size_t at, base_at;  /* where */
 };
 
-/* The next n.  work: [n] to write in, where there is a base. */
+/* Adds the next n logits.  work: [n], scratch, needed with a base. */
 void kv_loss_add(struct kv_loss_sum *s, const float *logits, const float *base,
                  size_t n, int32_t target, float *work);
 struct kv_loss kv_loss_end(const struct kv_loss_sum *s, bool has_base);

@@ -51,7 +51,7 @@ ALWAYS_INLINE vi32 cell(const uint8_t *at, unsigned bits, unsigned e,
     return x;
 }
 
-/* Where lane `lane` of unit `unit` begins. */
+/* The address of lane `lane` of unit `unit`. */
 ALWAYS_INLINE const uint8_t *lanes_at(const uint8_t *codes, size_t block_bytes,
                                       unsigned bits, size_t unit, size_t lane)
 {
@@ -89,8 +89,9 @@ struct factors {
     const uint8_t *codes;
     unsigned bits;
     size_t tiles, tile_bytes, block_bytes, lane, n, unit, unit_end, w_row;
-    float middle; /* code, which floats are multiplied with the distance from */
-    int32_t whole;       /* the same of fine integers */
+    float middle;  /* code that is subtracted from codes before floats multiply
+                    * them */
+    int32_t whole; /* the same for fine integers */
     const int32_t *sums; /* of these, of each row */
 };
 
@@ -415,7 +416,7 @@ ALWAYS_INLINE bool is_met(unsigned bits, enum factor kind)
     return bits == 2 || bits == 4 || bits == 8 || (bits == 3 && kind != FLOATS);
 }
 
-/* Codes of `from`, a byte each, at `bytes`. */
+/* Writes the codes of `from` to `bytes`, a byte each. */
 static struct factors widened(const struct factors *from, uint8_t *bytes)
 {
     const size_t units = from->unit_end - from->unit;
@@ -463,9 +464,9 @@ static __attribute__((noinline)) void multiply_widened(const struct factors *f,
              sum);
 }
 
-/* out (add: +) = unit S + bias, and unfolded that times scale, plus sum w times
- * the value of code `zero`, with the heads of lane `lane` on; n lanes.
- * Folded, add leaves the bias out.  folded is a constant. */
+/* out (add: +) = unit S + bias for n lanes.  Unfolded, this is multiplied by
+ * scale, and sum w times the value of code `zero` is added, with the heads from
+ * lane `lane` on.  Folded, add leaves the bias out.  folded is a constant. */
 ALWAYS_INLINE void put_lanes(const struct kv_integers *g,
                              const struct rounded *w, const float *sum,
                              float zero, int folded, struct heads heads,

@@ -10,8 +10,9 @@ enum {
     REGS = KV_LANES / V_WIDTH,
     LINE = 64,
     ROWS = 4,              /* worked on together */
-    RUNS = 4,              /* folded, whose w is rounded together */
-    TILES = 4,             /* of values, the most whose weights have one unit */
+    RUNS = 4,              /* folded runs whose w is rounded together */
+    TILES = 4,             /* the most tiles of values whose weights share one
+                            * unit */
     MAX_INNER = KV_MAX_DIM /* of the tiles that have one */
 };
 _Static_assert(MAX_INNER >= TILES * KV_TILE_TOKENS, "of values, too");
@@ -67,7 +68,8 @@ static struct heads heads_of(const struct kv_integers *g, const uint8_t *table,
                           offsets + kv_offset_bytes(g) * at};
 }
 
-/* The heads in a tile are read now: those ahead.  As fetch() of codes. */
+/* Prefetches the heads ahead while a tile's heads are read, as fetch() does for
+ * codes. */
 ALWAYS_INLINE void fetch_heads(const struct kv_integers *g, const uint8_t *tile)
 {
     kv_prefetch_far(tile, KV_FAR_INTEGERS, g->head_bytes);
@@ -244,7 +246,7 @@ ALWAYS_INLINE vi32 round_at(const float *w, const float *scale, size_t i,
         v_mul(folded ? v_mul(x, v_load(scale + i)) : x, v_set1(by)));
 }
 
-/* Their codes.  kind, how's, is a constant too. */
+/* The codes of these rows.  kind is how.kind, as a constant. */
 ALWAYS_INLINE void round_some(const struct rows *x, int folded,
                               enum factor kind, struct rounding how, size_t r,
                               size_t rows, const struct peaks *p,
@@ -316,8 +318,8 @@ ALWAYS_INLINE void round_some(const struct rows *x, int folded,
     memcpy(out->unit + r, p->unit, rows * sizeof(*p->unit));
 }
 
-/* Peaks of all rows, to p[rows], in groups of ROWS and then one by one; and
- * their codes. */
+/* Finds the peaks of all rows, to p[rows], in groups of ROWS and then one by
+ * one.  round_all() then finds their codes. */
 ALWAYS_INLINE void find_all_peaks(const struct kv_integers *g,
                                   const struct rows *x, int folded,
                                   struct rounding how, size_t rows,

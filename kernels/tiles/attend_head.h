@@ -2,10 +2,10 @@
  * threads and allocates memory for.  attend_head.c has the head's queries and
  * outputs, attend_chunk.c a chunk of its tokens.
  *
- * A head's queries are made ready once, in groups of as many rows as its
- * operations take; chunks of its tokens are separate units of work for any
- * thread, with partial results; these are brought together in the order of the
- * chunks and turned into outputs once. */
+ * A head's queries are prepared once, in groups of the most rows that its
+ * operations take.  Chunks of its tokens are separate units of work for any
+ * thread, with partial results.  The results are merged in the order of the
+ * chunks and become outputs once. */
 #ifndef KV_TILES_ATTEND_HEAD_H
 #define KV_TILES_ATTEND_HEAD_H
 
@@ -19,7 +19,8 @@ struct kv_arena {
     char *at, *end;
 };
 
-/* Takes n * size bytes, not zeroed; the caller ensures that they fit. */
+/* Takes n * size bytes, not zeroed, from the front; the caller ensures that
+ * they fit. */
 void *kv_arena_take(struct kv_arena *a, size_t n, size_t size);
 
 /* Bytes that n * size take of an arena. */
@@ -28,22 +29,22 @@ static inline size_t kv_arena_bytes(size_t n, size_t size)
     return (n * size + 63) / 64 * 64;
 }
 
-/* Operations of every run with tokens, how many rows they take, and how many
- * tokens are gone over at a time. */
+/* Operations of every run with tokens, the number of rows they take, and the
+ * number of tokens in a step. */
 struct kv_tile_choice {
     const struct kv_tile_ops *k[KV_MAX_RUNS], *v[KV_MAX_RUNS];
     size_t max_rows, step;
 };
 
-/* As many queries of a KV head as its operations take, prepared for each
- * run. */
+/* A group of a KV head's queries, at most the rows that its operations take,
+ * prepared for each run. */
 struct kv_tile_group {
     size_t first, rows; /* of the KV head's rows */
     void *query[KV_MAX_RUNS];
 };
 
-/* A chunk's partial result for a group of queries: per row the maximum, the sum
- * of weights, and of each run that the chunk has tokens of the weighted sum of
+/* A chunk's partial result for a group of queries: per row the maximum and the
+ * sum of weights, and for each run with tokens in the chunk the weighted sum of
  * values (struct kv_tile_ops). */
 struct kv_tile_partial {
     float *max, *sum, *acc[KV_MAX_RUNS];
@@ -100,23 +101,23 @@ static inline bool kv_tile_has_tokens(const struct kv_store *s, size_t begin,
     return s->n && begin < end && s->first < end && begin < s->first + s->n;
 }
 
-/* From a row's qk to the next one's; rows that all begin at the same place
- * of a page would drive each other out of the cache. */
+/* Distance from a row's qk to the next row's.  Rows that all begin at the same
+ * place of a page would evict each other from the cache. */
 static inline size_t kv_tile_score_stride(const struct kv_tile_choice *o)
 {
     return o->step + KV_TILE_LINE / sizeof(float);
 }
 
-/* Row r of every sum of values times `by`. */
+/* Multiplies row r of every sum of values by `by`. */
 void kv_tile_rescale(const struct kv_tile_head *h, struct kv_tile_partial *p,
                      size_t r, float by);
 
-/* Floats that the qk of one group of the job take. */
+/* Floats of the qk of one group of the job. */
 size_t kv_tile_score_floats(const struct kv_tiles_job *j);
 
 /* Bytes of the job's heads with all they point to. */
 size_t kv_tile_heads_bytes(const struct kv_tiles_job *j);
-/* The job's heads [n_kv_heads], in `from`. */
+/* The job's heads [n_kv_heads], allocated from `from`. */
 struct kv_tile_head *kv_tile_heads(const struct kv_tiles_job *j,
                                    struct kv_arena *from);
 

@@ -31,7 +31,7 @@ struct kv_tile_loops {
      * NaN. */
     void (*exp)(float *x, size_t stride, size_t rows, size_t n,
                 const float *shift, float *sum);
-    /* The largest of each row, n > 0. */
+    /* The largest value of each row, n > 0. */
     void (*max)(const float *x, size_t stride, size_t rows, size_t n,
                 float *max);
     /* For int8 paths: code = x * (127 / max|x|) of its row to the nearest

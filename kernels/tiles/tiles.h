@@ -115,16 +115,16 @@ struct kv_store {
     uint8_t *tiles;
 };
 
-/* n tokens; existing tiles keep their contents, also if n shrinks and grows
- * again; new tiles are zero. */
+/* Sets the length to n tokens.  Existing tiles keep their contents, also if n
+ * shrinks and grows again; new tiles are zero. */
 void kv_store_resize(struct kv_store *s, size_t n);
 void kv_store_free(struct kv_store *s); /* frees tiles */
-/* Tile i of a head becomes zeros. */
+/* Sets tile i of a head to zeros. */
 void kv_store_clear(struct kv_store *s, size_t head, size_t i);
 /* Bytes of tiles in use and of the memory that they own. */
 size_t kv_store_bytes(const struct kv_store *s);
 
-/* How many heads have tiles of their own. */
+/* Number of heads with tiles of their own. */
 static inline size_t kv_store_heads(const struct kv_store *s)
 {
     return s->together ? 1 : s->n_heads;
@@ -235,20 +235,20 @@ extern const struct kv_family kv_family_integers;
 int kv_integers_init(struct kv_integers *g, int values, size_t head_dim,
                      int of_tokens, size_t len);
 
-/* Makes s, whose values, n_heads and head_dim are set, a store of g. */
+/* Makes s a store of g; s's values, n_heads and head_dim are set. */
 void kv_store_integers(struct kv_store *s, const struct kv_integers *g);
 
 /* Puts one token's codes [head_dim] at place t of a tile of zeros. */
 void kv_store_put_codes(const struct kv_store *s, size_t t,
                         const uint16_t *code, uint8_t *tile);
 
-/* Puts the head of the group that value (t, c) is in, t in the tile, which is
- * the i-th of its run.  offset: low or zero, not used with KV_OFFSET_SAME. */
+/* Puts the head of value (t, c)'s group; t: a token of the tile, which is the
+ * i-th of its run.  offset: low or zero, not used with KV_OFFSET_SAME. */
 void kv_store_put_group(const struct kv_store *s, size_t i, size_t t, size_t c,
                         uint16_t scale, float offset, uint8_t *tile);
 
-/* The same the other way round: the code of value (t, c) of a tile of this
- * store, and scale and offset of its group (zero with KV_OFFSET_SAME too). */
+/* Reads back the code of value (t, c) of a tile of this store, and scale and
+ * offset of its group (zero also with KV_OFFSET_SAME). */
 unsigned kv_store_code(const struct kv_store *s, const uint8_t *tile, size_t t,
                        size_t c);
 void kv_store_group(const struct kv_store *s, size_t head, const uint8_t *tile,

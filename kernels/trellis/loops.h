@@ -24,7 +24,7 @@ enum {
     MARK = KV_TRELLIS_MARK
 };
 
-/* Which states of a table have the same numbers. */
+/* The states of a table that share their numbers. */
 enum form {
     OWN,    /* none that is known of */
     NARROW, /* of kv_trellis_map() up to KV_TRELLIS_NARROW bits, */
@@ -131,7 +131,7 @@ ALWAYS_INLINE size_t lane_flip(struct kind kind, unsigned bit)
     return by;
 }
 
-/* Which base vector's costs the states of vector k have. */
+/* The base vector with the costs of vector k's states. */
 ALWAYS_INLINE size_t base_of(enum form form, size_t k)
 {
     const size_t high = bit_of(k, 7) != bit_of(k, 8);
@@ -274,8 +274,8 @@ ALWAYS_INLINE void join(vi32 *best, size_t n, size_t groups,
                         marked_again(best[g], mark + g * LANES));
 }
 
-/* own, marked: constants.  Where next is 3 at most, a mark is all that tells a
- * group's states from each other. */
+/* own, marked: constants.  Where next is at most 3, a mark alone tells a
+ * group's states apart. */
 ALWAYS_INLINE void keep_min(const struct kv_trellis_job *job,
                             const struct costs *c, struct kind kind, bool own,
                             unsigned marked, size_t i)

@@ -109,16 +109,16 @@ struct kv_trellis_map {
 /* Where only the last 1 to 8 bits of a state count: they are the number. */
 const struct kv_trellis_map *kv_trellis_last_bits(unsigned bits);
 
-/* On the trellis, transitions of so many bits: 128 entries, or 256 for
- * transitions of more than KV_TRELLIS_NARROW bits; the last half are the first
- * half, negated. States that share a number have to be far from each other on
- * every path: the first bits of a state are folded onto its last ones, which
- * onto which as in the maps, of some hundred drawn at random, that left the
- * least error on normal sequences.  That of transitions of 4 bits for 2 values
- * leaves 1.5 % less than the map of other narrow ones, on Laplacian sequences 2
- * % less.  A number for each state and its negative would leave as much on
- * these up to 4 bits and up to 4 % less above, on Laplacian ones 1 % (2 bits),
- * 5 % (5 bits), 15 % (8 bits) less. */
+/* The map for transitions of `bits` bits and `values` values: 128 entries, or
+ * 256 for more than KV_TRELLIS_NARROW bits; the last half are the first half,
+ * negated.  States that share a number have to be far from each other on every
+ * path, so a map folds the first bits of a state onto its last bits.  Of some
+ * hundred maps drawn at random, these left the least error on normal sequences.
+ * The map for 4 bits and 2 values leaves 1.5 % less error than the other narrow
+ * map, 2 % less on Laplacian sequences.  A table with a number for each state
+ * and its negative would leave the same error on normal sequences up to 4 bits
+ * and up to 4 % less above; on Laplacian sequences 1 % (2 bits), 5 % (5 bits),
+ * 15 % (8 bits) less. */
 enum { KV_TRELLIS_NARROW = 5 };
 const struct kv_trellis_map *kv_trellis_map(unsigned bits, unsigned values);
 
