@@ -1,6 +1,6 @@
-/* Which spec for which place (the keys or the values of one layer), so that the
- * bits stay within a budget and the error is minimal: the content of a layer
- * file (lib/mixed.h). */
+/* Chooses a spec for each place (the keys or the values of one layer), so that
+ * the bits stay within a budget and the error is minimal: the content of a
+ * layer file (lib/mixed.h). */
 #ifndef KV_ALLOCATE_H
 #define KV_ALLOCATE_H
 
@@ -13,9 +13,9 @@ struct kv_offer {
     double cost;  /* error with this place alone quantized */
 };
 
-/* Our reading throughout: costs of places add up.  Errors of keys and values,
- * and of one layer and the next, are taken for independent; a measurement of
- * the whole choice tells how far that holds. */
+/* Our reading throughout: costs of places add up.  It assumes that errors of
+ * keys and values, and of different layers, are independent; measuring the
+ * whole choice shows how far that holds. */
 
 /* offer: [n_places][n_specs]; values: stored by all places together.  choice:
  * [n_places], the index of a spec for each: minimizes the sum of costs subject

@@ -4,10 +4,10 @@
 
 #include "lib/tokenizer/tokenizer.h"
 
-/* The text of ids [n], which follow prompt [n_prompt]: with the space that it
- * begins with, which tokenizers drop at the start of a text.  Special tokens,
- * and ids that the tokenizer has no token for, are left out.  *text is the
- * caller's to free. */
+/* The text of ids [n], which follow prompt [n_prompt], with its leading space,
+ * which tokenizers drop at the start of a text.  Special tokens, and ids that
+ * the tokenizer has no token for, are left out.  *text is the caller's to free.
+ */
 int kv_answer_text(const struct kv_tokenizer *t, const int32_t *prompt,
                    size_t n_prompt, const int32_t *ids, size_t n, char **text,
                    size_t *bytes, struct kv_err *e);

@@ -104,10 +104,10 @@ struct kv_attn_bench {
     uint64_t seed;
 };
 
-/* The inputs in caches of one spec, ready for a step; keeps b, in and spec by
- * pointer.  Fails without a needed calibration, k_pre or all_q.  On a GPU it
- * may also return 1, with a sentence in e and no step: no kernel for this spec,
- * or no memory; other specs may work. */
+/* Puts the inputs into caches of one spec, ready for a step; keeps b, in and
+ * spec by pointer.  Fails without a needed calibration, k_pre or all_q.  On a
+ * GPU it may also return 1, with a sentence in e and no step: no kernel for
+ * this spec, or no memory; other specs may work. */
 struct kv_attn_step;
 int kv_attn_step_new(struct kv_attn_step **s, const struct kv_attn_bench *b,
                      const struct kv_attn_inputs *in,

@@ -65,8 +65,8 @@ static inline const float *kv_loop_input(const struct kv_loop *l,
     return kv_tokens_stored(&t, kv_codecs_at(l->codecs, x->layer)[side]);
 }
 
-/* The codes of a layer with coders on the backend, of all windows, and the
- * forms that its sides need; bits [n_windows]. */
+/* Encodes a layer with coders on the backend, all windows, and makes the forms
+ * that its sides need; bits [n_windows]. */
 int kv_loop_fill_by_coder(struct kv_loop *l, const struct kv_qkv *x,
                           struct kv_attend_side *const *side,
                           struct kv_attend_codes *codes, struct kv_bits *bits,

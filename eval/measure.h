@@ -21,10 +21,10 @@ struct kv_measured {
     struct kv_bits bits[KV_SIDES]; /* without shared_bytes and nominal */
     struct kv_attn_error attn;
 
-    /* Quantized tokens of schemes with coefficients(), else 0: the squared
-     * error of their coefficients, and the least that Gaussians of the same
-     * mean power allow at the codec's rate (eval/rd_bound.h), each layer by
-     * itself. */
+    /* For quantized tokens of schemes with coefficients(), else 0: the squared
+     * error of their coefficients, and the least error of Gaussians of the same
+     * mean power at the codec's rate (eval/rd_bound.h), each layer by itself.
+     */
     double rd_error[KV_SIDES], rd_bound[KV_SIDES];
 };
 
@@ -39,23 +39,23 @@ struct kv_measure_plan {
     size_t n_queries;       /* query positions per window for attention error;
                              * 0: it is not measured */
     struct kv_codes *codes; /* also writes the codes here; NULL: does not */
-    const struct kv_backend *backend; /* where all but f32 is encoded and
-                                       * decoded; NULL: the CPU */
+    const struct kv_backend *backend; /* backend that encodes and decodes all
+                                       * schemes but f32; NULL: the CPU */
 };
 
-/* 0 where the plan's backend encodes this spec, on every layer and side; 1, and
- * why not, where it does not.  Fails where the CPU could not either. */
+/* Returns 0 where the plan's backend encodes this spec on every layer and side,
+ * else 1 with the reason.  Fails where the CPU cannot encode it either. */
 int kv_measure_on_gpu(const struct kv_measure_plan *p,
                       const struct kv_spec *spec, struct kv_err *e);
 
 /* Appends every window of every layer to an empty cache of every spec and
  * compares the cache's output with its input.  Keys of a pre_rope codec are
- * compared before RoPE, and rotated for attention.  The attention of schemes
- * with an attend() schemes is their own.
+ * compared before RoPE, and rotated for attention.  Schemes with an attend()
+ * use their own attention.
  *
- * A window of a spec with a policy meets the cache as kv_policy_protocol()
- * says: its attention and its bits are measured, as policy_error.h says, not
- * its reconstruction; it needs queries.
+ * A window of a spec with a policy enters the cache by kv_policy_protocol().
+ * Its attention and its bits are measured (policy_error.h), not its
+ * reconstruction; it needs queries.
  *
  * out: [n_specs][layers of the dump], cleared here.  The same bits for any
  * number of threads and any memory.

@@ -6,13 +6,13 @@
 #include "lib/codec.h"
 #include "lib/spec.h"
 
-/* Whether a spec with a policy can run: under this protocol, in windows of n
- * tokens, by this layer's codecs.  Says why not. */
+/* Whether a spec with a policy can run under this protocol, in windows of n
+ * tokens, with this layer's codecs.  Fails with the reason. */
 int kv_policy_check(const struct kv_spec *spec, const struct kv_protocol *p,
                     struct kv_codec *const *codec, size_t n, struct kv_err *e);
 
-/* Tokens of a window of n that a budget is a share of: of the prompt, or
- * all. */
+/* Number of tokens that a budget is a share of, in a window of n: the prompt's,
+ * or all. */
 size_t kv_policy_share_of(const struct kv_protocol *p, size_t n);
 
 #endif

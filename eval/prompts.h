@@ -17,7 +17,7 @@
  *   max_tokens  1 or more
  *   stop        a text, or a list of texts, none empty
  *
- * and whatever else, which is kept.  Empty lines are none. */
+ * and any other fields, which are kept.  Empty lines are skipped. */
 struct kv_prompt {
     size_t line;
     json_t *fields;

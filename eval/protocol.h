@@ -1,5 +1,5 @@
-/* How a text meets the cache.  Perplexities of different protocols cannot be
- * compared; every row names its own.
+/* How a text enters the cache.  Perplexities of different protocols cannot be
+ * compared; every row names its protocol.
  *
  * all          The window is encoded whole at s = r = 0 (unless kept), every
  *              query attends to the decoded window.  Scored: n - 1 targets.
@@ -33,7 +33,8 @@ struct kv_protocol {
 int kv_protocol_parse(struct kv_protocol *p, const char *text, bool keep_window,
                       struct kv_err *e);
 
-/* The spec as this protocol runs it: s = r = 0 where the window is whole. */
+/* The spec as this protocol runs it: s = r = 0 where the window is encoded
+ * whole. */
 void kv_protocol_spec(const struct kv_protocol *p, struct kv_spec *s);
 
 /* Whether the cache's state is a function of time (stream, prefill). */

@@ -10,9 +10,8 @@ enum { KV_RANDOM_WINDOWS = 8, KV_RANDOM_CTX = 512 };
 
 /* Standard normal k, k_pre, v and q of one layer and squared normal Fisher
  * information, KV_RANDOM_WINDOWS windows of KV_RANDOM_CTX tokens; shape has one
- * layer.  By way of a file in $TMPDIR or /tmp that is gone when this returns;
- * *dump is the caller's, for kv_dump_close().  Fails when it cannot be
- * written. */
+ * layer.  Uses a file in $TMPDIR or /tmp, removed before this returns; *dump is
+ * the caller's, for kv_dump_close().  Fails when it cannot be written. */
 int kv_random_dump(struct kv_dump **dump, const struct kv_shape *shape,
                    uint64_t seed, struct kv_err *e);
 

@@ -5,8 +5,7 @@
 #include <stddef.h>
 
 /* The least squared error, summed over n independent Gaussian coefficients,
- * that `bits` bits for all of them together allow (bits >= 0): reverse
- * water-filling,
+ * with `bits` >= 0 bits for all of them together: reverse water-filling,
  *
  *   D = sum min(theta, variance_i),
  *   theta such that sum max(0, log2(variance_i / theta) / 2) = bits.

@@ -19,8 +19,8 @@ void kv_score_free(struct kv_score *s);
 
 /* One window's scores, n >= 1.  base_nll: the base's mean loss on the same
  * tokens (for the paired difference), NaN without a base; has_kl: kl, dp and
- * same are filled.  Fails on a score that is no finite number, naming window
- * and token (window, and first + its index), before anything is added. */
+ * same are filled.  Fails, before anything is added, on a score that is not
+ * finite, naming window and token (window, and first + its index). */
 int kv_score_window(struct kv_score *s, const struct kv_loss *t, size_t n,
                     double base_nll, bool has_kl, size_t window, size_t first,
                     struct kv_err *e);

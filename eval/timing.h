@@ -16,7 +16,7 @@ struct kv_timing {
 /* Percentiles of n runs (>= 1); sorts seconds. */
 struct kv_timing kv_timing_of(double *seconds, size_t n);
 
-/* The slow runs took more than twice as long as the fast ones: other load of
+/* True where slow runs took more than twice as long as fast runs: other load of
  * the machine was timed too. */
 bool kv_timing_noisy(const struct kv_timing *t);
 
@@ -31,7 +31,7 @@ struct kv_bench *kv_bench_new(size_t threads);
 void kv_bench_free(struct kv_bench *b); /* NULL is fine */
 
 /* Bytes a second that the threads read from memory: the best of 5 passes over
- * that much, every line of it. */
+ * every line of kv_bench_bytes(). */
 double kv_bench_bandwidth(struct kv_bench *b);
 
 /* Runs once(arg) warmup times, then reps times (>= 1) with the clock on.

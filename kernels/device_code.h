@@ -34,8 +34,8 @@ struct kv_gpu_groups {
     size_t unit; /* values of a token that are one unit */
     size_t n_groups, code_bytes, unit_bytes; /* of a unit */
     /* hack alone: bytes of a sum of codes, 0 for none; bits of the other
-     * operand's codes; and the counter of random rounding, unused for rounding
-     * to nearest (kernels/hack/hack.h). */
+     * operand's codes; and the layer and side of the random numbers, used where
+     * rounding is stochastic (kernels/hack/hack.h). */
     size_t sum_bytes;
     unsigned q_bits;
     size_t layer;

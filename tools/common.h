@@ -101,13 +101,14 @@ void kv_common_no_operands(char *const *operand, int n);
  * no asking. */
 void kv_common_queries(size_t n, size_t default_n, size_t ctx);
 
-/* Says once for each size, on stderr, where a spec's Hadamard transform is not
- * one of a power of two but blocks of one.  The specs are fitted to shape. */
+/* Says on stderr, once for each size, where a spec's Hadamard transform
+ * consists of smaller blocks, as the size is not a power of two.  The specs are
+ * fitted to shape. */
 void kv_common_hadamard(const struct kv_spec *specs, size_t n,
                         const struct kv_shape *shape);
 
-/* Says on stderr where the spec's row is of something else than its scheme: of
- * the keys, the values or both none became codes, or some were clipped. */
+/* Says on stderr where the spec's row does not measure its scheme: no keys, no
+ * values or neither became codes, or some were clipped. */
 void kv_common_note_stored(const struct kv_spec *spec, const struct kv_bits *b);
 /* The second alone. */
 void kv_common_note_clipped(const struct kv_spec *spec, double clipped);

@@ -27,8 +27,9 @@ struct kv_gpu_sequence {
     unsigned n_coded; /* the first n_coded hold codes */
 };
 
-/* The work of the blocks of one x, for each KV head and group of rows; with all
- * that they need of the sequence: one load from a cold cache, not three. */
+/* The work of the blocks with one blockIdx.x, for each KV head and group of
+ * rows.  It has all that they need of the sequence: one load from a cold cache,
+ * not three. */
 struct kv_gpu_work {
     struct kv_gpu_run run;
     unsigned coded; /* the run is of codes */
@@ -45,9 +46,8 @@ struct kv_decode {
     float scale;        /* of scores, times log2(e) */
     const float *q;     /* [sequences][nq][n_heads][head_dim] */
     float *out;         /* the same */
-    /* Into and out of the space of the codes: rows times these matrices
-     * [n_kv_heads][head_dim][head_dim]; NULL: the codes' space is the model's.
-     */
+    /* Matrices [n_kv_heads][head_dim][head_dim] that take rows into and out of
+     * the space of the codes; NULL: the codes' space is the model's. */
     const float *enter, *leave;
     /* The mean that is added to every decoded value in the model's space,
      * [n_kv_heads][head_dim]; NULL: zero. */

@@ -20,8 +20,8 @@ struct kv_gpu_side {
     size_t whole;  /* tokens that become codes together; 0: a tile */
     bool together; /* a tile, and tile_bytes, are of all KV heads; packed as
                     * head 0's */
-    /* Tile i of a KV head, all of whose tokens are in the store, into `to`,
-     * which is tile_bytes of zeros. */
+    /* Packs tile i of a KV head into `to`, tile_bytes of zeros; all the tile's
+     * tokens are in the store. */
     void (*pack)(const struct kv_gpu_side *side, size_t head, size_t i,
                  uint8_t *to);
     /* Bytes behind all n tiles of a KV head; writes them behind tiles, which
@@ -33,11 +33,10 @@ struct kv_gpu_side {
     void *table;
     size_t n_tables, table_bytes;
     void *device_table; /* the same on the device */
-    size_t owned; /* bytes that a tile of any of the jobs has beside its own, at
-                   * most */
+    size_t owned; /* the most bytes that a job's tile owns outside itself */
 };
 
-/* A launch: n_work pieces for each KV head, each for all rows. */
+/* A launch has n_work pieces for each KV head, each for all rows. */
 struct kv_gpu_launch {
     struct kv_decode p;
     bool prefill; /* many queries: by prefill.cuh, without work */
@@ -58,8 +57,8 @@ extern "C" {
 
 struct kv_gpu_family {
     const char *name;
-    /* Whether the family has this side; fills it in, store and path are
-     * set. */
+    /* Whether the family has this side; fills in the side, whose store and path
+     * are set. */
     bool (*open)(struct kv_gpu_side *side);
     /* Launches; fails naming the code or shape that has no kernel. */
     int (*launch)(struct kv_gpu_launch *l, struct kv_err *e);
@@ -76,8 +75,8 @@ enum { KV_GPU_MAX_DIM = 256 };
 void kv_gpu_rows(const struct kv_store *s, size_t head, size_t first, size_t n,
                  float *x);
 
-/* Every family, NULL at the end: the first that has kernels for both sides is
- * taken; the generic one is the last. */
+/* Every family, then NULL.  The first family with kernels for both sides is
+ * taken; the generic one is last. */
 extern const struct kv_gpu_family *const kv_gpu_families[];
 
 bool kv_gpu_float_open(struct kv_gpu_side *side);

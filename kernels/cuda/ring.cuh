@@ -19,8 +19,8 @@ struct kv_span {
                       * tile may be padding */
 };
 
-/* Starts the copy of bytes by a warp, or together a block, 16 of a thread at a
- * time. */
+/* Starts a copy of bytes by a warp, or with TOGETHER by a block, 16 bytes per
+ * thread at a time. */
 template <bool TOGETHER>
 KV_DEVICE void kv_fetch(uint8_t *to, const uint8_t *from, unsigned bytes)
 {
@@ -155,7 +155,7 @@ template <class K, class V, int STAGES, bool TOGETHER> struct kv_course {
             ring.fetch(j, k + tile * k_tile, v + tile * v_tile);
         }
     }
-    /* Before kv_walk(), and before all else that waits for memory. */
+    /* Call before kv_walk() and before all else that waits for memory. */
     __device__ void begin(void) const
     {
         ring.begin();

@@ -70,8 +70,8 @@ kv_hack_weight_key(uint64_t key, size_t head, size_t position)
            KV_MIX_STEP * ((uint64_t)position << 40 | (uint64_t)head << 32);
 }
 
-/* The counter of a partition whose values begin at this token; group: of the
- * channels that the artifact's axes fold together, else 0. */
+/* The counter of a partition whose values begin at this token; group: the group
+ * of channels where the artifact's axes fold channels together, else 0. */
 KV_HOST_DEVICE static inline uint64_t kv_hack_weight_counter(size_t token,
                                                              size_t group)
 {
@@ -112,7 +112,7 @@ struct kv_hack_ops {
 };
 
 /* 9 M N ceil(Z / p) + M Z + N Z, the last term only when sums are not stored.
- * p = Z: as the paper prints it. */
+ * With p = Z it is the paper's formula. */
 uint64_t kv_hack_formula(size_t m, size_t n, size_t z, size_t p,
                          bool sums_stored);
 
@@ -160,9 +160,9 @@ struct kv_hack_table {
     struct kv_hack_range (*range)(const float *x, size_t n, unsigned bits);
 
     /* code[i] = round((x[i] - min) / scale), clamped to [0, 2^bits - 1]; 0
-     * where scale is.  Down to floor(y) with probability ceil(y) - y when
-     * u [n], uniform in [0, 1), is given; u NULL: to nearest, half to even.
-     * Gives the sum of the codes. */
+     * where scale is.  With u [n], uniform in [0, 1), y is rounded down with
+     * probability ceil(y) - y; u NULL: to nearest, half to even.  Returns the
+     * sum of the codes. */
     int32_t (*round)(const float *x, size_t n, struct kv_hack_range r,
                      unsigned bits, const float *u, uint8_t *code);
 
@@ -233,7 +233,8 @@ struct kv_hack_table {
 const struct kv_hack_table *kv_hack_table(void);
 
 extern const struct kv_hack_table kv_hack_table_c;
-/* x86-64 only; vnni: kv_level_vnni(), else level avx512 runs the AVX2 one. */
+/* x86-64 only.  vnni needs kv_level_vnni(); without it level avx512 runs the
+ * AVX2 version. */
 extern const struct kv_hack_table kv_hack_table_avx2, kv_hack_table_vnni;
 
 #endif

@@ -1,7 +1,7 @@
-/* The operations of hack.h that every level has alike: floats go element by
- * element, or in lanes that do not follow the register.  Included by c.c and,
- * compiled for wider registers, by avx2.c and avx512.c, which define the rest:
- * then all go into TABLE(). */
+/* The operations of hack.h with the same source at every level: floats go
+ * element by element, or in a number of lanes that does not depend on the
+ * register.  Included by c.c and, compiled for wider registers, by avx2.c and
+ * avx512.c.  They define the other operations; all go into TABLE(). */
 #include "kernels/hack/hack.h"
 #include "kernels/simd/common.h"
 #include "lib/base/rng.h"

@@ -1,5 +1,6 @@
-/* Policies of decode.cuh for integers on path exact (cuda_layout.h): queries
- * and weights, times scales where groups are folded, meet codes as halves. */
+/* Policies of decode.cuh for integers on path exact (cuda_layout.h).  Queries
+ * and weights, times scales where groups are folded, are multiplied with codes
+ * as halves. */
 #ifndef KV_INTEGERS_CUDA_CUH
 #define KV_INTEGERS_CUDA_CUH
 
@@ -70,8 +71,7 @@ static __device__ void kv_pair_words(const uint8_t *vector, int first,
     }
 }
 
-/* The largest of queries [8 NT][D], which all lanes learn; 1 where all are 0.
- */
+/* The largest of queries [8 NT][D], in all lanes; 1 where all are 0. */
 template <int D, int NT> KV_DEVICE float kv_largest(const float *q)
 {
     float x = 0;
@@ -138,7 +138,7 @@ template <int TOKENS> struct kv_integers_side {
  * Queries are divided by the largest, so that halves of them times scales
  * neither overflow nor vanish. */
 
-/* Shared by both kinds of groups. */
+/* Members that both kinds of groups share. */
 template <int BITS, int D>
 struct kv_integers_keys : kv_integers_side<kv_fields<BITS>::T> {
     using fields = kv_fields<BITS>;
@@ -180,7 +180,7 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
         kv_queries_to_f16<D, NT>(q, x.q, 1 / x.largest);
     }
 
-    /* Heads of the group of token t of the piece. */
+    /* Heads of the group that token t of the piece is in. */
     static __device__ const uint8_t *heads(const params &p, const uint8_t *head,
                                            const uint8_t *codes, unsigned piece,
                                            unsigned t)
@@ -215,8 +215,8 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
         }
     }
 
-    /* s += sum (q scale) code: of N tiles of 16 tokens that have the same
-     * heads, the first of them m. */
+    /* s += sum (q scale) code for N tiles of 16 tokens, from tile m on, that
+     * have the same heads. */
     template <int NT, int N>
     static __device__ void add_codes(const uint8_t *heads, const uint8_t *codes,
                                      int m, const query<NT> &q,
@@ -363,7 +363,7 @@ template <int BITS, int D> struct kv_unfolded_keys : kv_integers_keys<BITS, D> {
         x.scale = largest / UNIT;
     }
 
-    /* s = sum over groups of low (sum q): of 16 tokens, the m-th of the piece.
+    /* s = sum over groups of low (sum q), for the m-th 16 tokens of the piece.
      */
     template <int NT>
     static __device__ void begin_sums(const params &p, const uint8_t *scales,
@@ -439,8 +439,8 @@ template <int BITS, int D> struct kv_unfolded_keys : kv_integers_keys<BITS, D> {
 
 /* ---- values ---------------------------------------------------------------
  *
- * Groups are channels of a token: a weight times the token's scale meets the
- * codes, and sum p low is one for all channels of a group. */
+ * Groups are channels of a token.  A weight times the token's scale multiplies
+ * the codes; all channels of a group share sum p low. */
 
 template <int BITS, int D>
 struct kv_folded_values : kv_integers_side<kv_fields<BITS>::T> {
@@ -471,7 +471,7 @@ struct kv_folded_values : kv_integers_side<kv_fields<BITS>::T> {
         x.inverse = 1;
     }
 
-    /* Both kinds of sums into the units of this tile. */
+    /* Converts both kinds of sums to the unit of this tile. */
     template <int NT>
     static __device__ void rescale(const params &p, const uint8_t *head,
                                    const float factor[NT][2], sums<NT> &x)
@@ -486,8 +486,8 @@ struct kv_folded_values : kv_integers_side<kv_fields<BITS>::T> {
                 x.low[i][j] *= p.lows ? factor[i][j % 2] : scaled[i][j % 2];
     }
 
-    /* low += sum of weights times lows; or times scales, back from their
-     * fields' places. */
+    /* low += sum of weights times lows; or of weights times scales, without the
+     * factors of their fields. */
     template <int NT>
     static __device__ void add_lows(const params &p, const uint8_t *heads,
                                     const uint32_t b[M][NT][2], sums<NT> &x)

@@ -21,7 +21,7 @@ struct kv_points {
 
 enum { KV_BOUNDS_MAX_POINTS = 1 << 24 }; /* their bounds fill half a GiB */
 
-/* How near the centers of each group can be to points. */
+/* Lower bounds on the distance of points to the centers of each group. */
 struct kv_bounds;
 
 /* For k >= 64 centers of d >= 2 values, grouped by where they are now.

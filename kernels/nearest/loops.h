@@ -132,7 +132,8 @@ ALWAYS_INLINE vf32 min_lanes(const struct block *of)
     return min;
 }
 
-/* The first center of the block at this distance; any when it is NaN. */
+/* The first center of the block at this distance; any center when the distance
+ * is NaN. */
 ALWAYS_INLINE uint16_t first_at(const struct block *of, int32_t block,
                                 float dist)
 {
@@ -191,8 +192,9 @@ ALWAYS_INLINE void decide_all(const struct kv_centroids *b, const float *x,
     }
 }
 
-/* The nearest center of vector i < n: of its block[i] where bit i of `sure` is
- * set.  Fours are whole: some beyond n are decided too. */
+/* The nearest center of each vector i < n: within block[i] where bit i of
+ * `sure` is set, else among all.  Vectors go by whole fours: some beyond n are
+ * decided too. */
 ALWAYS_INLINE void decide_tile(const struct kv_centroids *b, const float *tile,
                                size_t n, size_t d, const int32_t *block,
                                uint64_t sure, uint16_t *code, float *dist)
@@ -225,7 +227,7 @@ ALWAYS_INLINE vf32 min_of_group(const struct kv_centroids *b, const float *tile,
     return min;
 }
 
-/* By fours; the last repeats to fill its own. */
+/* Four at a time; the last one repeats to fill the last four. */
 ALWAYS_INLINE void min_of_groups(const struct kv_centroids *b,
                                  const float *tile, size_t size, size_t d,
                                  const struct kv_pair *pair, size_t n,

@@ -1,4 +1,5 @@
-/* Which centroid is nearest: the decision that a vector quantizer stores.
+/* The search for the nearest centroid: the decision that a vector quantizer
+ * stores.
  *
  * The distance of x and c is, in this order and in f32,
  *
@@ -25,7 +26,7 @@ enum {
     KV_MAX_GROUPS = 128       /* that they ask */
 };
 
-/* A codebook made ready for searches. */
+/* A codebook prepared for searches. */
 struct kv_centroids {
     size_t k, d;
     const float *centers; /* [k][d], the caller's, not changed */
@@ -60,8 +61,9 @@ void kv_tile_nearest(const struct kv_centroids *b, const float *tile, size_t n,
 float kv_tile_distance(const float *tile, size_t i, size_t d,
                        const float *center);
 
-/* A vector of a tile, and a group of centers: of `size` blocks each, in order;
- * the last may have less.  For codebooks with blocks: k >= 64, d >= 2. */
+/* A vector of a tile and a group of centers.  Groups have `size` blocks each,
+ * in order; the last group may have fewer.  For codebooks with blocks: k >= 64,
+ * d >= 2. */
 struct kv_pair {
     uint16_t vector, group;
 };
@@ -70,12 +72,13 @@ struct kv_pair {
 void kv_tile_min(const struct kv_centroids *b, const float *tile, size_t size,
                  const struct kv_pair *pair, size_t n, float *min);
 
-/* The first center of the group with this s, which one has. */
+/* The first center of the group with this s; one center must have it. */
 uint16_t kv_tile_first(const struct kv_centroids *b, const float *tile,
                        size_t size, struct kv_pair pair, float s);
 
-/* The vectors [first, first + 16) of a tile, and the centers of n groups, of
- * which one has the nearest of all; for codebooks with `whole`.  Sets
+/* Searches the centers of n groups for the vectors [first, first + 16) of a
+ * tile; one group must have the nearest center of all.  For codebooks with
+ * `whole`.  Sets
  *
  *   code[i]    the nearest center, where bit i of the result is set: else it
  *              is left to s

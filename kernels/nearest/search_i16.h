@@ -242,8 +242,8 @@ ALWAYS_INLINE unsigned candidates(const struct kv_centroids *b, size_t d,
     return ~beyond;
 }
 
-/* Which bit of each lane is the only one: of a power of two as a float it is
- * the exponent. */
+/* The position of the single bit of each lane: the exponent of this power of
+ * two as a float. */
 ALWAYS_INLINE vi32 place_of(vi32 power)
 {
     return v_sub_i32(v_shr_i32(v_bits_i32(v_from_u32(power)), 23),
@@ -251,8 +251,8 @@ ALWAYS_INLINE vi32 place_of(vi32 power)
 }
 
 /* The codes by T of the vectors [at, end), whose blocks are known; sets a
- * vector's bit where no other code is possible.  V_WIDTHs are whole: some
- * beyond the end get one too. */
+ * vector's bit where no other code is possible.  Vectors go by whole V_WIDTHs:
+ * some beyond the end get a bit too. */
 ALWAYS_INLINE uint64_t decide_whole(const struct kv_centroids *b, size_t at,
                                     size_t end, size_t d,
                                     const struct found *in, uint16_t *code)
@@ -280,7 +280,7 @@ ALWAYS_INLINE uint64_t decide_whole(const struct kv_centroids *b, size_t at,
     return in->sure & ~several;
 }
 
-/* Like decide_tile, by T where that will do. */
+/* Like decide_tile(), by T where T decides. */
 ALWAYS_INLINE void decide_codes(const struct kv_centroids *b, const float *tile,
                                 size_t n, size_t d, const struct found *in,
                                 uint16_t *code)
@@ -341,8 +341,8 @@ ALWAYS_INLINE void find_among(const struct kv_centroids *b, size_t d, size_t at,
     keep_found(&now, at, P, to);
 }
 
-/* How far each of four groups is at min, for one of V_WIDTH vectors; `more` is
- * added. */
+/* Distances of four groups with smallest T min, for one of V_WIDTH vectors,
+ * plus `more`. */
 ALWAYS_INLINE void gaps_of_four(const int32_t *min, vi32 own, vf32 more,
                                 float *gap)
 {
@@ -415,7 +415,7 @@ ALWAYS_INLINE uint64_t tile_among(const struct kv_centroids *b,
 
 /* ---- the level's table --------------------------------------------------- */
 
-/* Functions of their own, for registers of their own. */
+/* Separate functions, so that each has all registers. */
 #define DEFINE(L, N, D)                                                      \
     static __attribute__((noinline)) void find_blocks_##N(                   \
         const struct kv_centroids *b, const float *tile, size_t n,           \

@@ -71,7 +71,8 @@ ALWAYS_INLINE vi32 value8(struct raw8 r, unsigned bits, vi32 t, unsigned f)
                                v_and(third, v_set1_i32(0x04040404))));
 }
 
-/* Rows' quads, `apart` bytes from one to the next, meet x: every by-th sum. */
+/* Multiplies rows' quads, `apart` bytes apart, with x and adds to every by-th
+ * sum. */
 ALWAYS_INLINE void meet(vi32 x, const int8_t *quad, size_t apart, size_t rows,
                         vi32 *sum, size_t by)
 {
@@ -175,7 +176,7 @@ static void qk8(const struct kv_store *s, const uint8_t *tile,
 
 /* ---- values -------------------------------------------------------------- */
 
-/* Weights of a group as they are met. */
+/* Weights of a group in the order of the products. */
 struct weights {
     int8_t quad[KV_TILE_ROWS][KV_TILE_TOKENS];
     int32_t bias[KV_TILE_ROWS];
@@ -193,8 +194,8 @@ static void order_weights(const struct kv_scaled *c,
     }
 }
 
-/* 16 channels, the block-th; lanes [lane, lane + V_WIDTH) of them; rows from
- * `row` on. */
+/* Lanes [lane, lane + V_WIDTH) of block `block` of 16 channels; rows from `row`
+ * on. */
 ALWAYS_INLINE void pv_lanes(const struct kv_store *s,
                             const struct planes planes[PARTS], size_t block,
                             const struct weights *w, unsigned bits, size_t row,
@@ -203,7 +204,7 @@ ALWAYS_INLINE void pv_lanes(const struct kv_store *s,
     const unsigned fields = (unsigned)kv_scaled_fields(bits);
     const size_t units = MAX_FIELDS / fields, padded = kv_padded(s->head_dim);
     const vi32 t = near_table(kv_scaled_of(s)->near);
-    /* both parts are read by turns: an even pace over the tile */
+    /* both parts are read in turns: an even pace over the tile */
     const uint8_t *ahead = planes[0].low + block * PARTS * bits * UNIT;
     vi32 sum[INT8_ROWS];
 

@@ -38,7 +38,8 @@ ALWAYS_INLINE size_t value_bytes(enum kv_float kind)
 }
 
 /* Tokens [at, at + g * V_WIDTH) of parts.  kind, ahead, rows and g are
- * constants: a branch around the prefetches takes a tenth of memory's speed. */
+ * constants: a branch around the prefetches would cost a tenth of the memory
+ * bandwidth. */
 ALWAYS_INLINE void dot_some(enum kv_float kind, bool ahead, const void *k,
                             size_t head_dim, const float *q, size_t rows,
                             size_t at, size_t g, float *score, size_t stride)
@@ -215,11 +216,11 @@ static void add(enum kv_float kind, bool ahead, const void *v, size_t n,
 
 #endif
 
-/* exp(x) = 2^y = 2^floor(y) 2^f: of 2^f, f below 1, the polynomial is the least
- * relative error's, 1.5e-7, and 1 at 0. */
+/* exp(x) = 2^y = 2^floor(y) 2^f.  The polynomial for 2^f, f below 1, has the
+ * least relative error, 1.5e-7, and is 1 at 0. */
 ALWAYS_INLINE vf32 exp_one(vf32 x)
 {
-    /* v_max() gives the second of two where one is no number: y stays so */
+    /* v_max() gives its second argument where one is NaN: y stays NaN */
     const vf32 y = v_max(v_set1(-125.514465f), v_mul(x, v_set1(1.44269504f)));
     const vf32 f = v_fraction(y);
     const vf32 a = v_muladd(v_set1(0x1.e974fap-10f), f, v_set1(0x1.277856p-7f));

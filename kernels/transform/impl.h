@@ -97,7 +97,8 @@ struct kv_transform_query8 {
 
 struct kv_transform_query8 kv_transform_query8_at(const void *query);
 size_t kv_transform_query8_bytes(const struct kv_transform_head *h);
-/* Row r of a query of `rows` from coefficients and the constant, x [n + 1]. */
+/* Sets row r of a query of `rows` rows from coefficients and the constant, x [n
+ * + 1]. */
 void kv_transform_round_row(const struct kv_transform_head *h, const float *x,
                             size_t r, size_t rows, void *query);
 
@@ -117,12 +118,12 @@ struct kv_transform_angles {
     size_t n;
 };
 
-/* A level's operations.  tile_bytes: from a tile to the next, which may be
- * fetched.  Codes are in an order of the level's own; those past n stand for 0.
+/* A level's operations.  tile_bytes: distance to the next tile, which may be
+ * prefetched.  The order of codes is the level's own; codes past n stand for 0.
  */
 struct kv_transform_ops {
-    /* y: [2][n + 1][32], of both parts the coefficients in the tables' form,
-     * and 1. */
+    /* y: [2][n + 1][32], for each of both parts the coefficients in the tables'
+     * form, and 1. */
     void (*expand)(const struct kv_transform_head *h, const uint8_t *tile,
                    size_t tile_bytes, float *y);
     /* acc [rows][row] += p times the same: acc[j * lanes + l] is a part of the

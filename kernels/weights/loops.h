@@ -44,8 +44,8 @@ ALWAYS_INLINE vf32 centered(vi32 code, int zero)
 
 /* ---- where values go ----------------------------------------------------- */
 
-/* To x; or times x into sums of every 32nd product, each rounded once with its
- * sum. */
+/* Writes values to x; or multiplies them by x and adds every 32nd product to
+ * one sum, each rounded once with its sum. */
 struct sink {
     bool multiplies;
     float *to;
@@ -85,7 +85,7 @@ ALWAYS_INLINE vf32 e5m2(const uint8_t *p)
 /* ---- codes of four bits -------------------------------------------------- */
 
 /* d (code - zero), or d code + m where there is a minimum.  A register of 16
- * floats holds what all codes are, and they are looked up. */
+ * floats holds the values of all codes; codes look them up. */
 #if V_WIDTH == 16
 struct nibbles {
     vf32 value;
@@ -449,7 +449,7 @@ ALWAYS_INLINE void decode(read_block *read, size_t values, size_t bytes,
     }
 }
 
-/* Rows by turns, so that the sums of one need not wait for each other. */
+/* Rows in turns, so that the sums of one row need not wait for each other. */
 enum { TURNS = 2 };
 
 /* Sum j with j + 16, then with j + 8, as v_sum4() goes on. */
@@ -475,7 +475,7 @@ ALWAYS_INLINE void times_rest(read_block *read, const uint8_t *b, size_t bytes,
     read(last, s);
 }
 
-/* `turns` rows, the number known to the compiler. */
+/* `turns` rows; turns is a constant. */
 ALWAYS_INLINE void times_rows(read_block *read, size_t values, size_t bytes,
                               size_t turns, const uint8_t *b, size_t row,
                               size_t n, const float *x, vf32 *out)

@@ -32,15 +32,15 @@ struct kv_stored_rows {
         *packed; /* in place of data, type and row; or NULL */
 };
 
-/* Values [first, first + n), wherever blocks begin and end.  To 16 bits they
- * are rounded; what f16 cannot hold becomes the largest half. */
+/* Reads values [first, first + n), wherever blocks begin and end.  16-bit types
+ * round; values beyond f16's range become the largest half. */
 void kv_stored_read(const struct kv_stored_rows *rows, size_t first, size_t n,
                     enum kv_type type, void *x);
 
 /* y [m][n], its rows y_row apart, = x [m][row] times the transpose of rows
- * [first, first + n): of each the sums of kv_stored_times() over the values
- * that kv_stored_read() gives in this type, so the same bits for any m and n.
- * m is at least 1, type f32 or bf16. */
+ * [first, first + n): the sums are kv_stored_times()'s over the values that
+ * kv_stored_read() gives in this type, so the same bits for any m and n.  m is
+ * at least 1, type f32 or bf16. */
 void kv_stored_rows_times(const struct kv_stored_rows *rows, size_t first,
                           size_t n, enum kv_type type, const float *x, size_t m,
                           float *y, size_t y_row);

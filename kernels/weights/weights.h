@@ -51,7 +51,7 @@ enum kv_stored {
     KV_STORED_OTHER /* integers and the like: no weights */
 };
 
-/* Not of KV_STORED_OTHER, as all below. */
+/* Not for KV_STORED_OTHER, like all functions below. */
 const char *kv_stored_name(enum kv_stored type); /* "q4_k" */
 size_t kv_stored_values(enum kv_stored type);    /* of a block */
 size_t kv_stored_bytes(enum kv_stored type);     /* of a block */
@@ -64,15 +64,16 @@ extern const float kv_stored_iq4[16]; /* the levels of iq4_nl and iq4_xs */
 void kv_stored_decode(enum kv_stored type, const void *blocks, size_t n,
                       float *x);
 
-/* y [rows] = W x of W [rows][n], whose rows follow each other, and x [n]: of
- * each row 32 sums, sum j of the products of values j, 32 + j, .. in turn, each
- * product and its sum rounded once (fmaf); then sum j += sum j + 16, likewise
- * 8, 4, 2, 1.  The same bits at every level. */
+/* y [rows] = W x for W [rows][n], whose rows follow each other, and x [n].
+ * Each row has 32 sums: sum j adds the products of values j, 32 + j, .. in
+ * turn, each product and its sum rounded once (fmaf); then sum j += sum j + 16,
+ * likewise 8, 4, 2, 1.  The same bits at every level. */
 void kv_stored_times(enum kv_stored type, const void *w, size_t rows, size_t n,
                      const float *x, float *y);
 
 /* y [m][rows], its rows y_row apart, = x [m][n] times the transpose of w
- * [rows][n]: of each row of x and of w the sums of kv_stored_times(). */
+ * [rows][n], with the sums of kv_stored_times() for each row of x and row of w.
+ */
 void kv_panel_times(const float *w, size_t rows, size_t n, const float *x,
                     size_t m, float *y, size_t y_row);
 

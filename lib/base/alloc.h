@@ -1,6 +1,6 @@
 /* Host memory.  Running out of it ends the program, as a research run cannot
- * recover; a sentence names the bytes asked for.  By abort(), but a tool exits
- * with 2 (lib/base/opt.h). */
+ * recover; a sentence names the bytes asked for.  The library calls abort(); a
+ * tool exits with 2 (lib/base/opt.h). */
 #ifndef KV_BASE_ALLOC_H
 #define KV_BASE_ALLOC_H
 
@@ -18,21 +18,22 @@ void *kv_realloc(void *p, size_t n, size_t size);
  * release with free().  Returns NULL if n * size is 0. */
 void *kv_lines(size_t n, size_t size);
 
-/* The same, not zeroed: a page comes to lie on the memory node of the thread
- * that first writes to it. */
+/* The same, not zeroed: a page is placed on the memory node of the thread that
+ * first writes to it. */
 void *kv_lines_unset(size_t n, size_t size);
 
 /* Ends the program: n * size bytes cannot be allocated.  For libraries that
  * report it. */
 _Noreturn void kv_memory_end(size_t n, size_t size);
 
-/* How it ends, after the sentence; once, before threads are started. */
+/* Sets how the program ends after the sentence; call once, before threads are
+ * started. */
 void kv_memory_end_by(void (*by)(void));
 
-/* Ends the program, as running out does, unless it can get these bytes now:
- * before a call of a library that would crash, hang or exit without them. what:
- * the library, for the sentence.  Costs nothing where nothing limits the
- * address space (ulimit -v, no overcommitting). */
+/* Ends the program, as running out of memory does, unless these bytes are
+ * available now.  Call it before a library that would crash, hang or exit
+ * without them.  what: the library, for the sentence.  Costs nothing where
+ * nothing limits the address space (ulimit -v, no overcommitting). */
 void kv_memory_probe(size_t bytes, const char *what);
 
 /* memory / item_bytes, from 1 to max: the items that fit --memory.  If not even
@@ -40,8 +41,8 @@ void kv_memory_probe(size_t bytes, const char *what);
 size_t kv_memory_fit(size_t memory, size_t item_bytes, size_t max,
                      const char *what);
 
-/* The same where threads work on the items that fit, n_parts of each side by
- * side, and each thread takes busy_bytes for its part. */
+/* The same where threads work on the items that fit: n_parts of each item run
+ * side by side, and each thread takes busy_bytes for its part. */
 size_t kv_memory_fit_threads(size_t memory, size_t item_bytes, size_t n_parts,
                              size_t busy_bytes, size_t threads, size_t max,
                              const char *what);

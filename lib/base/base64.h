@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* s[0..n) as bytes: *n_bytes of them in out, which has room for n / 4 * 3.
- * -1: it is no base64. */
+/* Decodes s[0..n) to *n_bytes bytes in out, which has room for n / 4 * 3.
+ * Returns -1 where s is not base64. */
 int kv_base64_decode(const char *s, size_t n, uint8_t *out, size_t *n_bytes);
 
 /* The caller's to free; ends with a zero. */

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes that n bytes take at most; n < 2^31. */
+/* The most bytes that n bytes can take; n < 2^31. */
 size_t kv_deflate_max_bytes(size_t n);
 
 /* out: [kv_deflate_max_bytes(n)]; returns the bytes written.  in: may be NULL

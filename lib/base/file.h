@@ -17,12 +17,12 @@ struct kv_input;
 
 /* Fails when it cannot be read or is not a regular file. */
 int kv_input_open(struct kv_input **in, const char *path, struct kv_err *e);
-/* Its bytes when it was opened, and n of them from `at` on; any number of
- * threads may read at a time.  Returns 0 or why not (errno; ENODATA past the
+/* The file's size when it was opened; and a read of n bytes from `at` on, from
+ * any number of threads at a time.  Returns 0 or an errno (ENODATA past the
  * end). */
 uint64_t kv_input_size(const struct kv_input *in);
 int kv_input_read(const struct kv_input *in, uint64_t at, void *data, size_t n);
-/* False when it was changed since it was opened.  NULL is fine. */
+/* False when the file was changed since it was opened.  NULL is fine. */
 bool kv_input_close(struct kv_input *in);
 
 /* From here on every file that is read is remembered until the end, and no
@@ -30,8 +30,8 @@ bool kv_input_close(struct kv_input *in);
 void kv_inputs_guard(void);
 
 /* Fails, naming the file, when an input was changed while it was open.
- * kv_out_commit() and kv_close_stdout() ask for it; so must who lets a number
- * out otherwise. */
+ * kv_out_commit() and kv_close_stdout() call it; call it wherever else a result
+ * leaves the program. */
 int kv_inputs_unchanged(struct kv_err *e);
 
 /* A file mapped read-only.  An empty file gives bytes 0 and data NULL.  Where
@@ -65,8 +65,8 @@ int kv_file_read(const char *path, char **text, size_t *bytes,
 int kv_stream_read(const char *path, size_t max, char **text, size_t *bytes,
                    struct kv_err *e);
 
-/* The first bytes of a regular file, n at most.  Returns how many: 0 of
- * anything else. */
+/* Reads the first bytes of a regular file, at most n.  Returns their number; 0
+ * for anything but a regular file. */
 size_t kv_file_head(const char *path, void *head, size_t n);
 
 /* Fails when data, the beginning of a file of any kind, is a pointer of Git
@@ -74,7 +74,7 @@ size_t kv_file_head(const char *path, void *head, size_t n);
 int kv_lfs_check(const char *path, const void *data, size_t bytes,
                  struct kv_err *e);
 
-/* Whether the folder holds the name: also where a link leads nowhere. */
+/* Whether the folder has an entry of this name, also a broken link. */
 bool kv_file_exists(const char *path);
 bool kv_is_dir(const char *path);
 /* True when both exist and are one file, also by different names. */
@@ -82,14 +82,14 @@ bool kv_same_file(const char *a, const char *b);
 
 /* dir/name, the caller's to free. */
 char *kv_path_join(const char *dir, const char *name);
-/* The part of path before the last '/', or "."; the caller frees it. *name: the
- * part behind it, in path. */
+/* The part of path before the last '/', or "."; the caller frees it. *name:
+ * points into path, after the last '/'. */
 char *kv_path_folder(const char *path, const char **name);
 
-/* An output under a temporary name in the folder of its final one, which is the
- * final one and .kvtools-XXXXXX; symbolic
- * links are followed to their last target, which need not exist.  A file that
- * is replaced keeps its mode, and its owner where that may be.
+/* An output is written under a temporary name, its final name and
+ * .kvtools-XXXXXX, in the same folder; symbolic links are followed to their
+ * last target, which need not exist.  A replaced file keeps its mode, and its
+ * owner where permitted.
  *
  * kv_out_open: fails when the folder is not writable, when the file exists and
  * is not writable, and (kv_inputs_guard) when it is an input.  Write to
@@ -115,9 +115,9 @@ int kv_out_open(struct kv_out *o, const char *path, bool as_stream,
 int kv_out_commit(struct kv_out *o, struct kv_err *e);
 void kv_out_discard(struct kv_out *o);
 
-/* Around a call that makes a temporary file anew: a signal that ends the
- * program waits, so that it does not come back after its removal.  Not nested.
- */
+/* Call these around code that makes a temporary file again: a signal that ends
+ * the program then waits, so that the file does not come back after its
+ * removal.  Not nested. */
 void kv_temporaries_hold(void);
 void kv_temporaries_release(void);
 
@@ -136,13 +136,13 @@ int kv_scratch_write(FILE *f, size_t at, const void *data, size_t n,
                      struct kv_err *e);
 int kv_scratch_read(FILE *f, size_t at, void *data, size_t n, struct kv_err *e);
 
-/* Ctrl-C, SIGTERM and SIGHUP (but under nohup) set a flag; long loops ask for
- * it between steps and fail with the sentence, so that everything is released
- * on the usual way out.  A second one ends the program at once, whatever it is
- * doing; so does the first while the program waits for another
- * (lib/base/waits.h), and every other signal that would: temporary files are
- * removed, then the signal has its usual effect.  A mapped input that was
- * shortened is named, exit code 2.
+/* Ctrl-C, SIGTERM and SIGHUP (not under nohup) set a flag.  Long loops check it
+ * between steps and fail with the sentence, so that everything is released in
+ * the usual way.  A second one ends the program at once, whatever it is doing;
+ * so does the first while the program waits for another (lib/base/waits.h), and
+ * every other signal that would: temporary files are removed, then the signal
+ * has its usual effect.  A mapped input that was shortened is named, exit code
+ * 2.
  *
  * stdout becomes a stream whose writes are waits.  Signals from outside are
  * taken on a thread of their own: call it before the threads that compute are

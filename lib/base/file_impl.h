@@ -18,14 +18,14 @@ struct kv_input {
     const uint8_t *_Atomic data; /* [was.st_size] where it is mapped, or NULL */
 };
 
-/* A regular file that is open becomes an input.  fd: the input's from here on,
- * closed when it fails. */
+/* Makes an input of an open regular file.  fd: owned by the input from here on,
+ * closed on failure. */
 int kv_input_add(struct kv_input **in, const char *path, int fd,
                  const struct stat *st, struct kv_err *e);
 int kv_input_fail_changed(const char *path, struct kv_err *e);
 
-/* The name of the input that is this file; NULL when none is, or none is
- * guarded. */
+/* The name of the input that is this file; NULL when no input is, or no inputs
+ * are guarded. */
 const char *kv_input_that_is(const struct stat *st);
 
 /* The name of the input that is mapped at this address, NULL without one;

@@ -160,11 +160,11 @@ int kv_parse_bytes(const char *text, size_t *bytes);
 _Noreturn void kv_die(const char *fmt, ...)
     __attribute__((format(printf, 1, 2)));
 
-/* The same line, also when quiet, but does not end the program. */
+/* Prints the same line, also when quiet, but does not end the program. */
 void kv_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* Closes stdout and dies when it did not take everything, or when an input was
- * changed while it was read. */
+/* Closes stdout.  Ends the program when stdout did not take everything, or when
+ * an input was changed while it was read. */
 void kv_close_stdout(void);
 
 /* The program's name, the prefix of its sentences. */

@@ -9,16 +9,16 @@
 enum { KV_THREADS_MAX = 4096 };
 
 /* The number of threads that OMP_NUM_THREADS asks for, 0 where it is not set.
- * Fails, naming its value, when that is not one number from 1 to
+ * Fails, naming its value, when the value is not one number from 1 to
  * KV_THREADS_MAX. */
 int kv_threads_asked(size_t *n, struct kv_err *e);
 
 /* The least stack of every thread: loops over codes keep their tiles there. */
 enum { KV_STACK_MIN = 1 << 20 };
 
-/* Fails when the first thread's is less (ulimit -s). */
+/* Fails when the first thread's stack is smaller (ulimit -s). */
 int kv_stack_check(struct kv_err *e);
-/* Bytes of the calling thread's, which is not the first. */
+/* Stack bytes of the calling thread, which is not the first thread. */
 size_t kv_thread_stack(void);
 /* -1 with the sentence that a stack of `bytes` bytes is too small. */
 int kv_fail_stack(size_t bytes, struct kv_err *e);
