@@ -6,8 +6,8 @@
 
 /* The text of ids [n], which follow prompt [n_prompt], with its leading space,
  * which tokenizers drop at the start of a text.  Special tokens, and ids that
- * the tokenizer has no token for, are left out.  *text is the caller's to free.
- */
+ * the tokenizer has no token for, are left out.  *text is the caller's to
+ * free. */
 int kv_answer_text(const struct kv_tokenizer *t, const int32_t *prompt,
                    size_t n_prompt, const int32_t *ids, size_t n, char **text,
                    size_t *bytes, struct kv_err *e);

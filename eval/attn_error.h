@@ -41,8 +41,8 @@ void kv_attn_error_add(struct kv_attn_error *sum,
 void kv_attn_error_merge(struct kv_attn_error *into,
                          const struct kv_attn_error *part);
 
-/* False when a NaN or an infinity went in: the errors below then mean nothing.
- */
+/* False when a NaN or an infinity went in: the errors below then mean
+ * nothing. */
 bool kv_attn_error_finite(const struct kv_attn_error *s);
 
 /* Mean squared error of the logits (natural units, attn_scale applied); mean

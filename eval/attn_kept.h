@@ -1,5 +1,5 @@
-/* The tokens that a policy keeps of attention's inputs (attn_bench.h), to time.
- */
+/* The tokens that a policy keeps of attention's inputs (attn_bench.h), to
+ * time. */
 #ifndef KV_ATTN_KEPT_H
 #define KV_ATTN_KEPT_H
 

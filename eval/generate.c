@@ -23,7 +23,7 @@ struct sequence {
     const struct opened *spec;
     struct kv_seq *seq;
     struct kv_prefill prefill;
-    int32_t *ids; /* [n_prompt + most]: the prompt and what is made */
+    int32_t *ids; /* [n_prompt + most]: the prompt and the new tokens */
     double begun; /* when the first new token was there */
     bool ended;
 };

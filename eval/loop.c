@@ -263,8 +263,8 @@ static int fill_one(const void *arg, size_t window, size_t thread,
 /* ---- step by step ----------------------------------------------------------
  */
 
-/* A window's tokens, or its next ones: those of the prompt at once, the others
- * a step at a time. */
+/* A window's tokens, or its next tokens: the prompt's at once, all others a
+ * step at a time. */
 static int step_window(const struct windows *work, size_t window,
                        struct kv_seq *seq, struct kv_err *e)
 {

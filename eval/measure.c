@@ -441,9 +441,8 @@ static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
     return 0;
 }
 
-/* Windows that fit in the plan's memory, and memory for them.  A thread has a
- * cache beside, both sides read back, and coefficients of what went in and came
- * back. */
+/* Windows that fit in the plan's memory, and memory for them.  Each thread also
+ * needs a cache, both sides read back, and coefficients of input and output. */
 static void make_tensors(struct layer *l, size_t *max, const bool *want)
 {
     const size_t side = row_values(l->info, KV_T_K) * sizeof(float);

@@ -23,8 +23,8 @@ struct kv_measured {
 
     /* For quantized tokens of schemes with coefficients(), else 0: the squared
      * error of their coefficients, and the least error of Gaussians of the same
-     * mean power at the codec's rate (eval/rd_bound.h), each layer by itself.
-     */
+     * mean power at the codec's rate (eval/rd_bound.h), each layer by
+     * itself. */
     double rd_error[KV_SIDES], rd_bound[KV_SIDES];
 };
 

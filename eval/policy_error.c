@@ -20,7 +20,7 @@ struct kv_protocol kv_policy_protocol(const struct kv_policy *p, size_t n)
     return of;
 }
 
-/* A query head of a query, at `position`, and what it sees. */
+/* A query head of a query at `position`, and the tokens it sees. */
 struct query {
     const struct kv_policy_window *w;
     size_t position, head, kv_head;

@@ -24,7 +24,7 @@ struct kv_ppl {
 };
 
 /* Tokens that go through the model together where a policy lets a window go
- * piece by piece: memory is then that of a piece and of what is kept. */
+ * piece by piece: memory then holds a piece and the kept tokens. */
 enum { PIECE = 2048 };
 
 /* One pass of one spec over one group of windows, or a piece of one. */

@@ -227,8 +227,8 @@ struct tile {
 };
 
 /* A thread's memory.  q, out: [ROWS][head_dim], rows by query and then by head;
- * w, other: [ROWS][BLOCK], scores or weights in one form and in a second form.
- */
+ * w, other: [ROWS][BLOCK], scores or weights in one form and in a second
+ * form. */
 struct workspace {
     float *q, *out, *w, *other;
     struct seen *seen;

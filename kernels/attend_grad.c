@@ -13,8 +13,8 @@ size_t kv_attend_grad_scratch(size_t n)
     return 3 * TILE * n;
 }
 
-/* p [i1 - i0][i1]: the softmax of each query over what it sees, else 0.
- * steep, alike: with a cap, what it leaves of a score's gradient. */
+/* p [i1 - i0][i1]: the softmax of each query over the tokens it sees, else 0.
+ * steep, of the same shape: with a cap, the cap's derivative for each score. */
 static void weights(const struct kv_attend_grad_job *a, const float *q,
                     size_t i0, size_t i1, float *p, float *steep)
 {
@@ -64,7 +64,7 @@ static void one_tile(const struct kv_attend_grad_job *a, size_t h, size_t i0,
     for (size_t i = 0; i < rows; i++)
         kv_softmax_grad(p + i * n, ds + i * n, n, ds + i * n);
     for (size_t i = 0; i < rows && a->cap != 0; i++)
-        for (size_t j = 0; j < n; j++) /* what is not seen has no gradient */
+        for (size_t j = 0; j < n; j++) /* unseen tokens have no gradient */
             ds[i * n + j] *= p[i * n + j] > 0 ? steep[i * n + j] : 0;
     kv_gemm_a_trans(n, d, rows, a->scale, ds, n, q, a->q_stride, 1, a->k_grad,
                     a->k_stride);

@@ -57,8 +57,8 @@ struct kv_product {
     bool add;
     /* w NULL: multiplies by the rows as they are stored, one matrix after
      * another.  On the CPU alone, where it is quicker for up to KV_FEW_ROWS; it
-     * runs in parallel by itself, with the same bits for any rows and threads.
-     */
+     * runs in parallel by itself, with the same bits for any rows and
+     * threads. */
     const struct kv_stored_part *stored;
     size_t n_stored;
 };

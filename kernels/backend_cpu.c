@@ -67,9 +67,9 @@ static size_t threads(void)
     return (size_t)omp_get_max_threads();
 }
 
-/* The error is that of the first item, whichever thread had it.  One item is
- * done outside any region: one inside that of a single thread would start its
- * threads anew each time. */
+/* The error is the first item's, whichever thread had it.  A single item runs
+ * outside any parallel region: a region inside a region of one thread would
+ * start its threads anew each time. */
 static int each(size_t n, kv_tile_work *work, const void *arg, struct kv_err *e)
 {
     size_t bad = n;
@@ -251,8 +251,8 @@ static int heads(const struct kv_heads *h, struct kv_err *e)
     return 0;
 }
 
-/* gelu(g) = g * sigmoid(t), t = sqrt(8 / pi) * (g + 0.044715 g^3): silu(t), but
- * for the factor g / t, which goes into `up`. */
+/* gelu(g) = g * sigmoid(t), t = sqrt(8 / pi) * (g + 0.044715 g^3): silu(t)
+ * times g / t; this factor goes into `up`. */
 static void gelu_to_silu(float *g, float *up, size_t n)
 {
     const float root = 1.5957691216057308f, cube = 0.044715f;

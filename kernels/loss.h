@@ -1,5 +1,5 @@
-/* Losses of predicted tokens, and the divergence of predictions from a base's.
- */
+/* Losses of predicted tokens, and the divergence of predictions from a
+ * base's. */
 #ifndef KV_LOSS_H
 #define KV_LOSS_H
 
@@ -17,8 +17,8 @@ struct kv_loss {
 void kv_log_softmax(const float *x, size_t n, float *log_p, float *p);
 
 /* The loss of logits [n] against a target below n.  base_log_p NULL: no base;
- * else p is exp(base_log_p), and KL is summed where base_log_p is above floor.
- */
+ * else p is exp(base_log_p), and KL is summed where base_log_p is above
+ * floor. */
 void kv_loss_row(const float *logits, const float *base_log_p, const float *p,
                  float floor, size_t n, int32_t target, struct kv_loss *loss);
 

@@ -61,7 +61,7 @@ static void set_level(const char *name)
         kv_die("--level %s: %s", name, e.msg);
 }
 
-/* By OMP_NUM_THREADS, else one for each processor, of at most so many. */
+/* OMP_NUM_THREADS, else one thread for each processor, at most `most`. */
 static size_t default_threads(size_t most)
 {
     struct kv_err e = {""};

@@ -178,7 +178,7 @@ static int try_specs(const struct kvgen_run *r, const struct kvgen_args *a,
 
 /* ---- answers ------------------------------------------------------------- */
 
-/* --stop's, then those of the prompt. */
+/* --stop's strings, then the prompt's. */
 static struct kv_stops stops_of(struct kvgen_run *r, const struct kvgen_args *a,
                                 size_t i)
 {
@@ -216,8 +216,8 @@ static void list_answers(struct kvgen_run *r, const struct kvgen_args *a)
     r->n_answers = (size_t)(x - r->answer);
 }
 
-/* --batch, or what --memory has room for, of as many as share what is read of
- * the weights. */
+/* --batch, or the answers that fit --memory, at most the number that shares one
+ * read of the weights. */
 static int choose_batch(struct kvgen_run *r, const struct kvgen_args *a,
                         struct kv_err *e)
 {

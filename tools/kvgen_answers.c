@@ -73,7 +73,7 @@ static int put_text(const struct kvgen_run *r, const struct kv_answer *x,
     return 0;
 }
 
-/* The fields of the prompt, but for its id. */
+/* The fields of the prompt, except its id. */
 static void put_carried(const struct kv_prompt *p, const struct kv_out *out)
 {
     json_t *rest = json_copy(p->fields);

@@ -46,7 +46,7 @@ ALWAYS_INLINE vi32 look_up_here(const struct table *t, size_t n, int pairs,
     return x;
 }
 
-/* The same of a plane in memory but for its first quarter. */
+/* The same for a plane in memory, except its first quarter. */
 ALWAYS_INLINE vi32 look_up_at(vi32 first, const uint8_t *plane, size_t n,
                               struct codes c)
 {
@@ -367,7 +367,7 @@ _Static_assert(MAX_SUB % 4 == 0 && MAX_SUB * 255 <= UINT16_MAX,
 
 /* Codes of sub-vectors [i, i + 4), a register each.  Shared: byte 16 l + 4 k +
  * j is of token 16 k + 4 l + j (l, k, j < 4); own: bytes are in the order of
- * tokens.  Those past n_sub are those of the last (own) or zeros. */
+ * tokens.  Codes past n_sub repeat the last sub-vector's (own) or are zeros. */
 ALWAYS_INLINE void four_codes(const struct kv_codebook *b, const uint8_t *tile,
                               size_t i, int shared, vi32 x[4])
 {

@@ -143,8 +143,8 @@ static struct codes codes_of_pairs(const struct kv_store *s,
 
 /* The codes of spaces [space, space + SPACES), space a multiple of SPACES.
  * Spaces past the last get any codes of the tile: their tables are zeros or
- * unused.  scratch: holds the codes where the tile has them in another order.
- */
+ * unused.  scratch: holds the codes where the tile has them in another
+ * order. */
 static struct codes codes_of(const struct kv_store *s, const uint8_t *tile,
                              size_t space, uint8_t scratch[SPACES * T])
 {

@@ -295,8 +295,8 @@ KV_DEVICE float kv_sum_splits(const float *weight, const float *o, size_t apart,
     return sum;
 }
 
-/* Merges the splits' parts into the result; the codes' parts leave their space.
- */
+/* Merges the splits' parts into the result; the codes' parts leave their
+ * space. */
 KV_DEVICE void kv_merge_splits(const kv_decode &p, const kv_gpu_work &work,
                                unsigned d, unsigned rows)
 {

@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-/* Launches: codes' runs of `from` [n_sequences], tiles of k and v as
- * kv_gpu_generic_open() has them, into those of `to`, tiles of halves in the
+/* Launches.  Converts codes' runs of `from` [n_sequences], tiles of k and v as
+ * kv_gpu_generic_open() has them, to the runs of `to`, tiles of halves in the
  * order of float/cuda.cuh.  Both are of the device; no run of codes has more
  * than n_tiles tiles of 128 tokens. */
 int kv_gpu_dequantize(const struct kv_gpu_side *k, const struct kv_gpu_side *v,

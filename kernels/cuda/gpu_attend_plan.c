@@ -36,9 +36,9 @@ void kv_gpu_attend_split(const struct kv_gpu_attend *a,
     p->n = (unsigned)j->view.n;
 }
 
-/* Tiles of a piece of codes: pieces of one length that, with those of halves
- * beside them, fill the device once; but no shorter than a tile for each warp
- * of a block. */
+/* Tiles of a piece of codes.  Pieces have one length that fills the device
+ * once, together with the pieces of halves, but not less than a tile for each
+ * warp of a block. */
 static size_t piece_tiles(const struct kv_gpu_attend *a)
 {
     const size_t blocks = a->device.multiprocessors * a->launch.blocks;
@@ -88,7 +88,7 @@ static void cut(struct cutting *c, const struct kv_gpu_sequence *p,
     }
 }
 
-/* Splits of a sequence: those of codes, then those of halves. */
+/* Splits of a sequence: splits of codes, then splits of halves. */
 static void number_splits(struct kv_gpu_attend *a, struct cutting *c)
 {
     for (size_t j = 0; j < a->n_jobs; j++) {

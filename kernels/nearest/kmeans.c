@@ -454,8 +454,8 @@ static bool fill_empty(struct kv_points *p, size_t k)
     return moved;
 }
 
-/* Each center becomes the mean of its points (that of no points stays); false
- * when none moved. */
+/* Each center becomes the mean of its points; a center without points stays.
+ * False when no center moved. */
 static bool average(const double *sum, size_t k, size_t d, float *centers)
 {
     bool moved = false;

@@ -130,7 +130,7 @@ ALWAYS_INLINE void scores(const int32_t *whole, size_t pairs,
     }
 }
 
-/* Of p registers of vectors. */
+/* The search's state for p registers of vectors. */
 struct ahead {
     vi32 best[4], second[4], block[4]; /* as in struct found */
 };

@@ -90,7 +90,7 @@ float kv_gpu_pair_table(const float *table, size_t n, uint32_t *to)
     return by;
 }
 
-/* | all pairs of codes | what they were multiplied by, f32 |. */
+/* | all pairs of codes | their factor, f32 |. */
 static void make_table(struct kv_gpu_side *side)
 {
     const struct kv_scaled *c = kv_scaled_of(side->store);
@@ -267,7 +267,7 @@ bool kv_gpu_scaled_open(struct kv_gpu_side *side)
         return false;
     side->path = KV_PATH_EXACT;
     if (bits == 1 || bits == 6 || s->head_dim > KV_GPU_MAX_DIM)
-        return true; /* the launch says what is missing */
+        return true; /* the launch names the missing kernel */
     side->tile_bytes =
         head_bytes(s) + KV_GPU_TILE / step_tokens(s) * step_bytes(s);
     side->pack = pack;

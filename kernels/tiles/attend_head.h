@@ -88,8 +88,8 @@ static inline size_t kv_tile_query_head(const struct kv_tiles_job *j,
     return head * kv_tile_per_head(j) + r % kv_tile_per_head(j);
 }
 
-/* The end of the tokens that row r sees; not before the end of the row before.
- */
+/* The end of the tokens that row r sees; not before the end of the row
+ * before. */
 static inline size_t kv_tile_end(const struct kv_tiles_job *j, size_t r)
 {
     return kv_attend_end(&j->view, r / kv_tile_per_head(j));

@@ -159,8 +159,7 @@ static void attend(const struct kv_tiles_job *jobs, size_t n_jobs, size_t bytes,
     free(w);
 }
 
-/* Query tokens that are attended to at a time: those of one call of operations
- * that take many rows. */
+/* Query tokens in one call of operations that take many rows. */
 static size_t block_of(const struct kv_tiles_job *j)
 {
     const size_t per_head = j->view.n_heads / j->view.n_kv_heads;

@@ -45,7 +45,7 @@ static float *rotate_back(float *x, size_t first, size_t n, size_t m)
     return x + first * KV_TILE_PART;
 }
 
-/* to: [n][32], those of channels [first, first + n). */
+/* to: [n][32], values of channels [first, first + n). */
 static void pick(const struct kv_store *s, const float *row, size_t first,
                  size_t n, float *to)
 {

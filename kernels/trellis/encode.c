@@ -1,5 +1,5 @@
-/* The encoder of trellis.h: what it counts in, then the search transition after
- * transition to the end and back. */
+/* The encoder of trellis.h: its units of cost, then the search, transition
+ * after transition to the end and back. */
 #include "kernels/level.h"
 #include "kernels/trellis/impl.h"
 
@@ -17,8 +17,8 @@ enum {
 
 /* ---- positions and costs ------------------------------------------------- */
 
-/* Past all numbers, where x is held: what is beyond costs the more the further
- * off a number is, but not so much that paths are lost. */
+/* x is clamped to this distance past all numbers.  There a number costs more
+ * the further away it is, but not so much that paths are lost. */
 static const double BEYOND = 8 * KV_TRELLIS_NEAR;
 
 /* A table of 0s may have any scale. */

@@ -65,7 +65,7 @@ size_t kv_trellis_bytes(const struct kv_trellis_transition *transition,
     return (bitstream_bits(transition, n_transitions) + 7) / 8;
 }
 
-/* The state after so many bits of the bitstream, which are its last ones. */
+/* The state after `bits` bits of the bitstream: their last KV_TRELLIS_BITS. */
 static unsigned state_after(const uint8_t *bytes, size_t bits)
 {
     const size_t last = (bits - 1) / 8;

@@ -205,7 +205,7 @@ void kv_stored_read(const struct kv_stored_rows *rows, size_t first, size_t n,
 
 /* ---- products ------------------------------------------------------------ */
 
-/* Whether a stored row's values are those of this type. */
+/* Whether a stored row already has values of this type. */
 static bool is_direct(const struct kv_stored_rows *rows, enum kv_type type)
 {
     return !rows->packed && !rows->turned && rows->add == 0 && !rows->pool &&

@@ -72,8 +72,8 @@ void kv_stored_times(enum kv_stored type, const void *w, size_t rows, size_t n,
                      const float *x, float *y);
 
 /* y [m][rows], its rows y_row apart, = x [m][n] times the transpose of w
- * [rows][n], with the sums of kv_stored_times() for each row of x and row of w.
- */
+ * [rows][n], with the sums of kv_stored_times() for each row of x and row of
+ * w. */
 void kv_panel_times(const float *w, size_t rows, size_t n, const float *x,
                     size_t m, float *y, size_t y_row);
 

@@ -115,8 +115,8 @@ static int plan_sample(struct job *j, struct kv_err *e)
     return 0;
 }
 
-/* Copies those of the n tokens at x, the first of which is token `first`, that
- * are sampled: sampled token i is token floor(i * tokens / n_tokens).  Massive
+/* Copies the sampled ones among the n tokens at x, which begin at token
+ * `first`: sampled token i is token floor(i * tokens / n_tokens).  Massive
  * tokens are among them, as in the papers: without a center near an attention
  * sink, a cache that keeps nothing in fp16 loses it (CQ at 2 bits on
  * Qwen2.5-Coder: KL 1.37, with them .415). */
@@ -225,8 +225,8 @@ int kv_codebook_factors(const struct kv_calib_set **set,
     return 0;
 }
 
-/* The factors of VecInfer's eq. 4: sqrt(max_t |K_ti|); 1 where all is zero.
- * Or those of another calibration. */
+/* The factors of VecInfer's eq. 4: sqrt(max_t |K_ti|), 1 where a channel is all
+ * zero; or another calibration's factors. */
 static float *add_smooth(struct job *j, size_t layer, const float *max)
 {
     const size_t dims[] = {j->info->shape.n_kv_heads, j->info->shape.head_dim};

@@ -65,7 +65,7 @@ static int open_evasion(struct kv_codec *c, const struct kv_calib *calib,
     return 0;
 }
 
-/* Marks those of a token's values x that y misses by most. */
+/* Marks the values of a token's x with the largest error in y. */
 static void evasion_find_outliers(const float *x, const float *y, size_t row,
                                   struct kv_topk top, bool *outlier)
 {

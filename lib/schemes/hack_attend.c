@@ -346,7 +346,7 @@ static void hack_gather(struct tile *t, struct kv_hack_operand *v)
 
 /* ---- all of them --------------------------------------------------------- */
 
-/* Query heads of a tile out of n: those of one query at least. */
+/* Query heads of a tile out of n; at least one query's heads. */
 static size_t tile_size(size_t w_stride, size_t group, size_t n)
 {
     const size_t fit = WEIGHTS / w_stride;

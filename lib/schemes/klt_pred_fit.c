@@ -185,7 +185,8 @@ int kv_klt_predict(struct kv_klt_seen *s, size_t layer, enum kv_side side,
 
 /* ---- what decoders have ------------------------------------------------ */
 
-/* y [n][row]: coefficients of tokens from t on become what is decoded. */
+/* y [n][row]: replaces coefficients of tokens from t on by their decoded
+ * values. */
 static void code(const struct kv_klt_coded *by, size_t t, size_t n, size_t row,
                  float *y)
 {

@@ -443,7 +443,8 @@ static const uint8_t *sparse_of(const struct kv_codec *c, const uint8_t *token,
     return token + token_bytes(c, 0);
 }
 
-/* Those of one head, of the tile's token t, to x; returns their number. */
+/* Writes one head's outliers of the tile's token t to x; returns their
+ * number. */
 static size_t outliers_of(const struct kv_codec *c, const uint8_t *token,
                           size_t t, size_t head, struct kv_levels_outlier *x)
 {

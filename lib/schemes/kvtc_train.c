@@ -51,8 +51,8 @@ static int kvtc_read_tokens(const struct job *j, size_t window, size_t i,
                : 0;
 }
 
-/* Moves those of n tokens, the window's from its i-th used one on, that are not
- * massive to the front; how many they are. */
+/* Moves the tokens that are not massive to the front, of n tokens from the
+ * window's i-th used token on; returns their number. */
 static size_t keep_counted(const struct job *j, size_t window, size_t i,
                            size_t n, float *x)
 {
@@ -169,8 +169,8 @@ static int kvtc_sample(const struct job *j, const float *mean,
     return rc;
 }
 
-/* The squared error of n values over all tokens, or the sum of their squares.
- */
+/* The squared error of n values over all tokens, or the sum of their
+ * squares. */
 static double group_error(const float *y, size_t n_tokens, size_t row, size_t n,
                           const struct kv_kvtc_type *type)
 {

@@ -95,8 +95,8 @@ static size_t rotatekv_hadamard(const struct kv_spec *s,
 
 /* ---- calibration ------------------------------------------------------- */
 
-/* The sort key of channels: the sum of each transformed channel, or minus that
- * of |k|, over the tokens that count (NULL: all).  statistic: [row]. */
+/* The sort key of channels: the sum of each transformed channel, or minus the
+ * sum of |k|, over the tokens that count (NULL: all).  statistic: [row]. */
 static int rotatekv_measure(const struct kv_spec *s, struct kv_dump *dump,
                             size_t layer, const bool *counts, double *statistic,
                             struct kv_err *e)
@@ -201,7 +201,7 @@ static int rotatekv_calibrate(const struct kv_spec *s, struct kv_dump *dump,
 
 /* The codec of keys. */
 struct rotatekv {
-    struct kv_codec integers; /* the same codec, its state that of integers.h */
+    struct kv_codec integers; /* the same codec with a state of integers.h */
     size_t rotated;           /* values in one transform */
     bool after;               /* reordered after the transform */
     size_t *order, *place;    /* [row], and its inverse */

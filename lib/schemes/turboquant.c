@@ -76,8 +76,8 @@ static bool turboquant_is_rotated(const struct kv_spec *s, enum kv_side side)
     return kv_spec_is(s, side, "levels", "normal");
 }
 
-/* The words of a rotation, on a side without one: those of the other side, so
- * that the canonical text is unique, or the defaults. */
+/* The words of a rotation, on a side without one, belong to the other side's
+ * rotation or have to be the defaults, so that the canonical text is unique. */
 static int check_unrotated(struct kv_spec *s, enum kv_side side,
                            struct kv_err *e)
 {
