@@ -47,8 +47,7 @@ struct kv_gpu_launch {
     bool measure;      /* only fill in what follows */
     size_t shared;     /* shared memory that a block takes */
     size_t blocks;     /* that a multiprocessor holds, at least 1 */
-    size_t
-        row_groups; /* of rows: blocks of their own read the cache for each */
+    size_t row_groups; /* of rows; blocks of each group read the cache */
 };
 
 #ifdef __cplusplus

@@ -48,8 +48,8 @@ struct kv_trellis_transition kv_trellis_transition(unsigned bits,
                                                    const float *table,
                                                    bool folded);
 
-/* An encoder computes in whole numbers.  x and decoded numbers are positions. A
- * value's cost is in units of a quarter of the expected error of a value,
+/* An encoder computes in whole numbers.  x and decoded numbers are positions.
+ * A value's cost is in units of a quarter of the expected error of a value,
  * averaged over the bitstream (an error above 16 times the geometric mean
  * counts as 16 times).  For one value of a bitstream: */
 struct kv_trellis_whole {
