@@ -1,12 +1,13 @@
 /* A model's weights on a backend: the one door from files to a forward pass.
  *
- * Matrices have the backend's weight type, vectors are f32 and stay; what is
- * one product (q, k, v; gate, up) is one matrix.  The embedding stays in its
- * file. Matrices of layers that do not fit, on the CPU of all, follow each
- * other through the memory of one; a large head passes through in panels there.
+ * Matrices have the backend's weight type; vectors are f32 and stay.  The
+ * matrices of one product (q, k, v; gate, up) form one matrix.  The embedding
+ * stays in its file.  Layers that do not fit, on the CPU all layers, share the
+ * memory of one: each layer's matrices replace the last layer's.  On the CPU a
+ * large head passes through memory in panels.
  *
- * On the CPU a few rows are multiplied by matrices as they lie in their file,
- * which widens none of them. */
+ * On the CPU a few rows are multiplied by the matrices in their file's format,
+ * without widening them. */
 #ifndef KV_MODEL_LAYERS_H
 #define KV_MODEL_LAYERS_H
 
@@ -15,45 +16,46 @@
 
 struct kv_layers;
 
-/* w [n_layers] must stay; w's tensors without data become random numbers, and
- * all of them stay.  free: bytes of the backend's memory that are free now, of
- * which `beside` are for other things.  large: read ahead, and let go of what
- * was read.  Fails
- * without memory for one layer. */
+/* w [n_layers] must stay valid.  Tensors of w without data become random
+ * numbers; such weights all stay in memory.  free: free bytes of the backend's
+ * memory; `beside` of them are reserved for other uses.  large: reads ahead,
+ * and releases the pages that were read.  Fails without memory for one layer.
+ */
 int kv_layers_new(struct kv_layers **l, const struct kv_backend *b,
                   const struct kv_model_weights *w, size_t n_layers,
                   size_t free, size_t beside, bool large, struct kv_err *e);
 void kv_layers_free(struct kv_layers *l); /* NULL is fine */
 
-/* A layer's parts are good once this returns, until it is called for another
- * one.  next: will be loaded after it; the same, when none. */
+/* A layer's parts are valid from this call's return until the call for another
+ * layer.  next: the layer to load after it; the same layer when there is none.
+ */
 int kv_layers_load(struct kv_layers *l, size_t layer, size_t next,
                    struct kv_err *e);
 
-/* The same of its vectors and stored matrices alone; cannot fail. */
+/* The same for the layer's vectors and stored matrices alone; cannot fail. */
 void kv_layers_turn_to(struct kv_layers *l, size_t layer);
 
-/* The loaded layer's; NULL when the model has no such part. */
+/* A part of the loaded layer; NULL when the model has no such part. */
 const void *kv_layers_matrix(const struct kv_layers *l, enum kv_part part);
 const float *kv_layers_vector(const struct kv_layers *l, enum kv_part part);
 
-/* As it is stored: what makes up the matrix that begins with this part, and how
- * many these are.  On the host alone, as the next two. */
+/* The stored parts of the matrix that begins with this part; returns their
+ * number.  On the host alone, as the next two. */
 enum { KV_LAYERS_STORED = 3 };
 size_t kv_layers_stored(const struct kv_layers *l, enum kv_part part,
                         struct kv_stored_part stored[KV_LAYERS_STORED]);
 
-/* Rows [first, first + n) of a part, as they are stored: of an expert, whose
- * rows are in one tensor. */
+/* Rows [first, first + n) of a part, as they are stored: an expert's rows,
+ * which are in one tensor. */
 struct kv_stored_part kv_layers_stored_rows(const struct kv_layers *l,
                                             enum kv_part part, size_t first,
                                             size_t n);
 
-/* The same of the head. */
+/* The same for rows of the head. */
 struct kv_stored_part kv_layers_stored_head(const struct kv_layers *l,
                                             size_t first, size_t n);
 
-/* The final one; its bias, or NULL. */
+/* The final norm; its bias, or NULL. */
 const float *kv_layers_norm(const struct kv_layers *l);
 const float *kv_layers_norm_bias(const struct kv_layers *l);
 
