@@ -1,4 +1,4 @@
-/* The bytes of a cache: what files hold, and what one machine sends another.
+/* A cache as bytes, for files and for messages between machines.
  *
  * A side's bytes are
  *
@@ -6,14 +6,14 @@
  * | | tail: fp16, or open block | queries: fp16 | | massive tokens: their
  * indices, uint32, then their values, fp16 |
  *
- * as struct kv_reader has them (lib/codec.h); a message of a layer is
+ * as struct kv_reader has them (lib/codec.h).  The message of a layer is
  *
  *   | struct kv_cache_head | K's spec | V's spec | K's bytes | V's bytes |
  *   | massive: a bit a token, where a codec keeps massive tokens | hash |
  *
- * specs without a zero at the end; the hash is 16 hex digits of kv_hash_bytes()
- * over all before it.  It finds accidents and is no signature.  Numbers are
- * little-endian. */
+ * Specs have no zero at the end.  The hash is 16 hex digits of kv_hash_bytes()
+ * over all bytes before it; it finds accidents and is no signature.  Numbers
+ * are little-endian. */
 #ifndef KV_CACHE_BYTES_H
 #define KV_CACHE_BYTES_H
 
@@ -28,21 +28,22 @@ struct kv_cache_head {
     uint64_t clipped[KV_SIDES]; /* kv_cache_clipped() */
 };
 
-/* A side's bytes; returns their number, of a cache's kv_cache_held()
- * kv_cache_bytes().  The caller frees *bytes. */
+/* Writes a side's bytes and returns their number.  For the reader that
+ * kv_cache_held() gives, the number is kv_cache_bytes().  The caller frees
+ * *bytes. */
 size_t kv_codes_of(const struct kv_reader *r, uint8_t **bytes);
 
-/* The message of all that the cache stores; returns its number of bytes.  In a
- * layer that slides these are more than kv_cache_bytes(): tokens that no query
- * sees any more are there.  The caller frees *bytes. */
+/* Writes the message of all tokens in memory and returns its number of bytes.
+ * In a layer that slides these are more than kv_cache_bytes(), since the
+ * message includes tokens that no query sees any more.  The caller frees
+ * *bytes. */
 size_t kv_cache_write(const struct kv_cache *c, uint8_t **bytes);
 
-/* Reads a message of n bytes into an empty cache, which is from then on as the
- * one that was written: the same bytes, attention and further codes.  Its
- * codecs must have the same calibration.  Fails, saying why, where the message
- * is damaged or of another spec, shape, layer or seed; of layered codecs, where
- * the layers below lack these tokens.  A cache whose load failed is good for
- * kv_cache_free() alone. */
+/* Reads a message of n bytes into an empty cache.  The cache then equals the
+ * written one: it gives the same bytes, attention and further codes.  Its
+ * codecs must have the same calibration.  Fails where the message is damaged or
+ * of another spec, shape, layer or seed, and where the layers below a layered
+ * codec lack these tokens.  After a failure the cache may only be freed. */
 int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
                   struct kv_err *e);
 

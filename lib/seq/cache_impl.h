@@ -1,4 +1,4 @@
-/* Between cache.c, cache_bytes.c, cache_read.c and cache_layered.c. */
+/* Shared by cache.c, cache_bytes.c, cache_read.c and cache_layered.c. */
 #ifndef KV_CACHE_IMPL_H
 #define KV_CACHE_IMPL_H
 
@@ -16,12 +16,12 @@ struct kv_cache_side {
     size_t n_clipped;   /* kv_cache_clipped() */
     uint32_t *size;     /* [n_blocks] of a variable codec, else NULL */
     size_t block_bytes; /* of all blocks together, sizes not counted */
-    size_t gone_blocks, gone_bytes; /* of these, the first ones, that are no
-                                     * longer in memory */
+    size_t gone_blocks, gone_bytes; /* the first blocks, no longer in memory,
+                                     * and their bytes */
     size_t blocks_capacity, size_capacity, tail_capacity;
-    struct kv_kept_tokens kept; /* of the blocks' */
-    float *decoded; /* [n_blocks][row] of a layered codec, else NULL: what
-                     * decode() makes of the blocks, a workspace */
+    struct kv_kept_tokens kept; /* the blocks' tokens kept in fp16 */
+    float *decoded; /* [n_blocks][row] of a layered codec, else NULL: the
+                     * blocks after decode(), a workspace */
     size_t decoded_capacity;
 };
 
@@ -29,11 +29,12 @@ struct kv_cache {
     struct kv_cache_side side[KV_SIDES];
     uint64_t seed;
     size_t n;
-    uint16_t *query; /* of the tail's probes, in their order */
+    uint16_t *query; /* queries of the tail's probes, in their order */
     size_t n_queries, query_capacity;
-    struct kv_cache *below; /* of a layered codec: the next lower layer's,
-                             * owned; NULL for none */
-    float *saliency; /* of the blocks that this append quantizes, or NULL */
+    struct kv_cache *below; /* of a layered codec: the next lower layer's
+                             * cache, owned; NULL: none */
+    float *saliency; /* saliency of the blocks that this append quantizes, or
+                      * NULL */
     bool *massive;   /* [n], where a codec keeps massive tokens; else NULL */
     size_t massive_capacity;
 };
@@ -50,16 +51,16 @@ void kv_cache_encode_layered(struct kv_cache *c, struct kv_cache_side *s,
                              struct kv_where w, const float *x, size_t n,
                              uint8_t *bytes);
 
-/* The decoded form of a layered side's blocks, which came without their values;
- * K before V. */
+/* Decodes the blocks of a layered side into its workspace, where the blocks
+ * were loaded without their values; K before V. */
 void kv_cache_decode_layered(struct kv_cache *c, struct kv_cache_side *s);
 
 /* Whether token i after K's last quantized one is a probe; K's scheme has a
  * probe(). */
 bool kv_cache_is_probe(const struct kv_cache *c, size_t i);
 
-/* Fails where the layers below do not hold the first n tokens as codes, as far
- * as c will. */
+/* Fails unless the layers below hold as codes each of the first n tokens that c
+ * will hold as codes. */
 int kv_cache_check_below(const struct kv_cache *c, size_t n, struct kv_err *e);
 
 #endif

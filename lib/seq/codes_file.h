@@ -1,4 +1,5 @@
-/* codes.h5: the bytes that caches really hold, so that anyone can count them.
+/* codes.h5, a file of the bytes that caches hold, so that anyone can count
+ * them.
  *
  *   /              attributes kind "kvtools-codes", format, tool_version
  *   /spec_000      one group per spec, attribute spec: its canonical text
@@ -6,7 +7,8 @@
  *                  variable or keeps massive tokens a group:
  *                  .../{k,v}/window_000 uint8 [bytes], ...
  *
- * A window's bytes are what kv_cache_held() reads of a side (cache_bytes.h). */
+ * A window's bytes are kv_codes_of() of a side's kv_cache_held()
+ * (cache_bytes.h). */
 #ifndef KV_CODES_FILE_H
 #define KV_CODES_FILE_H
 
@@ -16,7 +18,7 @@
 struct kv_codes;
 int kv_codes_create(struct kv_codes **c, const char *path, struct kv_err *e);
 
-/* Where a window's bytes go; spec counts groups, text names the spec. */
+/* The place of a window's bytes.  spec: the group's number; text: the spec. */
 struct kv_codes_place {
     size_t spec, layer;
     const char *text;
@@ -25,8 +27,8 @@ struct kv_codes_place {
     bool variable; /* windows differ in their number of bytes */
 };
 
-/* Any order; every window of a place that is not variable has the same number
- * of bytes. */
+/* Windows may come in any order.  Where the place is not variable, all its
+ * windows have the same number of bytes. */
 int kv_codes_put(struct kv_codes *c, const struct kv_codes_place *p,
                  size_t window, const uint8_t *bytes, size_t n,
                  struct kv_err *e);

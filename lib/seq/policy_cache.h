@@ -1,11 +1,11 @@
-/* The cache of one sequence and one layer that holds the tokens that a policy
- * names (lib/policy.h).
+/* The cache of one sequence and one layer under a token policy (lib/policy.h).
+ * It holds the tokens that the policy keeps.
  *
- * Beside the cache proper, which says how many bytes its blocks take, every KV
- * head has the rows of the tokens that it holds, as a query reads them: a
- * workspace that no bytes count.  So a step takes the time, and the whole the
- * memory, of what is held, however many tokens came in.  (Of a scheme that
- * attends on its codes all codes stay, and dropped tokens are hidden.) */
+ * The bytes are counted on a kv_cache.  Beside it every KV head has a
+ * workspace, not counted, with the rows of the tokens that it holds, as a query
+ * reads them. Time of a step and memory so follow the tokens held, not the
+ * tokens that came in.  (A scheme that attends on its codes keeps all codes,
+ * and hides dropped tokens.) */
 #ifndef KV_POLICY_CACHE_H
 #define KV_POLICY_CACHE_H
 
@@ -15,47 +15,48 @@
 
 struct kv_policy_cache;
 
-/* codec: [KV_SIDES], neither layered nor with history, nor attending on codes
- * of keys where the policy gives tokens new positions.  Policy and codecs are
- * kept by pointer.  n: tokens that a budget is a share
- * of. */
+/* codec: [KV_SIDES], neither layered nor with history.  Where the policy gives
+ * tokens new positions, the codecs must not attend on codes of keys.  Policy
+ * and codecs are kept by pointer.  n: the tokens of which a budget is a
+ * share. */
 int kv_policy_cache_new(struct kv_policy_cache **c,
                         const struct kv_policy_spec *policy,
                         struct kv_codec *const *codec, size_t n, uint64_t seed,
                         struct kv_err *e);
 void kv_policy_cache_free(struct kv_policy_cache *c); /* NULL is fine */
 
-/* n >= 1 tokens come in, their queries attend to what is held, then the others
- * are dropped.  t->k_pre is read where the key codec is pre_rope.  out: as
- * t->q; NULL: the prompt, which comes first and whose queries attend elsewhere,
- * to exact keys and values.  Fails as kv_cache_append() does. */
+/* n >= 1 tokens come in, their queries attend to the tokens held, then the
+ * policy drops tokens.  t->k_pre is read where the key codec is pre_rope.  out:
+ * as t->q.  out NULL: the tokens are the prompt, which comes first; its queries
+ * attend elsewhere, to exact keys and values.  Fails as kv_cache_append()
+ * does. */
 int kv_policy_cache_step(struct kv_policy_cache *c, const struct kv_tokens *t,
                          float *out, struct kv_err *e);
-/* Its two halves. */
+/* The two halves of kv_policy_cache_step(): tokens enter and attend; drop. */
 int kv_policy_cache_enter(struct kv_policy_cache *c, const struct kv_tokens *t,
                           float *out, struct kv_err *e);
 void kv_policy_cache_drop(struct kv_policy_cache *c);
 
-/* What the newest query sees of a KV head between the halves, by position
- * ascending. */
+/* The tokens of a KV head that the newest query sees between the halves, by
+ * position ascending. */
 struct kv_policy_seen {
     size_t n;
     const uint32_t *position; /* [n], in the text */
-    float *k;                 /* [n][head_dim], after RoPE, at the positions
-                               * that the policy gives them; the caller's to
-                               * free */
+    float *k;                 /* [n][head_dim], after RoPE at the policy's
+                               * positions; the caller frees it */
     const float *v;           /* [n][head_dim] */
 };
 struct kv_policy_seen kv_policy_cache_seen(const struct kv_policy_cache *c,
                                            size_t head);
 
-/* Of what is held; added to.  values: of all tokens that came in. */
+/* Adds to bits the counts of the tokens held.  values counts all tokens that
+ * came in. */
 void kv_policy_cache_bits(const struct kv_policy_cache *c, enum kv_side side,
                           struct kv_bits *bits);
 
-/* Tokens that attention passes over: those that are held, and those that share
- * a block with one; of the side with more, the mean over KV heads, rounded up.
- */
+/* The number of tokens that attention passes over: tokens held, and the other
+ * tokens of their blocks.  The mean over KV heads, rounded up, of the side with
+ * more. */
 size_t kv_policy_cache_span(const struct kv_policy_cache *c);
 
 #endif

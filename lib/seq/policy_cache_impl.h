@@ -1,12 +1,12 @@
-/* Between policy_cache.c, policy_codes.c and policy_bits.c. */
+/* Shared by policy_cache.c, policy_codes.c and policy_bits.c. */
 #ifndef KV_POLICY_CACHE_IMPL_H
 #define KV_POLICY_CACHE_IMPL_H
 
 #include "lib/scheme.h"
 #include "lib/seq/policy_cache.h"
 
-/* What a KV head holds, by position ascending: tokens [begin, begin + n) of the
- * first four arrays. */
+/* The tokens of a KV head, by position ascending.  They are elements
+ * [begin, begin + n) of the first four arrays. */
 struct kv_held {
     size_t begin, n, capacity;
     uint32_t *position;
@@ -23,23 +23,24 @@ struct kv_policy_cache {
     struct kv_policy_plan plan;
     struct kv_cache *cache;
     struct kv_held *held; /* [n_kv_heads] */
-    bool of_prompt;       /* what came in last */
+    bool of_prompt;       /* the newest tokens are the prompt's */
 };
 
-/* Of the i-th token that a head holds. */
+/* The position of the i-th token that a head holds. */
 static inline size_t kv_position_of(const struct kv_held *h, size_t i)
 {
     return h->position[h->begin + i];
 }
 
-/* What comes in, and where outputs go; NULL: a prompt. */
+/* The tokens that come in, and the place of their outputs; out NULL: a
+ * prompt. */
 struct kv_policy_step {
     const struct kv_tokens *in;
     float *out;
 };
 
-/* Attention of a scheme on its own codes (kv_scheme's attend()), in place of
- * attention over rows: of a step that is not the prompt. */
+/* Attention on codes by the scheme's attend(), in place of attention over rows,
+ * for a step that is not the prompt. */
 void kv_policy_attend_codes(struct kv_policy_cache *c,
                             const struct kv_policy_step *step);
 

@@ -1,9 +1,10 @@
 /* One sequence under one spec: the caches of its layers.
  *
- * A layer has a cache (cache.h), of a layered codec upon the cache of the layer
- * below; or, where the spec's policy drops tokens, a cache of the tokens that
- * the policy keeps (policy_cache.h).  Queries attend over tiles of the codes
- * (tile_cache.h) where the CPU has kernels for them, else through the cache.
+ * A layer has a cache (cache.h).  With layered codecs it stands on the cache of
+ * the layer below.  Where the spec's policy drops tokens, the layer has a
+ * kv_policy_cache (policy_cache.h) instead.  Queries attend over tiles of the
+ * codes (tile_cache.h) where the CPU has kernels for them, else through the
+ * cache.
  *
  * Tokens enter a layer in their order; the layers of one sequence may be at
  * different tokens.  Different sequences may be used by different threads. */
@@ -21,56 +22,57 @@ struct kv_seq_plan {
     size_t n_layers;                     /* of the model */
     const struct kv_policy_spec *policy; /* kept by pointer; NULL, or one that
                                           * drops nothing: all tokens stay */
-    size_t share_of; /* tokens that a policy's budget is a share of */
+    size_t share_of; /* the tokens of which a policy's budget is a share */
     uint64_t seed;
 };
 
 struct kv_seq *kv_seq_new(const struct kv_seq_plan *p);
 void kv_seq_free(struct kv_seq *s); /* NULL is fine */
 
-/* Opens the layer of codec [KV_SIDES], which must outlive its use: until the
- * layer is closed, of layered codecs until s is freed.  Layers of layered
- * codecs open upward.  Fails as kv_cache_new() does. */
+/* Opens the layer of codec [KV_SIDES].  The codecs must live until the layer is
+ * closed, layered ones until s is freed.  Layers of layered codecs are opened
+ * from the lowest up.  Fails as kv_cache_new() does. */
 int kv_seq_open(struct kv_seq *s, struct kv_codec *const *codec,
                 struct kv_err *e);
-/* No more tokens come into the layer, and nothing of it is read but by layers
- * above: frees what these do not read. */
+/* Frees all of the layer that layers above do not read.  Afterwards no tokens
+ * come into the layer, and only layers above read it. */
 void kv_seq_close(struct kv_seq *s, size_t layer);
 
-/* The tokens enter the layer; a policy takes them for the prompt.  Their
- * queries attend elsewhere, or by kv_seq_attend().  Fails as kv_cache_append()
- * does. */
+/* The tokens enter the layer, for a policy as the prompt.  Their queries do not
+ * attend here: see kv_seq_attend().  Fails as kv_cache_append() does. */
 int kv_seq_append(struct kv_seq *s, size_t layer, const struct kv_tokens *t,
                   struct kv_err *e);
 
-/* The tokens enter the layer, then their queries attend to all that the layer
- * holds, each up to its own token, then a policy drops tokens.  out:
- * [t->n][n_heads][head_dim].  Threads share the work outside of a parallel
- * region. */
+/* The tokens enter the layer.  Their queries attend to all tokens that the
+ * layer holds, each up to its own.  Then a policy drops tokens.  out:
+ * [t->n][n_heads][head_dim].  Called outside of a parallel region, it uses all
+ * threads. */
 int kv_seq_step(struct kv_seq *s, size_t layer, const struct kv_tokens *t,
                 float *out, struct kv_err *e);
 
-/* Attention of the newest nq tokens' queries without a policy.  q, out:
- * [nq][n_heads][head_dim]. */
+/* Attention of the queries of the newest nq tokens; only without a policy.  q,
+ * out: [nq][n_heads][head_dim]. */
 void kv_seq_attend(struct kv_seq *s, size_t layer, size_t nq, const float *q,
                    float *out);
 
-/* The layer's cache, to read, without a policy; and with one. */
+/* The layer's cache, to read: the first without a policy, the second with
+ * one. */
 const struct kv_cache *kv_seq_cache(const struct kv_seq *s, size_t layer);
 struct kv_policy_cache *kv_seq_policy_cache(const struct kv_seq *s,
                                             size_t layer);
 
-/* Adds what the layer holds of a side. */
+/* Adds the counts of a side of the layer to bits. */
 void kv_seq_bits(const struct kv_seq *s, size_t layer, enum kv_side side,
                  struct kv_bits *bits);
 
-/* The layer's message (cache_bytes.h), for kv_seq_load() of another sequence
- * with the same codecs; the caller frees *bytes.  Layers of layered codecs are
- * loaded upward.  A policy's layer, which holds tokens as they are read, fails.
- */
+/* Writes the layer's message (cache_bytes.h), for kv_seq_load() of another
+ * sequence with the same codecs; the caller frees *bytes.  Layers of layered
+ * codecs are loaded from the lowest up.  Fails under a policy, whose cache
+ * holds decoded rows. */
 int kv_seq_write(const struct kv_seq *s, size_t layer, uint8_t **bytes,
                  size_t *n, struct kv_err *e);
-/* Into a layer that is open and empty.  Fails as kv_cache_load() does. */
+/* Loads a message into a layer that is open and empty.  Fails as
+ * kv_cache_load() does. */
 int kv_seq_load(struct kv_seq *s, size_t layer, const uint8_t *bytes, size_t n,
                 struct kv_err *e);
 

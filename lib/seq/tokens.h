@@ -22,7 +22,7 @@ struct kv_tokens {
 
 struct kv_codec;
 
-/* What a codec stores of them: values, or keys before or after RoPE. */
+/* The array of t that codec c stores: values, or keys before or after RoPE. */
 const float *kv_tokens_stored(const struct kv_tokens *t,
                               const struct kv_codec *c);
 
