@@ -1,5 +1,4 @@
-/* Calibration: named tables that schemes trained, and the file that holds
- * them (calib.h5).
+/* Calibration: named tables that schemes trained, and their file (calib.h5).
  *
  * A file has one set per calibrated spec.  A set is found by the spec's
  * calibration key (kv_spec_calib_key), a table in it by name, side, layer and
@@ -34,11 +33,11 @@ struct kv_calib_set {
     uint64_t seed;
     struct kv_table *table;
     size_t n_tables;
-    /* Of [layers of the dump][its tokens], those that training takes
-     * (lib/massive_tokens.h); NULL: all; not stored. */
+    /* [layers of the dump][its tokens]: whether training takes the token
+     * (lib/massive_tokens.h); NULL: it takes all; not stored. */
     const bool *counts;
-    /* Whose smoothing factors training takes (lib/schemes/codebook.h); NULL:
-     * it finds its own; not stored. */
+    /* The set whose smoothing factors training takes (lib/schemes/codebook.h);
+     * NULL: training computes them; not stored. */
     const struct kv_calib_set *factors;
     char warning[256];            /* a message for the user; not stored */
     struct kv_progress *progress; /* of the training, or NULL; not stored */
@@ -58,17 +57,17 @@ struct kv_calib {
     size_t n_windows, ctx;
     char hash[32]; /* of the file's tables: names the calibration in rows */
     struct kv_sketch sketch;
-    /* [n_layers][KV_SIDES], the norms of tokens that are not massive, of keys
-     * without their bias where has_k_bias; NULL: the file is older than that
-     * its training left massive tokens out. */
+    /* [n_layers][KV_SIDES]: the range of norms of tokens that are not massive;
+     * of keys without their bias where has_k_bias.  NULL: an older file, whose
+     * training took massive tokens too. */
     struct kv_norm_range *norms;
     bool has_k_bias;
     struct kv_calib_set *set;
     size_t n_sets;
 };
 
-/* Adds a table of zeros, of f32, and returns it; the pointer is valid until
- * the next call on the same set, table->data for good. */
+/* Adds an f32 table of zeros and returns it.  The pointer is valid until the
+ * next call on the same set, table->data as long as the set. */
 struct kv_table *kv_calib_add(struct kv_calib_set *set, const char *name,
                               int side, int layer, int head, size_t n_dims,
                               const size_t *dims);
@@ -81,16 +80,17 @@ const struct kv_table *kv_calib_table(const struct kv_calib_set *set,
                                       const char *name, enum kv_side side,
                                       size_t layer, size_t head);
 
-/* A spec without tables of its own that leaves the word iters (rounds of
- * training) out takes the tables that differ in it alone, and their iters into
- * its text.  Fails when several do.  c: may be NULL. */
+/* For specs that leave out the word iters (rounds of training) and have no set:
+ * each takes the set whose key differs in iters alone, and writes its iters
+ * into the spec's text.  Fails when several sets match.  c: may be NULL. */
 int kv_calib_adopt(const struct kv_calib *c, struct kv_spec *specs, size_t n,
                    struct kv_err *e);
 
-/* The lookups of a codec's open().  The set of this spec: fails when calib is
- * NULL or lacks it, naming the sets that it has.  A table of the codec's side
- * and layer with these dimensions: NULL, and a sentence in e, when it is
- * missing or has others. */
+/* The lookups of a codec's open().  kv_calib_want_set() finds the spec's set.
+ * It fails when calib is NULL or lacks the set, and names the sets there.
+ * kv_calib_want() finds a table of the codec's side and layer.  It returns
+ * NULL, and a sentence in e, when the table is missing or its dimensions are
+ * not dims [n_dims]. */
 int kv_calib_want_set(const struct kv_calib_set **set,
                       const struct kv_calib *calib, const struct kv_spec *spec,
                       struct kv_err *e);
@@ -105,13 +105,14 @@ size_t kv_table_values(const struct kv_table *t);
 size_t kv_table_bytes(const struct kv_table *t);
 size_t kv_calib_set_bytes(const struct kv_calib_set *set);
 
-/* Of a dump's tokens in a layer, those that training takes, or NULL. */
+/* Whether training takes each of the dump's tokens in a layer; NULL: it takes
+ * all. */
 const bool *kv_calib_counts(const struct kv_calib_set *set,
                             const struct kv_dump_info *info, size_t layer);
 
-/* File I/O.  load checks everything: the tables against the file's hash, the
- * rest against its seal (another hash; format 1 had none); save writes under a
- * temporary name and renames, and sets c->hash. */
+/* File I/O.  Loading checks the tables against the file's hash, and the rest
+ * against its seal, a second hash that format 1 lacks.  Saving sets c->hash,
+ * writes under a temporary name and renames. */
 int kv_calib_load(struct kv_calib **c, const char *path, struct kv_err *e);
 int kv_calib_save(struct kv_calib *c, const char *path, struct kv_err *e);
 void kv_calib_free(struct kv_calib *c);
@@ -127,18 +128,18 @@ int kv_calib_check_model(const struct kv_calib *c, const char *path,
  * text gives common hashes wherever it starts. */
 bool kv_sketch_sampled(uint64_t hash);
 void kv_sketch_add(struct kv_sketch *s, const int32_t *tokens, size_t n);
-/* Windows of ctx tokens as one text, n tokens together, without the BOS that
- * each begins with where bos is KV_BOS_WINDOWS: it would part the text. */
+/* Adds n tokens in windows of ctx as one text.  With KV_BOS_WINDOWS the BOS
+ * that begins each window is left out, since it would split the text. */
 void kv_sketch_add_windows(struct kv_sketch *s, const int32_t *tokens, size_t n,
                            size_t ctx, enum kv_bos bos);
 /* Once, after the last add. */
 void kv_sketch_sort(struct kv_sketch *s);
-/* Both sorted; s becomes that of both texts. */
+/* s becomes the sketch of both texts.  Both sorted. */
 void kv_sketch_join(struct kv_sketch *s, const struct kv_sketch *other);
 /* The sketch of all of a dump's text; sorted. */
 int kv_sketch_dump(struct kv_sketch *s, struct kv_dump *dump, struct kv_err *e);
-/* Share of b's hashes that a holds; NaN when b has none: too short a text to
- * tell.  Both sorted. */
+/* Share of b's hashes that a holds; NaN when b, of too short a text, has none.
+ * Both sorted. */
 double kv_sketch_overlap(const struct kv_sketch *a, const struct kv_sketch *b);
 void kv_sketch_clear(struct kv_sketch *s);
 

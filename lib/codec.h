@@ -1,20 +1,19 @@
 /* Codecs.
  *
  * A scheme (scheme.h; one file in lib/schemes/) says how keys or values become
- * bytes.  A codec is a scheme made ready for one place: (spec, model shape,
- * layer, side, calibration).  It turns whole blocks of tokens,
+ * bytes.  A codec is a scheme with a spec, a model shape, a layer, a side and a
+ * calibration.  It turns whole blocks of tokens,
  * x[n_blocks * block][n_kv_heads][head_dim] f32, into bytes and back.
  *
  * THE LAW.  The bytes stored for n tokens are a pure function of (spec,
- * calibration, layer, these n tokens, seed); a token is its key and value, its
- * query for schemes with a probe(), and its keys and values in the layers below
- * for layered codecs.  Encoding many blocks at once and one
- * by one give the same bytes; decode() depends on the stored bytes alone; any
- * number of threads gives the same bits.  Finite values decode to finite
- * values, and equal values (a flat group: zeros, the largest half, denormals)
- * come back to fp16's precision, but from tables that were trained and from
- * coarse schemes.  A scheme declares its exceptions, and the conformance tests
- * read them. */
+ * calibration, layer, these n tokens, seed).  A token is its key and value; for
+ * schemes with a probe() also its query; for layered codecs also its keys and
+ * values in the layers below.  Blocks encoded together or one by one have the
+ * same bytes.  decode() depends on the stored bytes alone.  Any number of
+ * threads gives the same bits.  Finite values decode to finite values.  Equal
+ * values (a flat group of zeros, the largest half or denormals) decode to
+ * fp16's precision, except with trained tables and coarse schemes.  A scheme
+ * declares its exceptions, and the conformance tests read them. */
 #ifndef KV_CODEC_H
 #define KV_CODEC_H
 
@@ -36,8 +35,8 @@ struct kv_history;
 struct kv_layered;
 struct kv_variable;
 
-/* How a side moves tokens from the fp16 tail into codes; n tokens in all, s
- * sinks, r residual.  Then rounded down to whole blocks. */
+/* How many of n tokens a side quantizes, with s sinks and a residual of r
+ * tokens.  The number is then rounded down to whole blocks. */
 enum kv_residual_rule {
     KV_SLIDING, /* n - s - r: the newest r stay fp16 */
     KV_BATCHED  /* floor((n - s) / r) * r: r at a time */
@@ -52,27 +51,27 @@ struct kv_where {
                             * the same for K and V; NULL without probe() */
 };
 
-/* Multiplications and additions of attend() where the stored tokens are codes,
- * counted when they are executed, beside the counts by the paper's formulas for
- * the same calls (0 without formulas). */
+/* Operations of attend() over tokens stored as codes, counted as they are
+ * executed; and the counts that the paper's formulas give for the same calls (0
+ * without formulas). */
 struct kv_attend_ops {
     uint64_t products;      /* the integer products themselves */
     uint64_t correction;    /* additions that turn them into the result */
-    uint64_t other;         /* more correction, left out of the formulas */
-    uint64_t formula;       /* correction as the paper prints it */
-    uint64_t formula_parts; /* the same with every partition counted */
+    uint64_t other;         /* corrections that no formula counts */
+    uint64_t formula;       /* correction by the paper's formula */
+    uint64_t formula_parts; /* by the formula, with every partition counted */
 };
 
 struct kv_codec {
-    const struct kv_scheme *scheme; /* the spec's, or whose hooks serve the
-                                     * codec instead, as open() decides */
+    const struct kv_scheme *scheme; /* the spec's scheme, or the scheme whose
+                                     * hooks open() chose instead */
     struct kv_spec spec;            /* fitted */
     struct kv_shape shape;
     size_t layer;
     enum kv_side side;
 
-    /* Set by open(); zero, NULL and the scheme's rule for the side until then.
-     */
+    /* Set by open().  Before it zero and NULL, and the scheme's rule for the
+     * side. */
     enum kv_residual_rule residual_rule;
     size_t block;       /* tokens per block, >= 1 */
     size_t block_bytes; /* canonical bytes of one block, all KV heads */
@@ -80,27 +79,27 @@ struct kv_codec {
     const struct kv_history *history;   /* NULL: the open block is the tail */
     const struct kv_layered *layered;   /* NULL: codes stand alone; set before
                                          * open() */
-    bool pre_rope;         /* keys only: x is before RoPE; decode() too */
-    bool less_bias;        /* keys only: the cache passes them less the model's
-                            * bias (lib/k_bias.h), and adds it again */
+    bool pre_rope;         /* keys are encoded and decoded before RoPE */
+    bool less_bias;        /* the cache passes keys without the model's bias
+                            * (lib/k_bias.h), and adds it after decode() */
     bool prefill_on_codes; /* attend() serves the prompt too; else a prompt
                             * attends at full precision */
     bool massive;          /* the cache keeps massive tokens in fp16 too */
-    struct kv_norm_range norms[KV_SIDES]; /* of tokens that are not massive */
+    struct kv_norm_range norms[KV_SIDES]; /* norms of tokens not massive */
     void *state;
 
     struct kv_codec_place *place; /* where encode() and decode() run, owned;
                                    * NULL: on the CPU */
 };
 
-/* The contents of a side of a cache, for attention on the codes:
+/* The contents of a side of a cache, for attention on the codes
  *   tokens [0, sinks)                      fp16, in sink
  *   [sinks, sinks + n_blocks * block)      codes, block_bytes each, or size[i]
  *   [.., n)                                fp16 in tail; or, when open is not
  *                                          NULL, codes of an open block
- * sink, tail: [tokens][n_kv_heads][head_dim] fp16.  query: those of the tail's
- * probes, [n_queries][n_heads][head_dim] fp16; K's, none elsewhere.  kept: of
- * the coded tokens, those that are read in fp16; none with an attend(). */
+ * sink, tail: [tokens][n_kv_heads][head_dim] fp16.  query: the queries of the
+ * tail's probes, [n_queries][n_heads][head_dim] fp16; the side K has them.
+ * kept: the coded tokens that are read in fp16; none with an attend(). */
 struct kv_reader {
     const struct kv_codec *codec;
     size_t n, sinks, n_blocks;
@@ -112,9 +111,9 @@ struct kv_reader {
     struct kv_kept_tokens kept; /* in fp16 beside their codes */
 };
 
-/* spec must be fitted to shape; of a mixed one, the member for this place is
- * taken.  calib may be NULL; fails when the scheme needs tables that calib
- * lacks. */
+/* spec must be fitted to shape.  From a mixed spec the codec takes the member
+ * for this place.  calib may be NULL.  Fails when the scheme needs tables that
+ * calib lacks. */
 int kv_codec_new(struct kv_codec **c, const struct kv_spec *spec,
                  const struct kv_shape *shape, size_t layer, enum kv_side side,
                  const struct kv_calib *calib, struct kv_err *e);
@@ -127,7 +126,7 @@ int kv_codecs_new(struct kv_codecs **cs, const struct kv_spec *spec,
                   const struct kv_calib *calib, struct kv_err *e);
 void kv_codecs_free(struct kv_codecs *cs); /* NULL is fine */
 
-/* [KV_SIDES], of one of these layers; they stay until cs is freed. */
+/* The codecs [KV_SIDES] of one of these layers, valid until cs is freed. */
 struct kv_codec *const *kv_codecs_at(const struct kv_codecs *cs, size_t layer);
 
 /* Fails with layer, name ('K', 'V', 'Q') and token when x [n][row] holds a NaN
@@ -135,44 +134,45 @@ struct kv_codec *const *kv_codecs_at(const struct kv_codecs *cs, size_t layer);
 int kv_check_finite(size_t layer, char name, size_t first, const float *x,
                     size_t n, size_t row, struct kv_err *e);
 
-/* The values of n tokens that enter the cache: rounded to fp16 (clamped to its
- * largest finite value), or unchanged if the scheme is wide.  x, out:
+/* The values of n tokens as they enter the cache: rounded to fp16 and clamped
+ * to its largest finite value, or unchanged if the scheme is wide.  x, out:
  * [n][n_kv_heads][head_dim]; may be the same array. */
 void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,
                     float *out);
 
-/* How many of n values fp16 rounds to infinity, 65,520 and above; of those of n
- * tokens, how many kv_codec_input() clamps. */
+/* kv_beyond_f16(): how many of n values fp16 would round to infinity (65,520
+ * and more in magnitude).  kv_codec_clipped(): how many values of n tokens
+ * kv_codec_input() clamps. */
 size_t kv_beyond_f16(const float *x, size_t n);
 size_t kv_codec_clipped(const struct kv_codec *c, const float *x, size_t n);
 
-/* What kv_codec_input() makes of them, as the cache gives it back while they
- * are not quantized: the first at position first; with the bias that it took
- * off. */
+/* The values of n tokens, the first at position first, as the cache gives them
+ * back before they are quantized: kv_codec_input(), and for less_bias the bias
+ * taken off before it and added after it. */
 void kv_codec_unquantized(const struct kv_codec *c, size_t first,
                           const float *x, size_t n, float *out);
 
-/* Whether attention is defined on the codes themselves (hack): K and V are then
- * of one scheme, and kv_cache_attend() is it. */
+/* Whether the scheme defines attention on the codes themselves (hack).  K and V
+ * then have one scheme, and kv_cache_attend() runs its attend(). */
 bool kv_codec_attends(const struct kv_codec *c);
 
-/* Whether the bytes of n tokens depend on their values: blocks differ in size,
- * or massive tokens stand beside them. */
+/* Whether the number of bytes of n tokens depends on their values: blocks
+ * differ in size, or massive tokens are kept beside them. */
 bool kv_codec_varies(const struct kv_codec *c);
 
-/* Turns n decoded tokens, from position 0 on, into what attention reads: RoPE
- * of keys that are stored before it. */
+/* Turns n decoded tokens, from position 0 on, into the tensors that attention
+ * reads: keys stored before RoPE are rotated. */
 void kv_codec_rotate(const struct kv_codec *c, float *x, size_t n);
 
-/* Of a transform coder, the coefficients whose squared error it keeps small, of
- * n tokens as they enter the cache, the first at position first.  x, y:
- * [n][n_kv_heads][head_dim]. */
+/* The coefficients whose squared error a transform coder keeps small, for n
+ * tokens x as they enter the cache, the first at position first.  x, y:
+ * [n][n_kv_heads][head_dim].  Only for codecs that kv_codec_transforms(). */
 bool kv_codec_transforms(const struct kv_codec *c);
 void kv_codec_coefficients(const struct kv_codec *c, size_t first,
                            const float *x, size_t n, float *y);
 
-/* encode() and decode(), where the codec is.  Thread-safe; on a backend one
- * thread at a time.  Fail where the backend does. */
+/* encode() and decode() on the codec's device.  Thread-safe on the CPU; on a
+ * backend one thread at a time.  Fail where the backend fails. */
 int kv_codec_encode(const struct kv_codec *c, struct kv_where w, const float *x,
                     size_t n_blocks, uint8_t *bytes, struct kv_err *e);
 int kv_codec_decode(const struct kv_codec *c, const uint8_t *bytes,

@@ -1,5 +1,5 @@
 /* The columns that tables of several tools share: the conditions of a row and
- * the bits of its cache.  What one tool alone has is in its own list. */
+ * the bits of its cache.  Columns of one tool alone are in the tool's list. */
 #ifndef KV_COLUMNS_H
 #define KV_COLUMNS_H
 
@@ -37,8 +37,9 @@ struct kv_calib;
     "bits_nominal", "bits", "bits_quantized", "shared_bytes", "bits_total", \
         "clipped"
 
-/* With the cells of the spec's parameters.  scheme: its name, "K-q8_0/V-q4_0"
- * of two.  calib NULL: the scheme of this row has no calibration. */
+/* Sets the cells of the conditions and of the spec's parameters.  The column
+ * scheme is the scheme's name, or of two "K-q8_0/V-q4_0".  calib NULL: the
+ * row's scheme has no calibration. */
 void kv_results_conditions(struct kv_results *r, const struct kv_conditions *c,
                            const struct kv_spec *spec,
                            const struct kv_calib *calib, double calib_leak);

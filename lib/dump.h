@@ -12,15 +12,15 @@
  * /layer_000/wo_gram f32 [kv_heads][d][d] where it was put; /k_bias f32
  * [n_layers][kv_heads][head_dim] where the model has one.
  *
- * channel_order says in which order the channels of a head of q, k, k_pre,
- * k_gradient and k_bias stand: "model", in which transformers has them; or
- * "halves", where the model's RoPE turns a part of a head or neighbours: RoPE
- * turns channels i and i + head_dim / 2 of the file, and channel i of the file
- * is channel channels[i] of the model, /channels int32 [head_dim].  v is as the
- * model has it.
+ * channel_order is the order of the channels of a head of q, k, k_pre,
+ * k_gradient and k_bias.  "model": the order of transformers.  "halves", where
+ * the model's RoPE turns a part of a head or neighbours: RoPE turns channels i
+ * and i + head_dim / 2 of the file, and channel i of the file is channel
+ * channels[i] of the model, /channels int32 [head_dim].  v has the model's
+ * order.
  *
- * Chunked by tokens with Fletcher-32 checksums.  Written as a stream: memory
- * does not grow with the text.  With h5py:
+ * Chunked by tokens with Fletcher-32 checksums.  The file is written as a
+ * stream, so memory does not grow with the text.  With h5py:
  *
  *   f = h5py.File("dump.h5")
  *   k = f["layer_000/k"][0]       # first window: [ctx][n_kv_heads][head_dim]
@@ -39,10 +39,10 @@
 
 KV_PUBLIC_BEGIN
 
-/* Gradients: d loss / d x of each value x of k_pre and of v, where loss is the
- * sum of the window's ctx - 1 losses, -log p(token t+1) in nats at t = 0 .. ctx
- * - 2 (the mean would be ctx - 1 times less; the last token, from which nothing
- * is predicted, has zeros).  Always f32: they may be too small for fp16. */
+/* Gradients are d loss / d x of each value x of k_pre and v.  The loss is the
+ * sum, not the mean, of the window's ctx - 1 losses -log p(token t+1), in nats,
+ * t = 0 .. ctx - 2.  The last token predicts nothing and has zeros.  Gradients
+ * are always f32, since they may be too small for fp16. */
 enum kv_tensor {
     KV_T_Q,
     KV_T_K,
@@ -70,12 +70,13 @@ struct kv_dump_info {
     bool have[KV_TENSORS];
     /* The model's own order of channels (kv_shape_channel()); not read back. */
     bool interleaved;
-    /* As stored, but for gradients; h5py reads bf16 as float32. */
+    /* The stored type of all tensors but gradients; h5py reads bf16 as
+     * float32. */
     enum kv_dtype dtype;
 };
 
-/* Writing: create, put every window of every layer in any order, commit; a
- * commit fails when something was not put.  The file appears at the commit. */
+/* Writing: create, put every window of every layer in any order, commit.  The
+ * commit fails when a window was not put.  The file appears at the commit. */
 struct kv_dump_writer;
 int kv_dump_create(struct kv_dump_writer **w, const char *path,
                    const struct kv_dump_info *info, struct kv_err *e);
@@ -94,9 +95,9 @@ int kv_dump_put_gram(struct kv_dump_writer *w, size_t layer, const float *gram,
 int kv_dump_commit(struct kv_dump_writer *w, struct kv_err *e); /* frees w */
 void kv_dump_discard(struct kv_dump_writer *w); /* frees w; NULL is fine */
 
-/* Reading.  Tokens are numbered through all windows:
- * window * ctx + position.  Opening checks everything but the values, and that
- * all layers that the file counts exist and have the same tensors. */
+/* Reading.  Token numbers run through all windows: window * ctx + position.
+ * Opening checks all but the values: also that every layer that the file counts
+ * exists, and has the same tensors. */
 struct kv_codec;
 struct kv_dump;
 int kv_dump_open(struct kv_dump **d, const char *path, struct kv_err *e);
@@ -106,7 +107,7 @@ const char *kv_dump_path(const struct kv_dump *d);
 /* Fails when the dump lacks the tensor, naming the option that writes it. */
 int kv_dump_want(const struct kv_dump *d, enum kv_tensor t, struct kv_err *e);
 
-/* What a codec stores of a dump. */
+/* The tensor of a dump that a codec stores. */
 enum kv_tensor kv_dump_tensor(const struct kv_codec *c);
 
 /* out: [n][heads][head_dim]; heads are n_heads for q, else n_kv_heads.  Fails
@@ -115,8 +116,8 @@ enum kv_tensor kv_dump_tensor(const struct kv_codec *c);
  * layer, tensor, token).  Not thread-safe. */
 int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
                  size_t first_token, size_t n, float *out, struct kv_err *e);
-/* From here on keys (k, k_pre) are read less the model's bias (lib/k_bias.h),
- * or as they are; the shape has a k_bias. */
+/* take: from here on keys (k, k_pre) are read without the model's bias
+ * (lib/k_bias.h); else as stored.  The shape has a k_bias. */
 void kv_dump_take_k_bias(struct kv_dump *d, bool take);
 /* The Fisher information of each value of k_pre or v: the squares of the
  * gradients t. */

@@ -22,7 +22,7 @@ struct kv_dump_name kv_dump_gram_set(size_t layer);
 /* Heads of a tensor: n_heads for q, else n_kv_heads. */
 size_t kv_dump_heads(const struct kv_dump_info *info, enum kv_tensor t);
 
-/* How a tensor is stored: as info says, gradients always in f32. */
+/* The stored type of a tensor: info's, but f32 for gradients. */
 enum kv_dtype kv_dump_dtype(const struct kv_dump_info *info, enum kv_tensor t);
 enum kv_h5_type kv_dump_type(const struct kv_dump_info *info, enum kv_tensor t);
 

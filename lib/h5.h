@@ -1,14 +1,14 @@
 /* HDF5 files: the one door to the library.
  *
- * Checksums protect the file: datasets are chunked (256 KiB) with Fletcher-32
- * checksums, everything else carries HDF5's own (file format 1.10).  No
- * timestamps: the same calls give the same bytes.  Numbers are little-endian,
- * text is UTF-8 of fixed length.
+ * Datasets are chunked (256 KiB) with Fletcher-32 checksums; metadata has
+ * HDF5's own checksums (file format 1.10).  There are no timestamps, so the
+ * same calls give the same bytes.  Numbers are little-endian, text is UTF-8 of
+ * fixed length.
  *
- * Reading accepts only the storage that kvtools, or h5repack and h5py in a
- * copy, produce (lib/h5_stored.h): hard links, values that are all in the file,
- * no more of them than it can hold, no filter that is not known.  An attribute
- * may be text of any kind, a number of any width.
+ * Reading accepts only the storage that kvtools writes, and copies of it by
+ * h5repack and h5py (lib/h5_stored.h): hard links, known filters, and values
+ * that lie in the file and fit into its size.  An attribute may be text of any
+ * kind or a number of any width.
  *
  * Names are paths inside the file: "/", "/layer_000/k".  Every failure names
  * the file and the thing in it.  HDF5 prints nothing.  Not thread-safe. */
@@ -50,9 +50,10 @@ void kv_h5_close(struct kv_h5 *h);
 const char *kv_h5_path(const struct kv_h5 *h);
 uint64_t kv_h5_bytes(const struct kv_h5 *h); /* of a file that is read */
 
-/* Making things.  A failure is kept and told by the next kv_h5_write() or by
- * commit, as stdio does.  "/" exists from the start; a parent must exist
- * before its child.  Datasets: dims [n_dims], n_dims >= 1, any may be 0. */
+/* Groups, datasets and attributes to write.  As in stdio, a failure is kept
+ * until the next kv_h5_write() or the commit returns it.  "/" exists from the
+ * start; a parent must exist before its child.  Datasets: dims [n_dims], n_dims
+ * >= 1, any may be 0. */
 void kv_h5_group(struct kv_h5 *h, const char *name);
 void kv_h5_dataset(struct kv_h5 *h, const char *name, enum kv_h5_type type,
                    size_t n_dims, const size_t *dims);
@@ -67,13 +68,13 @@ void kv_h5_put_real(struct kv_h5 *h, const char *object, const char *name,
 
 /* Whether the name exists (also as a dangling link, which fails when read). */
 bool kv_h5_has(struct kv_h5 *h, const char *name);
-/* The names of a group's members in order (strcmp), without the group's own:
+/* The names of a group's members in order (strcmp), without the group's path:
  * *names [*n], freed by the caller, NULL if empty or on failure. */
 int kv_h5_children(struct kv_h5 *h, const char *group,
                    char (**names)[KV_H5_NAME_CHARS], size_t *n,
                    struct kv_err *e);
-/* Both are the door of a dataset that is read, to go through once before its
- * values are: they also fail on storage that is not as above. */
+/* Call kv_h5_dims() or the check below once before reading a dataset's values:
+ * both also fail on storage that is not as above. */
 int kv_h5_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
                size_t dims[KV_H5_MAX_DIMS], struct kv_err *e);
 /* Fails when the dataset's type or shape is not this. */

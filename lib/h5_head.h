@@ -7,8 +7,8 @@
 #include "lib/h5.h"
 #include "lib/shape.h"
 
-/* The format to write this shape in: `format` is the first that has caps,
- * slopes, windows and layers without RoPE. */
+/* The format number to write this shape with.  `format` is the first format
+ * that has caps, slopes, windows and layers without RoPE. */
 int kv_h5_format(const struct kv_shape *shape, int format);
 
 /* Attributes kind, format (the version of the layout) and tool_version. */

@@ -11,7 +11,7 @@ struct kv_h5 {
     char *path;
     struct kv_out out;      /* out.path is NULL when reading */
     struct kv_input *input; /* NULL when writing */
-    uint64_t bytes;         /* reading: of the file */
+    uint64_t bytes;         /* reading: the file's size */
     hid_t file;
     hid_t set; /* the dataset used last, kept open for its chunk cache */
     char set_name[KV_H5_NAME_CHARS];
@@ -22,7 +22,7 @@ struct kv_h5 {
 /* "dump.h5: cannot read /tokens: checksum wrong", of HDF5's last error. */
 int kv_h5_fail(const struct kv_h5 *h, const char *verb, const char *name,
                struct kv_err *e);
-/* The same, kept to be told by the next kv_h5_write() or by commit. */
+/* Keeps the sentence of kv_h5_fail() for the next kv_h5_write() or commit. */
 void kv_h5_keep(struct kv_h5 *h, const char *verb, const char *name);
 
 #endif

@@ -1,5 +1,5 @@
-/* Checks of an HDF5 file's storage before reading: it must be as kvtools writes
- * it, or as h5repack and h5py copy this.  For h5.c and h5_attr.c alone. */
+/* Checks an HDF5 file's storage before reading: it must be as kvtools writes
+ * it, or a copy by h5repack or h5py.  For h5.c and h5_attr.c alone. */
 #ifndef KV_H5_STORED_H
 #define KV_H5_STORED_H
 
@@ -13,8 +13,8 @@
  * read. */
 bool kv_h5_linked(hid_t file, const char *name);
 
-/* Fails when a link on the way is missing, or soft, external or of a kind of
- * its own: these lead elsewhere, also out of the file.  No link is followed. */
+/* Fails when a link of the path is missing, soft, external or user-defined,
+ * since such links may lead out of the file.  No link is followed. */
 int kv_h5_check_links(hid_t file, const char *path, const char *name,
                       struct kv_err *e);
 

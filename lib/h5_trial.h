@@ -1,4 +1,4 @@
-/* HDF5 trusts a file's metadata: a bad file may make it crash, run for minutes
+/* HDF5 trusts a file's metadata.  With a bad file it may crash, run for minutes
  * or take gigabytes.  For h5.c alone. */
 #ifndef KV_H5_TRIAL_H
 #define KV_H5_TRIAL_H
@@ -7,10 +7,10 @@
 
 #include <stdint.h>
 
-/* Goes through all that the file holds, but for values, in a process of its own
- * (lib/base/trial.h), which may take 500 ms, a second more for each GiB of the
- * file, and 100 MiB.  Fails when that does not return; not where HDF5 gives an
- * error, as it will again when the file is read. */
+/* Reads all of the file but the values in a child process (lib/base/trial.h).
+ * Its limits are 500 ms and a second for each GiB of the file, and 100 MiB.
+ * Fails when the child does not return.  Does not fail where HDF5 gives an
+ * error, since HDF5 gives it again when the file is read. */
 int kv_h5_try(const char *path, uint64_t file_bytes, struct kv_err *e);
 
 #endif

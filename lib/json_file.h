@@ -6,13 +6,13 @@
 
 #include <jansson.h>
 
-/* The whole file as JSON, the caller's to json_decref.  NULL with a sentence
- * when it is no text (lib/base/text.h), is not JSON, and when an object has a
- * key twice: which of the two was meant is not known. */
+/* The whole file as JSON; the caller calls json_decref().  NULL with a sentence
+ * when the file is not text (lib/base/text.h) or not JSON, and when an object
+ * has a key twice. */
 json_t *kv_json_read(const char *path, struct kv_err *e);
 
-/* The same of a line of JSON lines, text [bytes], which may change; its number,
- * from 1 on, is in the sentence. */
+/* The same for a line of a JSON-lines file.  text: [bytes], may be changed.
+ * line: the line's number, from 1 on, for the sentence. */
 json_t *kv_json_line(const char *path, size_t line, char *text, size_t bytes,
                      struct kv_err *e);
 

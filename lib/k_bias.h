@@ -1,6 +1,6 @@
-/* Keys without the bias that the model adds to each of them (k_proj.bias): it
- * is a constant, so that a cache need not store it.  Qwen2.5's is up to 158,
- * and takes most of the range of what is quantized per token.
+/* Keys without the bias that the model adds to each key (k_proj.bias).  The
+ * bias is a constant, so a cache need not store it.  In Qwen2.5 it is up to
+ * 158, and takes most of the range of schemes that quantize per token.
  *
  * shape: the layer's (kv_shape_layer()), with a k_bias.  x, out:
  * [n][n_kv_heads][head_dim], token t at position first + t; pre_rope: before
@@ -10,9 +10,9 @@
 
 #include "lib/shape.h"
 
-/* What the bias adds to the scaled scores of keys that are held without it.
- * view: of one sequence; q: its queries after RoPE, [nq][n_heads][head_dim];
- * shift: as the view's. */
+/* The bias's part of the scaled scores, for keys that are held without the
+ * bias. view: of one sequence; q: its queries after RoPE,
+ * [nq][n_heads][head_dim]; shift: as the view's. */
 void kv_k_bias_scores(const struct kv_shape *shape,
                       const struct kv_attend_view *view, const float *q,
                       float *shift);

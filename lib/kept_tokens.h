@@ -1,5 +1,5 @@
-/* Single tokens that one side of a cache keeps in fp16 beside their codes,
- * wherever they stand: massive ones (lib/massive_tokens.h). */
+/* Massive tokens (lib/massive_tokens.h) that one side of a cache keeps in fp16
+ * beside their codes, at any position. */
 #ifndef KV_KEPT_TOKENS_H
 #define KV_KEPT_TOKENS_H
 
@@ -22,15 +22,16 @@ struct kv_kept_tokens {
 void kv_kept_tokens_push(struct kv_kept_tokens *k, size_t at, const float *x);
 void kv_kept_tokens_clear(struct kv_kept_tokens *k);
 
-/* Writes the kept ones of tokens [first, first + n) over these, x [n][row]. */
+/* Overwrites the kept tokens among x [n][row], tokens [first, first + n), with
+ * their fp16 values. */
 void kv_kept_tokens_restore(const struct kv_kept_tokens *k, size_t first,
                             size_t n, float *x);
 
-/* Those from this token on, where k holds them. */
+/* The kept tokens from index token on; points into k. */
 struct kv_kept_tokens kv_kept_tokens_from(const struct kv_kept_tokens *k,
                                           size_t token);
 
-/* Of one: its values and its index. */
+/* Bytes of one kept token: its values and its index. */
 static inline size_t kv_kept_token_bytes(const struct kv_kept_tokens *k)
 {
     return k->row * sizeof(*k->x) + sizeof(*k->at);

@@ -6,24 +6,25 @@
  *   0-3       V      kivi:b2g32
  *   4         KV     vecinfer:d4b8    # a comment, up to the line's end
  *
- * A layer or a range of them, counted from 0; K, V or KV; a spec without
- * sweeps.  Lines come in any order.  Every layer and side is named exactly
- * once; no line stands for "all others", so that a missing layer, or a file for
- * another model, is an error.
+ * A line has a layer or a range of layers, counted from 0; K, V or KV; and a
+ * spec without sweeps.  Lines come in any order.  Every layer and side is named
+ * exactly once.  No line stands for "all others", so a missing layer, or a file
+ * for another model, is an error.
  *
- * The spec is mixed,file=PATH; file= is the last word; the path follows it.
- * Letters before it hold for every place: mixed:s4r0,file=PATH; without them
- * each place has its own s and r.
+ * The spec is mixed,file=PATH, with file= as its last word.  Letters before it
+ * hold for every place, as in mixed:s4r0,file=PATH; without letters each place
+ * has its own s and r.
  *
- * The canonical text is mixed,file=NAME@HASH: the last part of the path, and 16
- * digits of a hash of its specs (not of comments, order or spacing).  It parses
- * where NAME exists, and fails if the file's specs have changed.
+ * The canonical text is mixed,file=NAME@HASH.  NAME is the last part of the
+ * path, HASH 16 digits of a hash of the file's specs (not of comments, order or
+ * spacing).  The text parses where NAME exists; parsing fails if the file's
+ * specs have changed.
  *
  * K-ONE/V-ANOTHER is a mixed spec too, of two schemes and any number of layers;
  * its canonical text has both written out.
  *
- * A mixed spec opens the codecs of its members: no codec is mixed, and the
- * cache, the loops and the measurements see ordinary ones. */
+ * A mixed spec opens the codecs of its members.  The cache, the loops and the
+ * measurements see only ordinary codecs. */
 #ifndef KV_MIXED_H
 #define KV_MIXED_H
 
@@ -54,8 +55,7 @@ extern const struct kv_scheme kv_scheme_mixed;
 /* The file that the text of a spec names, in text; NULL when it names none. */
 const char *kv_mixed_file(const char *text);
 
-/* A layer file is at most that long: room for every layer and a comment on it.
- */
+/* The longest layer file: room for every layer and a comment on it. */
 enum { KV_MIXED_MAX_BYTES = 1 << 20 };
 
 /* Reads a layer file, a regular file, or NAME@HASH.  Fails with file, line,
@@ -64,9 +64,8 @@ enum { KV_MIXED_MAX_BYTES = 1 << 20 };
 int kv_mixed_read(const struct kv_mixed **m, const char *path,
                   struct kv_err *e);
 
-/* The same with each member fitted to the shape, after s and r of the mixed
- * spec where it gives them.  Fails when the file is for another number of
- * layers. */
+/* Fits each member to the shape, after it took s and r of the mixed spec where
+ * that gives them.  Fails when the file is for another number of layers. */
 int kv_mixed_fit(const struct kv_mixed **m, const struct kv_spec *mixed,
                  const struct kv_shape *shape, struct kv_err *e);
 
@@ -95,12 +94,12 @@ bool kv_spec_needs_queries(const struct kv_spec *s);
  * both are stored (probe()). */
 bool kv_spec_together(const struct kv_spec *s);
 
-/* What the codecs of a spec have in place of encode() and decode() where they
- * are layered (scheme.h), else NULL; no member of a mixed spec is. */
+/* The functions of a spec whose codecs are layered (scheme.h), which replace
+ * encode() and decode(); else NULL.  No member of a mixed spec is layered. */
 const struct kv_layered *kv_spec_layered(const struct kv_spec *s);
 
-/* Fails, naming it, where a spec is layered and so cannot be read in place: for
- * tools that decode a layer by itself.  what: the sentence's subject. */
+/* Fails where a spec is layered, naming it.  For tools that decode a layer by
+ * itself.  what: the sentence's subject. */
 int kv_spec_alone(const struct kv_spec *specs, size_t n, const char *what,
                   struct kv_err *e);
 
