@@ -36,8 +36,8 @@ struct kv_norm_range {
     float low, high;
 };
 
-/* norm: [n], the norms of a layer's tokens, >= 0; may be reordered.  n 0: no
- * norm is massive. */
+/* norm: [n], the norms of a layer's tokens, >= 0, in any order.  n 0: no norm
+ * is massive. */
 struct kv_norm_range kv_norm_range_of(const float *norm, size_t n);
 
 /* Which of n tokens of a layer are massive, the first at position first. shape:

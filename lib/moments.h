@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 /* Adds x x^T of every token and head of x [n][heads][d] to sum [heads][d][d];
- * products in f32, n at a time, their sums in double. */
+ * the products of one call in f32, their sums in double. */
 void kv_moments_add(const float *x, size_t n, size_t heads, size_t d,
                     double *sum);
 

@@ -6,13 +6,13 @@
  * JSON).  Reals are written shortest-exact to 9 digits; NaN is blank.
  *
  * A safe table has a quote ' before each cell that begins with = + - @, a tab,
- * a line's end, the full-width forms of the four or a ', numbers excepted: no
- * spreadsheet takes it for a formula then (OWASP, "CSV Injection").  these
- * quotes come off where a table is read back.
+ * a line's end, the full-width forms of the four or a ', numbers excepted.  So
+ * no spreadsheet takes the cell for a formula (OWASP, "CSV Injection"). Reading
+ * a table back removes these quotes.
  *
- * After a tool's own columns come those of the specs' parameters, "params.b",
- * "params.K.b": in JSON lines the members of an object, {"params": {"b": 2}},
- * without those that are blank. */
+ * After a tool's own columns come columns of the specs' parameters, "params.b",
+ * "params.K.b".  In JSON lines they are the members of an object, {"params":
+ * {"b": 2}}, without blank ones. */
 #ifndef KV_RESULTS_H
 #define KV_RESULTS_H
 
@@ -24,17 +24,17 @@
 
 struct kv_results;
 
-/* How rows that are there, in a file and in its journal, are found. */
+/* How existing rows are found, in a file and in its journal. */
 struct kv_results_keys {
     const char *const *key; /* columns that tell rows apart, ends with NULL */
-    const char *full;       /* a row without this column is not taken for one
-                             * that has it */
-    struct {                /* what all rows of a file share */
+    const char *full;       /* a row with this cell blank does not stand for a
+                             * row that needs it */
+    struct {                /* cells that all rows of a file share */
         const char *column, *value;
     } alike[4]; /* ends with column NULL */
 };
 
-/* A journal's name is its file's with this behind it. */
+/* A journal's name is its file's name and this suffix. */
 #define KV_RESULTS_JOURNAL ".partial"
 
 struct kv_results_form {
@@ -46,26 +46,28 @@ struct kv_results_form {
     char *const *params; /* kv_spec_columns() of all rows; NULL: no row has a
                           * spec */
     const struct kv_results_keys *keys; /* NULL: no row is found */
-    bool append; /* keys: rows of the file that are not of this run stay */
+    bool append; /* with keys: the file's other rows stay */
     bool safe;   /* csv, tsv: ' before cells that a spreadsheet would run */
 };
 
-/* columns: the tool's own, ends with NULL.  chosen may name these, params (all
- * parameters) and any parameter, whether a row has it or not.  Fails, with the
- * names, on another one, on none, and on one given twice.
+/* columns: the tool's own, ends with NULL.  chosen may name these columns,
+ * params (all parameters) and any parameter, whether a row has it or not.
+ * Fails on an unknown column, listing the names, on none, and on a column given
+ * twice.
  *
- * keys, which are not copied, go with CSV and TSV, all columns, and a regular
- * file.  Each row that is made reaches the disk at once, in the file's journal,
- * a table of its own (FILE.partial).  Closing writes the file and removes the
- * journal, but not while it has rows that the file has not, as of other specs.
- * However a run ends, the next one finds the rows of both.  The journal may be
- * shared by runs side by side.  Fails when the journal has other columns, rows
- * that are not alike, or cells of a safe table though this one is not.
+ * keys are not copied; they need CSV or TSV, all columns and a regular file.
+ * Each finished row goes to the disk at once, in a second table beside the
+ * file, its journal (FILE.partial).  Closing writes the file.  It removes the
+ * journal unless this has rows that the file lacks, as rows of other specs.
+ * However a run ends, the next run finds the rows of file and journal.  Runs
+ * side by side may share a journal.  Fails when the journal has other columns,
+ * rows that are not alike, or cells of a safe table though this table is not
+ * safe.
  *
- * append: the file keeps its rows, and its columns their order; new parameters
- * come last.  Rows are added when closed, to what the file is by then, so that
- * runs side by side lose none.  Fails for the file as for the journal; without
- * append such a file has no rows to find.
+ * append: the file keeps its rows and the order of its columns; new parameters
+ * come last.  Closing reads the file again and adds the rows, so that runs side
+ * by side lose none.  Fails for the file as for the journal; without append
+ * such a file has no rows to find.
  *
  * safe fails with another format than csv or tsv. */
 int kv_results_open(struct kv_results **r, const struct kv_results_form *form,
@@ -74,8 +76,8 @@ int kv_results_open(struct kv_results **r, const struct kv_results_form *form,
 /* Fails when there is no such format. */
 int kv_results_check_format(const char *format, struct kv_err *e);
 
-/* Set a cell of the row being made.  A column the table lacks is a
- * programming error and aborts; one that was not chosen is not written. */
+/* Set a cell of the row being made.  A column that the table lacks is a
+ * programming error and aborts; a column that was not chosen is not written. */
 void kv_results_text(struct kv_results *r, const char *column,
                      const char *value);
 /* A text that may hold zero bytes. */
@@ -88,9 +90,10 @@ struct kv_spec;
 /* The cells of a spec's parameters. */
 void kv_results_params(struct kv_results *r, const struct kv_spec *s);
 
-/* Whether a row with the key of the row being made is there, in the file or its
- * journal; the row being made then has its cells, but keeps its own parameters.
- * full: it must have this column.  False without keys. */
+/* Whether the file or its journal has a row with the key of the row being made.
+ * If so, its cells are copied to the row being made, which keeps its own
+ * parameters.  full: the found row must have the column kv_results_keys.full.
+ * False without keys. */
 bool kv_results_find_row(struct kv_results *r, bool full);
 
 /* Ends the row and clears the cells. */

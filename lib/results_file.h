@@ -17,17 +17,17 @@ struct kv_results_file {
 /* path: a regular file of whole lines; one that is missing or empty has no
  * columns.  separator: ',', with RFC 4180's quotes, or '\t', with escapes, as
  * lib/results.h has them.  Fails, naming the line, on a row of another number
- * of cells, a quote without its partner, a last line without an end; and on
- * what kv_text_check() does, as the marks of UTF-16.
+ * of cells, a quote without its partner and a last line without an end.  Fails
+ * where kv_text_check() does, as on the marks of UTF-16.
  *
- * It is no input (lib/base/file.h): its file may be replaced. */
+ * The file is not an input (lib/base/file.h), so outputs may replace it. */
 int kv_results_file_read(struct kv_results_file *t, const char *path,
                          char separator, struct kv_err *e);
 void kv_results_file_clear(struct kv_results_file *t);
 
-/* The place of a column; n without it. */
+/* The index of a column; n when there is none. */
 size_t kv_results_file_find(const struct kv_results_file *t, const char *name);
-/* Of a row, counted from 0. */
+/* A cell of a row; rows are counted from 0. */
 const char *kv_results_file_cell(const struct kv_results_file *t, size_t row,
                                  size_t column);
 

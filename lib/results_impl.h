@@ -44,20 +44,21 @@ struct kv_results {
     size_t n_rows;
 };
 
-/* The place of a name in r->name, r->n without it; adds a copy of one. */
+/* The index of a name in r->name, r->n when there is none; and adds a copy of a
+ * name. */
 size_t kv_results_find(const struct kv_results *r, const char *name);
 size_t kv_results_add_name(struct kv_results *r, const char *name);
 
-/* Of results_journal.c: reads file and journal; takes the row being made; ends
- * both. */
+/* results_journal.c: reads file and journal; writes the row being made to the
+ * journal; writes the file and ends both. */
 int kv_results_journal_open(struct kv_results *r, const char *path,
                             struct kv_err *e);
 int kv_results_journal_row(struct kv_results *r, struct kv_err *e);
 int kv_results_journal_close(struct kv_results *r, struct kv_err *e);
 void kv_results_journal_clear(struct kv_results *r);
 
-/* Of results_append.c.  Reads the rows of a file or a journal, none where it
- * does not exist; fails when rows cannot be added to it. */
+/* results_append.c.  Reads the rows of a file or a journal; a missing file has
+ * no rows.  Fails when rows cannot be added to it. */
 int kv_results_table_read(const struct kv_results *r, const char *path,
                           struct kv_results_file *t, struct kv_err *e);
 /* Writes and commits the rows of t, then row [n]. */

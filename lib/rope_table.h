@@ -9,7 +9,7 @@
 void kv_rope(const struct kv_shape *shape, float *x, size_t n, size_t heads,
              size_t first);
 
-/* The same in two steps, for positions that are met more than once.
+/* kv_rope() in two steps, for positions that are used more than once.
  * table: [n][2][n_rot], cosines and sines of positions first + t. */
 void kv_rope_table(const struct kv_shape *shape, size_t n, size_t first,
                    float *table);

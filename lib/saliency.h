@@ -1,16 +1,16 @@
 /* How much the tokens of a block matter to attention: ZipCache's normalised
  * attention score (arXiv 2405.14256) of probe tokens,
  *
- *   saliency[j] = sum of A[p][j] over the probes p >= j / how many these are
+ *   saliency[j] = mean of A[p][j] over the probes p >= j
  *
- * with A = softmax(scale * Q K') of each query head over tokens 0 .. p, and
- * averaged over the query heads of a KV head.  Our reading: the block is all
- * that its probes see.
+ * with A = softmax(scale * Q K') of each query head over tokens 0 .. p,
+ * averaged over the query heads of a KV head.  Our reading: probes see their
+ * own block alone.
  *
- * q: the probes' queries, [n_probes][n_heads][head_dim]; at: [n_probes], which
- * of the n tokens they are, ascending; k: [n][n_kv_heads][head_dim], after RoPE
- * like q.  out: [n_kv_heads][n], 0 for a token that no probe sees.  In double,
- * in a fixed order. */
+ * q: the probes' queries, [n_probes][n_heads][head_dim]; at: [n_probes], the
+ * probes' indices among the n tokens, ascending; k: [n][n_kv_heads][head_dim],
+ * after RoPE like q.  out: [n_kv_heads][n], 0 for a token that no probe sees.
+ * In double, in a fixed order. */
 #ifndef KV_SALIENCY_H
 #define KV_SALIENCY_H
 

@@ -1,5 +1,5 @@
-/* Schemes: how keys or values become bytes, one file each in lib/schemes/.  Who
- * stores tokens has a codec (codec.h), or a cache of it (seq/). */
+/* Schemes: how keys or values become bytes, one file each in lib/schemes/.  To
+ * store tokens, open a codec (codec.h) or a cache (seq/). */
 #ifndef KV_SCHEME_H
 #define KV_SCHEME_H
 
@@ -12,12 +12,12 @@ struct kv_store;
 
 /* ---- optional parts of a scheme ------------------------------------------ */
 
-/* Tables that a codec cannot be made without (a word of the spec may do
- * without, as cachegen's). */
+/* The training of tables that a codec needs (unless a word of the spec makes
+ * them needless, as in cachegen). */
 struct kv_training {
-    /* Fails as calibrate() would if the dump lacks tensors, or points for a
-     * codebook, without reading their values: asked of every spec before the
-     * first is trained. */
+    /* Fails as calibrate() would when the dump lacks tensors, or points for a
+     * codebook; reads no values.  Called for every spec before the first is
+     * trained. */
     int (*check_dump)(const struct kv_spec *s, struct kv_dump *dump,
                       struct kv_err *e);
     /* Trains and adds tables to the set. */
@@ -25,30 +25,30 @@ struct kv_training {
                      uint64_t seed, struct kv_calib_set *out, struct kv_err *e);
 };
 
-/* Blocks that differ in size; block_bytes is the maximum.  In place of encode()
- * and decode(); the cache keeps, and counts, a 32-bit size for each. */
+/* Blocks that differ in size; block_bytes is the maximum.  Replaces encode()
+ * and decode().  The cache keeps, and counts, a 32-bit size for each block. */
 struct kv_variable {
-    /* One block; its size. */
+    /* Encodes one block; returns its size. */
     size_t (*encode_block)(const struct kv_codec *c, struct kv_where w,
                            const float *x, uint8_t *bytes);
-    /* Trusts no byte: fails with a sentence on a truncated block and on bytes
-     * that encode_block cannot have written (an entropy-coded block carries a
-     * checksum); it may then have written to x. */
+    /* Fails with a sentence on a truncated block and on bytes that encode_block
+     * cannot have written (an entropy-coded block carries a checksum).  x may
+     * then be partly written. */
     int (*decode_block)(const struct kv_codec *c, const uint8_t *bytes,
                         size_t n, float *x, struct kv_err *e);
 };
 
-/* The open block is stored as codes, requantized at each append: the stored
- * bytes depend on the append schedule (hack without requantization
+/* The open block is stored as codes and requantized at each append, so the
+ * stored bytes depend on the append schedule (hack without requantization
  * elimination).  open: [block_bytes]. */
 struct kv_history {
-    /* The open block of m tokens becomes that of m + 1, x
-     * [n_kv_heads][head_dim] the new one; a quantized block's bytes once m + 1
-     * = block.  w.first: the block's first token. */
+    /* Adds token x [n_kv_heads][head_dim] to an open block of m tokens.  When m
+     * + 1 = block, open becomes the bytes of a quantized block.  w.first: the
+     * block's first token. */
     void (*requantize)(const struct kv_codec *c, struct kv_where w, size_t m,
                        const float *x, uint8_t *open);
-    /* What is stored of the open block of m tokens: bytes [open_bytes], which
-     * open can be made of again. */
+    /* The stored form of the open block of m tokens: bytes [open_bytes], from
+     * which read_open() makes open again. */
     size_t (*open_bytes)(const struct kv_codec *c, size_t m);
     void (*write_open)(const struct kv_codec *c, const uint8_t *open, size_t m,
                        uint8_t *bytes);
@@ -59,12 +59,11 @@ struct kv_history {
                         float *x);
 };
 
-/* Codes of a token depend on what its decoder has by then: the decoded keys and
- * values of the layers below, and for values the layer's own keys.  So layers
- * are encoded and decoded upward, K before V, and there is no attention in
- * place.  All layers of a model and both sides are of one spec with one s and
- * one r, none slides, and a block is one token: what is coded here is coded
- * below. */
+/* Codes of a token depend on the tokens already decoded: its keys and values in
+ * the layers below, and for values its keys in the same layer.  So layers are
+ * encoded and decoded from the lowest up, K before V, and there is no attention
+ * in place.  All layers and both sides have one spec with one s and one r, no
+ * layer slides, and a block is one token: a token coded here is coded below. */
 enum { KV_MAX_BELOW = 2 };
 
 /* The decoded form of the same tokens, [n][n_kv_heads][head_dim] each, keys
@@ -76,9 +75,9 @@ struct kv_neighbours {
     const float *below[KV_MAX_BELOW][KV_SIDES];
 };
 
-/* In place of encode() and decode(), which they are but for the neighbours. */
+/* Replaces encode() and decode(): the same, with the neighbours. */
 struct kv_layered {
-    size_t n_below; /* layers that are read, 1 to KV_MAX_BELOW */
+    size_t n_below; /* how many layers are read, 1 to KV_MAX_BELOW */
     void (*encode)(const struct kv_codec *c, struct kv_where w,
                    const struct kv_neighbours *at, const float *x, size_t n,
                    uint8_t *bytes);
@@ -94,11 +93,10 @@ struct kv_scheme {
     size_t sinks, residual;        /* defaults of the letters s and r */
     enum kv_residual_rule
         residual_rule[KV_SIDES]; /* unless a word says otherwise */
-    bool wide; /* takes tokens as f32; every other scheme takes them as the
-                * model's cache would hold them, in fp16 (kv_codec_input) */
-    bool
-        coarse; /* does not store every flat group exactly: its values decode to
-                   finite ones that may be further off than fp16's precision */
+    bool wide;   /* takes tokens as f32; every other scheme takes them as the
+                  * model's cache would hold them, in fp16 (kv_codec_input) */
+    bool coarse; /* values of a flat group decode to finite values whose error
+                    may be above fp16's precision */
 
     /* Checks conditions beyond the ranges of params ("g must divide head_dim"),
      * after clamping to the shape (it may change the spec).  NULL: none. */
@@ -118,14 +116,15 @@ struct kv_scheme {
     void (*decode)(const struct kv_codec *c, const uint8_t *bytes,
                    size_t n_blocks, float *x);
 
-    /* Attention on the codes unchanged (kernels/tiles/tiles.h), no history;
-     * NULL: through decode().  store names the family of the codes and fills in
-     * its params (owned by the codec), tile_bytes, enter, leave and space;
-     * values, n_heads and head_dim are set.  false: not with this spec.  tile
-     * puts tokens [first, first + n) of one KV head (of all, where they are
-     * together) into a tile of zeros; first is a multiple of KV_TILE_TOKENS, n
-     * at most that; blocks: all of the side's quantized blocks; of a variable
-     * codec, those from token first on.  Thread-safe. */
+    /* Attention over tiles of the codes (kernels/tiles/tiles.h), no history;
+     * NULL: attention decodes.  store names the codes' family and fills in its
+     * params (owned by the codec), tile_bytes, enter, leave and space; values,
+     * n_heads and head_dim are set.  It returns false when this spec has no
+     * tiles.  tile puts tokens [first, first + n) of one KV head (of all heads
+     * where a tile holds them together) into a tile of zeros.  first is a
+     * multiple of KV_TILE_TOKENS, n at most KV_TILE_TOKENS.  blocks: all of the
+     * side's quantized blocks; for a variable codec the blocks from token first
+     * on.  Thread-safe. */
     bool (*store)(const struct kv_codec *c, struct kv_store *s);
     void (*tile)(const struct kv_codec *c, const struct kv_store *s,
                  const uint8_t *blocks, size_t first, size_t n, size_t head,
@@ -133,8 +132,8 @@ struct kv_scheme {
 
     /* The rest is optional: NULL where the scheme has none. */
 
-    /* The default, on this side, of a parameter that the spec omits, if it
-     * depends on the given ones (all parsed before); else p->fallback. */
+    /* This side's default of a parameter that the spec omits, where the default
+     * depends on the given parameters (already parsed); else p->fallback. */
     double (*fallback)(const struct kv_spec *s, enum kv_side side,
                        const struct kv_param *p);
 
@@ -143,45 +142,46 @@ struct kv_scheme {
     double (*nominal)(const struct kv_spec *s, enum kv_side side,
                       const struct kv_shape *shape);
 
-    /* How many values this fitted spec rotates together by the transform of
-     * kernels/hadamard.h, 0 for none. */
+    /* The number of values that kernels/hadamard.h's transform rotates together
+     * under this fitted spec, 0 for none. */
     size_t (*hadamard)(const struct kv_spec *s, const struct kv_shape *shape);
 
     const struct kv_training *training;
-    /* Parameters whose word (kv_param) does not say so, but that change the
-     * tables of this spec, as klt's b with pred. */
+    /* Whether a parameter without kv_param's calib still changes the tables of
+     * this spec, as klt's b with pred. */
     bool (*in_key)(const struct kv_spec *s, const struct kv_param *p);
 
-    /* Of a spec whose codecs are layered; returns NULL for others.  No other
-     * optional part goes with it but training. */
+    /* The functions of a spec whose codecs are layered; returns NULL for other
+     * specs.  Goes with no other optional part but training. */
     const struct kv_layered *(*layered)(const struct kv_spec *s);
 
-    /* How encode() and decode() run on a CUDA device (kernels/device_code.h):
-     * the same bytes, of tokens that are halves, and the same floats; no
-     * history, no wide scheme.  Fills in the kernels' arguments, with pointers
-     * to the codec's memory; heads, dimension and block are set.  Returns false
-     * if its kernels do not support the spec. */
+    /* The arguments of encode() and decode() on a CUDA device
+     * (kernels/device_code.h).  Tokens that are halves get the same bytes, and
+     * decode to the same floats, as on the CPU; no history, no wide scheme.
+     * Fills in pointers to the codec's memory; heads, dimension and block are
+     * set.  Returns false if the kernels do not support the spec. */
     bool (*device)(const struct kv_codec *c, struct kv_gpu_code *to);
 
-    /* The coefficients of a transform coder (no variable codec) whose squared
-     * error it keeps small, all of them, coded or not.  x, y:
-     * [n][n_kv_heads][head_dim]; a token's are a function of it alone.  Serial
-     * and thread-safe. */
+    /* All coefficients, coded or not, whose squared error a transform coder (no
+     * variable codec) keeps small.  x, y: [n][n_kv_heads][head_dim]; the
+     * coefficients of a token are a function of the token alone.  Serial and
+     * thread-safe. */
     void (*coefficients)(const struct kv_codec *c, const float *x, size_t n,
                          float *y);
 
     /* Whether the block's token i, which stands at w.first + i, is a probe: the
      * cache keeps its query, and passes each block's saliency to encode()
-     * (kv_where).  The K codec is asked.  Blocks of K and V are then the same
-     * tokens, quantized by the same rule; keys after RoPE, no history. */
+     * (kv_where).  The cache calls it with the K codec.  Blocks of K and V must
+     * be the same tokens, quantized by the same rule; keys after RoPE, no
+     * history. */
     bool (*probe)(const struct kv_codec *c, struct kv_where w, size_t i);
 
-    /* Attention that is defined on the codes themselves (hack), and must
-     * approach exact attention as bits grow: over all tokens of k and v; view:
-     * one sequence of as many tokens; every field is supported.  A visible
-     * token in a quantized block is read as codes even if the block extends
-     * beyond the visible tokens.  q, out: [view->nq][n_heads][head_dim].  ops:
-     * added to, or NULL.  Thread-safe. */
+    /* Attention defined on the codes themselves (hack), over all tokens of k
+     * and v.  It must approach exact attention as bits grow.  view: one
+     * sequence of as many tokens; every field is supported.  A visible token in
+     * a quantized block is read as codes even if the block extends beyond the
+     * visible tokens.  q, out: [view->nq][n_heads][head_dim].  ops: counts are
+     * added to it; may be NULL.  Thread-safe. */
     void (*attend)(const struct kv_reader *k, const struct kv_reader *v,
                    const struct kv_attend_view *view, const float *q,
                    uint64_t seed, float *out, struct kv_attend_ops *ops);

@@ -18,7 +18,7 @@ struct kv_shape {
     size_t head_dim;   /* even, at most KV_MAX_HEAD_DIM */
     float attn_scale;  /* logits are attn_scale * q . k */
     float cap;         /* kv_attend_view's; 0: none */
-    size_t window;     /* of this shape's one layer; 0: it sees all tokens */
+    size_t window;     /* this one layer's window; 0: it sees all tokens */
     /* RoPE: channels i and i + head_dim/2 are rotated by position *
      * inv_freq[i], i < head_dim/2 (the "rotate half" order); n_rot pairs
      * rotate, the others stay (n_rot = head_dim/2 for Llama, 0 without RoPE).
@@ -32,14 +32,15 @@ struct kv_shape {
     uint64_t still[KV_MAX_LAYERS / 64]; /* likewise: layers without RoPE */
     bool alibi; /* then n_heads is at most KV_MAX_SLOPES */
     float slope[KV_MAX_SLOPES];
-    /* Added to every key before RoPE: [n_layers][n_kv_heads][head_dim], or of
-     * this shape's one layer; NULL: none, or not known.  The model's or the
-     * dump's. */
+    /* The bias that the model adds to every key before RoPE:
+     * [n_layers][n_kv_heads][head_dim], or [n_kv_heads][head_dim] of this
+     * shape's one layer; NULL: none, or not known.  Memory of the model or the
+     * dump. */
     const float *k_bias;
 };
 
-/* Where a model has channel i of a head of q and k in its own order, whose RoPE
- * turns neighbours (interleaved), or channels n_rot apart. */
+/* The index, in the model's own order, of channel i of a head of q and k.  The
+ * model's RoPE turns neighbours (interleaved), or channels n_rot apart. */
 static inline size_t kv_shape_channel(const struct kv_shape *s,
                                       bool interleaved, size_t i)
 {
@@ -64,8 +65,8 @@ static inline bool kv_shape_still(const struct kv_shape *s, size_t layer)
     return s->still[layer / 64 % (KV_MAX_LAYERS / 64)] >> layer % 64 & 1;
 }
 
-/* The shape as this layer has it: what its attention, its codecs and its caches
- * go by.  s: of the model, not of one layer. */
+/* The shape of one layer, for its attention, codecs and caches.  s: the model's
+ * shape, not one layer's. */
 static inline struct kv_shape kv_shape_layer(const struct kv_shape *s,
                                              size_t layer)
 {
@@ -82,8 +83,8 @@ static inline struct kv_shape kv_shape_layer(const struct kv_shape *s,
     return one;
 }
 
-/* Causal attention of queries [first, first + nq) over n tokens of a sequence,
- * while s is there. */
+/* The view for causal attention of queries [first, first + nq) over n tokens of
+ * a sequence; valid as long as s. */
 static inline struct kv_attend_view
 kv_shape_view(const struct kv_shape *s, size_t n, size_t first, size_t nq)
 {
@@ -100,7 +101,7 @@ kv_shape_view(const struct kv_shape *s, size_t n, size_t first, size_t nq)
                                    .window = s->window < n ? s->window : 0};
 }
 
-/* Of n tokens in this shape's one layer, those that the newest's query sees. */
+/* How many of n tokens the newest token's query sees in this one layer. */
 static inline size_t kv_shape_seen(const struct kv_shape *s, size_t n)
 {
     return s->window && s->window < n ? s->window : n;

@@ -12,9 +12,9 @@
  * parameters share must be written with its name: name=choice.  K-word=value
  * and V-word=value set one side.  Numbers and words may be {a,b,c}: a sweep.
  *
- * The canonical text writes every parameter out, after clamping to the model:
- * "kivi:b2g32r128s0,axis=paper".  Equal sides are written once.  The words that
- * every scheme has, k_bias and massive, are written where they are not as by
+ * The canonical text has every parameter, after clamping to the model:
+ * "kivi:b2g32r128s0,axis=paper".  Equal sides are written once.  The words of
+ * all schemes, k_bias and massive, are written only where they differ from the
  * default.
  *
  * K-q8_0/V-kivi:b2g32 has a scheme for keys and another for values,
@@ -50,8 +50,8 @@ enum { KV_MAX_PARAMS = 16, KV_SPEC_CHARS = 512, KV_MAX_SPECS = 10000 };
 struct kv_mixed;
 enum { KV_AS_PLACED = -1 }; /* s or r of a mixed spec: each place's own */
 
-/* Which tokens are kept (lib/policy.h), and the values of its letters; policy
- * NULL: all are. */
+/* A token policy (lib/policy.h) and the values of its letters; policy NULL: all
+ * tokens are kept. */
 struct kv_policy;
 enum { KV_POLICY_PARAMS = 4 };
 struct kv_policy_spec {
@@ -59,16 +59,16 @@ struct kv_policy_spec {
     double value[KV_POLICY_PARAMS];
 };
 
-/* What every scheme has, after its own parameters: r (residual), s (sinks),
- * k_bias, massive. */
+/* A parsed spec.  After a scheme's own parameters come the parameters of all
+ * schemes: r (residual), s (sinks), k_bias, massive. */
 struct kv_spec {
     struct kv_policy_spec policy;
     const struct kv_scheme *scheme;
     const struct kv_mixed *mixed; /* NULL: one scheme everywhere */
     double value[KV_SIDES][KV_MAX_PARAMS];
     char text[KV_SPEC_CHARS];  /* canonical */
-    char given[KV_SPEC_CHARS]; /* as asked for, for sentences: a start of it */
-    bool keeps;                /* r or s is in the text that was asked for */
+    char given[KV_SPEC_CHARS]; /* the start of the user's text, for sentences */
+    bool keeps;                /* r or s is in the user's text */
 };
 
 /* Reads one spec without sweeps.  Fails with the letter, its range and the
@@ -80,7 +80,7 @@ int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e);
  * unless it is quoted. */
 bool kv_spec_looks_like(const char *operand);
 
-/* The scheme's i-th parameter, its own first; NULL past them. */
+/* The scheme's i-th parameter, its own first; NULL past the last. */
 const struct kv_param *kv_spec_param(const struct kv_scheme *k, size_t i);
 
 /* Clamps to the shape (a group larger than the head becomes the head), asks
@@ -111,13 +111,13 @@ int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
                      struct kv_err *e);
 
 /* The canonical text reduced to the parameters that affect calibration:
- * the key of a set in a calibration file.  Of a mixed spec, only its members
- * have one. */
+ * the key of a set in a calibration file.  A mixed spec has no key; its members
+ * have. */
 void kv_spec_calib_key(const struct kv_spec *s, char key[KV_SPEC_CHARS]);
 
-/* Fails when the texts together are more than KV_MAX_SPECS specs, with their
- * number, or a brace has no partner, stands in another's, or has an empty
- * choice; reads nothing else. */
+/* Counts the specs of all texts together.  Fails when there are more than
+ * KV_MAX_SPECS, naming their number, and on a brace without a partner, in
+ * another brace or with an empty choice.  Does not parse the specs. */
 int kv_spec_count(const char *const *texts, size_t n_texts, size_t *n,
                   struct kv_err *e);
 

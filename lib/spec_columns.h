@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The columns that n specs need, in whatever order: those without a point, of
- * K, of V, each sorted, then of policies.  Ends with NULL; kv_spec_columns_free
- * frees it (NULL is fine). */
+/* The columns that n specs need; the order of specs does not matter.  First
+ * columns of both sides, then of K, of V and of policies, each sorted.  Ends
+ * with NULL; kv_spec_columns_free() frees it (NULL is fine). */
 char **kv_spec_columns(const struct kv_spec *specs, size_t n);
 void kv_spec_columns_free(char **columns);
 
@@ -23,8 +23,8 @@ struct kv_spec_cell {
     bool number;
 };
 
-/* False: the cell is blank.  A layer file's specs have no cells, but for r and
- * s that stand before it. */
+/* The cell of a spec; false: it is blank.  A spec with a layer file has only
+ * cells for the r and s before file=. */
 bool kv_spec_cell(const struct kv_spec *s, const char *column,
                   struct kv_spec_cell *cell);
 

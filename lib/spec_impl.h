@@ -6,32 +6,33 @@
 
 #include <string.h>
 
-/* The scheme's parameters, without and with those that all have. */
+/* The number of the scheme's parameters, without and with the parameters of all
+ * schemes. */
 size_t kv_spec_n_own(const struct kv_scheme *k);
 size_t kv_spec_n_params(const struct kv_scheme *k);
 
-/* The index of the parameter whose name are these n bytes; without one,
- * kv_spec_n_params(). */
+/* The index of the parameter with this name of n bytes; kv_spec_n_params() when
+ * there is none. */
 size_t kv_spec_index(const struct kv_scheme *k, const char *name, size_t n);
 
-/* The default of the i-th, before kv_scheme's fallback(). */
+/* The default of the i-th parameter, before kv_scheme's fallback(). */
 double kv_spec_fallback(const struct kv_scheme *k, size_t i);
 
-/* Whether the i-th parameter, one of those that all schemes have, is as by
- * default and so in no text. */
+/* Whether the i-th parameter is one of all schemes' and has its default, so
+ * that the canonical text leaves it out. */
 bool kv_spec_left_out(const struct kv_spec *s, size_t i);
 
-/* The i-th of "a|b|c"; its length in *n, NULL past the end. */
+/* The i-th choice of "a|b|c", its length in *n; NULL past the end. */
 const char *kv_choice_at(const char *choices, size_t i, size_t *n);
 
 /* Index of a choice of n bytes in "a|b|c", or -1. */
 int kv_choice_find(const char *choices, const char *text, size_t n);
 
-/* Whether the text, after its policy, begins with a side; and reads it into *s,
- * but for its policy (spec_sides.c). */
+/* Whether the text, after its policy, begins with a side ("K-q8_0/..."); and
+ * reads such a text into *s, without its policy (spec_sides.c). */
 bool kv_spec_has_sides(const char *text);
 int kv_spec_read_sides(struct kv_spec *s, const char *text, struct kv_err *e);
-/* Whether it names a scheme for K and has a V. */
+/* Whether the text names a scheme for K and has a V. */
 bool kv_spec_sides_look_like(const char *text);
 
 static inline bool kv_is_letter(const struct kv_param *p)

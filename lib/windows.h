@@ -1,7 +1,7 @@
 /* A text as a model sees it: tokenized once, cut into windows that do not
- * overlap.  It is read verbatim, the name of a special token in it is text like
- * any other (a note on stderr counts them), or, with special, as Hugging Face's
- * tokenizers do: as that token. */
+ * overlap.  By default the name of a special token is read as text, and a note
+ * on stderr counts such names.  With special it is read as the token, as in
+ * Hugging Face's tokenizers. */
 #ifndef KV_WINDOWS_H
 #define KV_WINDOWS_H
 
@@ -9,8 +9,8 @@
 #include "lib/reading.h"
 #include "lib/tokenizer/tokenizer.h"
 
-/* A text is a regular file, a pipe, a FIFO, a socket or a terminal, "-"
- * standard input, and at most so long. */
+/* The longest text.  A text is a regular file, a pipe, a FIFO, a socket or a
+ * terminal; "-" is standard input. */
 enum { KV_TEXT_MAX_BYTES = 1 << 30 };
 
 struct kv_windows {
@@ -22,7 +22,7 @@ struct kv_windows {
     int32_t *tokens; /* [n][ctx] */
 };
 
-/* What is wanted of a text. */
+/* The windows wanted of a text. */
 struct kv_windows_wanted {
     size_t ctx, n; /* n: the first windows; 0: all whole ones */
     bool special;  /* --parse-special */
@@ -30,16 +30,16 @@ struct kv_windows_wanted {
 };
 
 /* Windows of ctx >= 1 tokens.  A BOS precedes the text if the tokenizer adds
- * one.  With wanted->bos one is the first token of each window instead, and
- * ctx - 1 tokens of the text follow it: models that were always trained behind
- * a BOS, as Gemma, predict badly without.
+ * one.  With wanted->bos each window begins with a BOS instead, and ctx - 1
+ * tokens of the text follow.  Models always trained with a BOS, as Gemma,
+ * predict badly without it.
  * Fails on an empty file, a text shorter than one window, fewer windows than
  * asked for (naming their number), a token id >= n_vocab, and where a BOS is
  * wanted and the tokenizer adds none or ctx is 1. */
 int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
                     const char *path, const struct kv_windows_wanted *wanted,
                     size_t n_vocab, struct kv_err *e);
-/* A note, if windows behind the first lack the BOS that the tokenizer puts
+/* Prints a note if windows after the first lack the BOS that the tokenizer puts
  * before a text. */
 void kv_windows_note_bos(const struct kv_windows *w);
 void kv_windows_clear(struct kv_windows *w);
@@ -50,7 +50,8 @@ int kv_text_tokens(const struct kv_tokenizer *t, const char *path, bool special,
                    size_t n_vocab, int32_t **ids, size_t *n, char hash[32],
                    struct kv_err *e);
 
-/* The reading's columns of a row, for a text read by either. */
+/* The reading of a text by kv_windows_read() or kv_text_tokens(), for the
+ * columns of a row. */
 struct kv_reading kv_text_reading(const struct kv_tokenizer *t, bool special);
 
 #endif

@@ -15,15 +15,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Parts of a layer, in the order in which they lie widened in memory: what
- * must be one matrix (q, k, v; gate, up) is adjacent. */
+/* Parts of a layer, in the order of the widened weights in memory.  Parts that
+ * form one matrix (q, k, v; gate, up) are adjacent. */
 enum kv_part {
     KV_P_Q,
     KV_P_K,
     KV_P_V,
     KV_P_O,
     KV_P_ROUTER, /* a row for each expert */
-    KV_P_GATE,   /* from here on, with experts: of one after the other */
+    KV_P_GATE,   /* with experts: from here on one expert after the other */
     KV_P_UP,
     KV_P_DOWN,
     KV_P_Q_BIAS,
@@ -39,27 +39,28 @@ enum kv_part {
     KV_P_MLP_NORM_BIAS,
     KV_P_Q_NORM,
     KV_P_K_NORM,
-    KV_P_ATTN_OUT_NORM, /* of what attention adds to the residual stream */
+    KV_P_ATTN_OUT_NORM, /* norm of attention's addition to the stream */
     KV_P_MLP_OUT_NORM,
     KV_PARTS
 };
 
-/* How tensors are called; a bias is called as its weight, but for the end.
- * Parts that have one name lie in it one behind the other. */
+/* Names of tensors.  A bias has the name of its weight with another ending.
+ * Parts of the same name follow each other in one tensor. */
 struct kv_tensor_names {
-    const char *prefix; /* of all but head; some files do without */
+    const char *prefix; /* of all names but head; some files omit it */
     const char *embed, *positions, *embed_norm, *norm, *head;
-    const char *layers; /* layer N's begin with it, N and a dot */
+    const char *layers; /* names of layer N begin with it, N and a dot */
     const char *part[KV_PARTS];
-    const char *experts; /* gate, up, down of expert N: behind it, N, a dot */
+    const char *experts; /* names of expert N's gate, up and down begin with
+                          * it, N and a dot */
 };
 
-/* A field that this architecture has, or has under this name ("a.b": b in the
- * object a).  means: its name elsewhere; NULL: none; "": the class of
- * transformers does not read this name, which others do, and neither is it read
- * here.  only: as in struct kv_field; or kv_unread, as the class of
- * transformers does not read this name, which may only repeat one that it
- * reads. */
+/* A field of this architecture alone, or a field that has another name in it
+ * ("a.b": b in the object a).  means: the field's usual name; NULL: it has
+ * none;
+ * "": transformers' class does not read this name, so it is not read here
+ * either.  only: as in struct kv_field; or kv_unread: transformers' class does
+ * not read this name, so it may only repeat a name that the class reads. */
 struct kv_own_field {
     const char *name, *means, *only;
 };

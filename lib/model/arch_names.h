@@ -1,5 +1,5 @@
-/* How tensors and fields are called, of each row of arch.c that calls them its
- * own way. */
+/* The names of tensors and fields, for the rows of arch.c that have names of
+ * their own. */
 #ifndef KV_MODEL_ARCH_NAMES_H
 #define KV_MODEL_ARCH_NAMES_H
 

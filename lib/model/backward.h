@@ -1,10 +1,10 @@
-/* Gradients of the loss with respect to keys and values: the way back through
- * the model, from the last layer to the first.
+/* Gradients of the loss with respect to keys and values, by a backward pass
+ * from the last layer to the first.
  *
  * The loss of a window is the sum over its n - 1 targets of -log p(token t + 1
- * | tokens 0 to t), in nats.  Everything that a key or a value has a part in
- * counts: the attention of its own layer and all layers after it.  From the
- * last token nothing is predicted: its gradients are 0. */
+ * | tokens 0 to t), in nats.  The gradient of a key or a value goes through the
+ * attention of its layer and through all later layers.  The last token predicts
+ * nothing, so its gradients are 0. */
 #ifndef KV_MODEL_BACKWARD_H
 #define KV_MODEL_BACKWARD_H
 
@@ -19,16 +19,16 @@ struct kv_gradient {
     const float *k_pre, *v;
 };
 
-/* What takes the gradients.  Called once per layer, the last layer first, from
- * outside any parallel region. */
+/* The function that receives the gradients.  It is called once per layer, the
+ * last layer first, outside of parallel regions. */
 struct kv_gradient_sink {
     int (*run)(void *arg, const struct kv_gradient *g, struct kv_err *e);
     void *arg;
 };
 
 /* tokens: [n_windows][n], as in kv_model_forward() at first = 0.  attention:
- * NULL, or what is called in each layer on the way forward; it must leave in
- * out what kv_attend_exact() does.  Layers from first_layer on get their
+ * NULL, or a function called in each layer of the forward pass; it must compute
+ * the same as kv_attend_exact().  Layers from first_layer on get their
  * gradients.  The same bits for any number of threads and any grouping of
  * windows.  The model is not on a device.  Fails where kv_model_forward() does,
  * when first_layer is not there, when the sink fails, and on Ctrl-C. */
@@ -37,8 +37,9 @@ int kv_model_backward(struct kv_model *m, const int32_t *tokens,
                       const struct kv_attention *attention,
                       const struct kv_gradient_sink *sink, struct kv_err *e);
 
-/* Windows of n tokens whose way forward and back fits in this many bytes, at
- * least 1: what kv_model_windows() counts, and two hidden states per layer. */
+/* The number of windows of n tokens, at least 1, whose forward and backward
+ * pass fit in `memory` bytes.  Counts as kv_model_windows(), and two hidden
+ * states per layer. */
 size_t kv_backward_windows(const struct kv_model *m, size_t n,
                            size_t first_layer, size_t memory);
 

@@ -9,7 +9,7 @@
 /* n >= 1 consecutive tokens of a sequence, at positions first, first + 1, ...
  */
 struct kv_span {
-    size_t sequence; /* the caller's number of it; at most one span each */
+    size_t sequence; /* its number, the caller's; at most one span of each */
     size_t first, n;
 };
 

@@ -9,9 +9,9 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* RoPE of all layers, or of those of full attention.  Where it goes by the
- * length of the text, it is what transformers has for a whole window at once.
- */
+/* RoPE of all layers, or of the layers with full attention.  RoPE that depends
+ * on the length of the text is as in transformers for a whole window at
+ * once. */
 struct kv_rope_kind {
     float inv_freq[KV_MAX_HEAD_DIM / 2];
     float scale;  /* of q and k, in the channels that turn, before they do */
@@ -57,15 +57,15 @@ extern const struct kv_field kv_config_known[];
  * scaling), and on two fields that contradict each other. */
 int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e);
 
-/* The same of what is read already; path: for sentences. */
+/* The same for JSON that is already read; path: for sentences. */
 int kv_config_parse(struct kv_config *c, const json_t *json, const char *path,
                     struct kv_err *e);
 
-/* The shape becomes that of windows of n tokens. */
+/* Sets the shape for windows of n tokens. */
 void kv_config_set_window(struct kv_config *c, size_t n);
 
-/* Fails, naming what differs, unless layers are Llama's, or Gemma's where that
- * may be: for what computes no others.  what: "CUDA". */
+/* For code that computes Llama's layers alone, or with gemma also Gemma's.
+ * Fails on other layers, naming the difference.  what: the code, as "CUDA". */
 int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
                        struct kv_err *e);
 

@@ -20,15 +20,16 @@ struct kv_fields {
     const struct kv_own_field *own; /* of the architecture; or NULL */
 };
 
-/* What the field is called in this file: of the names that the architecture
- * reads, the first that is there, or the first. */
+/* The field's name in this file: the first name present among the names that
+ * the architecture reads; when none is present, the first of them. */
 const char *kv_fields_name(const struct kv_fields *f, const char *name);
 
-/* Whether it is there, null or not. */
+/* Whether the field is present, null or not. */
 bool kv_fields_has(const struct kv_fields *f, const char *name);
 
-/* NULL when the field is absent or null.  Where the architecture has a name of
- * its own for it, here and below, that is looked for and said. */
+/* The field's value, NULL when it is absent or null.  Here and below, where the
+ * architecture has another name for the field, the lookup and sentences use the
+ * other name. */
 const json_t *kv_fields_get(const struct kv_fields *f, const char *name);
 
 /* A whole number from min to max.  Must be there; or, by _if, may be absent
@@ -54,9 +55,9 @@ int kv_fields_only(const struct kv_fields *f, const struct kv_field *field,
  * the architecture does not read without one that it reads. */
 int kv_fields_check_aliases(const struct kv_fields *f, struct kv_err *e);
 
-/* Fails on a field that is not in known[] (ends with name NULL), and none of
- * the architecture's own: it could change the numbers; and on a value other
- * than its only one. */
+/* Fails on a field that is neither in known[] (ends with name NULL) nor one of
+ * the architecture's own, since it could change the numbers; and on a value
+ * other than the field's only one. */
 int kv_fields_check(const struct kv_fields *f, const struct kv_field *known,
                     struct kv_err *e);
 

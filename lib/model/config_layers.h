@@ -4,7 +4,7 @@
 
 #include "lib/model/config_fields.h"
 
-/* slides, still and slide_window of c->shape, from sliding_window,
+/* Sets slides, still and slide_window of c->shape from sliding_window,
  * use_sliding_window, max_window_layers, layer_types, the pattern and
  * no_rope_layers.  c: has architecture and n_layers.  No window is left unless
  * a layer slides.

@@ -5,10 +5,10 @@
 #include "lib/model/config_fields.h"
 #include "lib/shape.h"
 
-/* c->rope and the shape's frequencies from rope_parameters, rope_scaling and
- * rope_theta; where layers that slide have their own, rope_parameters is by
- * type of layers, and rope_local_base_freq may count.  c: has architecture,
- * head_dim and n_ctx.
+/* Sets c->rope and the shape's frequencies from rope_parameters, rope_scaling
+ * and rope_theta.  Where layers that slide have their own RoPE, rope_parameters
+ * has an object for each type of layers, and rope_local_base_freq may count. c:
+ * has architecture, head_dim and n_ctx.
  *
  * Fails on a type that is not known, on partial rotation where the class has
  * none, on rope_parameters by type where the class has one RoPE for all layers,

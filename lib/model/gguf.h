@@ -5,13 +5,13 @@
  *   | each tensor: name, dims: u32, each dim: u64, type: u32, offset: u64 |
  *   | to a multiple of general.alignment (32) | data |
  *
- * A string is its length, u64, and so many bytes without a zero; an array is
- * the type of its elements, u32, their number, u64, and they.  Dimensions stand
- * with the fastest first.  Offsets count from the start of the data.
+ * A string is its length, u64, and its bytes without a zero.  An array is the
+ * type of its elements, u32, their number, u64, and the elements.  The fastest
+ * dimension comes first.  Offsets count from the start of the data.
  *
- * Nothing of it is believed: every count is held against the bytes that are
- * there; tensors must lie inside the file, at multiples of the alignment, as
- * long as their dimensions say, and together fill the data. */
+ * The reader trusts nothing.  It checks every count against the file's size.
+ * Tensors must lie inside the file, at multiples of the alignment, with the
+ * length that their dimensions give, and together fill the data. */
 #ifndef KV_MODEL_GGUF_H
 #define KV_MODEL_GGUF_H
 
@@ -28,7 +28,7 @@ enum kv_gguf_kind {
     KV_GGUF_COUNT /* asked for alone: an integer from 0 to UINT32_MAX */
 };
 
-/* What a key has. */
+/* The value of a key. */
 struct kv_gguf_value {
     const char *key;
     enum kv_gguf_kind kind; /* of an array: of its elements */
@@ -49,30 +49,30 @@ struct kv_gguf {
     size_t n_tensors;
 };
 
-/* Fails with the file, the key or tensor, and what is wrong with it: also on
- * another version, big endian, an array of arrays, and a key or a tensor that
- * is there twice.  A tensor of a type that is known by name and not read is
+/* Fails with the file, the key or tensor, and the fault; also on another
+ * version, big endian, an array of arrays, and a key or a tensor that occurs
+ * twice.  A tensor whose type is known by name but not implemented gets
  * KV_STORED_OTHER. */
 int kv_gguf_open(struct kv_gguf *g, const char *path, struct kv_err *e);
 void kv_gguf_clear(struct kv_gguf *g);
 
-/* Whether the file is there and begins as one of these does. */
+/* Whether the file exists and begins as a GGUF file. */
 bool kv_gguf_is(const char *path);
 
-/* NULL when there is none of that name. */
+/* The value of a key; NULL when there is none of that name. */
 const struct kv_gguf_value *kv_gguf_find(const struct kv_gguf *g,
                                          const char *key);
 
-/* The value of a key: *v, NULL when there is none.  Fails when it is of another
- * kind, and when it is an array and should be none or the other way round.  Any
- * KV_GGUF_INT is a KV_GGUF_REAL too; files have counts in types with a sign as
- * well, and each is held to its range here. */
+/* *v: the value of a key, NULL when there is none.  Fails when the value has
+ * another kind, is an array though array is false, or the reverse.  A
+ * KV_GGUF_INT is a KV_GGUF_REAL too.  Files have counts in signed types as
+ * well; KV_GGUF_COUNT checks the range. */
 int kv_gguf_get(const struct kv_gguf *g, const char *key,
                 enum kv_gguf_kind kind, bool array,
                 const struct kv_gguf_value **v, struct kv_err *e);
 
-/* Element i of a value of that kind, 0 when it is no array.  An integer above
- * INT64_MAX is that. */
+/* Element i of a value of that kind; i is 0 when it is no array.  An integer
+ * above INT64_MAX gives INT64_MAX. */
 int64_t kv_gguf_int(const struct kv_gguf_value *v, size_t i);
 double kv_gguf_real(const struct kv_gguf_value *v, size_t i);
 bool kv_gguf_bool(const struct kv_gguf_value *v, size_t i);

@@ -6,7 +6,7 @@
 #include "lib/model/arch.h"
 #include "lib/model/gguf_model.h"
 
-/* Keys of the family, and what is made of them. */
+/* The keys of the family, and the config.json made of them. */
 struct kv_gguf_maker {
     const struct kv_gguf_model *m;
     const struct kv_gguf *g; /* the part that has the keys */
@@ -15,8 +15,7 @@ struct kv_gguf_maker {
     json_t *config;
 };
 
-/* The value of the family's name, a dot and this: *v, NULL when there is none.
- */
+/* *v: the value of the key "FAMILY.key", NULL when there is none. */
 int kv_gguf_maker_get(const struct kv_gguf_maker *k, const char *key,
                       enum kv_gguf_kind kind, const struct kv_gguf_value **v,
                       struct kv_err *e);
@@ -25,16 +24,17 @@ int kv_gguf_maker_get(const struct kv_gguf_maker *k, const char *key,
 int kv_gguf_maker_real(const struct kv_gguf_maker *k, const char *key,
                        double *out, struct kv_err *e);
 
-/* What is made so far; 0 without the field. */
+/* A field of the config made so far; 0 when it is absent. */
 int64_t kv_gguf_maker_int(const struct kv_gguf_maker *k, const char *field);
 
 void kv_gguf_set_int(json_t *to, const char *field, int64_t x);
 
-/* What is no number becomes 0, which no field of this kind may be. */
+/* Sets a field; a NaN or an infinity becomes 0, which no such field may be. */
 void kv_gguf_set_real(json_t *to, const char *field, double x);
 
-/* rope_theta, rope_scaling and partial_rotary_factor, after head_dim.  Fails
- * where llama.cpp would compute what config.json has no words for. */
+/* Sets rope_theta, rope_scaling and partial_rotary_factor, after head_dim.
+ * Fails where llama.cpp would compute a RoPE that config.json cannot express.
+ */
 int kv_gguf_rope(const struct kv_gguf_maker *k, struct kv_err *e);
 
 #endif

@@ -25,12 +25,12 @@ void kv_gguf_model_clear(struct kv_gguf_model *m);
 const struct kv_weight *kv_gguf_tensor(const struct kv_gguf_model *m,
                                        const char *name);
 
-/* What an architecture of llama.cpp is in transformers. */
+/* An architecture of llama.cpp, and its counterpart in transformers. */
 struct kv_gguf_family {
     const char *name;              /* general.architecture */
     const char *arch, *model_type; /* of config.json */
-    const char *sliding[2];        /* these, where there is a window; or NULL */
-    size_t pattern;   /* every so many-th layer does not slide; 0: all alike */
+    const char *sliding[2]; /* the two where there is a window; or NULL */
+    size_t pattern;   /* every pattern-th layer does not slide; 0: all alike */
     bool interleaved; /* the halves of a head's rows of q and k are in turn */
     float norm_add;   /* to weights of norms, to be as in transformers */
     /* Fields of config.json that say whether q, k and v have biases, q and k
@@ -38,34 +38,36 @@ struct kv_gguf_family {
     const char *bias, *qk_norm;
 };
 
-/* Fails, naming those that are known, and when the file is none of a model. */
+/* The model's family.  Fails on an unknown one, listing the known ones, and
+ * when the file holds no model. */
 int kv_gguf_family(const struct kv_gguf_model *m,
                    const struct kv_gguf_family **family, struct kv_err *e);
 
-/* What general.file_type calls the mixture of types, "q4_k_m"; NULL when it is
- * not there or not known. */
+/* The mixture of types by general.file_type, "q4_k_m"; NULL when the key is
+ * absent or its value unknown. */
 const char *kv_gguf_mixture(const struct kv_gguf_model *m);
 
-/* The caller's to json_decref; NULL with a sentence on a key that is missing,
- * and on one that could change numbers and is not known. */
+/* The model's config.json; the caller calls json_decref().  NULL with a
+ * sentence on a missing key, and on an unknown key that could change numbers.
+ */
 json_t *kv_gguf_config(const struct kv_gguf_model *m, struct kv_err *e);
 
-/* Of a sentence "PATH: field NAME ...", about that object: names the key, where
- * the field is one. */
+/* Changes a sentence "PATH: field NAME ..." about that object so that it names
+ * the key, where the field comes from one. */
 void kv_gguf_name_key(const struct kv_gguf_model *m, const char *path,
                       struct kv_err *e);
 
 /* What holds q, k and v of a layer where they have names of their own. */
 #define KV_GGUF_QKV "attn_qkv.weight"
 
-/* Gives every tensor its name and order in transformers.  Fails on one that is
- * not known.  The name of one that config, from kv_gguf_config(), holds already
- * becomes empty. */
+/* Gives every tensor its name and order in transformers.  Fails on an unknown
+ * tensor.  A tensor whose content config, from kv_gguf_config(), already holds
+ * gets an empty name. */
 int kv_gguf_rename(struct kv_gguf_model *m, const json_t *config,
                    struct kv_err *e);
 
-/* Of a sentence "PATH: tensor NAME ...", where NAME is transformers': names the
- * tensor as the file has it, or would have it.  config: as above. */
+/* Changes a sentence "PATH: tensor NAME ...", with transformers' NAME, so that
+ * it has the tensor's name in the GGUF file.  config: as above. */
 void kv_gguf_name_tensor(const struct kv_gguf_model *m, const json_t *config,
                          const char *path, struct kv_err *e);
 

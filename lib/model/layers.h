@@ -59,15 +59,16 @@ struct kv_stored_part kv_layers_stored_head(const struct kv_layers *l,
 const float *kv_layers_norm(const struct kv_layers *l);
 const float *kv_layers_norm_bias(const struct kv_layers *l);
 
-/* Rows [first, first + n) of the head, n at most kv_layers_panel(): where they
- * lie, or in the workspace. */
+/* *head: rows [first, first + n) of the head, in place or in the workspace; n
+ * at most kv_layers_panel(). */
 size_t kv_layers_panel(const struct kv_layers *l);
 int kv_layers_head(struct kv_layers *l, size_t first, size_t n,
                    struct kv_workspace *w, const void **head, struct kv_err *e);
 const float *kv_layers_head_bias(const struct kv_layers *l); /* or NULL */
 
-/* What a device holds matrices in: f32 where one is stored so, or some in f16
- * and others in bf16; bf16 where all are; else f16. */
+/* The type of matrices on a device: f32 where a matrix is stored in f32, or
+ * where some are in f16 and others in bf16; bf16 where all are in bf16; else
+ * f16. */
 enum kv_type kv_layers_type(const struct kv_model_weights *w, size_t n_layers);
 
 #endif

@@ -1,12 +1,12 @@
-/* A model: a Hugging Face directory or a GGUF file, read where it lies, run on
- * the CPU or, when it is put there, on a GPU.
+/* A model: a Hugging Face directory or a GGUF file, memory-mapped.  It runs on
+ * the CPU, or on a GPU after kv_model_to_device().
  *
- * Weights stay memory-mapped in their stored type and are widened to f32 one
- * layer at a time, while a group of windows passes through that layer.  So a
- * forward pass needs one layer in f32 beside its activations; a head of up to
- * 256 MiB in f32 is kept too, a larger one is widened piece by piece.  Windows
- * of a few tokens, as of text that is made, are multiplied by weights as they
- * lie there. */
+ * Weights stay mapped in their stored type.  They are widened to f32 one layer
+ * at a time, while a group of windows passes through the layer.  So a forward
+ * pass needs one layer in f32 beside its activations.  A head of up to 256 MiB
+ * in f32 is kept too; a larger head is widened piece by piece.  Windows of a
+ * few tokens, as in generating text, are multiplied by the stored weights
+ * directly. */
 #ifndef KV_MODEL_H
 #define KV_MODEL_H
 
@@ -25,9 +25,9 @@ struct kv_model;
 struct kv_model_info {
     char name[128];   /* last part of the path */
     char arch[64];    /* "LlamaForCausalLM" */
-    char weights[16]; /* "bf16", "f32", "q4_k": most of the bytes */
-    /* 16 hex digits of a SHA-256 over all bytes of all files that any tool
-     * reads of it: kv_model_files_hash(), then kv_weights_hash(). */
+    char weights[16]; /* "bf16", "f32", "q4_k": the type of most bytes */
+    /* 16 hex digits of a SHA-256 over all bytes of all files of the model that
+     * any tool reads: kv_model_files_hash(), then kv_weights_hash(). */
     char hash[32];
     size_t n_vocab, hidden, n_ctx; /* n_ctx: max_position_embeddings */
     size_t weight_bytes;           /* of all tensors, as stored */
@@ -36,46 +36,46 @@ struct kv_model_info {
                        * channels (kv_shape_channel()) */
 };
 
-/* path: a folder with config.json and model.safetensors, or shards with their
- * index; or a GGUF file, of several any.  Fails on anything missing, misshapen
- * or not implemented (an adapter too), on a tensor without which the numbers
- * would be wrong, and on weights that are not finite, all of which are read for
- * that; the tokenizer is not read. */
+/* path: a folder with config.json and model.safetensors, or with shards and
+ * their index; or a GGUF file, or any part of a split one.  Fails on anything
+ * missing, misshapen or not implemented (an adapter too), on a tensor that is
+ * neither used nor known to be needless, and on weights that are not finite; so
+ * it reads all weights.  The tokenizer is not read. */
 int kv_model_open(struct kv_model **m, const char *path, struct kv_err *e);
 void kv_model_free(struct kv_model *m);
 const struct kv_model_info *kv_model_info(const struct kv_model *m);
 
-/* Tokens of a window: as many as asked for, n_ctx when 0.  More than n_ctx is
- * noted.  RoPE that goes by the length of a text (dynamic, longrope) is that of
- * windows of so many from here on, for all their tokens; before, that of short
- * ones. */
+/* Sets and returns the tokens of a window: asked, or n_ctx when asked is 0.
+ * Notes a window longer than n_ctx.  From here on RoPE that depends on the
+ * length of a text (dynamic, longrope) takes this length for all tokens of a
+ * window; before, it takes short windows. */
 size_t kv_model_context(struct kv_model *m, size_t asked);
 
-/* Once, before anything else: the model with fewer KV heads, the mean of `pool`
- * that follow each other taken for them: of their rows in the matrices and
- * biases of keys and values, so before the norm and the rotation of keys.
- * Their queries, the output and what a norm multiplies all heads with stay.
- * Means are taken when weights are read, of values as they are stored, in f32.
- * It has a hash of its own, and a name that says so.  Fails when pool does not
- * divide the KV heads, and where keys have a norm over all heads at once. */
+/* Replaces every `pool` neighbouring KV heads by their mean; call once, before
+ * anything else.  The mean is over the heads' rows in the matrices and biases
+ * of keys and values, so before the norm and the rotation of keys.  Queries,
+ * the output and the weights of norms over heads stay.  Means are computed in
+ * f32 from the stored values when weights are read.  The model gets another
+ * hash, and a name that says so.  Fails when pool does not divide the KV heads,
+ * and where keys have a norm over all heads at once. */
 int kv_model_pool_heads(struct kv_model *m, size_t pool, struct kv_err *e);
 
 struct kv_device;
 
-/* Once: from here on kv_model_forward() and kv_model_logits() run on d, the
- * device in use.  Matrices are there in the type of kv_layers_type(), or, where
- * not all layers fit, pass through it; what goes into a matrix product is
- * rounded to that type, all else is f32.  The same call gives the same bits
- * each time, but others than the CPU's, and others when windows are grouped
- * otherwise.  memory: what activations may take, as for kv_model_windows().
- * Fails when a layer does not fit beside that. */
+/* From here on kv_model_forward() and kv_model_logits() run on d, the device in
+ * use; call once.  The device holds matrices in the type of kv_layers_type();
+ * if not all layers fit, they pass through it in turn.  Inputs of matrix
+ * products are rounded to that type, all else is f32.  The same call gives the
+ * same bits each time; the bits differ from the CPU's, and with the grouping of
+ * windows. memory: bytes for activations, as for kv_model_windows().  Fails
+ * when a layer does not fit beside the activations. */
 int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
                        size_t memory, struct kv_err *e);
 
-/* Once: from here on products with matrices run in bf16 on the CPU: matrices of
- * other types, and what goes into a product, are rounded to it, sums are f32.
- * Fails where the machine has no such products.  Not for kv_model_backward().
- */
+/* From here on products with matrices run in bf16 on the CPU; call once.
+ * Matrices of other types and the products' inputs are rounded to bf16, sums
+ * are f32.  Fails where the machine has no such products.  Not for
+ * kv_model_backward(). */
 int kv_model_to_bf16(struct kv_model *m, struct kv_err *e);
 
 /* From here on the products of up to KV_FEW_ROWS rows are in f32 on the CPU,
@@ -83,55 +83,55 @@ int kv_model_to_bf16(struct kv_model *m, struct kv_err *e);
  * round the weights than to multiply by them. */
 void kv_model_few_in_f32(struct kv_model *m);
 
-/* What products with matrices are in: "f32", "bf16", "f16". */
+/* The type of products with matrices: "f32", "bf16", "f16". */
 const char *kv_model_gemm(const struct kv_model *m);
 
 struct kv_config;
 
-/* What kv_model_open() would read of the model's shape; path may also be a
+/* Reads the configuration as kv_model_open() does; path may also be a
  * config.json by itself. */
 int kv_model_config(struct kv_config *c, const char *path, struct kv_err *e);
 
-/* A model of this shape on a device, its weights random halves: for timing.
- * All of it stays there.  Fails without memory. */
+/* A model of this configuration on a device, with random halves as weights, for
+ * timing.  All layers stay on the device.  Fails when memory runs out. */
 int kv_model_random(struct kv_model **m, const struct kv_config *c,
                     const struct kv_device *d, uint64_t seed, struct kv_err *e);
 
-/* Where the model is (kernels/backend.h). */
+/* The backend that runs the model (kernels/backend.h). */
 const struct kv_backend *kv_model_backend(const struct kv_model *m);
 
 struct kv_host_layer;
 
 /* One layer's attention for a group of windows, in the backend's memory.
  * Layouts: q, out [n_windows][n][n_heads][head_dim]; k, k_pre, v
- * [n_windows][n][n_kv_heads][head_dim].  q and k after RoPE, k_pre immediately
- * before it (after bias and norm, and the scale that some have in RoPE).  Token
- * t of every window stands at position first + t; rope: of these positions
- * (lib/rope_table.h). */
+ * [n_windows][n][n_kv_heads][head_dim].  q and k are after RoPE.  k_pre is
+ * immediately before it: after bias and norm, and after the scale that some
+ * models apply in RoPE.  Token t of every window stands at position first + t.
+ * rope: the table of these positions (lib/rope_table.h). */
 struct kv_qkv {
     const struct kv_shape *shape;
     const struct kv_backend *backend;
     size_t layer, n_windows, n, first;
-    size_t first_window; /* the group's, among those of the call */
+    size_t first_window; /* the group's first window within the call */
     const float *q, *k, *k_pre, *v;
     float *out;
     const float *rope;
     struct kv_host_layer **host;  /* forward.c's */
-    const struct kv_batch *batch; /* NULL: windows.  Else the tokens are the
-                                   * batch's, in its order: n of them in one
-                                   * window, and `first` says nothing */
+    const struct kv_batch *batch; /* NULL: windows.  Else one window has the n
+                                   * tokens of the batch, in its order, and
+                                   * `first` has no meaning */
 };
 
-/* What computes attention: fills x->out.  Called once per layer and group of
- * windows, from outside any parallel region; parallelises inside as it likes.
- */
+/* A function that computes attention and fills x->out.  It is called once per
+ * layer and group of windows, outside of parallel regions, and may use
+ * threads. */
 struct kv_attention {
     int (*run)(void *arg, const struct kv_qkv *x, struct kv_err *e);
     void *arg;
 };
 
-/* Causal attention over x->k and x->v in f32: what attention NULL means.  arg
- * is not used; x->first neither: the n tokens see only each other. */
+/* Causal attention over x->k and x->v in f32; a NULL attention means this.  arg
+ * and x->first are not used: the n tokens see only each other. */
 int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e);
 
 /* Tokens [first, first + n) of a window, of a layer in host memory. */
@@ -143,8 +143,9 @@ struct kv_tokens kv_qkv_tokens(const struct kv_qkv *x, size_t window,
 struct kv_attend_job kv_qkv_job(const struct kv_qkv *x, size_t first,
                                 size_t end);
 
-/* The layer in the host's memory: itself on the CPU, else a copy that is good
- * until the next layer, whose out is to be filled; and that out back to x. */
+/* kv_qkv_to_host(): the layer in the host's memory.  On the CPU host is x, else
+ * a copy, valid until the next layer, whose out the caller fills.
+ * kv_qkv_from_host() copies this out back to x. */
 int kv_qkv_to_host(const struct kv_qkv *x, struct kv_qkv *host,
                    struct kv_err *e);
 int kv_qkv_from_host(const struct kv_qkv *x, const struct kv_qkv *host,
@@ -161,40 +162,42 @@ int kv_model_forward(struct kv_model *m, const int32_t *tokens,
                      const struct kv_attention *attention, float *hidden,
                      struct kv_err *e);
 
-/* The same of a batch: hidden [kv_batch_tokens()][hidden].  attention is not
- * NULL.  On the CPU a span has the same bits whatever is beside it, but for
- * spans of up to KV_FEW_ROWS tokens beside longer ones. */
+/* The forward pass of a batch: hidden [kv_batch_tokens()][hidden].  attention
+ * is not NULL.  On the CPU the bits of a span do not depend on the other spans,
+ * except for spans of up to KV_FEW_ROWS tokens beside longer ones. */
 int kv_model_forward_batch(struct kv_model *m, const struct kv_batch *b,
                            const struct kv_attention *attention, float *hidden,
                            struct kv_err *e);
 
-/* The same of positions from 0 on, on the CPU, for windows that do not fit in
- * memory together: `group` >= 1 of them at a time pass a layer, then the
- * others, so that each layer is read once.  hidden: a temporary file
- * (lib/base/file.h), written from its start; also fails when it cannot be. */
+/* The forward pass for windows that do not fit in memory together, on the CPU,
+ * from position 0 on.  Groups of `group` >= 1 windows pass a layer one after
+ * the other, so that each layer is read once.  hidden: a temporary file
+ * (lib/base/file.h), written from its start; fails when it cannot be written.
+ */
 int kv_model_forward_file(struct kv_model *m, const int32_t *tokens,
                           size_t n_windows, size_t n, size_t group,
                           const struct kv_attention *attention, FILE *hidden,
                           struct kv_err *e);
 
-/* Logits of n rows: hidden [n][hidden] -> logits [n][n_vocab].  On the CPU:
- * parallel over tiles of KV_LOGIT_ROWS rows, counted from the first: rows taken
- * in multiples of it give the same bits as all at once; may be called from
- * inside a parallel region too (then serial), and fails only on Ctrl-C. */
+/* Logits of n rows: hidden [n][hidden] -> logits [n][n_vocab].  The CPU works
+ * in parallel over tiles of KV_LOGIT_ROWS rows, counted from the first row.
+ * Calls with multiples of KV_LOGIT_ROWS rows give the same bits as one call.
+ * Inside a parallel region it is serial.  On the CPU it fails only on Ctrl-C.
+ */
 enum { KV_LOGIT_ROWS = 128 };
 
 int kv_model_logits(struct kv_model *m, const float *hidden, size_t n,
                     float *logits, struct kv_err *e);
 
-/* Losses of n rows, hidden as above, against target [n], each below n_vocab;
+/* Losses of n rows hidden [n][hidden] against target [n], each below n_vocab.
  * base: NULL, or hidden states [n][hidden] to compare with. */
 int kv_model_losses(struct kv_model *m, const float *hidden, const float *base,
                     size_t n, const int32_t *target, struct kv_loss *loss,
                     struct kv_err *e);
 
-/* Windows of n tokens that fit in this many bytes of activations, at least 1.
- * Counted: hidden, q, k, k_pre, v and out; where attention decodes a cache,
- * half as much again for its tensors. */
+/* The number of windows of n tokens, at least 1, whose activations fit in
+ * `memory` bytes.  Counts hidden, q, k, k_pre, v and out, and where attention
+ * decodes a cache half as much again for its tensors. */
 size_t kv_model_windows(const struct kv_model *m, size_t n, bool decodes,
                         size_t memory);
 

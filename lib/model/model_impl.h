@@ -5,7 +5,7 @@
 #include "lib/model/layers.h"
 #include "lib/model/model.h"
 
-/* What a pass holds beside the weights; f32 unless said otherwise. */
+/* The workspaces of a pass; f32 unless said otherwise. */
 enum kv_work {
     KV_WORK_X, /* [tokens][hidden]: the residual stream */
     KV_WORK_Q, /* as in struct kv_qkv */

@@ -1,6 +1,7 @@
-/* What a folder says of its packed matrices (lib/model/packed_tensors.h).
+/* A folder's description of its packed matrices (lib/model/packed_tensors.h).
  *
- * The first of these that is there, with which the others must agree:
+ * It comes from the first of these files present; the others must agree with
+ * it:
  *
  *   config.json            quantization_config; null: as if it were absent
  *   hf_quant_config.json   quantization: ModelOpt's
@@ -28,9 +29,9 @@ struct kv_packed_header {
     enum kv_stored code_type;         /* of fp8; KV_STORED_OTHER: not said */
 };
 
-/* dir: of the model.  Fails on a file that is no JSON, on a method or format
- * that is not implemented, on a field that is missing or no value of its own,
- * and on two files that contradict each other.  Release h with
+/* dir: the model's folder.  Fails on a file that is not JSON, on a method or
+ * format that is not implemented, on a field that is missing or has an invalid
+ * value, and on two files that contradict each other.  Release h with
  * kv_packed_header_clear(), after failure too. */
 int kv_packed_header_read(struct kv_packed_header *h, const char *dir,
                           struct kv_err *e);

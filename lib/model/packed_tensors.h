@@ -1,12 +1,13 @@
-/* Quantized matrices of a folder, of which safetensors hold several tensors
- * (kernels/weights/packed.h), as the one tensor that each stands for:
+/* Quantized matrices of a folder (kernels/weights/packed.h).  Safetensors hold
+ * several tensors for each:
  *
  *   fp8    X.weight, X.weight_scale_inv or X.weight_scale
  *   gptq   X.qweight, X.qzeros, X.scales, X.g_idx (may be left out)
  *   awq    X.qweight, X.qzeros, X.scales
  *
- * all become X.weight.  Activations stay as they are, whatever
- * activation_scheme says; tensors with scales of theirs have no place. */
+ * Each matrix becomes one tensor X.weight.  Activations are not quantized,
+ * whatever activation_scheme says; tensors with scales of activations are not
+ * used. */
 #ifndef KV_MODEL_PACKED_TENSORS_H
 #define KV_MODEL_PACKED_TENSORS_H
 
@@ -23,9 +24,9 @@
  *          have group_size inputs each, but the last
  *   awq    qweight [inputs][outputs * bits / 32], the rest as gptq's
  *
- * Words are I32, scales F32, F16 or BF16.  Fails, with both of what do not fit
- * each other, on anything else, and where the files say that something is
- * packed and nothing is, or the other way round. */
+ * Words are I32, scales F32, F16 or BF16.  Fails on other types and shapes,
+ * naming both tensors, and where the files declare packed matrices and there
+ * are none, or the reverse. */
 int kv_weights_unpack(struct kv_weights *w, const char *dir, struct kv_err *e);
 
 #endif

@@ -1,12 +1,12 @@
 /* A pass over a model: all windows of a group through one layer, then the
- * next.  For forward.c, where the functions are (embed.c: kv_pass_embed()),
- * forward_file.c, backward.c, and what times it.
+ * next.  For forward.c, which has the functions (embed.c has kv_pass_embed()),
+ * forward_file.c, backward.c, and code that times a pass.
  *
- * The unit of work is a tile of tokens (kernels/backend.h).  On the CPU tiles
- * never cross windows or spans and do not follow the number of threads, and
- * every product is one tile's: so the bits depend on neither.  (Windows and
- * spans of a few tokens share tiles, whose products have the same bits of any
- * rows.) */
+ * The unit of work is a tile of tokens (kernels/backend.h).  On the CPU a tile
+ * never crosses windows or spans, tiles do not depend on the number of threads,
+ * and every product is of one tile.  So the bits depend neither on the grouping
+ * of windows nor on threads.  (Windows and spans of a few tokens share tiles;
+ * their products give the same bits for any rows.) */
 #ifndef KV_MODEL_PASS_H
 #define KV_MODEL_PASS_H
 
@@ -18,7 +18,7 @@ struct kv_host_layer {
     float *q, *k, *k_pre, *v, *out, *rope;
 };
 
-/* What a pass is made of, in the order of a layer. */
+/* The steps of a pass, in the order of a layer. */
 enum kv_step_part {
     KV_STEP_NORM,
     KV_STEP_QKV,
@@ -42,7 +42,7 @@ struct kv_pass {
      * kept_from on: [n_layers - kept_from][n_windows][n][hidden]. */
     float *kept_in, *kept_mid;
     size_t kept_from;
-    unsigned skip; /* bit 1 << kv_step_part: what a timed pass leaves out */
+    unsigned skip; /* bit 1 << kv_step_part: a timed pass leaves it out */
     bool few; /* n is up to KV_FEW_ROWS: matrices stay stored.  On the CPU */
 
     const struct kv_backend *b;
@@ -62,8 +62,8 @@ struct kv_tile {
     size_t rows;  /* tokens */
     size_t token; /* the first one's index in its window */
     size_t at;    /* the first one's index in the group */
-    void *input;  /* of the calling thread: rows of what enters products */
-    float *wide;  /* and rows of what comes out */
+    void *input;  /* the calling thread's rows that enter products */
+    float *wide;  /* the calling thread's rows of results */
 };
 
 /* Fails on a token outside the vocabulary, past the learned positions and, on a
@@ -97,7 +97,8 @@ int kv_pass_norm_all(struct kv_pass *p, struct kv_err *e);
 int kv_pass_logits(struct kv_model *m, const float *x, size_t n, float *logits,
                    struct kv_err *e);
 
-/* next: will be loaded after it; the same, when none. */
+/* next: the layer to be loaded after it, or the same layer when there is none.
+ */
 int kv_pass_load(struct kv_pass *p, size_t layer, size_t next,
                  struct kv_err *e);
 
@@ -115,8 +116,8 @@ static inline float *kv_pass_kept(const struct kv_pass *p, float *all)
 int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
                 struct kv_err *e);
 
-/* x of the tile += its MLP of experts (experts.c); a [rows][hidden] f32, on the
- * host alone: what the router and they see. */
+/* Adds the MLP of experts (experts.c) to the tile's x; on the host alone.  a:
+ * [rows][hidden] f32, the input of the router and the experts. */
 int kv_pass_experts(const struct kv_pass *p, const struct kv_tile *t,
                     const float *a, struct kv_err *e);
 

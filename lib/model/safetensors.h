@@ -5,8 +5,8 @@
  * The header gives every tensor's name, type, shape and place in data:
  *   {"a.weight": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}}
  *
- * Nothing of it is believed: the tensors must lie inside the file, be as long
- * as their shape says, not overlap, and together fill the data. */
+ * The reader trusts nothing: tensors must lie inside the file, have the length
+ * that their shape gives, not overlap, and together fill the data. */
 #ifndef KV_MODEL_SAFETENSORS_H
 #define KV_MODEL_SAFETENSORS_H
 
@@ -21,7 +21,7 @@ struct kv_safetensors {
     size_t n_weights;
 };
 
-/* Fails with the file, the tensor and what is wrong with it. */
+/* Fails with the file, the tensor and the fault. */
 int kv_safetensors_open(struct kv_safetensors *f, const char *path,
                         struct kv_err *e);
 void kv_safetensors_clear(struct kv_safetensors *f);

@@ -5,8 +5,8 @@
 #include "lib/model/config.h"
 #include "lib/model/weights.h"
 
-/* A matrix is [output][input]; one of several experts in pieces or as it lies.
- * NULL: the model has none. */
+/* A matrix is [output][input].  A matrix of several experts is in pieces or one
+ * stored tensor.  NULL: the model has none. */
 struct kv_layer_weights {
     const struct kv_weight *part[KV_PARTS];
 };
@@ -17,7 +17,7 @@ struct kv_model_weights {
     const struct kv_weight *head, *head_bias; /* head: embed, when tied */
     struct kv_layer_weights *layer;
     float norm_add;           /* to the weights of all norms */
-    struct kv_weight *made;   /* what no file has as it should be */
+    struct kv_weight *made;   /* tensors made here, as files lack them */
     struct kv_weight *pooled; /* or NULL */
     float *zeros;             /* biases that a GGUF file does without */
     uint64_t seed;
@@ -33,10 +33,10 @@ uint64_t kv_tensor_seed(const struct kv_model_weights *m, size_t layer,
                         size_t part);
 
 /* Finds every tensor and checks its shape, its type and that its values are
- * finite.  Of a GGUF file each bias that c says may be absent, as in llama.cpp:
- * it is zeros.  Also fails on a tensor that has no place, and on a head that is
- * not the embedding when that is tied: the numbers would be wrong without it.
- * dir: for sentences.  Release m with kv_tensor_unmap. */
+ * finite.  In a GGUF file any bias that c demands may be absent and is zeros,
+ * as in llama.cpp.  Fails on a tensor that has no place, and on a head that
+ * differs from the embedding although c says they are tied: the numbers could
+ * be wrong. dir: for sentences.  Release m with kv_tensor_unmap. */
 int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
                   const struct kv_weights *w, const char *dir,
                   struct kv_err *e);

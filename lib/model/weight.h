@@ -11,7 +11,7 @@
 enum { KV_WEIGHT_DIMS = 8 };
 
 /* One tensor.  data may be at any address, not only at multiples of its
- * element's size; head to pool_rows are what struct kv_stored_rows says. */
+ * element's size.  head to pool_rows are as in struct kv_stored_rows. */
 struct kv_weight {
     const char *name, *path; /* path: of its file; both live as long as it */
     const char *dtype;       /* as the file has it: "BF16", "Q4_K" */
@@ -23,14 +23,14 @@ struct kv_weight {
     size_t head, turning, run, step, turned;
     float add;
     size_t pool, pool_rows;
-    const struct kv_packed *packed; /* NULL, or what data is the codes of */
+    const struct kv_packed *packed; /* data holds its codes; or NULL */
     const struct kv_weight *next; /* of a part in pieces, the piece after it */
 };
 
 /* w's type must not be KV_STORED_OTHER, here and below. */
 struct kv_stored_rows kv_weight_rows(const struct kv_weight *w);
 
-/* Fails, with the place of the first, when a value is a NaN or an infinity.
+/* Fails on a NaN or an infinity, with the place of the first.
  * Reads all of the data. */
 int kv_weight_check(const struct kv_weight *w, struct kv_err *e);
 

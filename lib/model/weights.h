@@ -1,6 +1,6 @@
-/* All tensors of a model: of a folder, where they are in model.safetensors or
- * the shards that model.safetensors.index.json names, or of a GGUF file, where
- * they get the names and the order that they would have there. */
+/* All tensors of a model.  A folder has them in model.safetensors or in the
+ * shards that model.safetensors.index.json names.  Tensors of a GGUF file get
+ * the names and the order of such a folder. */
 #ifndef KV_MODEL_WEIGHTS_H
 #define KV_MODEL_WEIGHTS_H
 
@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-/* A matrix that several tensors hold, in place of its codes'
+/* A matrix that several tensors hold; it replaces the tensor of its codes
  * (packed_tensors.h). */
 enum { KV_UNPACKED_NAME = 256 };
 
@@ -39,23 +39,23 @@ struct kv_weights {
 int kv_weights_open(struct kv_weights *w, const char *model, struct kv_err *e);
 void kv_weights_clear(struct kv_weights *w);
 
-/* NULL when there is none of that name. */
+/* The tensor of this name; NULL when there is none. */
 const struct kv_weight *kv_weights_find(const struct kv_weights *w,
                                         const char *name);
 
-/* By name, after names have changed; fails when two are the same. */
+/* Sorts by name after names have changed; fails when two names are equal. */
 int kv_weights_sort(struct kv_weights *w, struct kv_err *e);
 
-/* Whether the tensor is part of a matrix that is another one. */
+/* Whether the tensor is part of a matrix that another tensor stands for. */
 bool kv_weights_is_part(const struct kv_weights *w, const struct kv_weight *t);
 
-/* The type that most of the bytes have, "bf16", "q4_k", "other"; or what a GGUF
- * file calls their mixture, "q4_k_m". */
+/* The type of most bytes, "bf16", "q4_k", "other"; or a GGUF file's name for
+ * the mixture of types, "q4_k_m". */
 const char *kv_weights_type(const struct kv_weights *w);
 
-/* Adds the content of each file: of the index if there is one, then of the
- * shards in its order; or of the parts of a GGUF model in theirs.  So the same
- * tensors in other files are another model. */
+/* Adds the content of each file: the index if there is one, then the shards in
+ * its order; or the parts of a GGUF model in order.  So the same tensors in
+ * other files have another hash. */
 int kv_weights_hash(const struct kv_weights *w, struct kv_hash *h,
                     struct kv_err *e);
 

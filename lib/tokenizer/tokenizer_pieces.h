@@ -1,5 +1,5 @@
-/* Vocabularies that list tokens by id, with a score and a type each, as GGUF
- * and SentencePiece do: what tokenizer.json would hold of them. */
+/* Vocabularies of GGUF and SentencePiece, which list tokens by id with a score
+ * and a type, in the form of tokenizer.json. */
 #ifndef KV_MODEL_TOKENIZER_PIECES_H
 #define KV_MODEL_TOKENIZER_PIECES_H
 
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Both know them by these numbers. */
+/* GGUF and SentencePiece both have these numbers. */
 enum kv_piece_type {
     KV_PIECE_UNDEFINED,
     KV_PIECE_NORMAL,
@@ -35,40 +35,41 @@ struct kv_pieces {
     size_t n;
 };
 
-/* "model"."vocab" and "added_tokens" of out, an object with "model".  Fails on
- * a token that is no UTF-8, is there twice, is too long, or has another type or
- * no score. */
+/* Adds "model"."vocab" and "added_tokens" to out, an object with "model". Fails
+ * on a token that is not UTF-8, occurs twice, is too long, or has an unknown
+ * type or no score. */
 int kv_pieces_add(const struct kv_pieces *p, json_t *out, struct kv_err *e);
 
-/* "merges", after kv_pieces_add.  They follow from the scores, the best whole
- * first, and of equals as transformers sorts them. */
+/* Adds "merges", after kv_pieces_add().  Merges are sorted by the score of the
+ * merged token, best first, and equal scores as transformers sorts them. */
 int kv_pieces_add_merges(const struct kv_pieces *p, json_t *out,
                          struct kv_err *e);
 
-/* What SentencePiece's BPE makes of a character without a token. */
+/* Adds the fields for characters without a token in SentencePiece's BPE:
+ * "unk_token", "fuse_unk" and "byte_fallback". */
 void kv_pieces_add_fallback(const struct kv_pieces *p, json_t *out, size_t unk);
 
-/* All else of "model" for SentencePiece's BPE, merges too. */
+/* Adds the rest of "model" for SentencePiece's BPE, with the merges. */
 int kv_pieces_add_bpe(const struct kv_pieces *p, json_t *out, size_t unk,
                       struct kv_err *e);
 
-/* All else of "model" for Unigram, with tokenizer_unigram.h's two more.  The
- * lowest score is that of what is normal. */
+/* Adds the rest of "model" for Unigram, with the two additional fields of
+ * tokenizer_unigram.h.  The lowest score is taken over normal tokens alone. */
 void kv_pieces_add_unigram(const struct kv_pieces *p, json_t *out, size_t unk,
                            bool byte_fallback, bool single);
 
-/* What is done to a text before anything else. */
+/* The normalization of a text before tokenization. */
 struct kv_spaces {
     const uint8_t *table; /* [table_bytes] tokenizer_charsmap.h, or NULL */
     size_t table_bytes;
-    bool remove_extra; /* spaces: at both ends, and of several all but one */
-    bool prefix; /* a text, and what follows an added token, gets a space */
+    bool remove_extra; /* removes spaces at both ends, and merges runs */
+    bool prefix; /* adds a space before a text, and after an added token */
 };
 
-/* "normalizer" and "decoder". */
+/* Adds "normalizer" and "decoder". */
 void kv_pieces_add_spaces(json_t *out, const struct kv_spaces *s);
 
-/* "post_processor": token id comes before a text. */
+/* Adds a "post_processor" that puts token id before a text. */
 void kv_pieces_add_bos(const struct kv_pieces *p, json_t *out, size_t id);
 
 #endif
