@@ -122,11 +122,11 @@ struct kv_arch {
     /* Norms times 1 + their weight, embeddings times the root of hidden_size.
      */
     bool gemma;
-    bool sandwich;    /* norms of what joins the residual stream; Gemma's then
-                       * have the scale of query_pre_attn_scalar, and soft caps */
-    bool norm_after;  /* those alone: none before attention and MLP */
-    double attn_cap;  /* without attn_logit_softcapping; 0: none, and what the
-                       * field says is not looked at, as in transformers */
+    bool sandwich;    /* norms after attention and MLP too; Gemma then has the
+                       * scale of query_pre_attn_scalar, and soft caps */
+    bool norm_after;  /* norms after attention and MLP alone */
+    double attn_cap;  /* without attn_logit_softcapping; 0: none, and the field
+                       * is ignored, as in transformers */
     double logit_cap; /* without final_logit_softcapping; 0: none */
     struct kv_arch_rope rope;
 
@@ -137,8 +137,8 @@ struct kv_arch {
     bool plain_mlp;     /* down(act(up)); else down(act(gate) * up) */
     enum kv_act act;    /* without hidden_act */
     bool old_gelu;      /* gelu of hidden_act is gelu_pytorch_tanh */
-    bool experts;       /* gated MLPs, of which a router takes some */
-    bool norm_shares;   /* whose shares sum to 1, without norm_topk_prob */
+    bool experts;       /* gated MLPs; a router chooses some of them */
+    bool norm_shares;   /* experts' shares sum to 1, without norm_topk_prob */
     bool parallel;      /* the MLP adds to the stream beside attention; without
                          * use_parallel_residual, where that counts */
     bool scaled;        /* Granite's multipliers count */
@@ -149,10 +149,10 @@ struct kv_arch {
     size_t skip_positions; /* rows of learned ones before position 0's */
 };
 
-/* The row of this name; or, as transformers goes by it, of config's model_type,
- * if the name is that of a ...ForCausalLM of the model's own code.  Fails when
- * there is none, naming those that are known.  config: the object of
- * config.json, in which a variant's field may be. */
+/* The row of this name.  For a ...ForCausalLM of the model's own code it is the
+ * row of config's model_type, as in transformers.  Fails when there is none,
+ * listing the known names.  config: the object of config.json, which may have
+ * the field of a variant. */
 int kv_arch_find(const struct kv_arch **arch, const char *name,
                  const json_t *config, struct kv_err *e);
 
