@@ -40,7 +40,7 @@ struct run {
     size_t n_live;
     bool prompt;
     struct kv_span *span; /* [rows] */
-    size_t rows;          /* of a pass, but for prompts */
+    size_t rows;          /* of a pass that is no prompt */
     float *hidden,
         *logits; /* [longest prompt or rows][hidden], [rows][vocab] */
 };
@@ -147,7 +147,7 @@ static void finish(struct sequence *s, const struct run *r)
     clear(s);
 }
 
-/* Makes room of those that have ended. */
+/* Frees the sequences that have ended. */
 static void close_ended(struct run *r)
 {
     size_t n = 0;
@@ -289,8 +289,9 @@ static int run_prompt(struct run *r, struct kv_err *e)
     return rc ? -1 : 0;
 }
 
-/* The prompt of the sequences from `first` on: of those that attend to all of
- * it at full precision in one pass, of each of the others alone. */
+/* Runs the prompt of the sequences from `first` on.  Sequences whose prompt
+ * attends at full precision share one pass; each other sequence has a pass of
+ * its own. */
 static int run_prompts(struct run *r, size_t first, struct kv_err *e)
 {
     for (size_t i = first; i < r->n_open; i++) {

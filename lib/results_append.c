@@ -11,7 +11,7 @@ static const char params[] = "params.";
 
 /* ---- whether a file can take them ---------------------------------------- */
 
-/* What to do about a file, or a journal, that cannot take rows. */
+/* Advice to the user whose file or journal cannot take rows. */
 static const char *advice(const struct kv_results *r, const char *path)
 {
     return strcmp(path, r->journal)

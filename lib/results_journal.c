@@ -68,7 +68,7 @@ static bool is_in(const struct kv_results *r, const struct cell *cell,
     return find(r, cell, t, cell[at].text) < t->n_rows;
 }
 
-/* The row being made becomes one of t's, but for parameters. */
+/* Copies a row of t, without its parameters, into the row being made. */
 static void take(struct kv_results *r, const struct kv_results_file *t,
                  size_t row)
 {
@@ -98,9 +98,9 @@ bool kv_results_find_row(struct kv_results *r, bool full)
 
 /* ---- rows that are made -------------------------------------------------- */
 
-/* Held while file or journal is read and replaced, so that of two runs the
- * later one sees the rows of the other.  A descriptor; -1 where folders have no
- * locks. */
+/* Locks the folder while the file or the journal is read and replaced, so that
+ * the later of two runs sees the other's rows.  Returns a descriptor; -1 where
+ * folders have no locks. */
 static int lock_folder(const char *target)
 {
     const char *name;

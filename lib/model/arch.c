@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What the three kinds of Falcon share. */
+/* Members that the three kinds of Falcon share. */
 #define FALCON                                                                \
     .name = "FalconForCausalLM", .model_type = "falcon", .inter_times = 4,    \
     .n_ctx = 2048, .norm_eps = 1e-5F, .tied = true, .rope = {.theta = 10000}, \

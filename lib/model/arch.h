@@ -93,7 +93,7 @@ struct kv_arch_rope {
     bool slide_theta_read; /* rope_local_base_freq counts instead */
     size_t old_ctx; /* original_max_position_embeddings of the top level counts,
                      * and is this without; longrope is the one RoPE scaling;
-                     * 0: that of the block counts */
+                     * 0: the block counts give it */
     bool interleaved; /* it turns channels 2 i and 2 i + 1 */
     double partial;   /* of a head's channels it turns; 0: all */
 };

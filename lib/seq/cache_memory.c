@@ -1,4 +1,4 @@
-/* What a cache takes of memory, before there is one. */
+/* Memory that a cache will take, computed before it is made. */
 #include "lib/scheme.h"
 #include "lib/seq/cache.h"
 
