@@ -3,10 +3,8 @@
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
-#include "lib/base/rng.h"
 #include "lib/seq/seq.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,11 +26,13 @@ struct sequence {
     bool ended;
 };
 
-struct run {
-    const struct kv_generation *g;
-    size_t n_layers, n_vocab;
-    struct opened *spec;
+struct kv_generator {
+    struct kv_generation g;
+    size_t n_layers, n_vocab, n_hidden;
+    struct opened **spec; /* [n_specs] */
     size_t n_specs;
+    struct kv_answer **waiting; /* [n_waiting], from next on */
+    size_t n_waiting, next;
     struct sequence *open; /* [n_open] in their order; 2 batch - 1 at most */
     size_t n_open;
     struct sequence **live; /* [n_live], in the pass under way: a span of one
@@ -41,16 +41,10 @@ struct run {
     bool prompt;
     struct kv_span *span; /* [rows] */
     size_t rows;          /* of a pass that is no prompt */
+    size_t longest;       /* rows of hidden */
     float *hidden,
         *logits; /* [longest prompt or rows][hidden], [rows][vocab] */
 };
-
-const char *kv_finish_name(enum kv_finish f)
-{
-    static const char *const name[] = {"length", "eos", "stop"};
-
-    return name[f];
-}
 
 size_t kv_generate_cache_bytes(const struct kv_shape *shape, size_t n)
 {
@@ -60,43 +54,36 @@ size_t kv_generate_cache_bytes(const struct kv_shape *shape, size_t n)
 
 /* ---- specs --------------------------------------------------------------- */
 
-static int open_spec(struct run *r, const struct kv_spec *spec,
-                     struct kv_err *e)
-{
-    const struct kv_policy_spec *p = &spec->policy;
-    struct opened *o = &r->spec[r->n_specs];
-
-    *o = (struct opened){.spec = spec,
-                         .exact = !p->policy || !p->policy->patterns};
-    if (kv_codecs_new(&o->codecs, spec, &kv_model_info(r->g->model)->shape, 0,
-                      r->n_layers, r->g->calib, e))
-        return -1;
-    r->n_specs++;
-    for (size_t i = 0; i < r->n_layers; i++)
-        o->exact =
-            o->exact && !kv_codecs_at(o->codecs, i)[KV_K]->prefill_on_codes;
-    return 0;
-}
-
-static const struct opened *find_spec(const struct run *r,
-                                      const struct kv_spec *spec)
+static struct opened *find_spec(const struct kv_generator *r,
+                                const struct kv_spec *spec)
 {
     for (size_t i = 0; i < r->n_specs; i++)
-        if (r->spec[i].spec == spec)
-            return &r->spec[i];
+        if (r->spec[i]->spec == spec)
+            return r->spec[i];
     return NULL;
 }
 
-static int open_specs(struct run *r, const struct kv_answer *a, size_t n,
-                      struct kv_err *e)
+static int open_spec(struct kv_generator *r, const struct kv_spec *spec,
+                     struct kv_err *e)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (find_spec(r, a[i].spec))
-            continue;
-        r->spec = kv_realloc(r->spec, r->n_specs + 1, sizeof(*r->spec));
-        if (open_spec(r, a[i].spec, e))
-            return -1;
+    const struct kv_policy_spec *p = &spec->policy;
+    struct opened *o;
+
+    if (find_spec(r, spec))
+        return 0;
+    o = kv_alloc(1, sizeof(*o));
+    *o = (struct opened){.spec = spec,
+                         .exact = !p->policy || !p->policy->patterns};
+    if (kv_codecs_new(&o->codecs, spec, &kv_model_info(r->g.model)->shape, 0,
+                      r->n_layers, r->g.calib, e)) {
+        free(o);
+        return -1;
     }
+    for (size_t i = 0; i < r->n_layers; i++)
+        o->exact =
+            o->exact && !kv_codecs_at(o->codecs, i)[KV_K]->prefill_on_codes;
+    r->spec = kv_realloc(r->spec, r->n_specs + 1, sizeof(*r->spec));
+    r->spec[r->n_specs++] = o;
     return 0;
 }
 
@@ -108,68 +95,93 @@ static void clear(struct sequence *s)
     free(s->ids);
 }
 
-static int begin(struct sequence *s, const struct run *r, struct kv_answer *a,
-                 struct kv_err *e)
+/* The answer ends without the rest of its tokens. */
+static void fail(struct sequence *s, const struct kv_err *why)
 {
-    const struct kv_policy_spec *p = &a->spec->policy;
+    s->a->finish = KV_FINISH_FAILED;
+    s->a->why = kv_strdup(why->msg);
+    s->ended = true;
+}
 
-    *s = (struct sequence){.a = a,
-                           .spec = find_spec(r, a->spec),
-                           .prefill = {.policy = p, .calib = r->g->calib}};
+static int open_layers(struct sequence *s, const struct kv_generator *r,
+                       struct kv_err *e)
+{
     s->seq = kv_seq_new(&(struct kv_seq_plan){.n_layers = r->n_layers,
-                                              .policy = p,
-                                              .share_of = a->n_prompt,
-                                              .seed = r->g->seed});
+                                              .policy = &s->a->spec->policy,
+                                              .share_of = s->a->n_prompt,
+                                              .seed = r->g.seed});
     for (size_t i = 0; i < r->n_layers; i++)
-        if (kv_seq_open(s->seq, kv_codecs_at(s->spec->codecs, i), e)) {
-            clear(s);
+        if (kv_seq_open(s->seq, kv_codecs_at(s->spec->codecs, i), e))
             return -1;
-        }
-    s->ids = kv_alloc(a->n_prompt + a->most, sizeof(*s->ids));
-    memcpy(s->ids, a->prompt, a->n_prompt * sizeof(*s->ids));
     return 0;
 }
 
+static void begin(struct sequence *s, const struct kv_generator *r,
+                  struct kv_answer *a)
+{
+    const struct kv_prefill prefill = {.policy = &a->spec->policy,
+                                       .calib = r->g.calib};
+    struct kv_err e;
+
+    *s = (struct sequence){
+        .a = a, .spec = find_spec(r, a->spec), .prefill = prefill};
+    s->ids = kv_alloc(a->n_prompt + a->most, sizeof(*s->ids));
+    memcpy(s->ids, a->prompt, a->n_prompt * sizeof(*s->ids));
+    a->made = 0;
+    a->ids = kv_alloc(a->most, sizeof(*a->ids));
+    if (a->n_top) {
+        a->log_prob = kv_alloc(a->most, sizeof(*a->log_prob));
+        a->top = kv_alloc(a->most, a->n_top * sizeof(*a->top));
+    }
+    if (open_layers(s, r, &e))
+        fail(s, &e);
+}
+
 /* Writes the answer's results. */
-static void finish(struct sequence *s, const struct run *r)
+static int finish(struct sequence *s, const struct kv_generator *r,
+                  struct kv_err *e)
 {
     struct kv_answer *a = s->a;
 
-    a->ids = kv_alloc(a->made, sizeof(*a->ids));
-    memcpy(a->ids, s->ids + a->n_prompt, a->made * sizeof(*a->ids));
-    a->seconds = kv_seconds() - s->begun;
+    a->seconds = a->made ? kv_seconds() - s->begun : 0;
     a->bits = (struct kv_bits){0};
-    for (size_t i = 0; i < r->n_layers * KV_SIDES; i++)
+    for (size_t i = 0;
+         a->finish != KV_FINISH_FAILED && i < r->n_layers * KV_SIDES; i++)
         kv_seq_bits(s->seq, i / KV_SIDES, (enum kv_side)(i % KV_SIDES),
                     &a->bits);
-    if (r->g->progress)
-        kv_progress_step(r->g->progress, a->most - a->made);
+    if (r->g.progress)
+        kv_progress_step(r->g.progress, a->most - a->made);
     clear(s);
+    if (r->g.ended)
+        return r->g.ended(r->g.arg, a, e);
+    return a->finish == KV_FINISH_FAILED ? kv_fail(e, "%s", a->why) : 0;
 }
 
 /* Frees the sequences that have ended. */
-static void close_ended(struct run *r)
+static int close_ended(struct kv_generator *r, struct kv_err *e)
 {
     size_t n = 0;
+    int rc = 0;
 
     for (size_t i = 0; i < r->n_open; i++) {
-        if (r->open[i].ended)
-            finish(&r->open[i], r);
-        else
+        if (!r->open[i].ended)
             r->open[n++] = r->open[i];
+        else if (finish(&r->open[i], r, e))
+            rc = -1;
     }
     r->n_open = n;
+    return rc;
 }
 
 /* ---- attention ----------------------------------------------------------- */
 
 /* A layer of the sequences that are live, in the host's memory. */
 struct layer {
-    const struct run *r;
+    const struct kv_generator *r;
     const struct kv_qkv *x;
 };
 
-static bool is_exact(const struct run *r, const struct sequence *s,
+static bool is_exact(const struct kv_generator *r, const struct sequence *s,
                      size_t layer)
 {
     return r->prompt &&
@@ -195,7 +207,7 @@ static int attend_one(const void *arg, size_t i, size_t thread,
 
 static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
-    const struct run *r = arg;
+    const struct kv_generator *r = arg;
     struct sequence *first = r->live[0];
     struct kv_qkv host;
     const struct layer l = {r, &host};
@@ -211,111 +223,82 @@ static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
 
 /* ---- tokens -------------------------------------------------------------- */
 
-static bool is_end(const struct kv_generation *g, int32_t id)
+/* The next token of a live sequence, by its logits [n_vocab], which change. */
+static void take(const struct kv_generator *r, struct sequence *s,
+                 float *logits)
 {
-    for (size_t i = 0; i < g->n_ends; i++)
-        if (g->end[i] == id)
-            return true;
-    return false;
+    struct kv_err e;
+
+    if (kv_answer_take(s->a, s->ids, logits, r->n_vocab, &r->g.ends,
+                       r->g.tokenizer, &s->ended, &e))
+        fail(s, &e);
+    if (r->g.progress)
+        kv_progress_step(r->g.progress, 1);
 }
 
-static int check_finite(const float *logits, size_t n, size_t at,
-                        struct kv_err *e)
+static void fail_live(struct kv_generator *r, const struct kv_err *why)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!isfinite(logits[i]))
-            return kv_fail(e,
-                           "token %zu: the logit of id %zu is not finite (does "
-                           "the model overflow?)",
-                           at, i);
-    return 0;
-}
-
-/* The next token of a sequence, by its logits [n_vocab], which change. */
-static int take(const struct run *r, struct sequence *s, float *logits,
-                struct kv_err *e)
-{
-    struct kv_answer *a = s->a;
-    const size_t n = a->n_prompt + a->made;
-    const double u = (double)(kv_random(a->key, a->made) >> 11) * 0x1p-53;
-    bool stopped;
-
-    if (check_finite(logits, r->n_vocab, n, e))
-        return -1;
-    kv_sampling_penalize(&r->g->sampling, logits, r->n_vocab, s->ids, n);
-    s->ids[n] = kv_sampling_choose(&r->g->sampling, logits, r->n_vocab, u);
-    a->made++;
-    if (r->g->progress)
-        kv_progress_step(r->g->progress, 1);
-    if (is_end(r->g, s->ids[n])) {
-        a->finish = KV_FINISH_EOS;
-        s->ended = true;
-        return 0;
-    }
-    if (kv_stops_check(&a->stops, r->g->tokenizer, s->ids + a->n_prompt,
-                       a->made, &stopped, e))
-        return -1;
-    a->finish = stopped ? KV_FINISH_STOP : KV_FINISH_LENGTH;
-    s->ended = stopped || a->made == a->most;
-    return 0;
+    for (size_t i = 0; i < r->n_live; i++)
+        fail(r->live[i], why);
 }
 
 /* The first token after the prompt that all live ones have. */
-static int run_prompt(struct run *r, struct kv_err *e)
+static void run_prompt(struct kv_generator *r)
 {
     const struct kv_attention mine = {.run = attend, .arg = r};
     const struct kv_answer *a = r->live[0]->a;
-    const size_t hidden = kv_model_info(r->g->model)->hidden;
     const double start = kv_seconds();
     float *logits = kv_alloc(r->n_vocab, sizeof(*logits));
-    int rc;
+    struct kv_err e;
 
+    if (a->n_prompt > r->longest) {
+        r->longest = a->n_prompt;
+        r->hidden =
+            kv_realloc(r->hidden, r->longest, r->n_hidden * sizeof(*r->hidden));
+    }
     r->prompt = true;
-    rc = kv_interrupted(e) ||
-         kv_model_forward(r->g->model, a->prompt, 1, a->n_prompt, 0, &mine,
-                          r->hidden, e) ||
-         kv_model_logits(r->g->model, r->hidden + (a->n_prompt - 1) * hidden, 1,
-                         logits, e);
+    if (kv_interrupted(&e) ||
+        kv_model_forward(r->g.model, a->prompt, 1, a->n_prompt, 0, &mine,
+                         r->hidden, &e) ||
+        kv_model_logits(r->g.model, r->hidden + (a->n_prompt - 1) * r->n_hidden,
+                        1, logits, &e))
+        fail_live(r, &e);
     r->prompt = false;
-    for (size_t i = 0; i < r->n_live && !rc; i++) {
+    for (size_t i = 0; i < r->n_live && !r->live[i]->ended; i++) {
         struct sequence *s = r->live[i];
 
         memcpy(r->logits, logits, r->n_vocab * sizeof(*logits));
         s->begun = kv_seconds();
         s->a->prompt_seconds = s->begun - start;
-        rc = take(r, s, r->logits, e);
+        take(r, s, r->logits);
     }
     free(logits);
-    return rc ? -1 : 0;
 }
 
 /* Runs the prompt of the sequences from `first` on.  Sequences whose prompt
  * attends at full precision share one pass; each other sequence has a pass of
  * its own. */
-static int run_prompts(struct run *r, size_t first, struct kv_err *e)
+static void run_prompts(struct kv_generator *r, size_t first)
 {
     for (size_t i = first; i < r->n_open; i++) {
-        struct sequence *s = &r->open[i];
-
-        if (s->a->made)
+        if (r->open[i].a->made || r->open[i].ended)
             continue;
         r->n_live = 0;
         for (size_t j = i; j < r->n_open; j++)
-            if (j == i || (s->spec->exact && r->open[j].spec->exact))
+            if (j == i || (!r->open[j].ended && r->open[i].spec->exact &&
+                           r->open[j].spec->exact))
                 r->live[r->n_live++] = &r->open[j];
-        if (run_prompt(r, e))
-            return -1;
+        run_prompt(r);
     }
-    return 0;
 }
 
 /* One token of every live sequence. */
-static int run_step(struct run *r, struct kv_err *e)
+static void run_step(struct kv_generator *r)
 {
     const struct kv_attention mine = {.run = attend, .arg = r};
     int32_t *ids = kv_alloc(r->n_live, sizeof(*ids));
     const struct kv_batch batch = {r->n_live, r->span, ids};
-    int rc;
+    struct kv_err e;
 
     for (size_t i = 0; i < r->n_live; i++) {
         const struct sequence *s = r->live[i];
@@ -324,111 +307,138 @@ static int run_step(struct run *r, struct kv_err *e)
         ids[i] = s->ids[at];
         r->span[i] = (struct kv_span){.sequence = i, .first = at, .n = 1};
     }
-    rc = kv_interrupted(e) ||
-         kv_model_forward_batch(r->g->model, &batch, &mine, r->hidden, e) ||
-         kv_model_logits(r->g->model, r->hidden, r->n_live, r->logits, e);
-    for (size_t i = 0; i < r->n_live && !rc; i++)
-        rc = take(r, r->live[i], r->logits + i * r->n_vocab, e);
+    if (kv_interrupted(&e) ||
+        kv_model_forward_batch(r->g.model, &batch, &mine, r->hidden, &e) ||
+        kv_model_logits(r->g.model, r->hidden, r->n_live, r->logits, &e))
+        fail_live(r, &e);
+    for (size_t i = 0; i < r->n_live && !r->live[i]->ended; i++)
+        take(r, r->live[i], r->logits + i * r->n_vocab);
     free(ids);
-    return rc ? -1 : 0;
 }
 
 /* One token of the first `batch` sequences, some at a time. */
-static int run_steps(struct run *r, struct kv_err *e)
+static void run_steps(struct kv_generator *r)
 {
-    const size_t n = r->n_open < r->g->batch ? r->n_open : r->g->batch;
+    const size_t n = r->n_open < r->g.batch ? r->n_open : r->g.batch;
 
     for (size_t i = 0; i < n;) {
         for (r->n_live = 0; r->n_live < r->rows && i < n; i++)
             r->live[r->n_live++] = &r->open[i];
-        if (run_step(r, e))
-            return -1;
+        run_step(r);
     }
-    return 0;
 }
 
-/* Opens the next answers, of one prompt, and runs it.  *next is behind them. */
-static int open_next(struct run *r, struct kv_answer *a, size_t n, size_t *next,
-                     struct kv_err *e)
+/* Opens the next answers, of one prompt, and runs it. */
+static void open_next(struct kv_generator *r)
 {
     const size_t first = r->n_open;
-    const int32_t *prompt = a[*next].prompt;
+    const int32_t *prompt = r->waiting[r->next]->prompt;
 
-    while (*next < n && r->n_open - first < r->g->batch &&
-           a[*next].prompt == prompt) {
-        struct kv_answer *one = &a[*next];
-
-        one->made = 0;
-        if (begin(&r->open[r->n_open], r, one, e))
-            return -1;
-        r->n_open++;
-        ++*next;
-    }
-    return run_prompts(r, first, e);
+    while (r->next < r->n_waiting && r->n_open - first < r->g.batch &&
+           r->waiting[r->next]->prompt == prompt)
+        begin(&r->open[r->n_open++], r, r->waiting[r->next++]);
+    run_prompts(r, first);
 }
 
-static int run_all(struct run *r, struct kv_answer *a, size_t n,
-                   struct kv_err *e)
-{
-    size_t next = 0;
+/* ---- the generator ------------------------------------------------------- */
 
-    while (next < n || r->n_open) {
-        if (next < n && r->n_open < r->g->batch ? open_next(r, a, n, &next, e)
-                                                : run_steps(r, e))
-            return -1;
-        close_ended(r);
+struct kv_generator *kv_generator_new(const struct kv_generation *g)
+{
+    const struct kv_model_info *info = kv_model_info(g->model);
+    const bool few = kv_model_backend(g->model)->on_host;
+    struct kv_generator *r = kv_alloc(1, sizeof(*r));
+
+    *r = (struct kv_generator){
+        .g = *g,
+        .n_layers = info->shape.n_layers,
+        .n_vocab = info->n_vocab,
+        .n_hidden = info->hidden,
+        .open = kv_alloc(2 * g->batch, sizeof(*r->open)),
+        .live = kv_alloc(2 * g->batch, sizeof(*r->live)),
+        .rows = few && g->batch > KV_FEW_ROWS ? KV_FEW_ROWS : g->batch};
+    r->longest = r->rows;
+    r->span = kv_alloc(r->rows, sizeof(*r->span));
+    r->logits = kv_alloc(r->rows, r->n_vocab * sizeof(*r->logits));
+    r->hidden = kv_alloc(r->longest, r->n_hidden * sizeof(*r->hidden));
+    kv_model_few_in_f32(g->model);
+    return r;
+}
+
+void kv_generator_free(struct kv_generator *r)
+{
+    if (!r)
+        return;
+    for (size_t i = 0; i < r->n_open; i++)
+        clear(&r->open[i]);
+    for (size_t i = 0; i < r->n_specs; i++) {
+        kv_codecs_free(r->spec[i]->codecs);
+        free(r->spec[i]);
     }
+    free(r->hidden);
+    free(r->logits);
+    free(r->span);
+    free(r->live);
+    free(r->open);
+    free(r->waiting);
+    free(r->spec);
+    free(r);
+}
+
+int kv_generator_add(struct kv_generator *r, struct kv_answer *a,
+                     struct kv_err *e)
+{
+    if (open_spec(r, a->spec, e))
+        return -1;
+    if (r->next == r->n_waiting)
+        r->next = r->n_waiting = 0;
+    r->waiting = kv_realloc(r->waiting, r->n_waiting + 1, sizeof(*r->waiting));
+    r->waiting[r->n_waiting++] = a;
     return 0;
+}
+
+void kv_generator_drop(struct kv_generator *r, const struct kv_answer *a)
+{
+    size_t n = r->next;
+
+    for (size_t i = r->next; i < r->n_waiting; i++)
+        if (r->waiting[i] != a)
+            r->waiting[n++] = r->waiting[i];
+    r->n_waiting = n;
+    n = 0;
+    for (size_t i = 0; i < r->n_open; i++)
+        if (r->open[i].a == a)
+            clear(&r->open[i]);
+        else
+            r->open[n++] = r->open[i];
+    r->n_open = n;
+}
+
+bool kv_generator_idle(const struct kv_generator *r)
+{
+    return r->next == r->n_waiting && !r->n_open;
+}
+
+int kv_generator_step(struct kv_generator *r, struct kv_err *e)
+{
+    if (r->next < r->n_waiting && r->n_open < r->g.batch)
+        open_next(r);
+    else
+        run_steps(r);
+    return close_ended(r, e);
 }
 
 int kv_generate(const struct kv_generation *g, struct kv_answer *a, size_t n,
                 struct kv_err *e)
 {
-    const struct kv_model_info *info = kv_model_info(g->model);
-    const bool few = kv_model_backend(g->model)->on_host;
-    struct run r = {.g = g,
-                    .n_layers = info->shape.n_layers,
-                    .n_vocab = info->n_vocab,
-                    .open = kv_alloc(2 * g->batch, sizeof(*r.open)),
-                    .live = kv_alloc(2 * g->batch, sizeof(*r.live)),
-                    .rows =
-                        few && g->batch > KV_FEW_ROWS ? KV_FEW_ROWS : g->batch};
-    size_t longest = r.rows;
-    int rc;
+    struct kv_generator *r = kv_generator_new(g);
+    int rc = 0;
 
-    for (size_t i = 0; i < n; i++)
-        longest = a[i].n_prompt > longest ? a[i].n_prompt : longest;
-    r.span = kv_alloc(r.rows, sizeof(*r.span));
-    r.logits = kv_alloc(r.rows, info->n_vocab * sizeof(*r.logits));
-    r.hidden = kv_alloc(longest, info->hidden * sizeof(*r.hidden));
-    kv_model_few_in_f32(g->model);
-    rc = open_specs(&r, a, n, e) || run_all(&r, a, n, e);
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = kv_generator_add(r, &a[i], e);
+    while (!rc && !kv_generator_idle(r))
+        rc = kv_generator_step(r, e);
     if (g->progress)
         kv_progress_clear(g->progress);
-    for (size_t i = 0; i < r.n_open; i++)
-        clear(&r.open[i]);
-    for (size_t i = 0; i < r.n_specs; i++)
-        kv_codecs_free(r.spec[i].codecs);
-    free(r.hidden);
-    free(r.logits);
-    free(r.span);
-    free(r.live);
-    free(r.open);
-    free(r.spec);
-    return rc ? -1 : 0;
-}
-
-void kv_answer_clear(struct kv_answer *a)
-{
-    free(a->ids);
-    a->ids = NULL;
-}
-
-size_t kv_answer_agrees(const struct kv_answer *a, const struct kv_answer *b)
-{
-    size_t i = 0;
-
-    while (i < a->made && i < b->made && a->ids[i] == b->ids[i])
-        i++;
-    return i;
+    kv_generator_free(r);
+    return rc;
 }

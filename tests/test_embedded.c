@@ -95,8 +95,7 @@ static void test_perplexity(void **state)
 static void test_greedy(void **state)
 {
     const struct embedded *m = *state;
-    const struct kv_generation g = {
-        .model = m->model, .sampling = KV_SAMPLING_GREEDY, .batch = 1};
+    const struct kv_generation g = {.model = m->model, .batch = 1};
     struct kv_spec f32;
     struct kv_answer a = {.spec = &f32,
                           .prompt = golden_greedy,

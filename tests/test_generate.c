@@ -8,6 +8,7 @@
 #include "tests/test.h"
 #include "tests/tiny_model.h"
 
+#include <math.h>
 #include <omp.h>
 
 enum { N = 80, SEED = 9 };
@@ -58,8 +59,7 @@ static void run(const struct setup *s, struct kv_generation g,
         fail_msg("%s", e.msg);
 }
 
-static const struct kv_generation greedy = {.sampling = KV_SAMPLING_GREEDY,
-                                            .batch = 1};
+static const struct kv_generation one = {.batch = 1};
 
 static void parse(struct kv_spec *spec, const struct setup *s, const char *text)
 {
@@ -73,7 +73,7 @@ static void parse(struct kv_spec *spec, const struct setup *s, const char *text)
 static void test_parts(void **state)
 {
     const struct setup *s = *state;
-    struct kv_generation g = greedy;
+    struct kv_generation g = one;
     int32_t ids[14], end;
     struct kv_spec spec;
     struct kv_answer once = {
@@ -93,8 +93,7 @@ static void test_parts(void **state)
 
     end = once.ids[4]; /* the fifth that is made, if it is none before */
     kv_answer_clear(&once);
-    g.end = &end;
-    g.n_ends = 1;
+    g.ends = (struct kv_ends){&end, 1};
     run(s, g, &once, 1);
     assert_true(once.made <= 5 && once.ids[once.made - 1] == end);
     assert_int_equal(once.finish, KV_FINISH_EOS);
@@ -120,7 +119,7 @@ static void test_steps_in_f32(void **state)
     for (size_t i = 0; i < 3; i++) {
         logits[i] = kv_alloc(info->n_vocab, sizeof(**logits));
         if (i == 2)
-            run(s, greedy, &a, 1);
+            run(s, one, &a, 1);
         assert_int_equal(kv_model_logits(s->model, x, 1, logits[i], &e), 0);
         b->stored_type = i == 0 ? KV_TYPE_BF16 : b->stored_type;
     }
@@ -137,8 +136,8 @@ static void test_steps_in_f32(void **state)
  * prompts on codes. */
 enum { ANSWERS = 12, NEW = 12 };
 
-static void make(const struct setup *s, struct kv_spec *spec,
-                 struct kv_answer *a)
+static void make(const struct setup *s, const struct kv_sampling *how,
+                 struct kv_spec *spec, struct kv_answer *a)
 {
     static const char *const specs[] = {"f32",        "kivi:b2g16",
                                         "hack:b2p16", "absmax:b2r0",
@@ -152,6 +151,7 @@ static void make(const struct setup *s, struct kv_spec *spec,
                                   .prompt = s->tokens + (i % 6 < 3 ? 0 : i),
                                   .n_prompt = n_prompt[i % 6],
                                   .most = 1 + i * 5 % NEW,
+                                  .sampling = how,
                                   .key = kv_mix(SEED, i)};
     }
 }
@@ -168,20 +168,20 @@ static void check_same(const struct kv_answer *a, const struct kv_answer *b)
 }
 
 /* The same, alone and beside others. */
-static void check_together(const struct setup *s, struct kv_generation g)
+static void check_together(const struct setup *s, const struct kv_sampling *how)
 {
     static const size_t batches[] = {1, 2, 3, 8, 20};
     const int threads = omp_get_max_threads();
+    struct kv_generation g = one;
     struct kv_spec spec[6];
     struct kv_answer alone[ANSWERS];
     int32_t end;
 
-    make(s, spec, alone);
+    make(s, how, spec, alone);
     for (size_t i = 0; i < ANSWERS; i++)
         run(s, g, &alone[i], 1);
     end = alone[7].ids[alone[7].made / 2]; /* some end by it */
-    g.end = &end;
-    g.n_ends = 1;
+    g.ends = (struct kv_ends){&end, 1};
     for (size_t i = 0; i < ANSWERS; i++) {
         kv_answer_clear(&alone[i]);
         run(s, g, &alone[i], 1);
@@ -191,7 +191,7 @@ static void check_together(const struct setup *s, struct kv_generation g)
         struct kv_answer beside[ANSWERS];
 
         omp_set_num_threads(1 + (int)(i % 2));
-        make(s, spec, beside);
+        make(s, how, spec, beside);
         g.batch = batches[i / 2];
         run(s, g, beside, ANSWERS);
         check_same(alone, beside);
@@ -205,39 +205,159 @@ static void check_together(const struct setup *s, struct kv_generation g)
 
 static void test_greedy_together(void **state)
 {
-    check_together(*state, greedy);
+    check_together(*state, NULL);
 }
 
 static void test_sampled_together(void **state)
 {
-    struct kv_generation g = greedy;
-
-    g.sampling = (struct kv_sampling){1.1, 0.9, 0.95, 20};
-    check_together(*state, g);
+    check_together(*state, &(struct kv_sampling){1.1, 0.9, 0.95, 20});
 }
 
 /* Another key, another answer; the same key, the same one. */
 static void test_keys(void **state)
 {
     const struct setup *s = *state;
-    struct kv_generation g = greedy;
+    const struct kv_sampling hot = {1, 2, 1, 0};
     struct kv_spec spec;
     struct kv_answer a[3];
 
-    g.sampling.temperature = 2;
     parse(&spec, s, "f32");
     for (size_t i = 0; i < 3; i++) {
         a[i] = (struct kv_answer){.spec = &spec,
                                   .prompt = s->tokens,
                                   .n_prompt = 9,
                                   .most = 40,
+                                  .sampling = &hot,
                                   .key = i / 2};
-        run(s, g, &a[i], 1);
+        run(s, one, &a[i], 1);
     }
     assert_memory_equal(a[0].ids, a[1].ids, 40 * sizeof(*a->ids));
     assert_memory_not_equal(a[0].ids, a[2].ids, 40 * sizeof(*a->ids));
     for (size_t i = 0; i < 3; i++)
         kv_answer_clear(&a[i]);
+}
+
+/* The model's own text, forced, has the tokens, the probabilities and the cache
+ * of the answer that chose it; each token is the most probable. */
+static void test_forced(void **state)
+{
+    const struct setup *s = *state;
+    enum { MOST = 24, FORCED = 17, TOP = 3 };
+    struct kv_spec spec;
+    struct kv_answer a = {.spec = &spec,
+                          .prompt = s->tokens,
+                          .n_prompt = 9,
+                          .most = MOST,
+                          .n_top = TOP};
+    struct kv_answer b = a;
+
+    parse(&spec, s, "kivi:b2g8r8");
+    run(s, one, &a, 1);
+    b.forced = a.ids;
+    b.n_forced = FORCED;
+    run(s, one, &b, 1);
+    assert_int_equal(b.made, MOST);
+    assert_memory_equal(a.ids, b.ids, MOST * sizeof(*a.ids));
+    assert_memory_equal(a.log_prob, b.log_prob, MOST * sizeof(*a.log_prob));
+    assert_true(a.bits.bytes == b.bits.bytes);
+    for (size_t i = 0; i < MOST; i++) {
+        const struct kv_top *top = a.top + i * TOP;
+
+        assert_int_equal(top->id, a.ids[i]);
+        assert_true(top->log_prob == a.log_prob[i] && top->log_prob < 0);
+        assert_true(top[0].log_prob >= top[1].log_prob &&
+                    top[1].log_prob >= top[2].log_prob);
+    }
+    kv_answer_clear(&b);
+    b.forced = s->tokens; /* another text has other probabilities */
+    b.n_forced = b.most = FORCED;
+    run(s, one, &b, 1);
+    assert_memory_equal(b.ids, s->tokens, FORCED * sizeof(*b.ids));
+    for (size_t i = 0; i < FORCED; i++)
+        assert_true(b.log_prob[i] <= b.top[i * TOP].log_prob &&
+                    (b.log_prob[i] == b.top[i * TOP].log_prob ||
+                     b.ids[i] != b.top[i * TOP].id));
+    kv_answer_clear(&a);
+    kv_answer_clear(&b);
+}
+
+/* The probabilities of all ids sum to 1. */
+static void test_probabilities(void **state)
+{
+    const struct setup *s = *state;
+    const size_t n = kv_model_info(s->model)->n_vocab;
+    struct kv_spec spec;
+    struct kv_answer a = {.spec = &spec,
+                          .prompt = s->tokens,
+                          .n_prompt = 5,
+                          .most = 1,
+                          .n_top = n + 2};
+    double sum = 0;
+
+    parse(&spec, s, "f32");
+    run(s, one, &a, 1);
+    for (size_t i = 0; i < n; i++)
+        sum += exp(a.top[i].log_prob);
+    assert_true(fabs(sum - 1) < 1e-5);
+    assert_int_equal(a.top[n].id, -1);
+    kv_answer_clear(&a);
+}
+
+struct ends {
+    size_t n;
+    const struct kv_answer *last;
+};
+
+static int note_end(void *arg, struct kv_answer *a, struct kv_err *e)
+{
+    struct ends *x = arg;
+
+    (void)e;
+    x->n++;
+    x->last = a;
+    return 0;
+}
+
+/* Answers that come late, and one that is dropped, change no other. */
+static void test_generator(void **state)
+{
+    const struct setup *s = *state;
+    struct ends ends = {0};
+    const struct kv_generation g = {.model = s->model,
+                                    .seed = SEED,
+                                    .batch = 2,
+                                    .ended = note_end,
+                                    .arg = &ends};
+    struct kv_generator *r = kv_generator_new(&g);
+    struct kv_spec spec;
+    struct kv_answer a[4],
+        alone = {.spec = &spec, .prompt = s->tokens, .n_prompt = 9, .most = 12};
+    struct kv_err e = {""};
+
+    parse(&spec, s, "kivi:b2g8r8");
+    for (size_t i = 0; i < 4; i++)
+        a[i] = alone;
+    run(s, one, &alone, 1);
+    assert_true(kv_generator_idle(r));
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(kv_generator_add(r, &a[i], &e), 0);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(kv_generator_step(r, &e), 0);
+    assert_true(a[0].made > 1 && !ends.n);
+    kv_generator_drop(r, &a[0]); /* under way */
+    kv_generator_drop(r, &a[2]); /* waiting */
+    assert_int_equal(kv_generator_add(r, &a[3], &e), 0);
+    while (!kv_generator_idle(r))
+        assert_int_equal(kv_generator_step(r, &e), 0);
+    assert_int_equal(ends.n, 2);
+    assert_ptr_equal(ends.last, &a[3]);
+    assert_true(a[0].made < 12);
+    assert_memory_equal(a[1].ids, alone.ids, 12 * sizeof(*alone.ids));
+    assert_memory_equal(a[3].ids, alone.ids, 12 * sizeof(*alone.ids));
+    kv_generator_free(r);
+    for (size_t i = 0; i < 4; i++)
+        kv_answer_clear(&a[i]);
+    kv_answer_clear(&alone);
 }
 
 int main(void)
@@ -248,6 +368,9 @@ int main(void)
         cmocka_unit_test(test_greedy_together),
         cmocka_unit_test(test_sampled_together),
         cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_forced),
+        cmocka_unit_test(test_probabilities),
+        cmocka_unit_test(test_generator),
     };
 
     return cmocka_run_group_tests(tests, prepare, release);

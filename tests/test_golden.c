@@ -116,8 +116,7 @@ static void check_greedy(struct kv_model *m, const int32_t *tokens, size_t n)
     float *logits = kv_alloc(n, info->n_vocab * sizeof(*logits));
     int32_t *ids = kv_alloc(n, sizeof(*ids));
     struct kv_spec spec;
-    const struct kv_generation g = {
-        .model = m, .sampling = KV_SAMPLING_GREEDY, .batch = 1};
+    const struct kv_generation g = {.model = m, .batch = 1};
     struct kv_answer a = {.spec = &spec,
                           .prompt = tokens,
                           .n_prompt = prompt,

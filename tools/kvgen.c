@@ -210,6 +210,7 @@ static void list_answers(struct kvgen_run *r, const struct kvgen_args *a)
                                       .prompt = p->ids,
                                       .n_prompt = p->n,
                                       .most = kvgen_most(r, a, p),
+                                      .sampling = &a->sampling,
                                       .stops = stops,
                                       .key = kv_mix(key, j % a->samples)};
     }
@@ -251,16 +252,14 @@ static int generate(struct kvgen_run *r, const struct kvgen_args *a,
                     struct kv_err *e)
 {
     struct kv_progress progress;
-    const struct kv_generation g = {.model = r->model,
-                                    .tokenizer = r->tokenizer,
-                                    .end = r->chat.end,
-                                    .n_ends =
-                                        a->ignore_eos ? 0 : r->chat.n_ends,
-                                    .sampling = a->sampling,
-                                    .calib = r->calib,
-                                    .seed = a->common.seed,
-                                    .batch = r->batch,
-                                    .progress = &progress};
+    const struct kv_generation g = {
+        .model = r->model,
+        .tokenizer = r->tokenizer,
+        .ends = {r->chat.end, a->ignore_eos ? 0 : r->chat.n_ends},
+        .calib = r->calib,
+        .seed = a->common.seed,
+        .batch = r->batch,
+        .progress = &progress};
     size_t steps = 0, made = 0;
     double start;
 

@@ -1,0 +1,145 @@
+#include "eval/answer.h"
+#include "lib/base/alloc.h"
+#include "lib/base/rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *kv_finish_name(enum kv_finish f)
+{
+    static const char *const name[] = {"length", "eos", "stop", "failed"};
+
+    return name[f];
+}
+
+void kv_answer_clear(struct kv_answer *a)
+{
+    free(a->ids);
+    free(a->log_prob);
+    free(a->top);
+    free(a->why);
+    a->ids = NULL;
+    a->log_prob = NULL;
+    a->top = NULL;
+    a->why = NULL;
+}
+
+size_t kv_answer_agrees(const struct kv_answer *a, const struct kv_answer *b)
+{
+    size_t i = 0;
+
+    while (i < a->made && i < b->made && a->ids[i] == b->ids[i])
+        i++;
+    return i;
+}
+
+static int check_finite(const float *logits, size_t n, size_t at,
+                        struct kv_err *e)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(logits[i]))
+            return kv_fail(e,
+                           "token %zu: the logit of id %zu is not finite (does "
+                           "the model overflow?)",
+                           at, i);
+    return 0;
+}
+
+/* The logarithm of the sum of exp(logits). */
+static double log_sum(const float *logits, size_t n)
+{
+    float most = logits[0];
+    double sum = 0;
+
+    for (size_t i = 1; i < n; i++)
+        most = fmaxf(most, logits[i]);
+    for (size_t i = 0; i < n; i++)
+        sum += exp((double)logits[i] - most);
+    return most + log(sum);
+}
+
+/* Falling; of the model's few ids, -1 fills the rest. */
+static void note_top(struct kv_top *top, size_t n_top, const float *logits,
+                     size_t n, double sum)
+{
+    size_t held = 0;
+
+    for (size_t i = 0; i < n_top; i++)
+        top[i] = (struct kv_top){-1, -INFINITY};
+    for (size_t i = 0; i < n; i++) {
+        const float x = (float)(logits[i] - sum);
+        size_t at;
+
+        if (held == n_top && x <= top[n_top - 1].log_prob)
+            continue;
+        held += held < n_top;
+        for (at = held - 1; at && top[at - 1].log_prob < x; at--)
+            top[at] = top[at - 1];
+        top[at] = (struct kv_top){(int32_t)i, x};
+    }
+}
+
+/* The next token: the forced one, or the sampler's. */
+static int32_t choose(const struct kv_answer *a, const int32_t *ids,
+                      float *logits, size_t n_vocab)
+{
+    static const struct kv_sampling greedy = KV_SAMPLING_GREEDY;
+    const struct kv_sampling *s = a->sampling ? a->sampling : &greedy;
+    const double u = (double)(kv_random(a->key, a->made) >> 11) * 0x1p-53;
+
+    if (a->made < a->n_forced)
+        return a->forced[a->made];
+    kv_sampling_penalize(s, logits, n_vocab, ids, a->n_prompt + a->made);
+    return kv_sampling_choose(s, logits, n_vocab, u);
+}
+
+static bool is_end(const struct kv_ends *ends, int32_t id)
+{
+    for (size_t i = 0; i < ends->n; i++)
+        if (ends->id[i] == id)
+            return true;
+    return false;
+}
+
+/* choose(), which changes the logits, and the probabilities before it does. */
+static int32_t choose_noted(struct kv_answer *a, const int32_t *ids,
+                            float *logits, size_t n_vocab)
+{
+    float *before = kv_alloc(n_vocab, sizeof(*before));
+    const double sum = log_sum(logits, n_vocab);
+    int32_t id;
+
+    memcpy(before, logits, n_vocab * sizeof(*before));
+    id = choose(a, ids, logits, n_vocab);
+    a->log_prob[a->made] = (float)(before[id] - sum);
+    note_top(a->top + a->made * a->n_top, a->n_top, before, n_vocab, sum);
+    free(before);
+    return id;
+}
+
+int kv_answer_take(struct kv_answer *a, int32_t *ids, float *logits,
+                   size_t n_vocab, const struct kv_ends *ends,
+                   const struct kv_tokenizer *t, bool *ended, struct kv_err *e)
+{
+    const size_t n = a->n_prompt + a->made;
+    const bool forced = a->made < a->n_forced;
+    bool stopped = false;
+
+    if (check_finite(logits, n_vocab, n, e))
+        return -1;
+    ids[n] = a->n_top ? choose_noted(a, ids, logits, n_vocab)
+                      : choose(a, ids, logits, n_vocab);
+    a->ids[a->made++] = ids[n];
+    if (!forced && is_end(ends, ids[n])) {
+        a->finish = KV_FINISH_EOS;
+        *ended = true;
+        return 0;
+    }
+    if (!forced && kv_stops_check(&a->stops, t, a->ids + a->n_forced,
+                                  a->made - a->n_forced, &stopped, e))
+        return -1;
+    a->finish = stopped ? KV_FINISH_STOP : KV_FINISH_LENGTH;
+    *ended = stopped || a->made == a->most;
+    return 0;
+}
