@@ -96,11 +96,40 @@ static int read_messages(struct kv_prompt *p, json_t *x, struct kv_err *e)
     return 0;
 }
 
-static int read_fields(struct kv_prompt *p, const char *const *taken,
-                       struct kv_err *e)
+/* Of a line to be continued by the model. */
+static int read_prompt(struct kv_prompt *p, struct kv_err *e)
 {
     json_t *prompt = json_object_get(p->fields, "prompt");
     json_t *messages = json_object_get(p->fields, "messages");
+
+    if (!prompt == !messages)
+        return kv_fail(e, "%s: expected a prompt or messages",
+                       prompt ? "both are there" : "neither is there");
+    if (prompt && !json_is_string(prompt))
+        return kv_fail(e, "prompt: expected a text");
+    if (prompt && !json_string_length(prompt))
+        return kv_fail(e, "the prompt is empty");
+    p->text = json_string_value(prompt);
+    return (messages && read_messages(p, messages, e)) ||
+                   read_max_tokens(p, e) || read_stops(p, e)
+               ? -1
+               : 0;
+}
+
+static int read_continuation(struct kv_prompt *p, struct kv_err *e)
+{
+    p->text = json_string_value(json_object_get(p->fields, "context"));
+    p->continuation =
+        json_string_value(json_object_get(p->fields, "continuation"));
+    if (!p->text || !p->continuation)
+        return kv_fail(e, "%s: expected a text",
+                       p->text ? "continuation" : "context");
+    return *p->continuation ? 0 : kv_fail(e, "the continuation is empty");
+}
+
+static int read_fields(struct kv_prompt *p, bool continued,
+                       const char *const *taken, struct kv_err *e)
+{
     const json_t *id = json_object_get(p->fields, "id");
 
     for (; *taken; taken++)
@@ -109,26 +138,16 @@ static int read_fields(struct kv_prompt *p, const char *const *taken,
                            "an answer has a field '%s' of its own: give "
                            "this one another name",
                            *taken);
-    if (!prompt == !messages)
-        return kv_fail(e, "%s: expected a prompt or messages",
-                       prompt ? "both are there" : "neither is there");
-    if (prompt && !json_is_string(prompt))
-        return kv_fail(e, "prompt: expected a text");
-    if (prompt && !json_string_length(prompt))
-        return kv_fail(e, "the prompt is empty");
     if (id && !json_is_string(id) && !json_is_integer(id))
         return kv_fail(e, "id: expected a text or an integer");
-    p->text = json_string_value(prompt);
-    return (messages && read_messages(p, messages, e)) ||
-                   read_max_tokens(p, e) || read_stops(p, e)
-               ? -1
-               : 0;
+    return continued ? read_continuation(p, e) : read_prompt(p, e);
 }
 
 /* ---- lines --------------------------------------------------------------- */
 
 static int read_line(struct kv_prompts *p, size_t line, char *text,
-                     size_t bytes, const char *const *taken, struct kv_err *e)
+                     size_t bytes, bool continued, const char *const *taken,
+                     struct kv_err *e)
 {
     const char *name = kv_input_name(p->path);
     struct kv_prompt *one;
@@ -142,12 +161,12 @@ static int read_line(struct kv_prompts *p, size_t line, char *text,
     p->n++;
     if (!json_is_object(one->fields))
         return kv_fail(e, "%s: line %zu: expected an object, {..}", name, line);
-    return read_fields(one, taken, e)
+    return read_fields(one, continued, taken, e)
                ? kv_fail_in(e, "%s: line %zu", name, line)
                : 0;
 }
 
-int kv_prompts_read(struct kv_prompts *p, const char *path,
+int kv_prompts_read(struct kv_prompts *p, const char *path, bool continued,
                     const char *const *taken, struct kv_err *e)
 {
     size_t bytes, n, line = 1;
@@ -162,7 +181,7 @@ int kv_prompts_read(struct kv_prompts *p, const char *path,
 
         n = end ? (size_t)(end - at) : (size_t)(text + bytes - at);
         if (strspn(at, " \t\r") < n)
-            rc = read_line(p, line, at, n, taken, e);
+            rc = read_line(p, line, at, n, continued, taken, e);
     }
     free(text);
     if (!rc && !p->n)
@@ -185,45 +204,104 @@ void kv_prompts_clear(struct kv_prompts *p)
 
 /* ---- tokens -------------------------------------------------------------- */
 
-static void put_bos(struct kv_prompt *p, int32_t bos)
+static int encode_text(const struct kv_prompt_encoder *r, const char *text,
+                       size_t bytes, bool special, int32_t **ids, size_t *n,
+                       struct kv_named *named, struct kv_err *e)
 {
-    p->ids = kv_realloc(p->ids, p->n + 1, sizeof(*p->ids));
-    memmove(p->ids + 1, p->ids, p->n * sizeof(*p->ids));
-    p->ids[0] = bos;
+    struct kv_named mine = {0};
+
+    if (kv_tokenizer_encode(r->tokenizer, text, bytes, special, ids, n,
+                            special ? NULL : &mine, e))
+        return -1;
+    if (mine.n)
+        *named = (struct kv_named){named->n + mine.n, mine.first};
+    return 0;
+}
+
+static int encode_messages(struct kv_prompt *p,
+                           const struct kv_prompt_encoder *r, struct kv_err *e)
+{
+    char *text;
+    size_t bytes;
+    int rc;
+
+    if (kv_chat_messages(r->chat, r->model, r->template, p->messages, r->clock,
+                         &text, &bytes, e))
+        return -1;
+    rc = encode_text(r, text, bytes, true, &p->ids, &p->n, NULL, e);
+    free(text);
+    return rc;
+}
+
+/* The tokens of context and continuation, those of the context first. */
+static int encode_continuation(struct kv_prompt *p,
+                               const struct kv_prompt_encoder *r,
+                               struct kv_named *named, struct kv_err *e)
+{
+    const size_t bytes = strlen(p->text), more = strlen(p->continuation);
+    char *both = kv_alloc(bytes + more + 1, 1);
+    struct kv_named again = {0};
+    size_t context = bytes, all = 0;
+    int32_t *alone = NULL;
+    int rc;
+
+    memcpy(both, p->text, bytes);
+    memcpy(both + bytes, p->continuation, more);
+    while (context && strchr(" \t\n\v\f\r", both[context - 1]))
+        context--;
+    rc =
+        encode_text(r, both, context, r->special, &alone, &p->n, &again, e) ||
+        encode_text(r, both, bytes + more, r->special, &p->ids, &all, named, e);
+    free(both);
+    free(alone);
+    if (rc)
+        return -1;
+    if (all <= p->n)
+        return kv_fail(e, "the continuation adds no token to its context");
+    p->n_continuation = all - p->n;
+    return 0;
+}
+
+/* A text's BOS, and an empty context's. */
+static int put_bos(struct kv_prompt *p, const struct kv_tokenizer *t,
+                   struct kv_err *e)
+{
+    const size_t n = p->n + p->n_continuation;
+
+    if (!kv_tokenizer_adds_bos(t) && !(p->continuation && !p->n))
+        return 0;
+    if (kv_tokenizer_bos(t) < 0)
+        return kv_fail(e, "the context has no tokens, and the tokenizer no BOS "
+                          "to stand for it");
+    p->ids = kv_realloc(p->ids, n + 1, sizeof(*p->ids));
+    memmove(p->ids + 1, p->ids, n * sizeof(*p->ids));
+    p->ids[0] = kv_tokenizer_bos(t);
     p->n++;
+    return 0;
 }
 
 static int encode(struct kv_prompt *p, const struct kv_prompt_encoder *r,
                   struct kv_named *named, struct kv_err *e)
 {
-    const bool special = r->special || p->messages;
-    struct kv_named mine = {0};
-    char *text = NULL;
-    size_t bytes = 0;
     int rc;
 
-    if (p->messages &&
-        kv_chat_messages(r->chat, r->model, r->template, p->messages, r->clock,
-                         &text, &bytes, e))
+    if (p->messages)
+        rc = encode_messages(p, r, e);
+    else if (p->continuation)
+        rc = encode_continuation(p, r, named, e);
+    else
+        rc = encode_text(r, p->text, strlen(p->text), r->special, &p->ids,
+                         &p->n, named, e);
+    if (rc || (!p->messages && put_bos(p, r->tokenizer, e)))
         return -1;
-    rc = kv_tokenizer_encode(r->tokenizer, text ? text : p->text,
-                             text ? bytes : strlen(p->text), special, &p->ids,
-                             &p->n, special ? NULL : &mine, e);
-    free(text);
-    if (rc)
-        return -1;
-    if (!p->messages && kv_tokenizer_adds_bos(r->tokenizer))
-        put_bos(p, kv_tokenizer_bos(r->tokenizer));
     if (!p->n)
         return kv_fail(e, "the prompt has no tokens");
-    for (size_t i = 0; i < p->n; i++)
+    for (size_t i = 0; i < p->n + p->n_continuation; i++)
         if (p->ids[i] < 0 || (size_t)p->ids[i] >= r->n_vocab)
             return kv_fail(e,
                            "token %zu has id %d, past the model's vocabulary "
                            "of %zu",
                            i, (int)p->ids[i], r->n_vocab);
-    named->n += mine.n;
-    named->first = mine.n ? mine.first : named->first;
     return 0;
 }
 

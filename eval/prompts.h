@@ -6,14 +6,19 @@
 #include "lib/base/hash.h"
 #include "lib/tokenizer/chat_template.h"
 
-/* A line: an object with
+/* A line: an object with an id, a text or an integer (the number of the line),
+ * and either of
+ *
+ *   context       a text, which may be empty
+ *   continuation  a text that follows it
+ *
+ * whose log-likelihood is wanted, or
  *
  *   prompt      a text, or
  *   messages    [{"role": "system", "user" or "assistant", "content": text}]:
  *               at most one of the system's, then the user's and the
  *               assistant's in turn; a last one of the assistant's is the
  *               beginning of the answer
- *   id          a text or an integer (the number of the line)
  *   max_tokens  1 or more
  *   stop        a text, or a list of texts, none empty
  *
@@ -23,11 +28,12 @@ struct kv_prompt {
     json_t *fields;
     const char *text; /* or NULL: messages.  Both are parts of fields */
     json_t *messages;
-    size_t max_tokens; /* 0: not given */
-    const char **stop; /* [n_stops]: the texts are parts of fields */
+    const char *continuation; /* or NULL; a part of fields */
+    size_t max_tokens;        /* 0: not given */
+    const char **stop;        /* [n_stops]: the texts are parts of fields */
     size_t n_stops;
-    int32_t *ids; /* [n], after kv_prompts_encode() */
-    size_t n;
+    int32_t *ids; /* [n + n_continuation], after kv_prompts_encode() */
+    size_t n, n_continuation;
 };
 
 struct kv_prompts {
@@ -37,10 +43,11 @@ struct kv_prompts {
     size_t n;
 };
 
-/* path: a file or a pipe; kept by pointer.  taken: names, up to a NULL, that no
- * field may have.  Fails, with the line, on a line that is not as above, and on
- * a file without prompts. */
-int kv_prompts_read(struct kv_prompts *p, const char *path,
+/* path: a file or a pipe; kept by pointer.  continued: lines are of context and
+ * continuation.  taken: names, up to a NULL, that no field may have.  Fails,
+ * with the line, on a line that is not as above, and on a file without
+ * prompts. */
+int kv_prompts_read(struct kv_prompts *p, const char *path, bool continued,
                     const char *const *taken, struct kv_err *e);
 void kv_prompts_clear(struct kv_prompts *p);
 
@@ -54,8 +61,11 @@ struct kv_prompt_encoder {
 };
 
 /* A text gets a BOS if the tokenizer adds one; messages become the template's
- * text, special tokens included.  Fails, with the line, as kv_chat_messages()
- * does, and on a prompt without tokens. */
+ * text, special tokens included.  A continuation begins with the white space at
+ * the end of its context; its tokens are those of both texts together, without
+ * the context's.  An empty context is a BOS.  Fails, with the line, as
+ * kv_chat_messages() does, on a prompt or a continuation without tokens, and on
+ * an empty context where there is no BOS. */
 int kv_prompts_encode(struct kv_prompts *p, const struct kv_prompt_encoder *r,
                       struct kv_err *e);
 

@@ -15,7 +15,7 @@ static int read_prompts(struct kv_prompts *p, const char *text,
     snprintf(path, sizeof(path), "%s/p.jsonl", dir);
     write_file(dir, "p.jsonl", json);
     free(json);
-    return kv_prompts_read(p, path, taken, e);
+    return kv_prompts_read(p, path, false, taken, e);
 }
 
 static void test_fields(void **state)

@@ -2,9 +2,7 @@
 #include "tools/kvgen.h"
 #include "eval/calib_check.h"
 #include "eval/loop.h"
-#include "lib/base/alloc.h"
 #include "lib/base/progress.h"
-#include "lib/base/rng.h"
 #include "lib/mixed.h"
 #include "lib/model/model_files.h"
 #include "lib/scheme.h"
@@ -16,10 +14,12 @@
 #include <string.h>
 
 enum { MAX_TOKENS = 256 }; /* unless told */
+static const size_t NOT_SAID = SIZE_MAX;
 
 static void release(struct kvgen_run *r)
 {
     kv_out_discard(&r->out);
+    kvgen_journal_free(r->journal);
     for (size_t i = 0; i < r->n_answers; i++)
         kv_answer_clear(&r->answer[i]);
     free(r->answer);
@@ -40,11 +40,23 @@ static int check_options(const struct kvgen_args *a, struct kv_err *e)
 {
     if (!a->model)
         return kv_fail(e, "a model is needed: -m MODEL");
-    if (!a->prompts)
-        return kv_fail(e, "prompts are needed: -f FILE");
+    if (!a->prompts == !a->score)
+        return kv_fail(e, a->score ? "-f FILE goes without --score FILE"
+                                   : "prompts are needed: -f FILE, or pairs: "
+                                     "--score FILE");
+    if (a->score &&
+        (a->sampling.temperature != 0 || a->stops.n || a->ignore_eos ||
+         a->max_tokens != NOT_SAID || a->sampling.repetition_penalty != 1))
+        return kv_fail(e, "%s goes without --score, which writes no tokens",
+                       a->sampling.temperature != 0 ? "--temperature"
+                       : a->stops.n                 ? "--stop"
+                       : a->ignore_eos              ? "--ignore-eos"
+                       : a->max_tokens != NOT_SAID  ? "--max-tokens"
+                                                    : "--repetition-penalty");
     if (!a->common.output)
         return kv_fail(e, "answers go into a file: -o FILE");
-    if (!a->max_tokens || a->max_tokens > INT32_MAX)
+    if (!a->max_tokens ||
+        (a->max_tokens > INT32_MAX && a->max_tokens != NOT_SAID))
         return kv_fail(e, "--max-tokens %zu: expected 1 to %d tokens",
                        a->max_tokens, INT32_MAX);
     if (!a->samples)
@@ -82,7 +94,9 @@ static int load_model(struct kvgen_run *r, const struct kvgen_args *a,
         .model = info->name,
         .model_hash = info->hash,
         .weights = info->weights,
-        .protocol = a->sampling.temperature == 0 ? "greedy" : "sample",
+        .protocol = a->score                       ? "score"
+                    : a->sampling.temperature == 0 ? "greedy"
+                                                   : "sample",
         .gemm = kv_model_gemm(r->model)};
     kv_common_conditions(&a->common, &r->conditions);
     return 0;
@@ -176,116 +190,17 @@ static int try_specs(const struct kvgen_run *r, const struct kvgen_args *a,
     return 0;
 }
 
-/* ---- answers ------------------------------------------------------------- */
-
-/* --stop's strings, then the prompt's. */
-static struct kv_stops stops_of(struct kvgen_run *r, const struct kvgen_args *a,
-                                size_t i)
-{
-    const struct kv_prompt *p = &r->prompts.at[r->mine[i]];
-    const char **list = kv_alloc(a->stops.n + p->n_stops, sizeof(*list));
-
-    for (size_t j = 0; j < a->stops.n + p->n_stops; j++)
-        list[j] = j < a->stops.n ? a->stops.item[j] : p->stop[j - a->stops.n];
-    r->stop[i] = list;
-    return (struct kv_stops){list, a->stops.n + p->n_stops};
-}
-
-/* An answer for each prompt, each spec and each sample. */
-static void list_answers(struct kvgen_run *r, const struct kvgen_args *a)
-{
-    struct kv_answer *x;
-
-    r->stop = kv_alloc(r->n_mine, sizeof(*r->stop));
-    r->answer =
-        kv_alloc(r->n_mine, r->n_specs * a->samples * sizeof(*r->answer));
-    x = r->answer;
-    for (size_t i = 0; i < r->n_mine; i++) {
-        const struct kv_prompt *p = &r->prompts.at[r->mine[i]];
-        const struct kv_stops stops = stops_of(r, a, i);
-        const uint64_t key = kv_mix(kv_mix(0, a->common.seed), r->mine[i]);
-
-        for (size_t j = 0; j < r->n_specs * a->samples; j++)
-            *x++ = (struct kv_answer){.spec = &r->spec[j / a->samples],
-                                      .prompt = p->ids,
-                                      .n_prompt = p->n,
-                                      .most = kvgen_most(r, a, p),
-                                      .sampling = &a->sampling,
-                                      .stops = stops,
-                                      .key = kv_mix(key, j % a->samples)};
-    }
-    r->n_answers = (size_t)(x - r->answer);
-}
-
-/* --batch, or the answers that fit --memory, at most the number that shares one
- * read of the weights. */
-static int choose_batch(struct kvgen_run *r, const struct kvgen_args *a,
-                        struct kv_err *e)
-{
-    const struct kv_shape *shape = &kv_model_info(r->model)->shape;
-    size_t longest = 0, bytes, fit;
-
-    for (size_t i = 0; i < r->n_answers; i++) {
-        const size_t n = r->answer[i].n_prompt + r->answer[i].most;
-
-        longest = n > longest ? n : longest;
-    }
-    bytes = kv_generate_cache_bytes(shape, longest);
-    if (a->batch && a->batch > (a->common.memory / bytes + 1) / 2)
-        return kv_fail(e,
-                       "--batch %zu: caches of %zu tokens take up to %.3g MB "
-                       "each, of which --memory has room for %zu (--batch B "
-                       "wants 2 B - 1)",
-                       a->batch, longest, (double)bytes * 1e-6,
-                       a->common.memory / bytes);
-    fit = kv_memory_fit(a->common.memory, bytes, 2 * KV_FEW_ROWS - 1,
-                        "answer's cache");
-    r->batch = a->batch ? a->batch : (fit + 1) / 2;
-    if (!a->batch && r->batch < KV_FEW_ROWS && r->batch < r->n_answers)
-        kv_note("%zu answers at a time: caches of %zu tokens take up to %.3g "
-                "MB each (--memory)",
-                r->batch, longest, (double)bytes * 1e-6);
-    return 0;
-}
-
-static int generate(struct kvgen_run *r, const struct kvgen_args *a,
-                    struct kv_err *e)
-{
-    struct kv_progress progress;
-    const struct kv_generation g = {
-        .model = r->model,
-        .tokenizer = r->tokenizer,
-        .ends = {r->chat.end, a->ignore_eos ? 0 : r->chat.n_ends},
-        .calib = r->calib,
-        .seed = a->common.seed,
-        .batch = r->batch,
-        .progress = &progress};
-    size_t steps = 0, made = 0;
-    double start;
-
-    for (size_t i = 0; i < r->n_answers; i++)
-        steps += r->answer[i].most;
-    kv_progress_init(&progress, "tokens", steps);
-    start = kv_seconds();
-    if (kv_generate(&g, r->answer, r->n_answers, e) || kv_inputs_unchanged(e))
-        return -1;
-    start = kv_seconds() - start;
-    for (size_t i = 0; i < r->n_answers; i++)
-        made += r->answer[i].made;
-    kv_note("%zu tokens of %zu answers in %.1f s, %.1f a second", made,
-            r->n_answers, start, (double)made / start);
-    return 0;
-}
+/* ---- results ------------------------------------------------------------- */
 
 static int write_results(struct kvgen_run *r, const struct kvgen_args *a,
                          struct kv_err *e)
 {
     struct kv_results *t;
 
-    if (kv_common_table(&t, &a->common, NULL, kvgen_columns, r->spec,
+    if (kv_common_table(&t, &a->common, NULL, r->job->columns, r->spec,
                         r->n_specs, e))
         return -1;
-    if (generate(r, a, e) || kvgen_put_answers(r, a, e) ||
+    if (kvgen_make_answers(r, a, e) || kvgen_put_lines(r, a, e) ||
         kvgen_put_rows(r, a, t, e)) {
         kv_results_discard(t);
         return -1;
@@ -293,18 +208,32 @@ static int write_results(struct kvgen_run *r, const struct kvgen_args *a,
     return kv_results_close(t, e);
 }
 
+static int open_journal(struct kvgen_run *r, const struct kvgen_args *a,
+                        struct kv_err *e)
+{
+    if (!a->resume && !a->append)
+        return 0;
+    if (!r->out.target)
+        return kv_fail(e, "--%s wants -o to be a regular file, not %s",
+                       a->append ? "append" : "resume", a->common.output);
+    r->out.adds = a->append;
+    return kvgen_journal_open(&r->journal, a->common.output, a->append, e);
+}
+
 static int run(struct kvgen_run *r, const struct kvgen_args *a,
                struct kv_err *e)
 {
     if (kv_shard_parse(&r->shard, a->shard, e) ||
-        kv_prompts_read(&r->prompts, a->prompts, kvgen_fields, e) ||
+        kv_prompts_read(&r->prompts, a->score ? a->score : a->prompts, a->score,
+                        r->job->fields, e) ||
         load_model(r, a, e) || list_specs(r, a, e) ||
         kvgen_read_prompts(r, a, e) || load_calibration(r, a, e) ||
         try_specs(r, a, e))
         return -1;
-    list_answers(r, a);
-    if (choose_batch(r, a, e) ||
-        kv_out_open(&r->out, a->common.output, true, e))
+    kvgen_list_answers(r, a);
+    if (kvgen_choose_batch(r, a, e) ||
+        kv_out_open(&r->out, a->common.output, true, e) ||
+        open_journal(r, a, e))
         return -1;
     if (r->chat.asked && a->sampling.repetition_penalty == 1)
         kv_note("%s asks for %s, which is not applied unless an option says "
@@ -318,7 +247,7 @@ int main(int argc, char **argv)
     struct kvgen_args a = {.common = KV_COMMON_DEFAULT,
                            .sampling = KV_SAMPLING_GREEDY,
                            .chat_template = "model",
-                           .max_tokens = MAX_TOKENS,
+                           .max_tokens = NOT_SAID,
                            .samples = 1};
     struct kvgen_run r = {.leak = NAN};
     struct kv_err e = {""};
@@ -326,6 +255,9 @@ int main(int argc, char **argv)
         KV_IN_FOLDER('m', "model", &a.model, kv_model_holds, "MODEL",
                      "Hugging Face folder, or a GGUF file"),
         KV_IN('f', "file", &a.prompts, "FILE", "prompts, JSON lines (below)"),
+        KV_IN(0, "score", &a.score, "FILE",
+              "instead of -f: pairs of context and continuation,\n"
+              "JSON lines (below)"),
         KV_SPECS(&a.specs, "scheme and parameters, sweeps in {}; repeatable;\n"
                            "K-q8_0/V-q4_0: a scheme for each side (f32)"),
         KV_IN('C', "calib", &a.calib, "FILE", "calibration, from kvcalib"),
@@ -366,6 +298,13 @@ int main(int argc, char **argv)
         KV_POOL_HEADS(&a.pool_heads),
         KV_STR(0, "shard", &a.shard, "I/N",
                "every N-th prompt from the I-th on (1/1)"),
+        KV_OUT_BESIDE(0, "resume", &a.resume, &a.common.output,
+                      KV_RESULTS_JOURNAL,
+                      "make no answer again that ANSWERS has, or that a\n"
+                      "stopped run kept in ANSWERS.partial"),
+        KV_OUT_BESIDE(0, "append", &a.append, &a.common.output,
+                      KV_RESULTS_JOURNAL,
+                      "as --resume, and other lines of ANSWERS stay"),
         KV_FLAG(0, "allow-leakage", &a.allow_leakage,
                 "prompts that calibration has seen"),
         KV_COMMON_OPTS(a.common),
@@ -391,6 +330,14 @@ int main(int argc, char **argv)
             "agrees: tokens up to the first that is not the reference's, the "
             "first spec that\nis f32 or f16; seconds are of all answers that "
             "decode together.  Errors (_se)\nare over prompts.\n\n"
+            "A line of --score is {\"context\": TEXT, \"continuation\": TEXT}, "
+            "and "
+            "other fields.\nThe context attends at full precision; then each "
+            "token of the continuation sees\nthe quantized cache of all before "
+            "it.  log_likelihood: the sum of the natural\nlogarithms of the "
+            "tokens' probabilities; is_greedy: each is the most probable;\n"
+            "d_log_likelihood: less the reference's.  Pairs that follow each "
+            "other and have\nthe same context share its pass.\n\n"
             "  kvgen -m DIR -f prompts.jsonl -s f16 -s 'kivi:b{2,4}g32' "
             "-o answers.jsonl",
         .list = kv_common_list,
@@ -404,6 +351,10 @@ int main(int argc, char **argv)
         kv_die("%s", e.msg);
     kv_common_specs(&a.specs);
     kv_common_start(&a.common);
+
+    if (a.max_tokens == NOT_SAID)
+        a.max_tokens = MAX_TOKENS;
+    r.job = a.score ? &kvgen_scores : &kvgen_answers;
 
     const int rc = run(&r, &a, &e);
 

@@ -6,16 +6,34 @@
 #include "eval/prompts.h"
 #include "eval/sweep.h"
 #include "lib/base/file.h"
+#include "lib/base/hash.h"
 #include "tools/common.h"
 
 struct kvgen_args {
     struct kv_common common;
     struct kv_strings specs, stops;
-    const char *model, *prompts, *calib, *gemm, *shard;
+    const char *model, *prompts, *score, *calib, *gemm, *shard;
     const char *chat_template, *chat_date;
     struct kv_sampling sampling;
     size_t ctx, max_tokens, samples, batch, pool_heads;
-    bool parse_special, ignore_eos, allow_leakage;
+    bool parse_special, ignore_eos, allow_leakage, resume, append;
+};
+
+struct kvgen_run;
+
+/* A job: answers that the model writes, or the likelihood of given ones. */
+struct kvgen_job {
+    const char *const *fields;  /* of a line of -o, up to a NULL */
+    const char *const *columns; /* of a row */
+    /* The fields of an answer; base: of the reference, or NULL. */
+    int (*put_fields)(const struct kvgen_run *r, const struct kv_out *out,
+                      const struct kv_answer *x, const struct kv_answer *base,
+                      struct kv_err *e);
+    /* The results that put_fields wrote; false: they are not all there. */
+    bool (*take_fields)(const json_t *line, struct kv_answer *x);
+    /* The cells of a spec's row. */
+    void (*put_cells)(const struct kvgen_run *r, const struct kvgen_args *a,
+                      struct kv_results *t, size_t spec);
 };
 
 struct kvgen_run {
@@ -33,9 +51,11 @@ struct kvgen_run {
                                 * n_specs: none */
     struct kv_calib *calib;
     double leak;
-    size_t ctx, batch;
+    size_t ctx, longest, batch;
     struct kv_answer *answer; /* [n_mine][n_specs][samples] */
     size_t n_answers;
+    const struct kvgen_job *job;
+    struct kvgen_journal *journal; /* NULL without --resume and --append */
     struct kv_out out;
     struct kv_conditions conditions;
 };
@@ -48,15 +68,73 @@ int kvgen_read_prompts(struct kvgen_run *r, const struct kvgen_args *a,
 size_t kvgen_most(const struct kvgen_run *r, const struct kvgen_args *a,
                   const struct kv_prompt *p);
 
-/* The names of the fields of an answer, up to a NULL. */
-extern const char *const kvgen_fields[];
-/* A line for each answer, in their order. */
-int kvgen_put_answers(struct kvgen_run *r, const struct kvgen_args *a,
-                      struct kv_err *e);
+/* An answer for each prompt, each spec and each sample. */
+void kvgen_list_answers(struct kvgen_run *r, const struct kvgen_args *a);
+/* --batch, or the answers that fit --memory, at most the number that shares one
+ * read of the weights. */
+int kvgen_choose_batch(struct kvgen_run *r, const struct kvgen_args *a,
+                       struct kv_err *e);
+/* Fills the answers, with those of the journal or the model's. */
+int kvgen_make_answers(struct kvgen_run *r, const struct kvgen_args *a,
+                       struct kv_err *e);
 
-extern const char *const kvgen_columns[];
+struct kv_answer *kvgen_answer(const struct kvgen_run *r,
+                               const struct kvgen_args *a, size_t prompt,
+                               size_t spec, size_t sample);
+/* The reference's answer; NULL without a reference. */
+const struct kv_answer *kvgen_reference(const struct kvgen_run *r,
+                                        const struct kvgen_args *a,
+                                        size_t prompt, size_t sample);
+/* Tokens a second after the first; NaN of one. */
+double kvgen_speed(const struct kv_answer *x);
+
+extern const struct kvgen_job kvgen_answers, kvgen_scores;
+
+/* The line of the i-th answer; base: with what compares it with the
+ * reference's. */
+int kvgen_put_line(const struct kvgen_run *r, const struct kvgen_args *a,
+                   const struct kv_out *out, size_t i, bool base,
+                   struct kv_err *e);
+/* A line for each answer, in their order. */
+int kvgen_put_lines(struct kvgen_run *r, const struct kvgen_args *a,
+                    struct kv_err *e);
 /* A row for each spec. */
 int kvgen_put_rows(struct kvgen_run *r, const struct kvgen_args *a,
                    struct kv_results *t, struct kv_err *e);
+
+/* A field of a line, after others; takes value.  NaN is null. */
+void kvgen_put_json(const struct kv_out *out, const char *name, json_t *value);
+void kvgen_put_real(const struct kv_out *out, const char *name, double x);
+
+/* Mean and spread over prompts. */
+struct kvgen_mean {
+    double sum, squares;
+    size_t n;
+};
+
+/* NaN is left out. */
+void kvgen_mean_add(struct kvgen_mean *m, double x);
+double kvgen_mean(const struct kvgen_mean *m);
+/* The standard error; NaN of one. */
+double kvgen_mean_se(const struct kvgen_mean *m);
+
+/* A hash of all that an answer depends on. */
+void kvgen_key(const struct kvgen_run *r, const struct kvgen_args *a,
+               const struct kv_answer *x, char key[KV_HASH_CHARS]);
+
+/* Reads the lines of file and of its journal, file.partial, which is written
+ * from here on; both may be missing.  keeps: other lines of file stay.  Fails
+ * on a line that is not JSON. */
+int kvgen_journal_open(struct kvgen_journal **j, const char *file, bool keeps,
+                       struct kv_err *e);
+void kvgen_journal_free(struct kvgen_journal *j); /* NULL is fine */
+/* Fills the answers that earlier runs made; returns their number. */
+size_t kvgen_journal_take(struct kvgen_run *r, const struct kvgen_args *a);
+int kvgen_journal_add(struct kvgen_run *r, const struct kvgen_args *a,
+                      const struct kv_answer *x, struct kv_err *e);
+/* The lines of file that stay. */
+void kvgen_journal_keep(const struct kvgen_journal *j, FILE *to);
+/* Removes the journal. */
+void kvgen_journal_end(struct kvgen_journal *j);
 
 #endif

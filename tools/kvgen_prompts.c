@@ -89,6 +89,8 @@ size_t kvgen_most(const struct kvgen_run *r, const struct kvgen_args *a,
 {
     const size_t most = p->max_tokens ? p->max_tokens : a->max_tokens;
 
+    if (p->continuation)
+        return p->n_continuation;
     return most < r->ctx - p->n ? most : r->ctx - p->n;
 }
 
@@ -104,16 +106,25 @@ static int check_lengths(struct kvgen_run *r, const struct kvgen_args *a,
         const struct kv_prompt *p = &r->prompts.at[i];
         size_t n;
 
+        if (p->n + p->n_continuation > r->ctx)
+            return kv_fail(e,
+                           "%s: line %zu: %zu tokens are more than a context "
+                           "of %zu%s",
+                           kv_input_name(r->prompts.path), p->line,
+                           p->n + p->n_continuation, r->ctx,
+                           a->ctx ? "" : ", the model's (-c sets another)");
         if (p->n >= r->ctx)
             return kv_fail(e,
                            "%s: line %zu: a prompt of %zu tokens leaves no "
                            "room for an answer in a context of %zu%s",
-                           kv_input_name(a->prompts), p->line, p->n, r->ctx,
+                           kv_input_name(r->prompts.path), p->line, p->n,
+                           r->ctx,
                            a->ctx ? "" : ", the model's (-c sets another)");
         n = p->n + kvgen_most(r, a, p);
         longest = n > longest ? n : longest;
     }
     kv_model_context(r->model, longest);
+    r->longest = longest;
     return 0;
 }
 
@@ -127,12 +138,12 @@ static void take_shard(struct kvgen_run *r)
 int kvgen_read_prompts(struct kvgen_run *r, const struct kvgen_args *a,
                        struct kv_err *e)
 {
-    const char *slash = strrchr(a->prompts, '/');
+    const char *slash = strrchr(r->prompts.path, '/');
 
     if (encode(r, a, e) || check_lengths(r, a, e))
         return -1;
     take_shard(r);
-    r->conditions.text = slash ? slash + 1 : a->prompts;
+    r->conditions.text = slash ? slash + 1 : r->prompts.path;
     r->conditions.text_hash = r->prompts.hash;
     r->conditions.ctx = r->ctx;
     return 0;

@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     const char *path = fuzz_file("p.jsonl", data, n);
     struct kv_prompts p;
     struct kv_err e = {""};
-    const int rc = kv_prompts_read(&p, path, taken, &e);
+    const int rc = kv_prompts_read(&p, path, false, taken, &e);
 
     fuzz_expect_sentence(rc, &e);
     for (size_t i = 0; i < p.n && !rc; i++) {
