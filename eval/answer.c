@@ -1,4 +1,5 @@
 #include "eval/answer.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 
@@ -44,19 +45,6 @@ static int check_finite(const float *logits, size_t n, size_t at,
                            "the model overflow?)",
                            at, i);
     return 0;
-}
-
-/* The logarithm of the sum of exp(logits). */
-static double log_sum(const float *logits, size_t n)
-{
-    float most = logits[0];
-    double sum = 0;
-
-    for (size_t i = 1; i < n; i++)
-        most = fmaxf(most, logits[i]);
-    for (size_t i = 0; i < n; i++)
-        sum += exp((double)logits[i] - most);
-    return most + log(sum);
 }
 
 /* Falling; of the model's few ids, -1 fills the rest. */
@@ -107,7 +95,7 @@ static int32_t choose_noted(struct kv_answer *a, const int32_t *ids,
                             float *logits, size_t n_vocab)
 {
     float *before = kv_alloc(n_vocab, sizeof(*before));
-    const double sum = log_sum(logits, n_vocab);
+    const double sum = kv_log_sum_exp(logits, n_vocab);
     int32_t id;
 
     memcpy(before, logits, n_vocab * sizeof(*before));

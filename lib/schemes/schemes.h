@@ -42,7 +42,9 @@
     X(cq)             \
     X(zipcache)       \
     X(gear)           \
-    X(kvtc)
+    X(kvtc)           \
+    X(kvarn)          \
+    X(oscar)
 
 #define KV_DECLARE_SCHEME(name) extern const struct kv_scheme kv_scheme_##name;
 KV_SCHEMES(KV_DECLARE_SCHEME)
