@@ -1,0 +1,145 @@
+"""Descriptions of tasks (data/tasks/README.md) and their items."""
+import gzip
+import json
+import os
+import random
+import re
+import sys
+
+TASKS = os.path.join(os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__))), "data", "tasks")
+KEYS = {"harness", "id", "prepare", "prompt", "system", "begins", "chat",
+        "shots", "max_tokens", "stop", "cut", "carry", "answer", "scorers",
+        "pairs", "documents"}
+
+
+def die(words):
+    print(f"{os.path.basename(sys.argv[0])}: {words}", file=sys.stderr)
+    sys.exit(2)
+
+
+def names():
+    return sorted(f.removesuffix(".json") for f in os.listdir(TASKS)
+                  if f.endswith(".json"))
+
+
+def name_of(task):
+    return os.path.basename(task).removesuffix(".json")
+
+
+def describe(task):
+    """The description of a name in data/tasks, or in a file of one's own."""
+    path = task if task.endswith(".json") else \
+        os.path.join(TASKS, task + ".json")
+    try:
+        with open(path, encoding="utf-8") as f:
+            found = json.load(f)
+    except OSError:
+        die(f"{task}: no such task, expected one of {', '.join(names())}, "
+            "or the name of a .json file")
+    except ValueError as e:
+        die(f"{path}: {e}")
+    for key in found:
+        if key not in KEYS:
+            die(f"{path}: {key} is no key of a description, expected one of "
+                f"{', '.join(sorted(KEYS))}")
+    if not ("prompt" in found) ^ ("pairs" in found):
+        die(f"{path}: expected either prompt or pairs")
+    return found
+
+
+def change(description, settings):
+    """NAME=JSON of --set, into the description; returns what changed."""
+    changed = {}
+    for s in settings:
+        name, _, value = s.partition("=")
+        if name not in KEYS:
+            die(f"--set {s}: expected NAME=VALUE, NAME one of "
+                f"{', '.join(sorted(KEYS))}")
+        try:
+            changed[name] = json.loads(value)
+        except ValueError:
+            die(f"--set {s}: {value} is not JSON (texts in quotes)")
+    description.update(changed)
+    return changed
+
+
+def lines(path):
+    """The objects of a file of JSON lines, which may be gzipped.  A line ends
+    at a newline alone: texts hold other characters that end lines."""
+    try:
+        with open(path, "rb") as f:
+            raw = f.read()
+        if raw[:2] == b"\x1f\x8b":
+            raw = gzip.decompress(raw)
+        text = raw.decode("utf-8")
+    except OSError as e:
+        die(f"{path}: {e.strerror or e}")
+    except (UnicodeDecodeError, EOFError) as e:
+        die(f"{path}: {e}")
+    for n, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except ValueError as e:
+            die(f"{path}:{n}: not a JSON object: {e}")
+        if not isinstance(found, dict):
+            die(f"{path}:{n}: not a JSON object")
+        yield n, found
+
+
+def fill(template, fields, where):
+    """{name} is the field; any other brace stays."""
+    def one(m):
+        if m[1] not in fields:
+            die(f"{where}: an item without {m[1]}, which the task asks for")
+        return str(fields[m[1]])
+
+    return re.sub(r"\{([A-Za-z_][A-Za-z_0-9]*)\}", one, template)
+
+
+def pick(templates, fields):
+    """Of several templates the first whose fields the item has."""
+    if isinstance(templates, str):
+        return templates
+    for t in templates:
+        if all(m in fields for m in re.findall(r"\{([A-Za-z_]\w*)\}", t)):
+            return t
+    return templates[0]
+
+
+class Shots:
+    """Worked examples before an item: of a pool, the first ones, the last
+    ones, or some drawn anew for each item as lm-evaluation-harness does."""
+
+    def __init__(self, shots, count, path, prepare):
+        self.shots, self.path = shots, path
+        self.count = shots["count"] if count is None else count
+        self.pool = []
+        self.random = random.Random(shots.get("seed", 1234))
+        if not self.count:
+            return
+        where = shots.get("where", {})
+        for _, item in lines(path):
+            if all(item.get(k) in some for k, some in where.items()):
+                self.pool.append(prepare(item))
+        if len(self.pool) < self.count:
+            die(f"{path} has {len(self.pool)} examples for the task, "
+                f"expected {self.count}")
+        if shots.get("take") == "last":
+            self.pool = self.pool[-self.count:]
+        elif shots.get("take") != "drawn":
+            self.pool = self.pool[:self.count]
+
+    def holds(self, item):
+        """No item is asked about that is an example."""
+        return item in self.pool
+
+    def text(self):
+        if not self.count:
+            return ""
+        some = self.random.sample(self.pool, self.count) \
+            if self.shots.get("take") == "drawn" else self.pool
+        return "".join(fill(pick(self.shots["text"], x), x, self.path)
+                       for x in some)

@@ -1,0 +1,91 @@
+"""Results in the files of lm-evaluation-harness: DIR/SPEC/results_TIME.json and
+samples_TASK_TIME.jsonl, with its field names."""
+import datetime
+import hashlib
+import json
+import math
+import os
+import re
+
+from task_paired import mean_and_error
+
+
+def digest(x):
+    return hashlib.sha256(
+        (x if isinstance(x, str) else json.dumps(x)).encode()).hexdigest()
+
+
+def target(item):
+    for name in ("answers", "outputs", "answer", "target", "gold", "genre",
+                 "canonical_solution", "code", "abstract", "ground_truth"):
+        if name in item:
+            return item[name]
+    return ""
+
+
+def arguments_and_responses(answer, description):
+    """What the model was asked, and what it answered."""
+    if answer.pairs:
+        return ({f"gen_args_{n}": {"arg_0": p["context"],
+                                   "arg_1": p["continuation"]}
+                 for n, p in enumerate(answer.pairs)},
+                [[[p["log_likelihood"], p["is_greedy"]]]
+                 for p in answer.pairs])
+    line = answer.line
+    asked = line["prompt"] if "prompt" in line else \
+        json.dumps(line["messages"], ensure_ascii=False)
+    return ({"gen_args_0": {"arg_0": asked, "arg_1": {
+        "until": line.get("stop", []), "max_gen_toks": line["max_tokens"]}}},
+        [[line["text"]]])
+
+
+def samples(task, description, some, found, spec):
+    for n, (key, answer) in enumerate(some.items()):
+        asked, said = arguments_and_responses(answer, description)
+        yield {"doc_id": n, "doc": dict(answer.item, id=key[0]),
+               "target": target(answer.item), "arguments": asked,
+               "resps": said,
+               "filtered_resps": [r[0] for r in said] if answer.pairs else
+               [answer.text],
+               "filter": "none", "metrics": list(found),
+               "doc_hash": digest(answer.item),
+               "prompt_hash": digest(asked["gen_args_0"]["arg_0"]),
+               "target_hash": digest(target(answer.item)),
+               **{m: values[spec][key] for m, (values, _) in found.items()}}
+
+
+def results(task, description, changed, some, found, spec, time):
+    own = {"alias": task}
+    for metric, (values, _) in found.items():
+        mean, error = mean_and_error(list(values[spec].values()))
+        if metric == "log_likelihood":
+            metric, mean, error = "perplexity", math.exp(-mean), None
+        own[f"{metric},none"] = mean
+        own[f"{metric}_stderr,none"] = "N/A" if error is None else error
+    shots = changed.get("shots", description.get("shots", {}).get("count", 0))
+    return {"results": {task: own}, "group_subtasks": {task: []},
+            "configs": {task: {"task": task, **description,
+                               "metadata": {"harness": description["harness"]}}},
+            "versions": {task: "Yaml"}, "n-shot": {task: shots},
+            "higher_is_better": {task: {m: True for m in found}},
+            "n-samples": {task: {"original": len(some),
+                                 "effective": len(some)}},
+            "config": {"model": "kvgen", "model_args": f"spec={spec}",
+                       "batch_size": None, "limit": None}, "date": time}
+
+
+def write(folder, task, description, changed, answers, found):
+    now = datetime.datetime.now()
+    stamp = now.isoformat().replace(":", "-")
+    for spec, some in answers.items():
+        own = os.path.join(folder, re.sub(r"[^\w.=-]", "_", spec))
+        os.makedirs(own, exist_ok=True)
+        with open(os.path.join(own, f"results_{stamp}.json"), "w",
+                  encoding="utf-8") as f:
+            json.dump(results(task, description, changed, some, found, spec,
+                              now.timestamp()), f, indent=2,
+                      ensure_ascii=False)
+        with open(os.path.join(own, f"samples_{task}_{stamp}.jsonl"), "w",
+                  encoding="utf-8") as f:
+            for s in samples(task, description, some, found, spec):
+                f.write(json.dumps(s, ensure_ascii=False) + "\n")

@@ -1,0 +1,11 @@
+"""LongBench's count: share of the numbers in the answer that are right."""
+import re
+
+
+def share(answer, right):
+    found = re.findall(r"\d+", answer)
+    return sum(x == right for x in found) / len(found) if found else 0.0
+
+
+def score(answer, item):
+    return {"count": max(share(answer, str(r)) for r in item["answers"])}
