@@ -38,6 +38,11 @@ def winogrande(item, items, description):
                 choices=[before + item["option1"], before + item["option2"]])
 
 
+def gsm8k_boxed(item, items, description):
+    """The number alone as the answer."""
+    return dict(item, answer=item["answer"].split("#### ")[1].replace(",", ""))
+
+
 def mbpp(item, items, description):
     return dict(item, tests="\n".join(item["test_list"][:3]))
 

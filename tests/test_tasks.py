@@ -22,6 +22,8 @@ import task_sandbox  # noqa: E402
 TOOLS = os.path.join(os.environ.get("KV_BUILD_ROOT",
                                     os.path.join(ROOT, "build")), "tools")
 MODEL = os.path.join(ROOT, "data", "model")
+SHARED = os.path.join(os.environ.get("KVTOOLS_SHARED", os.path.join(
+    ROOT, "..", "shared")), "tasks")
 CALIB = os.path.join(ROOT, "data", "calib.txt")
 
 
@@ -32,6 +34,11 @@ def needs(scorer):
     except Missing as e:
         return unittest.skip(str(e))
     return lambda test: test
+
+
+def cases(name):
+    with open(os.path.join(SHARED, name), encoding="utf-8") as f:
+        return [json.loads(line) for line in f]
 
 
 def some(name, answer_, **item):
@@ -202,6 +209,45 @@ class Verdicts(unittest.TestCase):
                         [0.3 + i / 90 for i in range(9)])
         self.assertEqual(found["test"], "bootstrap")
         self.assertLess(found["p"], 0.01)
+
+
+@unittest.skipUnless(os.path.isdir(SHARED), f"no {SHARED}")
+class HarnessesVerdicts(unittest.TestCase):
+    """What the harnesses' own scorers said of real answers."""
+
+    @needs("rouge_l")
+    @needs("code_sim")
+    def test_longbench(self):
+        names = {"qa_f1_score": "f1", "rouge_score": "rouge_l",
+                 "classification_score": "class_names",
+                 "count_score": "count", "retrieval_score": "retrieval",
+                 "code_sim_score": "code_sim"}
+        for case in cases("longbench-metric-cases.jsonl"):
+            task = describe("longbench_" + case["task"].replace("-", "_"))
+            answer = cut(case["prediction"], task.get("answer", ()))
+            got = Scorer(names[case["metric"]]).score(answer, case)
+            expected = [case["score"]] if len(got) == 1 else [
+                case["score_fuzz_levenshtein"], case["score_fuzz_difflib"]]
+            for a, b in zip(got.values(), expected):
+                self.assertAlmostEqual(a, b, 5, case)
+
+    def test_gsm8k(self):
+        for case in cases("gsm8k-extract-cases.jsonl"):
+            answer = case["response"]
+            got = gsm8k.score(answer, {"answer": case["gold_answer"]})
+            for name in got:
+                self.assertEqual(bool(got[name]), case[name + "_correct"],
+                                 case)
+            self.assertEqual(gsm8k.last_number(answer),
+                             case["flexible_extracted"])
+
+    def test_bfcl(self):
+        items = {i["id"]: i for name in ("simple-python200", "multiple100",
+                                         "parallel50", "irrelevance50")
+                 for i in cases(f"bfcl-{name}.jsonl")}
+        for case in cases("bfcl-checker-cases.jsonl"):
+            got = some("bfcl_simple", case["response"], **items[case["id"]])
+            self.assertEqual(bool(got["acc"]), case["valid"], case)
 
 
 class Tasks(Scripts):
