@@ -67,3 +67,12 @@ def need_tokens(folder, model, ctx, texts):
         if tokens < windows * ctx:
             die(f"{path} has {tokens} tokens, {windows} windows of {ctx} "
                 f"want {windows * ctx}")
+
+
+def stamp(path):
+    """Of a folder: its files together."""
+    files = [os.path.join(path, f) for f in os.listdir(path)] \
+        if os.path.isdir(path) else [path]
+    stats = [os.stat(f) for f in files]
+    return (f"{path} {sum(s.st_size for s in stats)} "
+            f"{max(s.st_mtime_ns for s in stats)}")

@@ -12,6 +12,16 @@
 # CTX is in tokens, WINDOWS and CALIB_WINDOWS in windows of CTX tokens, ROUNDS
 # in rounds of k-means (none: each scheme's own); GEMM is kvppl's, f32 or bf16.
 # BOS=--bos begins every window with a BOS, as Gemma wants it.
+#
+# A table of SCORED has also a page TABLE-scores, of generated answers, which
+# TABLE makes too where TASKS is given:
+#
+#   make -C results/hack table6-scores TASKS=folder ITEMS=50
+#
+# TASKS is a folder with the items that tasks.csv names, ITEMS how many of each
+# at most, PROMPT the most tokens of one, ONLY which tasks (all).  ASK, ANSWER and SCORE are options of
+# scripts/task-prompts, kvgen and scripts/task-score; PYTHON has the packages
+# of scripts/requirements-tasks.txt.
 
 ROOT   := $(patsubst %/results/paper.mk,%,$(abspath $(lastword $(MAKEFILE_LIST))))
 BIN    ?= $(ROOT)/build/tools
@@ -27,6 +37,14 @@ CALIB_WINDOWS ?= 32
 ROUNDS ?= 10
 GEMM   ?= f32
 BOS    ?=
+TASKS  ?=
+ITEMS  ?= 50
+ONLY   ?=
+PROMPT ?= 7000
+ASK    ?=
+ANSWER ?=
+SCORE  ?=
+PYTHON ?= python3
 OUT    ?= .
 NAME   ?= $(basename $(notdir $(patsubst %/,%,$(MODEL))))
 WORK   ?= $(OUT)/work-$(NAME)
@@ -74,6 +92,60 @@ $(call groups,$(TRAINED) $(OWN)): $(PAGE)-%.csv: $(WORK)/%-calib.h5
 $(TABLES:%=$(PAGE)-%.md): $(PAGE)-%.md: paper.csv rows.csv README.md $(PAPER)
 	$(PAPER) page $* $(PAGE) $@ $(SETTINGS)
 
+# ---- scores of generated answers ----
+
+SCORES  = $(ROOT)/results/scores
+SCRIPTS = $(ROOT)/scripts
+ANSWERS = $(WORK)/scores
+ASKED   = items=$(ITEMS) prompt=$(PROMPT) gemm=$(GEMM) $(ASK) $(ANSWER) $(SCORE)
+
+$(ANSWERS)/settings: FORCE
+	@$(SCORES) check $@ $(BIN) $(MODEL) "$(TASKS)" '$(ASKED)'
+
+# A group of rows and a task; the groups that are calibrated.
+calib_of = $(if $(filter $(1),$(TRAINED)),$(WORK)/$(1)-calib.h5)
+define answers
+$(ANSWERS)/$(1)-$(2).jsonl: $(ANSWERS)/$(2)-prompts.jsonl rows.csv $(call calib_of,$(1))
+	$(BIN)/kvgen -m $(MODEL) -f $$< -s f16 $$(shell $(PAPER) specs rows.csv \
+		$(1) "$(ROUNDS)" $$$$($(SCORES) tables $(1) $(2))) \
+		$(addprefix -C ,$(call calib_of,$(1))) --gemm $(GEMM) \
+		$$(shell $(SCORES) kvgen $(2)) $(ANSWER) -o $$@ > $$(@:.jsonl=.csv)
+endef
+
+# A task.
+define prompts
+$(ANSWERS)/$(1)-prompts.jsonl: $(ANSWERS)/settings tasks.csv
+	$(PYTHON) $(SCRIPTS)/task-prompts $$(shell $(SCORES) prompts $(1) $(TASKS)) \
+		--limit $(ITEMS) --max-prompt $(PROMPT) -m $(MODEL) --bin $(BIN) \
+		$(ASK) -o $$@
+endef
+
+# A table, a task, the groups.
+define scores
+$(ANSWERS)/$(1)-$(2).csv: $(3:%=$(ANSWERS)/%-$(2).jsonl)
+	$(PYTHON) $(SCRIPTS)/task-score $(2) $$^ \
+		--per-item $$(@:.csv=-items.csv) $(SCORE) -o $$@
+$(PAGE)-$(1)-scores.md: $(ANSWERS)/$(1)-$(2).csv
+endef
+
+$(foreach t,$(SCORED),$(eval runs-$(t) := $(shell $(SCORES) runs $(t) $(ONLY))))
+ALL_RUNS := $(sort $(foreach t,$(SCORED),$(runs-$(t))))
+group_of = $(firstword $(subst :, ,$(1)))
+task_of  = $(lastword $(subst :, ,$(1)))
+tasks_of = $(sort $(foreach r,$(1),$(call task_of,$(r))))
+of_task  = $(foreach r,$(1),$(if $(filter $(2),$(call task_of,$(r))),$(call group_of,$(r))))
+$(foreach r,$(ALL_RUNS),$(eval $(call answers,$(call group_of,$(r)),$(call task_of,$(r)))))
+$(foreach k,$(call tasks_of,$(ALL_RUNS)),$(eval $(call prompts,$(k))))
+$(foreach t,$(SCORED),$(foreach k,$(call tasks_of,$(runs-$(t))),$(eval $(call \
+	scores,$(t),$(k),$(call of_task,$(runs-$(t)),$(k))))))
+
+$(SCORED:%=%-scores): %-scores: $(PAGE)-%-scores.md
+$(SCORED:%=$(PAGE)-%-scores.md): $(PAGE)-%-scores.md: paper.csv rows.csv tasks.csv README.md $(SCORES)
+	$(SCORES) page $* $(ANSWERS) $@ $(ONLY)
+ifneq ($(TASKS),)
+$(SCORED): %: %-scores
+endif
+
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all $(TABLES) FORCE
+.PHONY: all $(TABLES) $(SCORED:%=%-scores) FORCE
