@@ -41,8 +41,8 @@ CODED_PREFIX = (" Answer: According to the coded text above, the three most "
                 "frequently appeared words are:")
 ASKED = ("Answer the question based on the given documents. Only give me the "
          "answer and do not output any other words.")
-QA = (ASKED + "\n\nThe following are given documents.\n\n{context}\n\n" + ASKED +
-      "\n\nQuestion: {query}")
+QA = (ASKED + "\n\nThe following are given documents.\n\n{context}\n\n" +
+      ASKED + "\n\nQuestion: {query}")
 HIDDEN = ("There is an important info hidden inside a lot of irrelevant text. "
           "Find it and memorize it. I will quiz you about the important "
           "information there.\n")
@@ -67,7 +67,7 @@ class Source:
                                        q["paragraphs"]))
 
 
-# ---- needles in a haystack -------------------------------------------------
+# ---- needles in a haystack --------------------------------------------------
 
 def secret(draw, kind, source):
     if kind == "numbers":
@@ -126,7 +126,7 @@ def niah(haystack, keys=1, values=1, queries=1, key="words", value="numbers"):
     return make
 
 
-# ---- chains, counts, questions ---------------------------------------------
+# ---- chains, counts, questions ----------------------------------------------
 
 def chain(draw, size, letters=5, hops=4):
     names = []

@@ -64,8 +64,8 @@ def results(task, description, changed, some, found, spec, time):
         own[f"{metric}_stderr,none"] = "N/A" if error is None else error
     shots = changed.get("shots", description.get("shots", {}).get("count", 0))
     return {"results": {task: own}, "group_subtasks": {task: []},
-            "configs": {task: {"task": task, **description,
-                               "metadata": {"harness": description["harness"]}}},
+            "configs": {task: {"task": task, **description, "metadata": {
+                "harness": description["harness"]}}},
             "versions": {task: "Yaml"}, "n-shot": {task: shots},
             "higher_is_better": {task: {m: True for m in found}},
             "n-samples": {task: {"original": len(some),

@@ -7,7 +7,7 @@ TYPES = {"string": str, "integer": int, "float": float, "boolean": bool,
          "array": list, "tuple": list, "dict": dict, "any": str}
 
 
-# ---- the answer as calls -----------------------------------------------------
+# ---- the answer as calls ----------------------------------------------------
 
 def value_of(node):
     if isinstance(node, ast.Constant):
@@ -73,7 +73,7 @@ def calls_of(answer):
         return None
 
 
-# ---- values ------------------------------------------------------------------
+# ---- values -----------------------------------------------------------------
 
 def plain(x):
     """Texts without blanks and marks, in lower case; others as they are."""
@@ -133,7 +133,7 @@ def right_value(value, allowed, schema):
     return plain(value) in [plain(a) for a in allowed if isinstance(a, str)]
 
 
-# ---- calls -------------------------------------------------------------------
+# ---- calls ------------------------------------------------------------------
 
 def right_call(call, expected, functions):
     (name, allowed), = expected.items()

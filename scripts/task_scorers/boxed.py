@@ -25,7 +25,7 @@ def boxed(answer):
     return None
 
 
-# ---- MATH's normalization ------------------------------------------------------
+# ---- MATH's normalization ---------------------------------------------------
 
 def braced(text):
     """\\frac12 and \\sqrt3 with braces."""
@@ -53,7 +53,7 @@ def plain(text):
     return re.sub(r"^(-?\d+)/(\d+)$", r"\\frac{\1}{\2}", text)
 
 
-# ---- by value ------------------------------------------------------------------
+# ---- by value ---------------------------------------------------------------
 
 def limited(seconds, what, *args):
     """False after so many seconds, or where it fails."""
