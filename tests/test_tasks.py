@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import unittest
@@ -181,10 +182,13 @@ class Verdicts(unittest.TestCase):
     def test_programs(self):
         item = {"prompt": "def f(x):\n", "entry_point": "f",
                 "test": "def check(f):\n    assert f(1) == 2\n"}
+        server = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(server.close)
         for answer, expected in (
                 ("    return x + 1\n", 1), ("    return x\n", 0), ("  (", 0),
-                ("    import socket\n    socket.create_connection("
-                 "('1.1.1.1', 80), 1)\n    return x + 1\n", 0),
+                ("    import socket\n    socket.create_connection(("
+                 f"'127.0.0.1', {server.getsockname()[1]}), 1)\n"
+                 "    return x + 1\n", 0),
                 ("    open('big', 'wb').write(bytes(1 << 22))\n"
                  "    return x + 1\n", 0),
                 ("    bytearray(2 << 30)\n    return x + 1\n", 0)):
@@ -373,6 +377,16 @@ class Tasks(Scripts):
                                                        code=2))
         self.assertIn("an item without input", self.prompts(
             "passkey", self.write("c.jsonl", '{"id": 1}\n'), code=2))
+        bare = os.path.join(self.folder, "bin")
+        os.mkdir(bare)
+        os.symlink(sys.executable, os.path.join(bare, "python3"))
+        own = self.write("own.json", json.dumps({
+            "harness": "own", "prompt": "{text}", "max_tokens": 9, "carry": [],
+            "scorers": ["mbpp"]}))
+        self.assertIn("the task's only scorer runs generated programs",
+                      self.score(own, path, code=2))
+        self.assertIn("--run-code wants unshare", self.score(
+            own, path, "--run-code", code=2, PATH=bare))
         qa = self.run_script("scripts/ruler", "qa_1", CALIB, "--tokens", "512",
                              "-m", MODEL, "-o", self.folder + "/x", code=2)
         self.assertIn("qa_1 wants JSON lines of question, answers", qa)
