@@ -108,7 +108,7 @@ define answers
 $(ANSWERS)/$(1)-$(2).jsonl: $(ANSWERS)/$(2)-prompts.jsonl rows.csv $(call calib_of,$(1))
 	$(BIN)/kvgen -m $(MODEL) -f $$< -s f16 $$(shell $(PAPER) specs rows.csv \
 		$(1) "$(ROUNDS)" $$$$($(SCORES) tables $(1) $(2))) \
-		$(addprefix -C ,$(call calib_of,$(1))) --gemm $(GEMM) \
+		$(addprefix -C ,$(call calib_of,$(1))) --gemm $(GEMM) --resume \
 		$$(shell $(SCORES) kvgen $(2)) $(ANSWER) -o $$@ > $$(@:.jsonl=.csv)
 endef
 
