@@ -21,6 +21,7 @@ struct kv_ppl {
     double *base_nll;   /* [n_windows]: mean loss; NaN before the base ran */
     bool has_base;
     struct kv_prefill prefill; /* of the last run */
+    struct kv_kl_curve curve;
 };
 
 /* Tokens that go through the model together where a policy lets a window go
@@ -319,7 +320,7 @@ static int run_group(const struct run *r, struct group *g, struct kv_err *e)
 static int add_windows(const struct run *r, size_t first_window, size_t n,
                        struct kv_score *score, struct kv_err *e)
 {
-    const struct kv_ppl *p = r->p;
+    struct kv_ppl *p = r->p;
     const bool kl = p->plan.kl && (p->plan.kl_file || p->has_base);
 
     for (size_t w = 0; w < n; w++) {
@@ -331,6 +332,8 @@ static int add_windows(const struct run *r, size_t first_window, size_t n,
         if (kv_score_window(score, s, n_scored(p), *base_nll, kl,
                             first_window + w, p->first + 1, e))
             return -1;
+        if (kl)
+            kv_kl_curve_window(&p->curve, s);
         if (!p->has_base)
             *base_nll = mean_nll(s, n_scored(p), false);
     }
@@ -340,6 +343,11 @@ static int add_windows(const struct run *r, size_t first_window, size_t n,
 struct kv_prefill kv_ppl_prefill(const struct kv_ppl *p)
 {
     return p->prefill;
+}
+
+struct kv_kl_curve kv_ppl_curve(const struct kv_ppl *p)
+{
+    return p->curve;
 }
 
 /* Windows [first_window, first_window + n), whole or piece by piece. */
@@ -407,6 +415,7 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
     struct kv_score *score = kv_score_new();
     int rc = -1;
 
+    p->curve = (struct kv_kl_curve){.n = n_scored(p)};
     if (kv_loop_new(&r.loop, spec, &p->info->shape, calib, &p->plan.protocol,
                     p->plan.seed, kv_model_backend(p->plan.model), e) ||
         (r.states && pass_all(p, r.loop, e)))

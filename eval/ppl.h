@@ -11,6 +11,7 @@
 #ifndef KV_PPL_H
 #define KV_PPL_H
 
+#include "eval/kl_curve.h"
 #include "eval/klbase.h"
 #include "eval/prefill.h"
 #include "eval/protocol.h"
@@ -52,5 +53,9 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
 
 /* The cost of the last run's prompts (eval/loop.h). */
 struct kv_prefill kv_ppl_prefill(const struct kv_ppl *p);
+
+/* The last run's divergence by position; without windows where it was not
+ * measured. */
+struct kv_kl_curve kv_ppl_curve(const struct kv_ppl *p);
 
 #endif

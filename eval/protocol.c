@@ -55,6 +55,30 @@ int kv_protocol_parse(struct kv_protocol *p, const char *text, bool keep_window,
     return 0;
 }
 
+int kv_protocol_own(struct kv_protocol *p, size_t n_prompt, size_t n,
+                    double temperature, struct kv_err *e)
+{
+    const size_t end = strlen(p->text);
+    char *to = p->text + end;
+
+    if (!kv_protocol_steps(p) || p->step > 1)
+        return kv_fail(e,
+                       "--own goes with the protocols stream and prefill:P, "
+                       "which take one token at a time: not with %s",
+                       p->text);
+    if (p->prefill > n_prompt)
+        return kv_fail(e,
+                       "protocol %s: with --own the first tokens are those of "
+                       "a prompt, of %zu tokens (-c)",
+                       p->text, n_prompt);
+    p->own = n;
+    if (temperature > 0)
+        snprintf(to, sizeof(p->text) - end, "+own:%zu@%g", n, temperature);
+    else
+        snprintf(to, sizeof(p->text) - end, "+own:%zu", n);
+    return 0;
+}
+
 void kv_protocol_spec(const struct kv_protocol *p, struct kv_spec *s)
 {
     if (kv_protocol_steps(p) || p->keep_window)
@@ -80,4 +104,6 @@ void kv_protocol_scored(const struct kv_protocol *p, size_t n, size_t *first,
         *first = p->prefill;
     if (p->kind == KV_LLAMA_CPP)
         *first = n / 2;
+    if (p->own && *first < n - 1 - p->own)
+        *first = n - 1 - p->own;
 }

@@ -11,7 +11,11 @@
  *              decoded against the compressed cache, one at a time.  Scored
  *              are the queries that see it: n - 1 - P targets.
  * llama.cpp    As `all`; a BOS replaces the first token of each window when
- *              the tokenizer adds one; the second half is scored. */
+ *              the tokenizer adds one; the second half is scored.
+ *
+ * stream+own:N, prefill:P+own:N
+ *              The last N tokens of a window are text that the model wrote
+ *              (eval/own_text.h), and are the only ones scored. */
 #ifndef KV_PROTOCOL_H
 #define KV_PROTOCOL_H
 
@@ -26,12 +30,22 @@ struct kv_protocol {
     enum kv_protocol_kind kind;
     size_t prefill;   /* KV_PREFILL: P */
     size_t step;      /* KV_STREAM: tokens appended at a time, 1 unless told */
+    size_t own;       /* kv_protocol_own(): N; 0: no own text */
     bool keep_window; /* KV_ALL_TOKENS, KV_LLAMA_CPP: keep the spec's s and r */
-    char text[48];    /* canonical: "stream", "stream:16", "prefill:512" */
+    char text[80];    /* canonical: "stream", "stream:16", "prefill:512",
+                       * "stream+own:512", "stream+own:512@0.8" */
 };
 
 int kv_protocol_parse(struct kv_protocol *p, const char *text, bool keep_window,
                       struct kv_err *e);
+
+/* n >= 1 tokens of the model's own at the end of each window, after a prompt of
+ * n_prompt; temperature is that of their sampling, 0: greedy.  Fails where the
+ * cache is not the one that each token of a running model sees: for other
+ * protocols than stream and prefill:P, steps of several tokens, and a P beyond
+ * the prompt. */
+int kv_protocol_own(struct kv_protocol *p, size_t n_prompt, size_t n,
+                    double temperature, struct kv_err *e);
 
 /* The spec as this protocol runs it: s = r = 0 where the window is encoded
  * whole. */

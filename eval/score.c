@@ -1,41 +1,13 @@
 #include "eval/score.h"
+#include "eval/window_mean.h"
 #include "lib/base/alloc.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Mean of window means, with its standard error. */
-struct window_mean {
-    double sum, sum2;
-    size_t n;
-};
-
-static void mean_add(struct window_mean *m, double x)
-{
-    m->sum += x;
-    m->sum2 += x * x;
-    m->n++;
-}
-
-/* NaN: none. */
-static double mean_value(const struct window_mean *m)
-{
-    return m->n ? m->sum / (double)m->n : NAN;
-}
-
-/* NaN below 2. */
-static double mean_se(const struct window_mean *m)
-{
-    const double n = (double)m->n;
-
-    if (m->n < 2)
-        return NAN;
-    return sqrt(fmax(m->sum2 - m->sum * m->sum / n, 0) / (n - 1) / n);
-}
-
 struct kv_score {
-    struct window_mean nll, dnll, kl;
+    struct kv_window_mean nll, dnll, kl;
     double token_nll, token_nll2, kl_max, dp, dp2;
     size_t n_tokens, n_kl, n_same, capacity;
     float *token_kl; /* [n_kl] */
@@ -141,11 +113,11 @@ int kv_score_window(struct kv_score *s, const struct kv_loss *t, size_t n,
     }
     s->token_nll += nll;
     s->n_tokens += n;
-    mean_add(&s->nll, nll / (double)n);
+    kv_window_mean_add(&s->nll, nll / (double)n);
     if (!isnan(base_nll))
-        mean_add(&s->dnll, nll / (double)n - base_nll);
+        kv_window_mean_add(&s->dnll, nll / (double)n - base_nll);
     if (has_kl)
-        mean_add(&s->kl, kl / (double)n);
+        kv_window_mean_add(&s->kl, kl / (double)n);
     return 0;
 }
 
@@ -154,11 +126,11 @@ struct kv_score_summary kv_score_summary(const struct kv_score *s)
     const double n = (double)s->n_tokens, mean = s->token_nll / n;
     struct kv_score_summary r = {
         .tokens = n,
-        .nll = mean_value(&s->nll),
-        .dnll = mean_value(&s->dnll),
-        .dnll_se = mean_se(&s->dnll),
-        .kl_mean = mean_value(&s->kl),
-        .kl_se = mean_se(&s->kl),
+        .nll = kv_window_mean_value(&s->nll),
+        .dnll = kv_window_mean_value(&s->dnll),
+        .dnll_se = kv_window_mean_se(&s->dnll),
+        .kl_mean = kv_window_mean_value(&s->kl),
+        .kl_se = kv_window_mean_se(&s->kl),
         .kl_median = NAN,
         .kl_p99 = NAN,
         .kl_max = NAN,
@@ -168,7 +140,7 @@ struct kv_score_summary kv_score_summary(const struct kv_score *s)
     };
 
     r.ppl = exp(r.nll);
-    r.ppl_se = r.ppl * mean_se(&s->nll);
+    r.ppl_se = r.ppl * kv_window_mean_se(&s->nll);
     r.ppl_se_tokens =
         r.ppl * sqrt(fmax(s->token_nll2 / n - mean * mean, 0) / (n - 1));
     if (s->n_kl) {

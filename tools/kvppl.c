@@ -15,28 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const columns[] = {KV_CONDITION_COLUMNS,
-                                      KV_BITS_COLUMNS,
-                                      "kept",
-                                      "ppl",
-                                      "ppl_se",
-                                      "nll",
-                                      "dnll",
-                                      "dnll_se",
-                                      "kl_mean",
-                                      "kl_se",
-                                      "kl_median",
-                                      "kl_p99",
-                                      "kl_max",
-                                      "same_top1",
-                                      "dp_mean",
-                                      "dp_rms",
-                                      "tokens",
-                                      "seconds",
-                                      "attn_pairs",
-                                      "attn_seconds",
-                                      NULL};
-
 static void release(struct kvppl_run *r)
 {
     kv_ppl_free(r->ppl);
@@ -70,16 +48,20 @@ int kvppl_load_calibration(struct kvppl_run *r, const struct kvppl_args *a,
 
 /* llama.cpp evaluates every window with a BOS in the place of its first
  * token, when the model has one; its base file keeps the text's own tokens. */
-static int32_t *evaluated_tokens(const struct kvppl_run *r)
+static int evaluated_tokens(struct kvppl_run *r, const struct kvppl_args *a,
+                            int32_t **to, struct kv_err *e)
 {
     const size_t n = r->text.n * r->text.ctx;
-    int32_t *tokens = kv_alloc(n, sizeof(*tokens));
+    int32_t *tokens;
 
+    if (a->own)
+        return kvppl_write_own(r, a, to, e);
+    *to = tokens = kv_alloc(n, sizeof(*tokens));
     memcpy(tokens, r->text.tokens, n * sizeof(*tokens));
     if (r->protocol.kind == KV_LLAMA_CPP && kv_tokenizer_adds_bos(r->tokenizer))
         for (size_t w = 0; w < r->text.n; w++)
             tokens[w * r->text.ctx] = kv_tokenizer_bos(r->tokenizer);
-    return tokens;
+    return 0;
 }
 
 static int open_kl_base(struct kvppl_run *r, const struct kvppl_args *a,
@@ -131,8 +113,9 @@ static int load_text(struct kvppl_run *r, const struct kvppl_args *a,
 
     if (!a->text)
         return kv_fail(e, "a text is needed: -f FILE");
-    ctx = kv_model_context(r->model, a->ctx);
-    if (ctx < 2)
+    if (kvppl_own_context(r, a, &ctx, e))
+        return -1;
+    if (ctx + a->own < 2)
         return kv_fail(e, "-c %zu: expected at least 2 tokens", ctx);
     if (a->bos && r->protocol.kind == KV_LLAMA_CPP)
         return kv_fail(e, "--bos does not go with --protocol llama.cpp, which "
@@ -199,60 +182,8 @@ int kvppl_try_specs(const struct kvppl_run *r, size_t n, struct kv_err *e)
 
 /* ---- perplexity ---------------------------------------------------------- */
 
-/* One finished row. */
-struct row {
-    struct kv_score_summary score;
-    struct kv_bits bits;
-    double seconds, attn_pairs, attn_seconds;
-};
-
-static int put_row(struct kvppl_run *r, const struct kv_spec *spec,
-                   const struct row *row, struct kv_err *e)
-{
-    const struct kv_score_summary *s = &row->score;
-    struct kv_results *t = r->table;
-    const bool tokens = r->protocol.kind == KV_LLAMA_CPP;
-
-    kv_common_note_stored(spec, &row->bits);
-    kv_results_conditions(t, &r->conditions, spec,
-                          kv_spec_calibrated(spec) ? r->calib : NULL, r->leak);
-    kv_results_bits(t, &row->bits);
-    kv_results_real(t, "kept", row->bits.kept_values / row->bits.values);
-    kv_results_real(t, "ppl", s->ppl);
-    kv_results_real(t, "ppl_se", tokens ? s->ppl_se_tokens : s->ppl_se);
-    kv_results_real(t, "nll", s->nll);
-    kv_results_real(t, "dnll", s->dnll);
-    kv_results_real(t, "dnll_se", s->dnll_se);
-    kv_results_real(t, "kl_mean", s->kl_mean);
-    kv_results_real(t, "kl_se", s->kl_se);
-    kv_results_real(t, "kl_median", s->kl_median);
-    kv_results_real(t, "kl_p99", s->kl_p99);
-    kv_results_real(t, "kl_max", s->kl_max);
-    kv_results_real(t, "same_top1", s->same_top1);
-    kv_results_real(t, "dp_mean", s->dp_mean);
-    kv_results_real(t, "dp_rms", s->dp_rms);
-    kv_results_real(t, "tokens", s->tokens);
-    kv_results_real(t, "seconds", row->seconds);
-    kv_results_real(t, "attn_pairs", row->attn_pairs);
-    kv_results_real(t, "attn_seconds", row->attn_seconds);
-    return kv_results_row(t, e);
-}
-
-/* One window has no error over windows. */
-static void say_row(const struct kvppl_run *r, const struct kv_spec *spec,
-                    const struct kv_score_summary *s)
-{
-    const double se =
-        r->protocol.kind == KV_LLAMA_CPP ? s->ppl_se_tokens : s->ppl_se;
-    char error[32] = "";
-
-    if (!isnan(se))
-        snprintf(error, sizeof(error), " +/- %.4f", se);
-    kv_note("%s: PPL = %.4f%s", spec->text, s->ppl, error);
-}
-
 /* Blank where no prompt was attended to as one. */
-static void put_prefill(struct row *row, struct kv_prefill cost)
+static void put_prefill(struct kvppl_row *row, struct kv_prefill cost)
 {
     const bool is = cost.all_pairs > 0;
 
@@ -261,7 +192,8 @@ static void put_prefill(struct row *row, struct kv_prefill cost)
 }
 
 static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
-                   struct kv_klbase *to_file, struct row *row, struct kv_err *e)
+                   struct kv_klbase *to_file, struct kvppl_row *row,
+                   struct kv_err *e)
 {
     const double start = kv_seconds();
 
@@ -272,8 +204,9 @@ static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
         kv_inputs_unchanged(e))
         return r->keys.key ? kv_fail_in(e, "finished rows are kept") : -1;
     row->seconds = kv_seconds() - start;
+    row->curve = kv_ppl_curve(r->ppl);
     put_prefill(row, kv_ppl_prefill(r->ppl));
-    say_row(r, spec, &row->score);
+    kvppl_say_row(r, spec, &row->score);
     return 0;
 }
 
@@ -308,7 +241,7 @@ static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
                      struct kv_err *e)
 {
     struct kv_spec f32, *base = a->no_base ? NULL : &f32;
-    struct row row;
+    struct kvppl_row row;
 
     if (kv_spec_parse(&f32, "f32", e) ||
         kv_spec_fit(&f32, &kv_model_info(r->model)->shape, e) ||
@@ -321,7 +254,8 @@ static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
 
         if (!there && !is_base(spec, base) && run_row(r, spec, NULL, &row, e))
             return -1;
-        if (there ? kv_results_row(r->table, e) : put_row(r, spec, &row, e))
+        if (there ? kv_results_row(r->table, e)
+                  : kvppl_put_row(r, a, spec, &row, e))
             return -1;
     }
     return 0;
@@ -338,15 +272,14 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
     if (load_text(r, a, e) || kvppl_list_specs(r, a, e) ||
         kvppl_load_calibration(r, a, r->text.tokens, r->text.n * r->text.ctx,
                                e) ||
-        kvppl_try_specs(r, r->text.ctx, e) || open_kl_base(r, a, e))
+        kvppl_try_specs(r, r->text.ctx + a->own, e) || open_kl_base(r, a, e))
         return -1;
-    tokens = evaluated_tokens(r);
-    if (kvppl_open_table(r, a, columns, e))
+    if (kvppl_open_tables(r, a, e) || evaluated_tokens(r, a, &tokens, e))
         goto out;
     plan = (struct kv_ppl_plan){.model = r->model,
                                 .tokens = tokens,
                                 .n_windows = r->text.n,
-                                .n = r->text.ctx,
+                                .n = r->text.ctx + a->own,
                                 .protocol = r->protocol,
                                 .memory = a->common.memory,
                                 .seed = a->common.seed,
@@ -364,18 +297,19 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
 out:
     free(tokens);
     if (!rc)
-        return kv_results_close(r->table, e);
-    kv_results_discard(r->table);
+        return kvppl_close_tables(r, e);
+    kvppl_discard_tables(r);
     return -1;
 }
 
-static void check_options(const struct kvppl_args *a)
+static void check_options(struct kvppl_args *a)
 {
     if (a->no_base && (a->kl || a->kl_base))
         kv_die("--no-base goes without --kl and --kl-divergence-base: there is "
                "nothing to compare with");
     if (a->no_base && !a->specs.n)
         kv_die("--no-base without -s leaves nothing to run");
+    kvppl_check_own(a);
 }
 
 static int run(struct kvppl_run *r, const struct kvppl_args *a,
@@ -389,7 +323,8 @@ static int run(struct kvppl_run *r, const struct kvppl_args *a,
 
 int main(int argc, char **argv)
 {
-    struct kvppl_args a = {.common = KV_COMMON_DEFAULT, .protocol = "all"};
+    struct kvppl_args a = {
+        .common = KV_COMMON_DEFAULT, .protocol = "all", .own = KVPPL_NOT_OWN};
     struct kvppl_run r = {.leak = NAN};
     struct kv_err e = {""};
     const struct kv_opt opts[] = {
@@ -414,6 +349,14 @@ int main(int argc, char **argv)
         KV_FLAG(0, "no-base", &a.no_base,
                 "do not run the base line; leaves dnll blank"),
         KV_FLAG(0, "kl", &a.kl, "divergence from the base line, same top 1"),
+        KV_OUT(0, "kl-curve", &a.curve, "FILE",
+               "write it by position, 16 rows for each spec"),
+        KV_SIZE(0, "own", &a.own, "N",
+                "score N tokens that the f32 model writes after each\n"
+                "window (below); --kl is on"),
+        KV_REAL(0, "own-temperature", &a.own_temperature, "T",
+                "sample them, logits divided by T (0: the most\n"
+                "probable token)"),
         KV_OUT_OR_IN(0, "kl-divergence-base", &a.kl_base, &a.kl_read, "FILE",
                      "write the base line's probabilities as\n"
                      "llama.cpp does"),
@@ -451,6 +394,12 @@ int main(int argc, char **argv)
             "  prefill:P  P tokens at full precision, then the real cache\n"
             "  llama.cpp  as all; only the second half of a window is "
             "scored\n\n"
+            "--own N: a window of -c tokens is a prompt.  The model with an "
+            "f32 cache writes N\ntokens after it, and goes on where it would "
+            "end; every spec is forced along them,\none token at a time "
+            "(stream, or prefill:P of the prompt), and they alone are\n"
+            "scored.  agree: leading tokens that the spec alone would have "
+            "written, all N at\nmost; of sampled text it is blank.\n\n"
             "--device cuda: the forward pass on a GPU.  Codes of kivi, "
             "absmax, zeropoint, pq,\nmillion, evasion, vecinfer, cq and klt "
             "are made and decoded there, those of hack\n(axes=paper, "

@@ -9,11 +9,16 @@
 #include "lib/windows.h"
 #include "tools/common.h"
 
+#define KVPPL_NOT_OWN SIZE_MAX /* without --own */
+
 struct kvppl_args {
     struct kv_common common;
     struct kv_strings specs;
     const char *gemm, *model, *text, *calib, *protocol, *shard, *kl_base;
     size_t ctx, windows, pool_heads;
+    size_t own; /* KVPPL_NOT_OWN; 0 after kvppl_check_own() */
+    double own_temperature;
+    const char *curve;
     bool parse_special, bos, kl, kl_read, keep_window, allow_leakage, resume,
         append, no_base;
 };
@@ -32,7 +37,7 @@ struct kvppl_run {
     char what[KV_SPEC_CHARS + 64]; /* "row 3 of 18, SPEC" */
     size_t row, n_rows;            /* that run */
     struct kv_klbase *from_file, *to_file;
-    struct kv_results *table;
+    struct kv_results *table, *curve; /* curve: NULL without --kl-curve */
     struct kv_results_keys keys;
     struct kv_conditions conditions;
 };
@@ -48,7 +53,37 @@ int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
  * the first row. */
 int kvppl_try_specs(const struct kvppl_run *r, size_t n, struct kv_err *e);
 
-/* The table of perplexities. */
+/* --own: checks its options, and sets a->own and a->kl. */
+void kvppl_check_own(struct kvppl_args *a);
+/* Tokens of the text in a window, before which with --own there is room for
+ * more; sets the model's context and the protocol. */
+int kvppl_own_context(struct kvppl_run *r, const struct kvppl_args *a,
+                      size_t *ctx, struct kv_err *e);
+/* tokens: [windows][ctx + own], the caller's to free. */
+int kvppl_write_own(struct kvppl_run *r, const struct kvppl_args *a,
+                    int32_t **tokens, struct kv_err *e);
+
+/* A finished row. */
+struct kvppl_row {
+    struct kv_score_summary score;
+    struct kv_kl_curve curve;
+    struct kv_bits bits;
+    double seconds, attn_pairs, attn_seconds;
+};
+
+/* The table of perplexities, and with --kl-curve the other. */
+int kvppl_open_tables(struct kvppl_run *r, const struct kvppl_args *a,
+                      struct kv_err *e);
+int kvppl_close_tables(struct kvppl_run *r, struct kv_err *e);
+void kvppl_discard_tables(struct kvppl_run *r);
+int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,
+                  const struct kv_spec *spec, const struct kvppl_row *row,
+                  struct kv_err *e);
+/* On stderr. */
+void kvppl_say_row(const struct kvppl_run *r, const struct kv_spec *spec,
+                   const struct kv_score_summary *s);
+
+/* The first table, of these columns. */
 int kvppl_open_table(struct kvppl_run *r, const struct kvppl_args *a,
                      const char *const *columns, struct kv_err *e);
 /* --resume, --append: whether an earlier run measured the spec's row, which

@@ -1,0 +1,18 @@
+/* The mean of windows' values and its standard error over windows. */
+#ifndef KV_WINDOW_MEAN_H
+#define KV_WINDOW_MEAN_H
+
+#include <stddef.h>
+
+struct kv_window_mean {
+    double sum, sum2;
+    size_t n;
+};
+
+void kv_window_mean_add(struct kv_window_mean *m, double x);
+/* NaN of none. */
+double kv_window_mean_value(const struct kv_window_mean *m);
+/* NaN below 2. */
+double kv_window_mean_se(const struct kv_window_mean *m);
+
+#endif
