@@ -229,6 +229,30 @@ def layers(rows, column):
     return fig
 
 
+def positions(rows, column):
+    """A point in the middle of each bucket of kvppl --kl-curve."""
+    column = column or "kl_mean"
+    rows = [r for r in rows if known(r, column)]
+    groups = by_condition(rows, *ALIKE)
+    fig, axes = style.panels(len(groups), 6.2)
+    for ax, group in zip(axes, groups):
+        short = labels(r["spec"] for r in group)
+        drawn = {}
+        for r in group:
+            y = number(r, column)
+            middle = (number(r, "first_token") + number(r, "last_token")) / 2
+            drawn.setdefault(short[r["spec"]], (scheme(r["spec"]), []))[
+                1].append((middle, y, *error(r, column, y)))
+        ends = curves(ax, drawn)
+        axis(ax, LABEL.get(column, column), column,
+             [p[1] for _, ps in drawn.values() for p in ps])
+        ax.set_xlabel("scored token of the window")
+        ax.set_title("%s, protocol %s" % (measured(group[0]),
+                                          group[0].get("protocol")))
+        style.label_ends(ax, ends)
+    return fig
+
+
 def latency(rows):
     rows = [r for r in rows if known(r, "lat_us_p50") and known(r, "ctx")
             and number(r, "ctx") > 0]

@@ -124,6 +124,23 @@ class Plot(Scripts):
         self.has(self.drawn(quant, "--y", "sqnr_db"),
                  "m on t.txt, ctx 8, 1 windows: values")
 
+    def test_positions(self):
+        """A point in the middle of each bucket."""
+        rows = [dict(row(spec, 3, kl), first_token=str(first),
+                     last_token=str(first + 1))
+                for spec, kl in (("kivi:b2g32r0s0", 0.2), ("q4_0:r0s0", 0.1))
+                for first in (1, 3, 5)]
+        curve = self.csv("curve.csv", rows)
+        self.has(self.drawn(curve), "kivi:b2g32", "q4_0",
+                 "scored token of the window",
+                 "m on t.txt, ctx 256, 2 windows, protocol all")
+        self.has(self.drawn(curve, "--y", "same_top1"),
+                 "share of tokens with the same first guess")
+        import picture_rows
+        drawn = picture_rows.positions(rows, None).axes[0].lines
+        self.assertIn([1.5, 3.5, 5.5],
+                      [list(map(float, x.get_xdata())) for x in drawn])
+
     def test_latency(self):
         rows = [{"spec": spec, "model": "r", "windows": "1", "ctx": str(n),
                  "protocol": "decode:1", "device": "cpu", "threads": "1",
