@@ -1,4 +1,4 @@
-/* The mean of windows' values and its standard error over windows. */
+/* The mean of values, one a window or a prompt, and its standard error. */
 #ifndef KV_WINDOW_MEAN_H
 #define KV_WINDOW_MEAN_H
 

@@ -5,6 +5,7 @@
 #include "eval/generate.h"
 #include "eval/prompts.h"
 #include "eval/sweep.h"
+#include "eval/window_mean.h"
 #include "lib/base/file.h"
 #include "lib/base/hash.h"
 #include "tools/common.h"
@@ -106,17 +107,8 @@ int kvgen_put_rows(struct kvgen_run *r, const struct kvgen_args *a,
 void kvgen_put_json(const struct kv_out *out, const char *name, json_t *value);
 void kvgen_put_real(const struct kv_out *out, const char *name, double x);
 
-/* Mean and spread over prompts. */
-struct kvgen_mean {
-    double sum, squares;
-    size_t n;
-};
-
-/* NaN is left out. */
-void kvgen_mean_add(struct kvgen_mean *m, double x);
-double kvgen_mean(const struct kvgen_mean *m);
-/* The standard error; NaN of one. */
-double kvgen_mean_se(const struct kvgen_mean *m);
+/* Adds x to the mean; NaN is left out. */
+void kvgen_mean_add(struct kv_window_mean *m, double x);
 
 /* A hash of all that an answer depends on. */
 void kvgen_key(const struct kvgen_run *r, const struct kvgen_args *a,

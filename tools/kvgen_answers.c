@@ -98,7 +98,7 @@ enum {
 };
 
 struct summary {
-    struct kvgen_mean mean[MEANS];
+    struct kv_window_mean mean[MEANS];
     size_t by[KV_FINISH_STOP + 1];
 };
 
@@ -122,7 +122,7 @@ static void summarize(const struct kvgen_run *r, const struct kvgen_args *a,
 {
     *s = (struct summary){0};
     for (size_t i = 0; i < r->n_mine; i++) {
-        struct kvgen_mean over[MEANS] = {{0}};
+        struct kv_window_mean over[MEANS] = {{0}};
 
         for (size_t j = 0; j < a->samples; j++) {
             const struct kv_answer *x = kvgen_answer(r, a, i, spec, j);
@@ -134,7 +134,7 @@ static void summarize(const struct kvgen_run *r, const struct kvgen_args *a,
             s->by[x->finish]++;
         }
         for (int k = 0; k < MEANS; k++)
-            kvgen_mean_add(&s->mean[k], kvgen_mean(&over[k]));
+            kvgen_mean_add(&s->mean[k], kv_window_mean_value(&over[k]));
     }
 }
 
@@ -188,9 +188,9 @@ static void put_cells(const struct kvgen_run *r, const struct kvgen_args *a,
     kv_results_size(t, "samples", a->samples);
     kv_results_size(t, "answers", r->n_mine * a->samples);
     for (int k = 0; k < MEANS; k++) {
-        kv_results_real(t, names[k].mean, kvgen_mean(&s.mean[k]));
+        kv_results_real(t, names[k].mean, kv_window_mean_value(&s.mean[k]));
         if (names[k].error)
-            kv_results_real(t, names[k].error, kvgen_mean_se(&s.mean[k]));
+            kv_results_real(t, names[k].error, kv_window_mean_se(&s.mean[k]));
     }
     kv_results_size(t, "by_eos", s.by[KV_FINISH_EOS]);
     kv_results_size(t, "by_stop", s.by[KV_FINISH_STOP]);

@@ -136,25 +136,10 @@ int kvgen_put_lines(struct kvgen_run *r, const struct kvgen_args *a,
 
 /* ---- rows ---------------------------------------------------------------- */
 
-void kvgen_mean_add(struct kvgen_mean *m, double x)
+void kvgen_mean_add(struct kv_window_mean *m, double x)
 {
-    if (!isfinite(x))
-        return;
-    m->sum += x;
-    m->squares += x * x;
-    m->n++;
-}
-
-double kvgen_mean(const struct kvgen_mean *m)
-{
-    return m->n ? m->sum / (double)m->n : NAN;
-}
-
-double kvgen_mean_se(const struct kvgen_mean *m)
-{
-    const double n = (double)m->n, spread = m->squares - m->sum * m->sum / n;
-
-    return m->n > 1 ? sqrt(fmax(spread, 0) / (n - 1) / n) : NAN;
+    if (isfinite(x))
+        kv_window_mean_add(m, x);
 }
 
 /* What the caches of a spec's answers held. */

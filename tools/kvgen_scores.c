@@ -98,8 +98,8 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       NULL};
 
 struct summary {
-    struct kvgen_mean likelihood, difference, greedy, prompt, tokens, before,
-        seconds, speed;
+    struct kv_window_mean likelihood, difference, greedy, prompt, tokens,
+        before, seconds, speed;
 };
 
 static void summarize(const struct kvgen_run *r, const struct kvgen_args *a,
@@ -129,18 +129,18 @@ static void put_cells(const struct kvgen_run *r, const struct kvgen_args *a,
     struct summary s;
 
     summarize(r, a, spec, &s);
-    kv_results_real(t, "prompt_tokens", kvgen_mean(&s.prompt));
-    kv_results_real(t, "tokens", kvgen_mean(&s.tokens));
-    kv_results_real(t, "log_likelihood", kvgen_mean(&s.likelihood));
-    kv_results_real(t, "log_likelihood_se", kvgen_mean_se(&s.likelihood));
-    kv_results_real(t, "d_log_likelihood", kvgen_mean(&s.difference));
-    kv_results_real(t, "d_log_likelihood_se", kvgen_mean_se(&s.difference));
+    kv_results_real(t, "prompt_tokens", kv_window_mean_value(&s.prompt));
+    kv_results_real(t, "tokens", kv_window_mean_value(&s.tokens));
+    kv_results_real(t, "log_likelihood", kv_window_mean_value(&s.likelihood));
+    kv_results_real(t, "log_likelihood_se", kv_window_mean_se(&s.likelihood));
+    kv_results_real(t, "d_log_likelihood", kv_window_mean_value(&s.difference));
+    kv_results_real(t, "d_log_likelihood_se", kv_window_mean_se(&s.difference));
     kv_results_real(t, "ppl", exp(-s.likelihood.sum / s.tokens.sum));
-    kv_results_real(t, "greedy", kvgen_mean(&s.greedy));
-    kv_results_real(t, "greedy_se", kvgen_mean_se(&s.greedy));
-    kv_results_real(t, "prompt_seconds", kvgen_mean(&s.before));
-    kv_results_real(t, "seconds", kvgen_mean(&s.seconds));
-    kv_results_real(t, "tokens_s", kvgen_mean(&s.speed));
+    kv_results_real(t, "greedy", kv_window_mean_value(&s.greedy));
+    kv_results_real(t, "greedy_se", kv_window_mean_se(&s.greedy));
+    kv_results_real(t, "prompt_seconds", kv_window_mean_value(&s.before));
+    kv_results_real(t, "seconds", kv_window_mean_value(&s.seconds));
+    kv_results_real(t, "tokens_s", kv_window_mean_value(&s.speed));
 }
 
 const struct kvgen_job kvgen_scores = {fields, columns, put_fields, take_fields,
