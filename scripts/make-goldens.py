@@ -9,6 +9,7 @@ expected.safetensors with
     tokens  I64 [n]                losses     F32 [n - 1], -log p of the next
     k.L     F32 [n][kv heads][d]   v.L        of layer L, k after RoPE
     k_pre.L                        immediately before it, times its scale
+    greedy  I64 [n - 10]           what generate() adds to the first 10 tokens
 
 in f32 on the CPU, of weights in bf16 where NAME ends so.  It wants torch and
 transformers 5; with the sources of llama.cpp, model.gguf too, as its converter
@@ -27,6 +28,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 N = 24
+PROMPT = 10  # tokens
 COMMON = dict(bos_token_id=0, eos_token_id=0, pad_token_id=None)
 
 SMALL = dict(
@@ -304,6 +306,16 @@ def convert(folder, llama_cpp):
     model.write()
 
 
+def greedy(model, tokens):
+    """What the model writes after the prompt, to the end of its context."""
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = 0
+    prompt = tokens[None, :PROMPT]
+    return model.generate(prompt, attention_mask=torch.ones_like(prompt),
+                          do_sample=False, max_new_tokens=len(tokens) - PROMPT
+                          )[0, PROMPT:]
+
+
 def make(name, llama_cpp):
     cls, fields = MODELS[name]
     config_class = getattr(transformers, cls).config_class
@@ -334,7 +346,8 @@ def make(name, llama_cpp):
         convert(pathlib.Path(folder), llama_cpp)
     log_p = torch.log_softmax(logits.double(), -1)
     losses = -log_p[torch.arange(N - 1), tokens[1:]]
-    out = {"tokens": tokens, "losses": losses.float()}
+    out = {"tokens": tokens, "losses": losses.float(),
+           "greedy": greedy(model, tokens)}
     rotated = iter(before)
     for layer, (k, v) in calls.items():
         turns = before and has_rope(config, layer)
