@@ -5,6 +5,17 @@ enum { MAX_DEPTH = 64 };
 
 /* ---- what follows a value ------------------------------------------------ */
 
+/* After "x.", in "x.0" */
+static json_t *numbered(struct kv_chat_reader *r, json_t *x, bool live)
+{
+    json_t *key = kv_chat_number(r), *y = NULL;
+
+    if (live && !r->c->failed)
+        y = kv_chat_item(r->c, x, key);
+    json_decref(key);
+    return y;
+}
+
 /* After "x.": an attribute or a method. */
 static json_t *attribute(struct kv_chat_reader *r, json_t *x, bool live)
 {
@@ -12,6 +23,8 @@ static json_t *attribute(struct kv_chat_reader *r, json_t *x, bool live)
     json_t *y = NULL, *key;
     struct kv_chat_args a;
 
+    if (kv_chat_at_number(r))
+        return numbered(r, x, live);
     if (!kv_chat_name(r, name))
         return NULL;
     if (kv_chat_accept(r, "(")) {
@@ -21,7 +34,7 @@ static json_t *attribute(struct kv_chat_reader *r, json_t *x, bool live)
         kv_chat_clear_args(&a);
         return y;
     }
-    if (live && json_is_object(x) && !kv_chat_is_namespace(x) &&
+    if (live && kv_chat_is_mapping(x) &&
         kv_chat_is_method(x, name)) /* comes before the item */
         return kv_chat_fail(r->c, "'.%s' without a call is not implemented",
                             name);

@@ -93,7 +93,9 @@ static json_t *length(struct kv_chat *c, json_t *x, json_t *const *arg)
     if (json_is_string(x))
         return json_integer(
             (json_int_t)kv_chat_characters(json_string_value(x)));
-    if (x && !json_is_array(x) && !json_is_object(x))
+    if (kv_chat_view_items(x))
+        x = kv_chat_view_items(x);
+    if (x && !json_is_array(x) && !kv_chat_is_mapping(x))
         return NULL;
     return json_integer((json_int_t)(json_array_size(x) + json_object_size(x)));
 }
@@ -106,9 +108,18 @@ static json_t *list(struct kv_chat *c, json_t *x, json_t *const *arg)
 
 static json_t *end_of(struct kv_chat *c, json_t *x, bool last)
 {
-    json_t *all = kv_chat_list(c, x), *y;
-    const size_t n = json_array_size(all);
+    const bool once = kv_chat_is_iterator(x) && !kv_chat_view_items(x);
+    json_t *all, *y;
+    size_t n;
 
+    if (once && last) /* it cannot be read backwards */
+        return NULL;
+    if (once) {
+        y = kv_chat_next(c, x);
+        return y ? y : kv_chat_undefined();
+    }
+    all = kv_chat_list(c, x);
+    n = json_array_size(all);
     if (!all)
         return NULL;
     y = n ? json_incref(json_array_get(all, last ? n - 1 : 0))
@@ -136,13 +147,15 @@ static json_t *reverse(struct kv_chat *c, json_t *x, json_t *const *arg)
 
     (void)arg;
     json_decref(step);
-    return y;
+    return json_is_array(y) ? kv_chat_iterator(y) : y;
 }
 
 static json_t *items(struct kv_chat *c, json_t *x, json_t *const *arg)
 {
     (void)arg;
-    return !x ? json_array() : json_is_object(x) ? kv_chat_items(c, x) : NULL;
+    return !x                      ? kv_chat_iterator(json_array())
+           : kv_chat_is_mapping(x) ? kv_chat_iterator(kv_chat_items(c, x))
+                                   : NULL;
 }
 
 static json_t *integer(struct kv_chat *c, json_t *x, json_t *const *arg)
@@ -175,7 +188,7 @@ static json_t *fallback(struct kv_chat *c, json_t *x, json_t *const *arg)
 }
 
 /* The attribute of each, or of one, named by a text without points. */
-static json_t *attribute(struct kv_chat *c, json_t *x, const json_t *name)
+json_t *kv_chat_attribute(struct kv_chat *c, json_t *x, const json_t *name)
 {
     json_t *y;
 
@@ -193,7 +206,8 @@ static json_t *attributes(struct kv_chat *c, json_t *x, const json_t *name,
     json_t *out = json_array();
 
     for (size_t i = 0; i < json_array_size(all) && !c->failed; i++) {
-        json_t *y = kv_chat_resolve(attribute(c, json_array_get(all, i), name));
+        json_t *y =
+            kv_chat_resolve(kv_chat_attribute(c, json_array_get(all, i), name));
 
         if (!y && !c->failed)
             y = otherwise ? json_incref(otherwise)
@@ -224,6 +238,9 @@ static const struct {
     {"count", {NULL}, length},
     {"d", {"default_value", "boolean"}, fallback},
     {"default", {"default_value", "boolean"}, fallback},
+    {"dictsort", {"case_sensitive", "by", "reverse"}, kv_chat_dictsort},
+    {"e", {NULL}, kv_chat_escape},
+    {"escape", {NULL}, kv_chat_escape},
     {"first", {NULL}, first},
     {"int", {NULL}, integer},
     {"items", {NULL}, items},
@@ -232,15 +249,19 @@ static const struct {
     {"length", {NULL}, length},
     {"list", {NULL}, list},
     {"lower", {NULL}, lower},
+    {"max", {"case_sensitive", "attribute"}, kv_chat_max},
+    {"min", {"case_sensitive", "attribute"}, kv_chat_min},
     {"replace", {"old", "new"}, replace},
     {"reverse", {NULL}, reverse},
-    {"safe", {NULL}, string}, /* nothing is escaped */
+    {"safe", {NULL}, kv_chat_safe},
+    {"sort", {"reverse", "case_sensitive", "attribute"}, kv_chat_sort},
     {"string", {NULL}, string},
     {"title", {NULL}, title},
     {"tojson",
      {"ensure_ascii", "indent", "separators", "sort_keys"},
      kv_chat_json},
     {"trim", {"chars"}, trim},
+    {"unique", {"case_sensitive", "attribute"}, kv_chat_unique},
     {"upper", {NULL}, upper},
 };
 
@@ -289,8 +310,9 @@ static json_t *chosen(struct kv_chat *c, bool wanted, json_t *x,
     kept = json_array();
     for (size_t i = 0; i < json_array_size(all) && !c->failed; i++) {
         json_t *one = json_array_get(all, i);
-        json_t *y = kv_chat_resolve(
-            by_attribute ? attribute(c, one, a->value[0]) : json_incref(one));
+        json_t *y = kv_chat_resolve(by_attribute
+                                        ? kv_chat_attribute(c, one, a->value[0])
+                                        : json_incref(one));
 
         kv_chat_step(c, 0);
         if ((test ? kv_chat_test(c, test, y, &rest) : kv_chat_truth(y)) ==
@@ -299,7 +321,7 @@ static json_t *chosen(struct kv_chat *c, bool wanted, json_t *x,
         json_decref(y);
     }
     json_decref(all);
-    return kept;
+    return kv_chat_iterator(kept);
 }
 
 /* map(attribute="x"), map("filter", arguments) */
@@ -312,7 +334,7 @@ static json_t *mapped(struct kv_chat *c, json_t *x,
     struct kv_chat_args rest = {.named = a->named};
 
     if (by && !a->n && json_object_size(a->named) == 1u + (otherwise != NULL))
-        return attributes(c, x, by, otherwise);
+        return kv_chat_iterator(attributes(c, x, by, otherwise));
     if (!name)
         return NULL;
     for (size_t i = 1; i < a->n; i++)
@@ -324,7 +346,7 @@ static json_t *mapped(struct kv_chat *c, json_t *x,
                 out, kv_chat_filter(c, name, json_array_get(all, i), &rest)))
             kv_chat_fail(c, "an undefined value in a list");
     json_decref(all);
-    return out;
+    return kv_chat_iterator(out);
 }
 
 static json_t *call(struct kv_chat *c, const char *name, json_t *x,
@@ -344,6 +366,12 @@ static json_t *call(struct kv_chat *c, const char *name, json_t *x,
     return NULL;
 }
 
+static bool keeps_safe(const char *name)
+{
+    return !strcmp(name, "safe") || !strcmp(name, "e") ||
+           !strcmp(name, "escape");
+}
+
 json_t *kv_chat_filter(struct kv_chat *c, const char *name, json_t *x,
                        const struct kv_chat_args *a)
 {
@@ -354,6 +382,9 @@ json_t *kv_chat_filter(struct kv_chat *c, const char *name, json_t *x,
         kv_chat_step(c, kv_chat_bytes(a->value[i]));
     if (kv_chat_is_namespace(x))
         return kv_chat_fail(c, "the filter %s of a namespace", name);
+    if (kv_chat_safe_text(x) && !keeps_safe(name))
+        return kv_chat_fail(c, "the filter %s after safe is not implemented",
+                            name);
     y = call(c, name, x, a);
     if (!y && !c->failed)
         return kv_chat_fail(c, "the filter %s of this value is not implemented",

@@ -73,6 +73,8 @@ void kv_chat_expect(struct kv_chat_reader *r, const char *word);
 /* The next name, [KV_CHAT_NAME]; fails when there is none. */
 bool kv_chat_name(struct kv_chat_reader *r, char *name);
 bool kv_chat_at_end(struct kv_chat_reader *r);
+bool kv_chat_at_number(struct kv_chat_reader *r);
+json_t *kv_chat_number(struct kv_chat_reader *r);
 json_t *kv_chat_primary(struct kv_chat_reader *r, bool live);
 /* After "(", up to its ")". */
 void kv_chat_read_args(struct kv_chat_reader *r, bool live,
@@ -99,6 +101,8 @@ json_t *kv_chat_resolve(json_t *x);
 /* The variable as it is kept, not a new reference; NULL: there is none. */
 json_t *kv_chat_variable(const struct kv_chat *c, const char *name);
 bool kv_chat_is_namespace(const json_t *x);
+/* Python's dict: an object that stands for itself. */
+bool kv_chat_is_mapping(const json_t *x);
 bool kv_chat_truth(const json_t *x);
 bool kv_chat_equal(struct kv_chat *c, const json_t *a, const json_t *b);
 /* Of x itself, without what is in it. */
@@ -111,14 +115,34 @@ char *kv_chat_text(struct kv_chat *c, const json_t *x);
 json_t *kv_chat_item(struct kv_chat *c, json_t *of, const json_t *key);
 /* bound: from, to and step, each NULL where it is not given. */
 json_t *kv_chat_slice(struct kv_chat *c, json_t *of, json_t *const bound[3]);
-/* What a loop over x goes over, as a list; NULL and a failure where x has no
- * items. */
-json_t *kv_chat_list(struct kv_chat *c, json_t *x);
 /* The texts of a list's values. */
 json_t *kv_chat_joined(struct kv_chat *c, const json_t *list,
                        const char *between);
+/* chat_items.c.  Takes the reference to list, which nothing else holds. */
+/* Python's generator: always true, without a length, empty once it is read. */
+json_t *kv_chat_iterator(json_t *list);
+/* Python's view of an object: has a length, may be read again. */
+json_t *kv_chat_view(json_t *list);
+json_t *kv_chat_view_items(const json_t *x); /* not a new reference, or NULL */
+bool kv_chat_is_iterator(const json_t *x);   /* or a view */
+/* The first item, taken out of an iterator that is no view; NULL: none left. */
+json_t *kv_chat_next(struct kv_chat *c, json_t *x);
+/* What a loop over x goes over, as a list; NULL and a failure where x has no
+ * items. */
+json_t *kv_chat_list(struct kv_chat *c, json_t *x);
 /* [key, value] pairs of an object. */
 json_t *kv_chat_items(struct kv_chat *c, json_t *x);
+
+/* chat_key.c */
+/* Not a new reference; NULL: there is none. */
+json_t *kv_chat_member(const json_t *x, const json_t *key);
+/* Takes the reference to value; fails where key is no text and no whole number.
+ */
+void kv_chat_set_member(struct kv_chat *c, json_t *x, const json_t *key,
+                        json_t *value);
+/* A key as jansson has it: the value that it stands for, a new reference. */
+json_t *kv_chat_key_value(const char *key);
+bool kv_chat_is_number_key(const char *key);
 
 /* chat_operator.c */
 json_t *kv_chat_add(struct kv_chat *c, char op, const json_t *a,
@@ -130,6 +154,8 @@ bool kv_chat_compare(struct kv_chat *c, const char *op, const json_t *a,
 /* chat_filter.c, chat_method.c, chat_test.c */
 json_t *kv_chat_filter(struct kv_chat *c, const char *name, json_t *x,
                        const struct kv_chat_args *a);
+/* What attribute="name" takes of x; kv_chat_undefined() where it has none. */
+json_t *kv_chat_attribute(struct kv_chat *c, json_t *x, const json_t *name);
 json_t *kv_chat_method(struct kv_chat *c, const char *name, json_t *x,
                        const struct kv_chat_args *a);
 /* Whether Python has a method of this name for values such as x. */
@@ -144,6 +170,25 @@ bool kv_chat_test_takes(const char *name); /* an argument */
 json_t *kv_chat_json(struct kv_chat *c, json_t *x, json_t *const *arg);
 /* As Python's repr(); the caller's to free. */
 char *kv_chat_real(double x);
+
+/* chat_safe.c.  The filters safe and escape make a text that is written, joined
+ * by "~" and tested as others are. */
+json_t *kv_chat_safe(struct kv_chat *c, json_t *x, json_t *const *arg);
+json_t *kv_chat_escape(struct kv_chat *c, json_t *x, json_t *const *arg);
+const char *kv_chat_safe_text(const json_t *x); /* NULL: it is none */
+/* a + b, one of which is safe: the other is escaped. */
+json_t *kv_chat_add_safe(struct kv_chat *c, const json_t *a, const json_t *b);
+
+/* chat_sort.c: filters. */
+json_t *kv_chat_dictsort(struct kv_chat *c, json_t *x, json_t *const *arg);
+json_t *kv_chat_sort(struct kv_chat *c, json_t *x, json_t *const *arg);
+json_t *kv_chat_unique(struct kv_chat *c, json_t *x, json_t *const *arg);
+json_t *kv_chat_min(struct kv_chat *c, json_t *x, json_t *const *arg);
+json_t *kv_chat_max(struct kv_chat *c, json_t *x, json_t *const *arg);
+
+/* chat_format.c: x.format(..), x a text. */
+json_t *kv_chat_format(struct kv_chat *c, const json_t *x,
+                       const struct kv_chat_args *a);
 
 /* chat_date.c */
 json_t *kv_chat_strftime(struct kv_chat *c, const json_t *format);

@@ -102,6 +102,17 @@ static int by_name(const void *a, const void *b)
     return strcmp(*x, *y); /* UTF-8 sorts as its characters do */
 }
 
+/* A number is one within quotes. */
+static void add_key(struct dump *d, const char *key)
+{
+    json_t *value = kv_chat_key_value(key);
+    char *text = kv_chat_text(d->c, value);
+
+    add_text(d, text);
+    free(text);
+    json_decref(value);
+}
+
 static void add_object(struct dump *d, const json_t *x)
 {
     const size_t n = json_object_size(x);
@@ -109,7 +120,13 @@ static void add_object(struct dump *d, const json_t *x)
     json_t *value;
     size_t i = 0;
 
-    json_object_foreach((json_t *)(uintptr_t)x, key, value) keys[i++] = key;
+    json_object_foreach((json_t *)(uintptr_t)x, key, value)
+    {
+        if (d->sorted && kv_chat_is_number_key(key))
+            kv_chat_fail(d->c, "tojson of sorted keys that are numbers is not "
+                               "implemented");
+        keys[i++] = key;
+    }
     if (d->sorted)
         qsort(keys, n, sizeof(*keys), by_name);
     add(d, "{");
@@ -118,7 +135,7 @@ static void add_object(struct dump *d, const json_t *x)
         if (i)
             add(d, d->between);
         new_line(d);
-        add_text(d, keys[i]);
+        add_key(d, keys[i]);
         add(d, d->after_key);
         add_value(d, json_object_get(x, keys[i]));
     }
@@ -136,6 +153,10 @@ static void add_value(struct dump *d, const json_t *x)
     kv_chat_step(d->c, 0);
     if (kv_chat_is_undefined(x))
         kv_chat_fail(d->c, "tojson of an undefined value");
+    if (kv_chat_is_iterator(x))
+        kv_chat_fail(d->c, "tojson of what is no list is not implemented");
+    if (kv_chat_safe_text(x))
+        kv_chat_fail(d->c, "the filter tojson after safe is not implemented");
     if (d->c->failed)
         return;
     switch (json_typeof(x)) {

@@ -177,13 +177,13 @@ static json_t *join(struct kv_chat *c, json_t *x, json_t *const *arg)
 static json_t *items(struct kv_chat *c, json_t *x, json_t *const *arg)
 {
     (void)arg;
-    return kv_chat_items(c, x);
+    return kv_chat_view(kv_chat_items(c, x));
 }
 
 static json_t *keys(struct kv_chat *c, json_t *x, json_t *const *arg)
 {
     (void)arg;
-    return kv_chat_list(c, x);
+    return kv_chat_view(kv_chat_list(c, x));
 }
 
 static json_t *values(struct kv_chat *c, json_t *x, json_t *const *arg)
@@ -197,7 +197,7 @@ static json_t *values(struct kv_chat *c, json_t *x, json_t *const *arg)
         kv_chat_step(c, 0);
         json_array_append(all, value);
     }
-    return all;
+    return kv_chat_view(all);
 }
 
 static json_t *get(struct kv_chat *c, json_t *x, json_t *const *arg)
@@ -205,9 +205,9 @@ static json_t *get(struct kv_chat *c, json_t *x, json_t *const *arg)
     json_t *found;
 
     (void)c;
-    if (!json_is_string(arg[0]))
+    if (!json_is_string(arg[0]) && !json_is_integer(arg[0]))
         return NULL;
-    found = json_object_get(x, text_of(arg[0]));
+    found = kv_chat_member(x, arg[0]);
     return found ? json_incref(found)
                  : (arg[1] ? json_incref(arg[1]) : json_null());
 }
@@ -259,10 +259,10 @@ static bool is_other(const json_t *x, const char *name)
         {"'", "rindex"},   {"'", "rjust"},      {"'", "rpartition"},
         {"'", "rsplit"},   {"'", "swapcase"},   {"'", "translate"},
         {"'", "zfill"}};
-    const char kind = json_is_object(x)   ? '{'
-                      : json_is_array(x)  ? '['
-                      : json_is_string(x) ? '\''
-                                          : 0;
+    const char kind = kv_chat_is_mapping(x) ? '{'
+                      : json_is_array(x)    ? '['
+                      : json_is_string(x)   ? '\''
+                                            : 0;
 
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         if (*names[i][0] == kind && !strcmp(names[i][1], name))
@@ -281,13 +281,15 @@ bool kv_chat_is_method(const json_t *x, const char *name)
 json_t *kv_chat_method(struct kv_chat *c, const char *name, json_t *x,
                        const struct kv_chat_args *a)
 {
-    const bool fits =
-        x && !kv_chat_is_namespace(x) && !json_object_size(a->named);
+    const bool fits = x && (!json_is_object(x) || kv_chat_is_mapping(x)) &&
+                      !json_object_size(a->named);
     json_t *arg[2] = {NULL}, *y = NULL;
 
     kv_chat_step(c, kv_chat_bytes(x));
     for (size_t i = 0; i < a->n; i++)
         kv_chat_step(c, kv_chat_bytes(a->value[i]));
+    if (json_is_string(x) && !strcmp(name, "format"))
+        return kv_chat_format(c, x, a);
     for (size_t i = 0; i < a->n && i < 2; i++)
         arg[i] = a->value[i];
     for (size_t i = 0; fits && i < sizeof(methods) / sizeof(*methods); i++)

@@ -1,6 +1,7 @@
 /* + - * // % ~, comparisons and "in". */
 #include "lib/base/alloc.h"
 #include "lib/tokenizer/chat_impl.h"
+#include "lib/tokenizer/tokenizer_text.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -51,6 +52,27 @@ static json_t *calculate(struct kv_chat *c, char op, json_int_t a, json_int_t b)
                     : json_integer(y);
 }
 
+static bool is_text(const json_t *x)
+{
+    return json_is_string(x) || kv_chat_safe_text(x);
+}
+
+/* The text n times. */
+static json_t *repeated(struct kv_chat *c, const json_t *x, json_int_t n)
+{
+    struct kv_text text = {0};
+    json_t *y = NULL;
+
+    for (json_int_t i = 0; i < n && !c->failed; i++) {
+        kv_chat_step(c, json_string_length(x));
+        kv_text_add(&text, json_string_value(x), json_string_length(x));
+    }
+    if (!c->failed)
+        y = json_stringn(text.n ? text.s : "", text.n);
+    kv_text_clear(&text);
+    return y;
+}
+
 json_t *kv_chat_add(struct kv_chat *c, char op, const json_t *a,
                     const json_t *b)
 {
@@ -65,6 +87,11 @@ json_t *kv_chat_add(struct kv_chat *c, char op, const json_t *a,
         json_array_extend(both, (json_t *)(uintptr_t)b);
         return both;
     }
+    if (op == '+' && (kv_chat_safe_text(a) || kv_chat_safe_text(b)) &&
+        is_text(a) && is_text(b))
+        return kv_chat_add_safe(c, a, b);
+    if (op == '*' && json_is_string(a) && json_is_integer(b))
+        return repeated(c, a, json_integer_value(b));
     if (json_is_integer(a) && json_is_integer(b))
         return calculate(c, op, json_integer_value(a), json_integer_value(b));
     return kv_chat_fail(c, "'%c' between these values is not implemented", op);
@@ -75,8 +102,10 @@ static bool is_in(struct kv_chat *c, const json_t *a, const json_t *b)
     kv_chat_step(c, kv_chat_bytes(a) + kv_chat_bytes(b));
     if (json_is_string(a) && json_is_string(b))
         return strstr(json_string_value(b), json_string_value(a));
-    if (json_is_string(a) && json_is_object(b))
-        return json_object_get(b, json_string_value(a));
+    if ((json_is_string(a) || json_is_integer(a)) && kv_chat_is_mapping(b))
+        return kv_chat_member(b, a);
+    if (kv_chat_view_items(b))
+        b = kv_chat_view_items(b);
     if (json_is_array(b)) {
         for (size_t i = 0; i < json_array_size(b) && !c->failed; i++)
             if (kv_chat_equal(c, a, json_array_get(b, i)))
@@ -98,6 +127,9 @@ static bool ordered(struct kv_chat *c, const char *op, const json_t *a,
     if (json_is_integer(a) && json_is_integer(b))
         sign = (json_integer_value(a) > json_integer_value(b)) -
                (json_integer_value(a) < json_integer_value(b));
+    else if (json_is_number(a) && json_is_number(b))
+        sign = (json_number_value(a) > json_number_value(b)) -
+               (json_number_value(a) < json_number_value(b));
     else if (json_is_string(a) && json_is_string(b))
         sign = strcmp(json_string_value(a), json_string_value(b));
     else

@@ -139,7 +139,12 @@ static json_t *texts(struct kv_chat_reader *r)
     return x || r->c->failed ? x : kv_chat_fail(r->c, "a text is not UTF-8");
 }
 
-static json_t *number(struct kv_chat_reader *r)
+bool kv_chat_at_number(struct kv_chat_reader *r)
+{
+    return !kv_chat_at_end(r) && isdigit((unsigned char)*r->at);
+}
+
+json_t *kv_chat_number(struct kv_chat_reader *r)
 {
     json_int_t x = 0;
 
@@ -148,7 +153,9 @@ static json_t *number(struct kv_chat_reader *r)
             return kv_chat_fail(r->c, "a number is too large");
         x = 10 * x + (*r->at++ - '0');
     }
-    if (r->at < r->end && (*r->at == '.' || in_name(*r->at)))
+    if (r->at < r->end &&
+        (in_name(*r->at) || (*r->at == '.' && r->at + 1 < r->end &&
+                             isdigit((unsigned char)r->at[1]))))
         return kv_chat_fail(r->c, "numbers other than plain whole ones are not "
                                   "implemented");
     return json_integer(x);
@@ -205,12 +212,10 @@ static json_t *object(struct kv_chat_reader *r, bool live)
         json_t *key = kv_chat_expression(r, live), *value;
 
         kv_chat_expect(r, ":");
-        if (live && !json_is_string(key))
-            kv_chat_fail(r->c, "the key of an object is no text");
-        kv_chat_step(r->c, json_string_length(key));
         value = kv_chat_expression(r, live);
-        json_object_set_new(x, live ? json_string_value(key) : "",
-                            value ? value : kv_chat_undefined());
+        if (live)
+            kv_chat_set_member(r->c, x, key,
+                               value ? value : kv_chat_undefined());
         json_decref(key);
         if (!kv_chat_accept(r, ",")) {
             kv_chat_expect(r, "}");
@@ -319,8 +324,8 @@ json_t *kv_chat_primary(struct kv_chat_reader *r, bool live)
         return kv_chat_fail(r->c, "an expression is missing");
     if (at_quote(r))
         return texts(r);
-    if (isdigit((unsigned char)*r->at))
-        return number(r);
+    if (kv_chat_at_number(r))
+        return kv_chat_number(r);
     if (kv_chat_accept(r, "["))
         return list(r, live);
     if (kv_chat_accept(r, "{"))

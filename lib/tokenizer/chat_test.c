@@ -3,11 +3,20 @@
 
 #include <string.h>
 
-/* What has items, or is undefined, which has none. */
+static bool is_text(const json_t *x)
+{
+    return json_is_string(x) || kv_chat_safe_text(x);
+}
+
+/* What has a length and items, or is undefined, which has none. */
+static bool is_sequence(const json_t *x)
+{
+    return !x || json_is_array(x) || is_text(x) || kv_chat_is_mapping(x);
+}
+
 static bool has_items(const json_t *x)
 {
-    return !x || json_is_array(x) || json_is_string(x) ||
-           (json_is_object(x) && !kv_chat_is_named_function(x));
+    return is_sequence(x) || kv_chat_is_iterator(x);
 }
 
 static bool is_integer(const json_t *x)
@@ -23,11 +32,6 @@ static bool is_number(const json_t *x)
 static bool is_real(const json_t *x)
 {
     return json_is_real(x);
-}
-
-static bool is_string(const json_t *x)
-{
-    return json_is_string(x);
 }
 
 static bool is_boolean(const json_t *x)
@@ -50,12 +54,6 @@ static bool is_none(const json_t *x)
     return json_is_null(x);
 }
 
-static bool is_mapping(const json_t *x)
-{
-    return json_is_object(x) && !kv_chat_is_namespace(x) &&
-           !kv_chat_is_named_function(x);
-}
-
 static bool is_defined(const json_t *x)
 {
     return x;
@@ -69,12 +67,18 @@ static bool is_undefined(const json_t *x)
 static const struct {
     const char *name;
     bool (*is)(const json_t *x);
-} plain[] = {{"boolean", is_boolean},    {"defined", is_defined},
-             {"false", is_false},        {"float", is_real},
-             {"integer", is_integer},    {"iterable", has_items},
-             {"mapping", is_mapping},    {"none", is_none},
-             {"number", is_number},      {"sequence", has_items},
-             {"string", is_string},      {"true", is_true},
+} plain[] = {{"boolean", is_boolean},
+             {"defined", is_defined},
+             {"false", is_false},
+             {"float", is_real},
+             {"integer", is_integer},
+             {"iterable", has_items},
+             {"mapping", kv_chat_is_mapping},
+             {"none", is_none},
+             {"number", is_number},
+             {"sequence", is_sequence},
+             {"string", is_text},
+             {"true", is_true},
              {"undefined", is_undefined}};
 
 /* Tests that take a value, by the operator that they are. */

@@ -38,8 +38,22 @@ json_t *kv_chat_variable(const struct kv_chat *c, const char *name)
     return x ? x : json_object_get(c->scope[0], name);
 }
 
+bool kv_chat_is_mapping(const json_t *x)
+{
+    return json_is_object(x) && !kv_chat_is_namespace(x) &&
+           !kv_chat_is_named_function(x) && !kv_chat_is_iterator(x) &&
+           !kv_chat_safe_text(x);
+}
+
 bool kv_chat_truth(const json_t *x)
 {
+    const char *safe = kv_chat_safe_text(x);
+    const json_t *items = kv_chat_view_items(x);
+
+    if (safe)
+        return *safe;
+    if (items)
+        return json_array_size(items) > 0;
     switch (x ? json_typeof(x) : JSON_NULL) {
     case JSON_OBJECT:
         return json_object_size(x) > 0;
@@ -115,8 +129,11 @@ bool kv_chat_equal(struct kv_chat *c, const json_t *a, const json_t *b)
 {
     double x, y;
 
-    if (!a || !b)
+    if (!a || !b || a == b)
         return a == b;
+    if (kv_chat_is_iterator(a) || kv_chat_is_iterator(b) ||
+        kv_chat_safe_text(a) || kv_chat_safe_text(b))
+        return kv_chat_fail(c, "'==' between these values is not implemented");
     if (number_of(a, &x) && number_of(b, &y))
         return x == y;
     if (json_typeof(a) != json_typeof(b) ||
@@ -146,7 +163,10 @@ char *kv_chat_text(struct kv_chat *c, const json_t *x)
     case JSON_REAL:
         return kv_chat_real(json_real_value(x));
     case JSON_ARRAY:
+        break;
     case JSON_OBJECT:
+        if (kv_chat_safe_text(x))
+            return kv_strdup(kv_chat_safe_text(x));
         break;
     }
     kv_chat_fail(c, "a list or an object is written as text, which is not "
@@ -175,9 +195,18 @@ static json_t *character(struct kv_chat *c, const json_t *of, json_int_t i)
 json_t *kv_chat_item(struct kv_chat *c, json_t *of, const json_t *key)
 {
     const char *name = json_string_value(key);
-    json_t *found = name ? json_object_get(of, name) : NULL;
+    json_t *found = NULL;
 
     kv_chat_step(c, kv_chat_bytes(key));
+    if (kv_chat_safe_text(of))
+        return kv_chat_fail(c, "an item of a text after safe is not "
+                               "implemented");
+    if (kv_chat_is_iterator(of)) /* it has none */
+        return NULL;
+    if (name)
+        found = json_object_get(of, name);
+    else if (json_is_integer(key) && kv_chat_is_mapping(of))
+        found = kv_chat_member(of, key);
     if (found)
         return kv_chat_resolve(json_incref(found));
     if (name && of && !kv_chat_is_namespace(of) && kv_chat_is_method(of, name))
@@ -196,53 +225,6 @@ json_t *kv_chat_item(struct kv_chat *c, json_t *of, const json_t *key)
     if (!of)
         return kv_chat_fail(c, "something is taken out of an undefined value");
     return NULL;
-}
-
-static json_t *characters(struct kv_chat *c, const json_t *x)
-{
-    json_t *all = json_array();
-    const char *s = json_string_value(x);
-
-    for (; *s && !c->failed; s += kv_utf8_bytes(s)) {
-        kv_chat_step(c, 0);
-        json_array_append_new(all, json_stringn(s, kv_utf8_bytes(s)));
-    }
-    return all;
-}
-
-json_t *kv_chat_list(struct kv_chat *c, json_t *x)
-{
-    json_t *keys, *value;
-    const char *key;
-
-    if (!x)
-        return json_array();
-    if (json_is_array(x))
-        return json_incref(x);
-    if (json_is_string(x))
-        return characters(c, x);
-    if (!json_is_object(x) || kv_chat_is_namespace(x))
-        return kv_chat_fail(c, "a loop over what has no items");
-    keys = json_array();
-    json_object_foreach(x, key, value)
-    {
-        kv_chat_step(c, strlen(key));
-        json_array_append_new(keys, json_string(key));
-    }
-    return keys;
-}
-
-json_t *kv_chat_items(struct kv_chat *c, json_t *x)
-{
-    json_t *pairs = json_array(), *value;
-    const char *key;
-
-    json_object_foreach(x, key, value)
-    {
-        kv_chat_step(c, strlen(key));
-        json_array_append_new(pairs, json_pack("[s,O]", key, value));
-    }
-    return pairs;
 }
 
 /* Python's slice.indices(): a bound within [low, high]. */
