@@ -1,65 +1,11 @@
 /* Chat templates against what Jinja, set as transformers sets it, makes of
- * them. */
-#include "tests/test.h"
-
-#include "lib/base/alloc.h"
-#include "lib/tokenizer/chat_template.h"
-
-#include <string.h>
+ * them: their language.  chat_values is about values. */
+#include "tests/chat_setup.h"
 
 static const char user[] =
     "{\"messages\": [{\"role\": \"user\", \"content\": \" Hi \\u00e9 \"}],"
     " \"add_generation_prompt\": true, \"bos_token\": \"<s>\","
     " \"eos_token\": \"</s>\"}";
-static const char talk[] =
-    "{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"},"
-    " {\"role\": \"user\", \"content\": \"A\"},"
-    " {\"role\": \"assistant\", \"content\": \"B\"},"
-    " {\"role\": \"user\", \"content\": \"C\"}],"
-    " \"add_generation_prompt\": true, \"bos_token\": \"<s>\","
-    " \"eos_token\": \"</s>\"}";
-
-/* 2025-01-31T12:00:00 */
-static struct kv_chat_clock noon = {.now = 1738324800};
-
-static char *render(const char *template, const char *values, struct kv_err *e)
-{
-    json_t *v = json_loads(values, 0, NULL);
-    char *text = NULL;
-    size_t n = 0;
-
-    assert_non_null(v);
-    if (!kv_chat_render("m", template, v, &noon, &text, &n, e))
-        assert_int_equal(strlen(text), n);
-    json_decref(v);
-    return text;
-}
-
-static void gives_of(const char *template, const char *values, const char *want)
-{
-    struct kv_err e = {""};
-    char *text = render(template, values, &e);
-
-    if (!text)
-        fail_msg("%s: %s", template, e.msg);
-    assert_string_equal(text, want);
-    free(text);
-}
-
-static void gives(const char *template, const char *want)
-{
-    gives_of(template, talk, want);
-}
-
-static void refuses(const char *template, const char *words)
-{
-    struct kv_err e = {""};
-
-    assert_null(render(template, talk, &e));
-    assert_says(e, words);
-    assert_says(e, "m: the chat template, line ");
-}
-
 static void expressions_are_python_s(void **state)
 {
     (void)state;
@@ -180,115 +126,6 @@ static void macros_are_jinja_s(void **state)
     refuses("{% macro f() %}{% endmacro %}{% set f = 1 %}{{ f() }}",
             "the function f() is not implemented");
     refuses("{% break %}", "a loop is left where there is none");
-}
-
-/* What map(), select() and the like give is true, has no length and is read
- * once; what keys() and the like give is as true and as long as the object. */
-static void iterators_are_python_s(void **state)
-{
-    (void)state;
-    gives("{% set some = messages | selectattr('role', 'equalto', 'tool') %}"
-          "{{ 'y' if some else 'n' }}{{ 'y' if some | list else 'n' }}"
-          "{{ some is iterable }}{{ some is sequence }}{{ some is mapping }}"
-          "{{ some[0] is defined }}",
-          "ynTrueFalseFalseFalse");
-    gives("{% set roles = messages | map(attribute='role') %}"
-          "{{ roles | first }},{{ roles | join('+') }},{{ roles | join }},"
-          "{{ roles | first }}.{% for r in roles %}{% else %}none{% endfor %}",
-          "system,user+assistant+user,,.none");
-    gives("{{ [1, 2] | reverse | list | tojson }}"
-          "{{ 1 if [] | reverse else 0 }}{{ {'a': 1} | items | first | tojson "
-          "}}",
-          "[2, 1]1[\"a\", 1]");
-    gives("{% set keys = {'a': 1, 'b': 2}.keys() %}{{ keys | join }}"
-          "{{ keys | join }}{{ keys | length }}{{ 'b' in keys }}"
-          "{{ keys[0] is defined }}{{ 1 if {}.items() else 0 }}"
-          "{% for k, v in {'a': 1}.items() %}{{ k ~ v }}{% endfor %}",
-          "abab2TrueFalse0a1");
-    refuses("{{ messages | select | length }}", "the filter length");
-    refuses("{{ messages | select | last }}", "the filter last");
-    refuses("{{ messages | select | tojson }}", "tojson of what is no list");
-    refuses("{{ {}.keys() | tojson }}", "tojson of what is no list");
-    refuses("{{ messages | select }}", "a list or an object");
-    refuses("{{ messages | select == [] }}", "'==' between these values");
-}
-
-static void keys_may_be_numbers(void **state)
-{
-    (void)state;
-    gives("{% set x = {0: 'a', -512: 'b', '0': 'c'} %}{{ x[0] ~ x[-512] ~ "
-          "x['0'] ~ x.get(0) ~ x.get(7) }}{{ 0 in x }}{{ 1 in x }}"
-          "{{ '-512' in x }}{% for k in x %}{{ k - 1 if k is number else k }},"
-          "{% endfor %}{{ x | tojson }}",
-          "abcaNoneTrueFalseFalse-1,-513,0,"
-          "{\"0\": \"a\", \"-512\": \"b\", \"0\": \"c\"}");
-    gives("{{ messages.0.role }}{{ messages.1.role[0] }}{{ messages.9 }}",
-          "systemu");
-    refuses("{{ {1: 2} | tojson(sort_keys=true) }}", "sorted keys");
-    refuses("{{ {true: 2} | length }}", "neither a text nor a whole number");
-    refuses("{{ messages.0.5 }}", "numbers other than plain whole ones");
-}
-
-/* As Markup: what is added to it is escaped. */
-static void safe_texts_are_markupsafe_s(void **state)
-{
-    (void)state;
-    gives("{{ '<a>' | safe }}{{ '<' ~ ('<a>' | safe) ~ '>' }}"
-          "{{ messages[0] | tojson | safe }}",
-          "<a><<a>>{\"role\": \"system\", \"content\": \"Be brief.\"}");
-    gives("{{ '&<>' + ('<a>' | safe) + '\\'\"' }}{{ '<\xc3\xa9' | e }}"
-          "{{ '<' | safe | e }}{{ ('a' | safe) + ('<' | safe) }}",
-          "&amp;&lt;&gt;<a>&#39;&#34;&lt;\xc3\xa9<a<");
-    gives("{{ 'y' if '' | safe else 'n' }}{{ ('a' | safe) is string }}"
-          "{{ ('a' | safe) is mapping }}",
-          "nTrueFalse");
-    refuses("{{ 'a' | safe | trim }}", "the filter trim after safe");
-    refuses("{{ ('a' | safe)[0] }}", "an item of a text after safe");
-    refuses("{{ ('a' | safe).strip() }}", "the method strip()");
-    refuses("{{ 'a' in ('a' | safe) }}", "'in' between these values");
-}
-
-static void filters_put_in_order(void **state)
-{
-    (void)state;
-    gives("{% for k, v in {'b': 1, 'C': 0, 'a': 2} | dictsort %}{{ k ~ v }}"
-          "{% endfor %} {% for k, v in {'b': 1, 'C': 0} | dictsort("
-          "case_sensitive=true, by='value', reverse=true) %}{{ k ~ v }}"
-          "{% endfor %} {{ {9: 1, 10: 2} | dictsort | first | last }}",
-          "a2b1C0 b1C0 1");
-    gives("{{ ['b', 'A', 'a', 'B'] | sort | join }}"
-          "{{ ['b', 'A', 'a', 'B'] | sort(case_sensitive=true) | join }}"
-          "{{ ['b', 'A', 'a', 'B'] | sort(reverse=true) | join }}"
-          "{{ messages | sort(attribute='role') | map(attribute='content') | "
-          "join(' ') }}",
-          "AabBABabbBAaB Be brief. A C");
-    gives("{{ ['a', 'A', 'b'] | unique | join }}{{ [3, 1, 2] | min }}"
-          "{{ ['a', 'B'] | max }}{{ [] | max }}{{ [2, 2, 3] | unique | list | "
-          "length }}",
-          "ab1B2");
-    gives_of("{{ x | sort | join(' ') }}", "{\"x\": [2.5, 1, 10]}", "1 2.5 10");
-    refuses("{{ ['a', 1] | sort }}", "'<' between these values");
-    refuses("{{ messages | sort }}", "'<' between these values");
-    refuses("{{ [[1]] | unique | list }}", "the filter unique of lists");
-    refuses("{{ {} | dictsort(by='x') }}", "the filter dictsort");
-}
-
-static void format_is_python_s(void **state)
-{
-    (void)state;
-    gives("{{ '{} {{}} {}'.format('a', 1) }}|{{ '{1}{0}{1}'.format('a', none) "
-          "}}|{{ '{x}<{y_2}>'.format(x=true, y_2=nothing) }}|"
-          "{{ ''.format(1) }}",
-          "a {} 1|NoneaNone|True<>|");
-    gives("{{ 'ab' * 3 }}{{ 'ab' * 0 }}{{ 'ab' * -1 }}", "ababab");
-    refuses("{{ '{}'.format() }}", "no value for place 0");
-    refuses("{{ '{x}'.format(1) }}", "no value for '{x}'");
-    refuses("{{ '{0}{}'.format(1, 2) }}", "counts its places");
-    refuses("{{ '{:d}'.format(1) }}", "format() of '{:d}'");
-    refuses("{{ '{0.real}'.format(1) }}", "format() of '{0.real}'");
-    refuses("{{ '{'.format(1) }}", "format() of '{'");
-    refuses("{{ '}'.format(1) }}", "has no '{'");
-    refuses("{{ 'aaaaaaaaaaaaaaaa' * 99999999 }}", "steps");
 }
 
 /* CR LF and CR are line ends, as Jinja reads files. */
@@ -437,11 +274,15 @@ static void what_is_not_known_is_refused(void **state)
     refuses("{{ 1 is prime }}", "the test 'is prime'");
     refuses("{{ raise_exception('no system role') }}", "no system role");
     refuses("{% if 1 %}", "an 'if' has no 'endif'");
+    refuses("{% if 1 if 1 else 0 %}{% endif %}", "'if 1 else 0 ' is not under");
+    refuses("{% for x in [] if 1 else 0 %}{% endfor %}", "'else 0 ' is not");
+    refuses("{{ 1 is odd is odd }}", "'is odd' is given something");
+    refuses("{{ 1 is string 'a' }}", "'is string' is given something");
+    refuses("{{ none | join(attribute='x') }}", "what has no items");
     refuses("{% endif %}", "an end without its beginning");
     refuses("{{ 'a }}", "'{{' has no '}}'");
     refuses("{{ 'abc'[:'1'] }}", "a bound of a slice");
     refuses("{{ messages[true] }}", "an item true of a value");
-    refuses("{{ messages }}", "a list or an object");
     refuses("{{ nothing.x }}", "out of an undefined value");
     refuses("{{ 1 // 0 }}", "a division by 0");
     refuses("{{ [nothing] }}", "an undefined value in a list");
@@ -569,11 +410,6 @@ int main(void)
         cmocka_unit_test(expressions_are_python_s),
         cmocka_unit_test(statements_are_jinja_s),
         cmocka_unit_test(macros_are_jinja_s),
-        cmocka_unit_test(iterators_are_python_s),
-        cmocka_unit_test(keys_may_be_numbers),
-        cmocka_unit_test(safe_texts_are_markupsafe_s),
-        cmocka_unit_test(filters_put_in_order),
-        cmocka_unit_test(format_is_python_s),
         cmocka_unit_test(line_ends_are_lf),
         cmocka_unit_test(texts_go_by_unicode),
         cmocka_unit_test(tojson_is_python_s),

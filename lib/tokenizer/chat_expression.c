@@ -118,6 +118,8 @@ static json_t *test(struct kv_chat_reader *r, const json_t *x, bool live)
         kv_chat_read_args(r, live, &a);
     else if (kv_chat_test_takes(name))
         a.value[a.n++] = value(r, live);
+    else if (kv_chat_at_value(r))
+        kv_chat_fail(r->c, "'is %s' is given something", name);
     if (live && !r->c->failed)
         is = kv_chat_test(r->c, name, x, &a);
     kv_chat_clear_args(&a);

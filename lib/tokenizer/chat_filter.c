@@ -143,11 +143,15 @@ static json_t *last(struct kv_chat *c, json_t *x, json_t *const *arg)
 static json_t *reverse(struct kv_chat *c, json_t *x, json_t *const *arg)
 {
     json_t *step = json_integer(-1), *const bound[3] = {NULL, NULL, step};
-    json_t *y = kv_chat_slice(c, x, bound);
+    json_t *y = kv_chat_slice(c, x, bound), *list;
 
     (void)arg;
     json_decref(step);
-    return json_is_array(y) ? kv_chat_iterator(y) : y;
+    if (!y || json_is_string(y))
+        return y;
+    list = json_incref(kv_chat_sequence(y));
+    json_decref(y);
+    return kv_chat_iterator(list);
 }
 
 static json_t *items(struct kv_chat *c, json_t *x, json_t *const *arg)
@@ -202,8 +206,7 @@ json_t *kv_chat_attribute(struct kv_chat *c, json_t *x, const json_t *name)
 static json_t *attributes(struct kv_chat *c, json_t *x, const json_t *name,
                           json_t *otherwise)
 {
-    json_t *all = kv_chat_truth(x) ? kv_chat_list(c, x) : json_array();
-    json_t *out = json_array();
+    json_t *all = kv_chat_list(c, x), *out = json_array();
 
     for (size_t i = 0; i < json_array_size(all) && !c->failed; i++) {
         json_t *y =
@@ -333,13 +336,15 @@ static json_t *mapped(struct kv_chat *c, json_t *x,
     json_t *otherwise = json_object_get(a->named, "default"), *all, *out;
     struct kv_chat_args rest = {.named = a->named};
 
+    if (!kv_chat_truth(x)) /* map() of none is nothing */
+        return kv_chat_iterator(json_array());
     if (by && !a->n && json_object_size(a->named) == 1u + (otherwise != NULL))
         return kv_chat_iterator(attributes(c, x, by, otherwise));
     if (!name)
         return NULL;
     for (size_t i = 1; i < a->n; i++)
         rest.value[rest.n++] = a->value[i];
-    all = kv_chat_truth(x) ? kv_chat_list(c, x) : json_array();
+    all = kv_chat_list(c, x);
     out = json_array();
     for (size_t i = 0; i < json_array_size(all) && !c->failed; i++)
         if (json_array_append_new(

@@ -36,7 +36,7 @@ static json_t *range(struct kv_chat *c, const struct kv_chat_args *a)
         kv_chat_step(c, 0);
         json_array_append_new(x, json_integer(i));
     }
-    return x;
+    return kv_chat_range(x);
 }
 
 static json_t *new_namespace(struct kv_chat *c, const struct kv_chat_args *a)

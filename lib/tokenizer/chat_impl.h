@@ -73,6 +73,8 @@ void kv_chat_expect(struct kv_chat_reader *r, const char *word);
 /* The next name, [KV_CHAT_NAME]; fails when there is none. */
 bool kv_chat_name(struct kv_chat_reader *r, char *name);
 bool kv_chat_at_end(struct kv_chat_reader *r);
+/* Whether a value is next, for which "and", "or" and "else" do not stand. */
+bool kv_chat_at_value(struct kv_chat_reader *r);
 bool kv_chat_at_number(struct kv_chat_reader *r);
 json_t *kv_chat_number(struct kv_chat_reader *r);
 json_t *kv_chat_primary(struct kv_chat_reader *r, bool live);
@@ -93,6 +95,7 @@ bool kv_chat_is_named_function(const json_t *x);
  * with a member of this name, and is in no namespace, so nothing is in itself.
  */
 #define KV_CHAT_NAMESPACE " namespace"
+#define KV_CHAT_LOOP " loop" /* the variable of that name */
 /* Stands for an undefined value where JSON needs one. */
 json_t *kv_chat_undefined(void);
 bool kv_chat_is_undefined(const json_t *x);
@@ -110,7 +113,7 @@ size_t kv_chat_bytes(const json_t *x);
 /* The work of reading x whole; fails where it is too deep and, if plain, where
  * it holds a namespace. */
 void kv_chat_walk(struct kv_chat *c, const json_t *x, bool plain);
-/* As text is made of it; fails for lists and objects.  Free it. */
+/* As Python's str(); the caller's to free. */
 char *kv_chat_text(struct kv_chat *c, const json_t *x);
 json_t *kv_chat_item(struct kv_chat *c, json_t *of, const json_t *key);
 /* bound: from, to and step, each NULL where it is not given. */
@@ -123,6 +126,14 @@ json_t *kv_chat_joined(struct kv_chat *c, const json_t *list,
 json_t *kv_chat_iterator(json_t *list);
 /* Python's view of an object: has a length, may be read again. */
 json_t *kv_chat_view(json_t *list);
+/* range(): a view whose items may be taken by their place. */
+json_t *kv_chat_range(json_t *list);
+json_t *kv_chat_tuple(json_t *list); /* a view as well */
+bool kv_chat_is_tuple(const json_t *x);
+/* The list of a range or a tuple; else x.  Not a new reference. */
+json_t *kv_chat_sequence(json_t *x);
+/* A list as a tuple or a range where kind is one.  Takes the reference. */
+json_t *kv_chat_as(const json_t *kind, json_t *list);
 json_t *kv_chat_view_items(const json_t *x); /* not a new reference, or NULL */
 bool kv_chat_is_iterator(const json_t *x);   /* or a view */
 /* The first item, taken out of an iterator that is no view; NULL: none left. */
@@ -130,7 +141,7 @@ json_t *kv_chat_next(struct kv_chat *c, json_t *x);
 /* What a loop over x goes over, as a list; NULL and a failure where x has no
  * items. */
 json_t *kv_chat_list(struct kv_chat *c, json_t *x);
-/* [key, value] pairs of an object. */
+/* (key, value) pairs of an object. */
 json_t *kv_chat_items(struct kv_chat *c, json_t *x);
 
 /* chat_key.c */
@@ -170,6 +181,9 @@ bool kv_chat_test_takes(const char *name); /* an argument */
 json_t *kv_chat_json(struct kv_chat *c, json_t *x, json_t *const *arg);
 /* As Python's repr(); the caller's to free. */
 char *kv_chat_real(double x);
+
+/* chat_repr.c: as Python's repr(); the caller's to free. */
+char *kv_chat_repr(struct kv_chat *c, const json_t *x);
 
 /* chat_safe.c.  The filters safe and escape make a text that is written, joined
  * by "~" and tested as others are. */

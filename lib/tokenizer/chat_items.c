@@ -7,6 +7,8 @@
 
 #define ITERATOR " iterator"
 #define VIEW " view"
+#define RANGE " range"
+#define TUPLE " tuple"
 
 json_t *kv_chat_iterator(json_t *list)
 {
@@ -16,6 +18,35 @@ json_t *kv_chat_iterator(json_t *list)
 json_t *kv_chat_view(json_t *list)
 {
     return json_pack("{s:o}", VIEW, list);
+}
+
+json_t *kv_chat_range(json_t *list)
+{
+    return json_pack("{s:o,s:b}", VIEW, list, RANGE, 1);
+}
+
+json_t *kv_chat_tuple(json_t *list)
+{
+    return json_pack("{s:o,s:b}", VIEW, list, TUPLE, 1);
+}
+
+bool kv_chat_is_tuple(const json_t *x)
+{
+    return json_object_get(x, TUPLE);
+}
+
+json_t *kv_chat_sequence(json_t *x)
+{
+    return json_object_get(x, RANGE) || kv_chat_is_tuple(x)
+               ? kv_chat_view_items(x)
+               : x;
+}
+
+json_t *kv_chat_as(const json_t *kind, json_t *list)
+{
+    return kv_chat_is_tuple(kind)         ? kv_chat_tuple(list)
+           : json_object_get(kind, RANGE) ? kv_chat_range(list)
+                                          : list;
 }
 
 json_t *kv_chat_view_items(const json_t *x)
@@ -94,7 +125,8 @@ json_t *kv_chat_items(struct kv_chat *c, json_t *x)
     {
         kv_chat_step(c, strlen(key));
         json_array_append_new(
-            pairs, json_pack("[o,O]", kv_chat_key_value(key), value));
+            pairs,
+            kv_chat_tuple(json_pack("[o,O]", kv_chat_key_value(key), value)));
     }
     return pairs;
 }

@@ -151,6 +151,8 @@ static void add_value(struct dump *d, const json_t *x)
     char *text = NULL;
 
     kv_chat_step(d->c, 0);
+    if (kv_chat_is_tuple(x))
+        x = kv_chat_view_items(x);
     if (kv_chat_is_undefined(x))
         kv_chat_fail(d->c, "tojson of an undefined value");
     if (kv_chat_is_iterator(x))
@@ -208,8 +210,9 @@ static char *indent_of(struct kv_chat *c, const json_t *indent)
 }
 
 /* separators: None, or two texts. */
-static void set_separators(struct dump *d, const json_t *pair)
+static void set_separators(struct dump *d, json_t *pair)
 {
+    pair = kv_chat_sequence(pair);
     d->between = d->indent ? "," : ", ";
     d->after_key = ": ";
     if (!pair || json_is_null(pair))

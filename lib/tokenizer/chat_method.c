@@ -101,7 +101,7 @@ static bool has(const json_t *x, const json_t *part, bool at_end)
            !memcmp(text_of(x) + (at_end ? n - m : 0), text_of(part), m);
 }
 
-/* arg: a text, or a list of them of which one will do. */
+/* arg: a text, or a tuple of them of which one will do. */
 static json_t *has_one(struct kv_chat *c, const json_t *x, const json_t *arg,
                        bool at_end)
 {
@@ -109,8 +109,9 @@ static json_t *has_one(struct kv_chat *c, const json_t *x, const json_t *arg,
 
     if (json_is_string(arg))
         return json_boolean(has(x, arg, at_end));
-    if (!json_is_array(arg))
+    if (!kv_chat_is_tuple(arg))
         return NULL;
+    arg = kv_chat_view_items(arg);
     for (size_t i = 0; i < json_array_size(arg); i++) {
         const json_t *one = json_array_get(arg, i);
 
@@ -168,10 +169,14 @@ static json_t *find(struct kv_chat *c, json_t *x, json_t *const *arg)
 
 static json_t *join(struct kv_chat *c, json_t *x, json_t *const *arg)
 {
-    for (size_t i = 0; i < json_array_size(arg[0]); i++)
-        if (!json_is_string(json_array_get(arg[0], i)))
-            return NULL;
-    return json_is_array(arg[0]) ? kv_chat_joined(c, arg[0], text_of(x)) : NULL;
+    json_t *all = kv_chat_list(c, arg[0]), *y;
+    bool texts = all != NULL;
+
+    for (size_t i = 0; i < json_array_size(all); i++)
+        texts = texts && json_is_string(json_array_get(all, i));
+    y = texts ? kv_chat_joined(c, all, text_of(x)) : NULL;
+    json_decref(all);
+    return y;
 }
 
 static json_t *items(struct kv_chat *c, json_t *x, json_t *const *arg)

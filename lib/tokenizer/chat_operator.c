@@ -52,6 +52,15 @@ static json_t *calculate(struct kv_chat *c, char op, json_int_t a, json_int_t b)
                     : json_integer(y);
 }
 
+static json_t *extended(struct kv_chat *c, const json_t *a, const json_t *b)
+{
+    json_t *both = json_copy((json_t *)(uintptr_t)a);
+
+    kv_chat_step(c, kv_chat_bytes(a) + kv_chat_bytes(b));
+    json_array_extend(both, (json_t *)(uintptr_t)b);
+    return both;
+}
+
 static bool is_text(const json_t *x)
 {
     return json_is_string(x) || kv_chat_safe_text(x);
@@ -81,12 +90,11 @@ json_t *kv_chat_add(struct kv_chat *c, char op, const json_t *a,
         return NULL;
     if (op == '~' || (op == '+' && json_is_string(a) && json_is_string(b)))
         return join(c, a, b);
-    if (op == '+' && json_is_array(a) && json_is_array(b)) {
-        json_t *both = json_copy((json_t *)(uintptr_t)a);
-
-        json_array_extend(both, (json_t *)(uintptr_t)b);
-        return both;
-    }
+    if (op == '+' && json_is_array(a) && json_is_array(b))
+        return extended(c, a, b);
+    if (op == '+' && kv_chat_is_tuple(a) && kv_chat_is_tuple(b))
+        return kv_chat_tuple(
+            extended(c, kv_chat_view_items(a), kv_chat_view_items(b)));
     if (op == '+' && (kv_chat_safe_text(a) || kv_chat_safe_text(b)) &&
         is_text(a) && is_text(b))
         return kv_chat_add_safe(c, a, b);

@@ -185,13 +185,13 @@ static json_t *list(struct kv_chat_reader *r, bool live)
     return x;
 }
 
-/* After "(": an expression, or a tuple, which is a list here. */
+/* After "(": an expression, or a tuple. */
 static json_t *parenthesis(struct kv_chat_reader *r, bool live)
 {
     json_t *x, *all;
 
     if (kv_chat_accept(r, ")"))
-        return json_array();
+        return kv_chat_tuple(json_array());
     x = kv_chat_expression(r, live);
     if (!kv_chat_accept(r, ",")) {
         kv_chat_expect(r, ")");
@@ -201,7 +201,7 @@ static json_t *parenthesis(struct kv_chat_reader *r, bool live)
     if (json_array_append_new(all, x) && live)
         kv_chat_fail(r->c, "an undefined value in a list");
     append_rest(r, all, ")", live);
-    return all;
+    return kv_chat_tuple(all);
 }
 
 static json_t *object(struct kv_chat_reader *r, bool live)
@@ -316,6 +316,19 @@ static json_t *named(struct kv_chat_reader *r, bool live)
     if (!x && kv_chat_is_function(name)) /* "strftime_now is defined" */
         return kv_chat_named_function(name);
     return kv_chat_resolve(json_incref(x));
+}
+
+bool kv_chat_at_value(struct kv_chat_reader *r)
+{
+    static const char *const words[] = {"and", "or", "else"};
+    const char *begin = r->at;
+    bool other = false;
+
+    for (size_t i = 0; i < 3 && !other; i++)
+        other = kv_chat_accept(r, words[i]);
+    r->at = begin;
+    return !other && !kv_chat_at_end(r) &&
+           (in_name(*r->at) || strchr("'\"[{", *r->at));
 }
 
 json_t *kv_chat_primary(struct kv_chat_reader *r, bool live)

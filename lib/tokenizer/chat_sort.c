@@ -64,8 +64,9 @@ json_t *kv_chat_dictsort(struct kv_chat *c, json_t *x, json_t *const *arg)
     pairs = kv_chat_items(c, x);
     part = json_array();
     for (size_t i = 0; i < json_array_size(pairs); i++)
-        json_array_append(part, json_array_get(json_array_get(pairs, i),
-                                               !strcmp(by, "value")));
+        json_array_append(
+            part, json_array_get(kv_chat_view_items(json_array_get(pairs, i)),
+                                 !strcmp(by, "value")));
     keys = orders_of(c, part, NULL, kv_chat_truth(arg[0]));
     y = ordered(c, pairs, keys, kv_chat_truth(arg[2]));
     json_decref(keys);

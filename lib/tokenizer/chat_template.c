@@ -185,7 +185,7 @@ static size_t run_if(struct render *r, size_t i, struct kv_chat_reader in,
     bool taken = false;
 
     for (;;) {
-        json_t *x = kv_chat_expression(&in, live && !taken);
+        json_t *x = kv_chat_operand(&in, live && !taken);
         const bool truth = live && !taken && kv_chat_truth(x);
 
         json_decref(x);
@@ -210,12 +210,12 @@ static size_t run_if(struct render *r, size_t i, struct kv_chat_reader in,
 static json_t *loop_of(json_t *list, size_t i)
 {
     const size_t n = json_array_size(list);
-    json_t *loop =
-        json_pack("{s:I,s:I,s:b,s:b,s:I,s:I,s:I,s:I,s:I}", "index",
-                  (json_int_t)i + 1, "index0", (json_int_t)i, "first", i == 0,
-                  "last", i + 1 == n, "length", (json_int_t)n, "revindex",
-                  (json_int_t)(n - i), "revindex0", (json_int_t)(n - i - 1),
-                  "depth", (json_int_t)1, "depth0", (json_int_t)0);
+    json_t *loop = json_pack(
+        "{s:b,s:I,s:I,s:b,s:b,s:I,s:I,s:I,s:I,s:I}", KV_CHAT_LOOP, 1, "index",
+        (json_int_t)i + 1, "index0", (json_int_t)i, "first", i == 0, "last",
+        i + 1 == n, "length", (json_int_t)n, "revindex", (json_int_t)(n - i),
+        "revindex0", (json_int_t)(n - i - 1), "depth", (json_int_t)1, "depth0",
+        (json_int_t)0);
 
     if (i > 0)
         json_object_set(loop, "previtem", json_array_get(list, i - 1));
@@ -237,6 +237,7 @@ static void bind(struct kv_chat *c, const struct loop *l, json_t *item)
         json_object_set(scope, l->name[0], item);
         return;
     }
+    item = kv_chat_sequence(item);
     if (json_array_size(item) != 2) {
         kv_chat_fail(c, "the loop is over what are no pairs");
         return;
@@ -274,7 +275,6 @@ static json_t *chosen(struct kv_chat *c, const struct loop *l, json_t *list)
 
             bind(c, l, json_array_get(list, i));
             x = kv_chat_expression(&in, true);
-            done(&in);
             keep = kv_chat_truth(x);
             json_decref(x);
             pop_scope(c);
@@ -299,10 +299,11 @@ static json_t *read_loop(struct render *r, struct kv_chat_reader *in, bool live,
     if (!kv_chat_accept(in, "in"))
         return kv_chat_fail(c, "a 'for' has no 'in'");
     x = kv_chat_operand(in, live);
-    if (!c->failed && kv_chat_accept(in, "if"))
+    if (!c->failed && kv_chat_accept(in, "if")) {
         l->filter = *in;
-    else
-        done(in);
+        json_decref(kv_chat_expression(in, false));
+    }
+    done(in);
     if (live && !c->failed)
         list = kv_chat_list(c, x);
     json_decref(x);

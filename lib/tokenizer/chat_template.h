@@ -12,8 +12,9 @@
  *   namespace() dict() range() strftime_now()
  *   raise_exception(): its sentence is the error
  *
- * Text is Python's: its methods go by Unicode (the installed utf8proc's), and
- * tojson writes what json.dumps() writes.
+ * Text is Python's: its methods go by Unicode (the installed utf8proc's),
+ * tojson writes what json.dumps() writes, lists and objects are written as by
+ * repr().
  * Everything else is refused by name.  Templates are limited in steps and in
  * what they write: none runs for ever. */
 #ifndef KV_CHAT_TEMPLATE_H

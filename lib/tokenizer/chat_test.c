@@ -1,6 +1,7 @@
 /* Tests: "x is name". */
 #include "lib/tokenizer/chat_impl.h"
 
+#include <stdint.h>
 #include <string.h>
 
 static bool is_text(const json_t *x)
@@ -11,6 +12,7 @@ static bool is_text(const json_t *x)
 /* What has a length and items, or is undefined, which has none. */
 static bool is_sequence(const json_t *x)
 {
+    x = kv_chat_sequence((json_t *)(uintptr_t)x);
     return !x || json_is_array(x) || is_text(x) || kv_chat_is_mapping(x);
 }
 

@@ -42,7 +42,7 @@ bool kv_chat_is_mapping(const json_t *x)
 {
     return json_is_object(x) && !kv_chat_is_namespace(x) &&
            !kv_chat_is_named_function(x) && !kv_chat_is_iterator(x) &&
-           !kv_chat_safe_text(x);
+           !kv_chat_safe_text(x) && !json_object_get(x, KV_CHAT_LOOP);
 }
 
 bool kv_chat_truth(const json_t *x)
@@ -125,22 +125,56 @@ void kv_chat_walk(struct kv_chat *c, const json_t *x, bool plain)
     walk(c, x, plain, 0);
 }
 
+static bool equal_objects(struct kv_chat *c, const json_t *a, const json_t *b)
+{
+    const char *key;
+    json_t *x;
+    bool equal = true;
+
+    json_object_foreach((json_t *)(uintptr_t)a, key, x)
+    {
+        const json_t *y = json_object_get(b, key);
+
+        kv_chat_step(c, strlen(key));
+        equal = equal && !c->failed && y && kv_chat_equal(c, x, y);
+    }
+    return equal;
+}
+
+/* Of two values that are one thing or made of items. */
+static bool equal_wholes(struct kv_chat *c, const json_t *a, const json_t *b)
+{
+    bool equal = true;
+
+    if (json_is_string(a))
+        return !strcmp(json_string_value(a), json_string_value(b));
+    if (json_is_object(a))
+        return kv_chat_is_mapping(a) && kv_chat_is_mapping(b) &&
+               equal_objects(c, a, b);
+    for (size_t i = 0; i < json_array_size(a) && equal && !c->failed; i++)
+        equal = kv_chat_equal(c, json_array_get(a, i), json_array_get(b, i));
+    return equal;
+}
+
 bool kv_chat_equal(struct kv_chat *c, const json_t *a, const json_t *b)
 {
     double x, y;
 
     if (!a || !b || a == b)
         return a == b;
+    kv_chat_step(c, kv_chat_bytes(a));
+    if (kv_chat_is_tuple(a) && kv_chat_is_tuple(b))
+        return kv_chat_equal(c, kv_chat_view_items(a), kv_chat_view_items(b));
+    if (kv_chat_is_tuple(a) || kv_chat_is_tuple(b))
+        return false;
     if (kv_chat_is_iterator(a) || kv_chat_is_iterator(b) ||
         kv_chat_safe_text(a) || kv_chat_safe_text(b))
         return kv_chat_fail(c, "'==' between these values is not implemented");
     if (number_of(a, &x) && number_of(b, &y))
         return x == y;
-    if (json_typeof(a) != json_typeof(b) ||
-        kv_chat_bytes(a) != kv_chat_bytes(b))
-        return false;
-    kv_chat_walk(c, a, false);
-    return !c->failed && json_equal(a, b);
+    return json_typeof(a) == json_typeof(b) &&
+           kv_chat_bytes(a) == kv_chat_bytes(b) && !c->failed &&
+           equal_wholes(c, a, b);
 }
 
 char *kv_chat_text(struct kv_chat *c, const json_t *x)
@@ -163,15 +197,11 @@ char *kv_chat_text(struct kv_chat *c, const json_t *x)
     case JSON_REAL:
         return kv_chat_real(json_real_value(x));
     case JSON_ARRAY:
-        break;
     case JSON_OBJECT:
-        if (kv_chat_safe_text(x))
-            return kv_strdup(kv_chat_safe_text(x));
         break;
     }
-    kv_chat_fail(c, "a list or an object is written as text, which is not "
-                    "implemented");
-    return kv_strdup("");
+    return kv_chat_safe_text(x) ? kv_strdup(kv_chat_safe_text(x))
+                                : kv_chat_repr(c, x);
 }
 
 /* Python's index: from the end where it is negative; n where it is out. */
@@ -201,6 +231,7 @@ json_t *kv_chat_item(struct kv_chat *c, json_t *of, const json_t *key)
     if (kv_chat_safe_text(of))
         return kv_chat_fail(c, "an item of a text after safe is not "
                                "implemented");
+    of = kv_chat_sequence(of);
     if (kv_chat_is_iterator(of)) /* it has none */
         return NULL;
     if (name)
@@ -250,8 +281,10 @@ json_t *kv_chat_slice(struct kv_chat *c, json_t *of, json_t *const bound[3])
     const json_int_t step =
         json_is_integer(bound[2]) ? json_integer_value(bound[2]) : 1;
     const bool text = json_is_string(of), down = step < 0;
+    const json_t *kind = of;
     json_t *all, *part;
 
+    of = kv_chat_sequence(of);
     kv_chat_step(c, kv_chat_bytes(of));
     if (!may_bound(bound[0]) || !may_bound(bound[1]) || !may_bound(bound[2]))
         return kv_chat_fail(c, "a bound of a slice is no whole number");
@@ -276,7 +309,7 @@ json_t *kv_chat_slice(struct kv_chat *c, json_t *of, json_t *const bound[3])
         part = kv_chat_joined(c, all, "");
         json_decref(all);
     }
-    return part;
+    return kv_chat_as(kind, part);
 }
 
 json_t *kv_chat_joined(struct kv_chat *c, const json_t *list,
