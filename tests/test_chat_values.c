@@ -131,6 +131,9 @@ static void tuples_are_no_lists(void **state)
           "{{ {'a': 1}.items() | first == ('a', 1) }}"
           "{{ ({'b': 1} | dictsort)[0] == ('b', 1) }}",
           "1234TrueTrue");
+    gives("{{ (1, 2, 3)[1:] }}{{ (1,) + () }}{{ {'a': 1}.items() | list }}",
+          "(2, 3)(1,)[('a', 1)]");
+    refuses("{{ range(5)[1:3] | tojson }}", "tojson of what is no list");
     refuses("{{ (1,) + [2] }}", "'+' between these values");
     refuses("{{ 'a'.startswith(['a']) }}", "the method startswith()");
 }

@@ -126,9 +126,17 @@ static void test_continued(void **state)
          "[{'role': 'user', 'content': 'a'},"
          " {'role': 'assistant', 'content': ' b \\n'}]",
          "[a][b"},
+        {"{% for m in messages %}[{{ m.content | trim }}]{% endfor %}",
+         "[{'role': 'user', 'content': 'a'},"
+         " {'role': 'assistant', 'content': 'b\\u00a0\\u3000'}]",
+         "[a][b"},
         {"{{ messages[0].content }}",
          "[{'role': 'user', 'content': 'a'},"
          " {'role': 'assistant', 'content': 'b'}]",
+         NULL},
+        {"{{ messages[1].content.split('/')[-1] }}",
+         "[{'role': 'user', 'content': 'a'},"
+         " {'role': 'assistant', 'content': 'thought/b'}]",
          NULL},
     };
 

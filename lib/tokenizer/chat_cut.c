@@ -60,9 +60,8 @@ static size_t lines(const char *begin, const char *end)
     return n;
 }
 
-/* The beginning of the white space before end, on its line if one_line. */
-static const char *space_before(const char *begin, const char *end,
-                                bool one_line)
+const char *kv_chat_space_before(const char *begin, const char *end,
+                                 bool one_line)
 {
     while (end > begin) {
         const char *last = end - 1;
@@ -79,7 +78,7 @@ static const char *space_before(const char *begin, const char *end,
     return end;
 }
 
-static const char *space_after(const char *p)
+const char *kv_chat_space_after(const char *p)
 {
     size_t n, bad;
 
@@ -97,10 +96,10 @@ static const char *text_end(const char *whole, const char *begin,
     const char *line;
 
     if (sign[2] == '-')
-        return space_before(begin, sign, false);
+        return kv_chat_space_before(begin, sign, false);
     if (sign[1] == '{' || sign[2] == '+')
         return sign;
-    line = space_before(begin, sign, true);
+    line = kv_chat_space_before(begin, sign, true);
     return line == whole || line[-1] == '\n' ? line : sign;
 }
 
@@ -111,7 +110,7 @@ static const char *text_begin(const char *close, char sign)
     const char *p = close + 2;
 
     if (sign == '-')
-        return space_after(p);
+        return kv_chat_space_after(p);
     return p + (*close != '}' && sign != '+' && *p == '\n');
 }
 

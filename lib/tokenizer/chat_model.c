@@ -5,6 +5,7 @@
 #include "lib/model/gguf_model.h"
 #include "lib/model/model_files.h"
 #include "lib/tokenizer/chat_template.h"
+#include "lib/tokenizer/chat_text.h"
 #include "lib/tokenizer/gguf_ends.h"
 #include "lib/tokenizer/tokenizer_text.h"
 
@@ -356,24 +357,40 @@ static json_t *marked(const json_t *messages)
     return copy;
 }
 
+/* Whether text has the last message, but for the white space around it. */
+static bool has_last(const char *text, const json_t *messages)
+{
+    const json_t *last =
+        json_array_get(messages, json_array_size(messages) - 1);
+    const json_t *content = json_object_get(last, "content");
+    const char *whole =
+        json_is_string(content) ? json_string_value(content) : "";
+    const char *begin = kv_chat_space_after(whole);
+    const char *end = kv_chat_space_before(begin, begin + strlen(begin), false);
+    char *copy = kv_strndup(begin, (size_t)(end - begin));
+    const bool has = strstr(text, copy);
+
+    free(copy);
+    return has;
+}
+
 /* Ends the text where the mark begins; of a template that strips messages, at
  * the last character before it. */
-static int cut_at_mark(char *text, size_t *n, const char *path,
-                       struct kv_err *e)
+static int cut_at_mark(char *text, size_t *n, const json_t *messages,
+                       const char *path, struct kv_err *e)
 {
-    char *last = NULL;
+    const char *end = NULL;
 
     for (char *at = text; (at = strstr(at, "END_OF_THE_LAST_MESSAGE")); at++)
-        last = at;
-    if (!last)
+        end = at;
+    if (!end || !has_last(text, messages))
         return kv_fail(e,
                        "%s: the chat template does not write a last message "
-                       "of the assistant's: it cannot be continued",
+                       "of the assistant's whole: it cannot be continued",
                        path);
-    *n = (size_t)(last - text);
-    while (strncmp(last, mark, MARK) && *n &&
-           strchr(" \t\n\v\f\r", text[*n - 1]))
-        --*n;
+    if (strncmp(end, mark, MARK))
+        end = kv_chat_space_before(text, end, false);
+    *n = (size_t)(end - text);
     text[*n] = '\0';
     return 0;
 }
@@ -400,7 +417,7 @@ int kv_chat_messages(const struct kv_chat_model *m, const char *path,
                   "tools", "documents", "add_generation_prompt", !goes_on);
     json_object_update(values, m->tokens);
     rc = kv_chat_render(path, template, values, clock, text, n, e);
-    if (!rc && goes_on && cut_at_mark(*text, n, path, e)) {
+    if (!rc && goes_on && cut_at_mark(*text, n, messages, path, e)) {
         free(*text);
         rc = -1;
     }

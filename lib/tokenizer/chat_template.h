@@ -74,8 +74,9 @@ void kv_chat_model_clear(struct kv_chat_model *m);
 /* Messages of a conversation as a prompt, by the template of this name
  * ("model": the model's own): up to the beginning of an answer, or, where the
  * last message is the assistant's, up to that message's end, without what a
- * template writes after it.  messages: [{"role": .., "content": text}, ..].
- * *text is the caller's to free.  path: of the model, for sentences. */
+ * template writes after it, and refused where the template leaves out a part of
+ * it.  messages: [{"role": .., "content": text}, ..].  *text is the caller's to
+ * free.  path: of the model, for sentences. */
 int kv_chat_messages(const struct kv_chat_model *m, const char *path,
                      const char *name, json_t *messages,
                      struct kv_chat_clock *clock, char **text, size_t *n,

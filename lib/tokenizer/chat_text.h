@@ -7,6 +7,12 @@
 /* str.isspace() of a character: White_Space and U+001C to U+001F. */
 bool kv_chat_is_space(uint32_t c);
 
+/* chat_cut.c.  The beginning of the white space before end, on its line if
+ * one_line; the end of the white space at p. */
+const char *kv_chat_space_before(const char *begin, const char *end,
+                                 bool one_line);
+const char *kv_chat_space_after(const char *p);
+
 /* Characters of a text; the place of character i, or of the end. */
 size_t kv_chat_characters(const char *s);
 const char *kv_chat_character(const char *s, size_t i);
