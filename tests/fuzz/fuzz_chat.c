@@ -116,10 +116,28 @@ static void make_newer(void)
          "{{ messages | rejectattr('content') | map('upper') | join }}");
 }
 
+/* Values with a kind of their own, and what orders or writes them. */
+static void make_kinds(void)
+{
+    seed("iterators",
+         "{% set some = messages | map(attribute='role') %}{{ some | first }}"
+         "{{ some | list | unique | join }}{{ range(9)[2:7:2] | join }}"
+         "{% for k in {1: 'a', 'b': n}.keys() %}{{ k }}{% endfor %}"
+         "{{ messages.0.role ~ {1: 2}[1] }}{{ (1, 2) + (3,) == (1, 2, 3) }}");
+    seed("order",
+         "{{ {'b': 1, 'A': 2} | dictsort(by='value', reverse=true) | list }}"
+         "{{ ['b', 'A'] | sort ~ messages | sort(attribute='role') | length }}"
+         "{{ [2, 1] | min }}{{ [x, n] | max }}{{ 'ab' * 3 }}");
+    seed("written", "{{ messages }}{{ ['it\\'s', (1,), {'a': none}, x] }}"
+                    "{{ '{} {x}{{}}'.format(n, x=[1]) }}"
+                    "{{ '<' + ('<a>' | safe) ~ ('&' | e) }}");
+}
+
 void fuzz_make_seeds(void)
 {
     make_families();
     make_newer();
+    make_kinds();
     seed("values",
          "{% for k, v in {'a': 1, 'b': [2, 3]}.items() %}{{ k }}{% set y %}"
          "{{ v | tojson }}{% endset %}{{ y }}{% endfor %}"
