@@ -13,7 +13,7 @@
 # in rounds of k-means (none: each scheme's own); GEMM is kvppl's, f32 or bf16.
 # BOS=--bos begins every window with a BOS, as Gemma wants it.
 #
-# A table of SCORED has also a page TABLE-scores, of generated answers, which
+# A table of ANSWERED has also a page TABLE-scores, of generated answers, which
 # TABLE makes too where TASKS is given:
 #
 #   make -C results/hack table6-scores TASKS=folder ITEMS=50
@@ -128,24 +128,24 @@ $(ANSWERS)/$(1)-$(2).csv: $(3:%=$(ANSWERS)/%-$(2).jsonl)
 $(PAGE)-$(1)-scores.md: $(ANSWERS)/$(1)-$(2).csv
 endef
 
-$(foreach t,$(SCORED),$(eval runs-$(t) := $(shell $(SCORES) runs $(t) $(ONLY))))
-ALL_RUNS := $(sort $(foreach t,$(SCORED),$(runs-$(t))))
+$(foreach t,$(ANSWERED),$(eval runs-$(t) := $(shell $(SCORES) runs $(t) $(ONLY))))
+ALL_RUNS := $(sort $(foreach t,$(ANSWERED),$(runs-$(t))))
 group_of = $(firstword $(subst :, ,$(1)))
 task_of  = $(lastword $(subst :, ,$(1)))
 tasks_of = $(sort $(foreach r,$(1),$(call task_of,$(r))))
 of_task  = $(foreach r,$(1),$(if $(filter $(2),$(call task_of,$(r))),$(call group_of,$(r))))
 $(foreach r,$(ALL_RUNS),$(eval $(call answers,$(call group_of,$(r)),$(call task_of,$(r)))))
 $(foreach k,$(call tasks_of,$(ALL_RUNS)),$(eval $(call prompts,$(k))))
-$(foreach t,$(SCORED),$(foreach k,$(call tasks_of,$(runs-$(t))),$(eval $(call \
+$(foreach t,$(ANSWERED),$(foreach k,$(call tasks_of,$(runs-$(t))),$(eval $(call \
 	scores,$(t),$(k),$(call of_task,$(runs-$(t)),$(k))))))
 
-$(SCORED:%=%-scores): %-scores: $(PAGE)-%-scores.md
-$(SCORED:%=$(PAGE)-%-scores.md): $(PAGE)-%-scores.md: paper.csv rows.csv tasks.csv README.md $(SCORES)
+$(ANSWERED:%=%-scores): %-scores: $(PAGE)-%-scores.md
+$(ANSWERED:%=$(PAGE)-%-scores.md): $(PAGE)-%-scores.md: paper.csv rows.csv tasks.csv README.md $(SCORES)
 	$(SCORES) page $* $(ANSWERS) $@ $(ONLY)
 ifneq ($(TASKS),)
-$(SCORED): %: %-scores
+$(ANSWERED): %: %-scores
 endif
 
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all $(TABLES) $(SCORED:%=%-scores) FORCE
+.PHONY: all $(TABLES) $(ANSWERED:%=%-scores) FORCE

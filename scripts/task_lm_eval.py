@@ -9,6 +9,11 @@ import re
 
 from task_paired import mean_and_error
 
+# Metric and filter, where that harness has the metric under another name.
+NAMES = {"flexible": "exact_match,flexible-extract",
+         "strict": "exact_match,strict-match", "pass_1": "pass@1,create_test",
+         "log_likelihood": "perplexity,none"}
+
 
 def digest(x):
     return hashlib.sha256(
@@ -59,9 +64,10 @@ def results(task, description, changed, some, found, spec, time):
     for metric, (values, _) in found.items():
         mean, error = mean_and_error(list(values[spec].values()))
         if metric == "log_likelihood":
-            metric, mean, error = "perplexity", math.exp(-mean), None
-        own[f"{metric},none"] = mean
-        own[f"{metric}_stderr,none"] = "N/A" if error is None else error
+            mean, error = math.exp(-mean), None
+        name, filter_ = NAMES.get(metric, metric + ",none").split(",")
+        own[f"{name},{filter_}"] = mean
+        own[f"{name}_stderr,{filter_}"] = "N/A" if error is None else error
     shots = changed.get("shots", description.get("shots", {}).get("count", 0))
     return {"results": {task: own}, "group_subtasks": {task: []},
             "configs": {task: {"task": task, **description, "metadata": {

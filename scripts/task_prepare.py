@@ -25,11 +25,6 @@ def hellaswag(item, items, description):
                 gold=int(item["label"]))
 
 
-def gold_text(item, items, description):
-    """target: the right one of the choices."""
-    return dict(item, target=item["choices"][item["gold"]])
-
-
 def winogrande(item, items, description):
     """Two contexts, each with an option in the blank, and one continuation."""
     before, after = item["sentence"].split("_")
