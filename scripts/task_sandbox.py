@@ -1,6 +1,6 @@
 """Runs a generated program where it can do little harm: in namespaces of its
-own without a network and without other processes, in an empty folder, with
-limits of time, memory, file size and output."""
+own, without a network, other processes or a file system to write to, in an
+empty folder in memory, with limits of time, memory and file size."""
 import os
 import resource
 import shutil
@@ -11,7 +11,21 @@ import tempfile
 SECONDS = 10
 MEMORY = 1 << 30
 FILE = 1 << 20
-APART = ["unshare", "-r", "-n", "-p", "-f", "--kill-child"]
+APART = ["unshare", "-r", "-n", "-p", "-m", "-f", "--kill-child", "sh", "-c"]
+FAILED = 125
+
+# $1: an empty folder; then the command.  Mounts keep their other options, or
+# the kernel would refuse.
+PREPARE = f"""
+mount -t tmpfs -o size=64m,mode=700 tmpfs "$1" || exit {FAILED}
+findmnt -rno TARGET,VFS-OPTIONS | while read -r at with; do
+    [ "$at" = "$1" ] || mount -o "remount,bind,ro${{with#r?}}" "$at"
+done 2>/dev/null
+for at in / /tmp "$HOME"; do
+    [ ! -w "$at" ] || {{ echo "$at stays writable" >&2; exit {FAILED}; }}
+done
+cd "$1" && shift && exec env HOME="$PWD" TMPDIR="$PWD" "$@"
+"""
 
 
 def limits():
@@ -23,30 +37,34 @@ def limits():
         resource.setrlimit(what, (most, most))
 
 
+def apart(*command, **options):
+    with tempfile.TemporaryDirectory(prefix="task-code-") as folder:
+        return subprocess.run(
+            APART + [PREPARE, "sh", folder, *command],
+            env={"HOME": os.path.expanduser("~"), "PATH": os.environ["PATH"]},
+            preexec_fn=limits, timeout=2 * SECONDS, **options)
+
+
 def why_not():
     """None, or why programs cannot be run here."""
-    if not shutil.which("unshare"):
-        return "--run-code wants unshare (util-linux), which is not installed"
-    done = subprocess.run(APART + ["true"], capture_output=True, text=True)
+    for tool in "unshare", "findmnt":
+        if not shutil.which(tool):
+            return f"--run-code wants {tool} (util-linux), which is not " \
+                "installed"
+    done = apart("true", capture_output=True, text=True)
     if done.returncode:
-        return "--run-code wants namespaces without a network, which this " \
-            f"system refuses: {done.stderr.strip()}"
+        return "--run-code wants namespaces without a network and a " \
+            f"read-only file system, which this system refuses: " \
+            f"{done.stderr.strip()}"
     return None
 
 
 def passes(program):
     """Whether it ends by itself, without an error, in time."""
-    with tempfile.TemporaryDirectory(prefix="task-code-") as folder:
-        path = os.path.join(folder, "program.py")
-        with open(path, "w", encoding="utf-8") as f:
-            f.write(program)
-        try:
-            done = subprocess.run(
-                APART + [sys.executable, "-I", "-B", path], cwd=folder,
-                env={"HOME": folder, "TMPDIR": folder, "PATH": "/usr/bin:/bin"},
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, preexec_fn=limits,
-                timeout=2 * SECONDS)
-        except (subprocess.TimeoutExpired, UnicodeEncodeError):
-            return False
-        return done.returncode == 0
+    try:
+        done = apart(sys.executable, "-I", "-B", "-",
+                     input=program.encode(errors="surrogatepass"),
+                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0

@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 
 from run_scripts import ROOT, Scripts
@@ -48,6 +49,7 @@ def some(name, answer_, **item):
 
 class Verdicts(unittest.TestCase):
     """By hand, and by the package where one decides."""
+    mark = os.path.join(tempfile.gettempdir(), f"kv-program-{os.getpid()}")
 
     def test_f1(self):
         for answer, right, expected in (
@@ -184,6 +186,8 @@ class Verdicts(unittest.TestCase):
                 "test": "def check(f):\n    assert f(1) == 2\n"}
         server = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(server.close)
+        self.addCleanup(lambda: os.path.exists(self.mark) and
+                        os.unlink(self.mark))
         for answer, expected in (
                 ("    return x + 1\n", 1), ("    return x\n", 0), ("  (", 0),
                 ("    import socket\n    socket.create_connection(("
@@ -191,6 +195,9 @@ class Verdicts(unittest.TestCase):
                  "    return x + 1\n", 0),
                 ("    open('big', 'wb').write(bytes(1 << 22))\n"
                  "    return x + 1\n", 0),
+                ("    open('small', 'wb').write(bytes(9))\n"
+                 "    return x + 1\n", 1),
+                (f"    open('{self.mark}', 'w')\n    return x + 1\n", 0),
                 ("    bytearray(2 << 30)\n    return x + 1\n", 0)):
             self.assertEqual(some("humaneval", answer, **item)["pass_1"],
                              expected, answer)
