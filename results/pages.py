@@ -20,18 +20,22 @@ def line(cells):
     return "| " + " | ".join(cells) + " |"
 
 
+def label_of(gap, error):
+    """Of a pair: why it is not as in the paper; "": it is."""
+    if error == math.inf:
+        return "one window has no error"
+    if error is not None and abs(gap) < 2 * error:
+        return "within two standard errors"
+    return "equal here" if gap == 0 else "not" if gap < 0 else ""
+
+
 def verdict(pairs, ahead="ahead of", what="order of schemes"):
     """pairs: (better in the paper, worse, by how much it is better here, the
     standard error of that; None: it has none)."""
     found = {"not": [], "equal here": [], "within two standard errors": [],
              "one window has no error": []}
     for better, worse, gap, error in pairs:
-        if error == math.inf:
-            label = "one window has no error"
-        elif error is not None and abs(gap) < 2 * error:
-            label = "within two standard errors"
-        else:
-            label = "equal here" if gap == 0 else "not" if gap < 0 else ""
+        label = label_of(gap, error)
         if label:
             found[label].append(f"{better} {ahead} {worse}")
     if not pairs:

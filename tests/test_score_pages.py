@@ -75,9 +75,11 @@ class ScorePages(Scripts):
                       "44.25 | -25.75 ± 25.00 |", page)
         # "bad" is ahead in the paper's B of model two: no pair of B counts.
         self.assertEqual(
-            "order of schemes by scores: 0 of 2 pairs as in the paper, 0 not, "
-            "2 undecided; within two standard errors: A: good ahead of bad, "
-            "mean: good ahead of bad", page.splitlines()[-1])
+            "order of schemes by scores: one pair alone, undecided; within "
+            "two standard errors: mean: good ahead of bad",
+            page.splitlines()[-1])
+        self.assertIn("\nBy task, pairs as in the paper, not, and undecided: "
+                      "A 0, 0, 1; B 0, 0, 0.\n", page)
         with open(self.folder + "/out.csv", encoding="utf-8") as f:
             self.assertEqual(len(list(csv.DictReader(f))), 6)
 

@@ -333,6 +333,23 @@ class Tasks(Scripts):
         self.assertEqual((a["context"], a["continuation"], b["continuation"]),
                          ("Roof: A man sits. He", " x. y", " z w"))
 
+    def test_too_long(self):
+        with open(CALIB, encoding="utf-8") as f:
+            context = f.read(6000)
+        items = self.jsonl("lb.jsonl", [
+            {"context": context, "input": "Why?", "answers": ["No"]},
+            {"context": "Short.", "input": "Why?", "answers": ["No"]}])
+        where = "--max-prompt", "600", "-m", MODEL, "--bin", TOOLS
+        text, short = (x["messages"][0]["content"] for x in
+                       self.prompts("longbench_hotpotqa", items, *where))
+        self.assertIn("\nShort.\n", short)
+        self.assertTrue(text.startswith("Answer the question based on") and
+                        text.endswith("Question: Why?\nAnswer:"))
+        self.assertTrue(588 <= self.tokens(text) <= 601, self.tokens(text))
+        items = self.jsonl("pk.jsonl", [{"input": context, "target": "1"}])
+        self.assertIn("no items are left",
+                      self.prompts("passkey", items, *where, code=2))
+
     def answers(self, name, task, item, texts):
         """texts: {spec: [an answer for each item]}."""
         return self.jsonl(name, [
