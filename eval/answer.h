@@ -30,6 +30,8 @@ struct kv_answer {
                                  * whatever the model would choose; they end
                                  * nothing */
     size_t n_forced;
+    size_t n_context; /* of these, the first that end the prompt: decoded, and
+                       * no part of the answer for those who write it */
     const struct kv_sampling *sampling; /* NULL: greedy */
     struct kv_stops stops;
     uint64_t key; /* of its random numbers, one for each token */

@@ -103,6 +103,14 @@ class Score(unittest.TestCase):
         # the blank at a context's end belongs to the continuation
         self.assertEqual(all_[6]["ids"], all_[9]["ids"])
 
+    def test_one_token(self):
+        """Even a single token sees the cache."""
+        (base, coded), _ = score([pair("a longer context, of some words", "x")],
+                                 names=("f32", "kivi:b1g8r0"))
+        self.assertEqual((base["tokens"], coded["tokens"]), (1, 1))
+        self.assertEqual(base["ids"], coded["ids"])
+        self.assertNotEqual(base["log_probs"], coded["log_probs"])
+
     def test_rows(self):
         pairs = [pair("t " * n, "a b c d e", gold=n) for n in (5, 9, 14)]
         all_, rows = score(pairs)

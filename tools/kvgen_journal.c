@@ -210,16 +210,18 @@ static bool take_ids(const json_t *line, struct kv_answer *x)
     const size_t n = json_array_size(ids);
     size_t i;
 
-    if (!n || n > x->most)
+    if (!n || n > x->most - x->n_context)
         return false;
-    x->ids = kv_alloc(n, sizeof(*x->ids));
+    x->ids = kv_alloc(x->n_context + n, sizeof(*x->ids));
+    if (x->n_context)
+        memcpy(x->ids, x->forced, x->n_context * sizeof(*x->ids));
     json_array_foreach(ids, i, id)
     {
         if (!json_is_integer(id))
             return false;
-        x->ids[i] = (int32_t)json_integer_value(id);
+        x->ids[x->n_context + i] = (int32_t)json_integer_value(id);
     }
-    x->made = n;
+    x->made = x->n_context + n;
     return true;
 }
 

@@ -65,8 +65,9 @@ static void put_carried(const struct kv_prompt *p, const struct kv_out *out)
 static void put_ids(const struct kv_out *out, const struct kv_answer *x)
 {
     fputs(", \"ids\": [", out->file);
-    for (size_t i = 0; i < x->made; i++)
-        fprintf(out->file, "%s%d", i ? ", " : "", (int)x->ids[i]);
+    for (size_t i = x->n_context; i < x->made; i++)
+        fprintf(out->file, "%s%d", i > x->n_context ? ", " : "",
+                (int)x->ids[i]);
     fputs("]", out->file);
 }
 
@@ -103,9 +104,9 @@ int kvgen_put_line(const struct kvgen_run *r, const struct kvgen_args *a,
     if (r->job->put_fields(
             r, out, x, base ? kvgen_reference(r, a, prompt, sample) : NULL, e))
         return -1;
-    fprintf(out->file, ", \"tokens\": %zu", x->made);
+    fprintf(out->file, ", \"tokens\": %zu", x->made - x->n_context);
     put_ids(out, x);
-    fprintf(out->file, ", \"prompt_tokens\": %zu", x->n_prompt);
+    fprintf(out->file, ", \"prompt_tokens\": %zu", x->n_prompt + x->n_context);
     kvgen_put_real(out, "bits", 8 * x->bits.bytes / x->bits.values);
     kvgen_put_real(out, "kept", x->bits.kept_values / x->bits.values);
     put_cache(out, &x->bits);

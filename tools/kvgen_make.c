@@ -20,6 +20,13 @@ static struct kv_stops stops_of(struct kvgen_run *r, const struct kvgen_args *a,
     return (struct kv_stops){list, a->stops.n + p->n_stops};
 }
 
+/* The last token of a context is decoded, so that all of its continuation sees
+ * the cache. */
+static size_t decoded_of(const struct kv_prompt *p)
+{
+    return p->continuation && p->n > 1;
+}
+
 /* The tokens of the i-th prompt; of the one before it where they are the same,
  * so that both share a pass. */
 static const int32_t *tokens_of(const struct kvgen_run *r, size_t i,
@@ -47,15 +54,17 @@ void kvgen_list_answers(struct kvgen_run *r, const struct kvgen_args *a)
         const struct kv_prompt *p = &r->prompts.at[r->mine[i]];
         const struct kv_stops stops = stops_of(r, a, i);
         const uint64_t key = kv_mix(kv_mix(0, a->common.seed), r->mine[i]);
+        const size_t n = p->n - decoded_of(p);
 
         tokens = tokens_of(r, i, tokens);
         for (size_t j = 0; j < r->n_specs * a->samples; j++)
             *x++ = (struct kv_answer){.spec = &r->spec[j / a->samples],
                                       .prompt = tokens,
-                                      .n_prompt = p->n,
-                                      .most = kvgen_most(r, a, p),
-                                      .forced = p->ids + p->n,
-                                      .n_forced = p->n_continuation,
+                                      .n_prompt = n,
+                                      .most = kvgen_most(r, a, p) + p->n - n,
+                                      .forced = p->ids + n,
+                                      .n_forced = p->n_continuation + p->n - n,
+                                      .n_context = p->n - n,
                                       .n_top = a->score ? 1 : 0,
                                       .sampling = &a->sampling,
                                       .stops = stops,

@@ -14,7 +14,7 @@ static double log_likelihood(const struct kv_answer *x)
 {
     double sum = 0;
 
-    for (size_t i = 0; i < x->made; i++)
+    for (size_t i = x->n_context; i < x->made; i++)
         sum += x->log_prob[i];
     return sum;
 }
@@ -23,16 +23,16 @@ static double log_likelihood(const struct kv_answer *x)
  * answer has the same ones. */
 static size_t greedy_tokens(const struct kv_answer *x)
 {
-    size_t n = 0;
+    size_t end = x->n_context;
 
-    while (n < x->made && x->top[n * x->n_top].id == x->ids[n])
-        n++;
-    return n;
+    while (end < x->made && x->top[end * x->n_top].id == x->ids[end])
+        end++;
+    return end - x->n_context;
 }
 
 static bool is_greedy(const struct kv_answer *x)
 {
-    return greedy_tokens(x) == x->made;
+    return greedy_tokens(x) == x->made - x->n_context;
 }
 
 static int put_fields(const struct kvgen_run *r, const struct kv_out *out,
@@ -44,7 +44,7 @@ static int put_fields(const struct kvgen_run *r, const struct kv_out *out,
     (void)r;
     (void)base;
     (void)e;
-    for (size_t i = 0; i < x->made; i++)
+    for (size_t i = x->n_context; i < x->made; i++)
         json_array_append_new(each, json_real(x->log_prob[i]));
     kvgen_put_real(out, "log_likelihood", log_likelihood(x));
     kvgen_put_json(out, "is_greedy", json_boolean(is_greedy(x)));
@@ -62,15 +62,18 @@ static bool take_fields(const json_t *line, struct kv_answer *x)
     const json_t *greedy = json_object_get(line, "greedy_tokens");
     size_t i;
 
-    if (json_array_size(each) != x->made || !json_is_integer(greedy))
+    if (json_array_size(each) != x->made - x->n_context ||
+        !json_is_integer(greedy))
         return false;
     x->log_prob = kv_alloc(x->made, sizeof(*x->log_prob));
     x->top = kv_alloc(x->made, x->n_top * sizeof(*x->top));
     json_array_foreach(each, i, one)
     {
-        x->log_prob[i] = (float)json_number_value(one);
-        x->top[i * x->n_top].id =
-            (json_int_t)i < json_integer_value(greedy) ? x->ids[i] : -1;
+        const size_t at = x->n_context + i;
+
+        x->log_prob[at] = (float)json_number_value(one);
+        x->top[at * x->n_top].id =
+            (json_int_t)i < json_integer_value(greedy) ? x->ids[at] : -1;
     }
     return true;
 }
@@ -115,8 +118,8 @@ static void summarize(const struct kvgen_run *r, const struct kvgen_args *a,
         kvgen_mean_add(&s->difference,
                        base && base != x ? own - log_likelihood(base) : NAN);
         kvgen_mean_add(&s->greedy, is_greedy(x));
-        kvgen_mean_add(&s->prompt, (double)x->n_prompt);
-        kvgen_mean_add(&s->tokens, (double)x->made);
+        kvgen_mean_add(&s->prompt, (double)(x->n_prompt + x->n_context));
+        kvgen_mean_add(&s->tokens, (double)(x->made - x->n_context));
         kvgen_mean_add(&s->before, x->prompt_seconds);
         kvgen_mean_add(&s->seconds, x->seconds);
         kvgen_mean_add(&s->speed, kvgen_speed(x));
