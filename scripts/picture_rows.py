@@ -247,8 +247,8 @@ def positions(rows, column):
         axis(ax, LABEL.get(column, column), column,
              [p[1] for _, ps in drawn.values() for p in ps])
         ax.set_xlabel("scored token of the window")
-        ax.set_title("%s, protocol %s" % (measured(group[0]),
-                                          group[0].get("protocol")))
+        ax.set_title("%s,\nprotocol %s" % (measured(group[0]),
+                                           group[0].get("protocol")))
         style.label_ends(ax, ends)
     return fig
 

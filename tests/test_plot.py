@@ -133,7 +133,7 @@ class Plot(Scripts):
         curve = self.csv("curve.csv", rows)
         self.has(self.drawn(curve), "kivi:b2g32", "q4_0",
                  "scored token of the window",
-                 "m on t.txt, ctx 256, 2 windows, protocol all")
+                 "m on t.txt, ctx 256, 2 windows,", "protocol all")
         self.has(self.drawn(curve, "--y", "same_top1"),
                  "share of tokens with the same first guess")
         import picture_rows
