@@ -7,6 +7,23 @@
 /* Above this share of common shingles a result is not to be trusted. */
 static const double max_leak = 0.01;
 
+static int check_leak(double leak, const char *path, struct kv_err *e)
+{
+    return leak > max_leak
+               ? kv_fail(e,
+                         "%s was calibrated on text that holds %.1f %% of the "
+                         "evaluated text (limit %.0f %%): use other text, or "
+                         "--allow-leakage",
+                         path, 100 * leak, 100 * max_leak)
+               : 0;
+}
+
+int kv_calibration_apart(const struct kv_calib *c,
+                         const struct kv_sketch *sketch, struct kv_err *e)
+{
+    return check_leak(kv_sketch_overlap(&c->sketch, sketch), c->path, e);
+}
+
 int kv_calibration_load(struct kv_calib **out, double *leak, const char *path,
                         const struct kv_evaluated *what, bool allow_leakage,
                         struct kv_err *e)
@@ -25,13 +42,8 @@ int kv_calibration_load(struct kv_calib **out, double *leak, const char *path,
                 path);
         goto fail;
     }
-    if (*leak > max_leak && !allow_leakage) {
-        kv_fail(e,
-                "%s was calibrated on text that holds %.1f %% of the evaluated "
-                "text (limit %.0f %%): use other text, or --allow-leakage",
-                path, 100 * *leak, 100 * max_leak);
+    if (!allow_leakage && check_leak(*leak, path, e))
         goto fail;
-    }
     if (!c->norms)
         kv_note("%s is of an older version: its training took massive tokens "
                 "in",

@@ -21,7 +21,12 @@ int kv_calibration_load(struct kv_calib **c, double *leak, const char *path,
                         const struct kv_evaluated *what, bool allow_leakage,
                         struct kv_err *e);
 
-/* The same for the text of a dump.  path NULL: *c becomes NULL. */
+/* For a text that comes later, sorted: fails when the calibration's text holds
+ * more than 1 % of it.  Of a text too short to tell it does not. */
+int kv_calibration_apart(const struct kv_calib *c,
+                         const struct kv_sketch *sketch, struct kv_err *e);
+
+/* kv_calibration_load() for the text of a dump.  path NULL: *c becomes NULL. */
 int kv_calibration_for_dump(struct kv_calib **c, double *leak, const char *path,
                             struct kv_dump *dump, bool allow_leakage,
                             struct kv_err *e);

@@ -87,6 +87,12 @@ static int open_spec(struct kv_generator *r, const struct kv_spec *spec,
     return 0;
 }
 
+static void close_spec(struct opened *o)
+{
+    kv_codecs_free(o->codecs);
+    free(o);
+}
+
 /* ---- sequences ----------------------------------------------------------- */
 
 static void clear(struct sequence *s)
@@ -370,10 +376,8 @@ void kv_generator_free(struct kv_generator *r)
         return;
     for (size_t i = 0; i < r->n_open; i++)
         clear(&r->open[i]);
-    for (size_t i = 0; i < r->n_specs; i++) {
-        kv_codecs_free(r->spec[i]->codecs);
-        free(r->spec[i]);
-    }
+    for (size_t i = 0; i < r->n_specs; i++)
+        close_spec(r->spec[i]);
     free(r->hidden);
     free(r->logits);
     free(r->span);
@@ -394,6 +398,18 @@ int kv_generator_add(struct kv_generator *r, struct kv_answer *a,
     r->waiting = kv_realloc(r->waiting, r->n_waiting + 1, sizeof(*r->waiting));
     r->waiting[r->n_waiting++] = a;
     return 0;
+}
+
+void kv_generator_forget(struct kv_generator *r, const struct kv_spec *spec)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < r->n_specs; i++)
+        if (r->spec[i]->spec == spec)
+            close_spec(r->spec[i]);
+        else
+            r->spec[n++] = r->spec[i];
+    r->n_specs = n;
 }
 
 void kv_generator_drop(struct kv_generator *r, const struct kv_answer *a)

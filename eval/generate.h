@@ -50,6 +50,9 @@ void kv_generator_free(struct kv_generator *r); /* NULL is fine */
  * does. */
 int kv_generator_add(struct kv_generator *r, struct kv_answer *a,
                      struct kv_err *e);
+/* Closes the spec's codecs, if there are any; no answer with it is waiting or
+ * under way. */
+void kv_generator_forget(struct kv_generator *r, const struct kv_spec *spec);
 /* The answer, with the results that it has, is no longer made. */
 void kv_generator_drop(struct kv_generator *r, const struct kv_answer *a);
 /* No answer is waiting or under way. */

@@ -78,7 +78,7 @@ static int check_message(const json_t *x, size_t i, size_t *turns,
     return 0;
 }
 
-static int read_messages(struct kv_prompt *p, json_t *x, struct kv_err *e)
+int kv_prompt_take_messages(struct kv_prompt *p, json_t *x, struct kv_err *e)
 {
     size_t turns = 0, i;
     const json_t *one;
@@ -110,7 +110,7 @@ static int read_prompt(struct kv_prompt *p, struct kv_err *e)
     if (prompt && !json_string_length(prompt))
         return kv_fail(e, "the prompt is empty");
     p->text = json_string_value(prompt);
-    return (messages && read_messages(p, messages, e)) ||
+    return (messages && kv_prompt_take_messages(p, messages, e)) ||
                    read_max_tokens(p, e) || read_stops(p, e)
                ? -1
                : 0;
@@ -280,8 +280,8 @@ static int put_bos(struct kv_prompt *p, const struct kv_tokenizer *t,
     return 0;
 }
 
-static int encode(struct kv_prompt *p, const struct kv_prompt_encoder *r,
-                  struct kv_named *named, struct kv_err *e)
+int kv_prompt_encode(struct kv_prompt *p, const struct kv_prompt_encoder *r,
+                     struct kv_named *named, struct kv_err *e)
 {
     int rc;
 
@@ -312,7 +312,7 @@ int kv_prompts_encode(struct kv_prompts *p, const struct kv_prompt_encoder *r,
     struct kv_named named = {0};
 
     for (size_t i = 0; i < p->n; i++)
-        if (encode(&p->at[i], r, &named, e))
+        if (kv_prompt_encode(&p->at[i], r, &named, e))
             return kv_fail_in(e, "%s: line %zu", name, p->at[i].line);
     if (named.n)
         kv_note("%s: %zu name%s of special tokens in prompts (such as %s) %s "

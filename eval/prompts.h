@@ -60,6 +60,14 @@ struct kv_prompt_encoder {
     struct kv_chat_clock *clock;
 };
 
+/* Messages, as a line has them, into p->messages. */
+int kv_prompt_take_messages(struct kv_prompt *p, json_t *messages,
+                            struct kv_err *e);
+/* The tokens of p's text or messages; named: as kv_tokenizer_encode() counts,
+ * added to what it holds.  Fails as kv_prompts_encode() does. */
+int kv_prompt_encode(struct kv_prompt *p, const struct kv_prompt_encoder *r,
+                     struct kv_named *named, struct kv_err *e);
+
 /* A text gets a BOS if the tokenizer adds one; messages become the template's
  * text, special tokens included.  A continuation begins with the white space at
  * the end of its context; its tokens are those of both texts together, without

@@ -14,7 +14,6 @@
 #include <string.h>
 
 enum { MAX_TOKENS = 256 }; /* unless told */
-static const size_t NOT_SAID = SIZE_MAX;
 
 static void release(struct kvgen_run *r)
 {
@@ -40,23 +39,26 @@ static int check_options(const struct kvgen_args *a, struct kv_err *e)
 {
     if (!a->model)
         return kv_fail(e, "a model is needed: -m MODEL");
+    if (a->serve.address)
+        return kvgen_serve_check(a, e);
     if (!a->prompts == !a->score)
         return kv_fail(e, a->score ? "-f FILE goes without --score FILE"
                                    : "prompts are needed: -f FILE, or pairs: "
                                      "--score FILE");
-    if (a->score &&
-        (a->sampling.temperature != 0 || a->stops.n || a->ignore_eos ||
-         a->max_tokens != NOT_SAID || a->sampling.repetition_penalty != 1))
+    if (a->score && (a->sampling.temperature != 0 || a->stops.n ||
+                     a->ignore_eos || a->max_tokens != KVGEN_NOT_SAID ||
+                     a->sampling.repetition_penalty != 1))
         return kv_fail(e, "%s goes without --score, which writes no tokens",
                        a->sampling.temperature != 0 ? "--temperature"
                        : a->stops.n                 ? "--stop"
                        : a->ignore_eos              ? "--ignore-eos"
-                       : a->max_tokens != NOT_SAID  ? "--max-tokens"
-                                                    : "--repetition-penalty");
+                       : a->max_tokens != KVGEN_NOT_SAID
+                           ? "--max-tokens"
+                           : "--repetition-penalty");
     if (!a->common.output)
         return kv_fail(e, "answers go into a file: -o FILE");
     if (!a->max_tokens ||
-        (a->max_tokens > INT32_MAX && a->max_tokens != NOT_SAID))
+        (a->max_tokens > INT32_MAX && a->max_tokens != KVGEN_NOT_SAID))
         return kv_fail(e, "--max-tokens %zu: expected 1 to %d tokens",
                        a->max_tokens, INT32_MAX);
     if (!a->samples)
@@ -77,8 +79,8 @@ static int check_options(const struct kvgen_args *a, struct kv_err *e)
     return kv_sampling_check(&a->sampling, e);
 }
 
-static int load_model(struct kvgen_run *r, const struct kvgen_args *a,
-                      struct kv_err *e)
+int kvgen_load_model(struct kvgen_run *r, const struct kvgen_args *a,
+                     struct kv_err *e)
 {
     if (kv_model_open(&r->model, a->model, e) ||
         (a->pool_heads && kv_model_pool_heads(r->model, a->pool_heads, e)) ||
@@ -111,8 +113,8 @@ static bool is_reference(const struct kv_spec *s)
 }
 
 /* The specs of -s, f32 without. */
-static int list_specs(struct kvgen_run *r, const struct kvgen_args *a,
-                      struct kv_err *e)
+int kvgen_list_specs(struct kvgen_run *r, const struct kvgen_args *a,
+                     struct kv_err *e)
 {
     const struct kv_protocol protocol = {.kind = KV_PREFILL, .step = 1};
     const struct kv_sweep sweep = {.base = a->specs.n ? NULL : "f32",
@@ -226,7 +228,7 @@ static int run(struct kvgen_run *r, const struct kvgen_args *a,
     if (kv_shard_parse(&r->shard, a->shard, e) ||
         kv_prompts_read(&r->prompts, a->score ? a->score : a->prompts, a->score,
                         r->job->fields, e) ||
-        load_model(r, a, e) || list_specs(r, a, e) ||
+        kvgen_load_model(r, a, e) || kvgen_list_specs(r, a, e) ||
         kvgen_read_prompts(r, a, e) || load_calibration(r, a, e) ||
         try_specs(r, a, e))
         return -1;
@@ -246,8 +248,9 @@ int main(int argc, char **argv)
 {
     struct kvgen_args a = {.common = KV_COMMON_DEFAULT,
                            .sampling = KV_SAMPLING_GREEDY,
+                           .serve = KVGEN_SERVE_DEFAULT,
                            .chat_template = "model",
-                           .max_tokens = NOT_SAID,
+                           .max_tokens = KVGEN_NOT_SAID,
                            .samples = 1};
     struct kvgen_run r = {.leak = NAN};
     struct kv_err e = {""};
@@ -307,11 +310,14 @@ int main(int argc, char **argv)
                       "as --resume, and other lines of ANSWERS stay"),
         KV_FLAG(0, "allow-leakage", &a.allow_leakage,
                 "prompts that calibration has seen"),
+        KVGEN_SERVE_OPTS(a.serve),
         KV_COMMON_OPTS(a.common),
         KV_OPT_DONE,
     };
     const struct kv_opt_about about = {
-        .usage = "-m MODEL -f PROMPTS [-s SPEC]... -o ANSWERS [options]",
+        .usage =
+            "-m MODEL -f PROMPTS [-s SPEC]... -o ANSWERS [options]\n"
+            "       kvgen -m MODEL --serve ADDR:PORT [-s SPEC]... [options]",
         .brief =
             "Answers of a model whose KV cache is quantized, with the cache "
             "in the loop, to\nprompts under several specs: a line of JSON for "
@@ -341,7 +347,8 @@ int main(int argc, char **argv)
             "d_log_likelihood: less the reference's.  Pairs that follow each "
             "other and have\nthe same context share its pass.\n\n"
             "  kvgen -m DIR -f prompts.jsonl -s f16 -s 'kivi:b{2,4}g32' "
-            "-o answers.jsonl",
+            "-o answers.jsonl\n"
+            "  kvgen -m DIR -s f16 -s kivi:b2g32 --serve 127.0.0.1:8080",
         .list = kv_common_list,
     };
     const int first = kv_opt_parse(argc, argv, &about, opts);
@@ -352,13 +359,15 @@ int main(int argc, char **argv)
     if (check_options(&a, &e))
         kv_die("%s", e.msg);
     kv_common_specs(&a.specs);
+    if (a.serve.address)
+        kvgen_serve_signals();
     kv_common_start(&a.common);
 
-    if (a.max_tokens == NOT_SAID)
+    if (a.max_tokens == KVGEN_NOT_SAID)
         a.max_tokens = MAX_TOKENS;
     r.job = a.score ? &kvgen_scores : &kvgen_answers;
 
-    const int rc = run(&r, &a, &e);
+    const int rc = a.serve.address ? kvgen_serve(&r, &a, &e) : run(&r, &a, &e);
 
     release(&r);
     kv_strings_clear(&a.stops);

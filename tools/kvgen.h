@@ -9,9 +9,14 @@
 #include "lib/base/file.h"
 #include "lib/base/hash.h"
 #include "tools/common.h"
+#include "tools/kvgen_serve.h"
+
+/* The value of --max-tokens where it is not given. */
+#define KVGEN_NOT_SAID SIZE_MAX
 
 struct kvgen_args {
     struct kv_common common;
+    struct kvgen_serve serve;
     struct kv_strings specs, stops;
     const char *model, *prompts, *score, *calib, *gemm, *shard;
     const char *chat_template, *chat_date;
@@ -61,6 +66,11 @@ struct kvgen_run {
     struct kv_conditions conditions;
 };
 
+/* The model with its tokenizer and templates; the specs of -s, f32 without. */
+int kvgen_load_model(struct kvgen_run *r, const struct kvgen_args *a,
+                     struct kv_err *e);
+int kvgen_list_specs(struct kvgen_run *r, const struct kvgen_args *a,
+                     struct kv_err *e);
 /* The prompts, their tokens and the limits of their answers: fills r->prompts,
  * r->mine, r->ctx and what rows say of the text. */
 int kvgen_read_prompts(struct kvgen_run *r, const struct kvgen_args *a,

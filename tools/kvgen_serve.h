@@ -1,0 +1,45 @@
+/* kvgen --serve: a server in the place of -f and -o. */
+#ifndef KV_TOOL_KVGEN_SERVE_H
+#define KV_TOOL_KVGEN_SERVE_H
+
+#include "lib/base/opt.h"
+
+struct kvgen_serve {
+    const char *address, *token, *name; /* address NULL: no server */
+    size_t body, requests, seconds;
+};
+
+#define KVGEN_SERVE_DEFAULT                                      \
+    {                                                            \
+        .body = (size_t)4 << 20, .requests = 256, .seconds = 600 \
+    }
+
+#define KVGEN_SERVE_OPTS(s)                                              \
+    KV_STR(0, "serve", &(s).address, "ADDR:PORT",                        \
+           "answers requests of OpenAI's API there, in place of\n"       \
+           "-f and -o (below)"),                                         \
+        KV_STR(0, "serve-name", &(s).name, "NAME",                       \
+               "the model's name in requests (its file's)"),             \
+        KV_IN(0, "serve-token", &(s).token, "FILE",                      \
+              "a token that requests must bear; without one, a\n"        \
+              "loopback address"),                                       \
+        KV_BYTES(0, "serve-body", &(s).body, "SIZE",                     \
+                 "of a request at most (4M)"),                           \
+        KV_SIZE(0, "serve-requests", &(s).requests, "N",                 \
+                "requests that are open at most, others get 429 (256)"), \
+        KV_SIZE(0, "serve-seconds", &(s).seconds, "S",                   \
+                "of a request at most (600)")
+
+struct kv_err;
+struct kvgen_args;
+struct kvgen_run;
+
+/* Options, before anything is read. */
+int kvgen_serve_check(const struct kvgen_args *a, struct kv_err *e);
+/* Before kv_common_start(): requests to end come to kvgen_serve(). */
+void kvgen_serve_signals(void);
+/* Serves until SIGINT or SIGTERM. */
+int kvgen_serve(struct kvgen_run *r, const struct kvgen_args *a,
+                struct kv_err *e);
+
+#endif

@@ -1,0 +1,28 @@
+/* What the server serves: completions, models, health and metrics. */
+#ifndef KV_SERVE_COMPLETIONS_H
+#define KV_SERVE_COMPLETIONS_H
+
+#include "tools/serve/http.h"
+#include "tools/serve/metrics.h"
+#include "tools/serve/names.h"
+#include "tools/serve/queue.h"
+#include "tools/serve/request.h"
+
+#include <stdatomic.h>
+
+struct kv_service {
+    struct kv_names names;
+    struct kv_request_rules rules;
+    struct kv_queue *queue;
+    struct kv_metrics *metrics;
+    size_t memory;      /* bytes of caches */
+    double limit;       /* seconds of a request */
+    uint64_t seed;      /* of requests that name none */
+    bool allow_leakage; /* prompts that the calibration has seen */
+    atomic_ulong n_requests;
+};
+
+/* For kv_http_plan; arg: the service. */
+extern const struct kv_http_route kv_service_routes[];
+
+#endif

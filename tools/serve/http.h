@@ -1,0 +1,68 @@
+/* HTTP/1.1 by libmicrohttpd: a thread for each connection, whole bodies in,
+ * replies or streams out. */
+#ifndef KV_SERVE_HTTP_H
+#define KV_SERVE_HTTP_H
+
+#include "lib/base/err.h"
+#include "lib/tokenizer/tokenizer_text.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct kv_http_request;
+
+/* The reply to a request.  body, or a stream: more() adds text, of any length,
+ * and waits where there is none yet. */
+struct kv_http_reply {
+    int status;       /* 0: none, the connection is closed */
+    const char *type; /* NULL: application/json */
+    struct kv_text body;
+    int retry_after; /* seconds; 0: no such header */
+
+    /* 1: there may be more, 0: that was all, -1: closes the connection */
+    int (*more)(void *arg, struct kv_text *text);
+    void (*end)(void *arg); /* once, in any case */
+    void *arg;
+};
+
+struct kv_http_route {
+    const char *method, *path;
+    bool open; /* without the token */
+    /* On the connection's thread, which it may keep waiting. */
+    void (*answer)(void *arg, struct kv_http_request *r,
+                   struct kv_http_reply *to);
+};
+
+struct kv_http_plan {
+    const char *address; /* ADDR:PORT, [ADDR]:PORT; port 0: any */
+    const char *token;   /* NULL: none is asked for */
+    const struct kv_http_route *routes; /* up to a path NULL */
+    size_t max_body, connections;
+    double idle; /* seconds without a byte that a client may be connected */
+    void *arg;   /* of routes and done */
+    /* A request is over; path: of its route, "" where it has none; status 0:
+     * the client left. */
+    void (*done)(void *arg, const char *path, int status, double seconds);
+};
+
+struct kv_http;
+
+/* Listens; *port: which.  Without a token the address is a loopback one. */
+int kv_http_start(struct kv_http **h, const struct kv_http_plan *p,
+                  unsigned *port, struct kv_err *e);
+/* No more connections; open ones may go on. */
+void kv_http_quiesce(struct kv_http *h);
+/* Waits a moment for replies under way, and closes all connections. */
+void kv_http_stop(struct kv_http *h); /* NULL is fine */
+
+const char *kv_http_body(const struct kv_http_request *r, size_t *bytes);
+/* The client has closed its end. */
+bool kv_http_gone(const struct kv_http_request *r);
+
+/* An error as OpenAI writes it.  param: the field at fault, code: a word for
+ * programs; NULL: null. */
+void kv_http_refuse(struct kv_http_reply *to, int status, const char *param,
+                    const char *code, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+
+#endif
