@@ -45,9 +45,12 @@ int kv_call_wait(struct kv_call *c, struct kv_http_reply *to)
 {
     struct kv_queue *q = c->service->queue;
 
-    while (!kv_job_wait(q, &c->job, look_after)) {
-        const bool late = kv_seconds() > c->deadline;
+    for (;;) {
+        const bool news = kv_job_wait(q, &c->job, look_after);
+        const bool late = !c->job.over && kv_seconds() > c->deadline;
 
+        if (news && !late)
+            break;
         if (!late && !kv_http_gone(c->http))
             continue;
         kv_job_leave(q, &c->job);
