@@ -14,20 +14,20 @@ struct kvgen_serve {
         .body = (size_t)4 << 20, .requests = 256, .seconds = 600 \
     }
 
-#define KVGEN_SERVE_OPTS(s)                                              \
-    KV_STR(0, "serve", &(s).address, "ADDR:PORT",                        \
-           "answers requests of OpenAI's API there, in place of\n"       \
-           "-f and -o (below)"),                                         \
-        KV_STR(0, "serve-name", &(s).name, "NAME",                       \
-               "the model's name in requests (its file's)"),             \
-        KV_IN(0, "serve-token", &(s).token, "FILE",                      \
-              "a token that requests must bear; without one, a\n"        \
-              "loopback address"),                                       \
-        KV_BYTES(0, "serve-body", &(s).body, "SIZE",                     \
-                 "of a request at most (4M)"),                           \
-        KV_SIZE(0, "serve-requests", &(s).requests, "N",                 \
-                "requests that are open at most, others get 429 (256)"), \
-        KV_SIZE(0, "serve-seconds", &(s).seconds, "S",                   \
+#define KVGEN_SERVE_OPTS(s)                                       \
+    KV_STR(0, "serve", &(s).address, "ADDR:PORT",                 \
+           "answers requests of OpenAI's API, in place of -f\n"   \
+           "and -o (below)"),                                     \
+        KV_STR(0, "serve-name", &(s).name, "NAME",                \
+               "the model's name in requests (its file's)"),      \
+        KV_IN(0, "serve-token", &(s).token, "FILE",               \
+              "a token that requests must bear; without one, a\n" \
+              "loopback address"),                                \
+        KV_BYTES(0, "serve-body", &(s).body, "SIZE",              \
+                 "of a request at most (4M)"),                    \
+        KV_SIZE(0, "serve-requests", &(s).requests, "N",          \
+                "requests open at most, beyond it 429 (256)"),    \
+        KV_SIZE(0, "serve-seconds", &(s).seconds, "S",            \
                 "of a request at most (600)")
 
 struct kv_err;
