@@ -275,7 +275,7 @@ class Streams(unittest.TestCase):
         most = []
         with Server("--ignore-eos") as s:
             whole = s.text(prompt="the quick", max_tokens=300)
-            for more in ({}, {"stop": whole[30:34]}, {"echo": True},
+            for more in ({}, {"stop": whole[60:200]}, {"echo": True},
                          {"stop": ["zz", whole[40:41]], "n": 2},
                          {"logprobs": 2}, {"logprobs": 1, "echo": True},
                          {"prompt": PROMPTS}):
@@ -459,6 +459,7 @@ class Refused(unittest.TestCase):
             body = {"model": "t", "prompt": "a", "max_tokens": 1}
             for headers in {}, {"Authorization": "Bearer secre"}, {
                     "Authorization": "Bearer secretsecret"}, {
+                    "Authorization": "Bearer Secret"}, {
                     "Authorization": "secret"}:
                 for path in TEXT, "/metrics", "/nowhere":
                     status, text, got = s.ask(path, body, **headers)
@@ -541,8 +542,15 @@ class Refused(unittest.TestCase):
         """A cache that fits; one that never does."""
         with Server("--memory", "100K") as s:
             words = s.text(prompt="a", max_tokens=100)
+            most = []
+
+            def look():
+                for _ in range(50):
+                    most.append(s.metrics()["kvgen_answers_decoding"])
             self.assertEqual(together([lambda: s.text(
-                prompt="a", max_tokens=100)] * 4), [words] * 4)
+                prompt="a", max_tokens=100)] * 20 + [look]),
+                [words] * 20 + [None])
+            self.assertEqual(max(most), 1)
             status, text, _ = s.ask(TEXT, {"model": "t", "prompt": "a",
                                            "max_tokens": 400})
             self.assertEqual(status, 400)
@@ -569,7 +577,7 @@ class Clients(unittest.TestCase):
         with Server("--ignore-eos") as s:
             for after, stream in ((0, False), (0, True), (1, True),
                                   (500, True)):
-                leave(s, {**SLOW, "n": 40, "stream": stream}, after)
+                leave(s, {**SLOW, "n": 1000, "stream": stream}, after)
             self.assertTrue(s.is_quiet())
             self.assertIn('kvgen_requests_total{path="/v1/completions",'
                           'status="left"}', s.metrics())
