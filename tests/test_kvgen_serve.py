@@ -628,6 +628,14 @@ class Clients(unittest.TestCase):
             self.assertIn("more than 1 s", text.split("\n\n")[-2])
             self.assertTrue(s.is_quiet())
 
+    def test_burst(self):
+        """More at a time than there are connections: none is lost."""
+        with Server("--serve-requests", "4") as s:
+            body = {"model": "t", "prompt": "a", "max_tokens": 2}
+            got = together([lambda: s.ask(TEXT, body)[0]] * 200)
+            self.assertLessEqual(set(got), {200, 429})
+            self.assertGreater(got.count(200), 4)
+
     def test_many_specs(self):
         """More than are open at a time."""
         with Server() as s:

@@ -13,14 +13,24 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STREAM_BLOCK = 1 << 14, LAST_REPLIES_MS = 2000 };
+enum {
+    STREAM_BLOCK = 1 << 14,
+    LAST_REPLIES_MS = 2000,
+    SPARE = 1000 /* libmicrohttpd's own limit, whose mutex stays locked where
+                  * MHD_add_connection() reaches it (0.9.75), is never met: a
+                  * connection counts for a moment after its end */
+};
 
 struct kv_http {
     struct kv_http_plan p;
     struct MHD_Daemon *daemon;
-    bool quiet; /* no more connections */
+    int listening;
+    pthread_t accepting;
     pthread_mutex_t lock;
-    size_t n_open; /* requests */
+    pthread_cond_t fewer; /* connections, or it is quiet */
+    bool quiet;           /* no more connections */
+    size_t n_open;        /* requests */
+    size_t n_connections;
 };
 
 struct kv_http_request {
@@ -276,7 +286,85 @@ static void on_end(void *arg, struct MHD_Connection *connection, void **state,
     count(h, -1);
 }
 
+/* ---- connections --------------------------------------------------------- */
+
+static void on_connection(void *arg, struct MHD_Connection *connection,
+                          void **state, enum MHD_ConnectionNotificationCode why)
+{
+    struct kv_http *h = arg;
+
+    (void)connection;
+    (void)state;
+    pthread_mutex_lock(&h->lock);
+    if (why == MHD_CONNECTION_NOTIFY_STARTED)
+        h->n_connections++;
+    else
+        h->n_connections--;
+    pthread_cond_signal(&h->fewer);
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* Whether another connection may come: waits until one may, or none. */
+static bool has_room(struct kv_http *h)
+{
+    bool quiet;
+
+    pthread_mutex_lock(&h->lock);
+    while (!h->quiet && h->n_connections >= h->p.connections)
+        pthread_cond_wait(&h->fewer, &h->lock);
+    quiet = h->quiet;
+    pthread_mutex_unlock(&h->lock);
+    return !quiet;
+}
+
+/* libmicrohttpd would close connections beyond its limit; here they wait for
+ * their turn in the system's queue. */
+static void *accept_connections(void *arg)
+{
+    const struct timespec moment = {.tv_nsec = 10000000};
+    struct kv_http *h = arg;
+
+    while (has_room(h)) {
+        struct sockaddr_storage from;
+        socklen_t n = sizeof(from);
+        const int fd = accept4(h->listening, (struct sockaddr *)&from, &n,
+                               SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+        if (fd >= 0)
+            MHD_add_connection(h->daemon, fd, (struct sockaddr *)&from, n);
+        else if (errno != EINTR && errno != ECONNABORTED)
+            nanosleep(&moment, NULL); /* no descriptor is free */
+    }
+    return NULL;
+}
+
 /* ---- the server ---------------------------------------------------------- */
+
+static int start(struct kv_http *h, struct kv_err *e)
+{
+    h->daemon = MHD_start_daemon(
+        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION |
+            MHD_USE_POLL | MHD_USE_ITC | MHD_USE_NO_LISTEN_SOCKET,
+        0, NULL, NULL, on_request, h, MHD_OPTION_NOTIFY_COMPLETED, on_end, h,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->p.connections + SPARE,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->p.idle, MHD_OPTION_END);
+    if (!h->daemon)
+        return kv_fail(e, "--serve %s: libmicrohttpd does not start: %s",
+                       h->p.address, strerror(errno));
+    if (!pthread_create(&h->accepting, NULL, accept_connections, h))
+        return 0;
+    MHD_stop_daemon(h->daemon);
+    return kv_fail(e, "--serve %s: no thread can be started", h->p.address);
+}
+
+static void free_http(struct kv_http *h)
+{
+    close(h->listening);
+    pthread_cond_destroy(&h->fewer);
+    pthread_mutex_destroy(&h->lock);
+    free(h);
+}
 
 int kv_http_start(struct kv_http **out, const struct kv_http_plan *p,
                   unsigned *port, struct kv_err *e)
@@ -287,32 +375,26 @@ int kv_http_start(struct kv_http **out, const struct kv_http_plan *p,
     if (fd < 0)
         return -1;
     h = kv_alloc(1, sizeof(*h));
-    h->p = *p;
+    *h = (struct kv_http){.p = *p, .listening = fd};
     pthread_mutex_init(&h->lock, NULL);
-    h->daemon = MHD_start_daemon(
-        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION |
-            MHD_USE_POLL | MHD_USE_ITC,
-        0, NULL, NULL, on_request, h, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_NOTIFY_COMPLETED, on_end, h, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)p->connections, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)p->idle, MHD_OPTION_END);
-    if (!h->daemon) {
-        close(fd);
-        free(h);
-        return kv_fail(e, "--serve %s: libmicrohttpd does not start: %s",
-                       p->address, strerror(errno));
+    pthread_cond_init(&h->fewer, NULL);
+    if (start(h, e)) {
+        free_http(h);
+        return -1;
     }
     *out = h;
     return 0;
 }
 
-void kv_http_quiesce(struct kv_http *h)
+/* No more connections; open ones may go on. */
+static void quiesce(struct kv_http *h)
 {
-    const int fd = h->quiet ? -1 : MHD_quiesce_daemon(h->daemon);
-
+    pthread_mutex_lock(&h->lock);
     h->quiet = true;
-    if (fd >= 0)
-        close(fd);
+    pthread_cond_signal(&h->fewer);
+    pthread_mutex_unlock(&h->lock);
+    shutdown(h->listening, SHUT_RDWR);
+    pthread_join(h->accepting, NULL);
 }
 
 void kv_http_stop(struct kv_http *h)
@@ -322,7 +404,7 @@ void kv_http_stop(struct kv_http *h)
 
     if (!h)
         return;
-    kv_http_quiesce(h);
+    quiesce(h);
     for (int i = 0; i < LAST_REPLIES_MS && n_open; i++) {
         pthread_mutex_lock(&h->lock);
         n_open = h->n_open;
@@ -331,6 +413,5 @@ void kv_http_stop(struct kv_http *h)
             nanosleep(&ms, NULL);
     }
     MHD_stop_daemon(h->daemon);
-    pthread_mutex_destroy(&h->lock);
-    free(h);
+    free_http(h);
 }

@@ -37,7 +37,8 @@ struct kv_http_plan {
     const char *address; /* ADDR:PORT, [ADDR]:PORT; port 0: any */
     const char *token;   /* NULL: none is asked for */
     const struct kv_http_route *routes; /* up to a path NULL */
-    size_t max_body, connections;
+    size_t max_body;
+    size_t connections; /* at a time; others wait for their turn */
     double idle; /* seconds without a byte that a client may be connected */
     void *arg;   /* of routes and done */
     /* A request is over; path: of its route, "" where it has none; status 0:
@@ -50,9 +51,8 @@ struct kv_http;
 /* Listens; *port: which.  Without a token the address is a loopback one. */
 int kv_http_start(struct kv_http **h, const struct kv_http_plan *p,
                   unsigned *port, struct kv_err *e);
-/* No more connections; open ones may go on. */
-void kv_http_quiesce(struct kv_http *h);
-/* Waits a moment for replies under way, and closes all connections. */
+/* Takes no more connections, waits a moment for replies under way, and closes
+ * all connections. */
 void kv_http_stop(struct kv_http *h); /* NULL is fine */
 
 const char *kv_http_body(const struct kv_http_request *r, size_t *bytes);
