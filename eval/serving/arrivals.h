@@ -1,0 +1,46 @@
+/* Requests: when they arrive, and their tokens.  From laws (Poisson arrivals,
+ * Beta lengths), or from a trace file. */
+#ifndef KV_SERVING_ARRIVALS_H
+#define KV_SERVING_ARRIVALS_H
+
+#include "lib/base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct kv_arrival {
+    double time; /* s */
+    uint32_t in, out;
+};
+
+/* A Beta law between least and most; concentration a + b of its parameters.
+ * least = most: that length. */
+struct kv_length_law {
+    double mean, least, most, concentration;
+};
+
+struct kv_arrivals {
+    struct kv_length_law in, out;
+    uint32_t longest;               /* in + out at most; inputs are cut to it */
+    const struct kv_arrival *trace; /* instead of the laws; or NULL */
+    size_t n_trace;
+    double rate; /* requests/s; of a trace: its times are scaled to it */
+};
+
+/* a: [n].  Each request depends on seed and its index alone, so schemes and
+ * rates share the lengths.  With a trace n is at most n_trace. */
+void kv_arrivals_fill(const struct kv_arrivals *from, uint64_t seed,
+                      struct kv_arrival *a, size_t n);
+
+/* Uniform in (0, 1). */
+double kv_uniform(uint64_t key, uint64_t counter);
+
+/* A trace file; free(*a).  Mooncake's: JSON lines with timestamp (ms),
+ * input_length and output_length.  Azure's: CSV with TIMESTAMP
+ * (YYYY-MM-DD HH:MM:SS.F), ContextTokens and GeneratedTokens.  The first
+ * arrives at 0.  Fails on times that go backward, lengths of 0, and requests
+ * of more than longest tokens. */
+int kv_trace_read(const char *path, uint32_t longest, struct kv_arrival **a,
+                  size_t *n, struct kv_err *e);
+
+#endif

@@ -1,0 +1,64 @@
+/* A cluster of prefill and decode replicas under a stream of requests, by
+ * discrete events:
+ *
+ *   arrive -> queue -> prefill -> (wait in CPU memory) -> transfer -> decode
+ *
+ * A request goes to the prefill replica with the fewest tokens, then to the
+ * decode replica with the fewest among those that have room for it; ties break
+ * at random.  Without room it waits in the prefill instance's CPU memory, first
+ * come first served. */
+#ifndef KV_SERVING_CLUSTER_H
+#define KV_SERVING_CLUSTER_H
+
+#include "eval/serving/arrivals.h"
+#include "eval/serving/batching.h"
+
+#include <stdbool.h>
+
+struct kv_cluster {
+    size_t prefills, stages,
+        decodes; /* replicas; stages of a prefill replica */
+    /* Seconds of L tokens: fixed + token L + square L^2. */
+    double prefill_fixed, prefill_token, prefill_square;
+    double up, down;       /* bytes/s of a prefill and of a decode replica */
+    double transfer_fixed; /* s */
+    double sent, kept;     /* bytes a token */
+    size_t layers;         /* a pipelined transfer leaves one to the end */
+    bool pipelined;        /* layers are sent while others are computed */
+    struct kv_step_cost step;
+    double room; /* bytes for the caches of a decode replica */
+};
+
+struct kv_request {
+    struct kv_arrival is;
+    double service;   /* s of prefill */
+    double prefilled; /* s: when prefill ended */
+    double sent;      /* when the transfer began */
+    double landed;    /* when it ended */
+    double joined;    /* the first step of decoding */
+    double end;
+    double part[KV_STEP_PARTS]; /* s of decoding */
+    uint32_t prefill, decode;
+    bool reserved, done;
+};
+
+/* Sums over a run. */
+struct kv_cluster_use {
+    double end;                      /* s: the last event */
+    double prefill, network, decode; /* busy, of 1: means over replicas */
+    double batch;                    /* requests a step */
+    double peak;                     /* bytes of caches on the fullest */
+    double waiting;                  /* most requests in CPU memory at a time */
+    double bytes_asked, bytes_sent, bytes_received, bytes_left;
+};
+
+/* Seconds of prefill. */
+double kv_cluster_prefill(const struct kv_cluster *c, double tokens);
+
+/* request: [n], with `is` filled, by time; the rest is written.  seed: of ties.
+ * Fails when a request alone has no room on a decode replica. */
+int kv_cluster_run(const struct kv_cluster *c, uint64_t seed,
+                   struct kv_request *request, size_t n,
+                   struct kv_cluster_use *use, struct kv_err *e);
+
+#endif

@@ -1,0 +1,42 @@
+/* Transfers that share links.  A transfer has a source and a sink; its rate is
+ * the less of both links' rates over their number of transfers. */
+#ifndef KV_SERVING_NETWORK_H
+#define KV_SERVING_NETWORK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct kv_link {
+    double rate;  /* bytes/s */
+    double bytes; /* moved so far */
+    size_t flows; /* now */
+    double busy;  /* s with transfers */
+};
+
+struct kv_flow {
+    double left, rate; /* bytes, bytes/s */
+    uint32_t id, source, sink;
+};
+
+struct kv_network {
+    struct kv_link *source, *sink; /* [n_sources], [n_sinks] */
+    size_t n_sources, n_sinks;
+    struct kv_flow *flow; /* in the order they began */
+    size_t n, room;
+    double now;
+};
+
+void kv_network_init(struct kv_network *net, size_t n_sources,
+                     double source_rate, size_t n_sinks, double sink_rate);
+void kv_network_clear(struct kv_network *net);
+
+/* Begins a transfer; now never falls from call to call. */
+void kv_network_send(struct kv_network *net, double now, uint32_t id,
+                     double bytes, size_t source, size_t sink);
+/* When the next transfer ends if none begins before; infinity: there is none.
+ */
+double kv_network_next(const struct kv_network *net);
+/* At this time: ends that transfer and returns its id. */
+uint32_t kv_network_end(struct kv_network *net, double now);
+
+#endif

@@ -1,0 +1,318 @@
+/* kvsim: serving with a quantized cache, prefill and decode apart, simulated.
+ */
+#include "tools/kvsim.h"
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
+#include "lib/base/hash.h"
+#include "lib/base/progress.h"
+#include "lib/base/rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SAMPLE = 4096 }; /* requests that the capacity is computed from */
+
+static void release(struct kvsim_run *r)
+{
+    json_decref(r->params);
+    free(r->trace);
+    free(r->scheme);
+    free(r->rate);
+}
+
+static int check_options(const struct kvsim_args *a, struct kv_err *e)
+{
+    if (!a->params)
+        return kv_fail(e, "parameters are needed: -p FILE");
+    if (!a->model || !a->gpu || !a->dataset == !a->trace)
+        return kv_fail(e, "--model, --gpu and either --dataset or --trace are "
+                          "needed; -p FILE names them");
+    if (!isnan(a->rps) && a->loads.n)
+        return kv_fail(e, "--rps goes without --load");
+    if (!isnan(a->rps) && a->rps <= 0)
+        return kv_fail(e, "--rps %g: expected more than 0", a->rps);
+    if (a->n < 10 || a->n >= UINT32_MAX)
+        return kv_fail(e, "--requests %zu: expected 10 to %u", a->n,
+                       UINT32_MAX);
+    if (!a->seeds || a->seeds > 10000)
+        return kv_fail(e, "--seeds %zu: expected 1 to 10000", a->seeds);
+    return 0;
+}
+
+/* ---- what the file says ---------------------------------------------------
+ */
+
+static int read_params(struct kvsim_run *r, const struct kvsim_args *a,
+                       struct kv_err *e)
+{
+    struct kv_serving *s = &r->serving;
+    char *text;
+
+    r->params = kv_serving_read(a->params, a->changes.item, a->changes.n, e);
+    if (!r->params)
+        return -1;
+    text = json_dumps(r->params, JSON_SORT_KEYS | JSON_REAL_PRECISION(12));
+    kv_hash_bytes(text, strlen(text), r->params_hash);
+    free(text);
+    s->prefills = a->prefills;
+    s->decodes = a->decodes;
+    kv_serving_settings(r->params, &s->set);
+    if (kv_serving_model(r->params, a->model, &s->model, e) ||
+        kv_serving_gpu(r->params, a->gpu, &s->prefill, e) ||
+        kv_serving_gpu(r->params, a->decode_gpu, &s->decode, e) ||
+        kv_serving_parallel(r->params, a->gpu, a->model, &s->prefill_at, e) ||
+        kv_serving_parallel(r->params, a->decode_gpu, a->model, &s->decode_at,
+                            e))
+        return kv_fail_in(e, "%s", a->params);
+    return 0;
+}
+
+static int read_dataset(struct kvsim_run *r, const struct kvsim_args *a,
+                        struct kv_err *e)
+{
+    const double k = r->serving.set.requests.concentration;
+    struct kv_serving_dataset d;
+
+    if (kv_serving_dataset(r->params, a->dataset, &d, e))
+        return kv_fail_in(e, "%s", a->params);
+    if (d.output_most + d.input_least > r->serving.model.longest)
+        return kv_fail(e,
+                       "%s: answers of %g tokens after prompts of %g, %s takes "
+                       "%g",
+                       a->dataset, d.output_most, d.input_least, a->model,
+                       r->serving.model.longest);
+    if (d.output_most + d.input_most > r->serving.model.longest)
+        kv_note("inputs are cut: %s takes %g tokens, %s has %g", a->model,
+                r->serving.model.longest, a->dataset,
+                d.input_most + d.output_most);
+    r->arrivals.in =
+        (struct kv_length_law){d.input_mean, d.input_least, d.input_most, k};
+    r->arrivals.out =
+        (struct kv_length_law){d.output_mean, d.output_least, d.output_most, k};
+    r->serving.mean_input = fmin(d.input_mean, r->serving.model.longest);
+    return 0;
+}
+
+static int read_trace(struct kvsim_run *r, const struct kvsim_args *a,
+                      struct kv_err *e)
+{
+    size_t n;
+
+    if (kv_trace_read(a->trace, r->arrivals.longest, &r->trace, &n, e))
+        return -1;
+    if (n < 10)
+        return kv_fail(e, "%s: %zu requests, expected 10 or more", a->trace, n);
+    if (r->trace[n - 1].time <= 0)
+        return kv_fail(e, "%s: all requests arrive at one time", a->trace);
+    r->arrivals.trace = r->trace;
+    r->arrivals.n_trace = n;
+    r->n = n < a->n ? n : a->n;
+    for (size_t i = 0; i < n; i++)
+        r->serving.mean_input += r->trace[i].in / (double)n;
+    return 0;
+}
+
+/* NAME or NAME=BITS */
+static int read_scheme(struct kvsim_run *r, const char *text,
+                       struct kvsim_scheme *s, struct kv_err *e)
+{
+    char *equals;
+
+    if (snprintf(s->text, sizeof(s->text), "%s", text) >= (int)sizeof(s->text))
+        return kv_fail(e, "--scheme %s: too long", text);
+    s->name = s->text;
+    equals = strchr(s->text, '=');
+    if (equals)
+        *equals++ = 0;
+    if (kv_serving_scheme(r->params, s->name, &s->is, e))
+        return -1;
+    if (equals) {
+        char *end;
+
+        s->is.bits = strtod(equals, &end);
+        if (end == equals || *end || !(s->is.bits > 0 && s->is.bits <= 64))
+            return kv_fail(e,
+                           "--scheme %s: expected bits of a value, more "
+                           "than 0 and at most 64",
+                           text);
+    }
+    if (s->is.bits == 0 && s->is.partition == 0)
+        return kv_fail(e,
+                       "--scheme %s: the file gives neither bits nor a "
+                       "partition",
+                       text);
+    return kv_serving_cluster(&r->serving, &s->is, &s->cluster, e);
+}
+
+static int read_schemes(struct kvsim_run *r, const struct kvsim_args *a,
+                        struct kv_err *e)
+{
+    static const char *const usual[] = {"baseline", "cachegen", "kvquant",
+                                        "hack64"};
+    const char *const *names = a->schemes.n ? a->schemes.item : usual;
+
+    r->n_schemes = a->schemes.n ? a->schemes.n : 4;
+    r->scheme = kv_alloc(r->n_schemes, sizeof(*r->scheme));
+    for (size_t i = 0; i < r->n_schemes; i++)
+        if (read_scheme(r, names[i], &r->scheme[i], e))
+            return -1;
+    return 0;
+}
+
+/* ---- load -----------------------------------------------------------------
+ */
+
+static int find_capacity(struct kvsim_run *r, const struct kvsim_args *a,
+                         struct kv_err *e)
+{
+    const size_t n = r->trace ? r->arrivals.n_trace : SAMPLE;
+    struct kv_arrival *sample = kv_alloc(n, sizeof(*sample));
+    struct kv_serving_capacity *c = &r->capacity;
+    struct kvsim_scheme base;
+    int rc = read_scheme(r, a->base, &base, e);
+
+    if (rc) {
+        kv_fail_in(e, "--base");
+    } else {
+        r->arrivals.rate = 1;
+        kv_arrivals_fill(&r->arrivals, kv_mix(a->common.seed, 7), sample, n);
+        *c = kv_serving_capacity(&r->serving, &base.cluster, sample, n);
+        r->most = fmin(c->prefill, fmin(c->network, c->decode));
+        kv_note("capacity of %s in requests/s: prefill %.4g, network %.4g, "
+                "decode %.4g",
+                a->base, c->prefill, c->network, c->decode);
+    }
+    free(sample);
+    return rc;
+}
+
+static int list_rates(struct kvsim_run *r, const struct kvsim_args *a,
+                      struct kv_err *e)
+{
+    static const char *const usual[] = {"0.3", "0.5", "0.7", "0.9"};
+    const char *const *loads = a->loads.n ? a->loads.item : usual;
+
+    r->n_rates = !isnan(a->rps) ? 1 : a->loads.n ? a->loads.n : 4;
+    r->rate = kv_alloc(r->n_rates, sizeof(*r->rate));
+    for (size_t i = 0; i < r->n_rates; i++) {
+        char *end;
+        const double load =
+            isnan(a->rps) ? strtod(loads[i], &end) : a->rps / r->most;
+
+        if (isnan(a->rps) &&
+            (end == loads[i] || *end || !(load > 0) || load > 1000))
+            return kv_fail(e, "--load %s: expected a number above 0", loads[i]);
+        r->rate[i] = load * r->most;
+        if (load >= 1)
+            kv_warn("load %.4g is beyond the capacity of %s: the queue grows "
+                    "without bound, and times with the number of requests",
+                    load, a->base);
+    }
+    return 0;
+}
+
+/* --used: the parameters with what --set changed. */
+static int write_used(const struct kvsim_run *r, const struct kvsim_args *a,
+                      struct kv_err *e)
+{
+    struct kv_out out;
+
+    if (!a->used)
+        return 0;
+    if (kv_out_open(&out, a->used, true, e))
+        return -1;
+    json_dumpf(r->params, out.file, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+    fputc('\n', out.file);
+    return kv_out_commit(&out, e);
+}
+
+static int run(struct kvsim_run *r, const struct kvsim_args *a,
+               struct kv_err *e)
+{
+    r->n = a->n;
+    if (check_options(a, e) || read_params(r, a, e))
+        return -1;
+    r->arrivals.longest = (uint32_t)r->serving.model.longest;
+    if ((a->trace ? read_trace(r, a, e) : read_dataset(r, a, e)) ||
+        read_schemes(r, a, e) || find_capacity(r, a, e) ||
+        list_rates(r, a, e) || kvsim_rows(r, a, e))
+        return -1;
+    return write_used(r, a, e);
+}
+
+int main(int argc, char **argv)
+{
+    struct kvsim_args a = {.common = KV_COMMON_DEFAULT,
+                           .decode_gpu = "A100",
+                           .base = "baseline",
+                           .rps = NAN,
+                           .n = 2000,
+                           .seeds = 4};
+    struct kvsim_run r = {0};
+    struct kv_err e = {""};
+    const struct kv_opt opts[] = {
+        KV_IN('p', "params", &a.params, "FILE",
+              "parameters (data/serving/hack.json)"),
+        KV_STR('m', "model", &a.model, "NAME", "a model of the file"),
+        KV_STR('g', "gpu", &a.gpu, "NAME", "its GPUs of prefill"),
+        KV_STR(0, "decode-gpu", &a.decode_gpu, "NAME",
+               "its GPUs of decode (A100)"),
+        KV_STR(0, "dataset", &a.dataset, "NAME", "lengths of the file"),
+        KV_IN(0, "trace", &a.trace, "FILE",
+              "instead: requests, in Mooncake's or Azure's columns"),
+        KV_LIST('s', "scheme", &a.schemes, "NAME[=BITS]",
+                "a scheme of the file, with other bits a value;\n"
+                "repeatable (baseline, cachegen, kvquant, hack64)"),
+        KV_LIST(0, "load", &a.loads, "X",
+                "requests/s over what the narrowest part can take;\n"
+                "repeatable (0.3, 0.5, 0.7, 0.9)"),
+        KV_REAL(0, "rps", &a.rps, "R", "requests/s, instead"),
+        KV_STR(0, "base", &a.base, "NAME",
+               "the scheme whose capacity is load 1 (baseline)"),
+        KV_SIZE('n', "requests", &a.n, "N", "requests of a run (2000)"),
+        KV_SIZE(0, "seeds", &a.seeds, "N",
+                "runs, whose spread is the error (4)"),
+        KV_SIZE(0, "prefills", &a.prefills, "N",
+                "replicas of prefill (what the instances make)"),
+        KV_SIZE(0, "decodes", &a.decodes, "N", "replicas of decode"),
+        KV_LIST(0, "set", &a.changes, "NAME=X",
+                "changes a parameter, decode.kv_share=0.7; repeatable"),
+        KV_OUT(0, "used", &a.used, "FILE",
+               "writes the parameters, changes applied"),
+        KV_OUT(0, "each", &a.requests, "FILE",
+               "writes a row for each request of the first run"),
+        KV_COMMON_OPTS(a.common),
+        KV_OPT_DONE,
+    };
+    const struct kv_opt_about about = {
+        .usage = "-p FILE -m MODEL -g GPU --dataset NAME [-s NAME]... "
+                 "[options]",
+        .brief = "Simulates serving where prefill and decode are on different "
+                 "machines and the\nKV cache is sent between them, quantized: "
+                 "a row for each scheme and load.",
+        .more =
+            "jct (job completion time) = queue + prefill + wait + "
+            "communication + join + step\n+ read + products + vector, in "
+            "seconds; shares and use are in per cent.  ratio: jct\nover the "
+            "first scheme's at this load.  Errors (_se) are over seeds; all "
+            "schemes\nsee the same requests.\n\n"
+            "  kvsim -p data/serving/hack.json -m L -g A10G --dataset Cocktail "
+            "--load 0.75",
+    };
+    const int first = kv_opt_parse(argc, argv, &about, opts);
+
+    kv_common_no_operands(argv + first, argc - first);
+    kv_common_start(&a.common);
+
+    const int rc = run(&r, &a, &e);
+
+    release(&r);
+    kv_strings_clear(&a.schemes);
+    kv_strings_clear(&a.changes);
+    kv_strings_clear(&a.loads);
+    if (rc)
+        kv_die("%s", e.msg);
+    kv_close_stdout();
+    return KV_EXIT_OK;
+}
