@@ -358,7 +358,8 @@ class Bounds(unittest.TestCase):
                          "-s", "pq:d4b8", *inputs, "-o", at("none.txt"))
 
     def test_small_words(self):
-        for tool in "kvattn", "kvcalib", "kvdump", "kvgen", "kvppl", "kvquant":
+        for tool in ("kvattn", "kvcalib", "kvdump", "kvgen", "kvppl", "kvquant",
+                     "kvsim"):
             for line in must(tool, "--help").split("\n"):
                 self.assertLessEqual(len(line), 80, line)
             for flags in ["-q", "-v"], ["--verbose", "-q"]:

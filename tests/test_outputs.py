@@ -14,7 +14,8 @@ import unittest
 import tiny_model
 from run_tools import TOOLS, must, read, run, write
 
-PROGRAMS = ["kvattn", "kvcalib", "kvdump", "kvgen", "kvppl", "kvquant"]
+PROGRAMS = ["kvattn", "kvcalib", "kvdump", "kvgen", "kvppl", "kvquant",
+            "kvsim"]
 CTX = 64
 
 

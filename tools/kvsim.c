@@ -76,11 +76,9 @@ static int read_dataset(struct kvsim_run *r, const struct kvsim_args *a,
 
     if (kv_serving_dataset(r->params, a->dataset, &d, e))
         return kv_fail_in(e, "%s", a->params);
-    if (d.output_most + d.input_least > r->serving.model.longest)
-        return kv_fail(e,
-                       "%s: answers of %g tokens after prompts of %g, %s takes "
-                       "%g",
-                       a->dataset, d.output_most, d.input_least, a->model,
+    if (d.output_most >= r->serving.model.longest)
+        return kv_fail(e, "%s: answers of %g tokens, %s takes %g with a prompt",
+                       a->dataset, d.output_most, a->model,
                        r->serving.model.longest);
     if (d.output_most + d.input_most > r->serving.model.longest)
         kv_note("inputs are cut: %s takes %g tokens, %s has %g", a->model,
@@ -260,7 +258,7 @@ int main(int argc, char **argv)
                "its GPUs of decode (A100)"),
         KV_STR(0, "dataset", &a.dataset, "NAME", "lengths of the file"),
         KV_IN(0, "trace", &a.trace, "FILE",
-              "instead: requests, in Mooncake's or Azure's columns"),
+              "instead: requests in Mooncake's or Azure's\ncolumns"),
         KV_LIST('s', "scheme", &a.schemes, "NAME[=BITS]",
                 "a scheme of the file, with other bits a value;\n"
                 "repeatable (baseline, cachegen, kvquant, hack64)"),
@@ -277,7 +275,7 @@ int main(int argc, char **argv)
                 "replicas of prefill (what the instances make)"),
         KV_SIZE(0, "decodes", &a.decodes, "N", "replicas of decode"),
         KV_LIST(0, "set", &a.changes, "NAME=X",
-                "changes a parameter, decode.kv_share=0.7; repeatable"),
+                "changes a parameter (decode.kv_share=0.7);\nrepeatable"),
         KV_OUT(0, "used", &a.used, "FILE",
                "writes the parameters, changes applied"),
         KV_OUT(0, "each", &a.requests, "FILE",
@@ -293,10 +291,10 @@ int main(int argc, char **argv)
                  "a row for each scheme and load.",
         .more =
             "jct (job completion time) = queue + prefill + wait + "
-            "communication + join + step\n+ read + products + vector, in "
-            "seconds; shares and use are in per cent.  ratio: jct\nover the "
+            "communication + join + step +\nread + products + vector, in "
+            "seconds; shares and use are in per cent.  ratio: jct over\nthe "
             "first scheme's at this load.  Errors (_se) are over seeds; all "
-            "schemes\nsee the same requests.\n\n"
+            "schemes see the\nsame requests.\n\n"
             "  kvsim -p data/serving/hack.json -m L -g A10G --dataset Cocktail "
             "--load 0.75",
     };

@@ -180,9 +180,9 @@ int kv_serving_cluster(const struct kv_serving *s,
               kv_serving_replica_bytes(s);
     if (c->room <= 0)
         return kv_fail(e,
-                       "decode: weights and activations take %.3g %% of the "
+                       "decode: weights and activations take %.3g of the "
                        "memory, memory.limit is %.3g: no room for caches",
-                       100 * kv_serving_memory(s), 100 * s->set.memory.limit);
+                       kv_serving_memory(s), s->set.memory.limit);
     if (s->set.memory.gate == 0)
         c->room = INFINITY;
     return 0;

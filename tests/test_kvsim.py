@@ -1,0 +1,215 @@
+"""kvsim from outside: what a row says, what does not change it, and what is
+refused."""
+import csv
+import io
+import json
+import os
+import shutil
+import tempfile
+import unittest
+
+from run_tools import must, run, write
+
+PARAMS = os.path.join(os.environ["KV_SOURCE_ROOT"], "data", "serving",
+                      "hack.json")
+USUAL = ("-m", "L", "-g", "A10G", "--dataset", "Cocktail")
+PARTS = ("queue", "prefill", "wait", "communication", "join", "step", "read",
+         "products", "vector")
+
+
+def setUpModule():
+    global folder
+    folder = tempfile.mkdtemp(prefix="kvtools-")
+
+
+def tearDownModule():
+    shutil.rmtree(folder)
+
+
+def at(name):
+    return os.path.join(folder, name)
+
+
+def rows(*args, params=PARAMS, usual=USUAL):
+    table = must("kvsim", "-p", params, *usual, *args)
+    return list(csv.DictReader(io.StringIO(table)))
+
+
+def changed(change):
+    """A file of parameters that change(tree) has changed."""
+    with open(PARAMS, encoding="utf-8") as f:
+        tree = json.load(f)
+    change(tree)
+    return write(at("p.json"), json.dumps(tree).encode())
+
+
+class Kvsim(unittest.TestCase):
+    def refused(self, words, *args, params=PARAMS, usual=USUAL):
+        done = run("kvsim", "-q", "-p", params, *usual, *args)
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1)
+        self.assertIn(words, done.stderr)
+
+    def test_parts(self):
+        """Parts sum to the whole, in means and of each request."""
+        for more in (), ("--set", "transfer.pipelined=1"), \
+                ("--set", "memory.limit=0.6"):
+            for r in rows("--load", ".8", "-n", 300, "--seeds", 2, *more,
+                          "--each", at("each.csv")):
+                self.assertAlmostEqual(sum(float(r[p]) for p in PARTS),
+                                       float(r["jct"]), 4)
+                self.assertLessEqual(float(r["peak_memory"]), 94)
+            with open(at("each.csv"), newline="", encoding="utf-8") as f:
+                each = list(csv.DictReader(f))
+            self.assertEqual(len(each), 4 * 300)
+            for r in each:
+                self.assertAlmostEqual(sum(float(r[p]) for p in PARTS),
+                                       float(r["jct"]), 3)
+            # memory.limit: requests wait for room
+            self.assertEqual(any(float(r["wait"]) > 0 for r in each),
+                             "memory.limit=0.6" in more)
+
+    def test_same(self):
+        """No result depends on threads or on other rows."""
+        one = rows("--load", ".7", "--load", ".5", "-n", 400, "-t", 1)
+        self.assertEqual(one, rows("--load", ".7", "--load", ".5", "-n", 400,
+                                   "-t", 4))
+        alone, = rows("--load", ".5", "-n", 400, "-s", "kvquant")
+        kvquant = next(r for r in one if r["scheme"] == "kvquant" and
+                       float(r["load"]) < .6)
+        self.assertEqual(alone["jct"], kvquant["jct"])
+        self.assertNotEqual(alone["jct"], rows(
+            "--load", ".5", "-n", 400, "-s", "kvquant", "--seed", 1)[0]["jct"])
+
+    def test_bits(self):
+        """Bits decide bytes: as many as the baseline, as long a transfer."""
+        a, b, h = rows("--load", ".2", "-s", "baseline", "-s", "cachegen=16",
+                       "-s", "hack64", "-n", 200)
+        self.assertEqual(a["communication"], b["communication"])
+        self.assertEqual((h["bits_sent"], h["bits_kept"]), ("2.5", "2.625"))
+
+    def test_order(self):
+        h, c, k, b = (float(r["jct"]) for r in rows(
+            "--load", ".7", "-s", "hack64", "-s", "cachegen", "-s", "kvquant",
+            "-s", "baseline"))
+        self.assertTrue(h < c < k < b)
+
+    def test_load(self):
+        """--rps at the load that --load names is the same run."""
+        a, = rows("--load", ".6", "-s", "baseline")
+        b, = rows("--rps", a["rps"], "-s", "baseline")
+        self.assertAlmostEqual(float(b["load"]), .6, 5)
+        self.assertAlmostEqual(float(a["jct"]) / float(b["jct"]), 1, 4)
+        done = run("kvsim", "-q", "-p", PARAMS, *USUAL, "--load", "1.2")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("the queue grows without bound", done.stderr)
+
+    def test_used(self):
+        rows("--load", ".5", "-n", 50, "--set", "decode.kv_share=0.5", "--used",
+             at("used.json"))
+        again, = rows("--load", ".5", "-n", 50, "-s", "baseline",
+                      params=at("used.json"))
+        said, = rows("--load", ".5", "-n", 50, "-s", "baseline", "--set",
+                     "decode.kv_share=0.5")
+        self.assertEqual(again["jct"], said["jct"])
+        self.assertEqual(again["params_hash"], said["params_hash"])
+        with open(at("used.json"), encoding="utf-8") as f:
+            self.assertEqual(json.load(f)["decode"]["kv_share"]["kind"],
+                             "given")
+
+    def test_traces(self):
+        """The same requests in both kinds of columns are the same run."""
+        lengths = [(1000 + 7 * i, 10 + i % 5) for i in range(20)]
+        write(at("m.jsonl"), "".join(
+            json.dumps({"timestamp": 1500 * i, "input_length": a,
+                        "output_length": b, "hash_ids": []}) + "\n"
+            for i, (a, b) in enumerate(lengths)).encode())
+        write(at("a.csv"), ("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+            f"2023-11-16 23:59:{45 + 1.5 * i:010.7f},{a},{b}\n" if i < 10 else
+            f"2023-11-17 00:00:{1.5 * i - 15:010.7f},{a},{b}\n"
+            for i, (a, b) in enumerate(lengths))).encode())
+        usual = ("-m", "L", "-g", "A10G", "--load", ".5")
+        m = rows("--trace", at("m.jsonl"), usual=usual)
+        a = rows("--trace", at("a.csv"), usual=usual)
+        self.assertEqual([r["jct"] for r in m], [r["jct"] for r in a])
+        self.assertEqual(m[0]["requests"], "20")
+
+    def test_bad_traces(self):
+        usual = ("-m", "L", "-g", "A10G")
+        head = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        row = "2023-11-16 18:15:%02d.5,100,10\n"
+        for words, text in (
+                ("line 3: arrives 4 s before", head + row % 9 + row % 5),
+                ("line 2: 0 tokens in", head + "2023-11-16 18:15:01.5,0,10\n"),
+                ("131100 tokens, the model takes 131072",
+                 head + "2023-11-16 18:15:01.5,131000,100\n"),
+                ("line 2: expected YYYY", head + "yesterday,1,2\n"),
+                ("line 2: expected three fields",
+                 head + "2023-11-16 18:15:01.5,1,2,3\n"),
+                ("expected JSON lines", "a,b\n"),
+                ("no requests", head),
+                ("expected a number \"output_length\"",
+                 '{"timestamp": 1, "input_length": 1}\n'),
+                ("1 requests, expected 10", head + row % 9),
+                ("all requests arrive at one time", head + row % 9 * 12)):
+            with self.subTest(words):
+                self.refused(words, "--trace",
+                             write(at("bad"), text.encode()), usual=usual)
+
+    def test_bad_parameters(self):
+        def kind(t):
+            t["decode"]["step_s"]["kind"] = "guessed"
+
+        for words, change in (
+                ("prefill.speed: there is no such parameter",
+                 lambda t: t["prefill"].update(speed={})),
+                ("network: there is no such section",
+                 lambda t: t.update(network={})),
+                ("decode.step_s is missing",
+                 lambda t: t["decode"].pop("step_s")),
+                ("schemes is missing", lambda t: t.pop("schemes")),
+                ("decode.step_s: expected {\"value\"", kind),
+                ("memory.limit is 3: expected",
+                 lambda t: t["memory"]["limit"].update(value=3)),
+                ("gpus.T4.nic_share is 0: expected",
+                 lambda t: t["gpus"]["T4"]["nic_share"].update(value=0)),
+                ("a mean is not between",
+                 lambda t: t["datasets"]["Cocktail"]["input_mean"].update(
+                     value=5)),
+                ("parallel.A10G.L is missing",
+                 lambda t: t["parallel"]["A10G"].pop("L"))):
+            with self.subTest(words):
+                self.refused(words, params=changed(change))
+
+    def test_refused(self):
+        for words, *args in (
+                ("the file has no such parameter", "--set", "decode.speed=1"),
+                ("expected NAME=NUMBER", "--set", "decode.kv_share"),
+                ("expected a number", "--set", "decode.kv_share=fast"),
+                ("decode.kv_share is 2: expected", "--set",
+                 "decode.kv_share=2"),
+                ("schemes has no kivi; it has baseline, cachegen", "-s",
+                 "kivi"),
+                ("expected bits of a value", "-s", "cachegen=0"),
+                ("--load 0: expected", "--load", "0"),
+                ("--rps goes without --load", "--load", "1", "--rps", "1"),
+                ("the weights need", "--set", "parallel.A10G.L.pp=1"),
+                ("no room for caches", "--set", "memory.limit=0.3"),
+                ("needs", "--set", "memory.limit=0.57", "--load", ".5"),
+                ("a replica takes 64", "--set", "parallel.A10G.L.tp=64"),
+                ("--memory:", "--memory", "1K"),
+                ("--seeds 0", "--seeds", "0"),
+                ("--requests 3", "-n", "3")):
+            with self.subTest(words):
+                self.refused(words, *args)
+        self.refused("models has no X; it has M, P, Y, L, F",
+                     usual=("-m", "X", "-g", "A10G", "--dataset", "IMDb"))
+        self.refused("either --dataset or --trace", usual=("-m", "L"))
+        self.assertFalse(os.path.exists(at("no.csv")))
+        self.refused("has no such parameter", "--set", "a.b=1", "-o",
+                     at("no.csv"))
+        self.assertFalse(os.path.exists(at("no.csv")))
+
+
+if __name__ == "__main__":
+    unittest.main()
