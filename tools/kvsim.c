@@ -291,10 +291,10 @@ int main(int argc, char **argv)
                  "a row for each scheme and load.",
         .more =
             "jct (job completion time) = queue + prefill + wait + "
-            "communication + join + step +\nread + products + vector, in "
-            "seconds; shares and use are in per cent.  ratio: jct over\nthe "
-            "first scheme's at this load.  Errors (_se) are over seeds; all "
-            "schemes see the\nsame requests.\n\n"
+            "communication + join +\nstep + read + products + vector, in "
+            "seconds; shares and use are in per cent.\nratio: jct over the "
+            "first scheme's at this load.  Errors (_se) are over seeds;\nall "
+            "schemes see the same requests.\n\n"
             "  kvsim -p data/serving/hack.json -m L -g A10G --dataset Cocktail "
             "--load 0.75",
     };
