@@ -393,8 +393,11 @@ int kv_generator_add(struct kv_generator *r, struct kv_answer *a,
 {
     if (open_spec(r, a->spec, e))
         return -1;
-    if (r->next == r->n_waiting)
-        r->next = r->n_waiting = 0;
+    r->n_waiting -= r->next;
+    if (r->next)
+        memmove(r->waiting, r->waiting + r->next,
+                r->n_waiting * sizeof(*r->waiting));
+    r->next = 0;
     r->waiting = kv_realloc(r->waiting, r->n_waiting + 1, sizeof(*r->waiting));
     r->waiting[r->n_waiting++] = a;
     return 0;

@@ -318,7 +318,8 @@ static int note_end(void *arg, struct kv_answer *a, struct kv_err *e)
     return 0;
 }
 
-/* Answers that come late, and one that is dropped, change no other. */
+/* Answers that come late, and one that is dropped, change no other; nor does a
+ * spec that is forgotten and comes again, even in the same place. */
 static void test_generator(void **state)
 {
     const struct setup *s = *state;
@@ -353,6 +354,18 @@ static void test_generator(void **state)
     assert_ptr_equal(ends.last, &a[3]);
     assert_true(a[0].made < 12);
     assert_memory_equal(a[1].ids, alone.ids, 12 * sizeof(*alone.ids));
+    assert_memory_equal(a[3].ids, alone.ids, 12 * sizeof(*alone.ids));
+
+    kv_generator_forget(r, &spec);
+    kv_generator_forget(r, &spec);
+    parse(&spec, s, "absmax:b2");
+    kv_answer_clear(&alone);
+    run(s, one, &alone, 1);
+    assert_memory_not_equal(a[3].ids, alone.ids, 12 * sizeof(*alone.ids));
+    kv_answer_clear(&a[3]);
+    assert_int_equal(kv_generator_add(r, &a[3], &e), 0);
+    while (!kv_generator_idle(r))
+        assert_int_equal(kv_generator_step(r, &e), 0);
     assert_memory_equal(a[3].ids, alone.ids, 12 * sizeof(*alone.ids));
     kv_generator_free(r);
     for (size_t i = 0; i < 4; i++)
