@@ -667,6 +667,17 @@ class End(unittest.TestCase):
             with self.assertRaises(OSError):
                 s.ask("/health")
 
+    def test_before_there_are_requests(self):
+        """A model that is still read: a pipe in the place of its token."""
+        os.mkfifo(at("pipe"))
+        p = subprocess.Popen([os.path.join(TOOLS, "kvgen"), "-m", at("m"),
+                              "--serve", "127.0.0.1:0", "--serve-token",
+                              at("pipe")], stderr=subprocess.PIPE)
+        with open(at("pipe"), "wb"):
+            p.send_signal(signal.SIGTERM)
+            self.assertEqual(p.wait(30), -signal.SIGTERM, p.stderr.read())
+        p.stderr.close()
+
     def test_twice_is_at_once(self):
         s = Server("--ignore-eos")
         c = s.connect()

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@ struct server {
     pthread_mutex_t one;
     char *token;
     pthread_t ending;
+    atomic_bool serving;
 };
 
 int kvgen_serve_check(const struct kvgen_args *a, struct kv_err *e)
@@ -85,7 +87,8 @@ void kvgen_serve_signals(void)
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
-/* The first ends the queue, the second the program. */
+/* The first ends the queue, the second, and one before there are requests, the
+ * program. */
 static void *wait_for_end(void *arg)
 {
     struct server *s = arg;
@@ -94,9 +97,11 @@ static void *wait_for_end(void *arg)
 
     ends(&set);
     sigwait(&set, &number);
-    kv_note("ending: answers under way have %d s", GRACE);
-    kv_queue_end(s->service.queue, GRACE);
-    sigwait(&set, &number);
+    if (s->serving) {
+        kv_note("ending: answers under way have %d s", GRACE);
+        kv_queue_end(s->service.queue, GRACE);
+        sigwait(&set, &number);
+    }
     signal(number, SIG_DFL);
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     raise(number);
@@ -189,8 +194,6 @@ static void fill(struct kv_service *s, const struct kvgen_run *r,
                                   .ctx = r->ctx,
                                   .chat_tokens = a->max_tokens,
                                   .one = one};
-    s->queue = kv_queue_new(a->serve.requests);
-    s->metrics = kv_metrics_new();
     s->memory = a->common.memory;
     s->limit = (double)a->serve.seconds;
     s->seed = a->common.seed;
@@ -243,29 +246,37 @@ static void decode(struct server *s, const struct kvgen_run *r,
     kv_decode_queue(&d, s->service.queue);
 }
 
+static int serve(struct server *s, struct kvgen_run *r,
+                 const struct kvgen_args *a, struct kv_err *e)
+{
+    if (load(r, a, s, e))
+        return -1;
+    fill(&s->service, r, a, &s->one);
+    s->serving = true;
+    if (listen_for(s, a, e))
+        return -1;
+    decode(s, r, a);
+    kv_http_stop(s->http);
+    return 0;
+}
+
 int kvgen_serve(struct kvgen_run *r, const struct kvgen_args *a,
                 struct kv_err *e)
 {
-    struct server s = {.one = PTHREAD_MUTEX_INITIALIZER};
+    struct server s = {.one = PTHREAD_MUTEX_INITIALIZER,
+                       .service = {.queue = kv_queue_new(a->serve.requests),
+                                   .metrics = kv_metrics_new()}};
     int rc = -1;
 
-    if (load(r, a, &s, e))
-        goto out;
-    fill(&s.service, r, a, &s.one);
     if (pthread_create(&s.ending, NULL, wait_for_end, &s)) {
         kv_fail(e, "no thread can be started");
-        goto clear;
+    } else {
+        rc = serve(&s, r, a, e);
+        pthread_cancel(s.ending);
+        pthread_join(s.ending, NULL);
     }
-    rc = listen_for(&s, a, e);
-    if (!rc)
-        decode(&s, r, a);
-    kv_http_stop(s.http);
-    pthread_cancel(s.ending);
-    pthread_join(s.ending, NULL);
-clear:
     kv_queue_free(s.service.queue);
     kv_metrics_free(s.service.metrics);
-out:
     free(s.token);
     return rc;
 }
