@@ -194,21 +194,29 @@ static bool is_exact(const struct kv_generator *r, const struct sequence *s,
            !kv_codecs_at(s->spec->codecs, layer)[KV_K]->prefill_on_codes;
 }
 
-/* The i-th live sequence's tokens into its caches, and its attention. */
+/* The i-th live sequence's tokens into its caches, and its attention.  One that
+ * fails, as its keys are not finite, leaves the others of the pass alone. */
 static int attend_one(const void *arg, size_t i, size_t thread,
                       struct kv_err *e)
 {
     const struct layer *l = arg;
     const struct kv_qkv *x = l->x;
-    const struct sequence *s = l->r->live[i];
-    const size_t at = l->r->prompt ? 0 : i, n = l->r->prompt ? x->n : 1;
+    struct sequence *s = l->r->live[i];
+    const size_t at = l->r->prompt ? 0 : i, n = l->r->prompt ? x->n : 1,
+                 row = x->shape->n_heads * x->shape->head_dim;
     const struct kv_tokens t = kv_qkv_tokens(x, 0, at, n);
+    const bool exact = is_exact(l->r, s, x->layer);
+    float *out = x->out + at * row;
+    struct kv_err why;
 
     (void)thread;
-    if (is_exact(l->r, s, x->layer))
-        return kv_seq_append(s->seq, x->layer, &t, e);
-    return kv_seq_step(s->seq, x->layer, &t,
-                       x->out + at * x->shape->n_heads * x->shape->head_dim, e);
+    (void)e;
+    if (!s->ended && (exact ? kv_seq_append(s->seq, x->layer, &t, &why)
+                            : kv_seq_step(s->seq, x->layer, &t, out, &why)))
+        fail(s, &why);
+    if (s->ended && !exact)
+        memset(out, 0, n * row * sizeof(*out));
+    return 0;
 }
 
 static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
@@ -245,7 +253,8 @@ static void take(const struct kv_generator *r, struct sequence *s,
 static void fail_live(struct kv_generator *r, const struct kv_err *why)
 {
     for (size_t i = 0; i < r->n_live; i++)
-        fail(r->live[i], why);
+        if (!r->live[i]->ended)
+            fail(r->live[i], why);
 }
 
 /* The first token after the prompt that all live ones have. */
@@ -270,9 +279,11 @@ static void run_prompt(struct kv_generator *r)
                         1, logits, &e))
         fail_live(r, &e);
     r->prompt = false;
-    for (size_t i = 0; i < r->n_live && !r->live[i]->ended; i++) {
+    for (size_t i = 0; i < r->n_live; i++) {
         struct sequence *s = r->live[i];
 
+        if (s->ended)
+            continue;
         memcpy(r->logits, logits, r->n_vocab * sizeof(*logits));
         s->begun = kv_seconds();
         s->a->prompt_seconds = s->begun - start;
@@ -317,8 +328,9 @@ static void run_step(struct kv_generator *r)
         kv_model_forward_batch(r->g.model, &batch, &mine, r->hidden, &e) ||
         kv_model_logits(r->g.model, r->hidden, r->n_live, r->logits, &e))
         fail_live(r, &e);
-    for (size_t i = 0; i < r->n_live && !r->live[i]->ended; i++)
-        take(r, r->live[i], r->logits + i * r->n_vocab);
+    for (size_t i = 0; i < r->n_live; i++)
+        if (!r->live[i]->ended)
+            take(r, r->live[i], r->logits + i * r->n_vocab);
     free(ids);
 }
 

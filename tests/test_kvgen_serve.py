@@ -523,6 +523,30 @@ class Refused(unittest.TestCase):
                 self.assertIn("is not finite", text)
             self.assertEqual(s.ask("/health")[0], 200)
 
+    def test_keys_that_overflow(self):
+        """Of one token: the answers beside it are made."""
+        def spike(name, x):
+            hidden = 32
+            if name == "model.embed_tokens.weight":
+                for i in range(0, len(x), hidden):
+                    x[i] = float(i == hidden * tiny_model.vocabulary()["Z"])
+            elif name == "model.layers.0.self_attn.k_proj.weight":
+                for i in range(0, len(x), hidden):
+                    x[i] = 3e38
+        tiny_model.make(at("spike"), edit=spike, ctx=512)
+        z = tiny_model.vocabulary()["Z"]
+        bad = {"model": "t", "prompt": [z]}, {
+            "model": "t", "prompt": [1, 2, z, 3], "echo": True, "logprobs": 1}
+        with Server("--ignore-eos", model="spike", specs=["f32"]) as s:
+            want = s.text(prompt="the", max_tokens=200)
+            for body in bad:
+                got = together([lambda: s.text(prompt="the", max_tokens=200)] *
+                               7 + [lambda: s.ask(TEXT, body)] * 5)
+                self.assertEqual(got[:7], [want] * 7)
+                for status, text, _ in got[7:]:
+                    self.assertEqual(status, 500)
+                    self.assertIn("in the input", text)
+
     def test_calibration(self):
         with open(at("calib.txt")) as f:
             seen = f.read(500)
