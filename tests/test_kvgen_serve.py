@@ -82,7 +82,7 @@ class Server:
         self.words.append(rest)
         return self.process.returncode, "".join(self.words)
 
-    def connect(self, timeout=60):
+    def connect(self, timeout=120):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout)
 
     def ask(self, path, body=None, method=None, **headers):
@@ -587,7 +587,7 @@ SLOW = {"model": "t", "prompt": "a", "max_tokens": 500, "temperature": 0}
 def leave(s, body, after):
     """Sends a request and closes the connection after so many bytes."""
     data = json.dumps(body).encode()
-    c = socket.create_connection(("127.0.0.1", s.port), 30)
+    c = socket.create_connection(("127.0.0.1", s.port), 120)
     c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: t\r\n"
               b"Content-Length: %d\r\n\r\n" % len(data) + data)
     got = 0
@@ -614,10 +614,10 @@ class Clients(unittest.TestCase):
                          b"\x00\xff\x00\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
                          b"POST /v1/completions HTTP/1.1\r\n"
                          b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"):
-                c = socket.create_connection(("127.0.0.1", s.port), 30)
+                c = socket.create_connection(("127.0.0.1", s.port), 120)
                 c.sendall(text)
                 c.close()
-            c = socket.create_connection(("127.0.0.1", s.port), 30)
+            c = socket.create_connection(("127.0.0.1", s.port), 120)
             c.sendall(b"POST /v1/completions HTTP/1.1\r\n"
                       b"Content-Length: 100\r\n\r\n{\"mod")
             s.text(prompt="a")
@@ -740,7 +740,7 @@ def one_of_many(s, rng, want):
     elif kind == "models":
         s.ask(rng.choice(["/v1/models", "/metrics", "/health", "/none"]))
     else:
-        c = socket.create_connection(("127.0.0.1", s.port), 60)
+        c = socket.create_connection(("127.0.0.1", s.port), 120)
         c.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 90\r\n\r\n"
                   b"{" if kind == "half" else rng.randbytes(200))
         c.close()
