@@ -88,6 +88,42 @@ class Kvsim(unittest.TestCase):
         self.assertEqual(a["communication"], b["communication"])
         self.assertEqual((h["bits_sent"], h["bits_kept"]), ("2.5", "2.625"))
 
+    def test_costs(self):
+        """A request alone, by the formulas of docs/serving.md."""
+        n_in, n_out, d = 10000, 101, 128
+        write(at("t.jsonl"), "".join(
+            json.dumps({"timestamp": 1e6 * i, "input_length": n_in,
+                        "output_length": n_out}) + "\n"
+            for i in range(12)).encode())
+        got = rows("--trace", at("t.jsonl"), "--rps", "0.0001", "--seeds", 1,
+                   "-s", "baseline", "-s", "cachegen", "-s", "hack64", "-s",
+                   "hack64-no-se", usual=("-m", "L", "-g", "A10G"))
+        token = 80 * 8 * d * 4  # bytes in fp16
+        linear, attention = (x / (4 * 70e12 * .505) for x in (
+            2 * 70.6e9 * n_in, 2 * 80 * 64 * d * n_in ** 2))
+        read = token / (4 * 2039e9 * .01015)
+        steps, held = n_out - 1, (n_out - 1) * (n_in + 1) + 4950
+        hack = (18 * d / 64 + 1) / (4 * d)
+        for r, bits, kept, vector, prefill in zip(
+                got, (16, 2.24, 2.5, 2.5), (16, 2.24, 2.625, 2.5),
+                (0, 1, hack, hack + .5),
+                [linear + attention] * 2 + [.66 * linear + attention / 2] * 2):
+            hacks = r["scheme"].startswith("hack")
+            opened = steps * 16 * hacks  # V's open block, in fp16
+            for column, want in (
+                    ("queue", 0), ("prefill", .05 + prefill), ("wait", 0),
+                    ("communication", .108 + n_in * token * bits / 16 /
+                     (40e9 / 8 * .0566 * 2)),
+                    ("step", steps * (.0084 + 2 * 70.6e9 /
+                                      (4 * 2039e9 * .7))),
+                    ("read", read * (held * kept + opened * (16 - kept)) / 16),
+                    ("products", (held / (1 + hacks) + opened / 2) * 4 * 64 *
+                     d * 80 / (4 * 312e12)),
+                    ("vector", read * .6 * vector * held)):
+                self.assertAlmostEqual(float(r[column]), want,
+                                       delta=1e-6 * max(want, 1),
+                                       msg=(r["scheme"], column))
+
     def test_order(self):
         h, c, k, b = (float(r["jct"]) for r in rows(
             "--load", ".7", "-s", "hack64", "-s", "cachegen", "-s", "kvquant",

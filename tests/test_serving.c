@@ -437,7 +437,7 @@ static void test_lengths(void **state)
     enum { N = 200000 };
     struct kv_arrival *a = kv_alloc(N, sizeof(*a));
     struct kv_arrivals from = stream;
-    double in = 0, out = 0;
+    double in = 0, out = 0, squares = 0;
 
     (void)state;
     kv_arrivals_fill(&from, 1, a, N);
@@ -445,11 +445,14 @@ static void test_lengths(void **state)
         assert_true(a[i].in >= 100 && a[i].in <= 4000);
         assert_true(a[i].out >= 1 && a[i].out <= 200);
         in += a[i].in;
+        squares += pow(a[i].in - 999.5, 2);
         out += a[i].out;
     }
     assert_near(a[N - 1].time, N / 3., .01);
     assert_near(in / N, 1000 - .5, .01); /* cut to whole tokens */
     assert_near(out / N, 50 - .5, .01);
+    /* Beta's variance */
+    assert_near(squares / N, 900. * 3000 / (4 + 1), .02);
     from.longest = 300;
     kv_arrivals_fill(&from, 1, a, N);
     for (size_t i = 0; i < N; i++)
