@@ -588,7 +588,7 @@ def leave(s, body, after):
     """Sends a request and closes the connection after so many bytes."""
     data = json.dumps(body).encode()
     c = socket.create_connection(("127.0.0.1", s.port), 120)
-    c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: t\r\n"
+    c.sendall(b"POST /v1/completions HTTP/1.1\r\nConnection: close\r\n"
               b"Content-Length: %d\r\n\r\n" % len(data) + data)
     got = 0
     while got < after:
