@@ -6,27 +6,27 @@
 
 #include <stddef.h>
 
-/* Seconds, means over the requests that count.  jct = queue + prefill + wait +
- * communication + join + step + read + products + vector. */
+/* Means over the requests that count, seconds:
+ *
+ *   jct = queue (before and between stages of prefill) + prefill
+ *         + wait (in CPU memory, for room) + communication
+ *         + join (for the step that runs to end)
+ *         + step (weights, and the steps' own time) + read (of KV)
+ *         + products (of attention) + vector (dequantizing, approximating)
+ *   ttft  the first token, which prefill makes; tpot: each after it
+ *
+ * share_*: means of requests' shares of their JCT, in per cent.  busy_*: use of
+ * replicas, in per cent.  batch: requests a step.  peak_memory: of the fullest
+ * decode replica, weights too, in per cent.  waiting: most requests in CPU
+ * memory at a time. */
 #define KV_SERVING_TIMES(X)                                                    \
     X(jct)                                                                     \
-    X(jct_p50) X(jct_p90) X(jct_p99)                                           \
-        X(queue)                 /* before and between stages of prefill */    \
-        X(prefill) X(wait)       /* in CPU memory, for room */                 \
-        X(communication) X(join) /* for the step that runs to end */           \
-        X(step)                  /* weights, and the steps' own time */        \
-        X(read)                  /* of KV */                                   \
-        X(products)              /* of attention */                            \
-        X(vector)                /* dequantizing or approximating */           \
-        X(ttft)                  /* the first token, which prefill makes */    \
-        X(ttft_p99) X(tpot)      /* a token after it */                        \
-        X(tpot_p99) /* Means of a request's shares of its JCT, in per cent. */ \
-        X(share_prefill) X(share_communication) X(share_decode) X(share_read)  \
-            X(share_vector) /* Use of replicas, in per cent; requests a step.  \
-                             */                                                \
-        X(busy_prefill) X(busy_network) X(busy_decode) X(batch)                \
-            X(peak_memory) /* per cent of a decode replica, weights too */     \
-        X(waiting)         /* most requests in CPU memory at a time */
+    X(jct_p50) X(jct_p90) X(jct_p99) X(queue) X(prefill) X(wait)               \
+        X(communication) X(join) X(step) X(read) X(products) X(vector) X(ttft) \
+            X(ttft_p99) X(tpot) X(tpot_p99) X(share_prefill)                   \
+                X(share_communication) X(share_decode) X(share_read)           \
+                    X(share_vector) X(busy_prefill) X(busy_network)            \
+                        X(busy_decode) X(batch) X(peak_memory) X(waiting)
 
 #define X(name) KV_SERVING_##name,
 enum kv_serving_time { KV_SERVING_TIMES(X) KV_SERVING_FIGURES };
