@@ -1,5 +1,6 @@
 """kvgen --resume and --append: answers that are there are not made again."""
 import csv
+import fcntl
 import io
 import json
 import os
@@ -93,11 +94,17 @@ class Resume(unittest.TestCase):
     def test_others(self):
         """Answers under other conditions are none of these."""
         for more in (("-n", "11"), ("--seed", "3"), ("--stop", "zz"),
-                     ("--temperature", "1"), ("-c", "20")):
+                     ("--temperature", "1")):
             os.remove(at("a.jsonl"))
             partial("".join(self.lines))
-            note, _ = self.note(*SPECS, *more, "--resume")
-            self.assertNotIn("are there", note, more)
+            done = run("kvgen", *args(*SPECS, *more, "--resume"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertNotIn("are there", done.stderr, more)
+            # which stay where they were
+            self.assertIn("keeps 6 answers of other runs", done.stderr)
+            self.assertEqual(read(at("a.jsonl.partial")).decode(),
+                             "".join(self.lines))
+            os.remove(at("a.jsonl.partial"))
 
     def test_append(self):
         note, rows = self.note("-s", "f32", "-s", "hack:b2p16", "--append")
@@ -110,6 +117,35 @@ class Resume(unittest.TestCase):
         note, _ = self.note(*SPECS, "--append", texts=("more",))
         self.assertEqual(lines()[:9], now)
         self.assertEqual(len(lines()), 11)
+
+    def test_more_prompts(self):
+        """A prompt more, however long, changes no other answer."""
+        note, _ = self.note(*SPECS, "--append", texts=(
+            "a text", "another one", "third", "the longest one of all four"))
+        self.assertIn("6 of 8 answers are there", note)
+        self.assertEqual(len(lines()), 8)
+
+    def test_kept(self):
+        """Other answers of a stopped run stay, in ANSWERS with --append."""
+        kivi = self.lines[1::2]
+        os.remove(at("a.jsonl"))
+        write(at("a.jsonl"), b'{"id": "mine"}\n{"id": "no line feed"}')
+        partial("".join(kivi))
+        note, _ = self.note("-s", "f32", "--append")
+        now = lines()
+        self.assertEqual(now[:5], ['{"id": "mine"}\n',
+                                   '{"id": "no line feed"}\n', *kivi])
+        self.assertEqual(len(now), 8)
+
+    def test_in_use(self):
+        partial("")
+        with open(at("a.jsonl.partial"), "a", encoding="ascii") as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
+            done = run("kvgen", *args(*SPECS, "--append"))
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("another run makes answers for this file", done.stderr)
+        self.assertEqual(lines(), self.lines)
+        os.remove(at("a.jsonl.partial"))
 
     def test_score(self):
         pairs = write(at("pairs.jsonl"), b"".join(
@@ -142,7 +178,8 @@ class Resume(unittest.TestCase):
         # a damaged answer is made again
         bad = json.loads(self.lines[0])
         for change in ({"ids": []}, {"ids": ["a"]}, {"cache": 1},
-                       {"finish_reason": "x"}, {"ids": [1] * 13}):
+                       {"finish_reason": "x"}, {"ids": [1] * 13},
+                       {"ids": [1]}, {"ids": [-1] * 12}, {"ids": [10**6] * 12}):
             os.remove(at("a.jsonl"))
             partial(json.dumps({**bad, **change}) + "\n" + self.lines[1])
             note, _ = self.note(*SPECS, "--resume")

@@ -57,7 +57,8 @@ struct kvgen_run {
                                 * n_specs: none */
     struct kv_calib *calib;
     double leak;
-    size_t ctx, longest, batch;
+    size_t ctx, batch;
+    size_t longest;           /* tokens, where RoPE depends on them; else 0 */
     struct kv_answer *answer; /* [n_mine][n_specs][samples] */
     size_t n_answers;
     const struct kvgen_job *job;
@@ -124,9 +125,9 @@ void kvgen_mean_add(struct kv_window_mean *m, double x);
 void kvgen_key(const struct kvgen_run *r, const struct kvgen_args *a,
                const struct kv_answer *x, char key[KV_HASH_CHARS]);
 
-/* Reads the lines of file and of its journal, file.partial, which is written
- * from here on; both may be missing.  keeps: other lines of file stay.  Fails
- * on a line that is not JSON. */
+/* Reads the lines of file and of its journal, file.partial, which is this run's
+ * from here on; both may be missing.  keeps: other lines of both stay, in file.
+ * Fails on a line that is not JSON, and while another run has the journal. */
 int kvgen_journal_open(struct kvgen_journal **j, const char *file, bool keeps,
                        struct kv_err *e);
 void kvgen_journal_free(struct kvgen_journal *j); /* NULL is fine */
@@ -134,9 +135,10 @@ void kvgen_journal_free(struct kvgen_journal *j); /* NULL is fine */
 size_t kvgen_journal_take(struct kvgen_run *r, const struct kvgen_args *a);
 int kvgen_journal_add(struct kvgen_run *r, const struct kvgen_args *a,
                       const struct kv_answer *x, struct kv_err *e);
-/* The lines of file that stay. */
+/* The lines that stay. */
 void kvgen_journal_keep(const struct kvgen_journal *j, FILE *to);
-/* Removes the journal. */
+/* Empties the journal, but for answers that this run neither has nor keeps; an
+ * empty one is removed when it is freed. */
 void kvgen_journal_end(struct kvgen_journal *j);
 
 #endif

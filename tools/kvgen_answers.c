@@ -9,7 +9,7 @@ static const char *const fields[] = {
     "spec",          "sample",   "text",   "tokens",
     "finish_reason", "bits",     "kept",   "prompt_seconds",
     "seconds",       "tokens_s", "agrees", "prompt_tokens",
-    "ids",           NULL};
+    "ids",           "key",      "cache",  NULL};
 
 /* Without the end token, and from a stop string on. */
 static int put_text(const struct kvgen_run *r, const struct kv_out *out,

@@ -5,6 +5,7 @@
  * of it and of FILE whose key is wanted are taken. */
 #include "lib/base/alloc.h"
 #include "lib/base/hash.h"
+#include "lib/base/progress.h"
 #include "lib/base/release.h"
 #include "lib/json_file.h"
 #include "lib/mixed.h"
@@ -15,13 +16,17 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct line {
-    char *text;      /* with its line feed */
+    char *text;      /* without its line feed */
     const char *key; /* of fields; NULL: it has none */
     json_t *fields;
-    bool wanted;
+    size_t same; /* 1 + the number of the line before it with this key; 0: there
+                  * is none */
+    bool wanted; /* an answer of this run has the key */
 };
 
 struct kvgen_journal {
@@ -30,7 +35,7 @@ struct kvgen_journal {
     bool keeps;        /* --append */
     struct line *line; /* [n], of FILE the first n_old */
     size_t n, n_old;
-    json_t *by_key; /* key: number of the line */
+    json_t *by_key; /* key: number of its last line */
 };
 
 /* ---- keys ---------------------------------------------------------------- */
@@ -96,17 +101,21 @@ static int add_line(struct kvgen_journal *j, const char *path, size_t number,
     memcpy(l->text, text, bytes); /* the parser may change it */
     key = json_object_get(l->fields, "key");
     l->key = json_string_value(key);
-    if (l->key && !json_object_get(j->by_key, l->key))
+    if (l->key) {
+        const json_t *last = json_object_get(j->by_key, l->key);
+
+        l->same = last ? 1 + (size_t)json_integer_value(last) : 0;
         json_object_set_new(j->by_key, l->key, json_integer((json_int_t)j->n));
+    }
     j->n++;
     return 0;
 }
 
-/* The whole lines of a file that may be missing; *bytes: of these.  A killed
- * run may have cut the last.  The file is no input (lib/base/file.h): it is
- * replaced. */
-static int read_lines(struct kvgen_journal *j, const char *path, off_t *bytes,
-                      struct kv_err *e)
+/* The lines of a file that may be missing.  whole: not the last where it has no
+ * line feed, as a killed run may have cut it; *bytes: of the others.  The file
+ * is no input (lib/base/file.h): it is replaced. */
+static int read_lines(struct kvgen_journal *j, const char *path, bool whole,
+                      off_t *bytes, struct kv_err *e)
 {
     FILE *f = fopen(path, "re");
     char *text = NULL;
@@ -119,12 +128,15 @@ static int read_lines(struct kvgen_journal *j, const char *path, off_t *bytes,
         return errno == ENOENT
                    ? 0
                    : kv_fail(e, "cannot open %s: %s", path, strerror(errno));
-    while (!rc && (n = getline(&text, &capacity, f)) > 0 &&
-           text[n - 1] == '\n') {
+    while (!rc && (n = getline(&text, &capacity, f)) > 0) {
+        const bool ends = text[n - 1] == '\n';
+
         number++;
+        if (whole && !ends)
+            break;
         *bytes += n;
-        if (n > 1)
-            rc = add_line(j, path, number, text, (size_t)n - 1, e);
+        if (n > ends)
+            rc = add_line(j, path, number, text, (size_t)(n - ends), e);
     }
     if (!rc && ferror(f))
         rc = kv_fail(e, "cannot read %s: %s", path, strerror(errno));
@@ -133,13 +145,39 @@ static int read_lines(struct kvgen_journal *j, const char *path, off_t *bytes,
     return rc;
 }
 
-/* FILE.partial, without a cut line at its end, to be added to. */
-static int open_partial(struct kvgen_journal *j, off_t bytes, struct kv_err *e)
+/* FILE.partial is the run's own while it is open. */
+static int open_partial(struct kvgen_journal *j, struct kv_err *e)
 {
+    struct stat is, named;
+
     j->fd = open(j->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (j->fd < 0 || ftruncate(j->fd, bytes))
+    if (j->fd < 0 || fstat(j->fd, &is))
         return kv_fail(e, "cannot write %s: %s", j->path, strerror(errno));
+    if ((flock(j->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) ||
+        stat(j->path, &named) || is.st_ino != named.st_ino) {
+        close(j->fd); /* the other run's */
+        j->fd = -1;
+        return kv_fail(e,
+                       "%s is in use: another run makes answers for this file, "
+                       "wait for its end",
+                       j->path);
+    }
     return 0;
+}
+
+static int read_both(struct kvgen_journal *j, const char *file,
+                     struct kv_err *e)
+{
+    off_t bytes;
+
+    if (read_lines(j, file, false, &bytes, e))
+        return -1;
+    j->n_old = j->n;
+    if (read_lines(j, j->path, true, &bytes, e))
+        return -1;
+    return ftruncate(j->fd, bytes)
+               ? kv_fail(e, "cannot write %s: %s", j->path, strerror(errno))
+               : 0;
 }
 
 int kvgen_journal_open(struct kvgen_journal **out, const char *file, bool keeps,
@@ -147,23 +185,28 @@ int kvgen_journal_open(struct kvgen_journal **out, const char *file, bool keeps,
 {
     const size_t capacity = strlen(file) + sizeof(KV_RESULTS_JOURNAL);
     struct kvgen_journal *j = kv_alloc(1, sizeof(*j));
-    off_t bytes;
 
     *j = (struct kvgen_journal){.path = kv_alloc(capacity, 1),
                                 .fd = -1,
                                 .keeps = keeps,
                                 .by_key = json_object()};
     snprintf(j->path, capacity, "%s" KV_RESULTS_JOURNAL, file);
-    if (read_lines(j, file, &bytes, e))
-        goto fail;
-    j->n_old = j->n;
-    if (read_lines(j, j->path, &bytes, e) || open_partial(j, bytes, e))
-        goto fail;
+    if (open_partial(j, e) || read_both(j, file, e)) {
+        kvgen_journal_free(j);
+        return -1;
+    }
     *out = j;
     return 0;
-fail:
-    kvgen_journal_free(j);
-    return -1;
+}
+
+/* Removes a journal without answers. */
+static void close_partial(struct kvgen_journal *j)
+{
+    struct stat st;
+
+    if (!fstat(j->fd, &st) && !st.st_size && st.st_nlink)
+        unlink(j->path);
+    close(j->fd);
 }
 
 void kvgen_journal_free(struct kvgen_journal *j)
@@ -175,7 +218,7 @@ void kvgen_journal_free(struct kvgen_journal *j)
         json_decref(j->line[i].fields);
     }
     if (j->fd >= 0)
-        close(j->fd);
+        close_partial(j);
     json_decref(j->by_key);
     free(j->line);
     free(j->path);
@@ -204,7 +247,7 @@ static struct kv_bits bits_of(const json_t *cache)
     return b;
 }
 
-static bool take_ids(const json_t *line, struct kv_answer *x)
+static bool take_ids(const json_t *line, size_t n_vocab, struct kv_answer *x)
 {
     const json_t *ids = json_object_get(line, "ids"), *id;
     const size_t n = json_array_size(ids);
@@ -217,12 +260,16 @@ static bool take_ids(const json_t *line, struct kv_answer *x)
         memcpy(x->ids, x->forced, x->n_context * sizeof(*x->ids));
     json_array_foreach(ids, i, id)
     {
-        if (!json_is_integer(id))
+        const json_int_t value = json_integer_value(id);
+
+        if (!json_is_integer(id) || value < 0 || (size_t)value >= n_vocab)
             return false;
-        x->ids[x->n_context + i] = (int32_t)json_integer_value(id);
+        x->ids[x->n_context + i] = (int32_t)value;
     }
     x->made = x->n_context + n;
-    return true;
+    return x->made >= x->n_forced &&
+           (!x->n_forced ||
+            !memcmp(x->ids, x->forced, x->n_forced * sizeof(*x->ids)));
 }
 
 /* False, and nothing taken, where the line lacks what the answer had. */
@@ -234,7 +281,10 @@ static bool take(const struct kvgen_run *r, const json_t *line,
     x->prompt_seconds = real_of(line, "prompt_seconds");
     x->seconds = real_of(line, "seconds");
     x->bits = bits_of(cache);
-    if (x->bits.values > 0 && take_ids(line, x) && r->job->take_fields(line, x))
+    if (x->bits.values > 0 &&
+        take_ids(line, kv_model_info(r->model)->n_vocab, x) &&
+        r->job->take_fields(line, x) &&
+        (x->finish != KV_FINISH_LENGTH || x->made == x->most))
         return true;
     kv_answer_clear(x);
     x->made = 0;
@@ -252,10 +302,12 @@ size_t kvgen_journal_take(struct kvgen_run *r, const struct kvgen_args *a)
 
         kvgen_key(r, a, &r->answer[i], key);
         at = json_object_get(j->by_key, key);
-        for (size_t k = 0; k < j->n; k++) /* of both files */
-            j->line[k].wanted |= j->line[k].key && !strcmp(j->line[k].key, key);
-        n += at &&
-             take(r, j->line[json_integer_value(at)].fields, &r->answer[i]);
+        for (size_t k = at ? 1 + (size_t)json_integer_value(at) : 0; k;
+             k = j->line[k - 1].same) {
+            j->line[k - 1].wanted = true;
+            n += !r->answer[i].made &&
+                 take(r, j->line[k - 1].fields, &r->answer[i]);
+        }
     }
     return n;
 }
@@ -283,12 +335,21 @@ int kvgen_journal_add(struct kvgen_run *r, const struct kvgen_args *a,
 
 void kvgen_journal_keep(const struct kvgen_journal *j, FILE *to)
 {
-    for (size_t i = 0; j->keeps && i < j->n_old; i++)
+    for (size_t i = 0; j->keeps && i < j->n; i++)
         if (!j->line[i].wanted)
             fprintf(to, "%s\n", j->line[i].text);
 }
 
 void kvgen_journal_end(struct kvgen_journal *j)
 {
-    unlink(j->path);
+    size_t left = 0;
+
+    if (ftruncate(j->fd, 0))
+        return;
+    for (size_t i = j->n_old; !j->keeps && i < j->n; i++)
+        if (!j->line[i].wanted)
+            left += dprintf(j->fd, "%s\n", j->line[i].text) > 0;
+    if (left)
+        kv_note("%s keeps %zu answer%s of other runs", j->path, left,
+                left == 1 ? "" : "s");
 }

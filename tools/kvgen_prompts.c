@@ -124,7 +124,7 @@ static int check_lengths(struct kvgen_run *r, const struct kvgen_args *a,
         longest = n > longest ? n : longest;
     }
     kv_model_context(r->model, longest);
-    r->longest = longest;
+    r->longest = kv_model_by_length(r->model) ? longest : 0;
     return 0;
 }
 

@@ -8,7 +8,8 @@
 static const char *const fields[] = {
     "spec",          "sample", "log_likelihood", "is_greedy", "tokens",
     "bits",          "kept",   "prompt_seconds", "seconds",   "tokens_s",
-    "prompt_tokens", "ids",    "log_probs",      NULL};
+    "prompt_tokens", "ids",    "log_probs",      "key",       "cache",
+    "greedy_tokens", NULL};
 
 static double log_likelihood(const struct kv_answer *x)
 {
@@ -69,6 +70,8 @@ static bool take_fields(const json_t *line, struct kv_answer *x)
     x->top = kv_alloc(x->made, x->n_top * sizeof(*x->top));
     json_array_foreach(each, i, one)
     {
+        if (!json_is_number(one) || !(json_number_value(one) <= 0))
+            return false;
         const size_t at = x->n_context + i;
 
         x->log_prob[at] = (float)json_number_value(one);

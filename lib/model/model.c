@@ -108,6 +108,11 @@ static void fill_k_bias(struct kv_model *m)
     m->info.shape = *s;
 }
 
+bool kv_model_by_length(const struct kv_model *m)
+{
+    return m->config.rope.near > 0;
+}
+
 size_t kv_model_context(struct kv_model *m, size_t asked)
 {
     const size_t n = asked ? asked : m->info.n_ctx;

@@ -51,6 +51,9 @@ const struct kv_model_info *kv_model_info(const struct kv_model *m);
  * window; before, it takes short windows. */
 size_t kv_model_context(struct kv_model *m, size_t asked);
 
+/* Whether RoPE depends on the length of a text. */
+bool kv_model_by_length(const struct kv_model *m);
+
 /* Replaces every `pool` neighbouring KV heads by their mean; call once, before
  * anything else.  The mean is over the heads' rows in the matrices and biases
  * of keys and values, so before the norm and the rotation of keys.  Queries,
