@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import stat
 import sys
 
 TASKS = os.path.join(os.path.dirname(os.path.dirname(
@@ -27,10 +28,14 @@ def name_of(task):
     return os.path.basename(task).removesuffix(".json")
 
 
+def path_of(task):
+    return task if task.endswith(".json") else \
+        os.path.join(TASKS, task + ".json")
+
+
 def describe(task):
     """The description of a name in data/tasks, or in a file of one's own."""
-    path = task if task.endswith(".json") else \
-        os.path.join(TASKS, task + ".json")
+    path = path_of(task)
     try:
         with open(path, encoding="utf-8") as f:
             found = json.load(f)
@@ -87,6 +92,60 @@ def lines(path):
         if not isinstance(found, dict):
             die(f"{path}:{n}: not a JSON object")
         yield n, found
+
+
+def mode_of(path):
+    """None: no such file."""
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        die(f"{path}: {e.strerror}")
+
+
+def keep(path, others):
+    """Ends the run if the output is one of the other files."""
+    mode = mode_of(path)
+    if mode is not None and stat.S_ISDIR(mode):
+        die(f"{path}: a folder, expected a file to write")
+    if mode is not None and not stat.S_ISREG(mode):
+        return
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(folder):
+        die(f"{path}: no folder {folder} to write in")
+    for other in others:
+        if os.path.realpath(other) == os.path.realpath(path) or \
+                mode and mode_of(other) and os.path.samefile(other, path):
+            die(f"{path}: the same file as {other}, expected another one to "
+                "write")
+
+
+def write_whole(path, text, others):
+    """Into a file whole or not at all, by a link into what it points to, but
+    straight into a pipe or device.  Never over the others: inputs and other
+    outputs."""
+    keep(path, others)
+    mode, own = mode_of(path), None
+    try:
+        data = text.encode()
+        if mode is not None and not stat.S_ISREG(mode):
+            with open(path, "wb") as f:
+                f.write(data)
+            return
+        target = os.path.realpath(path)
+        with open(f"{target}.tmp{os.getpid()}", "xb") as f:
+            own = f.name
+            f.write(data)
+        os.replace(own, target)
+    except (OSError, UnicodeEncodeError) as e:
+        if own:
+            os.unlink(own)
+        die(f"{path}: {getattr(e, 'strerror', None) or e}")
+
+
+def as_lines(rows):
+    return "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
 
 
 def fill(template, fields, where):

@@ -7,6 +7,7 @@ import math
 import os
 import re
 
+from task_items import as_lines, die, write_whole
 from task_paired import mean_and_error
 
 # Metric and filter, where that harness has the metric under another name.
@@ -80,18 +81,18 @@ def results(task, description, changed, some, found, spec, time):
                        "batch_size": None, "limit": None}, "date": time}
 
 
-def write(folder, task, description, changed, answers, found):
+def write(folder, task, description, changed, answers, found, read):
     now = datetime.datetime.now()
     stamp = now.isoformat().replace(":", "-")
     for spec, some in answers.items():
         own = os.path.join(folder, re.sub(r"[^\w.=-]", "_", spec))
-        os.makedirs(own, exist_ok=True)
-        with open(os.path.join(own, f"results_{stamp}.json"), "w",
-                  encoding="utf-8") as f:
-            json.dump(results(task, description, changed, some, found, spec,
-                              now.timestamp()), f, indent=2,
-                      ensure_ascii=False)
-        with open(os.path.join(own, f"samples_{task}_{stamp}.jsonl"), "w",
-                  encoding="utf-8") as f:
-            for s in samples(task, description, some, found, spec):
-                f.write(json.dumps(s, ensure_ascii=False) + "\n")
+        try:
+            os.makedirs(own, exist_ok=True)
+        except OSError as e:
+            die(f"--lm-eval {folder}: {own}: {e.strerror}")
+        write_whole(os.path.join(own, f"results_{stamp}.json"), json.dumps(
+            results(task, description, changed, some, found, spec,
+                    now.timestamp()), indent=2, ensure_ascii=False), read)
+        write_whole(os.path.join(own, f"samples_{task}_{stamp}.jsonl"),
+                    as_lines(samples(task, description, some, found, spec)),
+                    read)

@@ -3,7 +3,6 @@ whose package is missing are skipped."""
 import csv
 import glob
 import importlib.util
-import io
 import json
 import os
 import socket
@@ -12,7 +11,8 @@ import sys
 import tempfile
 import unittest
 
-from run_scripts import ROOT, Scripts
+from run_scripts import ROOT
+from run_tasks import TaskScripts
 
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 from task_scorers import Missing, Scorer, cut  # noqa: E402
@@ -261,26 +261,7 @@ class HarnessesVerdicts(unittest.TestCase):
             self.assertEqual(bool(got["acc"]), case["valid"], case)
 
 
-class Tasks(Scripts):
-    def jsonl(self, name, rows):
-        return self.write(name, "".join(json.dumps(r) + "\n" for r in rows))
-
-    def read(self, path):
-        with open(path, encoding="utf-8") as f:
-            return [json.loads(line) for line in f]
-
-    def prompts(self, task, items, *args, **kwargs):
-        out = os.path.join(self.folder, "prompts.jsonl")
-        said = self.run_script("scripts/task-prompts", task, items, "-o", out,
-                               *args, **kwargs)
-        return said if kwargs.get("code") else self.read(out)
-
-    def score(self, task, answers, *args, **kwargs):
-        said = self.run_script("scripts/task-score", task, answers, *args,
-                               **kwargs)
-        return said if kwargs.get("code") else \
-            list(csv.DictReader(io.StringIO(said)))
-
+class Tasks(TaskScripts):
     def test_descriptions(self):
         for name in names():
             with self.subTest(name):
@@ -349,14 +330,6 @@ class Tasks(Scripts):
         items = self.jsonl("pk.jsonl", [{"input": context, "target": "1"}])
         self.assertIn("no items are left",
                       self.prompts("passkey", items, *where, code=2))
-
-    def answers(self, name, task, item, texts):
-        """texts: {spec: [an answer for each item]}."""
-        return self.jsonl(name, [
-            {"id": n, "spec": spec, "sample": 0, "text": t, "agrees": n,
-             "bits": 4.0, "prompt": "?", "max_tokens": 9, "task": task,
-             "item": item}
-            for spec, some in texts.items() for n, t in enumerate(some)])
 
     def test_rows(self):
         path = self.answers("a.jsonl", "passkey", {"target": "12345"}, {

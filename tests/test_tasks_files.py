@@ -1,0 +1,88 @@
+"""What scripts/task-prompts, task-score and ruler write, and what they refuse
+to: bad values, files of others."""
+import os
+import stat
+import subprocess
+import unittest
+
+from run_scripts import ROOT
+from run_tasks import TaskScripts
+
+CALIB = os.path.join(ROOT, "data", "calib.txt")
+MODEL = os.path.join(ROOT, "data", "model")
+
+
+class Outputs(TaskScripts):
+    def setUp(self):
+        super().setUp()
+        self.items = self.jsonl("items.jsonl", [{"input": "?", "target": "1"}])
+        self.own = self.answers("a.jsonl", "passkey", {"target": "1"},
+                                {"f16": ["1"]})
+
+    def at(self, name):
+        return os.path.join(self.folder, name)
+
+    def text(self, path):
+        with open(path, encoding="utf-8") as f:
+            return f.read()
+
+    def make(self, out, code=0):
+        return self.run_script("scripts/task-prompts", "passkey", self.items,
+                               "-o", out, code=code)
+
+    def test_inputs_stay(self):
+        for name in "link", "hard":
+            (os.symlink if name == "link" else os.link)(self.items,
+                                                        self.at(name))
+        before = self.text(self.items), self.text(self.own)
+        for out in self.items, self.at("link"), self.at("hard"):
+            self.assertIn(f"{out}: the same file as {self.items}, expected "
+                          "another one", self.make(out, 2))
+        for option in "-o", "--per-item":
+            self.assertIn("the same file as", self.score(
+                "passkey", self.own, option, self.own, code=2))
+        new = self.at("new.csv")
+        self.assertIn("the same file as", self.score(
+            "passkey", self.own, "-o", new, "--per-item",
+            self.folder + "/./new.csv", code=2))
+        text = self.write("text", self.text(CALIB))
+        self.assertIn("the same file as", self.run_script(
+            "scripts/ruler", "vt", text, "-m", MODEL, "--tokens", "512",
+            "-o", text, code=2))
+        self.assertEqual(before, (self.text(self.items), self.text(self.own)))
+        self.assertEqual(sorted(os.listdir(self.folder)), [
+            "a.jsonl", "hard", "items.jsonl", "link", "text"])
+
+    def test_links_and_devices(self):
+        target = self.write("target", "old")
+        os.symlink(target, self.at("link"))
+        os.symlink("later", self.at("dangling"))
+        for name in "link", "dangling":
+            self.make(self.at(name))
+            self.assertTrue(os.path.islink(self.at(name)))
+        self.assertEqual(self.text(target), self.text(self.at("later")))
+        os.mkfifo(self.at("fifo"))
+        reader = subprocess.Popen(["cat", self.at("fifo")],
+                                  stdout=subprocess.PIPE, text=True)
+        self.make(self.at("fifo"))
+        self.assertEqual(reader.communicate()[0], self.text(target))
+        self.assertTrue(stat.S_ISFIFO(os.stat(self.at("fifo")).st_mode))
+        self.assertEqual(self.make("/dev/stdout"), self.text(target))
+        self.score("passkey", self.own, "-o", self.at("link"))
+        self.assertTrue(self.text(target).startswith("task,metric,spec"))
+
+    def test_no_place(self):
+        self.assertIn("a folder, expected a file", self.make(self.folder, 2))
+        self.assertIn("no folder", self.make(self.at("no/x"), 2))
+        self.assertIn("a.jsonl/x: Not a directory",
+                      self.make(self.own + "/x", 2))
+        self.assertIn("/dev/full: No space left", self.make("/dev/full", 2))
+        self.assertIn("--lm-eval", self.score("passkey", self.own,
+                                              "--lm-eval", self.own, code=2))
+        self.assertEqual(sorted(os.listdir(self.folder)),
+                         ["a.jsonl", "items.jsonl"])
+        self.assertFalse(os.path.exists(self.folder + ".tmp"))
+
+
+if __name__ == "__main__":
+    unittest.main()
