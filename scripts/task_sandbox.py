@@ -3,6 +3,7 @@ own, without a network, other processes or a file system to write to, in an
 empty folder in memory, with limits of time, memory and file size."""
 import os
 import resource
+import secrets
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,21 @@ for at in / /tmp "$HOME"; do
     [ ! -w "$at" ] || {{ echo "$at stays writable" >&2; exit {FAILED}; }}
 done
 cd "$1" && shift && exec env HOME="$PWD" TMPDIR="$PWD" "$@"
+"""
+
+# Input: a word, a newline, the program.  A program that ends the interpreter
+# before its last line ends this too, so the word comes of no such program.
+RUN = """
+import os, sys
+write, leave, say = os.write, os._exit, os.dup(1)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+word, program = sys.stdin.buffer.read().split(b"\\n", 1)
+try:
+    exec(program.decode(), {})
+except BaseException:
+    leave(1)
+write(say, word)
+leave(0)
 """
 
 
@@ -60,11 +76,12 @@ def why_not():
 
 
 def passes(program):
-    """Whether it ends by itself, without an error, in time."""
+    """Whether it comes past its last line, in time."""
+    word = secrets.token_hex(16).encode()
     try:
-        done = apart(sys.executable, "-I", "-B", "-",
-                     input=program.encode(errors="surrogatepass"),
-                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        done = apart(sys.executable, "-I", "-B", "-c", RUN, input=word +
+                     b"\n" + program.encode(errors="surrogatepass"),
+                     stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         return False
-    return done.returncode == 0
+    return done.stdout == word

@@ -204,6 +204,17 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(some("mbpp", "a = 1", test_list=["assert a == 1"])
                          ["pass_1"], 1)
 
+    @unittest.skipIf(task_sandbox.why_not(), task_sandbox.why_not())
+    def test_programs_that_end_early(self):
+        for answer, expected in (
+                ("exit()", 0), ("import sys\nsys.exit(0)", 0),
+                ("import os\nos._exit(0)", 0), ("raise SystemExit", 0),
+                ("raise KeyboardInterrupt", 0), ("x = '\ud800'", 0),
+                ("print('x' * 9)\nexec('a = 1')", 1),
+                ("if __name__ == '__main__':\n    exit()", 1)):
+            self.assertEqual(some("mbpp", answer, test_list=["assert 1"])
+                             ["pass_1"], expected, answer)
+
     def test_cuts(self):
         self.assertEqual(cut("\n\n a \nb", ["strip_newlines_before",
                                             "first_line"]), " a ")
