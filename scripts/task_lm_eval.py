@@ -34,9 +34,9 @@ def arguments_and_responses(answer, description):
     if answer.pairs:
         return ({f"gen_args_{n}": {"arg_0": p["context"],
                                    "arg_1": p["continuation"]}
-                 for n, p in enumerate(answer.pairs)},
+                 for n, p in answer.pairs.items()},
                 [[[p["log_likelihood"], p["is_greedy"]]]
-                 for p in answer.pairs])
+                 for p in answer.pairs.values()])
     line = answer.line
     asked = line["prompt"] if "prompt" in line else \
         json.dumps(line["messages"], ensure_ascii=False)

@@ -315,8 +315,8 @@ class Tasks(TaskScripts):
             "answer": "2"}])
         a, b = self.prompts("winogrande", items)
         self.assertEqual((a["context"], b["context"], b["continuation"],
-                          b["choice"], b["item"]),
-                         ("A saw B as A", "A saw B as B", " ran.", 1,
+                          b["choice"], b["choices"], b["item"]),
+                         ("A saw B as A", "A saw B as B", " ran.", 1, 2,
                           {"gold": 1}))
         items = self.jsonl("hs.jsonl", [{
             "activity_label": "Roof", "ctx_a": "A man sits.", "ctx_b": "HE",
@@ -368,6 +368,36 @@ class Tasks(TaskScripts):
         sample = self.read(next(p for p in found if "samples_" in p))[2]
         self.assertEqual((sample["doc_id"], sample["resps"], sample["acc"]),
                          (2, [["0"]], 0))
+
+    def pairs(self, spec, *sums, n=3, gold=2):
+        return [{"id": 7, "spec": spec, "task": "hellaswag", "item":
+                 {"gold": gold}, "context": "?", "continuation": f" {i}",
+                 "choice": i, "choices": n, "log_likelihood": x,
+                 "is_greedy": False} for i, x in enumerate(sums)]
+
+    def test_pairs_of_shards(self):
+        whole = self.pairs("f16", -3.0, -2.0, -1.0)
+        paths = [self.jsonl(f"{i}.jsonl", rows) for i, rows in enumerate(
+            (whole[1:2], whole[::2] + whole[:1]))]
+        lm_eval = os.path.join(self.folder, "lm-eval")
+        rows = self.score("hellaswag", *paths, "--lm-eval", lm_eval)
+        self.assertEqual([(r["metric"], r["score"]) for r in rows],
+                         [("acc_norm", "100"), ("acc", "100")])
+        path, = glob.glob(lm_eval + "/f16/samples_*")
+        self.assertEqual(self.read(path)[0]["resps"],
+                         [[[x, False]] for x in (-3.0, -2.0, -1.0)])
+        for rows, words in (
+                (whole[:2], "item 7 under f16 has choices 0, 1, expected all "
+                 "3 from 0 on"), (whole[1:], "has choices 1, 2, expected"),
+                (whole + self.pairs("f32", -1.0, -2.0, n=2, gold=1),
+                 "item 7 has 2 choices under f32, and 3 under another spec"),
+                (self.pairs("f16", -1.0, -2.0, n=2),
+                 "gold is 2, expected one of its 2 choices"),
+                (whole + self.pairs("f16", -4.0), "another answer to 7"),
+                ([dict(whole[0], choices=2), *whole[1:]],
+                 "another answer to 7")):
+            self.assertIn(words, self.score("hellaswag", self.jsonl(
+                "bad.jsonl", rows), code=2))
 
     def test_refusals(self):
         self.assertIn("no such task, expected one of",
