@@ -7,11 +7,10 @@ import re
 import stat
 import sys
 
+from task_checks import KEYS, wrong_description
+
 TASKS = os.path.join(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))), "data", "tasks")
-KEYS = {"harness", "id", "prepare", "prompt", "system", "begins", "chat",
-        "shots", "max_tokens", "stop", "cut", "carry", "answer", "scorers",
-        "pairs", "documents"}
 
 
 def die(words):
@@ -44,17 +43,16 @@ def describe(task):
             "or the name of a .json file")
     except ValueError as e:
         die(f"{path}: {e}")
-    for key in found:
-        if key not in KEYS:
-            die(f"{path}: {key} is no key of a description, expected one of "
-                f"{', '.join(sorted(KEYS))}")
-    if not ("prompt" in found) ^ ("pairs" in found):
-        die(f"{path}: expected either prompt or pairs")
+    wrong = wrong_description(found) if isinstance(found, dict) else \
+        "not a JSON object"
+    if wrong:
+        die(f"{path}: {wrong}")
     return found
 
 
 def change(description, settings):
-    """NAME=JSON of --set, into the description; returns what changed."""
+    """NAME=JSON of --set, into the description, null takes a key out; returns
+    what changed."""
     changed = {}
     for s in settings:
         name, _, value = s.partition("=")
@@ -65,8 +63,22 @@ def change(description, settings):
             changed[name] = json.loads(value)
         except ValueError:
             die(f"--set {s}: {value} is not JSON (texts in quotes)")
-    description.update(changed)
+    for key, value in changed.items():
+        description[key] = value
+        if value is None:
+            del description[key]
+    wrong = wrong_description(description)
+    if wrong:
+        die(f"--set {' '.join(settings)}: {wrong}")
     return changed
+
+
+def at_least(a, **lowest):
+    """Ends the run if a number of the command line is lower."""
+    for name, low in lowest.items():
+        value = getattr(a, name)
+        if value is not None and value < low:
+            die(f"--{name.replace('_', '-')} {value}: expected {low} or more")
 
 
 def lines(path):

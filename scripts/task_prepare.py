@@ -55,7 +55,7 @@ def bfcl(item, items, description):
     return dict(item, functions=json.dumps(shown, indent=4), user=user)
 
 
-def numbered(texts):
+def _numbered(texts):
     return "\n\n".join(f"Document {i}: {t}" for i, t in enumerate(texts, 1))
 
 
@@ -67,10 +67,10 @@ def cocktail(item, items, description):
     extra = max(description["documents"] - len(own), 0)
     texts = own + draw.sample(other, min(extra, len(other)))
     draw.shuffle(texts)
-    return dict(item, documents=numbered(texts), answers=[item["answer"]])
+    return dict(item, documents=_numbered(texts), answers=[item["answer"]])
 
 
 def cocktail_rank(item, items, description):
     texts = [f"{d['title']}\n{d['text']}" for d in item["docs"]]
-    return dict(item, documents=numbered(texts),
+    return dict(item, documents=_numbered(texts),
                 relevance=[d["relevance"] for d in item["docs"]])

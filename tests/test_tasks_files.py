@@ -84,5 +84,72 @@ class Outputs(TaskScripts):
         self.assertFalse(os.path.exists(self.folder + ".tmp"))
 
 
+class Values(TaskScripts):
+    """One sentence, and no file."""
+
+    def refused(self, words, said):
+        self.assertIn(words, said)
+        self.assertEqual(said.count("\n"), 1, said)
+        self.assertFalse(os.path.exists(self.folder + "/prompts.jsonl"))
+
+    def test_prompts(self):
+        items = self.jsonl("items.jsonl", [{"input": "?", "target": "1"}])
+        for value, words in (
+                ("max_tokens=-4", "max_tokens is -4, expected a whole number"),
+                ('max_tokens="a"', 'max_tokens is "a", expected a whole'),
+                ("max_tokens=true", "max_tokens is true, expected"),
+                ("max_tokens=null", "no max_tokens, which a description"),
+                ('prepare="mbbp"', 'prepare is "mbbp", expected one of bfcl,'),
+                ('prepare="_numbered"', "prepare is"),
+                ("prompt=5", "prompt is 5, expected a text or a list"),
+                ("shots=3", "shots is 3, expected an object of count"),
+                ('shots={"file": "a", "text": "b", "count": -1}',
+                 "expected an object of count"),
+                ('stop="x"', 'stop is "x", expected a list of texts'),
+                ('stop=[""]', 'stop is [""], expected a list of texts'),
+                ('chat="no"', 'chat is "no", expected true or false'),
+                ('answer=["trim"]', "expected a list of strip, "),
+                ("pairs={}", "expected either prompt or pairs")):
+            self.refused(words, self.prompts("passkey", items, "--set", value,
+                                             code=2))
+        for option, words in (("--shots", "0"), ("--limit", "1"),
+                              ("--max-prompt", "1")):
+            self.refused(f"{option} -3: expected {words} or more",
+                         self.prompts("passkey", items, option, "-3", "-m",
+                                      MODEL, code=2))
+        self.refused("--limit 0: expected 1", self.prompts(
+            "passkey", items, "--limit", "0", code=2))
+        self.refused("not a JSON object", self.prompts(
+            self.write("own.json", "[1]"), items, code=2))
+        line, = self.prompts("passkey", items, "--set", "chat=null")
+        self.assertIn("prompt", line)
+
+    def test_ruler(self):
+        for option, value in (("--items", "0"), ("--items", "-3"),
+                              ("--tokens", "-1"), ("--reserve", "-1")):
+            self.refused(f"{option} {value}: expected", self.run_script(
+                "scripts/ruler", "vt", CALIB, "-m", MODEL, "--tokens", "512",
+                "-o", self.folder + "/prompts.jsonl", option, value, code=2))
+
+    def test_answers(self):
+        pair = {"id": 1, "spec": "f16", "task": "piqa", "item": {"gold": 0},
+                "context": "?", "continuation": " a", "choice": 0,
+                "choices": 1, "log_likelihood": -1.0, "is_greedy": True}
+        for key, value, words in (
+                ("log_likelihood", None, "is null, expected a number"),
+                ("log_likelihood", float("nan"), "is NaN, expected a number"),
+                ("id", [1], "expected a text or whole number"),
+                ("item", 3, "expected an object"),
+                ("choice", "0", "expected a whole number from 0 on"),
+                ("continuation", " ", "expected a text of more than a space"),
+                ("bits", "4", "expected a number or null")):
+            path = self.jsonl("a.jsonl", [dict(pair, **{key: value})])
+            self.refused(f"a.jsonl:1: {key} is ", self.score(
+                "piqa", path, code=2))
+            self.refused(words, self.score("piqa", path, code=2))
+        self.jsonl("a.jsonl", [pair])
+        self.assertEqual(self.score("piqa", path)[0]["score"], "100")
+
+
 if __name__ == "__main__":
     unittest.main()
