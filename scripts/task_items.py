@@ -170,12 +170,16 @@ def fill(template, fields, where):
     return re.sub(r"\{([A-Za-z_][A-Za-z_0-9]*)\}", one, template)
 
 
+def fields_of(template):
+    return re.findall(r"\{([A-Za-z_]\w*)\}", template)
+
+
 def pick(templates, fields):
     """Of several templates the first whose fields the item has."""
     if isinstance(templates, str):
         return templates
     for t in templates:
-        if all(m in fields for m in re.findall(r"\{([A-Za-z_]\w*)\}", t)):
+        if all(m in fields for m in fields_of(t)):
             return t
     return templates[0]
 

@@ -1,12 +1,18 @@
 """What scripts/task-prompts, task-score and ruler write, and what they refuse
 to: bad values, files of others."""
+import json
 import os
 import stat
 import subprocess
+import sys
 import unittest
 
 from run_scripts import ROOT
 from run_tasks import TaskScripts
+
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+from task_checks import ANSWER, wrong_description, wrong_value  # noqa: E402
+from task_items import describe  # noqa: E402
 
 CALIB = os.path.join(ROOT, "data", "calib.txt")
 MODEL = os.path.join(ROOT, "data", "model")
@@ -110,8 +116,15 @@ class Values(TaskScripts):
                 ('chat="no"', 'chat is "no", expected true or false'),
                 ('answer=["trim"]', "expected a list of strip, "),
                 ("pairs={}", "expected either prompt or pairs")):
-            self.refused(words, self.prompts("passkey", items, "--set", value,
-                                             code=2))
+            key, text = value.split("=", 1)
+            changed = dict(describe("passkey"), **{key: json.loads(text)})
+            changed = {k: v for k, v in changed.items() if v is not None}
+            self.assertIn(words, wrong_description(changed))
+        self.refused("--set max_tokens=-4: max_tokens is -4, expected",
+                     self.prompts("passkey", items, "--set", "max_tokens=-4",
+                                  code=2))
+        self.refused("no max_tokens, which", self.prompts(
+            "passkey", items, "--set", "max_tokens=null", code=2))
         for option, words in (("--shots", "0"), ("--limit", "1"),
                               ("--max-prompt", "1")):
             self.refused(f"{option} -3: expected {words} or more",
@@ -123,6 +136,24 @@ class Values(TaskScripts):
             self.write("own.json", "[1]"), items, code=2))
         line, = self.prompts("passkey", items, "--set", "chat=null")
         self.assertIn("prompt", line)
+
+    def test_worked_examples(self):
+        items = self.jsonl("items.jsonl", [{"question": "?", "answer": "1"}])
+        self.refused(
+            f"worked examples of gsm8k_cot: {self.folder}/gsm8k-cot-8shot"
+            ".jsonl is missing: expected 8 or more lines with fields "
+            "question, target (--shots-file", self.prompts(
+                "gsm8k_cot", items, code=2))
+        self.refused("x.jsonl is missing: expected 2 or more lines", (
+            self.prompts("gsm8k_cot", items, "--shots", "2", "--shots-file",
+                         "x.jsonl", code=2)))
+        self.refused("3 or more lines like the items, task_id one of [2, 3, "
+                     "4]", self.prompts("mbpp", items, code=2))
+        self.refused("takes no worked examples, --shots-file is x.jsonl", (
+            self.prompts("passkey", items, "--shots-file", "x.jsonl",
+                         code=2)))
+        line, = self.prompts("gsm8k_cot", items, "--shots", "0")
+        self.assertEqual(line["prompt"], "Q: ?\nA:")
 
     def test_ruler(self):
         for option, value in (("--items", "0"), ("--items", "-3"),
@@ -143,10 +174,12 @@ class Values(TaskScripts):
                 ("choice", "0", "expected a whole number from 0 on"),
                 ("continuation", " ", "expected a text of more than a space"),
                 ("bits", "4", "expected a number or null")):
-            path = self.jsonl("a.jsonl", [dict(pair, **{key: value})])
-            self.refused(f"a.jsonl:1: {key} is ", self.score(
-                "piqa", path, code=2))
-            self.refused(words, self.score("piqa", path, code=2))
+            said = wrong_value(dict(pair, **{key: value}), ANSWER)
+            self.assertTrue(said.startswith(key + " is "), said)
+            self.assertIn(words, said)
+        path = self.jsonl("a.jsonl", [dict(pair, log_likelihood=None)])
+        self.refused("a.jsonl:1: log_likelihood is null, expected a number",
+                     self.score("piqa", path, code=2))
         self.jsonl("a.jsonl", [pair])
         self.assertEqual(self.score("piqa", path)[0]["score"], "100")
 
