@@ -38,8 +38,8 @@ double kv_uniform(uint64_t key, uint64_t counter);
 /* A trace file; free(*a).  Mooncake's: JSON lines with timestamp (ms),
  * input_length and output_length.  Azure's: CSV with TIMESTAMP
  * (YYYY-MM-DD HH:MM:SS.F), ContextTokens and GeneratedTokens.  The first
- * arrives at 0.  Fails on times that go backward, lengths of 0, and requests
- * of more than longest tokens. */
+ * arrives at 0.  Fails on times that do not exist or go backward, lengths that
+ * are not whole numbers from 1 on, and requests of more than longest tokens. */
 int kv_trace_read(const char *path, uint32_t longest, struct kv_arrival **a,
                   size_t *n, struct kv_err *e);
 

@@ -19,10 +19,10 @@ struct reader {
 static int add(struct reader *r, double time, double in, double out,
                struct kv_err *e)
 {
-    if (!(in >= 1 && out >= 1))
+    if (!(in >= 1 && out >= 1 && floor(in) == in && floor(out) == out))
         return kv_fail(e,
-                       "%s, line %zu: %g tokens in, %g out: expected 1 or "
-                       "more",
+                       "%s, line %zu: %.12g tokens in, %.12g out: expected "
+                       "whole numbers, 1 or more",
                        r->path, r->line, in, out);
     if (in + out > r->longest)
         return kv_fail(e, "%s, line %zu: %.0f tokens, the model takes %u",
@@ -81,6 +81,20 @@ static double days(int year, int month, int day)
            719468;
 }
 
+static bool is_date(int year, int month, int day)
+{
+    return year >= 0 && month >= 1 && month <= 12 && day >= 1 &&
+           day <= days(year + month / 12, month % 12 + 1, 1) -
+                      days(year, month, 1);
+}
+
+/* Up to 60: a leap second. */
+static bool is_time(int hour, int minute, double second)
+{
+    return hour >= 0 && hour < 24 && minute >= 0 && minute < 60 &&
+           second >= 0 && second < 61;
+}
+
 /* Azure's line. */
 static int csv_row(struct reader *r, const char *text, struct kv_err *e)
 {
@@ -94,6 +108,9 @@ static int csv_row(struct reader *r, const char *text, struct kv_err *e)
         return kv_fail(e,
                        "%s, line %zu: expected YYYY-MM-DD HH:MM:SS.F,"
                        "TOKENS,TOKENS",
+                       r->path, r->line);
+    if (!is_date(year, month, day) || !is_time(hour, minute, second))
+        return kv_fail(e, "%s, line %zu: there is no such date or time",
                        r->path, r->line);
     if (text[end] && text[end] != '\r')
         return kv_fail(e, "%s, line %zu: expected three fields", r->path,
@@ -131,6 +148,9 @@ int kv_trace_read(const char *path, uint32_t longest, struct kv_arrival **a,
 
     if (kv_file_read(path, &text, &bytes, e))
         return -1;
+    if (strlen(text) < bytes)
+        rc = kv_fail(e, "%s is not text: a zero byte at %zu", path,
+                     strlen(text));
 
     const bool json = *text == '{';
 
