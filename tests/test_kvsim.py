@@ -124,6 +124,18 @@ class Kvsim(unittest.TestCase):
                                        delta=1e-6 * max(want, 1),
                                        msg=(r["scheme"], column))
 
+    def test_lengths(self):
+        """The widest law stays within least and most, about the mean."""
+        rows("--load", ".2", "-s", "hack64", "-n", 3000, "--seeds", 1, "--set",
+             "requests.concentration=0.1", "--each", at("each.csv"))
+        with open(at("each.csv"), newline="", encoding="utf-8") as f:
+            each = list(csv.DictReader(f))
+        for column, least, most, mean in (("in", 9400, 28800, 16200),
+                                          ("out", 44, 246, 159)):
+            n = [int(r[column]) for r in each]
+            self.assertTrue(least <= min(n) and max(n) <= most, column)
+            self.assertLess(abs(sum(n) / len(n) - mean), .05 * mean, column)
+
     def test_order(self):
         h, c, k, b = (float(r["jct"]) for r in rows(
             "--load", ".7", "-s", "hack64", "-s", "cachegen", "-s", "kvquant",
@@ -237,6 +249,8 @@ class Kvsim(unittest.TestCase):
                 ("expected a number", "--set", "decode.kv_share=fast"),
                 ("decode.kv_share is 2: expected", "--set",
                  "decode.kv_share=2"),
+                ("requests.concentration is 0.001: expected 0.1", "--set",
+                 "requests.concentration=0.001"),
                 ("schemes has no kivi; it has baseline, cachegen", "-s",
                  "kivi"),
                 ("expected bits of a value", "-s", "cachegen=0"),

@@ -13,8 +13,8 @@ struct kv_arrival {
     uint32_t in, out;
 };
 
-/* A Beta law between least and most; concentration a + b of its parameters.
- * least = most: that length. */
+/* A Beta law between least and most; concentration a + b of its parameters, .1
+ * or more: below it draws are 0 of 0.  least = most: that length. */
 struct kv_length_law {
     double mean, least, most, concentration;
 };

@@ -81,7 +81,7 @@ static const struct value memory_values[] = {
     S(memory, gate, 0, 1),
     {0}};
 static const struct value requests_values[] = {
-    S(requests, concentration, 1e-3, 1e6),
+    S(requests, concentration, .1, 1e6),
     S(requests, warm_up, 0, .9),
     S(requests, cool_down, 0, .9),
     {0}};
