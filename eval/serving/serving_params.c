@@ -6,20 +6,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A value: its name, its place, the least and the most it may be. */
+/* A value: its name, its place, the least and the most it may be; counts and
+ * flags are whole. */
 struct value {
     const char *name;
     size_t at;
     double least, most;
+    bool whole;
 };
 
-#define V(type, name, least, most)                      \
-    {                                                   \
-#name, offsetof(struct type, name), least, most \
+/* V: real, N: whole; settings: S real, F a flag. */
+#define V(type, name, least, most)                             \
+    {                                                          \
+#name, offsetof(struct type, name), least, most, false \
     }
-#define S(part, name, least, most)                                          \
-    {                                                                       \
-#name, offsetof(struct kv_serving_settings, part.name), least, most \
+#define N(type, name, least, most)                            \
+    {                                                         \
+#name, offsetof(struct type, name), least, most, true \
+    }
+#define S(part, name, least, most)                                           \
+    {                                                                        \
+#name, offsetof(struct kv_serving_settings, part.name), least, most, \
+            false                                                            \
+    }
+#define F(part, name)                                                      \
+    {                                                                      \
+#name, offsetof(struct kv_serving_settings, part.name), 0, 1, true \
     }
 
 static const struct value gpu_values[] = {
@@ -28,46 +40,46 @@ static const struct value gpu_values[] = {
     V(kv_serving_gpu, memory_gbs, 1e-9, 1e15),
     V(kv_serving_gpu, memory_gib, 1e-9, 1e15),
     V(kv_serving_gpu, nic_gbits, 1e-9, 1e15),
-    V(kv_serving_gpu, gpus, 1, 1e4),
-    V(kv_serving_gpu, instances, 1, 1e4),
+    N(kv_serving_gpu, gpus, 1, 1e4),
+    N(kv_serving_gpu, instances, 1, 1e4),
     V(kv_serving_gpu, nic_share, 1e-9, 1),
     {0}};
 static const struct value model_values[] = {
     V(kv_serving_model, parameters, 1, 1e15),
-    V(kv_serving_model, layers, 1, 1e4),
-    V(kv_serving_model, heads, 1, 1e5),
-    V(kv_serving_model, kv_heads, 1, 1e5),
-    V(kv_serving_model, head_dim, 1, 1e5),
-    V(kv_serving_model, longest, 2, 1e9),
+    N(kv_serving_model, layers, 1, 1e4),
+    N(kv_serving_model, heads, 1, 1e5),
+    N(kv_serving_model, kv_heads, 1, 1e5),
+    N(kv_serving_model, head_dim, 1, 1e5),
+    N(kv_serving_model, longest, 2, 1e9),
     {0}};
 static const struct value parallel_values[] = {
-    V(kv_serving_parallel, tp, 1, 64), V(kv_serving_parallel, pp, 1, 64), {0}};
+    N(kv_serving_parallel, tp, 1, 64), N(kv_serving_parallel, pp, 1, 64), {0}};
 static const struct value dataset_values[] = {
     V(kv_serving_dataset, input_mean, 1, 1e9),
-    V(kv_serving_dataset, input_least, 1, 1e9),
-    V(kv_serving_dataset, input_most, 1, 1e9),
+    N(kv_serving_dataset, input_least, 1, 1e9),
+    N(kv_serving_dataset, input_most, 1, 1e9),
     V(kv_serving_dataset, output_mean, 1, 1e9),
-    V(kv_serving_dataset, output_least, 1, 1e9),
-    V(kv_serving_dataset, output_most, 1, 1e9),
+    N(kv_serving_dataset, output_least, 1, 1e9),
+    N(kv_serving_dataset, output_most, 1, 1e9),
     {0}};
 static const struct value scheme_values[] = {
     V(kv_serving_scheme, bits, 0, 64),
     V(kv_serving_scheme, dequantize, 0, 1e6),
-    V(kv_serving_scheme, partition, 0, 1 << 20),
-    V(kv_serving_scheme, se, 0, 1),
-    V(kv_serving_scheme, rqe, 0, 1),
+    N(kv_serving_scheme, partition, 0, 1 << 20),
+    N(kv_serving_scheme, se, 0, 1),
+    N(kv_serving_scheme, rqe, 0, 1),
     {0}};
 static const struct value prefill_values[] = {S(prefill, efficiency, 1e-9, 1),
                                               S(prefill, attention, 1e-9, 1e3),
-                                              S(prefill, causal, 0, 1),
+                                              F(prefill, causal),
                                               S(prefill, fixed_s, 0, 1e6),
                                               S(prefill, int8_linear, 0, 1e3),
-                                              S(prefill, overlap, 0, 1),
+                                              F(prefill, overlap),
                                               {0}};
 static const struct value transfer_values[] = {S(transfer, fixed_s, 0, 1e6),
                                                S(transfer, sink_share, 1e-9, 1),
-                                               S(transfer, by_instance, 0, 1),
-                                               S(transfer, pipelined, 0, 1),
+                                               F(transfer, by_instance),
+                                               F(transfer, pipelined),
                                                {0}};
 static const struct value decode_values[] = {
     S(decode, weights_share, 1e-9, 1),   S(decode, step_s, 0, 1e6),
@@ -78,7 +90,7 @@ static const struct value memory_values[] = {
     S(memory, activations, 0, 1),
     S(memory, activations_a_token, 0, 1),
     S(memory, limit, 1e-9, 1),
-    S(memory, gate, 0, 1),
+    F(memory, gate),
     {0}};
 static const struct value requests_values[] = {
     S(requests, concentration, .1, 1e6),
@@ -128,6 +140,9 @@ static int check_value(const json_t *v, const struct value *is,
     if (!(x >= is->least && x <= is->most))
         return kv_fail(e, "%s.%s is %g: expected %g to %g", where, is->name, x,
                        is->least, is->most);
+    if (is->whole && floor(x) != x)
+        return kv_fail(e, "%s.%s is %.12g: expected a whole number", where,
+                       is->name, x);
     return 0;
 }
 
@@ -166,6 +181,12 @@ static int check_object(json_t *o, const struct value *values, size_t depth,
     return 0;
 }
 
+static double number(const json_t *tree, const char *section, const char *name)
+{
+    return json_number_value(json_object_get(
+        json_object_get(json_object_get(tree, section), name), "value"));
+}
+
 static int check_tree(json_t *tree, struct kv_err *e)
 {
     const char *name;
@@ -190,6 +211,15 @@ static int check_tree(json_t *tree, struct kv_err *e)
         if (i == SECTIONS && strcmp(name, "about") != 0)
             return kv_fail(e, "%s: there is no such section", name);
     }
+
+    const double apart = number(tree, "requests", "warm_up") +
+                         number(tree, "requests", "cool_down");
+
+    if (apart >= 1)
+        return kv_fail(e,
+                       "requests.warm_up + requests.cool_down is %g: expected "
+                       "less than 1, or no request counts",
+                       apart);
     return 0;
 }
 
