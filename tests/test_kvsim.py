@@ -151,6 +151,10 @@ class Kvsim(unittest.TestCase):
         done = run("kvsim", "-q", "-p", PARAMS, *USUAL, "--load", "1.2")
         self.assertEqual(done.returncode, 0)
         self.assertIn("the queue grows without bound", done.stderr)
+        # the least rate: each request alone, as at twice of it
+        one, two = (rows("--rps", x, "-s", "baseline", "-n", 100)[0]["jct"]
+                    for x in ("1e-6", "2e-6"))
+        self.assertAlmostEqual(float(one), float(two), 5)
 
     def test_used(self):
         rows("--load", ".5", "-n", 50, "--set", "decode.kv_share=0.5", "--used",
@@ -266,6 +270,8 @@ class Kvsim(unittest.TestCase):
                  "kivi"),
                 ("expected bits of a value", "-s", "cachegen=0"),
                 ("--load 0: expected", "--load", "0"),
+                ("--rps 1e-310: expected 1e-06 or more", "--rps", "1e-310"),
+                ("--load 1e-300 is", "--load", "1e-300"),
                 ("--rps goes without --load", "--load", "1", "--rps", "1"),
                 ("the weights need", "--set", "parallel.A10G.L.pp=1"),
                 ("no room for caches", "--set", "memory.limit=0.3"),

@@ -13,6 +13,9 @@
 
 enum { SAMPLE = 4096 }; /* requests that the capacity is computed from */
 
+/* Times of fewer requests/s are too large to hold a request's. */
+static const double RPS_LEAST = 1e-6;
+
 static void release(struct kvsim_run *r)
 {
     json_decref(r->params);
@@ -30,8 +33,8 @@ static int check_options(const struct kvsim_args *a, struct kv_err *e)
                           "needed; -p FILE names them");
     if (!isnan(a->rps) && a->loads.n)
         return kv_fail(e, "--rps goes without --load");
-    if (!isnan(a->rps) && a->rps <= 0)
-        return kv_fail(e, "--rps %g: expected more than 0", a->rps);
+    if (!isnan(a->rps) && !(a->rps >= RPS_LEAST))
+        return kv_fail(e, "--rps %g: expected %g or more", a->rps, RPS_LEAST);
     if (a->n < 10 || a->n >= UINT32_MAX)
         return kv_fail(e, "--requests %zu: expected 10 to %u", a->n,
                        UINT32_MAX);
@@ -202,6 +205,9 @@ static int list_rates(struct kvsim_run *r, const struct kvsim_args *a,
             (end == loads[i] || *end || !(load > 0) || load > 1000))
             return kv_fail(e, "--load %s: expected a number above 0", loads[i]);
         r->rate[i] = load * r->most;
+        if (isnan(a->rps) && r->rate[i] < RPS_LEAST)
+            return kv_fail(e, "--load %s is %g requests/s: expected %g or more",
+                           loads[i], r->rate[i], RPS_LEAST);
         if (load >= 1)
             kv_warn("load %.4g is beyond the capacity of %s: the queue grows "
                     "without bound, and times with the number of requests",
