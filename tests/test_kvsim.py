@@ -289,6 +289,11 @@ class Kvsim(unittest.TestCase):
         self.refused("has no such parameter", "--set", "a.b=1", "-o",
                      at("no.csv"))
         self.assertFalse(os.path.exists(at("no.csv")))
+        # --used fails before the first run, and is whole or not there
+        self.refused("No such file", "--used", at("no/u.json"), "--memory",
+                     "1K")
+        self.refused("--memory:", "--used", at("u.json"), "--memory", "1K")
+        self.assertEqual([x for x in os.listdir(folder) if "u.json" in x], [])
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ static const double RPS_LEAST = 1e-6;
 
 static void release(struct kvsim_run *r)
 {
+    kv_out_discard(&r->used);
     json_decref(r->params);
     free(r->trace);
     free(r->scheme);
@@ -216,19 +217,19 @@ static int list_rates(struct kvsim_run *r, const struct kvsim_args *a,
     return 0;
 }
 
-/* --used: the parameters with what --set changed. */
-static int write_used(const struct kvsim_run *r, const struct kvsim_args *a,
+/* --used: the parameters with what --set changed, under their name at the end.
+ */
+static int write_used(struct kvsim_run *r, const struct kvsim_args *a,
                       struct kv_err *e)
 {
-    struct kv_out out;
-
     if (!a->used)
         return 0;
-    if (kv_out_open(&out, a->used, true, e))
+    if (kv_out_open(&r->used, a->used, true, e))
         return -1;
-    json_dumpf(r->params, out.file, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
-    fputc('\n', out.file);
-    return kv_out_commit(&out, e);
+    json_dumpf(r->params, r->used.file,
+               JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+    fputc('\n', r->used.file);
+    return 0;
 }
 
 static int run(struct kvsim_run *r, const struct kvsim_args *a,
@@ -240,9 +241,9 @@ static int run(struct kvsim_run *r, const struct kvsim_args *a,
     r->arrivals.longest = (uint32_t)r->serving.model.longest;
     if ((a->trace ? read_trace(r, a, e) : read_dataset(r, a, e)) ||
         read_schemes(r, a, e) || find_capacity(r, a, e) ||
-        list_rates(r, a, e) || kvsim_rows(r, a, e))
+        list_rates(r, a, e) || write_used(r, a, e) || kvsim_rows(r, a, e))
         return -1;
-    return write_used(r, a, e);
+    return a->used ? kv_out_commit(&r->used, e) : 0;
 }
 
 int main(int argc, char **argv)

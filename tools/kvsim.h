@@ -4,6 +4,7 @@
 
 #include "eval/serving/serving_costs.h"
 #include "eval/serving/serving_report.h"
+#include "lib/base/file.h"
 #include "lib/base/hash.h"
 #include "tools/common.h"
 
@@ -36,6 +37,7 @@ struct kvsim_run {
     size_t n_rates;
     struct kv_serving_capacity capacity; /* of the scheme --base */
     double most;                         /* the least of the three */
+    struct kv_out used;
 };
 
 /* Runs all and writes their rows. */
