@@ -44,7 +44,7 @@ static void set_device(struct kv_common *c)
         kv_die("--device %s: expected auto, cpu or cuda[:N]", device);
     if (!c->can_gpu)
         kv_die("--device %s: this run has no part for a GPU (kvattn, kvcalib, "
-               "kvppl, kvquant have, and kvdump but for --fisher)",
+               "kvgen, kvppl, kvquant have, and kvdump but for --fisher)",
                device);
     if (kv_device_cuda(index, &c->gpu, &e))
         kv_die("--device %s: %s", device, e.msg);

@@ -14,7 +14,7 @@
 enum { SAMPLE = 4096 }; /* requests that the capacity is computed from */
 
 /* Times of fewer requests/s are too large to hold a request's. */
-static const double RPS_LEAST = 1e-6;
+static const double RPS_LEAST = 1e-6, LOAD_MOST = 1000;
 
 static void release(struct kvsim_run *r)
 {
@@ -29,7 +29,12 @@ static int check_options(const struct kvsim_args *a, struct kv_err *e)
 {
     if (!a->params)
         return kv_fail(e, "parameters are needed: -p FILE");
-    if (!a->model || !a->gpu || !a->dataset == !a->trace)
+    if (a->dataset && a->trace)
+        return kv_fail(e,
+                       "--dataset %s goes without --trace, which has the "
+                       "lengths",
+                       a->dataset);
+    if (!a->model || !a->gpu || (!a->dataset && !a->trace))
         return kv_fail(e, "--model, --gpu and either --dataset or --trace are "
                           "needed; -p FILE names them");
     if (!isnan(a->rps) && a->loads.n)
@@ -116,8 +121,9 @@ static int read_trace(struct kvsim_run *r, const struct kvsim_args *a,
 }
 
 /* NAME or NAME=BITS */
-static int read_scheme(struct kvsim_run *r, const char *text,
-                       struct kvsim_scheme *s, struct kv_err *e)
+static int read_scheme(struct kvsim_run *r, const struct kvsim_args *a,
+                       const char *text, struct kvsim_scheme *s,
+                       struct kv_err *e)
 {
     char *equals;
 
@@ -128,7 +134,7 @@ static int read_scheme(struct kvsim_run *r, const char *text,
     if (equals)
         *equals++ = 0;
     if (kv_serving_scheme(r->params, s->name, &s->is, e))
-        return -1;
+        return kv_fail_in(e, "%s", a->params);
     if (equals) {
         char *end;
 
@@ -157,7 +163,7 @@ static int read_schemes(struct kvsim_run *r, const struct kvsim_args *a,
     r->n_schemes = a->schemes.n ? a->schemes.n : 4;
     r->scheme = kv_alloc(r->n_schemes, sizeof(*r->scheme));
     for (size_t i = 0; i < r->n_schemes; i++)
-        if (read_scheme(r, names[i], &r->scheme[i], e))
+        if (read_scheme(r, a, names[i], &r->scheme[i], e))
             return -1;
     return 0;
 }
@@ -172,7 +178,7 @@ static int find_capacity(struct kvsim_run *r, const struct kvsim_args *a,
     struct kv_arrival *sample = kv_alloc(n, sizeof(*sample));
     struct kv_serving_capacity *c = &r->capacity;
     struct kvsim_scheme base;
-    int rc = read_scheme(r, a->base, &base, e);
+    int rc = read_scheme(r, a, a->base, &base, e);
 
     if (rc) {
         kv_fail_in(e, "--base");
@@ -203,8 +209,9 @@ static int list_rates(struct kvsim_run *r, const struct kvsim_args *a,
             isnan(a->rps) ? strtod(loads[i], &end) : a->rps / r->most;
 
         if (isnan(a->rps) &&
-            (end == loads[i] || *end || !(load > 0) || load > 1000))
-            return kv_fail(e, "--load %s: expected a number above 0", loads[i]);
+            (end == loads[i] || *end || !(load > 0) || load > LOAD_MOST))
+            return kv_fail(e, "--load %s: expected more than 0 and at most %g",
+                           loads[i], LOAD_MOST);
         r->rate[i] = load * r->most;
         if (isnan(a->rps) && r->rate[i] < RPS_LEAST)
             return kv_fail(e, "--load %s is %g requests/s: expected %g or more",
