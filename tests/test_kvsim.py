@@ -169,6 +169,13 @@ class Kvsim(unittest.TestCase):
             self.assertEqual(json.load(f)["decode"]["kv_share"]["kind"],
                              "given")
 
+    def test_set(self):
+        """Column set has all changes."""
+        sets = [f"decode.kv_share=0.{i}5" for i in range(1, 40)]
+        r, = rows("--load", ".5", "-n", 20, "-s", "baseline",
+                  *(x for s in sets for x in ("--set", s)))
+        self.assertEqual(r["set"], " ".join(sets))
+
     def test_traces(self):
         """The same requests in both kinds of columns are the same run."""
         lengths = [(1000 + 7 * i, 10 + i % 5) for i in range(20)]
@@ -270,6 +277,10 @@ class Kvsim(unittest.TestCase):
                  "-s", "kivi"),
                 ("--base: " + PARAMS + ": schemes has no x", "--base", "x"),
                 ("expected bits of a value", "-s", "cachegen=0"),
+                ("--scheme hack64 is given twice", "-s", "hack64", "-s",
+                 "hack64"),
+                ("--scheme cachegen=2.240 is given twice", "-s", "cachegen",
+                 "-s", "cachegen=2.240"),
                 ("--load 0: expected", "--load", "0"),
                 ("--load 1e4: expected more than 0 and at most 1000",
                  "--load", "1e4"),

@@ -153,6 +153,11 @@ static int read_scheme(struct kvsim_run *r, const struct kvsim_args *a,
     return kv_serving_cluster(&r->serving, &s->is, &s->cluster, e);
 }
 
+static bool is_same(const struct kvsim_scheme *a, const struct kvsim_scheme *b)
+{
+    return !strcmp(a->name, b->name) && a->is.bits == b->is.bits;
+}
+
 static int read_schemes(struct kvsim_run *r, const struct kvsim_args *a,
                         struct kv_err *e)
 {
@@ -162,9 +167,13 @@ static int read_schemes(struct kvsim_run *r, const struct kvsim_args *a,
 
     r->n_schemes = a->schemes.n ? a->schemes.n : 4;
     r->scheme = kv_alloc(r->n_schemes, sizeof(*r->scheme));
-    for (size_t i = 0; i < r->n_schemes; i++)
+    for (size_t i = 0; i < r->n_schemes; i++) {
         if (read_scheme(r, a, names[i], &r->scheme[i], e))
             return -1;
+        for (size_t j = 0; j < i; j++)
+            if (is_same(&r->scheme[j], &r->scheme[i]))
+                return kv_fail(e, "--scheme %s is given twice", names[i]);
+    }
     return 0;
 }
 
@@ -308,7 +317,8 @@ int main(int argc, char **argv)
             "communication + join +\nstep + read + products + vector, in "
             "seconds; shares and use are in per cent.\nratio: jct over the "
             "first scheme's at this load.  Errors (_se) are over seeds;\nall "
-            "schemes see the same requests.\n\n"
+            "schemes see the same requests.  With --trace all seeds do, and "
+            "errors are of\nties of dispatch alone.\n\n"
             "  kvsim -p data/serving/hack.json -m L -g A10G --dataset Cocktail "
             "--load 0.75",
     };

@@ -134,24 +134,33 @@ static int simulate_seeds(const struct kvsim_run *r, const struct kvsim_args *a,
     return bad;
 }
 
+/* What --set changed, with spaces between; the caller frees it. */
+static char *list_changes(const struct kv_strings *changes)
+{
+    size_t n = 1;
+    char *all, *at;
+
+    for (size_t i = 0; i < changes->n; i++)
+        n += strlen(changes->item[i]) + 1;
+    all = at = kv_alloc(n, 1);
+    for (size_t i = 0; i < changes->n; i++)
+        at += sprintf(at, "%s%s", i ? " " : "", changes->item[i]);
+    return all;
+}
+
 /* Conditions of a row. */
 static void put_setting(const struct kvsim_run *r, const struct kvsim_args *a,
                         const struct kvsim_scheme *s, double rate,
                         struct kv_results *t)
 {
-    char set[512] = "";
+    char *set = list_changes(&a->changes);
 
-    for (size_t i = 0; i < a->changes.n; i++) {
-        const size_t n = strlen(set);
-
-        snprintf(set + n, sizeof(set) - n, "%s%s", n ? " " : "",
-                 a->changes.item[i]);
-    }
     kv_results_text(t, "tool", "kvsim");
     kv_results_text(t, "version", kv_version());
     kv_results_text(t, "params", kv_input_name(a->params));
     kv_results_text(t, "params_hash", r->params_hash);
     kv_results_text(t, "set", set);
+    free(set);
     kv_results_text(t, "model", a->model);
     kv_results_text(t, "gpu", a->gpu);
     kv_results_text(t, "decode_gpu", a->decode_gpu);
