@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,9 @@ static int split(const char *address, char host[64], const char **port,
                        "--serve %s: expected ADDRESS:PORT, such as "
                        "127.0.0.1:8080 or [::1]:8080",
                        address);
+    if (strtoul(colon + 1, NULL, 10) > UINT16_MAX)
+        return kv_fail(e, "--serve %s: expected a port up to %d", address,
+                       UINT16_MAX);
     snprintf(host, 64, "%.*s", (int)(bracket ? n - 2 : n),
              bracket ? address + 1 : address);
     if (!strcmp(host, "localhost"))
