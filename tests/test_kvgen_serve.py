@@ -496,10 +496,28 @@ class Refused(unittest.TestCase):
                 ("expected a token of ASCII", ["127.0.0.1:0", "--serve-token",
                                                write(at("bad"), b"a b\n")]),
                 ("needs a calibration", ["127.0.0.1:0", "-s",
-                                         "vecinfer:d4b4"])):
-            done = run("kvgen", "-m", at("m"), "--serve", *more)
+                                         "vecinfer:d4b4"]),
+                ("--columns does not go with --serve",
+                 ["127.0.0.1:0", "--columns", "spec"]),
+                ("--format does not go with --serve",
+                 ["127.0.0.1:0", "--format", "md"]),
+                ("--serve-requests 10001: expected 1 to 10000",
+                 ["127.0.0.1:0", "--serve-requests", "10001"]),
+                ("--serve-seconds 0: expected more than 0",
+                 ["127.0.0.1:0", "--serve-seconds", "0"]),
+                ("--batch 1000000000000: expected at most 1024 with --serve",
+                 ["127.0.0.1:0", "--batch", "1000000000000"])):
+            with self.subTest(words):
+                done = run("kvgen", "-m", at("m"), "--serve", *more)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertIn(words, done.stderr)
+                self.assertNotIn("serving", done.stderr)
+        for name, value in (("name", "x"), ("body", "1M"), ("requests", "5"),
+                            ("seconds", "5")):
+            done = run("kvgen", "-m", at("m"), "-f", at("x"), "-o", at("y"),
+                       "--serve-" + name, value)
             self.assertEqual(done.returncode, 2, done.stderr)
-            self.assertIn(words, done.stderr)
+            self.assertIn(f"--serve-{name} goes with --serve", done.stderr)
         with Server() as s:
             done = run("kvgen", "-m", at("m"), "--serve",
                        f"127.0.0.1:{s.port}")

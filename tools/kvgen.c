@@ -39,10 +39,10 @@ static int check_options(const struct kvgen_args *a, struct kv_err *e)
 {
     if (!a->model)
         return kv_fail(e, "a model is needed: -m MODEL");
+    if (kvgen_serve_check(a, e))
+        return -1;
     if (a->serve.address)
-        return kvgen_serve_check(a, e);
-    if (a->serve.token || a->serve.name)
-        return kv_fail(e, "--serve-token and --serve-name go with --serve");
+        return 0;
     if (!a->prompts == !a->score)
         return kv_fail(e, a->score ? "-f FILE goes without --score FILE"
                                    : "prompts are needed: -f FILE, or pairs: "

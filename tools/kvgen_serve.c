@@ -15,7 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GRACE = 10, IDLE = 30, SPARE = 32, TOKEN_MAX = 4096 };
+enum {
+    GRACE = 10,
+    IDLE = 30,
+    SPARE = 32,
+    TOKEN_MAX = 4096,
+    REQUESTS_MAX = 10000,
+    BATCH_MAX = 1024
+};
 
 struct server {
     struct kv_service service;
@@ -25,6 +32,50 @@ struct server {
     pthread_t ending;
     atomic_bool serving;
 };
+
+/* Without --serve. */
+static int check_none(const struct kvgen_serve *s, struct kv_err *e)
+{
+    const struct kvgen_serve usual = KVGEN_SERVE_DEFAULT;
+    const char *said = s->token                        ? "token"
+                       : s->name                       ? "name"
+                       : s->body != usual.body         ? "body"
+                       : s->requests != usual.requests ? "requests"
+                       : s->seconds != usual.seconds   ? "seconds"
+                                                       : NULL;
+
+    return said ? kv_fail(e, "--serve-%s goes with --serve", said) : 0;
+}
+
+static int check_limits(const struct kvgen_args *a, struct kv_err *e)
+{
+    const struct kvgen_serve *s = &a->serve;
+
+    if (!s->body)
+        return kv_fail(e, "--serve-body 0: expected more than 0");
+    if (!s->requests || s->requests > REQUESTS_MAX)
+        return kv_fail(e, "--serve-requests %zu: expected 1 to %d", s->requests,
+                       REQUESTS_MAX);
+    if (!s->seconds)
+        return kv_fail(e, "--serve-seconds 0: expected more than 0");
+    if (a->batch > BATCH_MAX)
+        return kv_fail(e, "--batch %zu: expected at most %d with --serve",
+                       a->batch, BATCH_MAX);
+    return 0;
+}
+
+static int check_table(const struct kv_common *c, struct kv_err *e)
+{
+    const char *said = c->columns                      ? "--columns"
+                       : strcmp(c->format, "csv") != 0 ? "--format"
+                       : c->safe_csv                   ? "--safe-csv"
+                                                       : NULL;
+
+    return said ? kv_fail(e,
+                          "%s does not go with --serve, which writes no table",
+                          said)
+                : 0;
+}
 
 int kvgen_serve_check(const struct kvgen_args *a, struct kv_err *e)
 {
@@ -45,6 +96,8 @@ int kvgen_serve_check(const struct kvgen_args *a, struct kv_err *e)
                                 ? "--repetition-penalty"
                                 : NULL;
 
+    if (!s->address)
+        return check_none(s, e);
     if (with_file)
         return kv_fail(e, "%s does not go with --serve, whose requests say it",
                        with_file);
@@ -52,13 +105,10 @@ int kvgen_serve_check(const struct kvgen_args *a, struct kv_err *e)
         (a->max_tokens > INT32_MAX && a->max_tokens != KVGEN_NOT_SAID))
         return kv_fail(e, "--max-tokens %zu: expected 1 to %d tokens",
                        a->max_tokens, INT32_MAX);
-    if (!s->body || !s->requests || s->requests > 10000 || !s->seconds)
-        return kv_fail(e, "--serve-body, --serve-requests (at most 10000) and "
-                          "--serve-seconds: expected more than 0");
     if (s->name && (!*s->name || strchr(s->name, ',')))
         return kv_fail(e, "--serve-name '%s': expected a name without a comma",
                        s->name);
-    return 0;
+    return check_table(&a->common, e) || check_limits(a, e) ? -1 : 0;
 }
 
 /* ---- the end ------------------------------------------------------------- */

@@ -34,7 +34,7 @@ struct kv_err;
 struct kvgen_args;
 struct kvgen_run;
 
-/* Options, before anything is read. */
+/* Options, also where there is no --serve, before anything is read. */
 int kvgen_serve_check(const struct kvgen_args *a, struct kv_err *e);
 /* Before kv_common_start(): requests to end come to kvgen_serve(). */
 void kvgen_serve_signals(void);
