@@ -358,6 +358,24 @@ class LogProbs(unittest.TestCase):
                         self.assertEqual(own, max(top.values()))
             self.assertEqual(s.text(prompt="so", echo=True, max_tokens=0), "so")
 
+    def test_bytes(self):
+        """Of tokens that are parts of characters: together the answer."""
+        own = {bytes([i]) for i in range(256)} | {b"th", b"the", b" a",
+                                                  b" the"}
+        with Server() as s:
+            x = s.made(CHAT, messages=[{"role": "user", "content": "so"}],
+                       max_tokens=200, temperature=2, seed=1, logprobs=True,
+                       top_logprobs=3)["choices"][0]
+            tokens = x["logprobs"]["content"]
+            made = b"".join(bytes(t["bytes"]) for t in tokens)
+            self.assertEqual(made.decode(errors="replace"),
+                             x["message"]["content"])
+            self.assertTrue(any(len(bytes([b]).decode(errors="ignore")) == 0
+                                for b in made))
+            for t in tokens + [u for t in tokens for u in t["top_logprobs"]]:
+                if t["token"] or t["bytes"]:  # not special
+                    self.assertIn(bytes(t["bytes"]), own)
+
 
 class Refused(unittest.TestCase):
     def test_requests(self):

@@ -361,6 +361,16 @@ int kv_tokenizer_decode(const struct kv_tokenizer *t, const int32_t *ids,
     return rc;
 }
 
+bool kv_tokenizer_bytes(const struct kv_tokenizer *t, int32_t id,
+                        struct kv_text *bytes)
+{
+    const struct kv_vocab *v = t->vocab;
+
+    return !kv_added_id(t->added, id) && id >= 0 && (size_t)id < v->n_ids &&
+           v->token[id].s &&
+           kv_decoder_bytes(t->decoder, v->token[id].s, v->token[id].n, bytes);
+}
+
 size_t kv_tokenizer_vocab(const struct kv_tokenizer *t)
 {
     const size_t added = (size_t)(kv_added_last_id(t->added) + 1);

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 struct kv_tokenizer;
+struct kv_text;
 
 /* path: a GGUF file (lib/tokenizer/tokenizer_gguf.h), or a folder with
  * tokenizer.json or else SentencePiece's tokenizer.model, or Llama 3's, or else
@@ -47,6 +48,11 @@ int kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text,
 int kv_tokenizer_decode(const struct kv_tokenizer *t, const int32_t *ids,
                         size_t n, bool special, char **text, size_t *n_bytes,
                         struct kv_err *e);
+
+/* Appends the bytes that a token is, also where they are part of a character.
+ * False, and nothing, where it is text, special or not of the tokenizer. */
+bool kv_tokenizer_bytes(const struct kv_tokenizer *t, int32_t id,
+                        struct kv_text *bytes);
 
 /* Highest id + 1; the id of BOS or -1; whether a BOS belongs at the start of
  * a text (post-processor, or add_bos_token). */

@@ -334,6 +334,24 @@ void kv_decoder_free(struct kv_decoder *d)
     free(d);
 }
 
+bool kv_decoder_bytes(const struct kv_decoder *d, const char *s, size_t n,
+                      struct kv_text *bytes)
+{
+    struct kv_byte_alphabet a;
+
+    if (d->n == 1 && d->stage->run == byte_level) {
+        kv_byte_alphabet_init(&a);
+        kv_byte_decode(&a, s, n, bytes);
+        return true;
+    }
+    for (size_t i = 0; i < d->n; i++)
+        if (d->stage[i].run == byte_fallback && byte_token(s, n) >= 0) {
+            kv_text_add(bytes, (char[]){(char)byte_token(s, n)}, 1);
+            return true;
+        }
+    return false;
+}
+
 int kv_decoder_run(const struct kv_decoder *d, struct kv_token_list *tokens,
                    struct kv_err *e)
 {

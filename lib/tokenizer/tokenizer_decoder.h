@@ -24,6 +24,12 @@ struct kv_decoder;
 int kv_decoder_new(struct kv_decoder **d, const json_t *j, struct kv_err *e);
 void kv_decoder_free(struct kv_decoder *d);
 
+/* Appends the bytes that a token is, of which a text has U+FFFD where they are
+ * part of a character: of the byte-level alphabet, and of <0x0A>.  False, and
+ * nothing, for other tokens, which are text. */
+bool kv_decoder_bytes(const struct kv_decoder *d, const char *s, size_t n,
+                      struct kv_text *bytes);
+
 /* Rewrites the tokens; their text is then the answer, well-formed UTF-8. */
 int kv_decoder_run(const struct kv_decoder *d, struct kv_token_list *tokens,
                    struct kv_err *e);

@@ -1,6 +1,7 @@
 #include "tools/serve/choice.h"
 #include "lib/base/alloc.h"
 #include "lib/base/utf8.h"
+#include "lib/tokenizer/tokenizer_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -239,14 +240,29 @@ fail:
 
 /* ---- as chats have them -------------------------------------------------- */
 
-static json_t *chat_token(const char *text, size_t n, float log_prob)
+/* The token's own, also where its text has U+FFFD, or nothing, for a part of a
+ * character: all tokens' bytes are the answer's. */
+static json_t *token_bytes(const struct kv_choice *c, int32_t id,
+                           const char *text, size_t n)
 {
+    struct kv_text own = {0};
     json_t *bytes = json_array();
 
+    if (kv_tokenizer_bytes(c->tokenizer, id, &own)) {
+        text = own.s;
+        n = own.n;
+    }
     for (size_t i = 0; i < n; i++)
         json_array_append_new(bytes, json_integer((unsigned char)text[i]));
+    kv_text_clear(&own);
+    return bytes;
+}
+
+static json_t *chat_token(const struct kv_choice *c, int32_t id,
+                          const char *text, size_t n, float log_prob)
+{
     return json_pack("{s:s%, s:f, s:o}", "token", text, n, "logprob",
-                     (double)log_prob, "bytes", bytes);
+                     (double)log_prob, "bytes", token_bytes(c, id, text, n));
 }
 
 static json_t *chat_log_prob(const struct kv_choice *c, const struct tokens *t,
@@ -259,7 +275,7 @@ static json_t *chat_log_prob(const struct kv_choice *c, const struct tokens *t,
         json_decref(top);
         return NULL;
     }
-    one = chat_token(x.text, x.bytes, x.log_prob);
+    one = chat_token(c, t->ids[t->first + i], x.text, x.bytes, x.log_prob);
     free(x.text);
     json_object_set_new(one, "top_logprobs", top);
     for (size_t k = 0; k < c->request->n_top && x.top[k].id >= 0; k++) {
@@ -267,8 +283,8 @@ static json_t *chat_log_prob(const struct kv_choice *c, const struct tokens *t,
             json_decref(one);
             return NULL;
         }
-        json_array_append_new(top,
-                              chat_token(x.text, x.bytes, x.top[k].log_prob));
+        json_array_append_new(top, chat_token(c, x.top[k].id, x.text, x.bytes,
+                                              x.top[k].log_prob));
         free(x.text);
     }
     return one;
