@@ -352,7 +352,7 @@ int main(int argc, char **argv)
         KV_OUT(0, "kl-curve", &a.curve, "FILE",
                "write it by position, 16 rows for each spec"),
         KV_SIZE(0, "own", &a.own, "N",
-                "score N tokens that the f32 model writes after each\n"
+                "score N tokens that the f32 model writes after a\n"
                 "window (below); --kl is on"),
         KV_REAL(0, "own-temperature", &a.own_temperature, "T",
                 "sample them, logits divided by T (0: the most\n"
@@ -395,11 +395,11 @@ int main(int argc, char **argv)
             "  llama.cpp  as all; only the second half of a window is "
             "scored\n\n"
             "--own N: a window of -c tokens is a prompt.  The model with an "
-            "f32 cache writes N\ntokens after it, and goes on where it would "
-            "end; every spec is forced along them,\none token at a time "
-            "(stream, or prefill:P of the prompt), and they alone are\n"
-            "scored.  agree: leading tokens that the spec alone would have "
-            "written, all N at\nmost; of sampled text it is blank.\n\n"
+            "f32 cache writes\nN tokens after it, and goes on where it would "
+            "end; every spec is forced along\nthem, one token at a time "
+            "(stream, or prefill:P of the prompt), and they alone\n"
+            "are scored.  agree: leading tokens that the spec alone would have "
+            "written, all N\nat most; of sampled text it is blank.\n\n"
             "--device cuda: the forward pass on a GPU.  Codes of kivi, "
             "absmax, zeropoint, pq,\nmillion, evasion, vecinfer, cq and klt "
             "are made and decoded there, those of hack\n(axes=paper, "

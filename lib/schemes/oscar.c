@@ -241,7 +241,7 @@ static int oscar_check_dump(const struct kv_spec *s, struct kv_dump *dump,
     (void)s;
     for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++)
         if (kv_dump_want(dump, wanted[i], e))
-            return -1;
+            return kv_fail_in(e, wanted[i] == KV_T_V ? "V" : "K");
     return 0;
 }
 
