@@ -9,7 +9,7 @@
 /* The most buckets of a curve. */
 enum { KV_KL_BUCKETS = 16 };
 
-/* Zeros but for n: the scored tokens of a window. */
+/* n: the scored tokens of a window.  All other members begin as zeros. */
 struct kv_kl_curve {
     size_t n;
     struct kv_window_mean kl[KV_KL_BUCKETS], same[KV_KL_BUCKETS];

@@ -11,8 +11,8 @@ struct kv_own_text {
     size_t n;           /* new tokens after each, >= 1 */
     double temperature; /* 0: the most probable token, as kv_sampling has it */
     size_t memory;      /* bytes for caches */
-    uint64_t seed;      /* of the random numbers, which are those of kvgen's
-                         * first sample of the prompt */
+    uint64_t seed;      /* kvgen draws the same random numbers for the first
+                         * sample of the prompt */
 };
 
 /* to: [n_windows][n_prompt + n], the prompts and the text.  The model goes on

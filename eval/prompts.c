@@ -96,7 +96,7 @@ int kv_prompt_take_messages(struct kv_prompt *p, json_t *x, struct kv_err *e)
     return 0;
 }
 
-/* Of a line to be continued by the model. */
+/* The fields of a line that the model continues. */
 static int read_prompt(struct kv_prompt *p, struct kv_err *e)
 {
     json_t *prompt = json_object_get(p->fields, "prompt");
@@ -233,7 +233,7 @@ static int encode_messages(struct kv_prompt *p,
     return rc;
 }
 
-/* The tokens of context and continuation, those of the context first. */
+/* Sets ids to the tokens of the context, then of the continuation. */
 static int encode_continuation(struct kv_prompt *p,
                                const struct kv_prompt_encoder *r,
                                struct kv_named *named, struct kv_err *e)

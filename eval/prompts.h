@@ -70,8 +70,9 @@ int kv_prompt_encode(struct kv_prompt *p, const struct kv_prompt_encoder *r,
 
 /* A text gets a BOS if the tokenizer adds one; messages become the template's
  * text, special tokens included.  A continuation begins with the white space at
- * the end of its context; its tokens are those of both texts together, without
- * the context's.  An empty context is a BOS.  Fails, with the line, as
+ * the end of its context.  Context and continuation are tokenized as one text,
+ * whose tokens behind the context's are the continuation.  An empty context is
+ * a BOS.  Fails, with the line, as
  * kv_chat_messages() does, on a prompt or a continuation without tokens, and on
  * an empty context where there is no BOS. */
 int kv_prompts_encode(struct kv_prompts *p, const struct kv_prompt_encoder *r,

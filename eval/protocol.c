@@ -68,8 +68,8 @@ int kv_protocol_own(struct kv_protocol *p, size_t n_prompt, size_t n,
                        p->text);
     if (p->prefill > n_prompt)
         return kv_fail(e,
-                       "protocol %s: with --own the first tokens are those of "
-                       "a prompt, of %zu tokens (-c)",
+                       "protocol %s: with --own it goes to the end of the "
+                       "prompt at most, which has %zu tokens (-c)",
                        p->text, n_prompt);
     p->own = n;
     if (temperature > 0)

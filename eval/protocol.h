@@ -40,10 +40,9 @@ int kv_protocol_parse(struct kv_protocol *p, const char *text, bool keep_window,
                       struct kv_err *e);
 
 /* n >= 1 tokens of the model's own at the end of each window, after a prompt of
- * n_prompt; temperature is that of their sampling, 0: greedy.  Fails where the
- * cache is not the one that each token of a running model sees: for other
- * protocols than stream and prefill:P, steps of several tokens, and a P beyond
- * the prompt. */
+ * n_prompt tokens.  temperature: of their sampling; 0: greedy.  Fails for other
+ * protocols than stream and prefill:P, for steps of several tokens, and for a P
+ * beyond the prompt: a token would see another cache than a running model's. */
 int kv_protocol_own(struct kv_protocol *p, size_t n_prompt, size_t n,
                     double temperature, struct kv_err *e);
 

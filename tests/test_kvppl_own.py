@@ -127,7 +127,8 @@ class Own(unittest.TestCase):
         for words, *argv in (
                 ("protocols stream and prefill:P", *args(protocol="all")),
                 ("not with stream:4", *args(protocol="stream:4")),
-                ("a prompt, of 24 tokens", *args(protocol="prefill:25")),
+                ("the prompt at most, which has 24 tokens",
+                 *args(protocol="prefill:25")),
                 ("--own 0: expected 1", *args(own=0)),
                 ("beyond the model's context of", *args(own=999999)),
                 ("--own does not go with --no-base",

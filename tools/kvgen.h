@@ -86,7 +86,7 @@ void kvgen_list_answers(struct kvgen_run *r, const struct kvgen_args *a);
  * read of the weights. */
 int kvgen_choose_batch(struct kvgen_run *r, const struct kvgen_args *a,
                        struct kv_err *e);
-/* Fills the answers, with those of the journal or the model's. */
+/* Fills the answers: the journal has some, the model makes the others. */
 int kvgen_make_answers(struct kvgen_run *r, const struct kvgen_args *a,
                        struct kv_err *e);
 

@@ -98,7 +98,7 @@ static const struct value requests_values[] = {
     S(requests, cool_down, 0, .9),
     {0}};
 
-/* Sections of objects of free names, then those of the settings. */
+/* Sections whose objects have free names, then sections of settings. */
 static const struct section {
     const char *name;
     const struct value *values;

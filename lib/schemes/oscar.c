@@ -6,7 +6,7 @@
  * queries for keys, and of v v' weighted by k' (q q') k for values, means over
  * KV heads; H is the Hadamard transform; P orders its columns so that the
  * eigenvalues, falling, stand at places whose bits are reversed.  It is
- * orthogonal, and the attention is that of unrotated tensors.
+ * orthogonal: rotated queries and keys have the same scores.
  *
  * The magnitude of a rotated head is clipped at the value of rank clip d among
  * its d magnitudes.  A group's head is
