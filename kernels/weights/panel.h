@@ -3,7 +3,14 @@
 
 /* PANEL_VALUES of all rows stay in the first cache while their sums are made,
  * a register of them at a time. */
-enum { PANEL_VALUES = 512, PANEL_PAIRS = 8, PANEL_SUMS = 32 / V_WIDTH };
+enum { PANEL_VALUES = 1024, PANEL_PAIRS = 8, PANEL_SUMS = 32 / V_WIDTH };
+
+/* Else gcc loads x again for each row of w. */
+#if V_WIDTH > 1
+#define IN_REGISTER(v) __asm__("" : "+x"(v))
+#else
+#define IN_REGISTER(v) (void)0
+#endif
 
 struct operands {
     const float *w, *x;
@@ -26,8 +33,10 @@ ALWAYS_INLINE void add_products(const struct operands *o, size_t n_x,
             vf32 x[PANEL_PAIRS];
 
             UNROLL
-            for (size_t c = 0; c < n_x; c++)
+            for (size_t c = 0; c < n_x; c++) {
                 x[c] = v_load(o->x + c * o->x_row + i);
+                IN_REGISTER(x[c]);
+            }
             UNROLL
             for (size_t k = 0; k < PANEL_PAIRS; k++)
                 s[k] = v_fmadd(v_load(o->w + k / n_x * o->w_row + i),
