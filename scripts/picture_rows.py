@@ -1,10 +1,8 @@
-"""Pictures of rows: bits, a letter of the specs, layers, latency."""
-import re
-
+"""Pictures of rows: bits, layers, positions, latency."""
 import matplotlib.ticker as ticker
 
 import picture_style as style
-from specs import head_and_words, labels, scheme
+from specs import labels, scheme
 
 ALIKE = "model", "text", "ctx", "windows", "protocol"
 LABEL = {"kl_mean": "KL divergence from the f32 cache (nats)",
@@ -150,46 +148,6 @@ def curves(ax, drawn, fmt="-"):
                         style.marker(name), ms=4 if name != "klt" else 6))
         ends.append((x[-1], y[-1], label, style.look(name)["color"]))
     return ends
-
-
-def letter_of(spec, letter):
-    """(value, the spec without it); None where the spec lacks it."""
-    head, words = head_and_words(spec)
-    values = re.findall(r"(?<=[:a-z0-9-])%s(\d+(?:\.\d+)?)" % letter,
-                        head.partition(":")[2].join(["-", ""]))
-    if not values or len(set(values)) > 1:
-        return None
-    name, _, letters = head.partition(":")
-    rest = re.sub(r"%s%s" % (letter, re.escape(values[0])), letter, letters)
-    return float(values[0]), ",".join([name + ":" + rest] + words)
-
-
-def by_letter(rows, column, letter):
-    column = column or ("kl_mean" if any(known(r, "kl_mean") for r in rows)
-                        else "ppl")
-    found = [(r, letter_of(r["spec"], letter)) for r in rows
-             if known(r, column)]
-    rows = [dict(r, at=f[0], rest=f[1]) for r, f in found if f]
-    if not rows:
-        raise Wrong("--by %s: no spec has it" % letter)
-    groups = by_condition(rows, *ALIKE)
-    fig, axes = style.panels(len(groups), 5)
-    for ax, group in zip(axes, groups):
-        short = labels(r["rest"] for r in group)
-        drawn = {}
-        for r in group:
-            y = number(r, column)
-            drawn.setdefault(short[r["rest"]], (scheme(r["spec"]), []))[
-                1].append((r["at"], y, *error(r, column, y)))
-        ends = curves(ax, drawn)
-        axis(ax, LABEL.get(column, column), column,
-             [p[1] for _, ps in drawn.values() for p in ps])
-        places(ax, sorted({r["at"] for r in group}))
-        ax.set_xlabel("%s of the spec" % letter)
-        ax.set_title("%s, protocol %s" % (measured(group[0]),
-                                          group[0].get("protocol")))
-        style.label_ends(ax, ends)
-    return fig
 
 
 def places(ax, values):

@@ -25,6 +25,21 @@ plt.rcParams.update({
     "grid.color": "0.9", "grid.linewidth": 0.6, "axes.edgecolor": "0.4",
     "svg.hashsalt": "kvtools"})
 SMALL = 7.5
+SIZE = None  # of a figure, in inches
+
+
+def set_font(points):
+    """All texts, from 9 points."""
+    global SMALL
+    for name in ("font.size", "axes.titlesize", "axes.labelsize",
+                 "xtick.labelsize", "ytick.labelsize"):
+        plt.rcParams[name] *= points / 9
+    SMALL *= points / 9
+
+
+def set_size(width, height):
+    global SIZE
+    SIZE = width, height
 
 
 def look(name):
@@ -46,8 +61,9 @@ def panels(n, height, width=8.8):
     columns = min(n, 2)
     rows = -(-n // columns)
     fig, axes = plt.subplots(rows, columns, squeeze=False,
-                             figsize=(width * (1 if n == 1 else 1.5),
-                                      height * rows), layout="constrained")
+                             figsize=SIZE or (width * (1 if n == 1 else 1.5),
+                                              height * rows),
+                             layout="constrained")
     for ax in axes.flat[n:]:
         ax.axis("off")
     for ax in axes.flat[:n]:

@@ -39,16 +39,16 @@ class Plot(Scripts):
             importlib.util.spec_from_loader("plot", loader))
         loader.exec_module(cls.script)
 
-    def plot(self, *args, code=0):
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    def plot(self, *args, code=0, said=False):
+        out, words = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(words):
             try:
                 self.script.main(args)
                 done = 0
             except SystemExit as e:
                 done = e.code
-        self.assertEqual(done, code, err.getvalue())
-        return out.getvalue() if code == 0 else err.getvalue()
+        self.assertEqual(done, code, words.getvalue())
+        return out.getvalue() if code == 0 and not said else words.getvalue()
 
     def test_run(self):
         for args, code in (["no.csv"], 2), (["--help"], 0):
@@ -104,13 +104,43 @@ class Plot(Scripts):
                  "hack:b2p64,paper", "hack:b2p64,artifact",
                  "hack:b2p64,artifact,qjl")
 
-    def test_a_letter(self):
-        drawn = self.drawn(self.csv("p.csv", [
-            self.base, row("hack:b2p32r0s0", 2.7, 0.1),
-            row("hack:b2p64r0s0", 2.6, 0.2), row("hack:b4p64r0s0", 4.6, 0.02),
-            row("kivi:b2g32r0s0", 3, 0.2)]), "--by", "p")
-        self.has(drawn, "hack:b2p", "hack:b4p", "p of the spec", "32", "64")
-        self.assertNotIn("kivi", drawn)
+    def ablation(self):
+        """Three bits of K, two of V, two groups, and a row without any."""
+        rows = [dict(row("kivi:K-b%d/V-b%d,g%d" % (k, v, g), k + v, 1 / k / v,
+                         scheme="kivi"), **{
+                             "params.b": "", "params.K.b": str(k),
+                             "params.V.b": str(v), "params.g": str(g)})
+                for k in (2, 3, 4) for v in (2, 4) for g in (32, 64)]
+        return rows + [dict(rows[0], spec="q4_0:r0s0", scheme="q4_0", **{
+            "params.K.b": "", "params.V.b": "", "params.g": ""})]
+
+    def test_settings(self):
+        path = self.csv("a.csv", self.ablation())
+        out = os.path.join(self.folder, "out.svg")
+        said = self.plot(path, "--x", "K.b", "--hue", "V.b", "-o", out,
+                         said=True)
+        self.assertIn("1 of 13 rows are not drawn, having no K.b or no V.b: "
+                      "q4_0", said)
+        with open(out, encoding="utf-8") as f:
+            self.has(f.read(), "V.b=2 g32", "V.b=4 g64", "K.b of the spec",
+                     "2", "3", "4")
+        self.has(self.drawn(path, "--x", "K.b", "--hue", "V.b", "--panel",
+                            "g", "--legend", "--title", "both", "--size",
+                            "9,4", "--font", "8"),
+                 "V.b=2", "V.b=4", "g = 32", "g = 64", "both")
+
+    def test_a_map(self):
+        path = self.csv("a.csv", self.ablation())
+        self.has(self.drawn(path, "--x", "K.b", "--map", "V.b", "--panel",
+                            "g"), "0.25", "0.0625", "V.b of the spec")
+        self.assertIn("two rows are in the cell K.b=2, V.b=2", self.plot(
+            path, "--x", "K.b", "--map", "V.b", code=2))
+
+    def test_words_are_places_too(self):
+        rows = [dict(row("kivi:b2,axis=" + a, 3, kl), **{"params.axis": a})
+                for a, kl in (("paper", 0.1), ("token", 0.2))]
+        self.has(self.drawn(self.csv("a.csv", rows), "--x", "axis"), "paper",
+                 "token", "axis of the spec")
 
     def test_layers(self):
         rows = [{"spec": spec, "model": "m", "text": "t.txt", "ctx": "8",
@@ -161,8 +191,15 @@ class Plot(Scripts):
                 ("expected rows of kvppl, kvquant or kvattn",
                  self.csv("b.csv", [{"spec": "f32"}])),
                 ("ppl.csv has no column attn", ppl, "--y", "attn"),
-                ("--by 64: expected a letter", ppl, "--by", "64"),
-                ("--by p: no spec has it", ppl, "--by", "p"),
+                ("--hue goes with --x", ppl, "--hue", "g"),
+                ("--map goes without", ppl, "--x", "g", "--map", "b",
+                 "--legend"),
+                ("no row has p: expected", ppl, "--x", "p"),
+                ("at one place of one curve", self.csv("g.csv", [
+                    dict(r, **{"params.p": "1"}) for r in self.rows[1:3]]),
+                 "--x", "p"),
+                ("--size 0,1: expected", ppl, "--size", "0,1"),
+                ("--font 0: expected", ppl, "--font", "0"),
                 ("no rows that can be drawn", self.csv(
                     "f.csv", [dict(row("kivi:b2r0s0", 2, 1), bits="")])),
                 ("none/out.png: No such file", ppl, "-o", "none/out.png"),
