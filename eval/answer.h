@@ -47,9 +47,11 @@ struct kv_answer {
     enum kv_finish finish;
     char *why;                      /* out: a sentence, where it failed */
     double prompt_seconds, seconds; /* out: to the first new token; after it */
-    struct kv_bits bits; /* out: of the cache at its end, without shared_bytes
-                          * and nominal; a policy drops tokens after the prompt
-                          * or every token */
+    double encode_seconds; /* out: of prompt_seconds, in which its tokens
+                            * entered the cache; 0 where they attend on codes */
+    struct kv_bits bits;   /* out: of the cache at its end, without shared_bytes
+                            * and nominal; a policy drops tokens after the prompt
+                            * or every token */
 };
 
 /* Frees the results. */

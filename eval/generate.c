@@ -3,7 +3,6 @@
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
-#include "lib/seq/seq.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -109,37 +108,49 @@ static void fail(struct sequence *s, const struct kv_err *why)
     s->ended = true;
 }
 
-static int open_layers(struct sequence *s, const struct kv_generator *r,
-                       struct kv_err *e)
+static int open_layers(struct kv_seq **s, const struct kv_answer *a,
+                       const struct kv_generator *r, struct kv_err *e)
 {
-    s->seq = kv_seq_new(&(struct kv_seq_plan){.n_layers = r->n_layers,
-                                              .policy = &s->a->spec->policy,
-                                              .share_of = s->a->n_prompt,
-                                              .seed = r->g.seed});
+    const struct opened *spec = find_spec(r, a->spec);
+
+    *s = kv_seq_new(&(struct kv_seq_plan){.n_layers = r->n_layers,
+                                          .policy = &a->spec->policy,
+                                          .share_of = a->n_prompt,
+                                          .seed = r->g.seed});
     for (size_t i = 0; i < r->n_layers; i++)
-        if (kv_seq_open(s->seq, kv_codecs_at(s->spec->codecs, i), e))
+        if (kv_seq_open(*s, kv_codecs_at(spec->codecs, i), e))
             return -1;
     return 0;
+}
+
+/* Without its cache. */
+static struct sequence sequence_of(const struct kv_generator *r,
+                                   struct kv_answer *a)
+{
+    struct sequence s = {
+        .a = a,
+        .spec = find_spec(r, a->spec),
+        .prefill = {.policy = &a->spec->policy, .calib = r->g.calib}};
+
+    s.ids = kv_alloc(a->n_prompt + a->most, sizeof(*s.ids));
+    memcpy(s.ids, a->prompt, a->n_prompt * sizeof(*s.ids));
+    return s;
 }
 
 static void begin(struct sequence *s, const struct kv_generator *r,
                   struct kv_answer *a)
 {
-    const struct kv_prefill prefill = {.policy = &a->spec->policy,
-                                       .calib = r->g.calib};
     struct kv_err e;
 
-    *s = (struct sequence){
-        .a = a, .spec = find_spec(r, a->spec), .prefill = prefill};
-    s->ids = kv_alloc(a->n_prompt + a->most, sizeof(*s->ids));
-    memcpy(s->ids, a->prompt, a->n_prompt * sizeof(*s->ids));
+    *s = sequence_of(r, a);
     a->made = 0;
+    a->encode_seconds = 0;
     a->ids = kv_alloc(a->most, sizeof(*a->ids));
     if (a->n_top) {
         a->log_prob = kv_alloc(a->most, sizeof(*a->log_prob));
         a->top = kv_alloc(a->most, a->n_top * sizeof(*a->top));
     }
-    if (open_layers(s, r, &e))
+    if (open_layers(&s->seq, a, r, &e))
         fail(s, &e);
 }
 
@@ -206,6 +217,7 @@ static int attend_one(const void *arg, size_t i, size_t thread,
                  row = x->shape->n_heads * x->shape->head_dim;
     const struct kv_tokens t = kv_qkv_tokens(x, 0, at, n);
     const bool exact = is_exact(l->r, s, x->layer);
+    const double start = kv_seconds();
     float *out = x->out + at * row;
     struct kv_err why;
 
@@ -214,9 +226,23 @@ static int attend_one(const void *arg, size_t i, size_t thread,
     if (!s->ended && (exact ? kv_seq_append(s->seq, x->layer, &t, &why)
                             : kv_seq_step(s->seq, x->layer, &t, out, &why)))
         fail(s, &why);
+    if (exact)
+        s->a->encode_seconds += kv_seconds() - start;
     if (s->ended && !exact)
         memset(out, 0, n * row * sizeof(*out));
     return 0;
+}
+
+/* Tells of a layer of the prompt. */
+static void tell_layer(const struct kv_generator *r, size_t layer)
+{
+    for (size_t i = 0; r->g.layer && r->prompt && i < r->n_live; i++) {
+        struct sequence *s = r->live[i];
+        struct kv_err why;
+
+        if (!s->ended && r->g.layer(r->g.arg, s->a, s->seq, layer, &why))
+            fail(s, &why);
+    }
 }
 
 static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
@@ -230,6 +256,7 @@ static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
     if (kv_qkv_to_host(x, &host, e) ||
         host.backend->each(r->n_live, attend_one, &l, e))
         return -1;
+    tell_layer(r, x->layer);
     return is_exact(r, first, x->layer)
                ? kv_prefill_attend(&first->prefill, x, &job, e)
                : kv_qkv_from_host(x, &host, e);
@@ -415,6 +442,29 @@ int kv_generator_add(struct kv_generator *r, struct kv_answer *a,
     return 0;
 }
 
+int kv_generator_open(struct kv_generator *r, const struct kv_answer *a,
+                      struct kv_seq **s, struct kv_err *e)
+{
+    *s = NULL;
+    if (!open_spec(r, a->spec, e) && !open_layers(s, a, r, e))
+        return 0;
+    kv_seq_free(*s);
+    *s = NULL;
+    return -1;
+}
+
+void kv_generator_join(struct kv_generator *r, struct kv_answer *a,
+                       struct kv_seq *seq, bool ended)
+{
+    struct sequence *s = &r->open[r->n_open++];
+
+    *s = sequence_of(r, a);
+    s->ids[a->n_prompt] = a->ids[0];
+    s->seq = seq;
+    s->begun = kv_seconds();
+    s->ended = ended;
+}
+
 void kv_generator_forget(struct kv_generator *r, const struct kv_spec *spec)
 {
     size_t n = 0;
@@ -451,6 +501,8 @@ bool kv_generator_idle(const struct kv_generator *r)
 
 int kv_generator_step(struct kv_generator *r, struct kv_err *e)
 {
+    if (close_ended(r, e)) /* joined with all of their tokens */
+        return -1;
     if (r->next < r->n_waiting && r->n_open < r->g.batch)
         open_next(r);
     else

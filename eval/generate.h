@@ -7,6 +7,7 @@
 #include "lib/calib.h"
 #include "lib/columns.h"
 #include "lib/model/model.h"
+#include "lib/seq/seq.h"
 
 struct kv_generation {
     struct kv_model *model;
@@ -19,6 +20,10 @@ struct kv_generation {
     /* NULL, or called at an answer's end, failed ones included; -1 fails the
      * step. */
     int (*ended)(void *arg, struct kv_answer *a, struct kv_err *e);
+    /* NULL, or called when a layer holds an answer's prompt, before the layer
+     * attends; -1 fails the answer. */
+    int (*layer)(void *arg, const struct kv_answer *a, const struct kv_seq *s,
+                 size_t layer, struct kv_err *e);
     void *arg;
 };
 
@@ -50,6 +55,15 @@ void kv_generator_free(struct kv_generator *r); /* NULL is fine */
  * does. */
 int kv_generator_add(struct kv_generator *r, struct kv_answer *a,
                      struct kv_err *e);
+/* An answer whose prompt has run elsewhere: opens its sequence, whose layers
+ * are empty, for kv_seq_load().  Fails as kv_generator_add() does. */
+int kv_generator_open(struct kv_generator *r, const struct kv_answer *a,
+                      struct kv_seq **s, struct kv_err *e);
+/* The answer goes on after its first token, a->ids [most] with made = 1, with
+ * the cache of its prompt, which is r's from here on; at most 2 batch - 1 do.
+ * ended: that was its last token. */
+void kv_generator_join(struct kv_generator *r, struct kv_answer *a,
+                       struct kv_seq *s, bool ended);
 /* Closes the spec's codecs, if there are any; no answer with it is waiting or
  * under way. */
 void kv_generator_forget(struct kv_generator *r, const struct kv_spec *spec);

@@ -22,6 +22,7 @@ static void release(struct kvgen_run *r)
     for (size_t i = 0; i < r->n_answers; i++)
         kv_answer_clear(&r->answer[i]);
     free(r->answer);
+    free(r->transferred);
     for (size_t i = 0; r->stop && i < r->n_mine; i++)
         free(r->stop[i]);
     free(r->stop);
@@ -39,7 +40,7 @@ static int check_options(const struct kvgen_args *a, struct kv_err *e)
 {
     if (!a->model)
         return kv_fail(e, "a model is needed: -m MODEL");
-    if (kvgen_serve_check(a, e))
+    if (kvgen_serve_check(a, e) || kvgen_disaggregate_check(a, e))
         return -1;
     if (a->serve.address)
         return 0;
@@ -196,6 +197,12 @@ static int try_specs(const struct kvgen_run *r, const struct kvgen_args *a,
 
 /* ---- results ------------------------------------------------------------- */
 
+int kvgen_put_results(struct kvgen_run *r, const struct kvgen_args *a,
+                      struct kv_results *t, struct kv_err *e)
+{
+    return kvgen_put_lines(r, a, e) || kvgen_put_rows(r, a, t, e) ? -1 : 0;
+}
+
 static int write_results(struct kvgen_run *r, const struct kvgen_args *a,
                          struct kv_err *e)
 {
@@ -204,8 +211,7 @@ static int write_results(struct kvgen_run *r, const struct kvgen_args *a,
     if (kv_common_table(&t, &a->common, NULL, r->job->columns, r->spec,
                         r->n_specs, e))
         return -1;
-    if (kvgen_make_answers(r, a, e) || kvgen_put_lines(r, a, e) ||
-        kvgen_put_rows(r, a, t, e)) {
+    if (kvgen_make_answers(r, a, e) || kvgen_put_results(r, a, t, e)) {
         kv_results_discard(t);
         return -1;
     }
@@ -224,8 +230,8 @@ static int open_journal(struct kvgen_run *r, const struct kvgen_args *a,
     return kvgen_journal_open(&r->journal, a->common.output, a->append, e);
 }
 
-static int run(struct kvgen_run *r, const struct kvgen_args *a,
-               struct kv_err *e)
+int kvgen_prepare(struct kvgen_run *r, const struct kvgen_args *a,
+                  struct kv_err *e)
 {
     if (kv_shard_parse(&r->shard, a->shard, e) ||
         kv_prompts_read(&r->prompts, a->score ? a->score : a->prompts, a->score,
@@ -235,7 +241,13 @@ static int run(struct kvgen_run *r, const struct kvgen_args *a,
         try_specs(r, a, e))
         return -1;
     kvgen_list_answers(r, a);
-    if (kvgen_choose_batch(r, a, e) ||
+    return kvgen_choose_batch(r, a, e);
+}
+
+static int run(struct kvgen_run *r, const struct kvgen_args *a,
+               struct kv_err *e)
+{
+    if (kvgen_prepare(r, a, e) ||
         kv_out_open(&r->out, a->common.output, true, e) ||
         open_journal(r, a, e))
         return -1;
@@ -251,6 +263,7 @@ int main(int argc, char **argv)
     struct kvgen_args a = {.common = KV_COMMON_DEFAULT,
                            .sampling = KV_SAMPLING_GREEDY,
                            .serve = KVGEN_SERVE_DEFAULT,
+                           .disaggregate = KVGEN_DISAGGREGATE_DEFAULT,
                            .chat_template = "model",
                            .max_tokens = KVGEN_NOT_SAID,
                            .samples = 1};
@@ -312,6 +325,7 @@ int main(int argc, char **argv)
                       "as --resume, and other lines of ANSWERS stay"),
         KV_FLAG(0, "allow-leakage", &a.allow_leakage,
                 "prompts that calibration has seen"),
+        KVGEN_DISAGGREGATE_OPTS(a.disaggregate),
         KVGEN_SERVE_OPTS(a.serve),
         KV_COMMON_OPTS(a.common),
         KV_OPT_DONE,
@@ -321,7 +335,9 @@ int main(int argc, char **argv)
             "-m MODEL -f PROMPTS [-s SPEC]... -o ANSWERS [options]\n"
             "       kvgen -m MODEL --score PAIRS [-s SPEC]... -o SCORES "
             "[options]\n"
-            "       kvgen -m MODEL --serve ADDR:PORT [-s SPEC]... [options]",
+            "       kvgen -m MODEL --serve ADDR:PORT [-s SPEC]... [options]\n"
+            "       mpirun -n 2 kvgen --disaggregate 1:1 -m MODEL -f PROMPTS "
+            "... [options]",
         .brief =
             "Answers of a model whose KV cache is quantized, with the cache "
             "in the loop, to\nprompts under several specs: a line of JSON for "
@@ -356,6 +372,12 @@ int main(int argc, char **argv)
             "Pairs that follow each other and have the same context share its "
             "pass.\n"
             "\n"
+            "--disaggregate sends the cache of each prompt, layer by layer as "
+            "it is quantized,\n"
+            "to the rank that decodes; a prompt's timestamp (ms) is when it "
+            "arrives.  Lines and\n"
+            "rows have the times (docs/serving.md).\n"
+            "\n"
             "--serve answers /v1/completions and /v1/chat/completions; "
             "/v1/models, /health\n"
             "and /metrics are there too.  A request's model is NAME (the first "
@@ -387,13 +409,19 @@ int main(int argc, char **argv)
 
     if (a.max_tokens == KVGEN_NOT_SAID)
         a.max_tokens = MAX_TOKENS;
-    r.job = a.score ? &kvgen_scores : &kvgen_answers;
+    r.job = a.score                ? &kvgen_scores
+            : a.disaggregate.ranks ? &kvgen_transfers
+                                   : &kvgen_answers;
 
-    const int rc = a.serve.address ? kvgen_serve(&r, &a, &e) : run(&r, &a, &e);
+    const int rc = a.serve.address        ? kvgen_serve(&r, &a, &e)
+                   : a.disaggregate.ranks ? kvgen_disaggregate(&r, &a, &e)
+                                          : run(&r, &a, &e);
 
     release(&r);
     kv_strings_clear(&a.stops);
     kv_strings_clear(&a.specs);
+    if (rc && r.told)
+        exit(KV_EXIT_CANNOT);
     if (rc)
         kv_die("%s", e.msg);
     kv_close_stdout();

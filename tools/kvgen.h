@@ -5,10 +5,12 @@
 #include "eval/generate.h"
 #include "eval/prompts.h"
 #include "eval/sweep.h"
+#include "eval/transfer/transfer.h"
 #include "eval/window_mean.h"
 #include "lib/base/file.h"
 #include "lib/base/hash.h"
 #include "tools/common.h"
+#include "tools/kvgen_disaggregate.h"
 #include "tools/kvgen_serve.h"
 
 /* The value of --max-tokens where it is not given. */
@@ -17,6 +19,7 @@
 struct kvgen_args {
     struct kv_common common;
     struct kvgen_serve serve;
+    struct kvgen_disaggregate disaggregate;
     struct kv_strings specs, stops;
     const char *model, *prompts, *score, *calib, *gemm, *shard;
     const char *chat_template, *chat_date;
@@ -61,11 +64,20 @@ struct kvgen_run {
     size_t longest;           /* tokens, where RoPE depends on them; else 0 */
     struct kv_answer *answer; /* [n_mine][n_specs][samples] */
     size_t n_answers;
+    struct kv_transferred *transferred; /* [n_answers] with --disaggregate */
+    bool told;                          /* the user knows what failed */
     const struct kvgen_job *job;
     struct kvgen_journal *journal; /* NULL without --resume and --append */
     struct kv_out out;
     struct kv_conditions conditions;
 };
+
+/* All that is needed before the first answer. */
+int kvgen_prepare(struct kvgen_run *r, const struct kvgen_args *a,
+                  struct kv_err *e);
+/* The lines of answers that are made, and the rows of their specs. */
+int kvgen_put_results(struct kvgen_run *r, const struct kvgen_args *a,
+                      struct kv_results *t, struct kv_err *e);
 
 /* The model with its tokenizer and templates; the specs of -s, f32 without. */
 int kvgen_load_model(struct kvgen_run *r, const struct kvgen_args *a,
@@ -100,7 +112,20 @@ const struct kv_answer *kvgen_reference(const struct kvgen_run *r,
 /* Tokens a second after the first; NaN of one. */
 double kvgen_speed(const struct kv_answer *x);
 
-extern const struct kvgen_job kvgen_answers, kvgen_scores;
+extern const struct kvgen_job kvgen_answers, kvgen_scores, kvgen_transfers;
+
+/* Names that lines and rows of answers have, also with others after them. */
+#define KVGEN_ANSWER_FIELDS                                                 \
+    "spec", "sample", "text", "tokens", "finish_reason", "bits", "kept",    \
+        "prompt_seconds", "seconds", "tokens_s", "agrees", "prompt_tokens", \
+        "ids", "key", "cache"
+#define KVGEN_ANSWER_COLUMNS                                                 \
+    KV_CONDITION_COLUMNS, KV_BITS_COLUMNS, "kept", "chat_template",          \
+        "chat_date", "max_tokens", "stops", "temperature", "top_k", "top_p", \
+        "repetition_penalty", "shard", "batch", "prompts", "samples",        \
+        "answers", "prompt_tokens", "tokens", "tokens_se", "agree",          \
+        "agree_se", "same", "same_se", "by_eos", "by_stop", "by_length",     \
+        "prompt_seconds", "seconds", "tokens_s", "tokens_s_se"
 
 /* The line of the i-th answer; base: with what compares it with the
  * reference's. */

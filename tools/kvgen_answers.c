@@ -5,11 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const fields[] = {
-    "spec",          "sample",   "text",   "tokens",
-    "finish_reason", "bits",     "kept",   "prompt_seconds",
-    "seconds",       "tokens_s", "agrees", "prompt_tokens",
-    "ids",           "key",      "cache",  NULL};
+static const char *const fields[] = {KVGEN_ANSWER_FIELDS, NULL};
 
 /* Without the end token, and from a stop string on. */
 static int put_text(const struct kvgen_run *r, const struct kv_out *out,
@@ -54,37 +50,7 @@ static bool take_fields(const json_t *line, struct kv_answer *x)
 
 /* ---- rows ---------------------------------------------------------------- */
 
-static const char *const columns[] = {KV_CONDITION_COLUMNS,
-                                      KV_BITS_COLUMNS,
-                                      "kept",
-                                      "chat_template",
-                                      "chat_date",
-                                      "max_tokens",
-                                      "stops",
-                                      "temperature",
-                                      "top_k",
-                                      "top_p",
-                                      "repetition_penalty",
-                                      "shard",
-                                      "batch",
-                                      "prompts",
-                                      "samples",
-                                      "answers",
-                                      "prompt_tokens",
-                                      "tokens",
-                                      "tokens_se",
-                                      "agree",
-                                      "agree_se",
-                                      "same",
-                                      "same_se",
-                                      "by_eos",
-                                      "by_stop",
-                                      "by_length",
-                                      "prompt_seconds",
-                                      "seconds",
-                                      "tokens_s",
-                                      "tokens_s_se",
-                                      NULL};
+static const char *const columns[] = {KVGEN_ANSWER_COLUMNS, NULL};
 
 enum {
     PROMPT_TOKENS,
