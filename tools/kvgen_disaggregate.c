@@ -211,10 +211,12 @@ static int meet_and_run(struct kvgen_run *r, const struct kvgen_args *a,
     if (!rc)
         rc = run(r, a, t, job, lost, e);
     free(job);
-    if (!self && rc)
-        kv_warn("%s", e->msg); /* before the others end */
+    if (!self && rc) { /* before the others end, and mpirun all */
+        kv_warn("%s", e->msg);
+        kv_out_discard(&r->out);
+    }
     if (!self)
-        kv_transfer_end(t, rc ? e->msg : NULL);
+        kv_transfer_end(t, *lost || rc, rc ? e->msg : NULL);
     r->told = !self || rc > 0;
     return rc ? -1 : 0;
 }
@@ -250,6 +252,6 @@ int kvgen_disaggregate(struct kvgen_run *r, const struct kvgen_args *a,
         return rc;
     }
     rc = meet_and_run(r, a, &t, &lost, e);
-    kv_transport_stop(t.transport, !lost);
+    kv_transport_stop(t.transport, !lost && !rc);
     return rc;
 }

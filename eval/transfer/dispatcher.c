@@ -124,9 +124,11 @@ static int try_again(struct kv_dispatcher *d, size_t i, const char *why,
             kv_transfer_send(d->t, rank[j], KV_TAG_DROP, &of, sizeof(of), NULL,
                              0);
     advance(d, i, WAITS);
+    if (hand_out(d, i, why, e))
+        return -1;
     kv_note("answer %zu of %zu, %s, is made again: %s", i + 1, d->n,
             d->job[i].answer->spec->text, why);
-    return hand_out(d, i, why, e);
+    return 0;
 }
 
 /* ---- lost ranks ---------------------------------------------------------- */
@@ -237,10 +239,10 @@ static void finish(struct kv_dispatcher *d, size_t i)
     a->prompt_seconds = d->job[i].done.prompt;
     a->seconds = d->job[i].done.seconds;
     if (x->result.again)
-        kv_note("answer %zu of %zu, %s: %zu layers came damaged from rank %zu "
-                "and were sent again",
-                i + 1, d->n, a->spec->text, (size_t)x->result.again,
-                x->prefill);
+        kv_note("answer %zu of %zu, %s: damaged layers from rank %zu, sent "
+                "again: %zu",
+                i + 1, d->n, a->spec->text, x->prefill,
+                (size_t)x->result.again);
     advance(d, i, DONE);
     d->n_done++;
     if (d->t->generation.progress)

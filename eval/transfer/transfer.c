@@ -33,18 +33,21 @@ static int check_rank(const struct kv_transfer *t, size_t rank,
                    rank, t->silence);
 }
 
-void kv_transfer_end(const struct kv_transfer *t, const char *why)
+void kv_transfer_end(const struct kv_transfer *t, bool lost, const char *why)
 {
+    const uint8_t head = lost;
+
     for (size_t i = 1; i < ranks_of(t); i++)
-        kv_transfer_send(t, i, KV_TAG_END, why, why ? strlen(why) : 0, NULL, 0);
+        kv_transfer_send(t, i, KV_TAG_END, &head, sizeof(head), why,
+                         why ? strlen(why) : 0);
 }
 
 /* 1 where it failed elsewhere. */
 static int take_end(const struct kv_message *m, struct kv_err *e)
 {
-    if (!m->n)
+    if (m->n <= 1)
         return 0;
-    kv_fail(e, "%.*s", (int)m->n, (const char *)m->bytes);
+    kv_fail(e, "%.*s", (int)m->n - 1, (const char *)m->bytes + 1);
     return 1;
 }
 
@@ -177,7 +180,7 @@ struct rank {
     struct kv_prefill_rank *prefill; /* one of them */
     struct kv_decode_rank *decode;
     struct kv_dispatcher *dispatcher; /* rank 0's, beside its prompts */
-    bool ended;
+    bool ended, lost;
 };
 
 static int take(struct rank *r, struct kv_message *m, struct kv_err *e)
@@ -188,6 +191,7 @@ static int take(struct rank *r, struct kv_message *m, struct kv_err *e)
         return 0;
     case KV_TAG_END:
         r->ended = true;
+        r->lost = m->n && *m->bytes;
         return take_end(m, e);
     case KV_TAG_DONE:
     case KV_TAG_FAILED:
@@ -249,7 +253,7 @@ static int work(struct rank *r, struct kv_err *e)
 }
 
 static int work_first(struct rank *r, struct kv_transfer_job *job, size_t n,
-                      bool *lost, struct kv_err *e)
+                      struct kv_err *e)
 {
     double *offset = kv_alloc(ranks_of(r->t), sizeof(*offset));
     int rc = compare_clocks(r->t, offset, e);
@@ -258,7 +262,7 @@ static int work_first(struct rank *r, struct kv_transfer_job *job, size_t n,
     if (!rc)
         rc = work(r, e);
     for (size_t i = 1; i < ranks_of(r->t); i++)
-        *lost = *lost || kv_dispatcher_lost(r->dispatcher, i);
+        r->lost = r->lost || kv_dispatcher_lost(r->dispatcher, i);
     kv_dispatcher_free(r->dispatcher);
     free(offset);
     return rc;
@@ -271,15 +275,14 @@ int kv_transfer_run(const struct kv_transfer *t, struct kv_transfer_job *job,
     struct rank r = {.t = t};
     int rc;
 
-    *lost = false;
     if (self < t->n_prefill)
         r.prefill = kv_prefill_rank_new(t, job, poll, &r);
     else
         r.decode = kv_decode_rank_new(t, job);
-    rc = self ? work(&r, e) : work_first(&r, job, n, lost, e);
+    rc = self ? work(&r, e) : work_first(&r, job, n, e);
     if (rc && self && !r.ended)
         kv_transfer_fail(t, myself, false, e->msg);
-    *lost = *lost || rc;
+    *lost = r.lost || rc;
     kv_prefill_rank_free(r.prefill);
     kv_decode_rank_free(r.decode);
     return rc;

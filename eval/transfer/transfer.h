@@ -89,8 +89,8 @@ int kv_transfer_meet(const struct kv_transfer *t, const char key[KV_HASH_CHARS],
 int kv_transfer_run(const struct kv_transfer *t, struct kv_transfer_job *job,
                     size_t n, bool *lost, struct kv_err *e);
 
-/* Ends the other ranks, after either function on rank 0.  why: NULL, or what
- * failed. */
-void kv_transfer_end(const struct kv_transfer *t, const char *why);
+/* Ends the other ranks, after either function on rank 0.  lost: a rank is, so
+ * that each leaves by itself; why: NULL, or what failed. */
+void kv_transfer_end(const struct kv_transfer *t, bool lost, const char *why);
 
 #endif

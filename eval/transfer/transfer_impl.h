@@ -18,7 +18,8 @@ enum kv_transfer_tag {
     KV_TAG_DONE,      /* struct kv_msg_done, int32_t ids [made] */
     KV_TAG_FAILED,    /* struct kv_msg_failed, a sentence */
     KV_TAG_DROP,      /* struct kv_msg */
-    KV_TAG_END        /* a sentence, or nothing: all is well */
+    KV_TAG_END        /* a byte: whether ranks were lost; a sentence, or
+                       * nothing: all is well */
 };
 
 /* Begins every message about an answer.  Numbers are as the machine has them:

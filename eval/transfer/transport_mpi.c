@@ -12,7 +12,7 @@
 #include <time.h>
 
 enum { BEAT_TAG = 0, LEAVE_SECONDS = 10 };
-static const double beat_seconds = 1, last_seconds = 1;
+static const double beat_seconds = 1, last_seconds = 0.3;
 static const long least_nap = 50000, longest_nap = 1000000; /* ns */
 
 /* A message on its way; to is the sender where it comes in. */
