@@ -13,8 +13,8 @@ from run_tools import must, run, write
 PARAMS = os.path.join(os.environ["KV_SOURCE_ROOT"], "data", "serving",
                       "hack.json")
 USUAL = ("-m", "L", "-g", "A10G", "--dataset", "Cocktail")
-PARTS = ("queue", "prefill", "wait", "communication", "join", "step", "read",
-         "products", "vector")
+PARTS = ("queue", "prefill", "quantize", "wait", "communication", "unpack",
+         "join", "step", "read", "products", "vector")
 
 
 def setUpModule():

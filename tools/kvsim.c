@@ -19,7 +19,7 @@ static const double RPS_LEAST = 1e-6, LOAD_MOST = 1000;
 static void release(struct kvsim_run *r)
 {
     kv_out_discard(&r->used);
-    json_decref(r->params);
+    kvsim_setting_clear(&r->setting);
     free(r->trace);
     free(r->scheme);
     free(r->rate);
@@ -27,14 +27,14 @@ static void release(struct kvsim_run *r)
 
 static int check_options(const struct kvsim_args *a, struct kv_err *e)
 {
-    if (!a->params)
+    if (!a->setting.params)
         return kv_fail(e, "parameters are needed: -p FILE");
     if (a->dataset && a->trace)
         return kv_fail(e,
                        "--dataset %s goes without --trace, which has the "
                        "lengths",
                        a->dataset);
-    if (!a->model || !a->gpu || (!a->dataset && !a->trace))
+    if (!a->setting.model || !a->setting.gpu || (!a->dataset && !a->trace))
         return kv_fail(e, "--model, --gpu and either --dataset or --trace are "
                           "needed; -p FILE names them");
     if (!isnan(a->rps) && a->loads.n)
@@ -52,52 +52,28 @@ static int check_options(const struct kvsim_args *a, struct kv_err *e)
 /* ---- what the file says ---------------------------------------------------
  */
 
-static int read_params(struct kvsim_run *r, const struct kvsim_args *a,
-                       struct kv_err *e)
-{
-    struct kv_serving *s = &r->serving;
-    char *text;
-
-    r->params = kv_serving_read(a->params, a->changes.item, a->changes.n, e);
-    if (!r->params)
-        return -1;
-    text = json_dumps(r->params, JSON_SORT_KEYS | JSON_REAL_PRECISION(12));
-    kv_hash_bytes(text, strlen(text), r->params_hash);
-    free(text);
-    s->prefills = a->prefills;
-    s->decodes = a->decodes;
-    kv_serving_settings(r->params, &s->set);
-    if (kv_serving_model(r->params, a->model, &s->model, e) ||
-        kv_serving_gpu(r->params, a->gpu, &s->prefill, e) ||
-        kv_serving_gpu(r->params, a->decode_gpu, &s->decode, e) ||
-        kv_serving_parallel(r->params, a->gpu, a->model, &s->prefill_at, e) ||
-        kv_serving_parallel(r->params, a->decode_gpu, a->model, &s->decode_at,
-                            e))
-        return kv_fail_in(e, "%s", a->params);
-    return 0;
-}
-
 static int read_dataset(struct kvsim_run *r, const struct kvsim_args *a,
                         struct kv_err *e)
 {
-    const double k = r->serving.set.requests.concentration;
+    const double k = r->setting.serving.set.requests.concentration;
     struct kv_serving_dataset d;
 
-    if (kv_serving_dataset(r->params, a->dataset, &d, e))
-        return kv_fail_in(e, "%s", a->params);
-    if (d.output_most >= r->serving.model.longest)
+    if (kv_serving_dataset(r->setting.params, a->dataset, &d, e))
+        return kv_fail_in(e, "%s", a->setting.params);
+    if (d.output_most >= r->setting.serving.model.longest)
         return kv_fail(e, "%s: answers of %g tokens, %s takes %g with a prompt",
-                       a->dataset, d.output_most, a->model,
-                       r->serving.model.longest);
-    if (d.output_most + d.input_most > r->serving.model.longest)
-        kv_note("inputs are cut: %s takes %g tokens, %s has %g", a->model,
-                r->serving.model.longest, a->dataset,
+                       a->dataset, d.output_most, a->setting.model,
+                       r->setting.serving.model.longest);
+    if (d.output_most + d.input_most > r->setting.serving.model.longest)
+        kv_note("inputs are cut: %s takes %g tokens, %s has %g",
+                a->setting.model, r->setting.serving.model.longest, a->dataset,
                 d.input_most + d.output_most);
     r->arrivals.in =
         (struct kv_length_law){d.input_mean, d.input_least, d.input_most, k};
     r->arrivals.out =
         (struct kv_length_law){d.output_mean, d.output_least, d.output_most, k};
-    r->serving.mean_input = fmin(d.input_mean, r->serving.model.longest);
+    r->setting.serving.mean_input =
+        fmin(d.input_mean, r->setting.serving.model.longest);
     return 0;
 }
 
@@ -116,41 +92,8 @@ static int read_trace(struct kvsim_run *r, const struct kvsim_args *a,
     r->arrivals.n_trace = n;
     r->n = n < a->n ? n : a->n;
     for (size_t i = 0; i < n; i++)
-        r->serving.mean_input += r->trace[i].in / (double)n;
+        r->setting.serving.mean_input += r->trace[i].in / (double)n;
     return 0;
-}
-
-/* NAME or NAME=BITS */
-static int read_scheme(struct kvsim_run *r, const struct kvsim_args *a,
-                       const char *text, struct kvsim_scheme *s,
-                       struct kv_err *e)
-{
-    char *equals;
-
-    if (snprintf(s->text, sizeof(s->text), "%s", text) >= (int)sizeof(s->text))
-        return kv_fail(e, "--scheme %s: too long", text);
-    s->name = s->text;
-    equals = strchr(s->text, '=');
-    if (equals)
-        *equals++ = 0;
-    if (kv_serving_scheme(r->params, s->name, &s->is, e))
-        return kv_fail_in(e, "%s", a->params);
-    if (equals) {
-        char *end;
-
-        s->is.bits = strtod(equals, &end);
-        if (end == equals || *end || !(s->is.bits > 0 && s->is.bits <= 64))
-            return kv_fail(e,
-                           "--scheme %s: expected bits of a value, more "
-                           "than 0 and at most 64",
-                           text);
-    }
-    if (s->is.bits == 0 && s->is.partition == 0)
-        return kv_fail(e,
-                       "--scheme %s: the file gives neither bits nor a "
-                       "partition",
-                       text);
-    return kv_serving_cluster(&r->serving, &s->is, &s->cluster, e);
 }
 
 static bool is_same(const struct kvsim_scheme *a, const struct kvsim_scheme *b)
@@ -163,12 +106,14 @@ static int read_schemes(struct kvsim_run *r, const struct kvsim_args *a,
 {
     static const char *const usual[] = {"baseline", "cachegen", "kvquant",
                                         "hack64"};
-    const char *const *names = a->schemes.n ? a->schemes.item : usual;
+    const char *const *names =
+        a->setting.schemes.n ? a->setting.schemes.item : usual;
 
-    r->n_schemes = a->schemes.n ? a->schemes.n : 4;
+    r->n_schemes = a->setting.schemes.n ? a->setting.schemes.n : 4;
     r->scheme = kv_alloc(r->n_schemes, sizeof(*r->scheme));
     for (size_t i = 0; i < r->n_schemes; i++) {
-        if (read_scheme(r, a, names[i], &r->scheme[i], e))
+        if (kvsim_scheme_read(&r->setting, &a->setting, names[i], &r->scheme[i],
+                              e))
             return -1;
         for (size_t j = 0; j < i; j++)
             if (is_same(&r->scheme[j], &r->scheme[i]))
@@ -187,14 +132,14 @@ static int find_capacity(struct kvsim_run *r, const struct kvsim_args *a,
     struct kv_arrival *sample = kv_alloc(n, sizeof(*sample));
     struct kv_serving_capacity *c = &r->capacity;
     struct kvsim_scheme base;
-    int rc = read_scheme(r, a, a->base, &base, e);
+    int rc = kvsim_scheme_read(&r->setting, &a->setting, a->base, &base, e);
 
     if (rc) {
         kv_fail_in(e, "--base");
     } else {
         r->arrivals.rate = 1;
         kv_arrivals_fill(&r->arrivals, kv_mix(a->common.seed, 7), sample, n);
-        *c = kv_serving_capacity(&r->serving, &base.cluster, sample, n);
+        *c = kv_serving_capacity(&r->setting.serving, &base.cluster, sample, n);
         r->most = fmin(c->prefill, fmin(c->network, c->decode));
         kv_note("capacity of %s in requests/s: prefill %.4g, network %.4g, "
                 "decode %.4g",
@@ -242,7 +187,7 @@ static int write_used(struct kvsim_run *r, const struct kvsim_args *a,
         return 0;
     if (kv_out_open(&r->used, a->used, true, e))
         return -1;
-    json_dumpf(r->params, r->used.file,
+    json_dumpf(r->setting.params, r->used.file,
                JSON_INDENT(2) | JSON_REAL_PRECISION(12));
     fputc('\n', r->used.file);
     return 0;
@@ -252,9 +197,11 @@ static int run(struct kvsim_run *r, const struct kvsim_args *a,
                struct kv_err *e)
 {
     r->n = a->n;
-    if (check_options(a, e) || read_params(r, a, e))
+    r->setting.serving.prefills = a->prefills;
+    r->setting.serving.decodes = a->decodes;
+    if (check_options(a, e) || kvsim_setting_read(&r->setting, &a->setting, e))
         return -1;
-    r->arrivals.longest = (uint32_t)r->serving.model.longest;
+    r->arrivals.longest = (uint32_t)r->setting.serving.model.longest;
     if ((a->trace ? read_trace(r, a, e) : read_dataset(r, a, e)) ||
         read_schemes(r, a, e) || find_capacity(r, a, e) ||
         list_rates(r, a, e) || write_used(r, a, e) || kvsim_rows(r, a, e))
@@ -264,27 +211,26 @@ static int run(struct kvsim_run *r, const struct kvsim_args *a,
 
 int main(int argc, char **argv)
 {
-    struct kvsim_args a = {.common = KV_COMMON_DEFAULT,
-                           .decode_gpu = "A100",
-                           .base = "baseline",
-                           .rps = NAN,
-                           .n = 2000,
-                           .seeds = 4};
+    struct kvsim_args a = {
+        .common = KV_COMMON_DEFAULT,
+        .setting = {.decode_gpu = "A100", .missing = "refuse"},
+        .base = "baseline",
+        .rps = NAN,
+        .n = 2000,
+        .seeds = 4};
     struct kvsim_run r = {0};
     struct kv_err e = {""};
     const struct kv_opt opts[] = {
-        KV_IN('p', "params", &a.params, "FILE",
-              "parameters (data/serving/hack.json)"),
-        KV_STR('m', "model", &a.model, "NAME", "a model of the file"),
-        KV_STR('g', "gpu", &a.gpu, "NAME", "its GPUs of prefill"),
-        KV_STR(0, "decode-gpu", &a.decode_gpu, "NAME",
-               "its GPUs of decode (A100)"),
+        KVSIM_SETTING_OPTS(a.setting),
         KV_STR(0, "dataset", &a.dataset, "NAME", "lengths of the file"),
         KV_IN(0, "trace", &a.trace, "FILE",
               "instead: requests in Mooncake's or Azure's\ncolumns"),
-        KV_LIST('s', "scheme", &a.schemes, "NAME[=BITS]",
+        KV_LIST('s', "scheme", &a.setting.schemes, "NAME[=BITS]",
                 "a scheme of the file, with other bits a value;\n"
-                "repeatable (baseline, cachegen, kvquant, hack64)"),
+                "or a spec, as the rows have it; repeatable\n"
+                "(baseline, cachegen, kvquant, hack64)"),
+        KV_FLAG(0, "unpack", &a.setting.unpack,
+                "specs: decoded on arrival, then as f16"),
         KV_LIST(0, "load", &a.loads, "X",
                 "requests/s over what the narrowest part can take;\n"
                 "repeatable (0.3, 0.5, 0.7, 0.9)"),
@@ -297,8 +243,6 @@ int main(int argc, char **argv)
         KV_SIZE(0, "prefills", &a.prefills, "N",
                 "replicas of prefill (what the instances make)"),
         KV_SIZE(0, "decodes", &a.decodes, "N", "replicas of decode"),
-        KV_LIST(0, "set", &a.changes, "NAME=X",
-                "changes a parameter (decode.kv_share=0.7);\nrepeatable"),
         KV_OUT(0, "used", &a.used, "FILE",
                "writes the parameters, changes applied"),
         KV_OUT(0, "each", &a.requests, "FILE",
@@ -313,15 +257,22 @@ int main(int argc, char **argv)
                  "machines and the\nKV cache is sent between them, quantized: "
                  "a row for each scheme and load.",
         .more =
-            "jct (job completion time) = queue + prefill + wait + "
-            "communication + join +\nstep + read + products + vector, in "
-            "seconds; shares and use are in per cent.\nratio: jct over the "
+            "jct (job completion time) = queue + prefill + quantize + wait + "
+            "communication +\nunpack + join + step + read + products + vector, "
+            "in seconds; shares and use are in\nper cent.  ratio: jct over the "
             "first scheme's at this load.  Errors (_se) are over seeds;\nall "
             "schemes see the same requests.  With --trace all seeds do, and "
             "errors are of\nties of dispatch alone.\n\n"
             "  kvsim -p data/serving/hack.json -m L -g A10G --dataset Cocktail "
-            "--load 0.75",
+            "--load 0.75\n\nkvsim economics: from which link, context and "
+            "length on a spec pays (--help).",
     };
+
+    if (argc > 1 && !strcmp(argv[1], "economics")) {
+        argv[1] = (char[]){"kvsim economics"};
+        return kvsim_economics(argc - 1, argv + 1);
+    }
+
     const int first = kv_opt_parse(argc, argv, &about, opts);
 
     kv_common_no_operands(argv + first, argc - first);
@@ -330,8 +281,8 @@ int main(int argc, char **argv)
     const int rc = run(&r, &a, &e);
 
     release(&r);
-    kv_strings_clear(&a.schemes);
-    kv_strings_clear(&a.changes);
+    kv_strings_clear(&a.setting.schemes);
+    kv_strings_clear(&a.setting.changes);
     kv_strings_clear(&a.loads);
     if (rc)
         kv_die("%s", e.msg);

@@ -34,7 +34,8 @@ static const char *const columns[] = {"tool",
                                       "jct_se",
                                       "ratio",
                                       "ratio_se",
-                                      KV_SERVING_TIMES(X) NULL};
+                                      KV_SERVING_TIMES(X) "measured",
+                                      NULL};
 static const char *const names[] = {KV_SERVING_TIMES(X)};
 #undef X
 
@@ -59,12 +60,15 @@ static const char *const each_columns[] = {"scheme",
                                            "tpot",
                                            "prefill_replica",
                                            "decode_replica",
+                                           "quantize",
+                                           "unpack",
                                            NULL};
 static const enum kv_serving_time each_times[] = {
-    KV_SERVING_jct,    KV_SERVING_queue,         KV_SERVING_prefill,
-    KV_SERVING_wait,   KV_SERVING_communication, KV_SERVING_join,
-    KV_SERVING_step,   KV_SERVING_read,          KV_SERVING_products,
-    KV_SERVING_vector, KV_SERVING_ttft,          KV_SERVING_tpot};
+    KV_SERVING_jct,      KV_SERVING_queue,         KV_SERVING_prefill,
+    KV_SERVING_wait,     KV_SERVING_communication, KV_SERVING_join,
+    KV_SERVING_step,     KV_SERVING_read,          KV_SERVING_products,
+    KV_SERVING_vector,   KV_SERVING_ttft,          KV_SERVING_tpot,
+    KV_SERVING_quantize, KV_SERVING_unpack};
 
 static uint64_t seed_of(const struct kvsim_args *a, size_t i)
 {
@@ -77,7 +81,7 @@ static int simulate(const struct kvsim_run *r, const struct kvsim_args *a,
                     struct kv_request *request, struct kv_serving_figures *f,
                     struct kv_err *e)
 {
-    const struct kv_serving_settings *set = &r->serving.set;
+    const struct kv_serving_settings *set = &r->setting.serving.set;
     const size_t first = (size_t)(set->requests.warm_up * (double)r->n);
     const size_t last = (size_t)(set->requests.cool_down * (double)r->n);
     struct kv_arrival *arrival = kv_alloc(r->n, sizeof(*arrival));
@@ -94,8 +98,8 @@ static int simulate(const struct kvsim_run *r, const struct kvsim_args *a,
     if (!rc)
         kv_serving_report(request, first,
                           last + first < r->n ? r->n - last : first + 1, &use,
-                          kv_serving_memory(&r->serving),
-                          kv_serving_replica_bytes(&r->serving), f);
+                          kv_serving_memory(&r->setting.serving),
+                          kv_serving_replica_bytes(&r->setting.serving), f);
     return rc;
 }
 
@@ -134,39 +138,26 @@ static int simulate_seeds(const struct kvsim_run *r, const struct kvsim_args *a,
     return bad;
 }
 
-/* What --set changed, with spaces between; the caller frees it. */
-static char *list_changes(const struct kv_strings *changes)
-{
-    size_t n = 1;
-    char *all, *at;
-
-    for (size_t i = 0; i < changes->n; i++)
-        n += strlen(changes->item[i]) + 1;
-    all = at = kv_alloc(n, 1);
-    for (size_t i = 0; i < changes->n; i++)
-        at += sprintf(at, "%s%s", i ? " " : "", changes->item[i]);
-    return all;
-}
-
 /* Conditions of a row. */
 static void put_setting(const struct kvsim_run *r, const struct kvsim_args *a,
                         const struct kvsim_scheme *s, double rate,
                         struct kv_results *t)
 {
-    char *set = list_changes(&a->changes);
+    char *set = kvsim_changes(&a->setting.changes), measured[64];
 
     kv_results_text(t, "tool", "kvsim");
     kv_results_text(t, "version", kv_version());
-    kv_results_text(t, "params", kv_input_name(a->params));
-    kv_results_text(t, "params_hash", r->params_hash);
+    kv_results_text(t, "params", kv_input_name(a->setting.params));
+    kv_results_text(t, "params_hash", r->setting.params_hash);
     kv_results_text(t, "set", set);
     free(set);
-    kv_results_text(t, "model", a->model);
-    kv_results_text(t, "gpu", a->gpu);
-    kv_results_text(t, "decode_gpu", a->decode_gpu);
+    kv_results_text(t, "model", a->setting.model);
+    kv_results_text(t, "gpu", a->setting.gpu);
+    kv_results_text(t, "decode_gpu", a->setting.decode_gpu);
     kv_results_text(t, "dataset",
                     a->trace ? kv_input_name(a->trace) : a->dataset);
     kv_results_text(t, "scheme", s->name);
+    kv_results_text(t, "measured", kvsim_scheme_measured(s, measured));
     kv_results_real(t, "bits_sent", kv_serving_bits(&s->is, false));
     kv_results_real(t, "bits_kept", kv_serving_bits(&s->is, true));
     kv_results_size(t, "prefills", s->cluster.prefills);

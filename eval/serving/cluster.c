@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum kind { ARRIVE, START, PREFILLED, SEND, LANDED, STEP };
+enum kind { ARRIVE, START, PREFILLED, SEND, LANDED, UNPACKED, STEP };
 
 struct decode {
     struct kv_batching batch;
@@ -37,6 +37,11 @@ double kv_cluster_prefill(const struct kv_cluster *c, double tokens)
 {
     return c->prefill_fixed +
            tokens * (c->prefill_token + tokens * c->prefill_square);
+}
+
+double kv_cluster_quantize(const struct kv_cluster *c, double tokens)
+{
+    return c->quantize_fixed + tokens * c->quantize_token;
 }
 
 static uint64_t bytes_of(const struct run *s, const struct kv_request *r)
@@ -102,7 +107,8 @@ static void arrive(struct run *s, uint32_t id)
     if (id + 1 < s->n)
         kv_events_add(&s->events, r[1].is.time, ARRIVE, id + 1, 0);
     r->prefill = shortest_queue(s, id);
-    r->service = kv_cluster_prefill(s->c, r->is.in);
+    r->quantize = kv_cluster_quantize(s->c, r->is.in);
+    r->service = kv_cluster_prefill(s->c, r->is.in) + r->quantize;
 
     struct kv_stages *p = &s->prefill[r->prefill];
 
@@ -179,6 +185,17 @@ static void landed(struct run *s)
 
     r->landed = s->events.now;
     plan_network(s);
+    kv_events_add(&s->events,
+                  s->events.now + s->c->unpack_fixed +
+                      s->c->unpack_token * r->is.in,
+                  UNPACKED, id, 0);
+}
+
+static void unpacked(struct run *s, uint32_t id)
+{
+    struct kv_request *r = &s->r[id];
+
+    r->unpacked = s->events.now;
     kv_batching_join(&s->decode[r->decode].batch, s->events.now, id,
                      (uint64_t)r->is.in + 1, r->is.out > 1 ? r->is.out - 1 : 1);
     plan_step(s, r->decode);
@@ -226,6 +243,9 @@ static void take(struct run *s, const struct kv_event *e)
     case LANDED:
         if (e->stamp == s->net_stamp)
             landed(s);
+        break;
+    case UNPACKED:
+        unpacked(s, e->at);
         break;
     case STEP:
         if (e->stamp == s->decode[e->at].stamp)

@@ -1,7 +1,8 @@
 /* A cluster of prefill and decode replicas under a stream of requests, by
  * discrete events:
  *
- *   arrive -> queue -> prefill -> (wait in CPU memory) -> transfer -> decode
+ *   arrive -> queue -> prefill, quantize -> (wait in CPU memory) -> transfer
+ *          -> unpack -> decode
  *
  * A request goes to the prefill replica with the fewest tokens, then to the
  * decode replica with the fewest among those that have room for it; ties break
@@ -20,6 +21,9 @@ struct kv_cluster {
         decodes; /* replicas; stages of a prefill replica */
     /* Seconds of L tokens: fixed + token L + square L^2. */
     double prefill_fixed, prefill_token, prefill_square;
+    /* fixed + token L: of quantizing, in the same stages; and of decoding what
+     * arrived, if it is not attended to as codes. */
+    double quantize_fixed, quantize_token, unpack_fixed, unpack_token;
     double up, down;       /* bytes/s of a prefill and of a decode replica */
     double transfer_fixed; /* s */
     double sent, kept;     /* bytes a token */
@@ -31,10 +35,12 @@ struct kv_cluster {
 
 struct kv_request {
     struct kv_arrival is;
-    double service;   /* s of prefill */
-    double prefilled; /* s: when prefill ended */
+    double service;   /* s of prefill and quantizing */
+    double quantize;  /* s of it: quantizing */
+    double prefilled; /* s: when both ended */
     double sent;      /* when the transfer began */
     double landed;    /* when it ended */
+    double unpacked;  /* when its codes were decoded */
     double joined;    /* the first step of decoding */
     double end;
     double part[KV_STEP_PARTS]; /* s of decoding */
@@ -52,8 +58,9 @@ struct kv_cluster_use {
     double bytes_asked, bytes_sent, bytes_received, bytes_left;
 };
 
-/* Seconds of prefill. */
+/* Seconds of prefill, and of quantizing after it. */
 double kv_cluster_prefill(const struct kv_cluster *c, double tokens);
+double kv_cluster_quantize(const struct kv_cluster *c, double tokens);
 
 /* request: [n], with `is` filled, by time; the rest is written.  seed: of ties.
  * Fails when a request alone has no room on a decode replica. */

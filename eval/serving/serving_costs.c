@@ -27,8 +27,7 @@ static size_t replicas(const struct kv_serving_gpu *g,
     return (size_t)(g->instances * g->gpus / replica_gpus(p));
 }
 
-/* fp16, of all layers. */
-static double token_bytes(const struct kv_serving_model *m)
+double kv_serving_token_bytes(const struct kv_serving_model *m)
 {
     return m->layers * m->kv_heads * m->head_dim * 2 * 2;
 }
@@ -42,6 +41,40 @@ static double weight_bytes(const struct kv_serving_model *m)
 static double int8_speed(const struct kv_serving_gpu *g)
 {
     return g->int8_tops > 0 ? g->int8_tops / g->fp16_tflops : 1;
+}
+
+struct kv_serving_coding kv_serving_coding(const struct kv_serving_model *m,
+                                           const struct kv_measured_law *law,
+                                           const struct kv_serving_parallel *at)
+{
+    const double layers = m->layers / at->pp;
+
+    return (struct kv_serving_coding){layers * (law->fixed + law->request),
+                                      layers * law->token};
+}
+
+/* Measured, or quantizations over a reading of the same KV in fp16. */
+static void cost_coding(const struct kv_serving *s,
+                        const struct kv_serving_scheme *scheme,
+                        struct kv_cluster *c)
+{
+    const struct kv_serving_times *t = scheme->times;
+    const double read = kv_serving_token_bytes(&s->model) /
+                        (s->prefill_at.tp * s->prefill.memory_gbs * 1e9 *
+                         s->set.decode.kv_share);
+    struct kv_serving_coding code = {0};
+
+    if (t && t->encode.rows)
+        code = kv_serving_coding(&s->model, &t->encode, &s->prefill_at);
+    else if (kv_serving_bits(scheme, false) < 16)
+        code.token = read * s->set.prefill.quantize;
+    c->quantize_fixed = code.fixed;
+    c->quantize_token = code.token;
+    if (t && t->unpacked) {
+        code = kv_serving_coding(&s->model, &t->decode, &s->decode_at);
+        c->unpack_fixed = code.fixed;
+        c->unpack_token = code.token;
+    }
 }
 
 /* 2 N operations a token in linear layers; in attention 4 d L^2 a head and
@@ -76,7 +109,8 @@ static void cost_transfer(const struct kv_serving *s,
     c->down = s->decode.nic_gbits / 8 * 1e9 * s->set.transfer.sink_share *
               replica_gpus(&s->decode_at) / s->decode.gpus;
     c->transfer_fixed = s->set.transfer.fixed_s;
-    c->sent = token_bytes(&s->model) * kv_serving_bits(scheme, false) / 16;
+    c->sent =
+        kv_serving_token_bytes(&s->model) * kv_serving_bits(scheme, false) / 16;
     c->layers = (size_t)s->model.layers;
     c->pipelined = s->set.transfer.pipelined != 0;
 }
@@ -91,6 +125,27 @@ static double vector_work(const struct kv_serving_scheme *s, double d)
     return (18 * d / s->partition + 1) / (4 * d) + (s->se != 0 ? 0 : .5);
 }
 
+/* What was measured, in the law's place. */
+static void measured_step(const struct kv_serving_model *m,
+                          const struct kv_serving_times *times,
+                          struct kv_cluster *c)
+{
+    const struct kv_measured_law *step = &times->step;
+    struct kv_step_cost *t = &c->step;
+
+    if (!isnan(times->rest))
+        t->fixed = times->rest;
+    if (step->rows) {
+        const double fixed = t->fixed + m->layers * step->fixed;
+
+        *t = (struct kv_step_cost){.fixed = fixed, .side = 1};
+        t->per_request[KV_STEP_READ] = m->layers * step->request;
+        t->per_token[KV_STEP_READ] = m->layers * step->token;
+    }
+    if (times->unpacked)
+        c->kept = kv_serving_token_bytes(m);
+}
+
 static void cost_decode(const struct kv_serving *s,
                         const struct kv_serving_scheme *scheme,
                         struct kv_cluster *c)
@@ -99,7 +154,8 @@ static void cost_decode(const struct kv_serving *s,
     const double tp = s->decode_at.tp, p = scheme->partition;
     const double band = tp * s->decode.memory_gbs * 1e9;
     const double kept = kv_serving_bits(scheme, true);
-    const double read = token_bytes(m) / (band * s->set.decode.kv_share);
+    const double read =
+        kv_serving_token_bytes(m) / (band * s->set.decode.kv_share);
     const double products =
         4 * m->heads * m->head_dim * m->layers /
         (tp * s->decode.fp16_tflops * 1e12 * s->set.decode.attention_share);
@@ -122,7 +178,9 @@ static void cost_decode(const struct kv_serving *s,
     t->per_request[KV_STEP_READ] = read * open * (16 - kept) / 16;
     t->per_request[KV_STEP_PRODUCTS] = products * open * .5;
     t->per_request[KV_STEP_VECTOR] = read * s->set.decode.dequantize * anew;
-    c->kept = token_bytes(m) * kept / 16;
+    c->kept = kv_serving_token_bytes(m) * kept / 16;
+    if (scheme->times)
+        measured_step(m, scheme->times, c);
 }
 
 double kv_serving_replica_bytes(const struct kv_serving *s)
@@ -174,6 +232,7 @@ int kv_serving_cluster(const struct kv_serving *s,
         .decodes =
             s->decodes ? s->decodes : replicas(&s->decode, &s->decode_at)};
     cost_prefill(s, scheme, c);
+    cost_coding(s, scheme, c);
     cost_transfer(s, scheme, c);
     cost_decode(s, scheme, c);
     c->room = (s->set.memory.limit - kv_serving_memory(s)) *
@@ -194,22 +253,27 @@ struct kv_serving_capacity kv_serving_capacity(const struct kv_serving *s,
                                                size_t n)
 {
     const double room = isinf(c->room) ? kv_serving_replica_bytes(s) : c->room;
-    double service = 0, kept = 0, sent = 0, work = 0, each = 0;
+    double service = 0, kept = 0, sent = 0, work = 0, each = 0, request = 0;
 
     for (size_t i = 0; i < n; i++) {
-        service += kv_cluster_prefill(c, a[i].in) / (double)n;
+        service +=
+            (kv_cluster_prefill(c, a[i].in) + kv_cluster_quantize(c, a[i].in)) /
+            (double)n;
         kept += (a[i].in + (double)a[i].out) * c->kept / (double)n;
         sent += a[i].in * c->sent / (double)n;
     }
-    for (size_t p = 0; p < KV_STEP_PARTS; p++)
+    for (size_t p = 0; p < KV_STEP_PARTS; p++) {
         each += c->step.per_token[p];
+        request += c->step.per_request[p];
+    }
 
     const double slots = fmax(1, room / kept);
 
     for (size_t i = 0; i < n; i++)
         work += (a[i].out - 1.) *
                 (c->step.fixed / slots +
-                 each * (a[i].in + a[i].out / 2.) / fmin(slots, c->step.side)) /
+                 (request + each * (a[i].in + a[i].out / 2.)) /
+                     fmin(slots, c->step.side)) /
                 (double)n;
     return (struct kv_serving_capacity){
         .prefill = (double)(c->prefills * c->stages) / service,

@@ -4,7 +4,17 @@
 #define KV_SERVING_COSTS_H
 
 #include "eval/serving/cluster.h"
+#include "eval/serving/measured_rows.h"
 #include "eval/serving/serving_params.h"
+
+/* Measured times of a scheme on one GPU of a replica; where a law has no rows,
+ * or rest is NaN, the parameters' law stands for it. */
+struct kv_serving_times {
+    struct kv_measured_law step;           /* attention of one layer */
+    double rest;                           /* s of a step beside attention */
+    struct kv_measured_law encode, decode; /* of one layer's tokens */
+    bool unpacked; /* decoded on arrival: step is of fp16 */
+};
 
 /* One setting: a model on prefill and decode instances. */
 struct kv_serving {
@@ -21,6 +31,19 @@ struct kv_serving {
 int kv_serving_cluster(const struct kv_serving *s,
                        const struct kv_serving_scheme *scheme,
                        struct kv_cluster *c, struct kv_err *e);
+
+/* Seconds to encode and to decode tokens of all layers: fixed + token L.  The
+ * stages of a pipeline work side by side, on their layers each. */
+struct kv_serving_coding {
+    double fixed, token;
+};
+struct kv_serving_coding
+kv_serving_coding(const struct kv_serving_model *m,
+                  const struct kv_measured_law *law,
+                  const struct kv_serving_parallel *at);
+
+/* Bytes of a token in fp16, of all layers. */
+double kv_serving_token_bytes(const struct kv_serving_model *m);
 
 /* Bits of a stored value; HACK's from its partition: codes of 2 bits, minimum
  * and step in fp16, and with kept_sums the sums, whose size is whole bytes. */

@@ -75,6 +75,7 @@ static const struct value prefill_values[] = {S(prefill, efficiency, 1e-9, 1),
                                               S(prefill, fixed_s, 0, 1e6),
                                               S(prefill, int8_linear, 0, 1e3),
                                               F(prefill, overlap),
+                                              S(prefill, quantize, 0, 1e6),
                                               {0}};
 static const struct value transfer_values[] = {S(transfer, fixed_s, 0, 1e6),
                                                S(transfer, sink_share, 1e-9, 1),

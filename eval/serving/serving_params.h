@@ -40,16 +40,19 @@ struct kv_serving_dataset {
     double output_mean, output_least, output_most;
 };
 
+struct kv_serving_times;
 struct kv_serving_scheme {
     double bits;       /* a value; 0 of HACK: from the partition */
     double dequantize; /* dequantizations of the context a step */
     double partition;  /* HACK's; 0: another scheme */
     double se, rqe;    /* HACK's: sums are kept; the open block is fp16 */
+    const struct kv_serving_times *times; /* measured; NULL: none */
 };
 
 struct kv_serving_settings {
     struct {
-        double efficiency, attention, causal, fixed_s, int8_linear, overlap;
+        double efficiency, attention, causal, fixed_s, int8_linear, overlap,
+            quantize;
     } prefill;
     struct {
         double fixed_s, sink_share, by_instance, pipelined;

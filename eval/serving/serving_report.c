@@ -15,19 +15,22 @@ void kv_serving_request(const struct kv_request *r,
     *f = (struct kv_serving_figures){{0}};
     F(jct) = jct;
     F(queue) = r->prefilled - r->is.time - r->service;
-    F(prefill) = r->service;
+    F(prefill) = r->service - r->quantize;
+    F(quantize) = r->quantize;
     F(wait) = r->sent - r->prefilled;
     F(communication) = r->landed - r->sent;
-    F(join) = r->joined - r->landed;
+    F(unpack) = r->unpacked - r->landed;
+    F(join) = r->joined - r->unpacked;
     F(step) = r->part[KV_STEP_FIXED];
     F(read) = r->part[KV_STEP_READ];
     F(products) = r->part[KV_STEP_PRODUCTS];
     F(vector) = r->part[KV_STEP_VECTOR];
-    F(ttft) = r->prefilled - r->is.time;
-    F(tpot) = (r->end - r->prefilled) / (r->is.out > 1 ? r->is.out - 1. : 1.);
+    F(ttft) = r->prefilled - r->quantize - r->is.time;
+    F(tpot) = (jct - F(ttft)) / (r->is.out > 1 ? r->is.out - 1. : 1.);
     F(share_prefill) = 100 * F(ttft) / jct;
+    F(share_quantize) = 100 * F(quantize) / jct;
     F(share_communication) = 100 * (r->landed - r->prefilled) / jct;
-    F(share_decode) = 100 * (r->end - r->landed - F(vector)) / jct;
+    F(share_decode) = 100 * (r->end - r->unpacked - F(vector)) / jct;
     F(share_read) = 100 * F(read) / jct;
     F(share_vector) = 100 * F(vector) / jct;
 }

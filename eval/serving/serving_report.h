@@ -8,8 +8,8 @@
 
 /* Means over the requests that count, seconds:
  *
- *   jct = queue (before and between stages of prefill) + prefill
- *         + wait (in CPU memory, for room) + communication
+ *   jct = queue (before and between stages of prefill) + prefill + quantize
+ *         + wait (in CPU memory, for room) + communication + unpack
  *         + join (for the step that runs to end)
  *         + step (weights, and the steps' own time) + read (of KV)
  *         + products (of attention) + vector (dequantizing, approximating)
@@ -21,12 +21,13 @@
  * memory at a time. */
 #define KV_SERVING_TIMES(X)                                                    \
     X(jct)                                                                     \
-    X(jct_p50) X(jct_p90) X(jct_p99) X(queue) X(prefill) X(wait)               \
-        X(communication) X(join) X(step) X(read) X(products) X(vector) X(ttft) \
-            X(ttft_p99) X(tpot) X(tpot_p99) X(share_prefill)                   \
-                X(share_communication) X(share_decode) X(share_read)           \
-                    X(share_vector) X(busy_prefill) X(busy_network)            \
-                        X(busy_decode) X(batch) X(peak_memory) X(waiting)
+    X(jct_p50)                                                                 \
+    X(jct_p90) X(jct_p99) X(queue) X(prefill) X(wait) X(communication) X(join) \
+        X(step) X(read) X(products) X(vector) X(ttft) X(ttft_p99) X(tpot)      \
+            X(tpot_p99) X(share_prefill) X(share_communication)                \
+                X(share_decode) X(share_read) X(share_vector) X(busy_prefill)  \
+                    X(busy_network) X(busy_decode) X(batch) X(peak_memory)     \
+                        X(waiting) X(quantize) X(unpack) X(share_quantize)
 
 #define X(name) KV_SERVING_##name,
 enum kv_serving_time { KV_SERVING_TIMES(X) KV_SERVING_FIGURES };
