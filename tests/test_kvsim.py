@@ -12,6 +12,7 @@ from run_tools import must, run, write
 
 PARAMS = os.path.join(os.environ["KV_SOURCE_ROOT"], "data", "serving",
                       "hack.json")
+TODAY = os.path.join(os.path.dirname(PARAMS), "today.json")
 USUAL = ("-m", "L", "-g", "A10G", "--dataset", "Cocktail")
 PARTS = ("queue", "prefill", "quantize", "wait", "communication", "unpack",
          "join", "step", "read", "products", "vector")
@@ -112,6 +113,8 @@ class Kvsim(unittest.TestCase):
             opened = steps * 16 * hacks  # V's open block, in fp16
             for column, want in (
                     ("queue", 0), ("prefill", .05 + prefill), ("wait", 0),
+                    ("quantize", 2 * (bits < 16) * n_in * token /
+                     (4 * 600e9 * .01015)), ("unpack", 0),
                     ("communication", .108 + n_in * token * bits / 16 /
                      (40e9 / 8 * .0566 * 2)),
                     ("step", steps * (.0084 + 2 * 70.6e9 /
@@ -227,6 +230,146 @@ class Kvsim(unittest.TestCase):
             with self.subTest(words):
                 self.refused(words, "--trace",
                              write(at("bad"), text.encode()), usual=usual)
+
+    # ---- measured rows ------------------------------------------------------
+
+    # f16: 1 + .5 n + .001 t us; kivi: 2 + .0002 t; encoding and decoding of 128
+    # tokens a sequence: 4 + t / 32 and 3 + t / 64 us; the rest of a step: 5000 us.
+    KIVI = "kivi:b2g128r0s0,axis=paper"
+
+    def measured(self, **more):
+        """kvattn's rows, and the options that name them."""
+        head = ("tool,spec,model,device,ctx,windows,protocol,bits,lat_us_p50,"
+                "quantize_us_p50,decode_us_p50,path\n")
+        shape = more.get("shape", "random-hq32-hkv8-d128")
+        device = more.get("device", "NVIDIA H200")
+        lines = []
+        for n in 1, 32:
+            for ctx in 1000, 100000:
+                t, some = n * ctx, 128 * n
+                lines.append(f"kvattn,f16:r0s0,{shape},{device},{ctx},{n},"
+                             f"decode:1,16,{1 + .5 * n + .001 * t},,,exact")
+                for path, slow in ("generic", 9), ("int8", 1):
+                    lines.append(
+                        f'kvattn,"{self.KIVI}",{shape},{device},{ctx},{n},'
+                        f"decode:1,2.25,{slow * (2 + .0002 * t)},"
+                        f"{more.get('encode', 4 + some / 32)},"
+                        f"{3 + some / 64},{path}")
+        write(at("attn.csv"), (head + "\n".join(lines) + "\n").encode())
+        write(at("step.csv"), (
+            "tool,model,device,protocol,windows,lat_us_p50,attention_us\n"
+            "kvattn,llama-3.1-8b,NVIDIA H200,decode-step,1,5100,100\n"
+            "kvattn,llama-3.1-8b,NVIDIA H200,decode-step,1,5300,300\n"
+            "kvattn,other,NVIDIA H200,decode-step,1,9300,300\n").encode())
+        return ("-p", TODAY, "-m", "llama-3.1-8b", "-g", "H200", "--attn",
+                at("attn.csv"), "--step", at("step.csv"))
+
+    def economics(self, *args):
+        done = run("kvsim", "economics", "-q", *args)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return list(csv.DictReader(io.StringIO(done.stdout)))
+
+    def test_economics(self):
+        """Every figure of a row, by hand from the rows' laws."""
+        token, n, link = 32 * 8 * 128 * 4, 10000, 100e9 / 8
+        f16, r = self.economics(*self.measured(), "-s", "f16:r0", "-s",
+                                "kivi:b2g128r0", "--ctx", n, "--link", 100)
+        encode, decode = 32 * (4e-6 + n / 32e6), 32 * (3e-6 + n / 64e6)
+        saved, gain = token * (16 - 2.25) / 16, 32e-6 / 32
+        a16, b16, a, b = 5032 + 16, 32e-3, 5064, 32 * .0002
+        for column, want in (
+                ("bits", 2.25), ("encode_gb_s", token * n / encode / 1e9),
+                ("decode_gb_s", token * n / decode / 1e9),
+                ("send_ms", 1e3 * (encode + (token - saved) * n / link)),
+                ("decoded_send_ms",
+                 1e3 * (encode + decode + (token - saved) * n / link)),
+                ("pays_below_gbits", 8e-9 * saved * n / encode),
+                ("pays_below_piped_gbits", 8e-9 * token * n / encode),
+                ("decoded_below_gbits", 8e-9 * saved * n / (encode + decode)),
+                ("pays_from_ctx", -(-32 * 4e-6 // (saved / link - gain))),
+                ("capacity_over_f16", 16 / 2.25),
+                ("step_a_us", a), ("step_b_ns", 1e3 * b),
+                ("step_us", a + b * n),
+                ("step_over_f16", (a + b * n) / (a16 + b16 * n)),
+                ("step_even_ctx", -(-(a - a16) // (b16 - b)))):
+            self.assertAlmostEqual(float(r[column]) / want, 1, 6, column)
+        self.assertLess(float(r["fit_off"]), 1e-9)
+        self.assertEqual(r["measured"], "attention rest encode decode")
+        self.assertEqual((f16["step_over_f16"], f16["send_over_f16"],
+                          f16["pays_below_gbits"]), ("1", "1", ""))
+        # 32 sequences: the term of a sequence counts
+        f16, = self.economics(*self.measured(), "-s", "f16:r0", "--ctx", n,
+                              "--link", 100, "--batch", 32)
+        self.assertAlmostEqual(float(f16["step_a_us"]), 5032 + 512, 3)
+        # below the law's fixed time of encoding nothing pays on a fast link
+        r, = self.economics(*self.measured(), "-s", "kivi:b2g128r0", "--ctx", n,
+                            "--link", 1e6)
+        self.assertEqual(r["pays_from_ctx"], "")
+
+    def test_economics_missing(self):
+        good = self.measured()
+        kivi = "-s", "kivi:b2g128r0"
+        for words, *args in (
+                ("no row of a whole step", *good[:-2], *kivi),
+                ("unknown scheme", *good, "-s", "kiwi:b2"),
+                ("no row has its bits", *good, "-s", "kivi:b4g128r0"),
+                ("--missing law goes without", *self.measured(
+                    shape="random-hq8-hkv8-d128"), *kivi),
+                ("no row of encoding", *self.measured(encode=""), *kivi),
+                ("expected refuse or law", *good, *kivi, "--missing", "guess"),
+                ("takes 131072 tokens", *good, *kivi, "--ctx", 200000),
+                ("--link 0: expected", *good, *kivi, "--link", 0),
+                ("--attn is needed", *good[:6], *kivi),
+                ("specs are needed", *good),
+                ("step.csv has no column spec: expected rows of kvattn",
+                 *good[:7], good[9], *kivi)):
+            with self.subTest(words):
+                if words == "no row of encoding":
+                    self.measured(encode="")
+                elif "without" in words:
+                    self.measured(shape="random-hq8-hkv8-d128")
+                else:
+                    self.measured()
+                done = run("kvsim", "economics", "-q", *args)
+                self.assertEqual((done.returncode, done.stdout), (2, ""),
+                                 done.stderr)
+                self.assertIn(words, done.stderr)
+                self.assertEqual(done.stderr.count("\n"), 1)
+        law, = self.economics(*self.measured(encode="", device="NVIDIA H100"),
+                              *kivi, "--missing", "law", "--ctx", 1000,
+                              "--link", 10)
+        self.assertEqual((law["measured"], law["pays_below_gbits"],
+                          law["encode_gb_s"]), ("rest", "", ""))
+        token = 32 * 8 * 128 * 4  # the parameters' law: bytes over bandwidth
+        self.assertAlmostEqual(float(law["step_b_ns"]), 1e9 * (
+            token * 2.25 / 16 / (4800e9 * .89) + 4 * 32 * 128 * 32 /
+            (989e12 * .5)), 5)
+
+    def test_measured_runs(self):
+        """A request alone, by measured times; and decoded on arrival."""
+        write(at("t.jsonl"), "".join(
+            json.dumps({"timestamp": 1e6 * i, "input_length": 10000,
+                        "output_length": 101}) + "\n"
+            for i in range(12)).encode())
+        held = 100 * 10001 + 4950
+        for more, kept, b, fixed, unpack in (
+                ((), 2.25, .0002, 2, 0),
+                (("--unpack",), 2.25, .001, 1.5, 32 * (3 + 1e4 / 64))):
+            r, = rows("--trace", at("t.jsonl"), "--rps", "0.0001", "--seeds", 1,
+                      "-s", "kivi:b2g128r0", "--base", "f16:r0",
+                      "--decode-gpu", "H200", *self.measured()[6:], *more,
+                      params=TODAY, usual=("-m", "llama-3.1-8b", "-g", "H200"))
+            self.assertEqual(r["measured"], "attention rest encode decode")
+            for column, us in (("quantize", 32 * (4 + 1e4 / 32)),
+                               ("unpack", unpack),
+                               ("step", 100 * (5000 + 32 * (
+                                   fixed if not more else 1))),
+                               ("read", 32 * (b * held +
+                                              (50 if more else 0)))):
+                self.assertAlmostEqual(float(r[column]), us * 1e-6,
+                                       delta=1e-6 * us * 1e-6 + 1e-12,
+                                       msg=column)
+            self.assertAlmostEqual(float(r["bits_sent"]), kept, 6)
 
     def test_bad_parameters(self):
         def kind(t):
