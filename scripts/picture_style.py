@@ -71,10 +71,10 @@ def panels(n, height, width=8.8):
     return fig, list(axes.flat[:n])
 
 
-def save(fig, path):
+def save(fig, path, dpi=160):
     """The same bytes each time: no date in it."""
     kind = path.rsplit(".", 1)[-1].lower()
-    fig.savefig(path, dpi=160, metadata={
+    fig.savefig(path, dpi=dpi, metadata={
         "png": {"Software": None}, "pdf": {"CreationDate": None},
         "svg": {"Date": None}}[kind])
     plt.close(fig)

@@ -138,6 +138,45 @@ class Pages(Scripts):
         self.assertEqual(found, {})
 
 
+
+class Contradictions(Scripts):
+    """results/hack/contradictions, with the paper's numbers and with one that
+    would end a contradiction."""
+
+    def said(self, change=lambda text: text):
+        hack = os.path.join(ROOT, "results", "hack")
+        for name in "serving.csv", "README.md":
+            with open(os.path.join(hack, name), encoding="utf-8") as f:
+                text = f.read()
+            self.write(name, change(text) if name == "serving.csv" else text)
+        done = subprocess.run(
+            [os.path.join(hack, "contradictions"), "page.md", os.path.join(
+                ROOT, "data", "serving", "hack.json")],
+            cwd=self.folder, text=True, stderr=subprocess.PIPE)
+        page = os.path.join(self.folder, "page.md")
+        with open(page, encoding="utf-8") as f:
+            return done.returncode, f.read()
+
+    def test_paper(self):
+        code, page = self.said()
+        self.assertEqual(code, 0, page)
+        self.assertIn("| 0.725 of the baseline's JCT at least |", page)
+        self.assertIn("10 of 10 hold", page)
+
+    def test_changed(self):
+        for old, new, wrong in (
+                ("figure9,Cocktail,cachegen,41.5", "figure9,Cocktail,cachegen,55",
+                 "CacheGen's parts"),
+                ("figure1,instances,decode most,82.5",
+                 "figure1,instances,decode most,70", "instances"),
+                ("HACK's prefill time below the others' least,14.6",
+                 "HACK's prefill time below the others' least,0.2", "IMDb")):
+            code, page = self.said(lambda text: text.replace(old, new))
+            self.assertEqual(code, 1, page)
+            held, = [x for x in page.splitlines() if "**no**" in x]
+            self.assertIn(wrong, held)
+
+
 if __name__ == "__main__":
     import unittest
     unittest.main()

@@ -336,7 +336,11 @@ static void conserve(const struct kv_cluster *c, const struct kv_request *r,
         assert_true(r[i].prefilled >= r[i].is.time + r[i].service - 1e-9);
         assert_true(r[i].sent >= r[i].prefilled);
         assert_true(r[i].landed >= r[i].sent);
-        assert_true(r[i].joined >= r[i].landed);
+        assert_near(r[i].unpacked - r[i].landed,
+                    c->unpack_fixed + c->unpack_token * r[i].is.in, 1e-6);
+        assert_near(r[i].service,
+                    kv_cluster_prefill(c, r[i].is.in) + r[i].quantize, 1e-12);
+        assert_true(r[i].joined >= r[i].unpacked);
         assert_true(fabs(r[i].joined + decode - r[i].end) < 1e-6);
         assert_true(r[i].prefill < c->prefills && r[i].decode < c->decodes);
     }
@@ -361,6 +365,12 @@ static void test_conserved(void **state)
         struct kv_arrivals from = stream;
 
         c.pipelined = k & 1;
+        if (k & 4) {
+            c.quantize_fixed = .003;
+            c.quantize_token = 2e-5;
+            c.unpack_fixed = .004;
+            c.unpack_token = 3e-5;
+        }
         c.room = k & 2 ? 1e6 : 1e9;
         from.rate = (double[]){.3, 5, 50}[k % 3];
         kv_arrivals_fill(&from, k, a, N);
@@ -393,6 +403,16 @@ static void test_alone(void **state)
     (void)state;
     assert_int_equal(kv_cluster_run(c, 0, &r, 1, &use, &e), 0);
     assert_near(r.end, 5 + service + transfer + steps, 1e-12);
+
+    struct kv_cluster coded = *c;
+
+    coded.quantize_fixed = .5;
+    coded.quantize_token = 1e-3;
+    coded.unpack_fixed = .25;
+    coded.unpack_token = 2e-3;
+    assert_int_equal(kv_cluster_run(&coded, 0, &r, 1, &use, &e), 0);
+    assert_near(r.end, 5 + service + 2.5 + transfer + 4.25 + steps, 1e-12);
+    assert_near(r.quantize, 2.5, 1e-12);
 
     struct kv_cluster p = *c;
 
