@@ -23,7 +23,7 @@ struct kv_message {
 };
 
 /* Joins the run.  Once in a program, after kv_catch_signals().  Fails without
- * MPI, and where it does not start. */
+ * MPI, and where it does not start within a minute. */
 int kv_transport_start(struct kv_transport **t, struct kv_err *e);
 
 size_t kv_transport_ranks(const struct kv_transport *t);

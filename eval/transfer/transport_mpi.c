@@ -1,5 +1,6 @@
 #include "eval/transfer/transport.h"
 #include "lib/base/alloc.h"
+#include "lib/base/file.h"
 #include "lib/base/progress.h"
 
 #include <assert.h>
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { BEAT_TAG = 0, LEAVE_SECONDS = 10 };
+enum { BEAT_TAG = 0, START_SECONDS = 60, LEAVE_SECONDS = 10 };
 static const double beat_seconds = 1, last_seconds = 0.3;
 static const long least_nap = 50000, longest_nap = 1000000; /* ns */
 
@@ -258,12 +259,26 @@ static void *work(void *arg)
 
 /* ---- the caller's side --------------------------------------------------- */
 
-int kv_transport_start(struct kv_transport **out, struct kv_err *e)
+static struct timespec deadline_in(double seconds)
+{
+    struct timespec ts;
+    const double whole = (double)(long)seconds;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    ts.tv_sec += (time_t)whole;
+    ts.tv_nsec += (long)((seconds - whole) * 1e9);
+    if (ts.tv_nsec >= 1000000000) {
+        ts.tv_nsec -= 1000000000;
+        ts.tv_sec++;
+    }
+    return ts;
+}
+
+static struct kv_transport *new_transport(void)
 {
     struct kv_transport *t = kv_alloc(1, sizeof(*t));
     pthread_condattr_t attr;
 
-    *out = NULL;
     t->out.end = &t->out.first;
     t->in.end = &t->in.first;
     pthread_mutex_init(&t->lock, NULL);
@@ -271,19 +286,44 @@ int kv_transport_start(struct kv_transport **out, struct kv_err *e)
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&t->changed, &attr);
     pthread_condattr_destroy(&attr);
+    return t;
+}
+
+/* MPI starts when all ranks have come, and waits for ever for one that has
+ * ended. */
+static int wait_for_start(struct kv_transport *t, struct kv_err *e)
+{
+    const double begun = kv_seconds();
+    bool started = false;
+
+    while (!started && kv_seconds() - begun < START_SECONDS) {
+        const struct timespec tick = deadline_in(0.1);
+
+        if (kv_interrupted(e))
+            return -1;
+        pthread_mutex_lock(&t->lock);
+        if (!t->started)
+            pthread_cond_timedwait(&t->changed, &t->lock, &tick);
+        started = t->started;
+        pthread_mutex_unlock(&t->lock);
+    }
+    if (!started)
+        return kv_fail(e, "MPI does not start within %d s: has a rank ended?",
+                       START_SECONDS);
+    return t->failed ? kv_fail(e, "MPI does not start") : 0;
+}
+
+int kv_transport_start(struct kv_transport **out, struct kv_err *e)
+{
+    struct kv_transport *t = new_transport();
+
+    *out = NULL;
     if (pthread_create(&t->thread, NULL, work, t)) {
         free(t);
         return kv_fail(e, "no thread can be started");
     }
-    pthread_mutex_lock(&t->lock);
-    while (!t->started)
-        pthread_cond_wait(&t->changed, &t->lock);
-    pthread_mutex_unlock(&t->lock);
-    if (t->failed) {
-        pthread_join(t->thread, NULL);
-        free(t);
-        return kv_fail(e, "MPI does not start");
-    }
+    if (wait_for_start(t, e))
+        return -1; /* the thread keeps t */
     *out = t;
     return 0;
 }
@@ -308,21 +348,6 @@ void kv_transport_send(struct kv_transport *t, size_t to, int tag,
     pthread_mutex_lock(&t->lock);
     append(&t->out, p);
     pthread_mutex_unlock(&t->lock);
-}
-
-static struct timespec deadline_in(double seconds)
-{
-    struct timespec ts;
-    const double whole = (double)(long)seconds;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    ts.tv_sec += (time_t)whole;
-    ts.tv_nsec += (long)((seconds - whole) * 1e9);
-    if (ts.tv_nsec >= 1000000000) {
-        ts.tv_nsec -= 1000000000;
-        ts.tv_sec++;
-    }
-    return ts;
 }
 
 bool kv_transport_receive(struct kv_transport *t, struct kv_message *m,
