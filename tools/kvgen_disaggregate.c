@@ -38,8 +38,9 @@ int kvgen_disaggregate_check(const struct kvgen_args *a, struct kv_err *e)
     size_t p, q;
 
     if (!d->ranks)
-        return d->fault ? kv_fail(e, "--disaggregate-fault goes with "
-                                     "--disaggregate")
+        return d->fault || d->apart
+                   ? kv_fail(e, "--disaggregate-%s goes with --disaggregate",
+                             d->fault ? "fault" : "apart")
                : d->silence != usual.silence
                    ? kv_fail(e, "--disaggregate-silence goes with "
                                 "--disaggregate")

@@ -4,9 +4,12 @@
 
 #include "lib/base/opt.h"
 
+#include <stdbool.h>
+
 struct kvgen_disaggregate {
     const char *ranks, *fault; /* ranks NULL: one process makes all */
     double silence;
+    bool apart;
 };
 
 #define KVGEN_DISAGGREGATE_DEFAULT \
@@ -18,6 +21,9 @@ struct kvgen_disaggregate {
     KV_STR(0, "disaggregate", &(d).ranks, "P:D",                      \
            "of P + D ranks (mpirun -n), P run prompts and D decode\n" \
            "(below)"),                                                \
+        KV_FLAG(0, "disaggregate-apart", &(d).apart,                  \
+                "a prompt arrives when the one before is answered,\n" \
+                "whatever its timestamp"),                            \
         KV_REAL(0, "disaggregate-silence", &(d).silence, "S",         \
                 "seconds after which a silent rank is lost, and\n"    \
                 "others make its answers (30)"),                      \
@@ -29,7 +35,8 @@ struct kv_err;
 struct kvgen_args;
 struct kvgen_run;
 
-/* Options, also where there is no --disaggregate, before anything is read. */
+/* Options, also where there is no --disaggregate, before
+ * anything is read. */
 int kvgen_disaggregate_check(const struct kvgen_args *a, struct kv_err *e);
 /* Makes the answers; rank 0 writes them. */
 int kvgen_disaggregate(struct kvgen_run *r, const struct kvgen_args *a,
