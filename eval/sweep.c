@@ -9,20 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int kv_shard_parse(struct kv_shard *s, const char *text, struct kv_err *e)
-{
-    int end = 0;
-
-    *s = (struct kv_shard){1, 1};
-    if (!text)
-        return 0;
-    if (strspn(text, "0123456789/") != strlen(text) ||
-        sscanf(text, "%zu/%zu%n", &s->i, &s->n, &end) != 2 || text[end] ||
-        s->i < 1 || s->i > s->n)
-        return kv_fail(e, "--shard %s: expected I/N with 1 <= I <= N", text);
-    return 0;
-}
-
 /* A requested spec and the spec that runs. */
 struct row {
     struct kv_spec asked, run;

@@ -5,17 +5,10 @@
 #include "eval/protocol.h"
 #include "lib/base/err.h"
 #include "lib/base/opt.h"
+#include "lib/base/shard.h"
 #include "lib/spec.h"
 
 #include <stddef.h>
-
-/* Part i of n, counted from 1; { 1, 1 } is everything. */
-struct kv_shard {
-    size_t i, n;
-};
-
-/* "2/3"; NULL gives everything. */
-int kv_shard_parse(struct kv_shard *s, const char *text, struct kv_err *e);
 
 struct kv_sweep {
     const char *base; /* the base line's spec, always first; NULL: none */

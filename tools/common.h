@@ -74,6 +74,12 @@ struct kv_common {
  */
 void kv_common_start(struct kv_common *c);
 
+/* What KV_SHARD() does without a value, for the help. */
+#define KV_SHARD_HELP                                                       \
+    "--shard without a value: the part of this task of a Slurm array, of "  \
+    "this rank of srun\nor mpirun, or of both.  Each writes its own file, " \
+    "-o rows.csv rows-I-of-N.csv;\nscripts/merge rows.csv joins them."
+
 struct kv_model;
 
 /* Puts the model on the GPU when one was asked for; gemm: --gemm, NULL without

@@ -233,8 +233,7 @@ static int open_journal(struct kvgen_run *r, const struct kvgen_args *a,
 int kvgen_prepare(struct kvgen_run *r, const struct kvgen_args *a,
                   struct kv_err *e)
 {
-    if (kv_shard_parse(&r->shard, a->shard, e) ||
-        kv_prompts_read(&r->prompts, a->score ? a->score : a->prompts, a->score,
+    if (kv_prompts_read(&r->prompts, a->score ? a->score : a->prompts, a->score,
                         r->job->fields, e) ||
         kvgen_load_model(r, a, e) || kvgen_list_specs(r, a, e) ||
         kvgen_read_prompts(r, a, e) || load_calibration(r, a, e) ||
@@ -261,6 +260,7 @@ static int run(struct kvgen_run *r, const struct kvgen_args *a,
 int main(int argc, char **argv)
 {
     struct kvgen_args a = {.common = KV_COMMON_DEFAULT,
+                           .shard = {1, 1},
                            .sampling = KV_SAMPLING_GREEDY,
                            .serve = KVGEN_SERVE_DEFAULT,
                            .disaggregate = KVGEN_DISAGGREGATE_DEFAULT,
@@ -314,8 +314,9 @@ int main(int argc, char **argv)
                "weights in f32, or in bf16, to which both are\n"
                "rounded, if the processor has it (f32)"),
         KV_POOL_HEADS(&a.pool_heads),
-        KV_STR(0, "shard", &a.shard, "I/N",
-               "every N-th prompt from the I-th on (1/1)"),
+        KV_SHARD(&a.shard, &a.common.output, &a.append,
+                 "every N-th prompt from the I-th on (1/1; without a\n"
+                 "value as a launcher says, below)"),
         KV_OUT_BESIDE(0, "resume", &a.resume, &a.common.output,
                       KV_RESULTS_JOURNAL,
                       "make no answer again that ANSWERS has, or that a\n"
@@ -377,7 +378,7 @@ int main(int argc, char **argv)
             "to the rank that decodes; a prompt's timestamp (ms) is when it "
             "arrives.  Lines and\n"
             "rows have the times (docs/serving.md).\n"
-            "\n"
+            "\n" KV_SHARD_HELP "  With --append they share one file.\n\n"
             "--serve answers /v1/completions and /v1/chat/completions; "
             "/v1/models, /health\n"
             "and /metrics are there too.  A request's model is NAME (the first "

@@ -21,7 +21,8 @@ struct kvgen_args {
     struct kvgen_serve serve;
     struct kvgen_disaggregate disaggregate;
     struct kv_strings specs, stops;
-    const char *model, *prompts, *score, *calib, *gemm, *shard;
+    const char *model, *prompts, *score, *calib, *gemm;
+    struct kv_shard shard;
     const char *chat_template, *chat_date;
     struct kv_sampling sampling;
     size_t ctx, max_tokens, samples, batch, pool_heads;
@@ -51,9 +52,8 @@ struct kvgen_run {
     struct kv_chat_model chat;
     struct kv_chat_clock clock;
     struct kv_prompts prompts;
-    size_t n_messages;  /* prompts that are conversations */
-    const char ***stop; /* [n_mine]: the stop strings of each prompt */
-    struct kv_shard shard;
+    size_t n_messages;         /* prompts that are conversations */
+    const char ***stop;        /* [n_mine]: the stop strings of each prompt */
     size_t *mine, n_mine;      /* [n_mine]: the shard's prompts */
     struct kv_spec *spec;      /* [n_specs] */
     size_t n_specs, reference; /* the index of the first that is f32 or f16;

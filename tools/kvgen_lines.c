@@ -157,6 +157,17 @@ static struct kv_bits bits_of(const struct kvgen_run *r,
     return bits;
 }
 
+/* Blank where it is everything. */
+static void put_shard(struct kv_results *t, const struct kv_shard *s)
+{
+    char text[64];
+
+    if (s->n == 1)
+        return;
+    snprintf(text, sizeof(text), "%zu/%zu", s->i, s->n);
+    kv_results_text(t, "shard", text);
+}
+
 int kvgen_put_rows(struct kvgen_run *r, const struct kvgen_args *a,
                    struct kv_results *t, struct kv_err *e)
 {
@@ -170,7 +181,7 @@ int kvgen_put_rows(struct kvgen_run *r, const struct kvgen_args *a,
                               r->leak);
         kv_results_bits(t, &bits);
         kv_results_real(t, "kept", bits.kept_values / bits.values);
-        kv_results_text(t, "shard", a->shard);
+        put_shard(t, &a->shard);
         kv_results_size(t, "batch", r->batch);
         kv_results_size(t, "prompts", r->n_mine);
         r->job->put_cells(r, a, t, i);

@@ -128,10 +128,10 @@ static int check_lengths(struct kvgen_run *r, const struct kvgen_args *a,
     return 0;
 }
 
-static void take_shard(struct kvgen_run *r)
+static void take_shard(struct kvgen_run *r, const struct kv_shard *s)
 {
     r->mine = kv_alloc(r->prompts.n, sizeof(*r->mine));
-    for (size_t i = r->shard.i - 1; i < r->prompts.n; i += r->shard.n)
+    for (size_t i = s->i - 1; i < r->prompts.n; i += s->n)
         r->mine[r->n_mine++] = i;
 }
 
@@ -142,7 +142,7 @@ int kvgen_read_prompts(struct kvgen_run *r, const struct kvgen_args *a,
 
     if (encode(r, a, e) || check_lengths(r, a, e))
         return -1;
-    take_shard(r);
+    take_shard(r, &a->shard);
     r->conditions.text = slash ? slash + 1 : r->prompts.path;
     r->conditions.text_hash = r->prompts.hash;
     r->conditions.ctx = r->ctx;

@@ -86,7 +86,7 @@ int kvgen_serve_check(const struct kvgen_args *a, struct kv_err *e)
                             : a->resume           ? "--resume"
                             : a->append           ? "--append"
                             : a->common.output    ? "-o"
-                            : a->shard            ? "--shard"
+                            : a->shard.n > 1      ? "--shard"
                             : a->stops.n          ? "--stop"
                             : a->samples > 1      ? "--samples"
                             : p->temperature != 0 ? "--temperature"

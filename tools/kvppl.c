@@ -145,10 +145,10 @@ int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
     struct kv_sweep sweep = {.base = a->no_base ? NULL : "f32",
                              .specs = &a->specs,
                              .shape = &kv_model_info(r->model)->shape,
-                             .protocol = &r->protocol};
+                             .protocol = &r->protocol,
+                             .shard = a->shard};
 
-    if (kv_shard_parse(&sweep.shard, a->shard, e) ||
-        kv_sweep_list(&sweep, &r->spec, &r->n_specs, &r->n_all, e))
+    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &r->n_all, e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
     for (size_t i = 0; i < r->n_specs && a->common.on_gpu; i++)
@@ -323,8 +323,10 @@ static int run(struct kvppl_run *r, const struct kvppl_args *a,
 
 int main(int argc, char **argv)
 {
-    struct kvppl_args a = {
-        .common = KV_COMMON_DEFAULT, .protocol = "all", .own = KVPPL_NOT_OWN};
+    struct kvppl_args a = {.common = KV_COMMON_DEFAULT,
+                           .shard = {1, 1},
+                           .protocol = "all",
+                           .own = KVPPL_NOT_OWN};
     struct kvppl_run r = {.leak = NAN};
     struct kv_err e = {""};
     const struct kv_opt opts[] = {
@@ -366,8 +368,9 @@ int main(int argc, char **argv)
                "products with weights in f32, or in bf16, to which\n"
                "both are rounded, if the processor has it (f32)"),
         KV_POOL_HEADS(&a.pool_heads),
-        KV_STR(0, "shard", &a.shard, "I/N",
-               "every N-th row from the I-th on (1/1)"),
+        KV_SHARD(&a.shard, &a.common.output, &a.append,
+                 "every N-th row from the I-th on (1/1; without a\n"
+                 "value as a launcher says, below)"),
         KV_OUT_BESIDE(0, "resume", &a.resume, &a.common.output,
                       KV_RESULTS_JOURNAL,
                       "measure no row again that FILE has, or that a\n"
@@ -405,7 +408,8 @@ int main(int argc, char **argv)
             "are made and decoded there, those of hack\n(axes=paper, "
             "partitions to 256) made and attended to.  "
             "Other\nspecs' codes are the CPU's.  Numbers differ from the "
-            "CPU's by the rounding to\nthe weights' type.\n\n"
+            "CPU's by the rounding to\nthe weights' type.\n\n" KV_SHARD_HELP
+            "  With --append they share one file.\n\n"
             "Units: losses and divergences in nats per token, bits per value "
             "of K and V.\nA layer that slides holds its window, and of older "
             "tokens what shares a block\nwith it: these bytes, over the "

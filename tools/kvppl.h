@@ -5,6 +5,7 @@
 #include "eval/klbase.h"
 #include "eval/ppl.h"
 #include "lib/base/progress.h"
+#include "lib/base/shard.h"
 #include "lib/results.h"
 #include "lib/windows.h"
 #include "tools/common.h"
@@ -14,7 +15,8 @@
 struct kvppl_args {
     struct kv_common common;
     struct kv_strings specs;
-    const char *gemm, *model, *text, *calib, *protocol, *shard, *kl_base;
+    const char *gemm, *model, *text, *calib, *protocol, *kl_base;
+    struct kv_shard shard;
     size_t ctx, windows, pool_heads;
     size_t own; /* KVPPL_NOT_OWN; 0 after kvppl_check_own() */
     double own_temperature;

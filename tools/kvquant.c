@@ -38,7 +38,8 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
 struct args {
     struct kv_common common;
     struct kv_strings specs;
-    const char *dump, *calib, *codes, *shard;
+    const char *dump, *calib, *codes;
+    struct kv_shard shard;
     size_t queries; /* QUERIES unless told */
     bool keep_window, attention, allow_leakage, channels, codebooks;
 };
@@ -217,12 +218,13 @@ static int leave_out(struct run *r, const struct args *a, struct kv_err *e)
 
 static int prepare(struct run *r, const struct args *a, struct kv_err *e)
 {
-    struct kv_sweep sweep = {
-        .base = "f32", .specs = &a->specs, .protocol = &r->protocol};
+    struct kv_sweep sweep = {.base = "f32",
+                             .specs = &a->specs,
+                             .protocol = &r->protocol,
+                             .shard = a->shard};
     const struct kv_dump_info *info;
 
-    if (kv_shard_parse(&sweep.shard, a->shard, e) ||
-        kv_protocol_parse(&r->protocol, "all", a->keep_window, e) ||
+    if (kv_protocol_parse(&r->protocol, "all", a->keep_window, e) ||
         kv_dump_open(&r->dump, a->dump, e))
         return -1;
     info = kv_dump_info(r->dump);
@@ -334,8 +336,10 @@ static void parse(int argc, char **argv, struct args *a)
         KV_IN('C', "calib", &a->calib, "FILE", "calibration from kvcalib"),
         KV_OUT(0, "codes", &a->codes, "FILE",
                "also write the stored bytes here (HDF5)"),
-        KV_STR(0, "shard", &a->shard, "I/N",
-               "every N-th spec from the I-th; the base line\nis the first"),
+        KV_SHARD(&a->shard, NULL, NULL,
+                 "every N-th spec from the I-th; the base line\n"
+                 "is the first (without a value as a launcher\n"
+                 "says, below)"),
         KV_FLAG(0, "keep-window", &a->keep_window,
                 "keep each spec's sinks and residual (else s0 r0)"),
         KV_SIZE(0, "queries", &a->queries, "N",
@@ -382,8 +386,9 @@ static void parse(int argc, char **argv, struct args *a)
             "and the head's\n"
             "singular values, the largest beside channel 0; of one layer:\n"
             "kvdump --layers.  --codebooks: the share of centroids that are\n"
-            "used, and e to the entropy of the index.\n"
-            "--device cuda: blocks are encoded and decoded on the GPU, to the\n"
+            "used, and e to the entropy of the index.\n" KV_SHARD_HELP
+            "\n--device cuda: blocks are encoded and decoded on the GPU, to "
+            "the\n"
             "same bytes and the same values (kivi, absmax, zeropoint, hack,\n"
             "pq, million, evasion, vecinfer, cq, klt); another spec but f32,\n"
             "the base line, is named and left out, and the exit status is 1.",
@@ -412,6 +417,7 @@ static void parse(int argc, char **argv, struct args *a)
 int main(int argc, char **argv)
 {
     struct args a = {.common = {KV_COMMON_DEFAULTS, .can_gpu = true},
+                     .shard = {1, 1},
                      .queries = QUERIES};
     struct run r = {0};
     struct kv_err e = {""};

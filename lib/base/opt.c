@@ -4,6 +4,7 @@
 #include "lib/base/opt_impl.h"
 #include "lib/base/progress.h"
 #include "lib/base/release.h"
+#include "lib/base/shard.h"
 #include "lib/base/waits.h"
 
 #include <assert.h>
@@ -166,6 +167,7 @@ static void help(const struct kv_opt_about *about, const struct kv_opt *opts)
 
 static void set(const struct kv_opt *o, const char *arg)
 {
+    struct kv_err e = {""};
     char *end = NULL;
 
     errno = 0;
@@ -187,6 +189,11 @@ static void set(const struct kv_opt *o, const char *arg)
         *(double *)o->at = strtod(arg, &end);
         if (end == arg || *end || !isfinite(*(double *)o->at))
             kv_die("--%s %s: expected a number", o->name, arg);
+        return;
+    case KV_OPT_SHARD:
+        *(struct kv_shard *)o->at = (struct kv_shard){0, 0}; /* launched */
+        if (arg && kv_shard_parse(o->at, arg, &e))
+            kv_die("%s", e.msg);
         return;
     case KV_OPT_SIZE:
     case KV_OPT_SEED: {
@@ -230,8 +237,11 @@ static void describe(const struct kv_opt_about *about,
 
     *shorts++ = ':';
     for (size_t i = 0; i < n; i++) {
-        longs[i] = (struct option){opts[i].name, opts[i].arg != NULL, NULL,
-                                   FIRST + (int)i};
+        longs[i] =
+            (struct option){opts[i].name,
+                            opts[i].kind == KV_OPT_SHARD ? optional_argument
+                                                         : opts[i].arg != NULL,
+                            NULL, FIRST + (int)i};
         if (opts[i].letter) {
             *shorts++ = (char)opts[i].letter;
             if (opts[i].arg)
@@ -250,6 +260,32 @@ static _Noreturn void say_and_exit(const struct kv_opt_about *about, int c)
         about->list();
     kv_close_stdout();
     exit(KV_EXIT_OK);
+}
+
+/* A shard's may be the next word. */
+static const char *value(const struct kv_opt *o, int argc, char **argv)
+{
+    return o->kind == KV_OPT_SHARD && !optarg && optind < argc &&
+                   isdigit((unsigned char)*argv[optind])
+               ? argv[optind++]
+               : optarg;
+}
+
+/* Once it is known whether to be quiet. */
+static void launch(const struct kv_opt *opts)
+{
+    struct kv_err e = {""};
+
+    for (const struct kv_opt *o = opts; o->name; o++) {
+        struct kv_shard *s = o->kind == KV_OPT_SHARD ? o->at : NULL;
+
+        if (!s || s->n)
+            continue;
+        if (kv_shard_launched(s, &e))
+            kv_die("%s", e.msg);
+        if (s->n > 1)
+            kv_opt_name_shard(opts, o);
+    }
 }
 
 int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
@@ -287,8 +323,9 @@ int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
                    c == '?' ? "is not an option" : "wants a value");
         for (size_t i = 0; i < n; i++)
             if (c == FIRST + (int)i || c == opts[i].letter)
-                set(&opts[i], optarg);
+                set(&opts[i], value(&opts[i], argc, argv));
     }
+    launch(opts);
     kv_opt_check_files(opts, argv + optind, (size_t)(argc - optind));
     return optind;
 }

@@ -29,7 +29,8 @@ enum kv_opt_kind {
     KV_OPT_BYTES, /* size_t with K, M, G (powers of 1024) */
     KV_OPT_SEED,  /* uint64_t */
     KV_OPT_REAL,  /* double, finite */
-    KV_OPT_FLAG   /* bool, set to true */
+    KV_OPT_FLAG,  /* bool, set to true */
+    KV_OPT_SHARD  /* struct kv_shard; its value may be left out (KV_SHARD) */
 };
 
 /* Counts beyond it are slips of the keyboard. */
@@ -60,6 +61,8 @@ struct kv_opt {
     const char *(*named)(const char *item);
     const char *const *beside; /* a flag: it writes *beside with the suffix */
     const char *suffix;        /* of a list: how an item names one */
+    const char *const *shared; /* a shard: the output that all write ... */
+    const bool *shares;        /* ... if *shares; or NULL */
 };
 
 #define KV_OPT_ROW(l, n, k, a, arg_, help_)                            \
@@ -127,6 +130,15 @@ struct kv_opt {
     {                                                                   \
         KV_OPT_ROW(l, n, KV_OPT_FLAG, at, NULL, help),                  \
             .file = KV_WRITES, .beside = (beside_), .suffix = (suffix_) \
+    }
+
+/* --shard [I/N]: without a value, which begins with a digit, the launcher's
+ * (lib/base/shard.h).  Then every output that is a regular file, or new, gets
+ * its shard's name (kv_shard_path), but *shared_ if *shares_. */
+#define KV_SHARD(at, shared_, shares_, help)                     \
+    {                                                            \
+        KV_OPT_ROW(0, "shard", KV_OPT_SHARD, at, "[I/N]", help), \
+            .shared = (shared_), .shares = (shares_)             \
     }
 
 #define KV_OPT_DONE  \

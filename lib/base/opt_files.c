@@ -2,6 +2,7 @@
 #include "lib/base/file.h"
 #include "lib/base/file_impl.h"
 #include "lib/base/opt_impl.h"
+#include "lib/base/shard.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -209,6 +210,26 @@ void kv_opt_check_files(const struct kv_opt *opts, char *const *operand,
     clear(&in);
     clear(&out);
     kv_inputs_guard();
+}
+
+/* ---- shards -------------------------------------------------------------- */
+
+/* Names that live as long as the program. */
+static struct paths shard_names;
+
+void kv_opt_name_shard(const struct kv_opt *opts, const struct kv_opt *shard)
+{
+    for (const struct kv_opt *o = opts; o->name; o++) {
+        const char **path = o->kind == KV_OPT_STR ? o->at : NULL;
+        const bool writes = o->file == KV_WRITES && !(o->reads && *o->reads);
+        const bool shared = shard->shares && *shard->shares &&
+                            (const char *const *)path == shard->shared;
+
+        if (!path || !*path || !writes || shared || is_special(*path))
+            continue;
+        add(&shard_names, kv_shard_path(shard->at, *path));
+        *path = shard_names.path[shard_names.n - 1];
+    }
 }
 
 /* ---- --help ------------------------------------------------------------ */

@@ -12,6 +12,9 @@
 void kv_opt_check_files(const struct kv_opt *opts, char *const *operand,
                         size_t n_operands);
 
+/* Outputs get the name of the option's shard. */
+void kv_opt_name_shard(const struct kv_opt *opts, const struct kv_opt *shard);
+
 /* Which options they are, for --help. */
 void kv_opt_put_files(const struct kv_opt *opts, const char *operand);
 
