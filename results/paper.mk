@@ -18,6 +18,8 @@
 #
 #   make -C results/hack table6-scores TASKS=folder ITEMS=50
 #
+# SUBMIT=slurm makes jobs of a cluster of it (slurm.mk).
+#
 # TASKS is a folder with the items that tasks.csv names, ITEMS how many of each
 # at most, PROMPT the most tokens of one, ONLY which tasks (all).  ASK, ANSWER and SCORE are options of
 # scripts/task-prompts, kvgen and scripts/task-score; PYTHON has the packages
@@ -145,6 +147,8 @@ $(ANSWERED:%=$(PAGE)-%-scores.md): $(PAGE)-%-scores.md: paper.csv rows.csv tasks
 ifneq ($(TASKS),)
 $(ANSWERED): %: %-scores
 endif
+
+include $(ROOT)/results/slurm.mk
 
 .DELETE_ON_ERROR:
 .SECONDARY:
