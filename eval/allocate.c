@@ -164,12 +164,11 @@ int kv_allocate_kl(struct kv_ppl *p, const struct kv_shape *shape,
     const size_t n_places = shape->n_layers * KV_SIDES;
     struct kv_spec base, mixed;
     struct kv_spec *place = kv_alloc(n_places, sizeof(*place));
-    struct kv_score_summary score;
-    struct kv_bits all, bits;
+    struct kv_ppl_row all, row;
     int rc = -1;
 
     if (kv_spec_parse(&base, "f32:r0s0", e) || kv_spec_fit(&base, shape, e) ||
-        kv_ppl_run(p, &base, NULL, NULL, &score, &all, e))
+        kv_ppl_run(p, &base, NULL, NULL, &all, e))
         goto out;
     for (size_t i = 0; i < n_places; i++)
         place[i] = base;
@@ -182,16 +181,17 @@ int kv_allocate_kl(struct kv_ppl *p, const struct kv_shape *shape,
         place[at] = spec[i % n_specs];
         kv_mixed_make(&mixed, name, place, shape->n_layers);
         place[at] = base;
-        if (kv_ppl_run(p, &mixed, calib, NULL, &score, &bits, e))
+        if (kv_ppl_run(p, &mixed, calib, NULL, &row, e))
             goto out;
         /* the other places store the base run's bytes */
-        offer[i] = (struct kv_offer){bits.bytes - all.bytes / (double)n_places *
-                                                      (double)(n_places - 1),
-                                     score.kl_mean};
+        offer[i] = (struct kv_offer){row.bits.bytes -
+                                         all.bits.bytes / (double)n_places *
+                                             (double)(n_places - 1),
+                                     row.score.kl_mean};
         kv_detail("%s, %s: %.9g nats", name, spec[i % n_specs].text,
-                  score.kl_mean);
+                  row.score.kl_mean);
     }
-    *values = all.values;
+    *values = all.bits.values;
     rc = 0;
 out:
     free(place);

@@ -1,13 +1,16 @@
 /* Perplexity of a model whose cache is quantized, against the same model with
  * an f32 cache.
  *
- * The base runs first and leaves its hidden states in an unlinked temporary
- * file; every spec is then compared with it, token by token.  Memory holds one
- * group of windows: on the CPU, hidden states of other groups lie in another
- * such file while the group passes a layer, so that a layer is read once.  With
- * layered codecs a group passes all layers, which are read for each group.  A
- * long window of a spec with a policy goes piece by piece through all layers,
- * in the memory of a piece. */
+ * A run leaves the hidden states of its scored positions in an unlinked
+ * temporary file; the base's, the first, stay there.  Runs are scored several
+ * at a time, each against the base, whose logits are then made once: with a
+ * large vocabulary they take as long as a row.
+ *
+ * Memory holds one group of windows: on the CPU, hidden states of other groups
+ * lie in another such file while the group passes a layer, so that a layer is
+ * read once.  With layered codecs a group passes all layers, which are read for
+ * each group.  A long window of a spec with a policy goes piece by piece
+ * through all layers, in the memory of a piece. */
 #ifndef KV_PPL_H
 #define KV_PPL_H
 
@@ -43,19 +46,39 @@ int kv_ppl_new(struct kv_ppl **p, const struct kv_ppl_plan *plan,
                struct kv_err *e);
 void kv_ppl_free(struct kv_ppl *p);
 
-/* Runs one spec (fitted; as kv_protocol_spec leaves it).  The first run must
- * be the base line, f32 on a CPU, but with no_base.  to_file, when not NULL, is
- * given the logits of every scored token. */
+/* A row of a table. */
+struct kv_ppl_row {
+    struct kv_score_summary score;
+    struct kv_kl_curve curve; /* divergence by position; without windows where
+                               * it was not measured */
+    struct kv_bits bits;
+    struct kv_prefill prefill; /* the cost of prompts (eval/loop.h) */
+    double seconds;            /* of the run, and its share of scoring */
+};
+
+/* Runs that are scored together, at most, and the seconds after which no other
+ * run is waited for: what is not scored is lost when the program is ended. */
+enum { KV_PPL_TOGETHER = 8, KV_PPL_WAIT_SECONDS = 300 };
+
+/* Runs one spec (fitted; as kv_protocol_spec leaves it), whose row then waits
+ * for kv_ppl_score().  The first run must be the base line, f32 on a CPU, and
+ * scored alone, but with no_base. */
+int kv_ppl_pass(struct kv_ppl *p, const struct kv_spec *spec,
+                const struct kv_calib *calib, struct kv_err *e);
+
+/* Whether the runs that wait are to be scored before another one; one at a
+ * time where they have no base's logits to share. */
+bool kv_ppl_full(const struct kv_ppl *p);
+
+/* The rows of the runs that wait, in order; then none waits.  None is fine.  A
+ * row's numbers do not depend on the others.  to_file: NULL, or given the
+ * logits of every scored token of the one run that waits. */
+int kv_ppl_score(struct kv_ppl *p, struct kv_klbase *to_file,
+                 struct kv_ppl_row *row, struct kv_err *e);
+
+/* Both, of one spec. */
 int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
                const struct kv_calib *calib, struct kv_klbase *to_file,
-               struct kv_score_summary *score, struct kv_bits *bits,
-               struct kv_err *e);
-
-/* The cost of the last run's prompts (eval/loop.h). */
-struct kv_prefill kv_ppl_prefill(const struct kv_ppl *p);
-
-/* The last run's divergence by position; without windows where it was not
- * measured. */
-struct kv_kl_curve kv_ppl_curve(const struct kv_ppl *p);
+               struct kv_ppl_row *row, struct kv_err *e);
 
 #endif

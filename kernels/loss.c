@@ -57,36 +57,43 @@ static double add_log(bool none, double a, double b)
     return none ? b : max + log(exp(a - max) + exp(b - max));
 }
 
-/* sum of p (x - y) over that of p = exp(x - max). */
-static double mean_excess(const float *x, const float *y, float max, size_t n,
-                          float *p)
+/* sum of p (x - y) over that of p, x the base's logits. */
+static double mean_excess(const struct kv_loss_base *b, const float *y,
+                          size_t n)
 {
     enum { LANES = 8 };
-    double lane[LANES] = {0}, sum = 0, all;
+    const float *x = b->logits, *p = b->p;
+    double lane[LANES] = {0}, sum = 0;
 
-    memcpy(p, x, n * sizeof(*p));
-    all = kv_row_exp(p, n, max);
     for (size_t i = 0; i < n; i += LANES)
         for (size_t j = 0; j < LANES && i + j < n; j++)
             lane[j] += (double)p[i + j] * ((double)x[i + j] - (double)y[i + j]);
     for (size_t j = 0; j < LANES; j++)
         sum += lane[j];
-    return sum / all;
+    return sum / b->sum;
 }
 
-static void add_top(const float *x, size_t n, size_t seen, float *top,
-                    size_t *at)
+/* Logit x, the largest of its part, at i there. */
+static void add_top(float x, size_t i, size_t seen, float *top, size_t *at)
 {
-    const size_t i = kv_row_argmax(x, n);
-
-    if (seen && !(x[i] > *top))
+    if (seen && !(x > *top))
         return;
-    *top = x[i];
+    *top = x;
     *at = seen + i;
 }
 
-void kv_loss_add(struct kv_loss_sum *s, const float *logits, const float *base,
-                 size_t n, int32_t target, float *work)
+struct kv_loss_base kv_loss_base(const float *logits, size_t n, float *p)
+{
+    memcpy(p, logits, n * sizeof(*p));
+    return (struct kv_loss_base){.logits = logits,
+                                 .p = p,
+                                 .lse = kv_log_sum_exp(logits, n),
+                                 .sum = kv_row_exp(p, n, kv_row_max(logits, n)),
+                                 .at = kv_row_argmax(logits, n)};
+}
+
+void kv_loss_add(struct kv_loss_sum *s, const float *logits,
+                 const struct kv_loss_base *base, size_t n, int32_t target)
 {
     const bool none = !s->n;
     const bool here = (size_t)target >= s->n && (size_t)target < s->n + n;
@@ -96,17 +103,17 @@ void kv_loss_add(struct kv_loss_sum *s, const float *logits, const float *base,
         s->target = logits[i];
     s->lse = add_log(none, s->lse, kv_log_sum_exp(logits, n));
     if (base) {
-        const double lse = kv_log_sum_exp(base, n);
-        const double all = add_log(none, s->base_lse, lse);
+        const double all = add_log(none, s->base_lse, base->lse);
+        const size_t top = kv_row_argmax(logits, n);
 
         if (here)
-            s->base_target = base[i];
+            s->base_target = base->logits[i];
         s->excess = (none ? 0 : s->excess * exp(s->base_lse - all)) +
-                    mean_excess(base, logits, kv_row_max(base, n), n, work) *
-                        exp(lse - all);
+                    mean_excess(base, logits, n) * exp(base->lse - all);
         s->base_lse = all;
-        add_top(logits, n, s->n, &s->top, &s->at);
-        add_top(base, n, s->n, &s->base_top, &s->base_at);
+        add_top(logits[top], top, s->n, &s->top, &s->at);
+        add_top(base->logits[base->at], base->at, s->n, &s->base_top,
+                &s->base_at);
     }
     s->n += n;
 }

@@ -22,9 +22,19 @@ void kv_log_softmax(const float *x, size_t n, float *log_p, float *p);
 void kv_loss_row(const float *logits, const float *base_log_p, const float *p,
                  float floor, size_t n, int32_t target, struct kv_loss *loss);
 
+/* A part of a base's logits, and what every loss against them takes from it. */
+struct kv_loss_base {
+    const float *logits, *p; /* [n]: logits, and exp(logit - the largest) */
+    double lse, sum;         /* sum: of p */
+    size_t at;               /* where the largest is */
+};
+
+/* p: [n], kept by pointer as logits is. */
+struct kv_loss_base kv_loss_base(const float *logits, size_t n, float *p);
+
 /* The same loss with floor -infinity, from logits that come in parts of the
- * vocabulary.  base: a base's logits, or NULL each time.  A sum of all zeros is
- * empty. */
+ * vocabulary.  base: NULL each time, or the same part of a base's.  A sum of
+ * all zeros is empty. */
 struct kv_loss_sum {
     size_t n; /* logits so far */
     double lse, base_lse;
@@ -34,9 +44,9 @@ struct kv_loss_sum {
     size_t at, base_at;  /* where */
 };
 
-/* Adds the next n logits.  work: [n], scratch, needed with a base. */
-void kv_loss_add(struct kv_loss_sum *s, const float *logits, const float *base,
-                 size_t n, int32_t target, float *work);
+/* Adds the next n logits. */
+void kv_loss_add(struct kv_loss_sum *s, const float *logits,
+                 const struct kv_loss_base *base, size_t n, int32_t target);
 struct kv_loss kv_loss_end(const struct kv_loss_sum *s, bool has_base);
 
 #endif

@@ -79,15 +79,14 @@ static void test_perplexity(void **state)
                                    .n_windows = GOLDEN_WINDOWS,
                                    .n = GOLDEN_CTX,
                                    .memory = (size_t)1 << 30};
-        struct kv_score_summary score;
-        struct kv_bits bits;
+        struct kv_ppl_row row;
         struct kv_ppl *p = NULL;
 
         if (kv_protocol_parse(&plan.protocol, protocols[i], false, &e) ||
             kv_ppl_new(&p, &plan, &e) ||
-            kv_ppl_run(p, &f32, NULL, NULL, &score, &bits, &e))
+            kv_ppl_run(p, &f32, NULL, NULL, &row, &e))
             fail_msg("%s", e.msg);
-        assert_within(score.nll / want, 1, 1e-6);
+        assert_within(row.score.nll / want, 1, 1e-6);
         kv_ppl_free(p);
     }
 }

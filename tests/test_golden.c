@@ -75,7 +75,10 @@ static void check_losses(const struct golden *g, struct kv_model *m,
     float expected;
 
     assert_true(w->n >= n - 1);
-    if (kv_model_losses(m, hidden, NULL, n - 1, tokens + 1, loss, &e))
+    if (kv_model_losses(
+            m,
+            &(struct kv_states){.n = n - 1, .hidden = &hidden, .n_hidden = 1},
+            tokens + 1, &loss, &e))
         fail_msg("%s: %s", g->name, e.msg);
     for (size_t i = 0; i < n - 1; i++) {
         kv_weight_dequantize(w, i, 1, &expected);

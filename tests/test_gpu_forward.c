@@ -486,7 +486,10 @@ static void test_losses(void **state)
         }
         if (kv_model_logits(model, base, N, p, &e) ||
             kv_model_logits(model, x, N, q, &e) ||
-            kv_model_losses(model, x, base, N, target, loss, &e))
+            kv_model_losses(
+                model,
+                &(struct kv_states){N, (const float *const[]){x}, 1, base},
+                target, (struct kv_loss *const[]){loss}, &e))
             fail_msg("%s", e.msg);
         for (size_t r = 0; r < N; r++) {
             const float *pr = p + r * v, *qr = q + r * v;
@@ -529,10 +532,9 @@ static struct kv_score_summary score_of(struct kv_model *m,
                                .memory = MEMORY,
                                .seed = 3,
                                .kl = true};
-    struct kv_score_summary score = {0};
+    struct kv_ppl_row row = {0};
     struct kv_spec base, spec;
     struct kv_ppl *p = NULL;
-    struct kv_bits bits;
     struct kv_err e = {""};
 
     if (kv_protocol_parse(&plan.protocol, protocol, false, &e) ||
@@ -543,11 +545,11 @@ static struct kv_score_summary score_of(struct kv_model *m,
     kv_protocol_spec(&plan.protocol, &base);
     kv_protocol_spec(&plan.protocol, &spec);
     if (kv_ppl_new(&p, &plan, &e) ||
-        kv_ppl_run(p, &base, NULL, NULL, &score, &bits, &e) ||
-        kv_ppl_run(p, &spec, NULL, NULL, &score, &bits, &e))
+        kv_ppl_run(p, &base, NULL, NULL, &row, &e) ||
+        kv_ppl_run(p, &spec, NULL, NULL, &row, &e))
         fail_msg("%s", e.msg);
     kv_ppl_free(p);
-    return score;
+    return row.score;
 }
 
 /* f32 weights: the CPU's numbers but for the last bits, and for a code of two

@@ -66,16 +66,14 @@ static double nll_in(size_t memory, const struct setup *s,
                                .memory = memory,
                                .seed = SEED};
     struct kv_ppl *p = NULL;
-    struct kv_score_summary score;
-    struct kv_bits bits;
+    struct kv_ppl_row row;
     struct kv_err e = {""};
 
     if (kv_protocol_parse(&plan.protocol, protocol, false, &e) ||
-        kv_ppl_new(&p, &plan, &e) ||
-        kv_ppl_run(p, spec, calib, NULL, &score, &bits, &e))
+        kv_ppl_new(&p, &plan, &e) || kv_ppl_run(p, spec, calib, NULL, &row, &e))
         fail_msg("%s", e.msg);
     kv_ppl_free(p);
-    return score.nll;
+    return row.score.nll;
 }
 
 static double nll(const struct setup *s, const struct kv_spec *spec,

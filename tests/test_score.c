@@ -373,10 +373,12 @@ static void loss_in_parts(float spread, size_t part, int32_t target)
     for (size_t i = 0; i < N; i++)
         kl += exp((double)p[i]) / p_sum *
               ((double)p[i] - log(p_sum) - (double)q[i] + log(q_sum));
-    for (size_t i = 0, n; i < N; i += n) {
-        n = N - i < part ? N - i : part;
-        kv_loss_add(&sum, q + i, p + i, n, target, work);
-        kv_loss_add(&alone, q + i, NULL, n, target, NULL);
+    for (size_t i = 0; i < N; i += part) {
+        const size_t n = N - i < part ? N - i : part;
+        const struct kv_loss_base b = kv_loss_base(p + i, n, work);
+
+        kv_loss_add(&sum, q + i, &b, n, target);
+        kv_loss_add(&alone, q + i, NULL, n, target);
     }
     loss = kv_loss_end(&sum, true);
     assert_within(loss.nll / (log(q_sum) - (double)q[target]), 1, 1e-6);

@@ -182,31 +182,27 @@ int kvppl_try_specs(const struct kvppl_run *r, size_t n, struct kv_err *e)
 
 /* ---- perplexity ---------------------------------------------------------- */
 
-/* Blank where no prompt was attended to as one. */
-static void put_prefill(struct kvppl_row *row, struct kv_prefill cost)
+/* Names the run for its progress bar. */
+static const struct kv_calib *begin_run(struct kvppl_run *r,
+                                        const struct kv_spec *spec)
 {
-    const bool is = cost.all_pairs > 0;
-
-    row->attn_pairs = is ? cost.pairs / cost.all_pairs : NAN;
-    row->attn_seconds = is ? cost.seconds : NAN;
-}
-
-static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
-                   struct kv_klbase *to_file, struct kvppl_row *row,
-                   struct kv_err *e)
-{
-    const double start = kv_seconds();
-
     snprintf(r->what, sizeof(r->what), "row %zu of %zu, %s", ++r->row,
              r->n_rows, spec->text);
-    if (kv_ppl_run(r->ppl, spec, kv_spec_calibrated(spec) ? r->calib : NULL,
-                   to_file, &row->score, &row->bits, e) ||
+    return kv_spec_calibrated(spec) ? r->calib : NULL;
+}
+
+static int ended_early(const struct kvppl_run *r, struct kv_err *e)
+{
+    return r->keys.key ? kv_fail_in(e, "finished rows are kept") : -1;
+}
+
+static int run_base(struct kvppl_run *r, const struct kv_spec *base,
+                    struct kv_ppl_row *row, struct kv_err *e)
+{
+    if (kv_ppl_run(r->ppl, base, begin_run(r, base), r->to_file, row, e) ||
         kv_inputs_unchanged(e))
-        return r->keys.key ? kv_fail_in(e, "finished rows are kept") : -1;
-    row->seconds = kv_seconds() - start;
-    row->curve = kv_ppl_curve(r->ppl);
-    put_prefill(row, kv_ppl_prefill(r->ppl));
-    kvppl_say_row(r, spec, &row->score);
+        return ended_early(r, e);
+    kvppl_say_row(r, base, &row->score);
     return 0;
 }
 
@@ -235,28 +231,57 @@ static bool start_progress(struct kvppl_run *r, const struct kv_spec *base)
     return missing;
 }
 
+/* Rows of specs [first, end), which are there, the base line's, or wait for
+ * their scores. */
+static int put_rows(struct kvppl_run *r, const struct kvppl_args *a,
+                    size_t first, size_t end, const struct kv_spec *base,
+                    const struct kv_ppl_row *of_base, struct kv_err *e)
+{
+    struct kv_ppl_row row[KV_PPL_TOGETHER];
+    size_t n = 0;
+
+    if (kv_ppl_score(r->ppl, NULL, row, e) || kv_inputs_unchanged(e))
+        return ended_early(r, e);
+    for (size_t i = first; i < end; i++) {
+        const struct kv_spec *spec = &r->spec[i];
+        const bool there = kvppl_find_row(r, spec, base);
+        const bool own = !there && !is_base(spec, base);
+
+        if (own)
+            kvppl_say_row(r, spec, &row[n].score);
+        if (there ? kv_results_row(r->table, e)
+                  : kvppl_put_row(r, a, spec, own ? &row[n] : of_base, e))
+            return -1;
+        n += own;
+    }
+    return 0;
+}
+
 /* Rows are compared with the base line.  A shard that does not own its row
  * leaves the row out. */
 static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
                      struct kv_err *e)
 {
     struct kv_spec f32, *base = a->no_base ? NULL : &f32;
-    struct kvppl_row row;
+    struct kv_ppl_row of_base;
+    size_t first = 0;
 
     if (kv_spec_parse(&f32, "f32", e) ||
         kv_spec_fit(&f32, &kv_model_info(r->model)->shape, e) ||
-        (start_progress(r, base) && base &&
-         run_row(r, base, r->to_file, &row, e)))
+        (start_progress(r, base) && base && run_base(r, base, &of_base, e)))
         return -1;
     for (size_t i = 0; i < r->n_specs; i++) {
         const struct kv_spec *spec = &r->spec[i];
-        const bool there = kvppl_find_row(r, spec, base);
 
-        if (!there && !is_base(spec, base) && run_row(r, spec, NULL, &row, e))
+        if (!kvppl_find_row(r, spec, base) && !is_base(spec, base) &&
+            kv_ppl_pass(r->ppl, spec, begin_run(r, spec), e))
+            return ended_early(r, e);
+        if (!kv_ppl_full(r->ppl) && !is_base(spec, base) &&
+            i + 1 < r->n_specs)
+            continue;
+        if (put_rows(r, a, first, i + 1, base, &of_base, e))
             return -1;
-        if (there ? kv_results_row(r->table, e)
-                  : kvppl_put_row(r, a, spec, &row, e))
-            return -1;
+        first = i + 1;
     }
     return 0;
 }

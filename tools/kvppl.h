@@ -65,21 +65,13 @@ int kvppl_own_context(struct kvppl_run *r, const struct kvppl_args *a,
 int kvppl_write_own(struct kvppl_run *r, const struct kvppl_args *a,
                     int32_t **tokens, struct kv_err *e);
 
-/* A finished row. */
-struct kvppl_row {
-    struct kv_score_summary score;
-    struct kv_kl_curve curve;
-    struct kv_bits bits;
-    double seconds, attn_pairs, attn_seconds;
-};
-
 /* The table of perplexities, and with --kl-curve the other. */
 int kvppl_open_tables(struct kvppl_run *r, const struct kvppl_args *a,
                       struct kv_err *e);
 int kvppl_close_tables(struct kvppl_run *r, struct kv_err *e);
 void kvppl_discard_tables(struct kvppl_run *r);
 int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,
-                  const struct kv_spec *spec, const struct kvppl_row *row,
+                  const struct kv_spec *spec, const struct kv_ppl_row *row,
                   struct kv_err *e);
 /* On stderr. */
 void kvppl_say_row(const struct kvppl_run *r, const struct kv_spec *spec,

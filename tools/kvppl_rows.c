@@ -120,8 +120,17 @@ static int put_curve(struct kvppl_run *r, const struct kv_spec *spec,
     return 0;
 }
 
+/* Blank where no prompt was attended to as one. */
+static void put_prefill(struct kv_results *t, const struct kv_prefill *cost)
+{
+    if (!(cost->all_pairs > 0))
+        return;
+    kv_results_real(t, "attn_pairs", cost->pairs / cost->all_pairs);
+    kv_results_real(t, "attn_seconds", cost->seconds);
+}
+
 int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,
-                  const struct kv_spec *spec, const struct kvppl_row *row,
+                  const struct kv_spec *spec, const struct kv_ppl_row *row,
                   struct kv_err *e)
 {
     const struct kv_score_summary *s = &row->score;
@@ -151,8 +160,7 @@ int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,
     kv_results_real(t, "dp_rms", s->dp_rms);
     kv_results_real(t, "tokens", s->tokens);
     kv_results_real(t, "seconds", row->seconds);
-    kv_results_real(t, "attn_pairs", row->attn_pairs);
-    kv_results_real(t, "attn_seconds", row->attn_seconds);
+    put_prefill(t, &row->prefill);
     return kv_results_row(t, e) || (r->curve && put_curve(r, spec, c, e)) ? -1
                                                                           : 0;
 }

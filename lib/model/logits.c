@@ -140,16 +140,21 @@ int kv_model_logits(struct kv_model *m, const float *hidden, size_t n,
 
 /* ---- losses -------------------------------------------------------------- */
 
-/* Rows of x, and of base or NULL, against a panel of the head, on the CPU. */
+/* Rows of several hidden states, and of a base or NULL, against a panel of the
+ * head, on the CPU. */
 struct losses {
-    struct panel of; /* its logits are not used */
+    struct panel of; /* x: one of hidden; its logits are not used */
+    const float *const *hidden;
+    size_t n_hidden;
     const float *base;
     const int32_t *target;
-    struct kv_loss_sum *sum; /* [n] */
+    struct kv_loss_sum *sum; /* [n_hidden][n] */
     float *work;             /* [threads][work_floats] */
     size_t work_floats;
+    struct kv_loss_base *part; /* [threads][tile] */
 };
 
+/* The base's logits are made once, for all. */
 static int losses_tile(const void *arg, size_t i, size_t thread,
                        struct kv_err *e)
 {
@@ -158,18 +163,23 @@ static int losses_tile(const void *arg, size_t i, size_t thread,
     const size_t rows = l->of.n - t < tile ? l->of.n - t : tile;
     const size_t columns = l->of.columns;
     float *mine = l->work + thread * l->work_floats;
-    float *its = l->base ? mine + rows * columns : NULL;
-    float *work = its ? its + rows * columns : NULL;
-    struct panel base = l->of;
+    float *its = mine + rows * columns, *p = its + rows * columns;
+    struct kv_loss_base *part = l->base ? l->part + thread * tile : NULL;
+    struct panel of = l->of;
 
-    base.x = l->base;
-    if (multiply_tile(&l->of, t, mine, columns, e) ||
-        (its && multiply_tile(&base, t, its, columns, e)))
+    of.x = l->base;
+    if (part && multiply_tile(&of, t, its, columns, e))
         return -1;
-    for (size_t r = 0; r < rows; r++)
-        kv_loss_add(&l->sum[t + r], mine + r * columns,
-                    its ? its + r * columns : NULL, columns, l->target[t + r],
-                    work);
+    for (size_t r = 0; part && r < rows; r++)
+        part[r] = kv_loss_base(its + r * columns, columns, p + r * columns);
+    for (size_t h = 0; h < l->n_hidden; h++) {
+        of.x = l->hidden[h];
+        if (multiply_tile(&of, t, mine, columns, e))
+            return -1;
+        for (size_t r = 0; r < rows; r++)
+            kv_loss_add(&l->sum[h * l->of.n + t + r], mine + r * columns,
+                        part ? &part[r] : NULL, columns, l->target[t + r]);
+    }
     return 0;
 }
 
@@ -194,56 +204,71 @@ static int sum_losses(struct losses *l, struct kv_err *e)
     return rc ? -1 : 0;
 }
 
-static int losses_on_host(struct kv_model *m, const float *hidden,
-                          const float *base, size_t n, const int32_t *target,
-                          struct kv_loss *loss, struct kv_err *e)
+static int losses_on_host(struct kv_model *m, const struct kv_states *s,
+                          const int32_t *target, struct kv_loss *const *loss,
+                          struct kv_err *e)
 {
     const struct kv_backend *b = m->backend;
-    const size_t rows = n < b->tile ? n : b->tile;
+    const size_t rows = s->n < b->tile ? s->n : b->tile;
     const size_t n_vocab = m->config.n_vocab, max = kv_layers_panel(m->layers);
     const size_t columns = n_vocab < max ? n_vocab : max;
     struct losses l = {
-        .of = {.m = m, .x = hidden, .n = n},
-        .base = base,
+        .of = {.m = m, .n = s->n},
+        .hidden = s->hidden,
+        .n_hidden = s->n_hidden,
+        .base = s->base,
         .target = target,
-        .sum = kv_alloc(n, sizeof(*l.sum)),
-        .work_floats = ((base ? 2 : 1) * rows + (base ? 1 : 0)) * columns,
+        .sum = kv_alloc(s->n_hidden * s->n, sizeof(*l.sum)),
+        .work_floats = (s->base ? 3 : 1) * rows * columns,
+        .part = kv_alloc(b->threads() * b->tile, sizeof(*l.part)),
     };
     int rc;
 
     l.work = kv_alloc(b->threads() * l.work_floats, sizeof(*l.work));
     rc = sum_losses(&l, e);
-    for (size_t i = 0; i < n && !rc; i++)
-        loss[i] = kv_loss_end(&l.sum[i], base);
+    for (size_t h = 0; h < s->n_hidden && !rc; h++)
+        for (size_t i = 0; i < s->n; i++)
+            loss[h][i] = kv_loss_end(&l.sum[h * s->n + i], s->base);
+    free(l.part);
     free(l.work);
     free(l.sum);
     return rc;
 }
 
-int kv_model_losses(struct kv_model *m, const float *hidden, const float *base,
-                    size_t n, const int32_t *target, struct kv_loss *loss,
-                    struct kv_err *e)
+/* Rows [t, t + rows) on a device. */
+static int losses_on_device(struct kv_model *m, const struct kv_states *s,
+                            size_t t, size_t rows, const int32_t *target,
+                            struct kv_loss *const *loss, struct kv_err *e)
 {
     const struct kv_backend *b = m->backend;
     const size_t h = m->config.hidden, n_vocab = m->config.n_vocab;
-    const size_t max = kv_backend_logit_rows(b, n_vocab);
+    const size_t bytes = rows * n_vocab * sizeof(float);
     struct kv_workspace *mine = &m->workspace[KV_WORK_LOGITS];
     struct kv_workspace *its = &m->workspace[KV_WORK_BASE_LOGITS];
-    int rc = 0;
 
-    if (b->on_host)
-        return losses_on_host(m, hidden, base, n, target, loss, e);
-    for (size_t t = 0; t < n && !rc; t += max) {
-        const size_t rows = n - t < max ? n - t : max;
-        const size_t bytes = rows * n_vocab * sizeof(float);
+    if (kv_workspace_want(b, mine, bytes, e) ||
+        (s->base && (kv_workspace_want(b, its, bytes, e) ||
+                     make_logits(m, s->base + t * h, rows, its->p, e))))
+        return -1;
+    for (size_t i = 0; i < s->n_hidden; i++)
+        if (make_logits(m, s->hidden[i] + t * h, rows, mine->p, e) ||
+            b->loss(b, mine->p, s->base ? its->p : NULL, target + t, rows,
+                    n_vocab, loss[i] + t, e))
+            return -1;
+    return kv_interrupted(e);
+}
 
-        rc = kv_workspace_want(b, mine, bytes, e) ||
-             make_logits(m, hidden + t * h, rows, mine->p, e) ||
-             (base && (kv_workspace_want(b, its, bytes, e) ||
-                       make_logits(m, base + t * h, rows, its->p, e))) ||
-             b->loss(b, mine->p, base ? its->p : NULL, target + t, rows,
-                     n_vocab, loss + t, e) ||
-             kv_interrupted(e);
-    }
-    return rc ? -1 : 0;
+int kv_model_losses(struct kv_model *m, const struct kv_states *s,
+                    const int32_t *target, struct kv_loss *const *loss,
+                    struct kv_err *e)
+{
+    const size_t max = kv_backend_logit_rows(m->backend, m->config.n_vocab);
+
+    if (m->backend->on_host)
+        return losses_on_host(m, s, target, loss, e);
+    for (size_t t = 0; t < s->n; t += max)
+        if (losses_on_device(m, s, t, s->n - t < max ? s->n - t : max, target,
+                             loss, e))
+            return -1;
+    return 0;
 }

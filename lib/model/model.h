@@ -192,10 +192,19 @@ enum { KV_LOGIT_ROWS = 128 };
 int kv_model_logits(struct kv_model *m, const float *hidden, size_t n,
                     float *logits, struct kv_err *e);
 
-/* Losses of n rows hidden [n][hidden] against target [n], each below n_vocab.
- * base: NULL, or hidden states [n][hidden] to compare with. */
-int kv_model_losses(struct kv_model *m, const float *hidden, const float *base,
-                    size_t n, const int32_t *target, struct kv_loss *loss,
+/* Hidden states of n rows, of n_hidden runs over the same tokens. */
+struct kv_states {
+    size_t n;
+    const float *const *hidden; /* [n_hidden]: [n][hidden] */
+    size_t n_hidden;
+    const float *base; /* NULL, or what each is compared with, [n][hidden] */
+};
+
+/* loss: [n_hidden]: [n], against target [n], each below n_vocab.  Logits of the
+ * base are made once for all; the bits of a run's losses do not depend on the
+ * others. */
+int kv_model_losses(struct kv_model *m, const struct kv_states *s,
+                    const int32_t *target, struct kv_loss *const *loss,
                     struct kv_err *e);
 
 /* The number of windows of n tokens, at least 1, whose activations fit in
