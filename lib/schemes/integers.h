@@ -75,9 +75,11 @@ void kv_integers_tile(const struct kv_codec *c, const struct kv_store *s,
                       size_t head, uint8_t *tile);
 
 /* KIVI's (kivi.c): minimum and scale; the symmetric one (rtn.c),
- * of 2 bits or more; floats e4m3 without a scale (smallfloat.c), of 8. */
+ * of 2 bits or more; floats e4m3 without a scale, of 8, and e2m1 with a scale
+ * e4m3, of 4 (smallfloat.c). */
 extern const struct kv_group_quantizer kv_kivi_quantizer, kv_absmax_quantizer;
 extern const struct kv_group_quantizer *const kv_e4m3_quantizer;
+extern const struct kv_group_quantizer *const kv_nvfp4_quantizer;
 
 /* The ends of n >= 1 values. */
 static inline void kv_group_ends(const float *x, size_t n, float *min,

@@ -6,6 +6,8 @@
  *   mxfp8 6 4         | power: e8m0 |   OCP MX v1.0, 32 values:
  *                                       2^(floor(log2 max|x|) - emax)
  *   nvfp4             | scale: e4m3 |   NVIDIA, 16 values: max|x| / 6
+ *   fp4_e2m1          | power: e8m0 |   SGLang, 16 values:
+ *                                       2^ceil(log2(max|x| / 6))
  *
  * e8m0 is a byte p for 2^(p - 127); emax is the exponent of the format's max.
  * Elements are x / scale rounded half to even and saturated.
@@ -137,6 +139,34 @@ FORMATS(QUANTIZERS)
 QUANTIZER(e2m1, e4m3, 1)
 
 const struct kv_group_quantizer *const kv_e4m3_quantizer = &e4m3_none;
+const struct kv_group_quantizer *const kv_nvfp4_quantizer = &e2m1_e4m3;
+
+/* SGLang's fp4_e2m1: the least power of two for which nothing saturates, and
+ * magnitudes halfway between two go to the larger. */
+static void encode_fp4_e2m1(const float *x, size_t n, unsigned bits,
+                            uint8_t *head, uint16_t *code)
+{
+    static const float border[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5};
+    const float most = fmaxf(kv_group_max_abs(x, n) / kv_e2m1.max, 1e-10f);
+    const int power = (int)ceilf(log2f(most));
+
+    (void)bits;
+    *head = (uint8_t)(power + 127);
+    for (size_t i = 0; i < n; i++) {
+        const float y = ldexpf(x[i], -power);
+
+        code[i] = y < 0 ? 8 : 0;
+        for (size_t j = 0; j < sizeof(border) / sizeof(*border); j++)
+            code[i] += fabsf(y) >= border[j];
+    }
+}
+
+static const struct kv_group_quantizer fp4_of_16 = {
+    .head_bytes = 1,
+    .encode = encode_fp4_e2m1,
+    .decode = decode_e2m1_e8m0,
+    .scaled = scaled_e2m1_e8m0,
+};
 
 static const struct format {
     const struct kv_minifloat *f;
@@ -238,16 +268,18 @@ static int open_fp(struct kv_codec *c, const struct kv_calib *calib,
         kv_spec_size(&c->spec, c->side, "g"));
 }
 
-/* ---- mxfp8, mxfp6, mxfp4, nvfp4 ----------------------------------------- */
+/* ---- mxfp8, mxfp6, mxfp4, nvfp4, fp4_e2m1 ------------------------------- */
 
 static const struct kv_param mxfp8[] = {FORMAT(4, 5, 3, 2), {0}};
 static const struct kv_param mxfp6[] = {FORMAT(2, 3, 3, 2), {0}};
 static const struct kv_param mxfp4[] = {FORMAT(2, 2, 1, 1), {0}};
 static const struct kv_param nvfp4[] = {FORMAT(2, 2, 1, 1), {0}};
+static const struct kv_param fp4_e2m1[] = {FORMAT(2, 2, 1, 1), {0}};
 
 static size_t block_of(const struct kv_scheme *k, size_t head_dim)
 {
-    const size_t block = k == &kv_scheme_nvfp4 ? NV_BLOCK : MX_BLOCK;
+    const size_t block =
+        k == &kv_scheme_nvfp4 || k == &kv_scheme_fp4_e2m1 ? NV_BLOCK : MX_BLOCK;
 
     return head_dim < block ? head_dim : block;
 }
@@ -276,9 +308,10 @@ static double nominal_block(const struct kv_spec *s, enum kv_side side,
 static int open_block(struct kv_codec *c, const struct kv_calib *calib,
                       struct kv_err *e)
 {
-    const struct kv_group_quantizer *q = c->scheme == &kv_scheme_nvfp4
-                                             ? &e2m1_e4m3
-                                             : format(&c->spec, c->side)->e8m0;
+    const struct kv_group_quantizer *q =
+        c->scheme == &kv_scheme_nvfp4      ? &e2m1_e4m3
+        : c->scheme == &kv_scheme_fp4_e2m1 ? &fp4_of_16
+                                           : format(&c->spec, c->side)->e8m0;
 
     (void)calib;
     (void)e;
@@ -307,3 +340,4 @@ SCHEME(mxfp8, block, "OCP MX: 32 floats e4m3 or e5m2 and a power of two");
 SCHEME(mxfp6, block, "OCP MX: 32 floats e2m3 or e3m2 and a power of two");
 SCHEME(mxfp4, block, "OCP MX: 32 floats e2m1 and a power of two");
 SCHEME(nvfp4, block, "NVIDIA: 16 floats e2m1 and a scale e4m3");
+SCHEME(fp4_e2m1, block, "SGLang: 16 floats e2m1 and a power of two");
