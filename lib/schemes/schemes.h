@@ -49,6 +49,8 @@
     X(fp8_per_token_head)  \
     X(int4_per_token_head) \
     X(int2_per_token_head) \
+    X(kitty)               \
+    X(aqua)                \
     X(modelopt)            \
     X(fp4_e2m1)            \
     X(exl3)                \

@@ -1,0 +1,62 @@
+/* AQUA-KV (arXiv 2501.19392): a token's keys (before RoPE) and values are
+ * predicted from its decoded ones, and what is left is coded by HIGGS.
+ *
+ *   keys    W k' + b           k': keys of the layer below, decoded
+ *   values  W (k', v') + b     k': the layer's own keys, v': values of the
+ *                              layer below, decoded
+ *
+ * W and b by ridge regression, layer upon layer, on what decoders have.  The
+ * lowest layer is coded as it is.  HIGGS: runs of up to g values of a token,
+ * all KV heads together, are rotated by the Hadamard transform and divided by
+ * their norm (over sqrt of the run's length); of d values each the nearest of n
+ * points is stored, which are the centers of a normal distribution in d
+ * dimensions.  The lowest layer has 256 points in 2 dimensions whatever d and n
+ * are.  A token is
+ *
+ *   | codes: row / d x log2(n) bits, padded to a byte | norms: f16, a run |
+ *
+ * As in the published code: d2n16, 4 sinks in fp16, 128 tokens encoded at a
+ * time, the ridge 1e-3 of the mean second moment.  Ours: runs are of 2^i or 12
+ * 2^i values (its are padded to g, 1,024); points by k-means on normal numbers,
+ * from a fixed seed; W and b in fp16.  Training leaves out no tokens, as there.
+ *
+ * Tables in a calibration:
+ *   points     [n][d], points_low [256][2]
+ *   predictor  [features + 1][row], the last row is b; per side and layer, none
+ *              of the lowest
+ *
+ * Codes of layers upon layers (scheme.h): no attention in place. */
+#ifndef KV_AQUA_H
+#define KV_AQUA_H
+
+#include "kernels/nearest/nearest.h"
+#include "lib/scheme.h"
+
+enum { KV_AQUA_LOW_D = 2, KV_AQUA_LOW_N = 256, KV_AQUA_PALEY = 12 };
+
+/* HIGGS of rows. */
+struct kv_higgs {
+    size_t row, run, d; /* d divides run, run divides row */
+    unsigned bits;      /* of a code */
+    size_t code_bytes, bytes;
+    const float *points; /* [2^bits][d], not owned */
+    struct kv_centroids centroids;
+};
+
+/* The length of runs of a row: the largest 2^i or 12 2^i that is at most g and
+ * divides it. */
+size_t kv_higgs_run(size_t row, size_t g);
+void kv_higgs_init(struct kv_higgs *h, size_t row, size_t run, size_t d,
+                   unsigned bits, const float *points);
+void kv_higgs_clear(struct kv_higgs *h);
+
+/* x: [row]. */
+void kv_higgs_encode(const struct kv_higgs *h, const float *x, uint8_t *bytes);
+void kv_higgs_decode(const struct kv_higgs *h, const uint8_t *bytes, float *x);
+
+/* Bits of a code of n points; 0 where n is not a power of two. */
+unsigned kv_aqua_bits(size_t n);
+
+extern const struct kv_training kv_aqua_training;
+
+#endif
