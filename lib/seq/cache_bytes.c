@@ -323,6 +323,19 @@ static int load_massive(struct kv_cache *c, struct bytes *b, size_t n,
     return 0;
 }
 
+int kv_cache_load_side(struct kv_cache *c, enum kv_side side, size_t n_tokens,
+                       const uint8_t *bytes, size_t n, struct kv_err *e)
+{
+    struct kv_cache_side *s = &c->side[side];
+
+    c->n = n_tokens;
+    count_tokens(s, n_tokens);
+    if (load_side(c, s, (struct bytes){bytes, n}))
+        return kv_fail(e, "%c of a cache: %zu bytes are not %zu tokens",
+                       kv_side_name(side), n, n_tokens);
+    return s->codec->variable ? check_blocks(s, e) : 0;
+}
+
 int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
                   struct kv_err *e)
 {
@@ -346,20 +359,13 @@ int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
             return -1;
     if (kv_cache_check_below(c, h.n_tokens, e))
         return -1;
-    c->n = h.n_tokens;
     for (int i = 0; i < KV_SIDES; i++) {
         struct kv_cache_side *s = &c->side[i];
 
-        count_tokens(s, c->n);
-        s->n_clipped = h.clipped[i];
-        if (load_side(
-                c, s,
-                (struct bytes){take(&b, h.side_bytes[i]), h.side_bytes[i]}))
-            return kv_fail(e, "%c of a cache: %zu bytes are not %zu tokens",
-                           kv_side_name((enum kv_side)i),
-                           (size_t)h.side_bytes[i], c->n);
-        if (s->codec->variable && check_blocks(s, e))
+        if (kv_cache_load_side(c, (enum kv_side)i, h.n_tokens,
+                               take(&b, h.side_bytes[i]), h.side_bytes[i], e))
             return -1;
+        s->n_clipped = h.clipped[i];
         if (s->codec->layered)
             kv_cache_decode_layered(c, s);
     }

@@ -47,4 +47,10 @@ size_t kv_cache_write(const struct kv_cache *c, uint8_t **bytes);
 int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
                   struct kv_err *e);
 
+/* Reads kv_codes_of() one side of n_tokens tokens into an empty cache, of which
+ * only this side may then be read.  Not for layered codecs.  Fails, and leaves
+ * the cache, as kv_cache_load() does. */
+int kv_cache_load_side(struct kv_cache *c, enum kv_side side, size_t n_tokens,
+                       const uint8_t *bytes, size_t n, struct kv_err *e);
+
 #endif

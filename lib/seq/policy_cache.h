@@ -15,9 +15,14 @@
 
 struct kv_policy_cache;
 
-/* codec: [KV_SIDES], neither layered nor with history.  Where the policy gives
- * tokens new positions, the codecs must not attend on codes of keys.  Policy
- * and codecs are kept by pointer.  n: the tokens of which a budget is a
+/* Whether the policy of a spec can run on a layer's codecs [KV_SIDES].  n: the
+ * tokens of which a budget is a share.  Fails with the reason. */
+int kv_policy_cache_takes(const struct kv_spec *spec,
+                          struct kv_codec *const *codec, size_t n,
+                          struct kv_err *e);
+
+/* codec: [KV_SIDES], which kv_policy_cache_takes().  Policy and codecs are kept
+ * by pointer.  n: the tokens of which a budget is a
  * share. */
 int kv_policy_cache_new(struct kv_policy_cache **c,
                         const struct kv_policy_spec *policy,

@@ -1,0 +1,99 @@
+/* A spec on a model, for languages that call C functions and know no more of
+ * C's structs than the few below (python/kvtools).
+ *
+ * A binding holds the spec fitted to the model, its codecs and its calibration.
+ * Its sequences are struct kv_seq (seq/seq.h); they and what is read of them
+ * must be freed before the binding.  Different sequences may be used by
+ * different threads. */
+#ifndef KV_BINDING_H
+#define KV_BINDING_H
+
+#include "lib/seq/seq.h"
+
+KV_PUBLIC_BEGIN
+
+struct kv_binding;
+
+/* The model.  Arrays are copied; NULL where the comment has a default. */
+struct kv_binding_model {
+    size_t n_layers, n_heads, n_kv_heads, head_dim;
+    float attn_scale;        /* logits are attn_scale * q . k */
+    float cap;               /* soft cap of logits; 0: none */
+    size_t n_rot;            /* channels i and i + head_dim / 2 turn together,
+                              * i < n_rot; 0: no RoPE */
+    const float *inv_freq;   /* [n_rot] */
+    const uint8_t *slides;   /* [n_layers], 1: the layer slides; NULL: none */
+    size_t slide_window;     /* tokens that a layer that slides sees */
+    const float *slide_freq; /* [n_rot] of the layers that slide */
+    const uint8_t *still;    /* [n_layers], 1: a layer without RoPE; NULL:
+                              * none */
+    const float *k_bias;     /* [n_layers][n_kv_heads][head_dim]; NULL: none */
+};
+
+/* calib: path of a calibration, or NULL.  m NULL: the calibration's model.
+ * Fails when the spec does not parse or fit, lacks tables, or when the
+ * calibration was made for another model (frequencies may differ by 1e-5). */
+int kv_binding_new(struct kv_binding **b, const char *spec,
+                   const struct kv_binding_model *m, const char *calib,
+                   struct kv_err *e);
+void kv_binding_free(struct kv_binding *b); /* NULL is fine */
+
+/* The canonical spec; valid as long as b. */
+const char *kv_binding_spec(const struct kv_binding *b);
+
+/* n_layers, n_heads, n_kv_heads, head_dim. */
+void kv_binding_sizes(const struct kv_binding *b, size_t size[4]);
+
+/* Whether the layer's keys are stored before RoPE. */
+bool kv_binding_pre_rope(const struct kv_binding *b, size_t layer);
+
+/* Whether queries must go through kv_seq_step(): a policy drops tokens, or the
+ * scheme attends on its codes or looks at queries.  Else kv_binding_read()
+ * gives keys and values for any attention. */
+bool kv_binding_attends(const struct kv_binding *b);
+
+/* Whether the prompt attends to codes as all other tokens do, so that it enters
+ * by kv_seq_step(); else it attends elsewhere and enters by kv_seq_append(). */
+bool kv_binding_prompt_on_codes(const struct kv_binding *b);
+
+/* A new sequence with all its layers open.  prompt: its first tokens enter by
+ * kv_seq_append().  share_of: the tokens of which a policy's budget is a share;
+ * not read without a policy.  Fails where the policy cannot run on this spec,
+ * drops tokens of a prompt and there is none, or prunes the attention of
+ * prompts. */
+int kv_binding_seq(const struct kv_binding *b, bool prompt, size_t share_of,
+                   uint64_t seed, struct kv_seq **s, struct kv_err *e);
+
+/* Without kv_binding_attends().  The number of tokens whose form in a side of a
+ * layer no longer changes; and tokens [first, end) as they are stored, keys
+ * before RoPE where kv_binding_pre_rope().  first: 0 or what
+ * kv_binding_settled() gave before, end: all tokens.
+ * x: [end - first][n_kv_heads][head_dim]. */
+size_t kv_binding_settled(const struct kv_seq *s, size_t layer, int side);
+void kv_binding_read(const struct kv_seq *s, size_t layer, int side,
+                     size_t first, size_t end, float *x);
+
+/* Adds the counts of all layers and both sides of a sequence, and sets those of
+ * the spec. */
+void kv_binding_bits(const struct kv_binding *b, const struct kv_seq *s,
+                     struct kv_bits *bits);
+
+/* One side of one layer, the sequence's first n tokens, as bytes and back:
+ *
+ *   | sinks: fp16 | sizes of blocks: uint32, where they vary | blocks |
+ *   | tail: fp16, or an open block | massive tokens |
+ *
+ * x: [n][n_kv_heads][head_dim], keys before RoPE where kv_binding_pre_rope().
+ * The caller frees *bytes with free().  Fail for a policy that drops tokens,
+ * for schemes that look at queries or at other layers, on NaN and infinity, and
+ * on bytes that are not those of n tokens. */
+int kv_binding_encode(const struct kv_binding *b, size_t layer, int side,
+                      const float *x, size_t n, uint8_t **bytes,
+                      size_t *n_bytes, struct kv_err *e);
+int kv_binding_decode(const struct kv_binding *b, size_t layer, int side,
+                      const uint8_t *bytes, size_t n_bytes, size_t n, float *x,
+                      struct kv_err *e);
+
+KV_PUBLIC_END
+
+#endif

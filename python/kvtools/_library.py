@@ -1,0 +1,205 @@
+"""libkvtools by ctypes: the functions of kvtools/binding.h and kvtools/seq.h."""
+import ctypes as C
+import os
+from pathlib import Path
+
+import numpy as np
+
+SIDES = {"k": 0, "v": 1}
+
+_float_p = C.POINTER(C.c_float)
+_bytes_p = C.POINTER(C.c_uint8)
+_size_p = C.POINTER(C.c_size_t)
+
+
+class KvtoolsError(ValueError):
+    """What libkvtools refused, in its own sentence."""
+
+
+class Model(C.Structure):
+    """struct kv_binding_model"""
+    _fields_ = [("n_layers", C.c_size_t), ("n_heads", C.c_size_t),
+                ("n_kv_heads", C.c_size_t), ("head_dim", C.c_size_t),
+                ("attn_scale", C.c_float), ("cap", C.c_float),
+                ("n_rot", C.c_size_t), ("inv_freq", _float_p),
+                ("slides", _bytes_p), ("slide_window", C.c_size_t),
+                ("slide_freq", _float_p), ("still", _bytes_p),
+                ("k_bias", _float_p)]
+
+
+class Tokens(C.Structure):
+    """struct kv_tokens"""
+    _fields_ = [("n", C.c_size_t), ("q", C.c_void_p), ("k", C.c_void_p),
+                ("k_pre", C.c_void_p), ("v", C.c_void_p)]
+
+
+class Bits(C.Structure):
+    """struct kv_bits"""
+    _fields_ = [(name, C.c_double) for name in
+                ("bytes", "values", "kept_values", "quantized_bytes",
+                 "quantized_values", "shared_bytes", "nominal")]
+    _fields_ += [("coded", C.c_double * 2), ("clipped", C.c_double)]
+
+
+def _open():
+    """The library of $KVTOOLS_LIBRARY (of a build folder), or the package's."""
+    path = os.environ.get("KVTOOLS_LIBRARY")
+    if not path:
+        path = Path(__file__).with_name("_kvtools.so")
+        if not path.exists():
+            raise ImportError(
+                "%s is missing: install the package (pip install .), or set "
+                "KVTOOLS_LIBRARY to a built libkvtools.so" % path)
+    return C.CDLL(str(path))
+
+
+_lib = _open()
+_free = C.CDLL(None).free
+_free.argtypes = [C.c_void_p]
+
+
+def _declare(name, result, *args):
+    function = getattr(_lib, name)
+    function.restype, function.argtypes = result, args
+    return function
+
+
+_p, _n = C.c_void_p, C.c_size_t
+_version = _declare("kv_version", C.c_char_p)
+_new = _declare("kv_binding_new", C.c_int, C.POINTER(_p), C.c_char_p,
+                C.POINTER(Model), C.c_char_p, _p)
+_binding_free = _declare("kv_binding_free", None, _p)
+_spec = _declare("kv_binding_spec", C.c_char_p, _p)
+_sizes = _declare("kv_binding_sizes", None, _p, _size_p)
+_pre_rope = _declare("kv_binding_pre_rope", C.c_bool, _p, _n)
+_attends = _declare("kv_binding_attends", C.c_bool, _p)
+_on_codes = _declare("kv_binding_prompt_on_codes", C.c_bool, _p)
+_seq = _declare("kv_binding_seq", C.c_int, _p, C.c_bool, _n, C.c_uint64,
+                C.POINTER(_p), _p)
+_settled = _declare("kv_binding_settled", _n, _p, _n, C.c_int)
+_read = _declare("kv_binding_read", None, _p, _n, C.c_int, _n, _n, _p)
+_bits = _declare("kv_binding_bits", None, _p, _p, C.POINTER(Bits))
+_encode = _declare("kv_binding_encode", C.c_int, _p, _n, C.c_int, _p, _n,
+                   C.POINTER(_p), _size_p, _p)
+_decode = _declare("kv_binding_decode", C.c_int, _p, _n, C.c_int, C.c_char_p,
+                   _n, _n, _p, _p)
+_append = _declare("kv_seq_append", C.c_int, _p, _n, C.POINTER(Tokens), _p)
+_step = _declare("kv_seq_step", C.c_int, _p, _n, C.POINTER(Tokens), _p, _p)
+_seq_free = _declare("kv_seq_free", None, _p)
+
+
+def version():
+    """libkvtools' version."""
+    return _version().decode()
+
+
+def _call(function, *args):
+    """Calls what returns 0, or else writes a sentence into its last argument."""
+    sentence = C.create_string_buffer(1024)  # struct kv_err
+    if function(*args, sentence):
+        raise KvtoolsError(sentence.value.decode(errors="replace"))
+
+
+def f32(x):
+    """x as the library reads it."""
+    return np.ascontiguousarray(x, dtype=np.float32)
+
+
+def _at(x):
+    return None if x is None else x.ctypes.data
+
+
+class Binding:
+    """A spec on a model (struct kv_binding).
+
+    model: what Model has, as keywords with numpy arrays; None: the
+    calibration's model.
+    """
+
+    def __init__(self, spec, model=None, calib=None):
+        self.handle = None
+        struct = None
+        if model is not None:
+            keep = {name: np.ascontiguousarray(x, dtype=np.float32 if t is
+                                               _float_p else np.uint8)
+                    for name, t in Model._fields_
+                    if t in (_float_p, _bytes_p)
+                    and (x := model.get(name)) is not None}
+            kinds = dict(Model._fields_)
+            struct = C.byref(Model(**{
+                name: keep[name].ctypes.data_as(kinds[name])
+                if name in keep else x
+                for name, x in model.items() if x is not None}))
+        handle = _p()
+        _call(_new, C.byref(handle), os.fsencode(spec), struct,
+              os.fsencode(calib) if calib is not None else None)
+        self.handle = handle
+        sizes = (_n * 4)()
+        _sizes(handle, sizes)
+        self.n_layers, self.n_heads, self.n_kv_heads, self.head_dim = sizes
+        self.spec = _spec(handle).decode()
+        self.attends = _attends(handle)
+        self.prompt_on_codes = _on_codes(handle)
+        self.pre_rope = [_pre_rope(handle, i) for i in range(self.n_layers)]
+
+    def __del__(self):
+        if self.handle:
+            _binding_free(self.handle)
+
+    def encode(self, layer, side, x):
+        """x [tokens][kv heads][channels] f32 -> bytes."""
+        at, n = _p(), _n()
+        _call(_encode, self.handle, layer, SIDES[side], _at(x), len(x),
+              C.byref(at), C.byref(n))
+        try:
+            return C.string_at(at, n.value)
+        finally:
+            _free(at)
+
+    def decode(self, layer, side, data, tokens):
+        """bytes -> [tokens][kv heads][channels] f32"""
+        x = np.empty((tokens, self.n_kv_heads, self.head_dim), np.float32)
+        _call(_decode, self.handle, layer, SIDES[side], data, len(data),
+              tokens, _at(x))
+        return x
+
+
+class Sequence:
+    """One sequence of a binding (struct kv_seq), all layers open."""
+
+    def __init__(self, binding, prompt, share_of, seed=0):
+        self.handle = None
+        handle = _p()
+        _call(_seq, binding.handle, prompt, share_of, seed, C.byref(handle))
+        self.handle, self.binding = handle, binding
+
+    def __del__(self):
+        if self.handle:
+            _seq_free(self.handle)
+
+    def append(self, layer, k, v, q=None, k_pre=None):
+        """Tokens [n][heads][channels] f32 enter a layer."""
+        _call(_append, self.handle, layer,
+              C.byref(Tokens(len(v), _at(q), _at(k), _at(k_pre), _at(v))))
+
+    def step(self, layer, k, v, q, k_pre=None):
+        """The same; gives the attention of their queries, as q."""
+        out = np.empty_like(q)
+        _call(_step, self.handle, layer,
+              C.byref(Tokens(len(v), _at(q), _at(k), _at(k_pre), _at(v))),
+              _at(out))
+        return out
+
+    def settled(self, layer, side):
+        """How many of the tokens will not change any more."""
+        return _settled(self.handle, layer, SIDES[side])
+
+    def read(self, layer, side, first, end):
+        """Tokens [first, end) as they are stored."""
+        b = self.binding
+        x = np.empty((end - first, b.n_kv_heads, b.head_dim), np.float32)
+        _read(self.handle, layer, SIDES[side], first, end, _at(x))
+        return x
+
+    def add_bits(self, bits):
+        _bits(self.binding.handle, self.handle, C.byref(bits))
