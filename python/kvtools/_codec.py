@@ -19,6 +19,7 @@ class Codes:
     layer: int
     shape: tuple[int, ...]   # of the tensor: [tokens][kv heads][channels]
     data: bytes
+    given: str = field(repr=False)     # the spec as it was asked for
     binding: Binding = field(repr=False, compare=False)
 
     @property
@@ -72,16 +73,19 @@ def encode(spec: str, x, calib=None, *, side: str = "k",
     tokens, _ = _numpy(x)
     b = _bind(spec, tokens.shape, calib)
     return Codes(b.spec, side, layer, tokens.shape,
-                 b.encode(layer, side, tokens), b)
+                 b.encode(layer, side, tokens), spec, b)
 
 
 def decode(spec: str, x, calib=None, *, side: str = "k", layer: int = 0):
-    """x as attention reads it: the tensor of Codes (spec and the rest are then
-    the codes' own), or a tensor, which is stored and read back.
+    """x as attention reads it: the tensor of Codes that this spec made (the
+    other arguments are then the codes' own), or a tensor, which is stored and
+    read back.
 
     Codes give float32 of numpy, a tensor its own kind and type.
     """
     if isinstance(x, Codes):
+        if spec not in (x.given, x.spec):
+            raise ValueError("codes of %s, to be read as %s" % (x.spec, spec))
         return x.binding.decode(x.layer, x.side, x.data, x.shape[0])
     _, like = _numpy(x)
     return like(decode(spec, encode(spec, x, calib, side=side, layer=layer)))

@@ -1,0 +1,111 @@
+"""kvtools as a model of lm-evaluation-harness: any spec in any of its tasks.
+
+    kvtools-lm-eval --model kvtools --model_args model=MODEL,spec=SPEC \\
+        --tasks TASK
+
+is lm_eval's command line with one more model (lm_eval finds no models of other
+packages by itself).  model: a folder, a GGUF file or a name that transformers
+loads; spec: as the tools' -s takes it, with ; for its commas; calib: a
+calibration.  The other arguments are those of lm_eval's model "hf".
+
+generate_until: the prompt attends at full precision, then is stored; all other
+tokens are decoded over the stored cache (kvppl's prefill:P).
+loglikelihood: the same with the context as the prompt; each token of the
+continuation is decoded over the stored cache, as kvgen --score does.
+loglikelihood_rolling: token by token over the stored cache (kvppl's stream).
+Requests run one by one, whatever batch_size says.
+"""
+import inspect
+import os
+import sys
+
+import torch
+from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ._cache import KvCache
+from ._library import Binding
+from ._model import Description
+
+
+def _load(model, **options):
+    """(model, tokenizer) of a folder, a name, or a GGUF file."""
+    where = {}
+    if str(model).endswith(".gguf"):
+        model, where["gguf_file"] = os.path.split(model)
+        model = model or "."
+    return (AutoModelForCausalLM.from_pretrained(model, **where, **options),
+            AutoTokenizer.from_pretrained(model, **where))
+
+
+@register_model("kvtools")
+class KvLM(HFLM):
+    """lm_eval's model "hf", whose cache is held under a spec."""
+
+    def __init__(self, model=None, spec=None, calib=None, dtype="float32",
+                 device="cpu", batch_size=1, **options):
+        if model is None or spec is None:
+            raise ValueError("model_args: expected model=MODEL,spec=SPEC")
+        self.spec, self.calib = spec.replace(";", ","), calib
+        loaded, tokenizer = _load(model, dtype=dtype)
+        loaded = loaded.to(device).eval()
+        Binding(self.spec, Description(loaded).sizes, calib)  # or its sentence
+        name = "cache" if "cache" in inspect.signature(
+            loaded.forward).parameters else "past_key_values"
+        self._cache_name = name
+        super().__init__(pretrained=loaded, tokenizer=tokenizer, device=device,
+                         batch_size=1, **options)
+
+    def _new_cache(self, **options):
+        return KvCache(self.spec, self.model, self.calib, **options)
+
+    def _logits(self, cache, ids):
+        """Of all ids [n], which enter the cache together: [n][vocabulary]."""
+        ids = torch.tensor([ids], device=self.device)
+        return self.model(ids, use_cache=True,
+                          **{self._cache_name: cache}).logits[0]
+
+    def _model_generate(self, context, max_length, stop, **options):
+        options["past_key_values"] = self._new_cache()
+        return super()._model_generate(context, max_length, stop, **options)
+
+    @torch.no_grad()
+    def _score(self, context, continuation):
+        """(log-likelihood, whether it is what greedy text would be)."""
+        context = (context + continuation)[-(self.max_length + 1):][
+            :-len(continuation)]
+        if not context:
+            raise ValueError("a continuation of %d tokens leaves no context "
+                             "in %d" % (len(continuation), self.max_length))
+        rolling = len(context) == 1
+        cache = self._new_cache(prompt="codes" if rolling else "exact",
+                                tokens=len(context) + len(continuation) - 1
+                                if rolling else None)
+        logits = [self._logits(cache, context)[-1:]]
+        for token in continuation[:-1]:
+            logits.append(self._logits(cache, [token]))
+        log_p = torch.log_softmax(torch.cat(logits).float(), dim=-1).cpu()
+        at = torch.tensor(continuation)
+        return (float(log_p[torch.arange(len(at)), at].sum()),
+                bool((log_p.argmax(-1) == at).all()))
+
+    def _loglikelihood_tokens(self, requests, disable_tqdm=False,
+                              override_bs=None):
+        answers = []
+        for text, context, continuation in requests:
+            answers.append(self._score(context, continuation))
+            if text is not None:  # a window of loglikelihood_rolling() has none
+                self.cache_hook.add_partial("loglikelihood", text, answers[-1])
+        return answers
+
+
+def main():
+    """lm_eval's own command line, with the model "kvtools"."""
+    from lm_eval.__main__ import cli_evaluate
+
+    sys.exit(cli_evaluate())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""The Python package with numpy alone, over the built libkvtools."""
+import os
+import subprocess
+import sys
+import unittest
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.environ["KV_SOURCE_ROOT"], "python"))
+import kvtools  # noqa: E402
+from kvtools._library import Binding, Bits, Sequence  # noqa: E402
+
+
+def tensor(n, heads=2, dim=64, seed=0):
+    return np.random.default_rng(seed).standard_normal(
+        (n, heads, dim)).astype(np.float32)
+
+
+def kivi_values(x, bits, group):
+    """KIVI's values by the formula: groups of a token, scale and minimum in
+    fp16."""
+    g = x.astype(np.float16).astype(np.float32).reshape(len(x), -1, group)
+    low, high = g.min(-1, keepdims=True), g.max(-1, keepdims=True)
+    top = np.float32(2 ** bits - 1)
+    scale = ((high - low) / top).astype(np.float16).astype(np.float32)
+    low = low.astype(np.float16).astype(np.float32)
+    return (np.rint((g - low) / scale).clip(0, top) * scale
+            + low).reshape(x.shape)
+
+
+class Tensors(unittest.TestCase):
+    def test_formula(self):
+        x = tensor(40)
+        codes = kvtools.encode("kivi:b2g32r0", x, side="v")
+        self.assertEqual(codes.bits, 3)
+        self.assertEqual(len(codes.data), x.size * 3 // 8)
+        back = kvtools.decode("kivi:b2g32r0", codes)
+        np.testing.assert_array_equal(back, kivi_values(x, 2, 32))
+        np.testing.assert_array_equal(
+            kvtools.decode("kivi:b2g32r0", x, side="v"), back)
+
+    def test_parts(self):
+        """Sinks, blocks of 32 tokens, tail: only the blocks are codes."""
+        x = tensor(99)
+        back = kvtools.decode("kivi:b2g32s4r32", x)
+        half = x.astype(np.float16).astype(np.float32)
+        changed = (back != half).any((1, 2))
+        np.testing.assert_array_equal(changed,
+                                      [4 <= i < 68 for i in range(99)])
+
+    def test_types(self):
+        x = tensor(8).astype(np.float16)
+        np.testing.assert_array_equal(kvtools.decode("f16", x), x)
+        self.assertEqual(kvtools.decode("f16", x).dtype, np.float16)
+        x = tensor(8)
+        np.testing.assert_array_equal(kvtools.decode("f32", x), x)
+        self.assertEqual(kvtools.bits("q4_0", x), 4.5)
+        self.assertEqual(kvtools.decode("q4_0", x[:0]).shape, (0, 2, 64))
+
+    def test_refused(self):
+        x = tensor(8)
+        for wrong, sentence in [
+                (("nope", x), "unknown scheme 'nope'"),
+                (("kivi:b99", x), "99"),
+                (("h2o:b0.2+kivi:b2g32", x), "h2o drops tokens"),
+                (("zipcache:l2n32", x), "by its queries"),
+                (("vecinfer:d4b8", x), "needs a calibration"),
+                (("q4_0", x[0]), r"expected \[tokens\]"),
+                (("q4_0", np.full_like(x, np.nan)), "NaN"),
+                (("q4_0", x, "missing.h5"), "missing.h5")]:
+            with self.assertRaisesRegex(ValueError, sentence):
+                kvtools.encode(*wrong)
+        with self.assertRaisesRegex(TypeError, "floats"):
+            kvtools.encode("q4_0", x.astype(int))
+        with self.assertRaisesRegex(ValueError, "side"):
+            kvtools.encode("q4_0", x, side="q")
+        with self.assertRaisesRegex(ValueError, "codes of q4_0"):
+            kvtools.decode("q8_0", kvtools.encode("q4_0", x))
+
+    def test_damaged(self):
+        codes = kvtools.encode("q4_0", tensor(8))
+        with self.assertRaisesRegex(ValueError, "are not 8 tokens"):
+            codes.binding.decode(0, "k", codes.data[:-1], 8)
+
+
+class Sequences(unittest.TestCase):
+    MODEL = dict(n_layers=2, n_heads=4, n_kv_heads=2, head_dim=64,
+                 attn_scale=.125)
+
+    def test_reads_what_tensors_decode_to(self):
+        """In pieces: only what may have changed is read again."""
+        b = Binding("kivi:b4g32r32", self.MODEL)
+        s, have = Sequence(b, False, 0), {"k": [], "v": []}
+        x = {"k": tensor(150, seed=1), "v": tensor(150, seed=2)}
+        first, at = 0, {"k": 0, "v": 0}
+        for n in (1, 70, 1, 1, 40, 37):
+            s.append(1, x["k"][first:first + n], x["v"][first:first + n])
+            first += n
+            for side in "kv":
+                have[side] = np.concatenate(
+                    [*have[side][:at[side]][None], s.read(
+                        1, side, at[side], first)]) if at[side] else \
+                    s.read(1, side, 0, first)
+                at[side] = s.settled(1, side)
+                np.testing.assert_array_equal(
+                    have[side],
+                    kvtools.decode(b.spec, x[side][:first], side=side))
+        self.assertEqual(at, {"k": 128, "v": 118})
+
+    def test_attends(self):
+        b = Binding("f32", self.MODEL)
+        s, k, v = Sequence(b, False, 0), tensor(9), tensor(9, seed=1)
+        q = tensor(9, heads=4, seed=2)
+        out = np.concatenate([s.step(0, k[:5], v[:5], q[:5]),
+                              s.step(0, k[5:], v[5:], q[5:])])
+        for h in range(4):
+            score = q[:, h] @ k[:, h // 2].T * .125
+            score[np.triu_indices(9, 1)] = -np.inf
+            w = np.exp(score - score.max(-1, keepdims=True))
+            w /= w.sum(-1, keepdims=True)
+            np.testing.assert_allclose(out[:, h], w @ v[:, h // 2], atol=1e-5)
+        bits = Bits()
+        s.add_bits(bits)
+        self.assertEqual(8 * bits.bytes / bits.values, 32)
+
+    def test_policy(self):
+        b = Binding("h2o:b8+kivi:b4g32r0", self.MODEL)
+        self.assertTrue(b.attends)
+        self.assertFalse(Binding("kivi:b4g32", self.MODEL).attends)
+        s, k, v = Sequence(b, False, 64), tensor(64), tensor(64, seed=1)
+        q = tensor(64, heads=4, seed=2)
+        for layer in range(2):
+            for i in range(64):
+                s.step(layer, k[i:i + 1], v[i:i + 1], q[i:i + 1])
+        bits = Bits()
+        s.add_bits(bits)
+        self.assertEqual(bits.kept_values / bits.values, 8 / 64)
+        with self.assertRaisesRegex(ValueError, "drops tokens of a prompt"):
+            Sequence(Binding("snapkv+kivi:b4g32", self.MODEL), False, 64)
+        with self.assertRaisesRegex(ValueError, "prunes the attention"):
+            Sequence(Binding("minference:b0.25+f16", self.MODEL), True, 64)
+
+    def test_sizes(self):
+        for wrong, sentence in [(dict(n_layers=0), "0 layers"),
+                                (dict(head_dim=63), "63 channels"),
+                                (dict(n_heads=3), "3 query heads"),
+                                (dict(n_rot=99), "99 pairs")]:
+            with self.assertRaisesRegex(ValueError, sentence):
+                Binding("f16", {**self.MODEL, **wrong})
+
+
+class Package(unittest.TestCase):
+    def test_without_the_library(self):
+        run = subprocess.run(
+            [sys.executable, "-c", "import kvtools"], text=True,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "KVTOOLS_LIBRARY": "",
+                 "PYTHONPATH": sys.path[0]})
+        self.assertIn("pip install .", run.stderr)
+
+    def test_every_file_is_installed(self):
+        folder = os.path.join(os.environ["KV_SOURCE_ROOT"], "python")
+        with open(os.path.join(folder, "meson.build"), encoding="utf-8") as f:
+            listed = f.read()
+        for name in os.listdir(os.path.join(folder, "kvtools")):
+            if not name.startswith("__pycache__"):
+                self.assertIn("'kvtools/%s'" % name, listed)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
