@@ -83,16 +83,23 @@ struct kv_activation {
 /* The projections of rows tokens: qkv [rows][n_heads + 2 n_kv_heads][head_dim].
  * The tokens stand at places first, first + 1, .. of windows of n tokens; after
  * place n - 1 comes the next window.  bias (NULL: none) is added to qkv, in
- * place or not.  Then RMSNorm of each head of q and k (norm NULL: none), or of
- * all heads of a token as one, where norm_whole (on the CPU alone), to q and
- * k_pre, in which the channels that turn are times rope_scale (1 elsewhere than
- * on the CPU), and RoPE of both, to q and k. */
+ * place or not; then values end at clip and at -clip (0: they do not).  Then
+ * RMSNorm of each head of q and k (norm NULL: none), to q and k_pre, in which
+ * the channels that turn are times rope_scale, and RoPE of both, to q and k.
+ * On the CPU alone: clip, a rope_scale other than 1, LayerNorm where it centers
+ * (bias NULL: none), and norms of all heads of a token as one, or with weights
+ * and biases of each head's own. */
+enum kv_norm_of { KV_NORM_OF_HEAD, KV_NORM_OF_OWN_HEAD, KV_NORM_OF_TOKEN };
+
 struct kv_heads {
     size_t rows, first, n;
     size_t n_heads, n_kv_heads, head_dim, n_rot;
     float *qkv;
     const float *bias, *q_norm, *k_norm;
-    bool norm_whole;
+    const float *q_norm_bias, *k_norm_bias;
+    enum kv_norm_of norm_of;
+    bool norm_centers;
+    float clip;
     float rope_scale;
     float eps;
     const float *rope;    /* [n][2][n_rot]: cosines, sines */

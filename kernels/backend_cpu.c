@@ -200,14 +200,27 @@ static int cpu_add(float *x, const float *bias, size_t rows, size_t n,
 
 /* Each of the heads of x [rows][heads] by itself, or a row's as one; w NULL:
  * nothing. */
-static void norm_heads(const struct kv_heads *h, const float *w, float *x,
-                       size_t heads)
+static void norm_heads(const struct kv_heads *h, const float *w,
+                       const float *bias, float *x, size_t heads)
 {
     const size_t n = heads * h->head_dim;
-    const size_t one = h->norm_whole ? n : h->head_dim;
+    const size_t one = h->norm_of == KV_NORM_OF_TOKEN ? n : h->head_dim;
 
-    for (size_t i = 0; w && i < h->rows * n; i += one)
-        kv_rms_norm(x + i, w, one, h->eps, x + i);
+    for (size_t i = 0; w && i < h->rows * n; i += one) {
+        const size_t own = h->norm_of == KV_NORM_OF_OWN_HEAD ? i % n : 0;
+
+        if (h->norm_centers)
+            kv_layer_norm(x + i, w + own, bias ? bias + own : NULL, one, h->eps,
+                          x + i);
+        else
+            kv_rms_norm(x + i, w + own, one, h->eps, x + i);
+    }
+}
+
+static void clip(float *x, size_t n, float end)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = fminf(fmaxf(x[i], -end), end);
 }
 
 /* The channels of x [rows][heads] that turn. */
@@ -227,6 +240,8 @@ static int heads(const struct kv_heads *h, struct kv_err *e)
 
     if (h->bias)
         cpu_add(h->qkv, h->bias, h->rows, all, e);
+    if (h->clip > 0)
+        clip(h->qkv, h->rows * all, h->clip);
     for (size_t i = 0; i < h->rows; i++) {
         const float *row = h->qkv + i * all;
 
@@ -234,8 +249,8 @@ static int heads(const struct kv_heads *h, struct kv_err *e)
         memcpy(h->k_pre + i * kv_dim, row + q_dim, kv_dim * sizeof(*row));
         memcpy(h->v + i * kv_dim, row + q_dim + kv_dim, kv_dim * sizeof(*row));
     }
-    norm_heads(h, h->q_norm, h->q, h->n_heads);
-    norm_heads(h, h->k_norm, h->k_pre, h->n_kv_heads);
+    norm_heads(h, h->q_norm, h->q_norm_bias, h->q, h->n_heads);
+    norm_heads(h, h->k_norm, h->k_norm_bias, h->k_pre, h->n_kv_heads);
     scale_turning(h, h->q, h->n_heads);
     scale_turning(h, h->k_pre, h->n_kv_heads);
     memcpy(h->k, h->k_pre, h->rows * kv_dim * sizeof(*h->k));

@@ -2,6 +2,7 @@
 """Tiny random models of every architecture, and what transformers makes of them.
 
     scripts/make-goldens.py [--gguf LLAMA_CPP] [NAME...]
+    scripts/make-goldens.py --released FOLDER [NAME...]
 
 Writes tests/golden/NAME/: config.json, model.safetensors, and
 expected.safetensors with
@@ -14,11 +15,14 @@ expected.safetensors with
 in f32 on the CPU, of weights in bf16 where NAME ends so.  It wants torch and
 transformers 5; with the sources of llama.cpp, model.gguf too, as its converter
 writes it, without a vocabulary.  Run by hand; tests/test_golden.c reads the
-folders.
+folders.  With --released it makes FOLDER/NAME/ of the configs of
+tests/released.json, sizes made tiny and all else as it was released, for
+build/tests/test_golden FOLDER.
 """
 
 import argparse
 import copy
+import json
 import os
 import pathlib
 import sys
@@ -185,6 +189,90 @@ MODELS = {
         vocab_size=53, hidden_size=18, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=3, intermediate_size=27,
         max_position_embeddings=64)),
+    "stablelm_qk": ("StableLmForCausalLM", dict(
+        vocab_size=53, hidden_size=24, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, intermediate_size=17,
+        max_position_embeddings=64, qk_layernorm=True,
+        use_parallel_residual=True,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0,
+                             partial_rotary_factor=0.34))),
+    "phi_qk": ("PhiForCausalLM", dict(
+        vocab_size=53, hidden_size=24, num_hidden_layers=2,
+        num_attention_heads=3, intermediate_size=27, qk_layernorm=True,
+        max_position_embeddings=64)),
+    "cohere_qk": ("CohereForCausalLM", dict(
+        vocab_size=53, hidden_size=16, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, intermediate_size=27,
+        max_position_embeddings=64, logit_scale=0.25, use_qk_norm=True)),
+    "falcon_rw": ("FalconForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, alibi=True, bias=True, multi_query=False,
+        parallel_attn=False)),
+    "falcon_sequential": ("FalconForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=1,
+        num_attention_heads=3, bias=True, parallel_attn=False)),
+    "starcoder2_plain": ("Starcoder2ForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=1,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        max_position_embeddings=64, sliding_window=8, use_bias=False)),
+    "opt_plain": ("OPTForCausalLM", dict(
+        vocab_size=53, max_position_embeddings=N, hidden_size=18,
+        num_hidden_layers=1, num_attention_heads=3, ffn_dim=27,
+        word_embed_proj_dim=18, pad_token_id=1, enable_bias=False,
+        layer_norm_elementwise_affine=False, activation_function="gelu")),
+    "mpt_clip": ("MptForCausalLM", dict(
+        vocab_size=53, d_model=18, n_layers=1, n_heads=3, expansion_ratio=4,
+        max_seq_len=N, attn_config=dict(clip_qkv=0.5))),
+    "qwen3_moe_mixed": ("Qwen3MoeForCausalLM", dict(
+        SMALL, num_hidden_layers=4, moe_intermediate_size=5, num_experts=3,
+        num_experts_per_tok=2, norm_topk_prob=True, mlp_only_layers=[1],
+        decoder_sparse_step=2)),
+    "qwen2_moe": ("Qwen2MoeForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        max_position_embeddings=64, moe_intermediate_size=7, num_experts=3,
+        num_experts_per_tok=2, shared_expert_intermediate_size=11,
+        mlp_only_layers=[1])),
+    "glm": ("GlmForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, head_dim=8,
+        intermediate_size=27, max_position_embeddings=64)),
+    "arcee": ("ArceeForCausalLM", SMALL),
+    "olmo": ("OlmoForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        max_position_embeddings=64, clip_qkv=0.5)),
+    "olmoe": ("OlmoeForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=3, intermediate_size=7,
+        max_position_embeddings=64, num_experts=4, num_experts_per_tok=2)),
+    "ernie4_5": ("Ernie4_5ForCausalLM", SMALL),
+    "helium": ("HeliumForCausalLM", dict(SMALL, hidden_size=24, head_dim=8)),
+    "seed_oss": ("SeedOssForCausalLM", SMALL),
+    "gpt_bigcode": ("GPTBigCodeForCausalLM", dict(
+        vocab_size=53, n_positions=N, n_embd=18, n_layer=2, n_head=3,
+        n_inner=27)),
+    "gpt_bigcode_mha": ("GPTBigCodeForCausalLM", dict(
+        vocab_size=53, n_positions=N, n_embd=18, n_layer=1, n_head=3,
+        multi_query=False)),
+    "mistral3": ("Mistral3ForConditionalGeneration", dict(
+        text_config=dict(SMALL, model_type="mistral", num_hidden_layers=1),
+        image_token_index=52, vision_config=dict(
+            model_type="pixtral", hidden_size=8, intermediate_size=4,
+            num_hidden_layers=1, num_attention_heads=1, image_size=4,
+            patch_size=2, head_dim=8))),
+    "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration", dict(
+        text_config=dict(
+            SMALL, num_hidden_layers=1, hidden_size=24, head_dim=8,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4,
+                                 mrope_section=[1, 1, 2])),
+        vision_config=dict(
+            depth=1, hidden_size=8, intermediate_size=4, num_heads=1,
+            out_hidden_size=24, patch_size=2, spatial_merge_size=1,
+            window_size=4, fullatt_block_indexes=[0]))),
+    "gptj": ("GPTJForCausalLM", dict(
+        vocab_size=53, n_positions=64, n_embd=24, n_layer=2, n_head=3,
+        n_inner=27, rotary_dim=4, tie_word_embeddings=False)),
 }
 
 
@@ -249,22 +337,30 @@ def keys_and_values(model, tokens, config):
 
     module = sys.modules[type(model).__module__]
     real = getattr(module, "apply_rotary_pos_emb", None)
+    real = None if hasattr(config, "text_config") else real
     if real:
         def spy(q, k, cos, *more, **named):
             seen.append(k.clone())
             seen[-1][..., :cos.shape[-1]] *= scale_of(model, len(seen) - 1)
             return real(q, k, cos, *more, **named)
-        module.apply_rotary_pos_emb = spy
+        def spy_one(x, *more):  # GPT-J: k, then q
+            seen.append(x.transpose(1, 2).clone())
+            return real(x, *more)
+        one = model.config.model_type == "gptj"
+        module.apply_rotary_pos_emb = spy_one if one else spy
     with torch.no_grad():
         logits = model(tokens[None], past_key_values=Cache(),
                        use_cache=True).logits[0]
     if real:
         module.apply_rotary_pos_emb = real
+        seen = seen[::2] if one else seen
     return logits, calls, seen
 
 
 def has_rope(config, layer):
     layers = getattr(config, "no_rope_layers", None)
+    if config.model_type == "exaone4" and config.sliding_window is None:
+        return True
     if config.model_type in ("exaone4", "cohere2"):
         return config.layer_types[layer] == "sliding_attention"
     return not layers or bool(layers[layer])
@@ -316,34 +412,10 @@ def greedy(model, tokens):
                           )[0, PROMPT:]
 
 
-def make(name, llama_cpp):
-    cls, fields = MODELS[name]
-    config_class = getattr(transformers, cls).config_class
-    config = config_class(**{**COMMON, **fields})
-    config._attn_implementation = "eager"
-    config._experts_implementation = "eager"
-    model = getattr(transformers, cls)(config).float().eval()
-    randomize(model)
-    stored = model
-    if name.endswith("_bf16"):
-        for p in model.parameters():
-            p.data = p.data.bfloat16().float()
-        stored = copy.deepcopy(model).bfloat16()
-    folder = os.path.join(os.path.dirname(__file__), "..", "tests", "golden",
-                          name)
-    stored.save_pretrained(folder)
-    if name in HEADLESS:
-        path = os.path.join(folder, "model.safetensors")
-        save_file({key.removeprefix("model."): x
-                   for key, x in load_file(path).items()}, path)
-    generation = os.path.join(folder, "generation_config.json")
-    if os.path.exists(generation):
-        os.remove(generation)
-    tokens = torch.arange(N) ** 2 * 7 % 53
+def expect(model, tokens, folder):
+    """expected.safetensors."""
+    config = model.config
     logits, calls, before = keys_and_values(model, tokens, config)
-    if llama_cpp and (name in SPLIT or not (
-            name in NO_GGUF or name.endswith("_bf16"))):
-        convert(pathlib.Path(folder), llama_cpp)
     log_p = torch.log_softmax(logits.double(), -1)
     losses = -log_p[torch.arange(N - 1), tokens[1:]]
     out = {"tokens": tokens, "losses": losses.float(),
@@ -356,19 +428,149 @@ def make(name, llama_cpp):
             k_pre = torch.cat((k_pre, k[..., k_pre.shape[-1]:]), -1)
         if config.model_type == "falcon":  # repeated for all heads of a group
             group = k.shape[1] // config.num_kv_heads if (
-                config.new_decoder_architecture) else k.shape[1]
+                config.new_decoder_architecture) else (
+                k.shape[1] if config.multi_query else 1)
             k, k_pre, v = (x[:, ::group] for x in (k, k_pre, v))
+        if hasattr(config, "text_config"):  # its rotation is not seen
+            k_pre = None
         for what, x in (("k", k), ("k_pre", k_pre), ("v", v)):
-            out[f"{what}.{layer}"] = x[0].transpose(0, 1).clone().contiguous()
+            if x is not None:
+                out[f"{what}.{layer}"] = x[0].transpose(0, 1).clone(
+                    ).contiguous()
     save_file(out, os.path.join(folder, "expected.safetensors"))
     size = sum(os.path.getsize(os.path.join(folder, f))
                for f in os.listdir(folder))
-    print(name, size, "bytes, mean loss", losses.mean().item())
+    print(os.path.basename(folder), size, "bytes, mean loss",
+          losses.mean().item())
 
 
+def new_model(cls, config):
+    # Its eager attention adds ALiBi twice.
+    alibi = config.model_type == "falcon" and config.alibi
+    config._attn_implementation = "sdpa" if alibi else "eager"
+    config._experts_implementation = "eager"
+    model = cls(config).float().eval()
+    randomize(model)
+    return model
+
+
+def save(model, folder):
+    model.save_pretrained(folder)
+    generation = os.path.join(folder, "generation_config.json")
+    if os.path.exists(generation):
+        os.remove(generation)
+
+
+def make(name, llama_cpp):
+    cls, fields = MODELS[name]
+    config_class = getattr(transformers, cls).config_class
+    config = config_class(**{**COMMON, **fields})
+    model = new_model(getattr(transformers, cls), config)
+    stored = model
+    if name.endswith("_bf16"):
+        for p in model.parameters():
+            p.data = p.data.bfloat16().float()
+        stored = copy.deepcopy(model).bfloat16()
+    folder = os.path.join(os.path.dirname(__file__), "..", "tests", "golden",
+                          name)
+    save(stored, folder)
+    if name in HEADLESS:
+        path = os.path.join(folder, "model.safetensors")
+        save_file({key.removeprefix("model."): x
+                   for key, x in load_file(path).items()}, path)
+    if llama_cpp and (name in SPLIT or not (
+            name in NO_GGUF or name.endswith("_bf16"))):
+        convert(pathlib.Path(folder), llama_cpp)
+    expect(model, TOKENS, folder)
+
+
+# What a released config's fields become, unless they are null.
+TINY = dict(
+    hidden_size=64, n_embd=64, n_embed=64, d_model=64, num_attention_heads=4,
+    n_head=4, n_heads=4, head_dim=16, intermediate_size=24, ffn_dim=24,
+    n_inner=24, word_embed_proj_dim=64, num_hidden_layers=4, n_layer=2,
+    n_layers=2, vocab_size=53, n_positions=32, rotary_dim=4, num_experts=4,
+    num_local_experts=4, num_experts_per_tok=2, experts_per_token=2,
+    moe_intermediate_size=9, sliding_window=8, sliding_window_size=8,
+    attention_head_dim=16, shared_expert_intermediate_size=11)
+VISION = dict(
+    hidden_size=32, intermediate_size=16, num_attention_heads=2, num_heads=2,
+    num_hidden_layers=1, depth=1, head_dim=16, image_size=28,
+    out_hidden_size=64, fullatt_block_indexes=[0], deepstack_visual_indexes=[0],
+    num_position_embeddings=16)
+
+
+def shrink(released):
+    """The config with tiny sizes."""
+    c = {k: TINY.get(k, v) if v else v for k, v in released.items()}
+    heads = released.get("num_attention_heads", 0)
+    for key in "num_key_value_heads", "num_kv_heads":
+        if key in c:
+            c[key] = {1: 1, heads: 4}.get(c[key], 2)
+    for key in "layer_types", "no_rope_layers":
+        if c.get(key):
+            c[key] = c[key][:4]
+    if "do_layer_norm_before" in c:
+        c["max_position_embeddings"] = 32
+        if released["word_embed_proj_dim"] < released["hidden_size"]:
+            c["word_embed_proj_dim"] = 32
+    rope = c["rope_scaling"] = dict(c.get("rope_scaling") or {}) or None
+    for key in "long_factor", "short_factor":
+        if rope and key in rope:
+            rope[key] = rope[key][:6]
+    if rope and "mrope_section" in rope:
+        rope["mrope_section"] = [2, 3, 3]
+    if "rope_scaling" not in released:
+        del c["rope_scaling"]
+    if "text_config" in c:
+        c["text_config"] = shrink(c["text_config"])
+        if c["model_type"] == "gemma3":  # else the class's own sizes
+            c["text_config"].update(num_attention_heads=4, head_dim=16,
+                                    num_key_value_heads=2, vocab_size=53)
+    if "vision_config" in c:
+        c["vision_config"] = {k: VISION.get(k, v)
+                              for k, v in c["vision_config"].items()}
+    return c
+
+
+def make_released(name, released, all_folders):
+    raw = shrink(released)
+    fields = copy.deepcopy(raw)
+    for part in fields, fields.get("text_config", {}):
+        part.update({k: 0 for k in ("pad_token_id", "image_token_id",
+                                    "image_token_index", "video_token_id")
+                     if part.get(k) is not None})
+        part.pop("quantization_config", None)
+        if part.get("attn_config", {}).get("clip_qkv"):
+            part["attn_config"]["clip_qkv"] *= 1.0
+    config = transformers.AutoConfig.for_model(**fields)
+    multi = "vision_config" in raw
+    auto = (transformers.AutoModelForImageTextToText if multi
+            else transformers.AutoModelForCausalLM)
+    model = new_model(auto._model_mapping[type(config)], config)
+    folder = os.path.join(all_folders, name)
+    save(model, folder)
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump(raw, f, indent=1)
+    expect(model, TOKENS.clamp(min=1 if multi else 0), folder)
+
+
+TOKENS = torch.arange(N) ** 2 * 7 % 53
 parser = argparse.ArgumentParser()
 parser.add_argument("--gguf", metavar="LLAMA_CPP")
+parser.add_argument("--released", metavar="FOLDER")
 parser.add_argument("names", nargs="*")
 args = parser.parse_args()
-for name in args.names or MODELS:
-    make(name, args.gguf)
+if args.released:
+    path = os.path.join(os.path.dirname(__file__), "..", "tests",
+                        "released.json")
+    with open(path) as f:
+        configs = json.load(f)
+    for name in args.names or configs:
+        try:
+            make_released(name, configs[name], args.released)
+        except Exception as error:
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+else:
+    for name in args.names or MODELS:
+        make(name, args.gguf)

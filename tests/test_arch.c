@@ -191,19 +191,55 @@ static void test_falcon(void **state)
                                &c, &e),
                      0);
     assert_int_equal(c.shape.n_kv_heads, 3);
-    refused(arch, type, "'alibi': true", "alibi is true; only false");
-    refused(arch, type, "'multi_query': false", "only true is implemented");
+    assert_int_equal(read_arch(arch, type,
+                               "'alibi': true, 'multi_query': false, "
+                               "'parallel_attn': false, 'bias': true",
+                               &c, &e),
+                     0);
+    assert_int_equal(c.positions, KV_ALIBI);
+    assert_int_equal(c.shape.n_kv_heads, c.shape.n_heads);
+    assert_true(!c.parallel && c.qkv_bias && c.mlp_bias);
+    refused(arch, type,
+            "'new_decoder_architecture': true, 'parallel_attn': false",
+            "parallel_attn is false; only true is implemented");
     assert_int_equal(read_arch(arch, type,
                                "'num_kv_heads': 3, 'new_decoder_architecture': "
                                "true, 'num_ln_in_parallel_attn': 1",
                                &c, &e),
                      0);
-    assert_string_equal(c.arch->names->part[KV_P_ATTN_NORM],
-                        c.arch->names->part[KV_P_MLP_NORM]);
+    assert_true(c.arch->one_norm && c.parallel);
     assert_int_equal(c.shape.n_kv_heads, 3);
     refused(arch, type,
             "'new_decoder_architecture': true, 'num_ln_in_parallel_attn': 3",
             "num_ln_in_parallel_attn is 3; only 2");
+}
+
+/* A model of several parts: that of text alone counts. */
+static void test_wrapped(void **state)
+{
+    static const char arch[] = "Gemma3ForConditionalGeneration";
+    static const char text[] = "'text_config': {'model_type': 'gemma3_text', "
+                               "'hidden_size': 24, 'intermediate_size': 8, "
+                               "'num_hidden_layers': 6";
+    struct kv_config c;
+    struct kv_err e = {""};
+    char more[512];
+
+    (void)state;
+    snprintf(more, sizeof(more), "%s, 'sliding_window': 64}", text);
+    assert_int_equal(read_arch(arch, "gemma3", more, &c, &e), 0);
+    assert_int_equal(c.hidden, 24);
+    assert_int_equal(c.shape.n_heads, 8);
+    assert_int_equal(c.shape.head_dim, 256);
+    assert_int_equal(c.shape.slide_window, 64);
+    assert_true(c.wrapped && c.tied_unless);
+    snprintf(more, sizeof(more), "%s, 'kv_lora_rank': 1}", text);
+    refused(arch, "gemma3", more, "text_config.kv_lora_rank is not known");
+    refused(arch, "gemma3", "", "field text_config is missing");
+    refused(arch, "gemma3", "'text_config': {'model_type': 'llama'}",
+            "text_config.model_type is llama, but architectures is Gemma3");
+    refused("Qwen3ForCausalLM", "qwen3", "'vision_config': {}",
+            "field vision_config is not known");
 }
 
 /* EXAONE 4: a window in most layers, RoPE in those alone. */
@@ -238,8 +274,10 @@ static void test_experts(void **state)
             "num_experts_per_tok is not a whole number from 1 to 4");
     refused(arch, type, "'num_experts_per_tok': 5",
             "field num_local_experts is missing");
-    refused("Qwen3MoeForCausalLM", "qwen3_moe", "'mlp_only_layers': [0]",
-            "mlp_only_layers is [0]; only []");
+    refused("Qwen3MoeForCausalLM", "qwen3_moe",
+            "'num_experts': 4, 'num_experts_per_tok': 2, "
+            "'moe_intermediate_size': 8, 'mlp_only_layers': [0, 99]",
+            "field mlp_only_layers: entry 1 is no layer below");
 }
 
 /* Fields of released models that say nothing of the numbers in these. */
@@ -353,9 +391,10 @@ int main(void)
         cmocka_unit_test(test_windows),      cmocka_unit_test(test_still),
         cmocka_unit_test(test_still_slides), cmocka_unit_test(test_all_slide),
         cmocka_unit_test(test_longrope),     cmocka_unit_test(test_yarn),
-        cmocka_unit_test(test_falcon),       cmocka_unit_test(test_exaone),
-        cmocka_unit_test(test_experts),      cmocka_unit_test(test_released),
-        cmocka_unit_test(test_foreign),      cmocka_unit_test(test_unknown)};
+        cmocka_unit_test(test_wrapped),      cmocka_unit_test(test_falcon),
+        cmocka_unit_test(test_exaone),       cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_released),     cmocka_unit_test(test_foreign),
+        cmocka_unit_test(test_unknown)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

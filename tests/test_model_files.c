@@ -182,8 +182,6 @@ static const struct {
     {"\"num_hidden_layers\": 3, ", "", "field num_hidden_layers is missing"},
     {"\"num_attention_heads\": 6, ", "", "num_attention_heads is missing"},
     {"\"vocab_size\": 61, ", "", "field vocab_size is missing"},
-    {"\"max_position_embeddings\": 512, ", "",
-     "max_position_embeddings is missing"},
     {"\"rms_norm_eps\": 1e-05, ", "", "field rms_norm_eps is missing"},
     {"1e-05", "0", "field rms_norm_eps is not a number above 0"},
     {"1e-05", "\"1\"", "field rms_norm_eps is not a number above 0"},

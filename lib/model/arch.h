@@ -22,8 +22,12 @@ enum kv_part {
     KV_P_K,
     KV_P_V,
     KV_P_O,
-    KV_P_ROUTER, /* a row for each expert */
-    KV_P_GATE,   /* with experts: from here on one expert after the other */
+    KV_P_ROUTER,     /* a row for each expert */
+    KV_P_SHARED_MIX, /* a row: how much a token has of the shared expert */
+    KV_P_SHARED_GATE,
+    KV_P_SHARED_UP,
+    KV_P_SHARED_DOWN,
+    KV_P_GATE, /* with experts: from here on one expert after the other */
     KV_P_UP,
     KV_P_DOWN,
     KV_P_Q_BIAS,
@@ -38,14 +42,17 @@ enum kv_part {
     KV_P_MLP_NORM,
     KV_P_MLP_NORM_BIAS,
     KV_P_Q_NORM,
+    KV_P_Q_NORM_BIAS,
     KV_P_K_NORM,
+    KV_P_K_NORM_BIAS,
     KV_P_ATTN_OUT_NORM, /* norm of attention's addition to the stream */
     KV_P_MLP_OUT_NORM,
     KV_PARTS
 };
 
 /* Names of tensors.  A bias has the name of its weight with another ending.
- * Parts of the same name follow each other in one tensor. */
+ * Parts of the same name follow each other in one tensor.  A part whose name
+ * ends with a dot is a tensor for each head: N and ".weight" follow. */
 struct kv_tensor_names {
     const char *prefix; /* of all names but head; some files omit it */
     const char *embed, *positions, *embed_norm, *norm, *head;
@@ -53,6 +60,7 @@ struct kv_tensor_names {
     const char *part[KV_PARTS];
     const char *experts; /* names of expert N's gate, up and down begin with
                           * it, N and a dot */
+    const char *dense;   /* in a layer without experts with this */
 };
 
 /* A field of this architecture alone, or a field that has another name in it
@@ -68,6 +76,14 @@ struct kv_own_field {
 extern const char kv_unread[];
 
 enum kv_positions { KV_ROPE, KV_LEARNED, KV_ALIBI };
+
+/* Norms of q and k, before RoPE. */
+enum kv_qk_norm {
+    KV_QK_NONE,
+    KV_QK_HEAD,  /* of each head, all with the same weights */
+    KV_QK_HEADS, /* of each head with its own weights */
+    KV_QK_WHOLE  /* of all heads of a token at once */
+};
 
 /* Which layers slide and which have no RoPE. */
 struct kv_arch_layers {
@@ -96,6 +112,7 @@ struct kv_arch_rope {
                      * 0: the block counts give it */
     bool interleaved; /* it turns channels 2 i and 2 i + 1 */
     double partial;   /* of a head's channels it turns; 0: all */
+    bool channels;    /* rotary_dim says how many it turns */
 };
 
 struct kv_arch {
@@ -104,20 +121,25 @@ struct kv_arch {
     const struct kv_own_field *fields; /* NULL, or up to name NULL */
     const char *variant; /* with this field true, or 1, the row after this */
 
-    size_t n_kv_heads;   /* without num_key_value_heads; 0: all heads */
-    size_t head_dim;     /* without head_dim; 0: hidden_size / heads */
+    size_t n_heads, n_vocab; /* without their fields; 0: they must be there */
+    size_t n_kv_heads;       /* without num_key_value_heads; 0: all heads */
+    bool multi_query;        /* one KV head, unless this field is false */
+    size_t head_dim;         /* without head_dim; 0: hidden_size / heads */
     size_t inter_times;  /* of hidden_size without intermediate_size; 0: none */
     size_t n_ctx;        /* without max_position_embeddings; 0: none */
     float norm_eps;      /* without rms_norm_eps; 0: none */
     bool tied;           /* without tie_word_embeddings */
-    bool biases;         /* matrices have biases, whatever the config says */
+    bool biases;         /* matrices have biases, without use_bias */
+    bool mlp_biases;     /* up and down do */
     bool qkv_bias;       /* q, k and v do */
     bool attention_bias; /* this field counts: q, k, v and o */
     bool biased;         /* without it */
     bool no_o_bias;      /* o has none, whatever it says */
     bool mlp_bias;       /* this one too: gate, up and down */
-    bool qk_norm;        /* RMSNorm over each head of q and k, before RoPE */
-    bool qk_norm_whole;  /* or over all heads of a token at once */
+    enum kv_qk_norm qk_norm; /* LayerNorm where layer_norm ... */
+    bool qk_norm_read;       /* ... and only where use_qk_norm is true */
+    bool qk_norm_bias;
+    bool clips; /* clip_qkv counts: q, k and v end at it */
     struct kv_arch_layers layers;
     /* Norms times 1 + their weight, embeddings times the root of hidden_size.
      */
@@ -133,21 +155,40 @@ struct kv_arch {
     bool layer_norm;    /* LayerNorm; else RMSNorm */
     bool norm_bias;     /* and it has a bias */
     bool norm_plus_one; /* norms times 1 + their weight */
+    bool norm_plain;    /* norms have neither weight nor bias, without
+                         * norm_affine */
     bool head_bias;     /* the head has one */
     bool plain_mlp;     /* down(act(up)); else down(act(gate) * up) */
     enum kv_act act;    /* without hidden_act */
     bool old_gelu;      /* gelu of hidden_act is gelu_pytorch_tanh */
     bool experts;       /* gated MLPs; a router chooses some of them */
+    bool shared;        /* and all tokens have one more, times a sigmoid */
+    bool mixed;         /* layers may have an MLP instead, by mlp_only_layers
+                         * and decoder_sparse_step */
     bool norm_shares;   /* experts' shares sum to 1, without norm_topk_prob */
     bool parallel;      /* the MLP adds to the stream beside attention; without
                          * use_parallel_residual, where that counts */
+    bool one_norm;      /* it has attention's norm then */
     bool scaled;        /* Granite's multipliers count */
     double logit_scale; /* without its field; 0: it has none */
     bool transposed;    /* matrices are stored [input][output] */
     bool qkv_by_head;   /* q, k and v of a key's head lie together */
     enum kv_positions positions;
+    bool alibi_read; /* ALiBi in place of RoPE where the field alibi is true;
+                      * then the scale of attention is also the slopes' */
     size_t skip_positions; /* rows of learned ones before position 0's */
 };
+
+/* A model that has a language model among its parts. */
+struct kv_wrapper {
+    const char *name, *model_type; /* as in config.json */
+    const char *text;              /* model_type of the part in text_config */
+    const char *arch;              /* the row of the part */
+    bool flat; /* the part's fields may stand beside the others instead */
+};
+
+/* NULL: it is no such model. */
+const struct kv_wrapper *kv_arch_wrapper(const char *name);
 
 /* The row of this name.  For a ...ForCausalLM of the model's own code it is the
  * row of config's model_type, as in transformers.  Fails when there is none,

@@ -35,6 +35,19 @@ const struct kv_tensor_names kv_names_llama = {
         },
 };
 
+const struct kv_tensor_names kv_names_stablelm = {
+    FRAME,
+    .part =
+        {
+            Q_K_V_O,
+            GATE_UP_DOWN,
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+            [KV_P_Q_NORM] = "self_attn.q_layernorm.norms.",
+            [KV_P_K_NORM] = "self_attn.k_layernorm.norms.",
+        },
+};
+
 const struct kv_tensor_names kv_names_sandwich = {
     FRAME,
     .part =
@@ -132,8 +145,8 @@ const struct kv_own_field kv_fields_of_opt[] = {
     PLAIN_HEADS,
     {"do_layer_norm_before", NULL, "true"},
     {"_remove_final_layer_norm", NULL, "false"},
-    {"enable_bias", NULL, "true"},
-    {"layer_norm_elementwise_affine", NULL, "true"},
+    {"enable_bias", "enable_bias", NULL},
+    {"layer_norm_elementwise_affine", "layer_norm_elementwise_affine", NULL},
     {"word_embed_proj_dim", NULL, NULL}, /* the embedding's shape tells */
     {"output_projection", NULL, NULL},   /* read by nothing */
     {"init_std", NULL, NULL},
@@ -229,11 +242,11 @@ const struct kv_own_field kv_fields_of_mpt[] = {
     {"verbose", NULL, NULL},
     {"attn_config", NULL, NULL},
     {"attn_config.alibi", NULL, "true"},
-    {"attn_config.alibi_bias_max", NULL, "8"},
+    {"attn_config.alibi_bias_max", NULL, "8"}, /* the class reads no other */
     {"attn_config.attn_impl", NULL, NULL},
     {"attn_config.attn_type", NULL, "\"multihead_attention\""},
     {"attn_config.attn_uses_sequence_id", NULL, "false"},
-    {"attn_config.clip_qkv", NULL, "null"},
+    {"attn_config.clip_qkv", NULL, NULL},
     {"attn_config.prefix_lm", NULL, "false"},
     {"attn_config.qk_ln", NULL, "false"},
     {"attn_config.softmax_scale", NULL, "null"},
@@ -254,7 +267,14 @@ const struct kv_tensor_names kv_names_starcoder2 = {
 
 const struct kv_own_field kv_fields_of_starcoder2[] = {
     {"norm_epsilon", "rms_norm_eps", NULL},
-    {"use_bias", NULL, "true"},
+    {"use_bias", "enable_bias", NULL},
+    /* read by nothing: */
+    {"activation_function", NULL, NULL},
+    {"attention_bias", "", NULL},
+    {"attention_softmax_in_fp32", NULL, NULL},
+    {"layer_norm_epsilon", NULL, NULL},
+    {"scale_attention_softmax_in_fp32", NULL, NULL},
+    {"scale_attn_weights", NULL, NULL},
     {"norm_type", NULL, "\"layer_norm\""},
     {"mlp_type", NULL, "\"default\""},
     {"residual_dropout", NULL, NULL},
@@ -313,7 +333,8 @@ const struct kv_own_field kv_fields_of_stablelm[] = {
     {"layer_norm_eps", "rms_norm_eps", NULL},
     {"partial_rotary_factor", "partial_rotary_factor", NULL},
     {"use_qkv_bias", "qkv_bias", NULL},
-    {"use_parallel_residual", NULL, "false"},
+    {"qk_layernorm", "use_qk_norm", NULL},
+    {"use_parallel_residual", "use_parallel_residual", NULL},
     {0},
 };
 
@@ -333,13 +354,15 @@ const struct kv_tensor_names kv_names_cohere = {
             GATE_UP_DOWN,
             [KV_P_ATTN_NORM] = "input_layernorm.weight",
             [KV_P_MLP_NORM] = "input_layernorm.weight",
+            [KV_P_Q_NORM] = "self_attn.q_norm.weight",
+            [KV_P_K_NORM] = "self_attn.k_norm.weight",
         },
 };
 
 const struct kv_own_field kv_fields_of_cohere[] = {
     {"layer_norm_eps", "rms_norm_eps", NULL},
     {"logit_scale", "logit_scale", NULL},
-    {"use_qk_norm", NULL, "false"},
+    {"use_qk_norm", "use_qk_norm", NULL},
     {0},
 };
 
@@ -373,6 +396,8 @@ const struct kv_tensor_names kv_names_phi = {
             [KV_P_DOWN] = "mlp.fc2.weight",
             [KV_P_ATTN_NORM] = "input_layernorm.weight",
             [KV_P_MLP_NORM] = "input_layernorm.weight",
+            [KV_P_Q_NORM] = "self_attn.q_layernorm.weight",
+            [KV_P_K_NORM] = "self_attn.k_layernorm.weight",
         },
 };
 
@@ -386,6 +411,7 @@ const struct kv_own_field kv_fields_of_phi3[] = {
 
 const struct kv_own_field kv_fields_of_phi[] = {
     {"layer_norm_eps", "rms_norm_eps", NULL},
+    {"qk_layernorm", "use_qk_norm", NULL},
     {"partial_rotary_factor", "partial_rotary_factor", NULL},
     {0},
 };
@@ -424,6 +450,7 @@ const struct kv_own_field kv_fields_of_mixtral[] = {
 const struct kv_tensor_names kv_names_qwen3_moe = {
     FRAME,
     .experts = "mlp.experts.",
+    .dense = "mlp.",
     .part =
         {
             Q_K_V_O,
@@ -444,9 +471,157 @@ const struct kv_own_field kv_fields_of_qwen3_moe[] = {
     {"num_experts_per_tok", "num_experts_per_tok", NULL},
     {"moe_intermediate_size", "intermediate_size", NULL},
     {"norm_topk_prob", "norm_topk_prob", NULL},
-    {"decoder_sparse_step", NULL, "1"},
+    {"decoder_sparse_step", "decoder_sparse_step", NULL},
+    {"mlp_only_layers", "mlp_only_layers", NULL},
     {"output_router_logits", NULL, NULL},
     {"router_aux_loss_coef", NULL, NULL},
+    /* of other classes, as this one has it: */
+    {"qkv_bias", NULL, "false"},
+    {"shared_expert_intermediate_size", NULL, "0"},
+    {"use_qk_norm", NULL, "true"},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_qwen2_moe = {
+    FRAME,
+    .experts = "mlp.experts.",
+    .dense = "mlp.",
+    .part =
+        {
+            Q_K_V_O,
+            [KV_P_ROUTER] = "mlp.gate.weight",
+            [KV_P_SHARED_MIX] = "mlp.shared_expert_gate.weight",
+            [KV_P_SHARED_GATE] = "mlp.shared_expert.gate_proj.weight",
+            [KV_P_SHARED_UP] = "mlp.shared_expert.up_proj.weight",
+            [KV_P_SHARED_DOWN] = "mlp.shared_expert.down_proj.weight",
+            [KV_P_GATE] = "gate_proj.weight",
+            [KV_P_UP] = "up_proj.weight",
+            [KV_P_DOWN] = "down_proj.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_qwen2_moe[] = {
+    {"num_experts", "num_experts", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", NULL},
+    {"moe_intermediate_size", "intermediate_size", NULL},
+    {"shared_expert_intermediate_size", "shared_expert_intermediate_size",
+     NULL},
+    {"norm_topk_prob", "norm_topk_prob", NULL},
+    {"decoder_sparse_step", "decoder_sparse_step", NULL},
+    {"mlp_only_layers", "mlp_only_layers", NULL},
+    {"qkv_bias", "qkv_bias", NULL},
+    {"output_router_logits", NULL, NULL},
+    {"router_aux_loss_coef", NULL, NULL},
+    {0},
+};
+
+const struct kv_own_field kv_fields_of_olmoe[] = {
+    {"num_experts", "num_experts", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", NULL},
+    {"norm_topk_prob", "norm_topk_prob", NULL},
+    {"output_router_logits", NULL, NULL},
+    {"router_aux_loss_coef", NULL, NULL},
+    {"clip_qkv", NULL, "null"},
+    {0},
+};
+
+const struct kv_own_field kv_fields_of_olmo[] = {
+    {"rms_norm_eps", "", NULL},
+    {"clip_qkv", "clip_qkv", NULL},
+    {0},
+};
+
+const struct kv_own_field kv_fields_of_ernie4_5[] = {
+    {"use_bias", NULL, "false"},
+    {0},
+};
+
+const struct kv_own_field kv_fields_of_seed_oss[] = {
+    {"attention_out_bias", NULL, "false"},
+    {"residual_dropout", NULL, NULL},
+    {0},
+};
+
+const struct kv_own_field kv_fields_of_gpt_bigcode[] = {
+    {"n_embd", "hidden_size", NULL},
+    {"hidden_size", "hidden_size", NULL},
+    {"n_inner", "intermediate_size", NULL},
+    {"n_layer", "num_hidden_layers", NULL},
+    {"num_hidden_layers", "num_hidden_layers", NULL},
+    {"n_head", "num_attention_heads", NULL},
+    {"num_attention_heads", "num_attention_heads", NULL},
+    {"n_positions", "max_position_embeddings", NULL},
+    {"max_position_embeddings", "max_position_embeddings", NULL},
+    {"activation_function", "hidden_act", NULL},
+    {"layer_norm_epsilon", "rms_norm_eps", NULL},
+    PLAIN_HEADS,
+    {"multi_query", "multi_query", NULL},
+    {"scale_attn_weights", NULL, "true"},
+    {"attention_softmax_in_fp32", NULL, NULL},
+    {"scale_attention_softmax_in_fp32", NULL, NULL},
+    {"inference_runner", NULL, NULL},
+    {"summary_activation", NULL, NULL},
+    {"summary_first_dropout", NULL, NULL},
+    {"summary_proj_to_labels", NULL, NULL},
+    {"summary_type", NULL, NULL},
+    {"summary_use_proj", NULL, NULL},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_gptj = {
+    .prefix = "transformer.",
+    .embed = "wte.weight",
+    .norm = "ln_f.weight",
+    .head = "lm_head.weight",
+    .layers = "h.",
+    .part =
+        {
+            [KV_P_Q] = "attn.q_proj.weight",
+            [KV_P_K] = "attn.k_proj.weight",
+            [KV_P_V] = "attn.v_proj.weight",
+            [KV_P_O] = "attn.out_proj.weight",
+            [KV_P_UP] = "mlp.fc_in.weight",
+            [KV_P_DOWN] = "mlp.fc_out.weight",
+            [KV_P_ATTN_NORM] = "ln_1.weight",
+            [KV_P_MLP_NORM] = "ln_1.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_gptj[] = {
+    {"n_embd", "hidden_size", NULL},
+    {"hidden_size", "hidden_size", NULL},
+    {"n_inner", "intermediate_size", NULL},
+    {"n_layer", "num_hidden_layers", NULL},
+    {"num_hidden_layers", "num_hidden_layers", NULL},
+    {"n_head", "num_attention_heads", NULL},
+    {"num_attention_heads", "num_attention_heads", NULL},
+    {"n_positions", "max_position_embeddings", NULL},
+    {"max_position_embeddings", "max_position_embeddings", NULL},
+    {"activation_function", "hidden_act", NULL},
+    {"layer_norm_epsilon", "rms_norm_eps", NULL},
+    PLAIN_HEADS,
+    {"rotary_dim", "rotary_dim", NULL},
+    {"rotary", NULL, "true"},
+    {"scale_attn_weights", NULL, NULL},
+    {"summary_activation", NULL, NULL},
+    {"summary_first_dropout", NULL, NULL},
+    {"summary_proj_to_labels", NULL, NULL},
+    {"summary_type", NULL, NULL},
+    {"summary_use_proj", NULL, NULL},
+    {"n_ctx", NULL, NULL},
+    {0},
+};
+
+/* Of the fields of a model of several parts. */
+const struct kv_own_field kv_fields_of_wrapped[] = {
+    {"vision_config", NULL, NULL},
+    {"image_token_id", NULL, NULL},
+    {"video_token_id", NULL, NULL},
+    {"vision_token_id", NULL, NULL},
+    {"vision_start_token_id", NULL, NULL},
+    {"vision_end_token_id", NULL, NULL},
     {0},
 };
 
@@ -466,7 +641,7 @@ const struct kv_own_field kv_fields_of_qwen3_moe[] = {
         {"layer_norm_epsilon", "rms_norm_eps", NULL},                       \
         {"activation", "hidden_act", NULL},                                 \
         {"new_decoder_architecture", NULL, NULL},                           \
-        {"parallel_attn", NULL, "true"},                                    \
+        {"bias", "enable_bias", NULL}, {"alibi", "alibi", NULL},            \
     {                                                                       \
         "apply_residual_connection_post_layernorm", NULL, "false"           \
     }
@@ -477,13 +652,14 @@ const struct kv_tensor_names kv_names_falcon = {
         {
             FALCON_PARTS,
             [KV_P_ATTN_NORM] = "input_layernorm.weight",
-            [KV_P_MLP_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
         },
 };
 
 const struct kv_own_field kv_fields_of_falcon[] = {
     FALCON_FIELDS,
-    {"multi_query", NULL, "true"},
+    {"parallel_attn", "use_parallel_residual", NULL},
+    {"multi_query", "multi_query", NULL},
     {"num_kv_heads", NULL, NULL}, /* of the other decoder */
     {"num_key_value_heads", "", NULL},
     {"num_ln_in_parallel_attn", NULL, "1"},
@@ -503,6 +679,7 @@ const struct kv_tensor_names kv_names_falcon_new = {
 
 const struct kv_own_field kv_fields_of_falcon_new[] = {
     FALCON_FIELDS,
+    {"parallel_attn", NULL, "true"},
     {"multi_query", NULL, NULL},
     {"num_kv_heads", "num_key_value_heads", NULL},
     {"num_ln_in_parallel_attn", NULL, "2"},
@@ -512,6 +689,7 @@ const struct kv_own_field kv_fields_of_falcon_new[] = {
 /* Of 11B: one norm for both. */
 const struct kv_own_field kv_fields_of_falcon_one_norm[] = {
     FALCON_FIELDS,
+    {"parallel_attn", NULL, "true"},
     {"multi_query", NULL, NULL},
     {"num_kv_heads", "num_key_value_heads", NULL},
     {"num_ln_in_parallel_attn", NULL, "1"},
@@ -530,6 +708,19 @@ const struct kv_tensor_names kv_names_glm4 = {
             [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
             [KV_P_ATTN_OUT_NORM] = "post_self_attn_layernorm.weight",
             [KV_P_MLP_OUT_NORM] = "post_mlp_layernorm.weight",
+        },
+};
+
+const struct kv_tensor_names kv_names_glm = {
+    FRAME,
+    .part =
+        {
+            Q_K_V_O,
+            [KV_P_GATE] = "mlp.gate_up_proj.weight",
+            [KV_P_UP] = "mlp.gate_up_proj.weight",
+            [KV_P_DOWN] = "mlp.down_proj.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
         },
 };
 

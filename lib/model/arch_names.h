@@ -9,7 +9,8 @@ extern const struct kv_tensor_names kv_names_llama, kv_names_sandwich,
     kv_names_gpt2, kv_names_opt, kv_names_bloom, kv_names_mpt,
     kv_names_starcoder2, kv_names_phi3, kv_names_gpt_neox, kv_names_cohere,
     kv_names_phi, kv_names_mixtral, kv_names_qwen3_moe, kv_names_falcon,
-    kv_names_falcon_new, kv_names_glm4;
+    kv_names_falcon_new, kv_names_glm4, kv_names_glm, kv_names_gptj,
+    kv_names_stablelm, kv_names_qwen2_moe;
 
 extern const struct kv_own_field kv_fields_of_gemma2[], kv_fields_of_gpt2[],
     kv_fields_of_opt[], kv_fields_of_bloom[], kv_fields_of_mpt[],
@@ -18,6 +19,9 @@ extern const struct kv_own_field kv_fields_of_gemma2[], kv_fields_of_gpt2[],
     kv_fields_of_phi3[], kv_fields_of_phi[], kv_fields_of_smollm3[],
     kv_fields_of_mixtral[], kv_fields_of_qwen3_moe[], kv_fields_of_falcon[],
     kv_fields_of_falcon_new[], kv_fields_of_falcon_one_norm[],
-    kv_fields_of_glm4[], kv_fields_of_nemotron[];
+    kv_fields_of_glm4[], kv_fields_of_nemotron[], kv_fields_of_olmo[],
+    kv_fields_of_olmoe[], kv_fields_of_ernie4_5[], kv_fields_of_seed_oss[],
+    kv_fields_of_gpt_bigcode[], kv_fields_of_gptj[], kv_fields_of_qwen2_moe[],
+    kv_fields_of_wrapped[];
 
 #endif

@@ -1,4 +1,5 @@
 #include "lib/json_file.h"
+#include "lib/model/arch_names.h"
 #include "lib/model/config_layers.h"
 #include "lib/model/config_rope.h"
 
@@ -6,29 +7,70 @@
 #include <stdint.h>
 #include <string.h>
 
+static int check_type(const struct kv_fields *f, const char *name,
+                      const char *should, struct kv_err *e)
+{
+    const json_t *type = kv_fields_get(f, "model_type");
+    const char *is = type ? json_string_value(type) : NULL;
+
+    return !type || (is && !strcmp(is, should))
+               ? 0
+               : kv_fail(e,
+                         "%s: field %smodel_type is %s, but architectures is "
+                         "%s, whose model_type is %s",
+                         f->path, f->in, is ? is : "no name", name, should);
+}
+
+/* f becomes the fields of the language model, which are all that is read: the
+ * other parts see no text.  Whether the head is tied is said beside them. */
+static int unwrap(struct kv_fields *f, const struct kv_wrapper *w,
+                  struct kv_config *c, struct kv_err *e)
+{
+    static const char tied[] = "tie_word_embeddings";
+    const json_t *text = kv_fields_get(f, "text_config");
+    struct kv_fields part = *f;
+
+    if (check_type(f, w->name, w->model_type, e) ||
+        kv_fields_flag_if(f, tied, &c->tied, e))
+        return -1;
+    c->wrapped = true;
+    c->tied_unless = !kv_fields_get(f, tied);
+    if (!text && !w->flat)
+        return kv_fail(e, "%s: field text_config is missing", f->path);
+    if (text) {
+        part.in = "text_config.";
+        part.json = text;
+        if (!json_is_object(text))
+            return kv_fail(e, "%s: field text_config is not an object",
+                           f->path);
+        if (check_type(&part, w->name, w->text, e))
+            return -1;
+    }
+    part.own = kv_fields_of_wrapped;
+    part.wrapped = true;
+    *f = part;
+    return kv_arch_find(&c->arch, w->arch, f->json, e);
+}
+
 /* model_type, which transformers goes by, must say the same. */
-static int read_arch(const struct kv_fields *f, struct kv_config *c,
-                     struct kv_err *e)
+static int read_arch(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
 {
     const json_t *list = kv_fields_get(f, "architectures");
     const char *name = json_string_value(json_array_get(list, 0));
-    const json_t *type = kv_fields_get(f, "model_type");
-    const char *type_name = type ? json_string_value(type) : NULL;
+    const struct kv_wrapper *wrapper;
 
     if (!list)
         return kv_fail(e, "%s: field architectures is missing", f->path);
     if (!name || json_array_size(list) != 1)
         return kv_fail(e, "%s: field architectures is not a list of one name",
                        f->path);
+    wrapper = kv_arch_wrapper(name);
+    if (wrapper)
+        return unwrap(f, wrapper, c, e);
     if (kv_arch_find(&c->arch, name, f->json, e))
         return kv_fail_in(e, "%s", f->path);
-    if (type && (!type_name || strcmp(type_name, c->arch->model_type)))
-        return kv_fail(e,
-                       "%s: field model_type is %s, but architectures is %s, "
-                       "whose model_type is %s",
-                       f->path, type_name ? type_name : "no name", name,
-                       c->arch->model_type);
-    return 0;
+    f->own = c->arch->fields;
+    return check_type(f, name, c->arch->model_type, e);
 }
 
 /* Absent, it is what the class says; null means all heads. */
@@ -39,6 +81,14 @@ static int read_kv_heads(const struct kv_fields *f, struct kv_config *c,
     struct kv_shape *s = &c->shape;
 
     s->n_kv_heads = s->n_heads;
+    if (c->arch->multi_query) {
+        bool one = true;
+
+        if (kv_fields_flag_if(f, "multi_query", &one, e))
+            return -1;
+        s->n_kv_heads = one ? 1 : s->n_heads;
+        return 0;
+    }
     if (!kv_fields_has(f, name) && c->arch->n_kv_heads)
         s->n_kv_heads = c->arch->n_kv_heads;
     if (kv_fields_size_if(f, name, 1, 1 << 12, &s->n_kv_heads, e))
@@ -94,10 +144,10 @@ static int read_sizes(const struct kv_fields *f, struct kv_config *c,
                              c->arch->inter_times * c->hidden, &c->inter, e) ||
                    kv_fields_size(f, "num_hidden_layers", 1, KV_MAX_LAYERS,
                                   &s->n_layers, e) ||
-                   kv_fields_size(f, "num_attention_heads", 1, 1 << 12,
-                                  &s->n_heads, e) ||
-                   kv_fields_size(f, "vocab_size", 1, 1 << 24, &c->n_vocab,
-                                  e) ||
+                   read_size(f, "num_attention_heads", 1 << 12,
+                             c->arch->n_heads, &s->n_heads, e) ||
+                   read_size(f, "vocab_size", 1 << 24, c->arch->n_vocab,
+                             &c->n_vocab, e) ||
                    read_size(f, "max_position_embeddings", 1 << 28,
                              c->arch->n_ctx, &c->n_ctx, e) ||
                    read_kv_heads(f, c, e) || read_head_dim(f, c, e)
@@ -122,17 +172,27 @@ static int read_flags(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
     const struct kv_arch *a = c->arch;
+    bool affine = !a->norm_plain, qk_norm = !a->qk_norm_read, tied = a->tied;
 
-    c->tied = a->tied;
     c->o_bias = a->biased;
     c->parallel = a->parallel;
-    if (kv_fields_flag_if(f, "tie_word_embeddings", &c->tied, e) ||
+    c->biases = a->biases;
+    if (kv_fields_flag_if(f, "tie_word_embeddings", &tied, e) ||
+        kv_fields_flag_if(f, "enable_bias", &c->biases, e) ||
+        kv_fields_flag_if(f, "layer_norm_elementwise_affine", &affine, e) ||
+        (a->qk_norm_read && kv_fields_flag_if(f, "use_qk_norm", &qk_norm, e)) ||
         read_own_flag(f, c, "attention_bias", a->attention_bias, &c->o_bias,
                       e) ||
         read_own_flag(f, c, "mlp_bias", a->mlp_bias, &c->mlp_bias, e))
         return -1;
-    c->o_bias = c->o_bias || a->biases;
-    c->mlp_bias = c->mlp_bias || a->biases;
+    if (!c->wrapped)
+        c->tied = tied;
+    else if (tied && !c->tied && kv_fields_get(f, "tie_word_embeddings"))
+        c->tied_unless = true;
+    c->norm_plain = !affine;
+    c->qk_norm = qk_norm ? a->qk_norm : KV_QK_NONE;
+    c->o_bias = c->o_bias || c->biases;
+    c->mlp_bias = c->mlp_bias || c->biases || a->mlp_biases;
     c->qkv_bias = c->o_bias || a->qkv_bias;
     c->o_bias = c->o_bias && !a->no_o_bias;
     return kv_fields_flag_if(f, "qkv_bias", &c->qkv_bias, e) ||
@@ -145,13 +205,11 @@ static int read_flags(const struct kv_fields *f, struct kv_config *c,
 static const struct act {
     const char *name;
     enum kv_act act;
-} acts[] = {{"silu", KV_ACT_SILU},
-            {"swish", KV_ACT_SILU},
-            {"gelu", KV_ACT_GELU},
-            {"gelu_new", KV_ACT_GELU_TANH},
-            {"gelu_pytorch_tanh", KV_ACT_GELU_TANH},
-            {"relu", KV_ACT_RELU},
-            {"relu2", KV_ACT_RELU2}};
+} acts[] = {
+    {"silu", KV_ACT_SILU},           {"swish", KV_ACT_SILU},
+    {"gelu", KV_ACT_GELU},           {"gelu_new", KV_ACT_GELU_TANH},
+    {"gelu_fast", KV_ACT_GELU_TANH}, {"gelu_pytorch_tanh", KV_ACT_GELU_TANH},
+    {"relu", KV_ACT_RELU},           {"relu2", KV_ACT_RELU2}};
 
 /* NULL: it is not known. */
 static const struct act *find_act(const char *name)
@@ -210,6 +268,42 @@ static int read_act(const struct kv_fields *f, struct kv_config *c,
                : 0;
 }
 
+/* Layers with an MLP of intermediate_size in place of experts: those that
+ * mlp_only_layers lists, and those whose number decoder_sparse_step does not
+ * divide. */
+static int read_dense(const struct kv_fields *f, struct kv_config *c,
+                      struct kv_err *e)
+{
+    static const char name[] = "mlp_only_layers";
+    const struct kv_fields plain = {
+        .path = f->path, .in = f->in, .json = f->json};
+    const json_t *list = kv_fields_get(f, name);
+    const size_t n = c->shape.n_layers;
+    size_t step = 1;
+
+    if (kv_fields_size_if(f, "decoder_sparse_step", 1, KV_MAX_LAYERS, &step, e))
+        return -1;
+    if (list && !json_is_array(list))
+        return kv_fail(e, "%s: field %s is not a list of layers", f->path,
+                       name);
+    for (size_t i = 0; i < n; i++)
+        if ((i + 1) % step)
+            c->dense[i / 64] |= (uint64_t)1 << i % 64;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *layer = json_array_get(list, i);
+        const json_int_t at = json_integer_value(layer);
+
+        if (!json_is_integer(layer) || at < 0 || at >= (json_int_t)n)
+            return kv_fail(e, "%s: field %s: entry %zu is no layer below %zu",
+                           f->path, name, i, n);
+        c->dense[at / 64] |= (uint64_t)1 << at % 64;
+    }
+    if (step == 1 && !json_array_size(list))
+        return 0;
+    return kv_fields_size(&plain, "intermediate_size", 1, 1 << 22,
+                          &c->dense_inter, e);
+}
+
 /* How many experts there are, and how many a token has. */
 static int read_experts(const struct kv_fields *f, struct kv_config *c,
                         struct kv_err *e)
@@ -219,6 +313,10 @@ static int read_experts(const struct kv_fields *f, struct kv_config *c,
     if (!c->arch->experts)
         return 0;
     c->norm_shares = c->arch->norm_shares;
+    if ((c->arch->mixed && read_dense(f, c, e)) ||
+        (c->arch->shared && kv_fields_size(f, "shared_expert_intermediate_size",
+                                           1, 1 << 22, &c->shared_inter, e)))
+        return -1;
     return kv_fields_size(f, "num_experts", 1, MAX_EXPERTS, &c->n_experts, e) ||
                    kv_fields_size(f, "num_experts_per_tok", 1, c->n_experts,
                                   &c->n_used, e) ||
@@ -278,10 +376,10 @@ static int read_gemma(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* Powers of 2^(-8 / n), n a power of two; heads past n take the odd powers of
- * its root. */
-static int fill_slopes(const struct kv_fields *f, struct kv_shape *s,
-                       struct kv_err *e)
+/* Powers of 2^(-8 / n), n a power of two, times scale; heads past n take the
+ * odd powers of its root. */
+static int fill_slopes(const struct kv_fields *f, double scale,
+                       struct kv_shape *s, struct kv_err *e)
 {
     size_t n = 1;
 
@@ -293,7 +391,7 @@ static int fill_slopes(const struct kv_fields *f, struct kv_shape *s,
     for (size_t i = 0; i < s->n_heads; i++) {
         const double power = i < n ? (double)(i + 1) : (double)(i - n) + 0.5;
 
-        s->slope[i] = (float)exp2(-8 * power / (double)n);
+        s->slope[i] = (float)(scale * exp2(-8 * power / (double)n));
     }
     s->alibi = true;
     return 0;
@@ -333,17 +431,44 @@ static int read_scales(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
+/* clip_qkv, which MPT has in its object attn_config. */
+static int read_clip(const struct kv_fields *f, struct kv_config *c,
+                     struct kv_err *e)
+{
+    const json_t *json = kv_fields_get(f, "attn_config");
+    const struct kv_fields in = {
+        .path = f->path, .in = "attn_config.", .json = json};
+    double clip = 0;
+
+    if (!c->arch->clips)
+        return 0;
+    if (read_scale(json ? &in : f, "clip_qkv", 0, &clip, e))
+        return -1;
+    c->clip = (float)clip;
+    return 0;
+}
+
 static int read_positions(const struct kv_fields *f, struct kv_config *c,
                           struct kv_err *e)
 {
-    switch (c->arch->positions) {
+    const bool read = c->arch->alibi_read;
+    bool alibi = false;
+
+    c->positions = c->arch->positions;
+    if ((read && kv_fields_flag_if(f, "alibi", &alibi, e)) ||
+        read_clip(f, c, e))
+        return -1;
+    if (alibi)
+        c->positions = KV_ALIBI;
+    switch (c->positions) {
     case KV_ROPE:
         return kv_config_rope(f, c, e);
     case KV_LEARNED:
         c->n_places = c->n_ctx;
         break;
     case KV_ALIBI:
-        return fill_slopes(f, &c->shape, e);
+        return fill_slopes(f, read ? (double)c->shape.attn_scale : 1, &c->shape,
+                           e);
     }
     return 0;
 }
@@ -352,7 +477,6 @@ static int read_all(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
 {
     if (read_arch(f, c, e))
         return -1;
-    f->own = c->arch->fields;
     return kv_fields_check(f, kv_config_known, e) ||
                    kv_fields_check_aliases(f, e) || read_sizes(f, c, e) ||
                    read_eps(f, c, e) || read_flags(f, c, e) ||
@@ -411,11 +535,12 @@ int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
     const struct kv_arch *a = c->arch;
     const char *differs =
         a->gemma && !gemma         ? "what a Gemma has"
-        : a->experts               ? "an MLP of experts"
+        : c->n_experts             ? "an MLP of experts"
+        : c->clip > 0              ? "clipped projections"
         : a->layer_norm            ? "LayerNorm"
         : c->logit_scale != 1      ? "scaled logits"
         : c->parallel              ? "an MLP beside attention"
-        : a->positions != KV_ROPE  ? positions[a->positions]
+        : c->positions != KV_ROPE  ? positions[c->positions]
         : a->sandwich && !a->gemma ? "norms after attention"
         : a->layers.still_every || a->layers.still_full ? "layers without RoPE"
         : c->rope.scale != 1                            ? "RoPE with a scale"

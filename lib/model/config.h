@@ -26,16 +26,27 @@ struct kv_config {
     const struct kv_arch *arch;
     size_t hidden, inter, n_vocab, n_ctx;
     float norm_eps;
-    bool tied; /* the head is the embedding */
+    bool tied;        /* the head is the embedding ... */
+    bool tied_unless; /* ... unless the files have a head */
+    bool wrapped;     /* tensors of a tower are beside those of the model */
     bool qkv_bias, o_bias, mlp_bias;
-    bool parallel;     /* the MLP adds to the stream beside attention */
+    bool biases;     /* what all matrices have */
+    bool parallel;   /* the MLP adds to the stream beside attention */
+    bool norm_plain; /* norms have neither weight nor bias */
+    enum kv_qk_norm qk_norm;
+    float clip; /* q, k and v end at it and at its negative; 0: they do not */
+    enum kv_positions positions;
     float embed_scale; /* embeddings are multiplied by it */
     float logit_cap;   /* logits are cap * tanh(logit / cap); 0: none */
     enum kv_act act;
     float logit_scale;        /* of logits, before the cap */
     size_t n_places;          /* learned positions; 0: none */
     size_t n_experts, n_used; /* inter is of one; 0: none */
+    size_t shared_inter;      /* of the expert that all tokens have; 0: none */
     bool norm_shares;         /* those of the used ones sum to 1 */
+    /* Layers without experts: bit layer % 64 of a word; their inter. */
+    uint64_t dense[KV_MAX_LAYERS / 64];
+    size_t dense_inter;
     struct kv_rope_kind rope;
     float slide_scale;     /* rope.scale of layers that slide */
     struct kv_shape shape; /* of windows that are not longer than rope.near */
@@ -60,6 +71,29 @@ int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e);
 /* The same for JSON that is already read; path: for sentences. */
 int kv_config_parse(struct kv_config *c, const json_t *json, const char *path,
                     struct kv_err *e);
+
+/* Whether the layer's MLP is of experts, and how wide an MLP, or an expert, is
+ * in it. */
+static inline bool kv_config_has_experts(const struct kv_config *c,
+                                         size_t layer)
+{
+    return c->n_experts &&
+           !(c->dense[layer / 64 % (KV_MAX_LAYERS / 64)] >> layer % 64 & 1);
+}
+
+static inline size_t kv_config_inter(const struct kv_config *c, size_t layer)
+{
+    return c->n_experts && !kv_config_has_experts(c, layer) ? c->dense_inter
+                                                            : c->inter;
+}
+
+/* The widest of all layers'. */
+static inline size_t kv_config_widest(const struct kv_config *c)
+{
+    const size_t n = c->inter > c->shared_inter ? c->inter : c->shared_inter;
+
+    return n > c->dense_inter ? n : c->dense_inter;
+}
 
 /* Sets the shape for windows of n tokens. */
 void kv_config_set_window(struct kv_config *c, size_t n);

@@ -1,4 +1,5 @@
 #include "lib/model/config_fields.h"
+#include "lib/base/progress.h"
 
 #include <float.h>
 #include <stdint.h>
@@ -219,9 +220,35 @@ static int check_nested(const struct kv_fields *f, const char *name,
     return 0;
 }
 
+static bool is_read_elsewhere(const char *name)
+{
+    char word[128];
+    const int n = snprintf(word, sizeof(word), " %s ", name);
+
+    return n < (int)sizeof(word) && strstr(kv_config_elsewhere, word);
+}
+
+/* A field without a place: adds its name to the ignored ones, [bytes], or
+ * fails.
+ */
+static int ignore(const struct kv_fields *f, const char *name, char *ignored,
+                  size_t bytes, struct kv_err *e)
+{
+    const size_t n = strlen(ignored);
+
+    if (*f->in || is_read_elsewhere(name))
+        return kv_fail(e,
+                       "%s: field %s%s is not known: it could change the "
+                       "numbers (where it does not, take it out)",
+                       f->path, f->in, name);
+    snprintf(ignored + n, bytes - n, "%s%s", n ? ", " : "", name);
+    return 0;
+}
+
 int kv_fields_check(const struct kv_fields *f, const struct kv_field *known,
                     struct kv_err *e)
 {
+    char ignored[256] = "";
     const char *name, *only;
     json_t *value;
 
@@ -235,14 +262,14 @@ int kv_fields_check(const struct kv_fields *f, const struct kv_field *known,
         while (k->name && strcmp(k->name, name))
             k++;
         only = own ? only : k->only;
-        if (!own && !k->name)
-            return kv_fail(e,
-                           "%s: field %s%s is not known: it could change the "
-                           "numbers (where it does not, take it out)",
-                           f->path, f->in, name);
-        if ((only && check_value(f, name, only, value, e)) ||
+        if ((!own && !k->name &&
+             ignore(f, name, ignored, sizeof(ignored), e)) ||
+            (only && check_value(f, name, only, value, e)) ||
             (own && check_nested(f, name, value, known, e)))
             return -1;
     }
+    if (*ignored)
+        kv_note("%s: no class of transformers reads %s: ignored", f->path,
+                ignored);
     return 0;
 }

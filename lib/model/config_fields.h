@@ -18,6 +18,7 @@ struct kv_fields {
     const char *in;   /* "rope_scaling."; "" at the top */
     const json_t *json;
     const struct kv_own_field *own; /* of the architecture; or NULL */
+    bool wrapped;                   /* of a part of a model */
 };
 
 /* The field's name in this file: the first name present among the names that
@@ -55,9 +56,14 @@ int kv_fields_only(const struct kv_fields *f, const struct kv_field *field,
  * the architecture does not read without one that it reads. */
 int kv_fields_check_aliases(const struct kv_fields *f, struct kv_err *e);
 
-/* Fails on a field that is neither in known[] (ends with name NULL) nor one of
- * the architecture's own, since it could change the numbers; and on a value
- * other than the field's only one. */
+/* The names of fields that some causal language model of transformers reads,
+ * with a space before and after each. */
+extern const char kv_config_elsewhere[];
+
+/* Fails on a value other than the field's only one.  A field that is neither in
+ * known[] (ends with name NULL) nor one of the architecture's own could change
+ * the numbers: fails on it.  But at the top, where no class of transformers
+ * reads it, it is ignored; one note names all such fields. */
 int kv_fields_check(const struct kv_fields *f, const struct kv_field *known,
                     struct kv_err *e);
 

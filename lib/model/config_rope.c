@@ -425,6 +425,8 @@ static int read_type(const struct rope *r, const struct kv_fields *f,
                        "%s: field %stype: a %s goes by %srope_type, which is "
                        "missing",
                        f->path, f->in, r->arch->name, f->in);
+    if (name && r->top->wrapped && !strcmp(name, "mrope"))
+        name = types[0].name; /* of text, whose three positions are equal */
     if (name && (!strcmp(name, "su") || /* as it was first called */
                  (only_long && !strcmp(name, "yarn"))))
         name = "longrope";
@@ -446,11 +448,26 @@ static int read_type(const struct rope *r, const struct kv_fields *f,
                    name ? name : "without a name", known);
 }
 
+static int read_channels(struct rope *r, struct kv_err *e)
+{
+    size_t n = 0;
+
+    if (kv_fields_size(r->top, "rotary_dim", 2, r->head_dim, &n, e))
+        return -1;
+    if (n % 2)
+        return kv_fail(e, "%s: field rotary_dim is %zu, an odd number",
+                       r->top->path, n);
+    r->head_dim = n;
+    return 0;
+}
+
 /* Where the class turns a part of a head's channels: which part. */
 static int read_partial(struct rope *r, struct kv_err *e)
 {
     double part;
 
+    if (r->arch->rope.channels)
+        return read_channels(r, e);
     r->partial = r->arch->rope.partial > 0;
     if (!r->partial)
         return 0;
@@ -472,12 +489,18 @@ static int check_block(const struct rope *r, const struct kv_fields *f,
                        const struct rope_type *type, struct kv_err *e)
 {
     enum { N = sizeof(type->known) / sizeof(*type->known) };
-    struct kv_field known[N];
+    static const struct kv_field of_three[] = {{"mrope_section", NULL},
+                                               {"mrope_interleaved", NULL}};
+    struct kv_field known[N + 3] = {0};
+    size_t n = 0;
 
-    memcpy(known, type->known, sizeof(known));
-    for (size_t i = 0; i < N && known[i].name; i++)
-        if (r->partial && !strcmp(known[i].name, "partial_rotary_factor"))
-            known[i].only = NULL;
+    for (; n < N && type->known[n].name; n++) {
+        known[n] = type->known[n];
+        if (r->partial && !strcmp(known[n].name, "partial_rotary_factor"))
+            known[n].only = NULL;
+    }
+    if (r->top->wrapped)
+        memcpy(known + n, of_three, sizeof(of_three));
     return kv_fields_check(f, known, e);
 }
 

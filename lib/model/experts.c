@@ -5,13 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a tile's experts work in. */
+/* What a tile's experts work in.  mid is as wide as the widest. */
 struct work {
     const struct kv_pass *p;
     float *share;    /* [rows][n_experts]; 0: the token has not this one */
     size_t *row;     /* [rows]: those that have the expert at hand */
     float *in, *mid; /* [rows][hidden], [rows][2 inter] */
     float *out;      /* [rows][hidden], of the expert */
+    float *mix;      /* [rows], of the shared expert */
     float *sum;      /* the same, of all */
 };
 
@@ -64,22 +65,41 @@ static void choose(const struct kv_config *c, float *share)
     free(all);
 }
 
+/* The parts of a gated MLP, and how wide it is. */
+struct mlp {
+    enum kv_part gate, up, down;
+    size_t expert, inter;
+};
+
+/* out = the MLP of n rows of in. */
+static int run_mlp(const struct work *w, struct mlp mlp, const float *in,
+                   size_t n, struct kv_err *e)
+{
+    const struct kv_config *c = &w->p->m->config;
+    const size_t h = c->hidden, m = mlp.inter;
+    const struct kv_activation act = {.act = c->act, .gated = true, .n = m};
+
+    return multiply(w, mlp.gate, mlp.expert, in, n, h, w->mid, m, 2 * m, e) ||
+                   multiply(w, mlp.up, mlp.expert, in, n, h, w->mid + m, m,
+                            2 * m, e) ||
+                   w->p->b->activate(&act, w->mid, n, KV_TYPE_F32, w->mid, e) ||
+                   multiply(w, mlp.down, mlp.expert, w->mid, n, m, w->out, h, h,
+                            e)
+               ? -1
+               : 0;
+}
+
 /* sum += shares of the expert's output for the n tokens of w->row. */
 static int run_expert(const struct work *w, size_t expert, const float *a,
                       size_t n, struct kv_err *e)
 {
     const struct kv_config *c = &w->p->m->config;
-    const size_t h = c->hidden, inter = c->inter;
-    const struct kv_activation act = {.act = c->act, .gated = true, .n = inter};
+    const size_t h = c->hidden;
+    const struct mlp mlp = {KV_P_GATE, KV_P_UP, KV_P_DOWN, expert, c->inter};
 
     for (size_t i = 0; i < n; i++)
         memcpy(w->in + i * h, a + w->row[i] * h, h * sizeof(*a));
-    if (multiply(w, KV_P_GATE, expert, w->in, n, h, w->mid, inter, 2 * inter,
-                 e) ||
-        multiply(w, KV_P_UP, expert, w->in, n, h, w->mid + inter, inter,
-                 2 * inter, e) ||
-        w->p->b->activate(&act, w->mid, n, KV_TYPE_F32, w->mid, e) ||
-        multiply(w, KV_P_DOWN, expert, w->mid, n, inter, w->out, h, h, e))
+    if (run_mlp(w, mlp, w->in, n, e))
         return -1;
     for (size_t i = 0; i < n; i++) {
         const float share = w->share[w->row[i] * c->n_experts + expert];
@@ -87,6 +107,24 @@ static int run_expert(const struct work *w, size_t expert, const float *a,
         for (size_t j = 0; j < h; j++)
             w->sum[w->row[i] * h + j] += share * w->out[i * h + j];
     }
+    return 0;
+}
+
+/* sum += the expert that all tokens have, times a sigmoid of each. */
+static int run_shared(const struct work *w, const float *a, size_t n,
+                      struct kv_err *e)
+{
+    const struct kv_config *c = &w->p->m->config;
+    const size_t h = c->hidden;
+    const struct mlp mlp = {KV_P_SHARED_GATE, KV_P_SHARED_UP, KV_P_SHARED_DOWN,
+                            0, c->shared_inter};
+
+    if (multiply(w, KV_P_SHARED_MIX, 0, a, n, h, w->mix, 1, 1, e) ||
+        run_mlp(w, mlp, a, n, e))
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < h; j++)
+            w->sum[i * h + j] += w->out[i * h + j] / (1 + expf(-w->mix[i]));
     return 0;
 }
 
@@ -109,6 +147,8 @@ static int run_all(const struct work *w, const struct kv_tile *t,
         if (n && run_expert(w, expert, a, n, e))
             return -1;
     }
+    if (c->shared_inter && run_shared(w, a, t->rows, e))
+        return -1;
     return w->p->b->add(w->p->x + t->at * c->hidden, w->sum, 1,
                         t->rows * c->hidden, e);
 }
@@ -123,8 +163,9 @@ int kv_pass_experts(const struct kv_pass *p, const struct kv_tile *t,
         .share = kv_alloc(n * c->n_experts, sizeof(float)),
         .row = kv_alloc(n, sizeof(size_t)),
         .in = kv_alloc(n * h, sizeof(float)),
-        .mid = kv_alloc(n * 2 * c->inter, sizeof(float)),
+        .mid = kv_alloc(n * 2 * kv_config_widest(c), sizeof(float)),
         .out = kv_alloc(n * h, sizeof(float)),
+        .mix = kv_alloc(n, sizeof(float)),
         .sum = kv_alloc(n * h, sizeof(float)),
     };
     const int rc = run_all(&w, t, a, e);
@@ -134,6 +175,7 @@ int kv_pass_experts(const struct kv_pass *p, const struct kv_tile *t,
     free(w.in);
     free(w.mid);
     free(w.out);
+    free(w.mix);
     free(w.sum);
     return rc;
 }

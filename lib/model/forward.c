@@ -82,6 +82,7 @@ int kv_pass_load(struct kv_pass *p, size_t layer, size_t next, struct kv_err *e)
     const struct kv_shape *s = &p->m->config.shape;
 
     p->loaded = layer;
+    p->inter = kv_config_inter(&p->m->config, layer);
     p->shape = kv_shape_layer(s, layer);
     p->rope = p->ropes + (p->shape.window ? p->n * 2 * s->n_rot : 0);
     if (p->few) {
@@ -145,6 +146,8 @@ static int enter(const struct kv_pass *p, const struct kv_tile *t,
 int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
                 struct kv_err *e)
 {
+    static const enum kv_norm_of norms[] = {
+        [KV_QK_HEADS] = KV_NORM_OF_OWN_HEAD, [KV_QK_WHOLE] = KV_NORM_OF_TOKEN};
     const struct kv_shape *s = &p->shape;
     const struct kv_heads heads = {
         .rows = t->rows,
@@ -158,7 +161,11 @@ int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
         .bias = vector(p, KV_P_Q_BIAS),
         .q_norm = vector(p, KV_P_Q_NORM),
         .k_norm = vector(p, KV_P_K_NORM),
-        .norm_whole = p->m->config.arch->qk_norm_whole,
+        .q_norm_bias = vector(p, KV_P_Q_NORM_BIAS),
+        .k_norm_bias = vector(p, KV_P_K_NORM_BIAS),
+        .norm_of = norms[p->m->config.qk_norm],
+        .norm_centers = p->m->config.arch->layer_norm,
+        .clip = p->m->config.clip,
         .eps = p->m->config.norm_eps,
         .rope_scale = p->shape.window ? p->m->config.slide_scale
                                       : p->m->config.rope.scale,
@@ -260,8 +267,9 @@ static int mlp_half(const struct kv_pass *p, const struct kv_tile *t,
         return -1;
     if (!runs(p, KV_STEP_MLP))
         return 0;
-    return p->m->config.arch->experts ? kv_pass_experts(p, t, a, e)
-                                      : mlp(p, t, a, e);
+    return kv_config_has_experts(&p->m->config, p->loaded)
+               ? kv_pass_experts(p, t, a, e)
+               : mlp(p, t, a, e);
 }
 
 /* In parallel, the MLP comes first: x is still what attention saw. */
@@ -396,19 +404,19 @@ int kv_pass_init(struct kv_pass *p, struct kv_err *e)
     const struct kv_config *c = &p->m->config;
     const struct kv_shape *s = &c->shape;
     const size_t n = p->n_windows * p->n, word = sizeof(float);
+    const size_t inter = kv_config_widest(c);
     size_t rows, threads;
 
     release(p->m);
     p->b = p->m->backend;
     p->hidden = c->hidden;
-    p->inter = c->inter;
     p->q_dim = s->n_heads * s->head_dim;
     p->kv_dim = s->n_kv_heads * s->head_dim;
     rows = stretch(p) < p->b->tile ? stretch(p) : p->b->tile;
     threads = p->b->threads();
-    p->input_bytes = rows * max(max(p->hidden, p->q_dim), p->inter) *
+    p->input_bytes = rows * max(max(p->hidden, p->q_dim), inter) *
                      kv_type_bytes(p->b->input_type);
-    p->wide_floats = rows * max(max(p->q_dim + 2 * p->kv_dim, 2 * p->inter),
+    p->wide_floats = rows * max(max(p->q_dim + 2 * p->kv_dim, 2 * inter),
                                 max(p->row_wide, p->hidden));
     return want(p, KV_WORK_Q, n, p->q_dim * word, &p->q, e) ||
            want(p, KV_WORK_OUT, n, p->q_dim * word, &p->out, e) ||

@@ -261,7 +261,10 @@ static const char *find_name(const struct kv_arch *a,
         if (is(parts[i].from, part, n) &&
             (!parts[i].family || !strcmp(parts[i].family, f->name)) &&
             (!expert || a->names->experts))
-            return a->names->part[parts[i].part];
+            return a->names->part[a->one_norm && a->parallel &&
+                                          parts[i].part == KV_P_MLP_NORM
+                                      ? KV_P_ATTN_NORM
+                                      : parts[i].part];
     return NULL;
 }
 

@@ -14,8 +14,9 @@ struct kv_layers {
     const struct kv_model_weights *w;
     size_t n_layers;
     bool large;
-    size_t at[KV_PARTS]; /* part p of a layer, in its block or its vectors */
-    size_t layer_bytes, vector_bytes; /* of a block, of a layer's vectors */
+    /* Of each layer: part p, in its block or its vectors. */
+    size_t (*at)[KV_PARTS];
+    size_t layer_bytes, vector_bytes; /* of the largest block and vectors */
     size_t n_resident; /* layers that stay; the others share the last block */
     uint8_t **block;   /* matrices: [n_layers or n_resident + 1] */
     uint8_t *vectors;  /* [n_layers][vector_bytes] */
@@ -33,14 +34,15 @@ static bool is_matrix(enum kv_part p)
 static bool is_norm(enum kv_part p)
 {
     return p >= KV_P_ATTN_NORM && p != KV_P_ATTN_NORM_BIAS &&
-           p != KV_P_MLP_NORM_BIAS;
+           p != KV_P_MLP_NORM_BIAS && p != KV_P_Q_NORM_BIAS &&
+           p != KV_P_K_NORM_BIAS;
 }
 
 /* Lies right behind the part before it: both are one matrix, or one bias. */
 static bool follows(enum kv_part p)
 {
     return p == KV_P_K || p == KV_P_V || p == KV_P_UP || p == KV_P_K_BIAS ||
-           p == KV_P_V_BIAS || p == KV_P_UP_BIAS;
+           p == KV_P_V_BIAS || p == KV_P_UP_BIAS || p == KV_P_SHARED_UP;
 }
 
 static enum kv_type type_of(const struct kv_layers *l, enum kv_part p)
@@ -71,21 +73,34 @@ static size_t line_up(size_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-/* Offsets are those of layer 0. */
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static void lay_out_one(struct kv_layers *l, size_t layer)
+{
+    const struct kv_weight *const *part = l->w->layer[layer].part;
+    size_t matrices = 0, vectors = 0;
+
+    for (enum kv_part p = 0; p < KV_PARTS; p++) {
+        size_t *bytes = is_matrix(p) ? &matrices : &vectors;
+
+        if (part[p] && !(follows(p) && part[p - 1]))
+            *bytes = line_up(*bytes);
+        l->at[layer][p] = *bytes;
+        for (const struct kv_weight *w = part[p]; w; w = w->next)
+            *bytes += w->n * kv_type_bytes(type_of(l, p));
+    }
+    l->layer_bytes = larger(l->layer_bytes, line_up(matrices));
+    l->vector_bytes = larger(l->vector_bytes, line_up(vectors));
+}
+
 static void lay_out(struct kv_layers *l)
 {
-    for (enum kv_part p = 0; p < KV_PARTS; p++) {
-        const struct kv_weight *part = l->w->layer[0].part[p];
-        size_t *bytes = is_matrix(p) ? &l->layer_bytes : &l->vector_bytes;
-
-        if (part && !(follows(p) && l->w->layer[0].part[p - 1]))
-            *bytes = line_up(*bytes);
-        l->at[p] = *bytes;
-        for (; part; part = part->next)
-            *bytes += part->n * kv_type_bytes(type_of(l, p));
-    }
-    l->layer_bytes = line_up(l->layer_bytes);
-    l->vector_bytes = line_up(l->vector_bytes);
+    l->at = kv_alloc(l->n_layers, sizeof(*l->at));
+    for (size_t i = 0; i < l->n_layers; i++)
+        lay_out_one(l, i);
 }
 
 /* How many layers stay. */
@@ -146,7 +161,7 @@ static int put_large(const struct kv_layers *l, size_t layer, size_t next,
 {
     for (enum kv_part p = 0; is_matrix(p); p++) {
         const struct kv_weight *ahead = l->w->layer[next].part[p];
-        uint8_t *at = to + l->at[p];
+        uint8_t *at = to + l->at[layer][p];
 
         for (const struct kv_weight *w = l->w->layer[layer].part[p]; w;
              w = w->next) {
@@ -155,9 +170,9 @@ static int put_large(const struct kv_layers *l, size_t layer, size_t next,
             if (l->b->load(&one, 1, e))
                 return -1;
             kv_weight_release(w);
-            if (next != layer)
+            if (next != layer && ahead)
                 kv_weight_will_need(ahead);
-            ahead = ahead->next;
+            ahead = ahead ? ahead->next : NULL;
             at += w->n * kv_type_bytes(one.to_type);
         }
     }
@@ -180,7 +195,7 @@ static int put_parts(const struct kv_layers *l, size_t layer,
     load = kv_alloc(n, sizeof(*load));
     n = 0;
     for (enum kv_part p = first; p < end; p++) {
-        uint8_t *at = to + l->at[p];
+        uint8_t *at = to + l->at[layer][p];
 
         for (const struct kv_weight *w = part[p]; w; w = w->next) {
             load[n] = load_part(l, layer, p, w, at);
@@ -294,6 +309,7 @@ void kv_layers_free(struct kv_layers *l)
     l->b->free(l->head_bias);
     l->b->free(l->head);
     free(l->block);
+    free(l->at);
     free(l);
 }
 
@@ -322,7 +338,9 @@ const void *kv_layers_matrix(const struct kv_layers *l, enum kv_part part)
 {
     const size_t i = l->loaded < l->n_resident ? l->loaded : l->n_resident;
 
-    return l->w->layer[l->loaded].part[part] ? l->block[i] + l->at[part] : NULL;
+    return l->w->layer[l->loaded].part[part]
+               ? l->block[i] + l->at[l->loaded][part]
+               : NULL;
 }
 
 const float *kv_layers_vector(const struct kv_layers *l, enum kv_part part)
@@ -330,7 +348,7 @@ const float *kv_layers_vector(const struct kv_layers *l, enum kv_part part)
     const uint8_t *all = l->vectors + l->loaded * l->vector_bytes;
 
     return l->w->layer[l->loaded].part[part]
-               ? (const float *)(all + l->at[part])
+               ? (const float *)(all + l->at[l->loaded][part])
                : NULL;
 }
 

@@ -67,6 +67,8 @@ static bool has_k_bias(const struct kv_model *m)
 {
     const struct kv_layer_weights *layer = m->weights.layer;
 
+    if (m->config.clip > 0)
+        return false;
     for (size_t i = 0; i < m->config.shape.n_layers; i++)
         if (layer[i].part[KV_P_K_BIAS] && !layer[i].part[KV_P_K_NORM])
             return true;
@@ -151,9 +153,9 @@ static int place(struct kv_model *m, struct kv_backend *b, size_t memory,
 {
     const struct kv_config *c = &m->config;
     const size_t q = c->shape.n_heads * c->shape.head_dim;
-    const size_t widest = c->inter > q ? c->inter : q;
+    const size_t inter = kv_config_widest(c), widest = inter > q ? inter : q;
     const size_t tile =
-        b->tile * (3 * c->inter + widest + c->hidden) * sizeof(float);
+        b->tile * (3 * inter + widest + c->hidden) * sizeof(float);
     const size_t beside = tile + 2 * b->logit_bytes + 2 * memory + slack;
 
     kv_layers_free(m->layers);

@@ -5,7 +5,7 @@ static int check(const struct kv_config *c, size_t pool, struct kv_err *e)
 {
     const size_t n = c->shape.n_kv_heads;
 
-    if (c->arch->qk_norm_whole)
+    if (c->qk_norm == KV_QK_WHOLE || c->qk_norm == KV_QK_HEADS)
         return kv_fail(e,
                        "--pool-heads: a %s has a norm over all heads of keys, "
                        "which is of heads that are not pooled",

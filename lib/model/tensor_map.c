@@ -12,6 +12,8 @@ enum dim {
     NONE,
     HIDDEN,
     INTER,
+    SHARED_INTER,
+    ONE,
     N_EXPERTS,
     Q_DIM,
     KV_DIM,
@@ -23,6 +25,7 @@ enum dim {
 enum when {
     ALWAYS,
     EXPERTS,
+    SHARED,
     GATED,
     QKV_BIAS,
     O_BIAS,
@@ -31,6 +34,7 @@ enum when {
     NORM_BEFORE,
     NORM_BIAS,
     QK_NORM,
+    QK_NORM_BIAS,
     SANDWICH
 };
 
@@ -44,6 +48,10 @@ static const struct {
     [KV_P_V] = {KV_P_V, KV_DIM, HIDDEN, ALWAYS},
     [KV_P_O] = {KV_P_O, HIDDEN, Q_DIM, ALWAYS},
     [KV_P_ROUTER] = {KV_P_ROUTER, N_EXPERTS, HIDDEN, EXPERTS},
+    [KV_P_SHARED_MIX] = {KV_P_SHARED_MIX, ONE, HIDDEN, SHARED},
+    [KV_P_SHARED_GATE] = {KV_P_SHARED_GATE, SHARED_INTER, HIDDEN, SHARED},
+    [KV_P_SHARED_UP] = {KV_P_SHARED_UP, SHARED_INTER, HIDDEN, SHARED},
+    [KV_P_SHARED_DOWN] = {KV_P_SHARED_DOWN, HIDDEN, SHARED_INTER, SHARED},
     [KV_P_GATE] = {KV_P_GATE, INTER, HIDDEN, GATED},
     [KV_P_UP] = {KV_P_UP, INTER, HIDDEN, ALWAYS},
     [KV_P_DOWN] = {KV_P_DOWN, HIDDEN, INTER, ALWAYS},
@@ -59,20 +67,27 @@ static const struct {
     [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BEFORE},
     [KV_P_MLP_NORM_BIAS] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BIAS},
     [KV_P_Q_NORM] = {KV_P_Q_NORM, Q_NORM_DIM, NONE, QK_NORM},
+    [KV_P_Q_NORM_BIAS] = {KV_P_Q_NORM, Q_NORM_DIM, NONE, QK_NORM_BIAS},
     [KV_P_K_NORM] = {KV_P_K_NORM, K_NORM_DIM, NONE, QK_NORM},
+    [KV_P_K_NORM_BIAS] = {KV_P_K_NORM, K_NORM_DIM, NONE, QK_NORM_BIAS},
     [KV_P_ATTN_OUT_NORM] = {KV_P_ATTN_OUT_NORM, HIDDEN, NONE, SANDWICH},
     [KV_P_MLP_OUT_NORM] = {KV_P_MLP_OUT_NORM, HIDDEN, NONE, SANDWICH},
 };
 
-static size_t size_of(enum dim d, const struct kv_config *c)
+static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
 {
     const struct kv_shape *s = &c->shape;
+    const bool alike = c->qk_norm == KV_QK_HEAD;
 
     switch (d) {
     case HIDDEN:
         return c->hidden;
     case INTER:
-        return c->inter;
+        return kv_config_inter(c, layer);
+    case SHARED_INTER:
+        return c->shared_inter;
+    case ONE:
+        return 1;
     case N_EXPERTS:
         return c->n_experts;
     case Q_DIM:
@@ -80,20 +95,22 @@ static size_t size_of(enum dim d, const struct kv_config *c)
     case KV_DIM:
         return s->n_kv_heads * s->head_dim;
     case Q_NORM_DIM:
-        return (c->arch->qk_norm_whole ? s->n_heads : 1) * s->head_dim;
+        return (alike ? 1 : s->n_heads) * s->head_dim;
     case K_NORM_DIM:
-        return (c->arch->qk_norm_whole ? s->n_kv_heads : 1) * s->head_dim;
+        return (alike ? 1 : s->n_kv_heads) * s->head_dim;
     case NONE:
         break;
     }
     return 0;
 }
 
-static bool has(const struct kv_config *c, enum when when)
+static bool has(const struct kv_config *c, size_t layer, enum when when)
 {
     switch (when) {
     case EXPERTS:
-        return c->arch->experts;
+        return kv_config_has_experts(c, layer);
+    case SHARED:
+        return kv_config_has_experts(c, layer) && c->shared_inter;
     case GATED:
         return !c->arch->plain_mlp;
     case GATE_BIAS:
@@ -101,7 +118,7 @@ static bool has(const struct kv_config *c, enum when when)
     case NORM_BEFORE:
         return !c->arch->norm_after;
     case NORM_BIAS:
-        return c->arch->norm_bias;
+        return c->arch->norm_bias && !c->norm_plain;
     case QKV_BIAS:
         return c->qkv_bias;
     case O_BIAS:
@@ -109,7 +126,9 @@ static bool has(const struct kv_config *c, enum when when)
     case MLP_BIAS:
         return c->mlp_bias;
     case QK_NORM:
-        return c->arch->qk_norm || c->arch->qk_norm_whole;
+        return c->qk_norm != KV_QK_NONE;
+    case QK_NORM_BIAS:
+        return c->qk_norm != KV_QK_NONE && c->arch->qk_norm_bias;
     case SANDWICH:
         return c->arch->sandwich;
     case ALWAYS:
@@ -186,6 +205,7 @@ struct binding {
     const struct kv_weights *w;
     const char *dir;
     const char *prefix;     /* the architecture's, or "" */
+    size_t layer;           /* the one at hand */
     struct kv_weight *made; /* the next */
 };
 
@@ -194,10 +214,11 @@ struct place {
     size_t first, rows, all; /* all: of the tensor */
 };
 
-static struct place place_of(const struct kv_config *c, size_t p, bool qkv)
+static struct place place_of(const struct binding *b, size_t p, bool qkv)
 {
+    const struct kv_config *c = b->c;
     const char *const *name = c->arch->names->part;
-    const size_t rows = size_of(parts[p].rows, c);
+    const size_t rows = size_of(parts[p].rows, c, b->layer);
     struct place at = {.rows = rows};
 
     if (parts[p].of > KV_P_DOWN) /* a norm: of one tensor, if of several uses */
@@ -205,12 +226,12 @@ static struct place place_of(const struct kv_config *c, size_t p, bool qkv)
     for (size_t i = 0; i < KV_P_ATTN_NORM; i++) {
         const bool bias = parts[i].of != i;
 
-        if (!has(c, parts[i].when) || bias != (parts[p].of != p) ||
+        if (!has(c, b->layer, parts[i].when) || bias != (parts[p].of != p) ||
             (qkv ? parts[i].of > KV_P_V
                  : strcmp(name[parts[i].of], name[parts[p].of]) != 0))
             continue;
-        at.first += i < p ? size_of(parts[i].rows, c) : 0;
-        at.all += size_of(parts[i].rows, c);
+        at.first += i < p ? size_of(parts[i].rows, c, b->layer) : 0;
+        at.all += size_of(parts[i].rows, c, b->layer);
     }
     return at;
 }
@@ -219,19 +240,20 @@ static struct place place_of(const struct kv_config *c, size_t p, bool qkv)
  * head_dim / 2 apart. */
 static bool reordered(const struct kv_config *c, size_t p)
 {
-    const size_t n_rot = c->shape.n_rot;
+    const size_t n_rot = c->shape.n_rot, of = parts[p].of;
 
     return n_rot &&
            (c->arch->rope.interleaved || 2 * n_rot < c->shape.head_dim) &&
-           (parts[p].of == KV_P_Q || parts[p].of == KV_P_K) &&
-           parts[p].of <= KV_P_DOWN;
+           (of == KV_P_Q || of == KV_P_K || of == KV_P_Q_NORM ||
+            of == KV_P_K_NORM);
 }
 
 /* Part of a tensor, as a tensor by itself. */
 static int cut(struct binding *b, const struct kv_weight *t, size_t p,
                struct place at, const struct kv_weight **out, struct kv_err *e)
 {
-    const size_t cols = size_of(parts[p].cols, b->c), row = cols ? cols : 1;
+    const size_t cols = size_of(parts[p].cols, b->c, b->layer);
+    const size_t row = cols ? cols : 1;
     const size_t d = b->c->shape.head_dim;
     const bool by_head =
         b->c->arch->qkv_by_head && at.all > at.rows && !b->w->gguf.n_parts;
@@ -254,6 +276,7 @@ static int cut(struct binding *b, const struct kv_weight *t, size_t p,
                        "not implemented",
                        t->path, t->name, t->dtype);
     *mine = *t;
+    mine->n_dims = cols ? 2 : 1;
     mine->dims[0] = at.rows;
     mine->dims[1] = cols;
     mine->n = at.rows * row;
@@ -280,22 +303,36 @@ static int cut(struct binding *b, const struct kv_weight *t, size_t p,
     return 0;
 }
 
-static void name_part(const struct binding *b, size_t layer, const char *weight,
-                      bool bias, char *name, size_t bytes)
+static void name_part(const struct binding *b, const char *weight, bool bias,
+                      char *name, size_t bytes)
 {
     char part[80];
 
     name_of(part, sizeof(part), weight, bias);
     snprintf(name, bytes, "%s%s%zu.%s", b->prefix, b->c->arch->names->layers,
-             layer, part);
+             b->layer, part);
+}
+
+/* The name of a part's weight, after the layer's. */
+static void name_weight(const struct binding *b, size_t p, char *name,
+                        size_t bytes)
+{
+    const struct kv_arch *a = b->c->arch;
+    const bool shares =
+        parts[p].of == KV_P_MLP_NORM && a->one_norm && b->c->parallel;
+    const bool dense =
+        a->experts && parts[p].of >= KV_P_GATE && parts[p].of <= KV_P_DOWN;
+
+    snprintf(name, bytes, "%s%s", dense ? a->names->dense : "",
+             a->names->part[shares ? KV_P_ATTN_NORM : parts[p].of]);
 }
 
 /* Whether the part is in a GGUF file's one tensor of q, k and v. */
-static bool has_qkv(const struct binding *b, size_t layer, size_t p)
+static bool has_qkv(const struct binding *b, size_t p)
 {
     char name[160];
 
-    name_part(b, layer, KV_GGUF_QKV, false, name, sizeof(name));
+    name_part(b, KV_GGUF_QKV, false, name, sizeof(name));
     return parts[p].of <= KV_P_V && b->w->gguf.n_parts &&
            kv_weights_find(b->w, name);
 }
@@ -306,60 +343,100 @@ static bool may_be_absent(const struct binding *b, size_t p)
     const struct kv_arch *a = b->c->arch;
     const enum when when = parts[p].when;
 
-    return b->w->gguf.n_parts && !a->biases && !a->qkv_bias &&
+    return b->w->gguf.n_parts && !b->c->biases && !a->qkv_bias &&
            (when == QKV_BIAS || when == O_BIAS || when == MLP_BIAS ||
             when == GATE_BIAS);
 }
 
-static const struct kv_weight *no_bias(struct binding *b, size_t n)
+/* A vector of equal values. */
+static const struct kv_weight *fill(struct binding *b, const char *name,
+                                    const float *values, size_t n)
 {
     struct kv_weight *mine = b->made++;
 
-    *mine = (struct kv_weight){.name = "zeros",
+    *mine = (struct kv_weight){.name = name,
                                .path = b->dir,
                                .dtype = "F32",
                                .type = KV_STORED_F32,
                                .n_dims = 1,
                                .dims = {n},
                                .n = n,
-                               .data = (const uint8_t *)b->m->zeros,
+                               .data = (const uint8_t *)values,
                                .bytes = n * sizeof(float)};
     return mine;
 }
 
-static int bind_part(struct binding *b, size_t layer, size_t p,
-                     const struct kv_weight **out, struct kv_err *e)
+/* A tensor for each head, the names of which begin with this one. */
+static int bind_heads(struct binding *b, size_t p, const char *begin,
+                      const struct kv_weight **out, struct kv_err *e)
 {
-    const struct kv_arch *a = b->c->arch;
-    const size_t cols = size_of(parts[p].cols, b->c);
-    const bool turned = cols && a->transposed && !b->w->gguf.n_parts;
-    const bool qkv = has_qkv(b, layer, p);
-    const struct place at = place_of(b->c, p, qkv);
-    const struct kv_weight *t;
+    const size_t d = b->c->shape.head_dim;
+    const struct place at = {.rows = d, .all = d};
+    const size_t n = size_of(parts[p].rows, b->c, b->layer) / d;
+    const struct kv_weight *t, *one;
+    struct kv_weight *before = NULL;
     char name[160];
 
-    name_part(b, layer, qkv ? KV_GGUF_QKV : a->names->part[parts[p].of],
-              parts[p].of != p, name, sizeof(name));
-    if (may_be_absent(b, p) && !kv_weights_find(b->w, name)) {
-        *out = no_bias(b, at.rows);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(name, sizeof(name), "%s%zu.weight", begin, i);
+        if (bind(&t, b->w, name, d, 0, b->dir, e) || cut(b, t, p, at, &one, e))
+            return -1;
+        if (before)
+            before->next = one;
+        else
+            *out = one;
+        before = b->made - 1;
+    }
+    return 0;
+}
+
+static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
+                     struct kv_err *e)
+{
+    const struct kv_config *c = b->c;
+    const size_t cols = size_of(parts[p].cols, c, b->layer);
+    const size_t d = c->shape.head_dim;
+    const bool turned = cols && c->arch->transposed && !b->w->gguf.n_parts;
+    const bool qkv = has_qkv(b, p), bias = parts[p].of != p;
+    const bool own = c->qk_norm == KV_QK_HEADS && parts[p].when == QK_NORM;
+    const struct place at = place_of(b, p, qkv);
+    const struct kv_weight *t;
+    char weight[80], name[160];
+    int rc;
+
+    if (c->norm_plain && parts[p].when == NORM_BEFORE) {
+        *out = fill(b, "ones", b->m->ones, at.rows);
         return 0;
     }
-    if (bind(&t, b->w, name, turned ? cols : at.all, turned ? at.all : cols,
-             b->dir, e))
+    name_weight(b, p, weight, sizeof(weight));
+    name_part(b, qkv ? KV_GGUF_QKV : weight, bias, name, sizeof(name));
+    if (name[strlen(name) - 1] == '.')
+        return bind_heads(b, p, name, out, e);
+    if (may_be_absent(b, p) && !kv_weights_find(b->w, name)) {
+        *out = fill(b, "zeros", b->m->zeros, at.rows);
+        return 0;
+    }
+    if (own)
+        rc = bind(&t, b->w, name, at.rows / d, d, b->dir, e);
+    else
+        rc = bind(&t, b->w, name, turned ? cols : at.all,
+                  turned ? at.all : cols, b->dir, e);
+    if (rc)
         return -1;
-    if (turned || at.rows < at.all || reordered(b->c, p))
+    if (turned || own || at.rows < at.all || reordered(c, p))
         return cut(b, t, p, at, out, e);
     *out = t;
     return 0;
 }
 
 /* Of all experts: most GGUF files have them in one tensor. */
-static int bind_experts(struct binding *b, size_t layer, size_t p,
+static int bind_experts(struct binding *b, size_t p,
                         const struct kv_weight **out, struct kv_err *e)
 {
     const struct kv_tensor_names *names = b->c->arch->names;
-    const size_t rows = size_of(parts[p].rows, b->c);
-    const size_t cols = size_of(parts[p].cols, b->c), n = b->c->n_experts;
+    const size_t layer = b->layer, n = b->c->n_experts;
+    const size_t rows = size_of(parts[p].rows, b->c, layer);
+    const size_t cols = size_of(parts[p].cols, b->c, layer);
     const size_t shape[3] = {n, rows, cols};
     const struct kv_weight *t;
     char name[160];
@@ -381,17 +458,17 @@ static int bind_experts(struct binding *b, size_t layer, size_t p,
     return 0;
 }
 
-static int bind_layer(struct binding *b, size_t layer, struct kv_err *e)
+static int bind_layer(struct binding *b, struct kv_err *e)
 {
-    struct kv_layer_weights *l = &b->m->layer[layer];
+    struct kv_layer_weights *l = &b->m->layer[b->layer];
+    const bool experts = kv_config_has_experts(b->c, b->layer);
 
     for (size_t p = 0; p < KV_PARTS; p++) {
-        const bool expert =
-            b->c->arch->experts && p >= KV_P_GATE && p <= KV_P_DOWN;
+        const bool expert = experts && p >= KV_P_GATE && p <= KV_P_DOWN;
 
-        if (has(b->c, parts[p].when) &&
-            (expert ? bind_experts(b, layer, p, &l->part[p], e)
-                    : bind_part(b, layer, p, &l->part[p], e)))
+        if (has(b->c, b->layer, parts[p].when) &&
+            (expert ? bind_experts(b, p, &l->part[p], e)
+                    : bind_part(b, p, &l->part[p], e)))
             return -1;
     }
     return 0;
@@ -440,12 +517,18 @@ static int bind_head(const struct binding *b, struct kv_err *e)
     const struct kv_config *c = b->c;
     const char *name = c->arch->names->head;
     struct kv_model_weights *m = b->m;
+    static const char part[] = "language_model.lm_head.weight";
+    bool tied = c->tied;
     char bias[80];
 
+    if (c->wrapped && kv_weights_find(b->w, part))
+        name = part;
+    if (c->tied_unless)
+        tied = !kv_weights_find(b->w, name);
     m->head = m->embed;
     name_of(bias, sizeof(bias), name, true);
-    if (c->tied ? check_tied(m->embed, b->w, name, e)
-                : bind(&m->head, b->w, name, c->n_vocab, c->hidden, b->dir, e))
+    if (tied ? check_tied(m->embed, b->w, name, e)
+             : bind(&m->head, b->w, name, c->n_vocab, c->hidden, b->dir, e))
         return -1;
     return c->arch->head_bias
                ? bind(&m->head_bias, b->w, bias, c->n_vocab, 0, b->dir, e)
@@ -457,30 +540,51 @@ static int bind_all(struct binding *b, struct kv_err *e)
     const struct kv_config *c = b->c;
     const struct kv_tensor_names *names = c->arch->names;
     struct kv_model_weights *m = b->m;
-    const bool bias = c->arch->norm_bias;
+    const bool bias = c->arch->norm_bias && !c->norm_plain;
 
     if (bind_top(b, names->embed, c->n_vocab, c->hidden, &m->embed, NULL, e) ||
         bind_top(b, names->positions, c->n_places + c->arch->skip_positions,
                  c->hidden, &m->positions, NULL, e) ||
         bind_top(b, names->embed_norm, c->hidden, 0, &m->embed_norm,
                  bias ? &m->embed_norm_bias : NULL, e) ||
-        bind_top(b, names->norm, c->hidden, 0, &m->norm,
-                 bias ? &m->norm_bias : NULL, e) ||
+        (!c->norm_plain && bind_top(b, names->norm, c->hidden, 0, &m->norm,
+                                    bias ? &m->norm_bias : NULL, e)) ||
         bind_head(b, e))
         return -1;
-    for (size_t l = 0; l < c->shape.n_layers; l++)
-        if (bind_layer(b, l, e))
+    if (c->norm_plain)
+        m->norm = fill(b, "ones", m->ones, c->hidden);
+    for (; b->layer < c->shape.n_layers; b->layer++)
+        if (bind_layer(b, e))
             return -1;
     return kv_tensor_spares(m, c, b->w, e);
 }
 
+/* A part of a model has more before its prefix, or behind the first word of it.
+ * NULL: no such tensors are there. */
+static const char *find_part(const struct kv_weights *w, const char *embed)
+{
+    static const char *const prefix[] = {"language_model.model.",
+                                         "model.language_model."};
+    char name[160];
+
+    for (size_t i = 0; i < sizeof(prefix) / sizeof(*prefix); i++) {
+        snprintf(name, sizeof(name), "%s%s", prefix[i], embed);
+        if (kv_weights_find(w, name))
+            return prefix[i];
+    }
+    return NULL;
+}
+
 /* A file of a model without its head lacks the first part of the prefix. */
 static const char *find_prefix(const struct kv_weights *w,
-                               const struct kv_tensor_names *names)
+                               const struct kv_tensor_names *names,
+                               bool wrapped)
 {
     const char *p = names->prefix;
     char name[160];
 
+    if (wrapped && find_part(w, names->embed))
+        return find_part(w, names->embed);
     while (snprintf(name, sizeof(name), "%s%s", p, names->embed),
            !kv_weights_find(w, name) && *p)
         p = strchr(p, '.') + 1;
@@ -495,13 +599,16 @@ int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
 
     *m = (struct kv_model_weights){
         .norm_add = c->arch->gemma || c->arch->norm_plus_one ? 1 : 0};
-    b.prefix = find_prefix(w, c->arch->names);
+    b.prefix = find_prefix(w, c->arch->names, c->wrapped);
     m->layer = kv_alloc(n_layers, sizeof(*m->layer));
-    m->zeros =
-        kv_alloc(size_of(Q_DIM, c) + c->hidden + c->inter, sizeof(*m->zeros));
-    /* Each part once, but a tensor for each expert. */
+    m->zeros = kv_alloc(size_of(Q_DIM, c, 0) + c->hidden + kv_config_widest(c),
+                        sizeof(*m->zeros));
+    m->ones = kv_alloc(c->hidden, sizeof(*m->ones));
+    for (size_t i = 0; i < c->hidden; i++)
+        m->ones[i] = 1;
+    /* Each part once, but a tensor for each expert or head. */
     m->made = b.made =
-        kv_alloc(n_layers * KV_PARTS + w->n_weights, sizeof(*m->made));
+        kv_alloc(1 + n_layers * KV_PARTS + w->n_weights, sizeof(*m->made));
     if (!bind_all(&b, e))
         return 0;
     kv_tensor_unmap(m);
@@ -534,9 +641,12 @@ void kv_tensor_map_random(struct kv_model_weights *m, const struct kv_config *c,
     for (size_t i = 0; i < n_layers * KV_PARTS; i++) {
         const size_t p = i % KV_PARTS;
 
-        if (has(c, parts[p].when))
-            m->layer[i / KV_PARTS].part[p] =
-                make(w++, size_of(parts[p].rows, c), size_of(parts[p].cols, c));
+        const size_t layer = i / KV_PARTS;
+
+        if (has(c, layer, parts[p].when))
+            m->layer[layer].part[p] =
+                make(w++, size_of(parts[p].rows, c, layer),
+                     size_of(parts[p].cols, c, layer));
     }
 }
 
@@ -552,5 +662,6 @@ void kv_tensor_unmap(struct kv_model_weights *m)
     free(m->made);
     free(m->pooled);
     free(m->zeros);
+    free(m->ones);
     *m = (struct kv_model_weights){0};
 }

@@ -20,6 +20,7 @@ struct kv_model_weights {
     struct kv_weight *made;   /* tensors made here, as files lack them */
     struct kv_weight *pooled; /* or NULL */
     float *zeros;             /* biases that a GGUF file does without */
+    float *ones; /* norms of models that have no weights for them */
     uint64_t seed;
 };
 

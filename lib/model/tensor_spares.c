@@ -4,6 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of a part that sees no text. */
+static bool is_of_tower(const char *name)
+{
+    static const char *const parts[] = {"vision_tower.", "visual.",
+                                        "multi_modal_projector."};
+
+    if (!strncmp(name, "model.", strlen("model.")))
+        name += strlen("model.");
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+        if (!strncmp(name, parts[i], strlen(parts[i])))
+            return true;
+    return false;
+}
+
 /* Tensors that are stored and rightly not used. */
 static bool is_spare(const char *name, const struct kv_config *c)
 {
@@ -14,6 +28,8 @@ static bool is_spare(const char *name, const struct kv_config *c)
     const size_t n = strlen(name);
 
     if (c->tied && !strcmp(name, c->arch->names->head))
+        return true;
+    if (c->wrapped && is_of_tower(name))
         return true;
     for (size_t i = 0; i < sizeof(spare) / sizeof(*spare); i++) {
         const size_t m = strlen(spare[i]);
