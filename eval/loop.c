@@ -174,7 +174,7 @@ static void begin_windows(struct kv_loop *l, const struct kv_qkv *x)
         .share_of = kv_policy_share_of(&l->protocol, l->length),
         .seed = l->seed};
 
-    assert(!x->first_window || !kv_spec_layered(&l->spec));
+    assert(!x->first_window || !kv_spec_reads_below(&l->spec));
     if (x->n_windows > l->n_seqs) {
         l->seq = kv_realloc(l->seq, x->n_windows, sizeof(struct kv_seq *));
         memset(l->seq + l->n_seqs, 0,

@@ -410,7 +410,7 @@ static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
     for (size_t s = 0; s < l->plan->n_specs; s++) {
         const struct kv_spec *spec = &l->plan->spec[s];
 
-        if (kv_spec_layered(spec) && l->info->first_layer)
+        if (kv_spec_reads_below(spec) && l->info->first_layer)
             return kv_fail(e,
                            "%s begins with layer %zu: %s is predicted from the "
                            "layers below",

@@ -199,7 +199,7 @@ int kv_ppl_pass(struct kv_ppl *p, const struct kv_spec *spec,
     const bool whole = piece == p->plan.n;
     struct run r = {.p = p,
                     .states =
-                        whole && !kv_spec_layered(spec) ? p->states : NULL,
+                        whole && !kv_spec_reads_below(spec) ? p->states : NULL,
                     .group = whole ? p->group : 1,
                     .piece = piece};
     int rc = -1;

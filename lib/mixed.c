@@ -77,11 +77,16 @@ const struct kv_layered *kv_spec_layered(const struct kv_spec *s)
     return s->scheme->layered ? s->scheme->layered(s) : NULL;
 }
 
+bool kv_spec_reads_below(const struct kv_spec *s)
+{
+    return kv_spec_layered(s) && kv_spec_layered(s)->n_below;
+}
+
 int kv_spec_alone(const struct kv_spec *specs, size_t n, const char *what,
                   struct kv_err *e)
 {
     for (size_t i = 0; i < n; i++)
-        if (kv_spec_layered(&specs[i]))
+        if (kv_spec_reads_below(&specs[i]))
             return kv_fail(
                 e,
                 "%s wants layers that stand alone: %s has no path in "
@@ -211,8 +216,8 @@ int kv_mixed_sides(struct kv_spec *s, const struct kv_spec side[KV_SIDES],
                            side[i].scheme->name);
         else if (kv_spec_layered(&side[i]))
             return kv_fail(e,
-                           "%s is predicted from the layers below, K and V: "
-                           "both want it",
+                           "%s is predicted from the layers below or its "
+                           "own keys, K and V: both want it",
                            side[i].text);
     m.path = kv_strdup("");
     m.member = kv_alloc(KV_SIDES, sizeof(*m.member));
@@ -325,8 +330,8 @@ static int read_place(struct reading *r, const char *layers, const char *sides,
         return -1;
     if (kv_spec_layered(&spec))
         return kv_fail(e,
-                       "%s is predicted from the layers below: it wants every "
-                       "layer, and no layer file",
+                       "%s is predicted from the layers below or its own keys: "
+                       "it wants every layer, and no layer file",
                        spec.text);
     if (spec.policy.policy)
         return kv_fail(e,

@@ -97,9 +97,11 @@ bool kv_spec_together(const struct kv_spec *s);
 /* The functions of a spec whose codecs are layered (scheme.h), which replace
  * encode() and decode(); else NULL.  No member of a mixed spec is layered. */
 const struct kv_layered *kv_spec_layered(const struct kv_spec *s);
+/* Whether its layers are decoded from layers below. */
+bool kv_spec_reads_below(const struct kv_spec *s);
 
-/* Fails where a spec is layered, naming it.  For tools that decode a layer by
- * itself.  what: the sentence's subject. */
+/* Fails where a spec reads layers below, naming it.  For tools that decode a
+ * layer by itself.  what: the sentence's subject. */
 int kv_spec_alone(const struct kv_spec *specs, size_t n, const char *what,
                   struct kv_err *e);
 

@@ -59,11 +59,15 @@ struct kv_history {
                         float *x);
 };
 
-/* Codes of a token depend on the tokens already decoded: its keys and values in
- * the layers below, and for values its keys in the same layer.  So layers are
- * encoded and decoded from the lowest up, K before V, and there is no attention
- * in place.  All layers and both sides have one spec with one s and one r, no
- * layer slides, and a block is one token: a token coded here is coded below. */
+/* Codes of a token depend on what of it is already decoded: its keys and values
+ * in the layers below, and for values its keys in the same layer.  All layers
+ * and both sides have one spec with one s and one r, and a block is one token:
+ * a token coded here is coded in the layers that are read too.
+ *
+ * In place, a token's codes are read with those of its neighbours, so that
+ * every token can be read alone, and attended to.  Otherwise layers are encoded
+ * and decoded from the lowest up, K before V, into a workspace; there is no
+ * attention in place, and no layer slides. */
 enum { KV_MAX_BELOW = 2 };
 
 /* The decoded form of the same tokens, [n][n_kv_heads][head_dim] each, keys
@@ -75,14 +79,26 @@ struct kv_neighbours {
     const float *below[KV_MAX_BELOW][KV_SIDES];
 };
 
-/* Replaces encode() and decode(): the same, with the neighbours. */
+/* The codes of the neighbours' tokens, from the first coded one on; NULL as
+ * above. */
+struct kv_near_codes {
+    const uint8_t *own_k;
+    const uint8_t *below[KV_MAX_BELOW][KV_SIDES];
+};
+
+/* Replaces encode(), decode() and tile(): the same, with the neighbours. */
 struct kv_layered {
-    size_t n_below; /* how many layers are read, 1 to KV_MAX_BELOW */
+    size_t n_below; /* how many layers are read, to KV_MAX_BELOW */
+    bool in_place;
     void (*encode)(const struct kv_codec *c, struct kv_where w,
                    const struct kv_neighbours *at, const float *x, size_t n,
                    uint8_t *bytes);
     void (*decode)(const struct kv_codec *c, const struct kv_neighbours *at,
                    const uint8_t *bytes, size_t n, float *x);
+    /* In place, where the scheme has a store(); a tile holds all heads. */
+    void (*tile)(const struct kv_codec *c, const struct kv_store *s,
+                 const struct kv_near_codes *at, const uint8_t *blocks,
+                 size_t first, size_t n, uint8_t *tile);
 };
 
 /* ---- the scheme ---------------------------------------------------------- */

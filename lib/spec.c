@@ -279,7 +279,7 @@ int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
     return 0;
 }
 
-/* Every token that is coded must be coded in all layers, K and V. */
+/* Every token that is coded must be coded in all that is predicted from it. */
 static int check_layered(const struct kv_spec *s, const struct kv_shape *shape,
                          struct kv_err *e)
 {
@@ -292,6 +292,8 @@ static int check_layered(const struct kv_spec *s, const struct kv_shape *shape,
                            "%c is one for K and V where values are predicted "
                            "from keys",
                            *letter);
+    if (!kv_spec_layered(s)->n_below)
+        return 0;
     if (kv_policy_drops(&s->policy))
         return kv_fail(e, "a policy drops tokens that the layers above are "
                           "predicted from");

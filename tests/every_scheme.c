@@ -34,14 +34,14 @@ static struct kv_calib *calibration(const struct kv_shape *shape,
  * refuses single tokens in fp16. */
 static bool open_codecs(struct ready *r, const char *folder)
 {
-    const struct kv_layered *layered = kv_spec_layered(&r->spec);
+    const bool below = kv_spec_reads_below(&r->spec);
     struct kv_err e = {""};
 
-    r->layer = layered ? layered->n_below : 1;
-    r->shape.n_layers = layered ? 3 : r->shape.n_layers;
+    r->layer = below ? kv_spec_layered(&r->spec)->n_below : 1;
+    r->shape.n_layers = below ? 3 : r->shape.n_layers;
     r->calib = calibration(&r->shape, &r->spec, folder);
-    if (layered && kv_codecs_new(&r->lower, &r->spec, &r->shape, 0, r->layer,
-                                 r->calib, &e))
+    if (below && kv_codecs_new(&r->lower, &r->spec, &r->shape, 0, r->layer,
+                               r->calib, &e))
         fail_msg("%s", e.msg);
     for (int side = 0; side < KV_SIDES; side++)
         if (kv_codec_new(&r->codec[side], &r->spec, &r->shape, r->layer,
@@ -216,6 +216,8 @@ int prepare_every(void **state)
     add_mixed(folder);
     add("klt:b2,metric=fisher,pred=1", folder);
     add("klt:b1s3r20,metric=fisher,pred=2", folder);
+    add("klt:b1s3r20,vk", folder);
+    add("klt:b2s3r9,vk,no-k_bias,massive", folder);
     add_stacked(folder);
     if (!n_ready)
         fail_msg("no scheme is named %s", only);

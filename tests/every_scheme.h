@@ -13,10 +13,9 @@ struct ready {
     struct kv_shape shape; /* head_dim 32 */
     struct kv_spec spec;
     struct kv_calib *calib;
-    size_t layer; /* of the codecs: 1, or of layered ones as many as they read
-                   * below */
+    size_t layer; /* of the codecs: 1, or as many as they read below */
     struct kv_codec *codec[KV_SIDES];
-    struct kv_codecs *lower; /* of layered codecs: those of the layers below */
+    struct kv_codecs *lower; /* those of the layers below that are read */
 };
 
 /* From main()'s arguments: every() is of the scheme argv[1] alone, where there
@@ -33,7 +32,7 @@ void every(void (*check)(struct ready *));
 size_t row_values(const struct ready *r);   /* n_kv_heads * head_dim */
 size_t query_values(const struct ready *r); /* n_heads * head_dim */
 
-/* Of layered codecs upon caches of the lower layers. */
+/* Upon caches of the lower layers, where these are read. */
 struct kv_cache *new_cache(const struct ready *r);
 
 /* kv_cache_append(), to the lower layers' caches first. */

@@ -56,8 +56,9 @@ static void decode(const struct kv_codec *c, const struct kv_neighbours *at,
 
 static const struct kv_layered *layered(const struct kv_spec *s)
 {
-    static const struct kv_layered of[KV_MAX_BELOW] = {{1, encode, decode},
-                                                       {2, encode, decode}};
+    static const struct kv_layered of[KV_MAX_BELOW] = {
+        {.n_below = 1, .encode = encode, .decode = decode},
+        {.n_below = 2, .encode = encode, .decode = decode}};
 
     return &of[kv_spec_size(s, KV_K, "n") - 1];
 }

@@ -321,7 +321,7 @@ static double stored_error(const struct kv_spec *spec,
         for (enum kv_side i = KV_K; i < KV_SIDES; i++)
             next_rows(l, i, 2, k[1 - l % 2], v[1 - l % 2], N, to[i]);
         assert_int_equal(kv_cache_new(&c, codec[KV_K], codec[KV_V], 1, &e), 0);
-        if (codec[KV_K]->layered)
+        if (kv_spec_reads_below(spec))
             kv_cache_put_on(c, below);
         assert_int_equal(append_rows(c, NULL, to[KV_K], to[KV_V], N, &e), 0);
         for (enum kv_side i = KV_K; i < KV_SIDES; i++) {
@@ -330,11 +330,11 @@ static double stored_error(const struct kv_spec *spec,
             for (size_t j = 0; j < N * VALUES; j++)
                 error += pow((double)back[j] - (double)to[i][j], 2);
         }
-        if (!codec[KV_K]->layered)
+        if (!kv_spec_reads_below(spec))
             kv_cache_free(c);
         below = c;
     }
-    if (kv_spec_layered(spec))
+    if (kv_spec_reads_below(spec))
         kv_cache_free(c);
     kv_codecs_free(cs);
     for (int i = 0; i < 2; i++) {
@@ -371,16 +371,18 @@ static void test_layers(void **state)
 {
     const struct kv_shape shape = shape_of();
     struct kv_dump *dump = make_dump(&shape);
-    double bits[3], error[3];
+    double bits[4], error[4];
 
     (void)state;
     error[0] = trained_error("klt:b2,metric=fisher", dump, &bits[0]);
     error[1] = trained_error("klt:b2,metric=fisher,pred=1", dump, &bits[1]);
     error[2] = trained_error("klt:b2,metric=fisher,pred=2", dump, &bits[2]);
-    for (int i = 0; i < 3; i++)
+    error[3] = trained_error("klt:b2,vk", dump, &bits[3]);
+    for (int i = 0; i < 4; i++)
         assert_true(bits[i] <= 2 && bits[i] > 1.7);
     assert_true(error[1] < error[0] / 5);
     assert_true(error[2] < error[0] / 5);
+    assert_true(error[3] < error[0] * 0.8);
     kv_dump_close(dump);
 }
 
@@ -407,10 +409,16 @@ static void test_refusals(void **state)
     refused("klt:b2,pred=2,metric=attention", "pred wants metric=fisher");
     refused("klt:b2,pred=2,metric=fisher,share=layer", "pred wants");
     refused("klt:b2,K-pred=2,metric=fisher", "pred is one for K and V");
+    refused("klt:b2,V-pred=vk", "pred is one for K and V");
+    refused("klt:b2,vk,metric=none", "pred wants metric=fisher");
+    refused("klt:K-b2s1/V-b2s2,vk", "s is one for K and V");
     refused("klt:K-b2s1/V-b2s2,pred=2,metric=fisher", "s is one for K and V");
     assert_int_equal(kv_spec_parse(&s, "klt:b1.5,metric=fisher,pred=1", &e), 0);
     kv_spec_calib_key(&s, key);
     assert_string_equal(key, "klt:b1.5,metric=fisher,rope=pre,pred=1");
+    assert_int_equal(kv_spec_parse(&s, "klt:b1.5,vk", &e), 0);
+    kv_spec_calib_key(&s, key);
+    assert_string_equal(key, "klt:b1.5,metric=fisher,rope=pre,pred=vk");
     assert_int_equal(kv_spec_parse(&s, "klt:b1.5,metric=fisher", &e), 0);
     kv_spec_calib_key(&s, key);
     assert_string_equal(key, "klt,metric=fisher,rope=pre,pred=0");

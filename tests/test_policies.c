@@ -14,7 +14,7 @@ static const char *why_not(const struct ready *r, const char *const *how)
 {
     const struct kv_codec *k = r->codec[KV_K];
 
-    if (kv_spec_layered(&r->spec))
+    if (kv_spec_reads_below(&r->spec))
         return "which predicts layers from lower ones";
     if (!strcmp(how[1], "prefill:30") && strncmp(how[0], "tova", 4) != 0 &&
         kv_spec_size(&k->spec, KV_K, "s") > 30)

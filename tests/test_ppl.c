@@ -136,7 +136,7 @@ static void stream_literal(struct kv_model *m, const struct kv_spec *spec,
 {
     const struct kv_model_info *info = kv_model_info(m);
     const size_t layers = info->shape.n_layers;
-    const bool layered = kv_spec_layered(spec); /* the top owns those below */
+    const bool layered = kv_spec_reads_below(spec); /* the top owns those */
     struct literal l;
     const struct kv_attention mine = {.run = attend_literal, .arg = &l};
     float *hidden = kv_alloc(1, info->hidden * sizeof(*hidden));

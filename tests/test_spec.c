@@ -111,6 +111,9 @@ static void test_refused(void **state)
     refused("K-hack/V-q8_0", "hack takes the keys and values of a layer");
     refused("K-f16/V-zipcache", "zipcache takes the keys and values");
     refused("K-klt:b2,pred=1/V-q8_0", "is predicted from the layers below");
+    refused("K-klt:b2,vk/V-q8_0", "or its own keys, K and V: both want it");
+    refused("kivi:b2g32,vk", "kivi has no 'vk'");
+    refused("klt:b2,pred=3", "pred=3: expected one of 0|1|2|vk");
     refused("pq:d4iters=3", "after a comma, not after ':': pq,iters=3");
 }
 

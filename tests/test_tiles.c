@@ -315,6 +315,8 @@ static void test_chunks(void **state)
                                         "vecinfer:d8b5s2r9",
                                         "million:d4b5s2r9",
                                         "klt:b2s3r9",
+                                        "klt:b2s3r9,vk",
+                                        "klt:b1s3r9,rope=post,vk",
                                         "rotatekv:b2g32s2r9",
                                         "kvquant:b2r9"};
     static const size_t more[] = {900, 4300, 0};

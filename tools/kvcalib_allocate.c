@@ -53,12 +53,12 @@ static int check_spec(const struct kv_spec *s, struct kv_err *e)
                        "--allocate: every token is kept here: a policy stands "
                        "before mixed,file=LAYERS: %s",
                        s->text);
-    if (kv_spec_together(s))
+    if (kv_spec_together(s) || kv_spec_layered(s))
         return kv_fail(e,
                        "--allocate chooses for keys and values each by itself: "
                        "%s takes those of a layer together",
                        s->text);
-    return kv_spec_alone(s, 1, "--allocate", e);
+    return 0;
 }
 
 static int list_specs(struct run *r, const struct kvcalib_args *a,

@@ -8,6 +8,7 @@
 #include "lib/base/rng.h"
 #include "lib/calib.h"
 #include "lib/dump.h"
+#include "lib/mixed.h"
 #include "lib/moments.h"
 #include "lib/schemes/klt_pred_fit.h"
 #include "lib/schemes/klt_train.h"
@@ -110,6 +111,14 @@ static float *add_predictor(struct pass *p, size_t sources)
     return t->data;
 }
 
+/* Sides of layers that the dump has. */
+static size_t n_places(const struct training *t)
+{
+    const struct kv_dump_info *info = t->job.info;
+
+    return KV_SIDES * (info->last_layer + 1 - info->first_layer);
+}
+
 /* The tables of the job's place, and what decoders have of it. */
 static int pass_place(struct pass *p, struct kv_err *e)
 {
@@ -157,14 +166,14 @@ out:
 static int run_pass(struct pass *p, struct kv_err *e)
 {
     struct training *t = p->t;
-    const size_t n_layers = t->job.info->shape.n_layers;
+    const size_t first = t->job.info->first_layer;
     int rc = 0;
 
     kv_klt_seen_init(&p->seen, t->n, t->row, t->n_below);
     p->seen.weight = t->weight;
     t->job.out = &p->set;
-    for (size_t i = 0; i < n_layers * KV_SIDES && !rc; i++) {
-        kv_klt_at(&t->job, i / KV_SIDES, (enum kv_side)(i % KV_SIDES));
+    for (size_t i = 0; i < n_places(t) && !rc; i++) {
+        kv_klt_at(&t->job, first + i / KV_SIDES, (enum kv_side)(i % KV_SIDES));
         if (i && t->job.side == KV_K)
             kv_klt_seen_up(&p->seen);
         rc = pass_place(p, e);
@@ -178,14 +187,14 @@ static int run_pass(struct pass *p, struct kv_err *e)
 /* The level at which a pass's tables fill the budget. */
 static double level_of(const struct training *t, const struct kv_calib_set *set)
 {
-    const size_t n = t->job.info->shape.n_layers * KV_SIDES;
+    const size_t n = n_places(t), first = t->job.info->first_layer;
     struct kv_klt_unit *unit = kv_alloc(n, sizeof(*unit));
     double budget = 0, lambda;
 
     for (size_t i = 0; i < n; i++) {
         const enum kv_side side = (enum kv_side)(i % KV_SIDES);
 
-        unit[i] = kv_klt_unit(set, i / KV_SIDES, side, t->row);
+        unit[i] = kv_klt_unit(set, first + i / KV_SIDES, side, t->row);
         budget += (double)t->row * kv_spec_get(t->job.spec, side, "b") / 8;
     }
     lambda = kv_klt_allocate(unit, n, (size_t)budget, t->mse);
@@ -305,14 +314,15 @@ int kv_klt_pred_calibrate(const struct kv_klt_job *j, uint64_t seed,
 {
     const struct kv_dump_info *info = j->info;
     struct training t = {.job = *j,
-                         .n_below = kv_spec_size(j->spec, KV_K, "pred"),
+                         .n_below = kv_spec_layered(j->spec)->n_below,
                          .n = info->n_windows * info->ctx,
                          .row = j->row,
                          .seed = seed,
                          .progress = j->out->progress};
     int rc;
 
-    if (info->first_layer || info->last_layer + 1 != info->shape.n_layers)
+    if (t.n_below &&
+        (info->first_layer || info->last_layer + 1 != info->shape.n_layers))
         return kv_fail(e,
                        "%s has layers %zu to %zu: a prediction across layers "
                        "wants all %zu",
@@ -320,8 +330,7 @@ int kv_klt_pred_calibrate(const struct kv_klt_job *j, uint64_t seed,
                        info->last_layer, info->shape.n_layers);
     init(&t);
     if (t.progress)
-        t.progress->total +=
-            PASSES * info->shape.n_layers * KV_SIDES + KV_KLT_KINDS;
+        t.progress->total += PASSES * n_places(&t) + KV_KLT_KINDS;
     rc = run_passes(&t, j->out, e);
     pred_clear(&t);
     return rc;

@@ -10,6 +10,7 @@
 #include "lib/base/rng.h"
 #include "lib/calib.h"
 #include "lib/dump.h"
+#include "lib/mixed.h"
 #include "lib/moments.h"
 #include "lib/rope_table.h"
 
@@ -467,9 +468,26 @@ static int check_side(const struct kv_spec *s, enum kv_side side,
            kv_dump_want(dump, KV_T_Q, e);
 }
 
+/* A prediction is a regression on whole rows. */
+static int check_tokens(const struct kv_spec *s, struct kv_dump *dump,
+                        struct kv_err *e)
+{
+    const struct kv_dump_info *info = kv_dump_info(dump);
+    const size_t row = info->shape.n_kv_heads * info->shape.head_dim;
+
+    if (kv_spec_layered(s) && info->n_windows * info->ctx < row)
+        return kv_fail(e,
+                       "%s has %zu tokens, and a row %zu values: a prediction "
+                       "wants at least as many tokens",
+                       kv_dump_path(dump), info->n_windows * info->ctx, row);
+    return 0;
+}
+
 int kv_klt_trainable(const struct kv_spec *s, struct kv_dump *dump,
                      struct kv_err *e)
 {
+    if (check_tokens(s, dump, e))
+        return -1;
     for (int side = 0; side < KV_SIDES; side++)
         if (check_side(s, (enum kv_side)side, dump, e))
             return kv_fail_in(e, "%c", kv_side_name((enum kv_side)side));
@@ -502,7 +520,7 @@ int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                  "%zu tokens for the covariance of %zu values: the transforms "
                  "fit this text better than any other",
                  info->n_windows * info->ctx, j.row);
-    if (kv_spec_get(s, KV_K, "pred") > 0)
+    if (kv_spec_layered(s))
         return kv_klt_pred_calibrate(&j, seed, e);
     if (out->progress)
         out->progress->total +=

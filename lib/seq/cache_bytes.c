@@ -367,7 +367,7 @@ int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
             return -1;
         s->n_clipped = h.clipped[i];
         if (s->codec->layered)
-            kv_cache_decode_layered(c, s);
+            kv_cache_fill_layered(c, s);
     }
     return load_massive(c, &b, h.massive_bytes, e);
 }

@@ -20,8 +20,8 @@ struct kv_cache_side {
                                      * and their bytes */
     size_t blocks_capacity, size_capacity, tail_capacity;
     struct kv_kept_tokens kept; /* the blocks' tokens kept in fp16 */
-    float *decoded; /* [n_blocks][row] of a layered codec, else NULL: the
-                     * blocks after decode(), a workspace */
+    float *decoded; /* [n_blocks][row] of a layered codec that is not in place,
+                     * else NULL: the blocks after decode(), a workspace */
     size_t decoded_capacity;
 };
 
@@ -45,15 +45,19 @@ static inline void kv_cache_from_half(const uint16_t *h, size_t n, float *x)
         x[i] = kv_f16_to_f32(h[i]);
 }
 
-/* Appends the codes of n tokens of a layered codec, x [n][row], and their
- * decoded form; bytes: where the codes go. */
+/* Appends the codes of n tokens of a layered codec, x [n][row], and to a
+ * workspace their decoded form; bytes: where the codes go. */
 void kv_cache_encode_layered(struct kv_cache *c, struct kv_cache_side *s,
                              struct kv_where w, const float *x, size_t n,
                              uint8_t *bytes);
 
-/* Decodes the blocks of a layered side into its workspace, where the blocks
- * were loaded without their values; K before V. */
-void kv_cache_decode_layered(struct kv_cache *c, struct kv_cache_side *s);
+/* The coded tokens [from, from + n) of a layered side. */
+void kv_cache_decode_layered(const struct kv_cache *c, enum kv_side side,
+                             size_t from, size_t n, float *x);
+
+/* Fills the workspace of a layered side, if it has one, where the blocks were
+ * loaded without their values; K before V. */
+void kv_cache_fill_layered(struct kv_cache *c, struct kv_cache_side *s);
 
 /* Whether token i after K's last quantized one is a probe; K's scheme has a
  * probe(). */

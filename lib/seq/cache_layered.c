@@ -4,6 +4,8 @@
 #include "lib/seq/cache_impl.h"
 
 #include <assert.h>
+#include <stdlib.h>
+#include <string.h>
 
 void kv_cache_put_on(struct kv_cache *c, struct kv_cache *below)
 {
@@ -33,7 +35,7 @@ int kv_cache_check_below(const struct kv_cache *c, size_t n, struct kv_err *e)
     const struct kv_codec *k = c->side[KV_K].codec;
     const struct kv_cache *below = c->below;
 
-    if (!k->layered || !k->layer)
+    if (!k->layered || !k->layered->n_below || !k->layer)
         return 0;
     if (!below)
         return kv_fail(e, "layer %zu: %s wants the cache of the layer below",
@@ -46,7 +48,8 @@ int kv_cache_check_below(const struct kv_cache *c, size_t n, struct kv_err *e)
     return 0;
 }
 
-/* The neighbours of the tokens from the first-th coded one on. */
+/* The neighbours in the workspaces of the tokens from the first-th coded one
+ * on. */
 static struct kv_neighbours neighbours_of(const struct kv_cache *c,
                                           const struct kv_codec *codec,
                                           size_t first)
@@ -65,6 +68,68 @@ static struct kv_neighbours neighbours_of(const struct kv_cache *c,
     return to;
 }
 
+/* ---- in place: neighbours are decoded anew --------------------------------
+ */
+
+enum { TOGETHER = 256 }; /* tokens */
+
+/* The neighbours of coded tokens [from, from + n) that a codec in place reads;
+ * room: [n][row]. */
+static struct kv_neighbours decode_near(const struct kv_cache *c,
+                                        const struct kv_codec *codec,
+                                        size_t from, size_t n, float *room)
+{
+    if (codec->side == KV_K)
+        return (struct kv_neighbours){0};
+    kv_cache_decode_layered(c, KV_K, from, n, room);
+    return (struct kv_neighbours){.own_k = room};
+}
+
+static void decode_in_place(const struct kv_cache *c,
+                            const struct kv_cache_side *s, size_t from,
+                            size_t n, float *x)
+{
+    const struct kv_codec *codec = s->codec;
+    const size_t row = kv_codec_row(codec);
+    float *room = kv_alloc(TOGETHER, row * sizeof(*room));
+
+    assert(from >= s->gone_blocks);
+    for (size_t t = 0; t < n; t += TOGETHER) {
+        const size_t some = n - t < TOGETHER ? n - t : TOGETHER;
+        const struct kv_neighbours at =
+            decode_near(c, codec, from + t, some, room);
+
+        codec->layered->decode(codec, &at,
+                               s->blocks + (from + t - s->gone_blocks) *
+                                               codec->block_bytes,
+                               some, x + t * row);
+    }
+    free(room);
+}
+
+static void encode_in_place(const struct kv_cache *c,
+                            const struct kv_cache_side *s, struct kv_where w,
+                            const float *x, size_t n, uint8_t *bytes)
+{
+    const struct kv_codec *codec = s->codec;
+    const size_t row = kv_codec_row(codec);
+    float *room = kv_alloc(TOGETHER, row * sizeof(*room));
+
+    for (size_t t = 0; t < n; t += TOGETHER) {
+        const size_t some = n - t < TOGETHER ? n - t : TOGETHER;
+        const struct kv_neighbours at =
+            decode_near(c, codec, s->n_blocks + t, some, room);
+
+        codec->layered->encode(codec, w, &at, x + t * row, some,
+                               bytes + t * codec->block_bytes);
+        w.first += some;
+    }
+    free(room);
+}
+
+/* ---- blocks ----------------------------------------------------------------
+ */
+
 /* Room for the decoded form of n tokens. */
 static void want_decoded(struct kv_cache_side *s, size_t n)
 {
@@ -75,13 +140,29 @@ static void want_decoded(struct kv_cache_side *s, size_t n)
                             kv_codec_row(s->codec) * sizeof(*s->decoded));
 }
 
-void kv_cache_decode_layered(struct kv_cache *c, struct kv_cache_side *s)
+void kv_cache_decode_layered(const struct kv_cache *c, enum kv_side side,
+                             size_t from, size_t n, float *x)
 {
+    const struct kv_cache_side *s = &c->side[side];
+    const size_t row = kv_codec_row(s->codec);
+
+    if (s->codec->layered->in_place)
+        decode_in_place(c, s, from, n, x);
+    else
+        memcpy(x, s->decoded + from * row, n * row * sizeof(*x));
+}
+
+void kv_cache_fill_layered(struct kv_cache *c, struct kv_cache_side *s)
+{
+    const struct kv_layered *layered = s->codec->layered;
+
+    if (layered->in_place)
+        return;
+
     const struct kv_neighbours at = neighbours_of(c, s->codec, 0);
 
     want_decoded(s, s->n_blocks);
-    s->codec->layered->decode(s->codec, &at, s->blocks, s->n_blocks,
-                              s->decoded);
+    layered->decode(s->codec, &at, s->blocks, s->n_blocks, s->decoded);
 }
 
 void kv_cache_encode_layered(struct kv_cache *c, struct kv_cache_side *s,
@@ -90,6 +171,12 @@ void kv_cache_encode_layered(struct kv_cache *c, struct kv_cache_side *s,
 {
     const struct kv_codec *codec = s->codec;
     const size_t row = kv_codec_row(codec);
+
+    if (codec->layered->in_place) {
+        encode_in_place(c, s, w, x, n, bytes);
+        return;
+    }
+
     const struct kv_neighbours at = neighbours_of(c, codec, s->n_blocks);
 
     want_decoded(s, s->n_blocks + n);

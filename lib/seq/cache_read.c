@@ -5,12 +5,12 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Blocks [from, to), none of which is gone. */
-static void decode(const struct kv_cache_side *s, size_t from, size_t to,
-                   float *x)
+static void decode(const struct kv_cache *cache, enum kv_side side, size_t from,
+                   size_t to, float *x)
 {
+    const struct kv_cache_side *s = &cache->side[side];
     const struct kv_codec *c = s->codec;
     const size_t values = kv_codec_block_values(c);
     const uint8_t *at = s->blocks;
@@ -20,8 +20,7 @@ static void decode(const struct kv_cache_side *s, size_t from, size_t to,
         return;
     assert(from >= s->gone_blocks);
     if (c->layered) {
-        memcpy(x, s->decoded + from * values,
-               (to - from) * values * sizeof(*x));
+        kv_cache_decode_layered(cache, side, from, to - from, x);
         return;
     }
     if (!c->variable) {
@@ -65,7 +64,7 @@ void kv_cache_decode(const struct kv_cache *c, enum kv_side side, float *x)
 {
     const struct kv_cache_side *s = &c->side[side];
 
-    decode(s, 0, s->n_blocks, decode_ends(s, x));
+    decode(c, side, 0, s->n_blocks, decode_ends(s, x));
     finish(c, side, 0, c->n, x);
 }
 
@@ -86,7 +85,7 @@ void kv_cache_decode_part(const struct kv_cache *c, enum kv_side side,
     }
     if (at < coded) {
         assert((at - codes) % block == 0 && (coded - codes) % block == 0);
-        decode(s, (at - codes) / block, (coded - codes) / block,
+        decode(c, side, (at - codes) / block, (coded - codes) / block,
                x + (at - first) * row);
         at = coded;
     }
@@ -111,7 +110,7 @@ int kv_cache_read(const struct kv_cache *c, enum kv_side side, float *x,
     float *blocks = decode_ends(s, x);
 
     if (s->codec->variable || s->codec->layered || !s->n_blocks)
-        decode(s, 0, s->n_blocks, blocks);
+        decode(c, side, 0, s->n_blocks, blocks);
     else if (kv_codec_decode(s->codec, s->blocks, s->n_blocks, blocks, e))
         return -1;
     finish(c, side, 0, c->n, x);

@@ -31,7 +31,7 @@ int kv_policy_cache_takes(const struct kv_spec *spec,
     const size_t sinks = kv_spec_size(&k->spec, KV_K, "s");
     struct kv_policy_plan plan;
 
-    if (kv_spec_layered(spec))
+    if (kv_spec_reads_below(spec))
         return kv_fail(e,
                        "%s: no policy can drop tokens of %s, which predicts "
                        "layers from lower ones",

@@ -66,7 +66,7 @@ int kv_seq_open(struct kv_seq *s, struct kv_codec *const *codec,
                                    s->plan.share_of, s->plan.seed, e);
     if (kv_cache_new(&l->cache, k, codec[KV_V], s->plan.seed, e))
         return -1;
-    if (k->layered) {
+    if (k->layered && k->layered->n_below) {
         s->n_below = k->layered->n_below;
         kv_cache_put_on(l->cache, k->layer ? l[-1].cache : NULL);
     }

@@ -134,7 +134,25 @@ static size_t bytes_before(const struct kv_reader *r, struct counted *c,
     return c->bytes;
 }
 
-static void update_codes(struct kv_store *s, const struct kv_reader *r)
+/* One head's tile, or that of all: tokens [at, at + n). */
+static void put_codes(const struct kv_cache *cache, const struct kv_store *s,
+                      const struct kv_reader *r, const uint8_t *blocks,
+                      size_t at, size_t n, size_t head, uint8_t *tile)
+{
+    const struct kv_codec *c = r->codec;
+    struct kv_near_codes near = {0};
+
+    if (!c->layered) {
+        c->scheme->tile(c, s, blocks, at, n, head, tile);
+        return;
+    }
+    if (c->side == KV_V)
+        near.own_k = kv_cache_reader(cache, KV_K).blocks;
+    c->layered->tile(c, s, &near, blocks, at, n, tile);
+}
+
+static void update_codes(const struct kv_cache *cache, struct kv_store *s,
+                         const struct kv_reader *r)
 {
     const struct kv_codec *c = r->codec;
     const size_t have = s->n, n = r->n_blocks * c->block;
@@ -149,9 +167,8 @@ static void update_codes(struct kv_store *s, const struct kv_reader *r)
 
         for (size_t h = 0; h < kv_store_heads(s); h++) {
             kv_store_clear(s, h, i);
-            c->scheme->tile(c, s, blocks, at,
-                            n - at < KV_TILE_TOKENS ? n - at : KV_TILE_TOKENS,
-                            h, kv_store_tile(s, h, i));
+            put_codes(cache, s, r, blocks, at, kv_min(n - at, KV_TILE_TOKENS),
+                      h, kv_store_tile(s, h, i));
         }
     }
 }
@@ -189,7 +206,7 @@ void kv_tile_cache_update(struct kv_tile_cache *t)
         if (run[SINKS].n != r.sinks)
             update_floats(&run[SINKS], r.codec, 0, r.sink, r.sinks);
         run[CODES].first = r.sinks;
-        update_codes(&run[CODES], &r);
+        update_codes(t->cache, &run[CODES], &r);
         update_floats(&run[TAIL], r.codec, r.sinks + codes, r.tail,
                       r.n - r.sinks - codes);
     }

@@ -1,0 +1,35 @@
+/* Inside of klt's codec: for klt.c and klt_attend.c. */
+#ifndef KV_KLT_IMPL_H
+#define KV_KLT_IMPL_H
+
+#include "kernels/transform/transform.h"
+#include "lib/schemes/klt_coding.h"
+#include "lib/schemes/klt_pred.h"
+
+struct klt {
+    size_t d, n_heads, row;
+    struct kv_klt_numbers numbers;
+    struct kv_klt_coding coding;
+    struct kv_klt_pred pred; /* none without neighbours */
+    float *mean;             /* [row] */
+    float *forward;          /* [row][row], of which coding.n_used columns */
+    float *inverse;          /* [row][row], of which coding.n_used rows */
+    /* In place: the neighbours that are read, by the prediction's sources.  The
+     * first of them are a neighbour's own.  They have no numbers, no forward
+     * and no neighbours in here. */
+    struct klt *near[KV_KLT_SOURCES];
+    /* For attention on the codes, made when it is first asked for. */
+    struct kv_transform *transform;
+    struct kv_tiles_rope *rope; /* NULL: not before RoPE */
+};
+
+/* The scheme's functions (lib/scheme.h), and kv_layered's. */
+bool kv_klt_store(const struct kv_codec *c, struct kv_store *s);
+void kv_klt_tile(const struct kv_codec *c, const struct kv_store *s,
+                 const uint8_t *blocks, size_t first, size_t n, size_t head,
+                 uint8_t *tile);
+void kv_klt_tile_near(const struct kv_codec *c, const struct kv_store *s,
+                      const struct kv_near_codes *at, const uint8_t *blocks,
+                      size_t first, size_t n, uint8_t *tile);
+
+#endif
