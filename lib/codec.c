@@ -93,7 +93,7 @@ int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
                            .shape = kv_shape_layer(shape, layer),
                            .layer = layer,
                            .side = side,
-                           .layered = kv_spec_layered(mine),
+                           .layered = kv_spec_layered(mine, layer),
                            .residual_rule = mine->scheme->residual_rule[side]};
     if (c->scheme->open(c, calib, e) || open_words(c, calib, e)) {
         kv_codec_free(c);

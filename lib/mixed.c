@@ -72,14 +72,21 @@ bool kv_spec_together(const struct kv_spec *s)
     return kv_spec_needs_queries(s);
 }
 
-const struct kv_layered *kv_spec_layered(const struct kv_spec *s)
+const struct kv_layered *kv_spec_layered(const struct kv_spec *s, size_t layer)
 {
-    return s->scheme->layered ? s->scheme->layered(s) : NULL;
+    return s->scheme->layered ? s->scheme->layered(s, layer) : NULL;
+}
+
+bool kv_spec_read_above(const struct kv_spec *s, size_t layer)
+{
+    const struct kv_layered *above = kv_spec_layered(s, layer + 1);
+
+    return above && above->n_below;
 }
 
 bool kv_spec_reads_below(const struct kv_spec *s)
 {
-    return kv_spec_layered(s) && kv_spec_layered(s)->n_below;
+    return kv_spec_read_above(s, 0);
 }
 
 int kv_spec_alone(const struct kv_spec *specs, size_t n, const char *what,
@@ -89,9 +96,24 @@ int kv_spec_alone(const struct kv_spec *specs, size_t n, const char *what,
         if (kv_spec_reads_below(&specs[i]))
             return kv_fail(
                 e,
-                "%s wants layers that stand alone: %s has no path in "
-                "place, it decodes each layer from those below",
+                "%s wants layers that stand alone: %s decodes layers "
+                "from those below",
                 what, specs[i].text);
+    return 0;
+}
+
+int kv_spec_in_place(const struct kv_spec *specs, size_t n, const char *what,
+                     struct kv_err *e)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct kv_layered *layered = kv_spec_layered(&specs[i], 0);
+
+        if (layered && !layered->in_place)
+            return kv_fail(e,
+                           "%s attends in place: %s has no path in place, it "
+                           "decodes each layer from those below",
+                           what, specs[i].text);
+    }
     return 0;
 }
 
@@ -214,7 +236,7 @@ int kv_mixed_sides(struct kv_spec *s, const struct kv_spec side[KV_SIDES],
                            "%s takes the keys and values of a layer together: "
                            "both want it",
                            side[i].scheme->name);
-        else if (kv_spec_layered(&side[i]))
+        else if (kv_spec_layered(&side[i], 0))
             return kv_fail(e,
                            "%s is predicted from the layers below or its "
                            "own keys, K and V: both want it",
@@ -328,7 +350,7 @@ static int read_place(struct reading *r, const char *layers, const char *sides,
         return kv_fail(e, "'%s' is no side: expected K, V or KV", sides);
     if (check_one(text, e) || kv_spec_parse(&spec, text, e))
         return -1;
-    if (kv_spec_layered(&spec))
+    if (kv_spec_layered(&spec, 0))
         return kv_fail(e,
                        "%s is predicted from the layers below or its own keys: "
                        "it wants every layer, and no layer file",

@@ -95,14 +95,19 @@ bool kv_spec_needs_queries(const struct kv_spec *s);
 bool kv_spec_together(const struct kv_spec *s);
 
 /* The functions of a spec whose codecs are layered (scheme.h), which replace
- * encode() and decode(); else NULL.  No member of a mixed spec is layered. */
-const struct kv_layered *kv_spec_layered(const struct kv_spec *s);
-/* Whether its layers are decoded from layers below. */
+ * encode() and decode(), at a layer; else NULL.  No member of a mixed spec is
+ * layered. */
+const struct kv_layered *kv_spec_layered(const struct kv_spec *s, size_t layer);
+/* Whether layers are decoded from layers below; this one is by the one above.
+ */
 bool kv_spec_reads_below(const struct kv_spec *s);
+bool kv_spec_read_above(const struct kv_spec *s, size_t layer);
 
-/* Fails where a spec reads layers below, naming it.  For tools that decode a
- * layer by itself.  what: the sentence's subject. */
+/* Fails, naming the spec, where a layer of it cannot be decoded by itself, or
+ * attended to in place.  what: the sentence's subject. */
 int kv_spec_alone(const struct kv_spec *specs, size_t n, const char *what,
                   struct kv_err *e);
+int kv_spec_in_place(const struct kv_spec *specs, size_t n, const char *what,
+                     struct kv_err *e);
 
 #endif

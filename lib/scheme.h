@@ -88,7 +88,8 @@ struct kv_near_codes {
 
 /* Replaces encode(), decode() and tile(): the same, with the neighbours. */
 struct kv_layered {
-    size_t n_below; /* how many layers are read, to KV_MAX_BELOW */
+    size_t n_below; /* how many layers are read, to KV_MAX_BELOW; in place to 1,
+                     * of the same kind */
     bool in_place;
     void (*encode)(const struct kv_codec *c, struct kv_where w,
                    const struct kv_neighbours *at, const float *x, size_t n,
@@ -167,9 +168,9 @@ struct kv_scheme {
      * this spec, as klt's b with pred. */
     bool (*in_key)(const struct kv_spec *s, const struct kv_param *p);
 
-    /* The functions of a spec whose codecs are layered; returns NULL for other
-     * specs.  Goes with no other optional part but training. */
-    const struct kv_layered *(*layered)(const struct kv_spec *s);
+    /* The functions of a spec whose codecs are layered, at a layer; returns
+     * NULL for other specs.  Goes with no other optional part but training. */
+    const struct kv_layered *(*layered)(const struct kv_spec *s, size_t layer);
 
     /* The arguments of encode() and decode() on a CUDA device
      * (kernels/device_code.h).  Tokens that are halves get the same bytes, and

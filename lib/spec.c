@@ -283,7 +283,7 @@ int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
 static int check_layered(const struct kv_spec *s, const struct kv_shape *shape,
                          struct kv_err *e)
 {
-    if (!kv_spec_layered(s))
+    if (!kv_spec_layered(s, 0))
         return 0;
     for (const char *letter = "rs"; *letter; letter++)
         if (kv_spec_get(s, KV_K, (char[]){*letter, 0}) !=
@@ -292,17 +292,25 @@ static int check_layered(const struct kv_spec *s, const struct kv_shape *shape,
                            "%c is one for K and V where values are predicted "
                            "from keys",
                            *letter);
-    if (!kv_spec_layered(s)->n_below)
+    if (!kv_spec_reads_below(s))
         return 0;
     if (kv_policy_drops(&s->policy))
         return kv_fail(e, "a policy drops tokens that the layers above are "
                           "predicted from");
     for (size_t i = 0; i < shape->n_layers; i++)
-        if (kv_shape_slides(shape, i))
+        if (kv_shape_slides(shape, i) && !kv_spec_layered(s, i)->in_place)
             return kv_fail(e,
                            "layer %zu slides: it drops tokens that the layers "
                            "above are predicted from",
                            i);
+    for (size_t i = 1; i < shape->n_layers; i++)
+        if (kv_spec_layered(s, i)->n_below &&
+            kv_shape_slides(shape, i) != kv_shape_slides(shape, i - 1))
+            return kv_fail(
+                e,
+                "layers %zu and %zu are of different kinds: one "
+                "slides, and neither can be predicted from the other",
+                i - 1, i);
     return 0;
 }
 

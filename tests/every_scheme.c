@@ -37,7 +37,7 @@ static bool open_codecs(struct ready *r, const char *folder)
     const bool below = kv_spec_reads_below(&r->spec);
     struct kv_err e = {""};
 
-    r->layer = below ? kv_spec_layered(&r->spec)->n_below : 1;
+    r->layer = below ? kv_spec_layered(&r->spec, 1)->n_below : 1;
     r->shape.n_layers = below ? 3 : r->shape.n_layers;
     r->calib = calibration(&r->shape, &r->spec, folder);
     if (below && kv_codecs_new(&r->lower, &r->spec, &r->shape, 0, r->layer,
@@ -217,6 +217,7 @@ int prepare_every(void **state)
     add("klt:b2,metric=fisher,pred=1", folder);
     add("klt:b1s3r20,metric=fisher,pred=2", folder);
     add("klt:b1s3r20,vk", folder);
+    add("klt:b1s3r20,pair", folder);
     add("klt:b2s3r9,vk,no-k_bias,massive", folder);
     add_stacked(folder);
     if (!n_ready)

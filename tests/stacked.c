@@ -54,12 +54,13 @@ static void decode(const struct kv_codec *c, const struct kv_neighbours *at,
     }
 }
 
-static const struct kv_layered *layered(const struct kv_spec *s)
+static const struct kv_layered *layered(const struct kv_spec *s, size_t layer)
 {
     static const struct kv_layered of[KV_MAX_BELOW] = {
         {.n_below = 1, .encode = encode, .decode = decode},
         {.n_below = 2, .encode = encode, .decode = decode}};
 
+    (void)layer;
     return &of[kv_spec_size(s, KV_K, "n") - 1];
 }
 

@@ -237,7 +237,7 @@ static void check_layered(struct ready *r)
     struct kv_err e;
     struct rows x;
 
-    if (!kv_spec_layered(&r->spec))
+    if (!kv_spec_layered(&r->spec, 0))
         return;
     x = rows(r, N);
     for (size_t i = 0; i < 2 * (KV_MAX_BELOW + 1); i++)

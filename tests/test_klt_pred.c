@@ -371,18 +371,20 @@ static void test_layers(void **state)
 {
     const struct kv_shape shape = shape_of();
     struct kv_dump *dump = make_dump(&shape);
-    double bits[4], error[4];
+    double bits[5], error[5];
 
     (void)state;
     error[0] = trained_error("klt:b2,metric=fisher", dump, &bits[0]);
     error[1] = trained_error("klt:b2,metric=fisher,pred=1", dump, &bits[1]);
     error[2] = trained_error("klt:b2,metric=fisher,pred=2", dump, &bits[2]);
     error[3] = trained_error("klt:b2,vk", dump, &bits[3]);
-    for (int i = 0; i < 4; i++)
+    error[4] = trained_error("klt:b2,pair", dump, &bits[4]);
+    for (int i = 0; i < 5; i++)
         assert_true(bits[i] <= 2 && bits[i] > 1.7);
     assert_true(error[1] < error[0] / 5);
     assert_true(error[2] < error[0] / 5);
     assert_true(error[3] < error[0] * 0.8);
+    assert_true(error[4] < error[3] * 0.8);
     kv_dump_close(dump);
 }
 
@@ -395,6 +397,28 @@ static void refused(const char *text, const char *why)
     assert_int_equal(kv_spec_parse(&s, text, &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
     assert_says(e, why);
+}
+
+/* In place, layers that slide are as any; a pair is of one kind. */
+static void test_sliding(void **state)
+{
+    struct kv_shape shape = shape_of();
+    struct kv_spec s;
+    struct kv_err e;
+
+    (void)state;
+    shape.slide_window = 50;
+    shape.slides[0] = 1 << 0 | 1 << 1 | 1 << 2;
+    assert_int_equal(kv_spec_parse(&s, "klt:b2,vk", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
+    assert_int_equal(kv_spec_parse(&s, "klt:b2,pair", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
+    assert_says(e, "layers 2 and 3 are of different kinds");
+    shape.slides[0] = 1 << 0 | 1 << 1;
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
+    assert_int_equal(kv_spec_parse(&s, "klt:b2,pred=1", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
+    assert_says(e, "layer 0 slides");
 }
 
 static void test_refusals(void **state)
@@ -412,6 +436,7 @@ static void test_refusals(void **state)
     refused("klt:b2,V-pred=vk", "pred is one for K and V");
     refused("klt:b2,vk,metric=none", "pred wants metric=fisher");
     refused("klt:K-b2s1/V-b2s2,vk", "s is one for K and V");
+    refused("h2o:b0.2+klt:b2,pair", "a policy drops tokens");
     refused("klt:K-b2s1/V-b2s2,pred=2,metric=fisher", "s is one for K and V");
     assert_int_equal(kv_spec_parse(&s, "klt:b1.5,metric=fisher,pred=1", &e), 0);
     kv_spec_calib_key(&s, key);
@@ -438,6 +463,7 @@ int main(void)
         cmocka_unit_test(test_moments), cmocka_unit_test(test_solve),
         cmocka_unit_test(test_planted), cmocka_unit_test(test_seen),
         cmocka_unit_test(test_layers),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_sliding),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

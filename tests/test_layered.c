@@ -32,6 +32,8 @@ static void test_rules(void **state)
     (void)state;
     assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
     assert_int_equal(kv_spec_alone(&s, 1, "kvattn", &e), -1);
+    assert_says(e, "stacked:n2r4s1 decodes layers from those below");
+    assert_int_equal(kv_spec_in_place(&s, 1, "kvgen", &e), -1);
     assert_says(e, "stacked:n2r4s1 has no path in place");
     kv_spec_set(&s, KV_V, "s", 2);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);

@@ -1,6 +1,7 @@
 /* A sequence: its steps are append and attention of its caches, it goes on from
  * messages, and layers of layered codecs are closed under it. */
 #include "lib/base/alloc.h"
+#include "lib/calib.h"
 #include "lib/mixed.h"
 #include "lib/rope_table.h"
 #include "lib/scheme.h"
@@ -96,29 +97,45 @@ static void step_all(const struct setup *s, struct kv_seq *seq, size_t first,
         }
 }
 
-/* The same by the last layer's cache alone. */
+/* The same by the last layer's cache alone, or upon the one below. */
 static void literally(const struct setup *s, const struct kv_codecs *codecs,
                       float *out)
 {
-    struct kv_codec *const *codec = kv_codecs_at(codecs, s->shape.n_layers - 1);
-    struct kv_cache *c;
+    const size_t last = s->shape.n_layers - 1;
+    struct kv_cache *c[2];
     struct kv_err e;
 
-    assert_int_equal(kv_cache_new(&c, codec[KV_K], codec[KV_V], SEED, &e), 0);
+    for (size_t l = 0; l < 2; l++) {
+        struct kv_codec *const *codec = kv_codecs_at(codecs, last - 1 + l);
+
+        assert_int_equal(
+            kv_cache_new(&c[l], codec[KV_K], codec[KV_V], SEED, &e), 0);
+        if (l && codec[KV_K]->layered)
+            kv_cache_put_on(c[1], c[0]);
+    }
     for (size_t i = 0; i < N; i += STEP) {
         const struct kv_tokens t =
             kv_tokens_part(&s->all, &s->shape, i, N - i < STEP ? N - i : STEP);
 
-        assert_int_equal(kv_cache_append(c, &t, &e), 0);
-        kv_cache_attend(c, kv_cache_view(c, t.n), t.q, out + i * s->q_row);
+        for (size_t l = 0; l < 2; l++)
+            assert_int_equal(kv_cache_append(c[l], &t, &e), 0);
+        kv_cache_attend(c[1], kv_cache_view(c[1], t.n), t.q,
+                        out + i * s->q_row);
     }
-    kv_cache_free(c);
+    if (!kv_cache_below(c[1]))
+        kv_cache_free(c[0]);
+    kv_cache_free(c[1]);
 }
 
-/* keys before RoPE, tiles, attention on codes, a sink and a tail */
-static const char *const specs[] = {"f16", "kivi:b2g16r16s2",
-                                    "absmax:b4g16r0s0,no-k_bias", "hack:b2p16",
-                                    "q4_0"};
+/* keys before RoPE, tiles, attention on codes, a sink and a tail, values upon
+ * keys and layers upon layers in place */
+static const char *const specs[] = {"f16",
+                                    "kivi:b2g16r16s2",
+                                    "absmax:b4g16r0s0,no-k_bias",
+                                    "hack:b2p16",
+                                    "q4_0",
+                                    "klt:b2s2r7,vk",
+                                    "klt:b1s2r7,pair"};
 enum { SPECS = sizeof(specs) / sizeof(*specs) };
 
 static void test_steps(void **state)
@@ -130,11 +147,13 @@ static void test_steps(void **state)
 
     for (size_t i = 0; i < SPECS; i++) {
         const struct kv_spec spec = spec_of(s, specs[i]);
+        struct kv_calib *calib =
+            synthetic_calib(&s->shape, &spec, test_folder());
         struct kv_codecs *codecs;
         struct kv_seq *seq;
 
         assert_int_equal(kv_codecs_new(&codecs, &spec, &s->shape, 0,
-                                       s->shape.n_layers, NULL, &e),
+                                       s->shape.n_layers, calib, &e),
                          0);
         seq = open_seq(s, &spec, codecs);
         step_all(s, seq, 0, N, got);
@@ -143,6 +162,7 @@ static void test_steps(void **state)
             assert_within(got[j], want[j], 1e-4);
         kv_seq_free(seq);
         kv_codecs_free(codecs);
+        kv_calib_free(calib);
     }
     free(got);
 }
@@ -160,11 +180,13 @@ static void test_messages(void **state)
     for (size_t i = 0; i < SPECS; i++) {
         const struct kv_spec spec = spec_of(s, specs[i]);
         struct kv_bits a = {0}, b = {0};
+        struct kv_calib *calib =
+            synthetic_calib(&s->shape, &spec, test_folder());
         struct kv_seq *seq, *copy;
         struct kv_codecs *codecs;
 
         assert_int_equal(kv_codecs_new(&codecs, &spec, &s->shape, 0,
-                                       s->shape.n_layers, NULL, &e),
+                                       s->shape.n_layers, calib, &e),
                          0);
         seq = open_seq(s, &spec, codecs);
         copy = open_seq(s, &spec, codecs);
@@ -187,6 +209,7 @@ static void test_messages(void **state)
         kv_seq_free(copy);
         kv_seq_free(seq);
         kv_codecs_free(codecs);
+        kv_calib_free(calib);
     }
     free(got);
 }

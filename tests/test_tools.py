@@ -687,8 +687,9 @@ class Every(ToolTest):
     def test_codes_of_layers_upon_layers(self):
         """What reads a layer by itself says that it cannot."""
         spec = "klt,metric=fisher,pred=2"
-        self.refused("has no path in place", "kvattn", "-s", spec, "--shape",
-                     "1,4,2,16,64")
+        for pred in "pred=2", "pair":
+            self.refused("decodes layers from those below", "kvattn", "-s",
+                         "klt," + pred, "--shape", "1,4,2,16,64")
         self.refused("s is one for K and V", "kvppl", "-m", self.model, "-f",
                      self.text, "-s", "klt:K-s1/V-s2,metric=fisher,pred=2",
                      "--keep-window")

@@ -128,7 +128,7 @@ int kvgen_list_specs(struct kvgen_run *r, const struct kvgen_args *a,
     size_t n;
 
     if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &n, e) ||
-        kv_spec_alone(r->spec, r->n_specs, "kvgen", e))
+        kv_spec_in_place(r->spec, r->n_specs, "kvgen", e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
     for (size_t i = 0; i < r->n_specs && a->common.on_gpu; i++)

@@ -19,9 +19,10 @@ static const struct kv_param params[] = {
     {"metric", "attention|fisher|none", 1, 0, 0, true,
      "error counts by queries and Wo, by the loss's gradient, or as it is"},
     {"rope", "pre|post", 0, 0, 0, true, "keys are stored before or after RoPE"},
-    {"pred", "0|1|2|vk", 0, 0, 0, true,
+    {"pred", "0|1|2|vk|pair", 0, 0, 0, true,
      "what a token is predicted from: the layers below (1, 2; then none is "
-     "read in place), or values from the layer's own keys (vk)"},
+     "read in place), values from the layer's own keys (vk), and odd layers "
+     "from the even one below (pair)"},
     {"code", "trellis|scalar", 0, 0, 0, false,
      "coefficients on a trellis, or by Lloyd-Max levels"},
     {0},
@@ -116,14 +117,43 @@ static int load_place(struct klt *k, const struct kv_codec *c,
     return 0;
 }
 
+static void encode_near(const struct kv_codec *c, struct kv_where w,
+                        const struct kv_neighbours *at, const float *x,
+                        size_t n_blocks, uint8_t *bytes);
+static void decode_near(const struct kv_codec *c,
+                        const struct kv_neighbours *at, const uint8_t *bytes,
+                        size_t n_blocks, float *x);
+
+#define NEAR .encode = encode_near, .decode = decode_near
+static const struct kv_layered *layered(const struct kv_spec *s, size_t layer)
+{
+    static const struct kv_layered below[] = {{.n_below = 1, NEAR},
+                                              {.n_below = 2, NEAR}};
+    static const struct kv_layered in_place[] = {
+        {.n_below = 0, .in_place = true, NEAR, .tile = kv_klt_tile_near},
+        {.n_below = 1, .in_place = true, NEAR, .tile = kv_klt_tile_near}};
+
+    if (kv_spec_is(s, KV_K, "pred", "0"))
+        return NULL;
+    if (kv_spec_is(s, KV_K, "pred", "vk"))
+        return &in_place[0];
+    if (kv_spec_is(s, KV_K, "pred", "pair"))
+        return &in_place[layer % 2];
+    return &below[kv_spec_is(s, KV_K, "pred", "2")];
+}
+#undef NEAR
+
 /* The neighbours that are read in place. */
 static int load_near(struct klt *k, const struct kv_codec *c,
                      const struct kv_calib_set *set, struct kv_err *e)
 {
     for (size_t i = 0; i < k->pred.n_sources; i++) {
+        const bool own = i == KV_SIDES * c->layered->n_below;
         struct kv_codec near = *c;
 
-        near.side = KV_K;
+        near.side = own ? KV_K : (enum kv_side)(i % KV_SIDES);
+        near.layer -= own ? 0 : 1 + i / KV_SIDES;
+        near.layered = layered(&c->spec, near.layer);
         k->near[i] = kv_alloc(1, sizeof(*k->near[i]));
         if (load_place(k->near[i], &near, set, &k->numbers, false, e))
             return -1;
@@ -288,24 +318,10 @@ static void klt_decode(const struct kv_codec *c, const uint8_t *bytes,
     decode_near(c, NULL, bytes, n_blocks, x);
 }
 
-static const struct kv_layered *layered(const struct kv_spec *s)
-{
-    static const struct kv_layered of[] = {
-        {.n_below = 1, .encode = encode_near, .decode = decode_near},
-        {.n_below = 2, .encode = encode_near, .decode = decode_near},
-        {.in_place = true,
-         .encode = encode_near,
-         .decode = decode_near,
-         .tile = kv_klt_tile_near}};
-    const size_t choice = kv_spec_size(s, KV_K, "pred");
-
-    return choice ? &of[choice - 1] : NULL;
-}
-
 /* A prediction is fitted on what decoders have at these bits. */
 static bool in_key(const struct kv_spec *s, const struct kv_param *p)
 {
-    return layered(s) && !strcmp(p->name, "b");
+    return layered(s, 0) && !strcmp(p->name, "b");
 }
 
 static bool klt_device(const struct kv_codec *c, struct kv_gpu_code *to)

@@ -60,12 +60,12 @@ struct source {
 };
 
 /* In the order of the matrix (klt_pred.c). */
-static size_t list_sources(const struct kv_klt_seen *s, size_t layer,
+static size_t list_sources(const struct kv_klt_seen *s, size_t n_below,
                            enum kv_side side, struct source *to)
 {
     size_t n = 0;
 
-    for (size_t i = 1; i <= s->n_below && i <= layer; i++)
+    for (size_t i = 1; i <= n_below; i++)
         for (int k = 0; k < KV_SIDES; k++)
             to[n++] = (struct source){s->x[i][k], s->mean[i][k]};
     if (side == KV_V)
@@ -157,12 +157,12 @@ static void centre(const struct kv_klt_seen *s, float *x, double *mean)
         x[i] = s->weight[i / row] > 0 ? x[i] - (float)mean[i % row] : 0;
 }
 
-int kv_klt_predict(struct kv_klt_seen *s, size_t layer, enum kv_side side,
+int kv_klt_predict(struct kv_klt_seen *s, size_t n_below, enum kv_side side,
                    struct kv_klt_parts *p, struct kv_err *e)
 {
     const size_t row = s->row;
     struct source source[KV_KLT_SOURCES];
-    const size_t n_sources = list_sources(s, layer, side, source);
+    const size_t n_sources = list_sources(s, n_below, side, source);
     double *c = kv_alloc(n_sources * row, row * sizeof(*c));
     int rc = 0;
 

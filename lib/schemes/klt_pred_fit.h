@@ -32,8 +32,9 @@ struct kv_klt_parts {
     double *mean, *bias;  /* [row]: of x; of x less the features' part */
 };
 
-/* From x to all parts.  Fails where the equations have no solution. */
-int kv_klt_predict(struct kv_klt_seen *s, size_t layer, enum kv_side side,
+/* From x to all parts, by so many of the lower layers that were seen.  Fails
+ * where the equations have no solution. */
+int kv_klt_predict(struct kv_klt_seen *s, size_t n_below, enum kv_side side,
                    struct kv_klt_parts *p, struct kv_err *e);
 
 /* The transform of a place, and what its codes leave of each coefficient's

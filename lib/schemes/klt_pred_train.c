@@ -22,7 +22,7 @@ enum { PASSES = 4, SAMPLED = 1 << 16 };
 /* The state of all passes. */
 struct training {
     struct kv_klt_job job;  /* its place is set for each */
-    size_t n_below, n, row; /* n: tokens */
+    size_t n_below, n, row; /* n_below: at most; n: tokens */
     uint64_t seed;
     double mse[KV_KLT_KINDS];
     struct kv_klt_parts parts;
@@ -124,6 +124,7 @@ static int pass_place(struct pass *p, struct kv_err *e)
 {
     struct training *t = p->t;
     const struct kv_klt_job *j = &t->job;
+    const size_t n_below = kv_spec_layered(j->spec, j->layer)->n_below;
     const size_t row = t->row;
     double *share = kv_alloc(row, sizeof(*share)), unit;
     float *size = kv_alloc(row, sizeof(*size));
@@ -131,11 +132,12 @@ static int pass_place(struct pass *p, struct kv_err *e)
     int rc = -1;
 
     t->parts.matrix =
-        add_predictor(p, kv_klt_sources(t->n_below, j->layer, j->side));
+        add_predictor(p, kv_klt_sources(n_below, j->layer, j->side));
     memset(t->metric, 0, row * row * sizeof(*t->metric));
     if (kv_klt_weigh(j, t->counted, t->weight, e) ||
         kv_dump_read(j->dump, j->layer, j->tensor, 0, t->n, t->parts.x, e) ||
-        kv_klt_predict(&p->seen, j->layer, j->side, &t->parts, e) ||
+        kv_klt_predict(&p->seen, n_below < j->layer ? n_below : j->layer,
+                       j->side, &t->parts, e) ||
         kv_klt_metric(j, t->counted, t->metric, &unit, e))
         goto out;
     covariance(t);
@@ -314,7 +316,7 @@ int kv_klt_pred_calibrate(const struct kv_klt_job *j, uint64_t seed,
 {
     const struct kv_dump_info *info = j->info;
     struct training t = {.job = *j,
-                         .n_below = kv_spec_layered(j->spec)->n_below,
+                         .n_below = kv_spec_layered(j->spec, 1)->n_below,
                          .n = info->n_windows * info->ctx,
                          .row = j->row,
                          .seed = seed,

@@ -475,7 +475,7 @@ static int check_tokens(const struct kv_spec *s, struct kv_dump *dump,
     const struct kv_dump_info *info = kv_dump_info(dump);
     const size_t row = info->shape.n_kv_heads * info->shape.head_dim;
 
-    if (kv_spec_layered(s) && info->n_windows * info->ctx < row)
+    if (kv_spec_layered(s, 0) && info->n_windows * info->ctx < row)
         return kv_fail(e,
                        "%s has %zu tokens, and a row %zu values: a prediction "
                        "wants at least as many tokens",
@@ -520,7 +520,7 @@ int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                  "%zu tokens for the covariance of %zu values: the transforms "
                  "fit this text better than any other",
                  info->n_windows * info->ctx, j.row);
-    if (kv_spec_layered(s))
+    if (kv_spec_layered(s, 0))
         return kv_klt_pred_calibrate(&j, seed, e);
     if (out->progress)
         out->progress->total +=

@@ -35,11 +35,12 @@ int kv_cache_new(struct kv_cache **c, const struct kv_codec *k,
                  const struct kv_codec *v, uint64_t seed, struct kv_err *e);
 void kv_cache_free(struct kv_cache *c);
 
-/* For layered codecs (codec.h), before the first append: c takes ownership of
- * the cache of the next lower layer (NULL: c is the lowest) and frees it.  A
- * token is appended to the lower layers first.  A cache of a layered codec
- * keeps its decoded tokens in a workspace that is not counted in bytes.  c
- * reads only this workspace of the caches below; their codecs may be freed. */
+/* For layered codecs (codec.h) that read layers below, before the first append:
+ * c takes ownership of the cache of the next lower layer (NULL: c is the
+ * lowest) and frees it.  A token is appended to the lower layers first.  Unless
+ * it is in place, a cache of a layered codec keeps its decoded tokens in a
+ * workspace that is not counted in bytes; c reads only this workspace of the
+ * caches below, and their codecs may be freed. */
 void kv_cache_put_on(struct kv_cache *c, struct kv_cache *below);
 struct kv_cache *kv_cache_below(const struct kv_cache *c); /* NULL: none */
 /* Frees the caches below c that a cache put on c would not read. */

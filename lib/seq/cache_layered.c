@@ -73,16 +73,39 @@ static struct kv_neighbours neighbours_of(const struct kv_cache *c,
 
 enum { TOGETHER = 256 }; /* tokens */
 
-/* The neighbours of coded tokens [from, from + n) that a codec in place reads;
- * room: [n][row]. */
+/* How many rows of a token a side in place is predicted from. */
+static size_t n_sources(const struct kv_codec *c)
+{
+    return KV_SIDES * c->layered->n_below + (c->side == KV_V);
+}
+
+/* The neighbours of coded tokens [from, from + n), n at most TOGETHER; room:
+ * [n_sources()][TOGETHER][row]. */
 static struct kv_neighbours decode_near(const struct kv_cache *c,
                                         const struct kv_codec *codec,
                                         size_t from, size_t n, float *room)
 {
-    if (codec->side == KV_K)
-        return (struct kv_neighbours){0};
-    kv_cache_decode_layered(c, KV_K, from, n, room);
-    return (struct kv_neighbours){.own_k = room};
+    const size_t values = TOGETHER * kv_codec_row(codec);
+    const struct kv_cache *below = c;
+    struct kv_neighbours to = {0};
+
+    for (size_t i = 0; i < codec->layered->n_below; i++) {
+        below = below->below;
+        for (int side = 0; side < KV_SIDES; side++, room += values) {
+            kv_cache_decode_layered(below, (enum kv_side)side, from, n, room);
+            to.below[i][side] = room;
+        }
+    }
+    if (codec->side == KV_V) {
+        kv_cache_decode_layered(c, KV_K, from, n, room);
+        to.own_k = room;
+    }
+    return to;
+}
+
+static float *new_room(const struct kv_codec *c)
+{
+    return kv_alloc(n_sources(c) * TOGETHER, kv_codec_row(c) * sizeof(float));
 }
 
 static void decode_in_place(const struct kv_cache *c,
@@ -90,8 +113,9 @@ static void decode_in_place(const struct kv_cache *c,
                             size_t n, float *x)
 {
     const struct kv_codec *codec = s->codec;
-    const size_t row = kv_codec_row(codec);
-    float *room = kv_alloc(TOGETHER, row * sizeof(*room));
+    const uint8_t *bytes =
+        s->blocks + (from - s->gone_blocks) * codec->block_bytes;
+    float *room = new_room(codec);
 
     assert(from >= s->gone_blocks);
     for (size_t t = 0; t < n; t += TOGETHER) {
@@ -99,10 +123,8 @@ static void decode_in_place(const struct kv_cache *c,
         const struct kv_neighbours at =
             decode_near(c, codec, from + t, some, room);
 
-        codec->layered->decode(codec, &at,
-                               s->blocks + (from + t - s->gone_blocks) *
-                                               codec->block_bytes,
-                               some, x + t * row);
+        codec->layered->decode(codec, &at, bytes + t * codec->block_bytes, some,
+                               x + t * kv_codec_row(codec));
     }
     free(room);
 }
@@ -112,15 +134,14 @@ static void encode_in_place(const struct kv_cache *c,
                             const float *x, size_t n, uint8_t *bytes)
 {
     const struct kv_codec *codec = s->codec;
-    const size_t row = kv_codec_row(codec);
-    float *room = kv_alloc(TOGETHER, row * sizeof(*room));
+    float *room = new_room(codec);
 
     for (size_t t = 0; t < n; t += TOGETHER) {
         const size_t some = n - t < TOGETHER ? n - t : TOGETHER;
         const struct kv_neighbours at =
             decode_near(c, codec, s->n_blocks + t, some, room);
 
-        codec->layered->encode(codec, w, &at, x + t * row, some,
+        codec->layered->encode(codec, w, &at, x + t * kv_codec_row(codec), some,
                                bytes + t * codec->block_bytes);
         w.first += some;
     }

@@ -1,5 +1,6 @@
 #include "lib/seq/seq.h"
 #include "lib/base/alloc.h"
+#include "lib/mixed.h"
 #include "lib/scheme.h"
 #include "lib/seq/bits.h"
 #include "lib/seq/cache_bytes.h"
@@ -12,6 +13,7 @@
 
 struct layer {
     struct kv_cache *cache;
+    bool owned;                  /* the cache is the layer above's */
     struct kv_tile_cache *tiles; /* of the cache, since it was attended to */
     struct kv_policy_cache *policed; /* in place of both */
 };
@@ -19,7 +21,6 @@ struct layer {
 struct kv_seq {
     struct kv_seq_plan plan;
     struct layer *layer; /* [n_layers] */
-    size_t n_below;      /* layers that a layered codec reads; 0: it is none */
 };
 
 struct kv_seq *kv_seq_new(const struct kv_seq_plan *p)
@@ -37,18 +38,15 @@ static void clear(struct layer *l)
 {
     kv_tile_cache_free(l->tiles);
     kv_policy_cache_free(l->policed);
-    kv_cache_free(l->cache);
+    if (!l->owned)
+        kv_cache_free(l->cache);
     *l = (struct layer){0};
 }
 
 void kv_seq_free(struct kv_seq *s)
 {
-    bool more = true;
-
-    for (size_t i = s ? s->plan.n_layers : 0; i-- && more;) {
-        more = !s->n_below || !s->layer[i].cache; /* which frees those below */
+    for (size_t i = 0; s && i < s->plan.n_layers; i++)
         clear(&s->layer[i]);
-    }
     if (s)
         free(s->layer);
     free(s);
@@ -66,22 +64,29 @@ int kv_seq_open(struct kv_seq *s, struct kv_codec *const *codec,
                                    s->plan.share_of, s->plan.seed, e);
     if (kv_cache_new(&l->cache, k, codec[KV_V], s->plan.seed, e))
         return -1;
-    if (k->layered && k->layered->n_below) {
-        s->n_below = k->layered->n_below;
-        kv_cache_put_on(l->cache, k->layer ? l[-1].cache : NULL);
+    if (k->layered && k->layered->n_below && k->layer) {
+        kv_cache_put_on(l->cache, l[-1].cache);
+        l[-1].owned = true;
     }
     return 0;
 }
 
 void kv_seq_close(struct kv_seq *s, size_t layer)
 {
-    if (!s->n_below) {
-        clear(&s->layer[layer]);
+    struct layer *l = &s->layer[layer];
+    const struct kv_spec *spec =
+        l->cache ? &kv_cache_reader(l->cache, KV_K).codec->spec : NULL;
+
+    if (!spec || !kv_spec_read_above(spec, layer)) {
+        clear(l); /* which frees those below */
+        while (l-- > s->layer && l->owned)
+            clear(l);
         return;
     }
-    kv_cache_free_unread(s->layer[layer].cache);
-    for (size_t i = 0; i + s->n_below <= layer; i++)
-        s->layer[i].cache = NULL;
+    kv_cache_free_unread(l->cache);
+    for (size_t i = 0; i + kv_spec_layered(spec, layer + 1)->n_below <= layer;
+         i++)
+        clear(&s->layer[i]);
 }
 
 int kv_seq_append(struct kv_seq *s, size_t layer, const struct kv_tokens *t,

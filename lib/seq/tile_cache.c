@@ -148,6 +148,12 @@ static void put_codes(const struct kv_cache *cache, const struct kv_store *s,
     }
     if (c->side == KV_V)
         near.own_k = kv_cache_reader(cache, KV_K).blocks;
+    for (size_t i = 0; i < c->layered->n_below; i++) {
+        cache = kv_cache_below(cache);
+        for (int side = 0; side < KV_SIDES; side++)
+            near.below[i][side] =
+                kv_cache_reader(cache, (enum kv_side)side).blocks;
+    }
     c->layered->tile(c, s, &near, blocks, at, n, tile);
 }
 

@@ -13,7 +13,7 @@ int kv_names_check(const struct kv_names *n, const struct kv_spec *specs,
         if (specs[i].policy.policy)
             return kv_fail(e, "%s: policies run on the CPU alone",
                            specs[i].text);
-    return kv_spec_alone(specs, n_specs, "kvgen", e);
+    return kv_spec_in_place(specs, n_specs, "kvgen", e);
 }
 
 static int parse(const struct kv_names *n, const char *text,
