@@ -44,16 +44,17 @@ class KvLM(HFLM):
     """lm_eval's model "hf", whose cache is held under a spec."""
 
     def __init__(self, model=None, spec=None, calib=None, dtype="float32",
-                 device="cpu", batch_size=1, **options):
+                 device=None, batch_size=1, **options):
         if model is None or spec is None:
             raise ValueError("model_args: expected model=MODEL,spec=SPEC")
+        if not torch.cuda.is_available():  # lm_eval asks for cuda unless told
+            device = "cpu"
         self.spec, self.calib = spec.replace(";", ","), calib
         loaded, tokenizer = _load(model, dtype=dtype)
         loaded = loaded.to(device).eval()
         Binding(self.spec, Description(loaded).sizes, calib)  # or its sentence
-        name = "cache" if "cache" in inspect.signature(
+        self._cache_name = "cache" if "cache" in inspect.signature(
             loaded.forward).parameters else "past_key_values"
-        self._cache_name = name
         super().__init__(pretrained=loaded, tokenizer=tokenizer, device=device,
                          batch_size=1, **options)
 
@@ -67,7 +68,7 @@ class KvLM(HFLM):
                           **{self._cache_name: cache}).logits[0]
 
     def _model_generate(self, context, max_length, stop, **options):
-        options["past_key_values"] = self._new_cache()
+        options[self._cache_name] = self._new_cache()
         return super()._model_generate(context, max_length, stop, **options)
 
     @torch.no_grad()
