@@ -29,14 +29,18 @@ from ._library import Binding
 from ._model import Description
 
 
-def _load(model, **options):
+def _load(name, **options):
     """(model, tokenizer) of a folder, a name, or a GGUF file."""
     where = {}
-    if str(model).endswith(".gguf"):
-        model, where["gguf_file"] = os.path.split(model)
-        model = model or "."
-    return (AutoModelForCausalLM.from_pretrained(model, **where, **options),
-            AutoTokenizer.from_pretrained(model, **where))
+    if str(name).endswith(".gguf"):
+        name, where["gguf_file"] = os.path.split(name)
+        name = name or "."
+    model = AutoModelForCausalLM.from_pretrained(name, **where, **options)
+    tokenizer = AutoTokenizer.from_pretrained(name, **where)
+    end = model.config.eos_token_id
+    if tokenizer.eos_token is None and isinstance(end, int):
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
+    return model, tokenizer
 
 
 @register_model("kvtools")
