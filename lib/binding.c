@@ -253,6 +253,7 @@ void kv_binding_bits(const struct kv_binding *b, const struct kv_seq *s,
 static int open_side(const struct kv_binding *b, size_t layer,
                      struct kv_cache **c, struct kv_err *e)
 {
+    const struct kv_layered *layered;
     struct kv_codec *const *codec;
 
     if (layer >= b->shape.n_layers)
@@ -263,13 +264,15 @@ static int open_side(const struct kv_binding *b, size_t layer,
                        "%s: %s drops tokens of a sequence: expected a spec "
                        "without a policy",
                        b->spec.text, b->spec.policy.policy->name);
-    if (kv_spec_layered(&b->spec) || kv_spec_needs_queries(&b->spec))
+    layered = kv_spec_layered(&b->spec, layer);
+    if (layered || kv_spec_needs_queries(&b->spec))
         return kv_fail(e,
                        "%s codes a tensor by %s: expected a scheme that codes "
                        "it alone",
                        b->spec.text,
-                       kv_spec_layered(&b->spec) ? "the layers below"
-                                                 : "its queries");
+                       !layered           ? "its queries"
+                       : layered->n_below ? "the layers below"
+                                          : "the layer's keys");
     codec = kv_codecs_at(b->codecs, layer);
     return kv_cache_new(c, codec[KV_K], codec[KV_V], 0, e);
 }

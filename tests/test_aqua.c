@@ -122,7 +122,7 @@ static void test_settings(void **state)
     assert_string_equal(s.text, "aqua:d2n16g1024r128s4");
     assert_within(s.scheme->nominal(&s, KV_K, &shape),
                   2 + 2 / 28.0 + 16 / 1024.0, 1e-12);
-    assert_non_null(kv_spec_layered(&s));
+    assert_non_null(kv_spec_layered(&s, 0));
     assert_int_equal(kv_spec_parse(&s, "aqua:n12", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
     assert_says(e, "n=12: expected a power of two");

@@ -369,7 +369,7 @@ static void test_one_everywhere(void **state)
         struct kv_bits bits;
 
         specs[1] = parsed(kv_schemes[i]->name);
-        if (kv_spec_layered(&specs[1])) /* no layer file */
+        if (kv_spec_layered(&specs[1], 0)) /* no layer file */
             continue;
         snprintf(text, sizeof(text), "0-1 KV %s\n", kv_schemes[i]->name);
         specs[0] = parsed(layer_file("one.txt", text));

@@ -128,11 +128,14 @@ static void decode_near(const struct kv_codec *c,
     free(rest);
 }
 
-static const struct kv_layered *aqua_layered(const struct kv_spec *s)
+static const struct kv_layered *aqua_layered(const struct kv_spec *s,
+                                             size_t layer)
 {
-    static const struct kv_layered one = {1, encode_near, decode_near};
+    static const struct kv_layered one = {
+        .n_below = 1, .encode = encode_near, .decode = decode_near};
 
     (void)s;
+    (void)layer;
     return &one;
 }
 
