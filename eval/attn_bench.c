@@ -451,29 +451,6 @@ void kv_attn_step_free(struct kv_attn_step *s)
     free(s);
 }
 
-/* CPU seconds to decode the newest KV_ATTN_APPENDED tokens of every sequence:
- * that share of the median of decoding all three times. */
-static double time_decode(const struct kv_attn_step *s)
-{
-    enum { TIMES = 3 };
-    const struct kv_attn_inputs *in = s->in;
-    const double share = fmin(1, KV_ATTN_APPENDED / (double)in->n);
-    const size_t row = in->shape.n_kv_heads * in->shape.head_dim;
-    float *x = kv_alloc(in->n * row, sizeof(*x));
-    double seconds[TIMES];
-
-    for (size_t i = 0; i < TIMES; i++) {
-        const double start = cpu_seconds();
-
-        for (size_t b = 0; b < in->n_batch; b++)
-            for (int side = 0; side < KV_SIDES; side++)
-                kv_cache_decode(cache_of(s, b), (enum kv_side)side, x);
-        seconds[i] = cpu_seconds() - start;
-    }
-    free(x);
-    return kv_timing_of(seconds, TIMES).p50 * share;
-}
-
 int kv_attn_step_append(const struct kv_attn_step *s,
                         struct kv_append_times *times, struct kv_err *e)
 {
@@ -494,11 +471,7 @@ int kv_attn_step_append(const struct kv_attn_step *s,
         .seed = s->bench->seed};
 
     *times = none;
-    if (!s->gpu) {
-        times->decode = time_decode(s);
-        return 0;
-    }
-    if (!kv_append_gpu_time(&plan, times, e))
+    if (!s->gpu || !kv_append_gpu_time(&plan, times, e))
         return 0;
     *times = none;
     return -1;

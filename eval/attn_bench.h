@@ -129,8 +129,7 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
                      struct kv_attn_result *out, struct kv_err *e);
 
 /* Times for encoding the newest tokens on a GPU, after the step has run.  NaN
- * where encoding fails or differs from the CPU's result.  On the CPU decode
- * alone: CPU seconds for the newest KV_ATTN_APPENDED tokens. */
+ * on the CPU, and where encoding fails or differs from the CPU's result. */
 int kv_attn_step_append(const struct kv_attn_step *s,
                         struct kv_append_times *times, struct kv_err *e);
 

@@ -82,10 +82,8 @@ double kv_attn_step_bytes(const struct kv_attn_bench *b,
     }
     if (b->gpu)
         read = n_batch * tiles; /* as the GPU has them */
-    else /* decoding is timed too, one side of one sequence at a time */
-        read = generic || !tiled
-                   ? fmin(n_batch, (double)b->threads) * decoded_bytes(in)
-                   : decoded_bytes(in) / 2;
+    else if (generic || !tiled)
+        read = fmin(n_batch, (double)b->threads) * decoded_bytes(in);
     bytes = 2 * outputs(in) + n_batch * (cache + tiles) + fmax(append, read);
     if (spec->policy.policy)
         bytes += policy_bytes(in, spec->policy.policy, cache);

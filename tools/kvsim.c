@@ -258,11 +258,11 @@ int main(int argc, char **argv)
                  "a row for each scheme and load.",
         .more =
             "jct (job completion time) = queue + prefill + quantize + wait + "
-            "communication +\nunpack + join + step + read + products + vector, "
-            "in seconds; shares and use are in\nper cent.  ratio: jct over the "
-            "first scheme's at this load.  Errors (_se) are over seeds;\nall "
-            "schemes see the same requests.  With --trace all seeds do, and "
-            "errors are of\nties of dispatch alone.\n\n"
+            "communication +\nunpack + join + step + read + products + "
+            "vector, in seconds; shares and use are\nin per cent.  ratio: jct "
+            "over the first scheme's at this load.  Errors (_se) are\nover "
+            "seeds; all schemes see the same requests.  With --trace all seeds "
+            "do, and\nerrors are of ties of dispatch alone.\n\n"
             "  kvsim -p data/serving/hack.json -m L -g A10G --dataset Cocktail "
             "--load 0.75\n\nkvsim economics: from which link, context and "
             "length on a spec pays (--help).",

@@ -21,23 +21,24 @@ struct kvsim_setting_args {
     bool unpack;
 };
 
-#define KVSIM_SETTING_OPTS(a)                                                \
-    KV_IN('p', "params", &(a).params, "FILE",                                \
-          "parameters (data/serving/hack.json)"),                            \
-        KV_STR('m', "model", &(a).model, "NAME", "a model of the file"),     \
-        KV_STR('g', "gpu", &(a).gpu, "NAME", "its GPUs of prefill"),         \
-        KV_STR(0, "decode-gpu", &(a).decode_gpu, "NAME",                     \
-               "its GPUs of decode (A100)"),                                 \
-        KV_IN(0, "quant", &(a).rows[KV_MEASURED_QUANT], "FILE",              \
-              "kvquant's rows: bits of specs"),                              \
-        KV_IN(0, "attn", &(a).rows[KV_MEASURED_ATTN], "FILE",                \
-              "kvattn's rows: times of attention, encoding\nand decoding"),  \
-        KV_IN(0, "step", &(a).rows[KV_MEASURED_STEP], "FILE",                \
-              "kvattn -m's rows: of a step, what is no\nattention"),         \
-        KV_STR(                                                              \
-            0, "missing", &(a).missing, "HOW",                               \
-            "a time that no row has: refuse, or law, the\nfile's (refuse)"), \
-        KV_LIST(0, "set", &(a).changes, "NAME=X",                            \
+#define KVSIM_SETTING_OPTS(a)                                                  \
+    KV_IN('p', "params", &(a).params, "FILE",                                  \
+          "parameters (data/serving/hack.json)"),                              \
+        KV_STR('m', "model", &(a).model, "NAME", "a model of the file"),       \
+        KV_STR('g', "gpu", &(a).gpu, "NAME", "its GPUs of prefill"),           \
+        KV_STR(                                                                \
+            0, "decode-gpu", &(a).decode_gpu, "NAME",                          \
+            "its GPUs of decode (kvsim: A100, economics:\nthose of prefill)"), \
+        KV_IN(0, "quant", &(a).rows[KV_MEASURED_QUANT], "FILE",                \
+              "kvquant's rows: bits of specs"),                                \
+        KV_IN(0, "attn", &(a).rows[KV_MEASURED_ATTN], "FILE",                  \
+              "kvattn's rows: times of attention, encoding\nand decoding"),    \
+        KV_IN(0, "step", &(a).rows[KV_MEASURED_STEP], "FILE",                  \
+              "kvattn -m's rows: of a step, what is no\nattention"),           \
+        KV_STR(                                                                \
+            0, "missing", &(a).missing, "HOW",                                 \
+            "a time that no row has: refuse, or law, the\nfile's (refuse)"),   \
+        KV_LIST(0, "set", &(a).changes, "NAME=X",                              \
                 "changes a parameter (decode.kv_share=0.7);\nrepeatable")
 
 struct kvsim_args {

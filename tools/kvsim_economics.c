@@ -375,11 +375,11 @@ int kvsim_economics(int argc, char **argv)
                  "that were measured.",
         .more =
             "pays_below_gbits: the link below which encoding and sending is "
-            "faster than sending\nf16; piped: layers are encoded and sent side "
-            "by side; decoded_*: with decoding on\narrival.  pays_from_ctx: on "
-            "this link, from so many tokens on.  step = a + b x length.\n"
-            "step_even_ctx: the length from which on it is shorter than f16's; "
-            "0: always, blank:\nnever.\n\n"
+            "faster than\nsending f16; piped: layers are encoded and sent side "
+            "by side; decoded_*: with\ndecoding on arrival.  pays_from_ctx: on "
+            "this link, from so many tokens on.\nstep = a + b x length.  "
+            "step_even_ctx: the length from which on it is shorter\nthan "
+            "f16's; 0: always, blank: never.\n\n"
             "  kvsim economics -p data/serving/today.json -m llama-3.1-8b -g "
             "H200 --attn\n  results/gpu/nvidia-h200-2/decode.csv --step "
             "results/gpu/nvidia-h200-2/step.csv\n  -s kivi:b2g128r0",
