@@ -43,7 +43,7 @@ bool kv_transport_receive(struct kv_transport *t, struct kv_message *m,
 double kv_transport_silence(struct kv_transport *t, size_t rank);
 
 /* Leaves the run and frees t.  together: all ranks do, and what was sent
- * arrives.  Else what can be sent at once is.  Waits 10 s at most. */
+ * arrives.  Else what can be sent at once is.  Waits 30 s at most. */
 void kv_transport_stop(struct kv_transport *t, bool together);
 
 #endif

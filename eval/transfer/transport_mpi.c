@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { BEAT_TAG = 0, START_SECONDS = 60, LEAVE_SECONDS = 10 };
+enum { BEAT_TAG = 0, START_SECONDS = 60, LEAVE_SECONDS = 30 };
 static const double beat_seconds = 1, last_seconds = 0.3;
 static const long least_nap = 50000, longest_nap = 1000000; /* ns */
 
