@@ -38,6 +38,7 @@ struct layer {
     size_t layer;
     struct kv_shape shape;     /* the layer's */
     struct kv_codecs **codecs; /* [n_specs] */
+    struct kv_codecs **below;  /* those of the layer below, which may be read */
     struct kv_seq **seq;       /* [n_specs][all windows], without a policy */
     double **power;            /* [n_specs][KV_SIDES]: the items' sums so far */
     size_t n_windows, first;   /* in memory: windows first .. + n_windows */
@@ -389,7 +390,8 @@ static int open_layer(struct layer *l, struct kv_err *e)
 static void close_layer(struct layer *l)
 {
     for (size_t i = 0; i < l->plan->n_specs; i++) {
-        kv_codecs_free(l->codecs[i]);
+        kv_codecs_free(l->below[i]);
+        l->below[i] = l->codecs[i];
         l->codecs[i] = NULL;
     }
     for (size_t i = 0; i < l->plan->n_specs * KV_SIDES; i++) {
@@ -522,6 +524,7 @@ int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
         .plan = p,
         .info = info,
         .codecs = kv_alloc(p->n_specs, sizeof(struct kv_codecs *)),
+        .below = kv_alloc(p->n_specs, sizeof(struct kv_codecs *)),
         .power = kv_alloc(p->n_specs * KV_SIDES, sizeof(*l.power)),
         .seq = kv_alloc(p->n_specs * info->n_windows, sizeof(*l.seq)),
         .at = kv_alloc(info->ctx, sizeof(*l.at))};
@@ -542,9 +545,12 @@ int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
     kv_progress_clear(&progress);
     for (size_t i = 0; i < p->n_specs * info->n_windows; i++)
         kv_seq_free(l.seq[i]);
+    for (size_t i = 0; i < p->n_specs; i++)
+        kv_codecs_free(l.below[i]);
     free(l.seq);
     free(l.at);
     free(l.power);
     free(l.codecs);
+    free(l.below);
     return rc;
 }

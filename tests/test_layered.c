@@ -2,6 +2,7 @@
  * are test_conformance's, their loop is test_protocols'. */
 #include "eval/measure.h"
 #include "lib/base/alloc.h"
+#include "lib/calib.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
@@ -13,7 +14,7 @@
 
 #include <omp.h>
 
-enum { WINDOWS = 3, CTX = 70, LAYERS = 3, SPECS = 2, SEED = 9 };
+enum { WINDOWS = 3, CTX = 70, LAYERS = 3, SPECS = 3, SEED = 9 };
 
 static struct kv_shape shape_of(void)
 {
@@ -50,7 +51,8 @@ static void test_rules(void **state)
 
 /* The bytes of K and V, and the reconstruction, of all layers of a window. */
 static void by_hand(struct kv_dump *dump, const struct kv_spec *spec,
-                    size_t window, struct kv_measured *out)
+                    const struct kv_calib *calib, size_t window,
+                    struct kv_measured *out)
 {
     const struct kv_shape *shape = &kv_dump_info(dump)->shape;
     const size_t row = shape->n_kv_heads * shape->head_dim;
@@ -59,7 +61,7 @@ static void by_hand(struct kv_dump *dump, const struct kv_spec *spec,
     struct kv_codecs *cs;
     struct kv_err e;
 
-    assert_int_equal(kv_codecs_new(&cs, spec, shape, 0, LAYERS, NULL, &e), 0);
+    assert_int_equal(kv_codecs_new(&cs, spec, shape, 0, LAYERS, calib, &e), 0);
     for (int i = 0; i < KV_SIDES; i++)
         x[i] = kv_alloc(CTX, row * sizeof(float));
     for (size_t l = 0; l < LAYERS; l++) {
@@ -94,20 +96,26 @@ static void by_hand(struct kv_dump *dump, const struct kv_spec *spec,
 static void test_measured(void **state)
 {
     const struct kv_shape shape = shape_of();
-    const struct kv_spec specs[SPECS] = {stacked_spec(1, 0, 0),
-                                         stacked_spec(2, 2, 5)};
+    struct kv_spec specs[SPECS] = {stacked_spec(1, 0, 0),
+                                   stacked_spec(2, 2, 5)};
     struct kv_measured got[SPECS][LAYERS], again[SPECS][LAYERS];
     struct kv_dump *dump;
     struct kv_err e = {""};
     char *path;
 
     (void)state;
+    assert_int_equal(kv_spec_parse(&specs[2], "klt:b2s2r5,pair", &e), 0);
+    assert_int_equal(kv_spec_fit(&specs[2], &shape, &e), 0);
+
+    struct kv_calib *calib = synthetic_calib(&shape, &specs[2], test_folder());
+
     synthetic_dump(&shape, WINDOWS, CTX, test_folder(), &path);
     if (kv_dump_open(&dump, path, &e))
         fail_msg("%s", e.msg);
     struct kv_measure_plan plan = {.dump = dump,
                                    .spec = specs,
                                    .n_specs = SPECS,
+                                   .calib = calib,
                                    .seed = SEED,
                                    .memory = 1 << 30,
                                    .n_queries = 4};
@@ -123,7 +131,7 @@ static void test_measured(void **state)
         struct kv_measured want[LAYERS] = {0};
 
         for (size_t w = 0; w < WINDOWS; w++)
-            by_hand(dump, &specs[s], w, want);
+            by_hand(dump, &specs[s], calib, w, want);
         for (size_t l = 0; l < LAYERS; l++)
             for (int i = 0; i < KV_SIDES; i++) {
                 assert_memory_equal(&got[s][l].reconstruction[i],
@@ -133,6 +141,7 @@ static void test_measured(void **state)
             }
     }
     kv_dump_close(dump);
+    kv_calib_free(calib);
     free(path);
 }
 
