@@ -421,6 +421,26 @@ static void test_sliding(void **state)
     assert_says(e, "layer 0 slides");
 }
 
+static void test_few_tokens(void **state)
+{
+    const struct kv_shape shape = shape_of();
+    struct kv_dump *dump;
+    struct kv_spec s;
+    struct kv_err e;
+    char *path;
+
+    (void)state;
+    synthetic_dump(&shape, 1, VALUES - 1, test_folder(), &path);
+    assert_int_equal(kv_dump_open(&dump, path, &e), 0);
+    assert_int_equal(kv_spec_parse(&s, "klt:b2,vk", &e), 0);
+    assert_int_equal(s.scheme->training->check_dump(&s, dump, &e), -1);
+    assert_says(e, "has 31 tokens, and a row 32 values: a prediction wants");
+    assert_int_equal(kv_spec_parse(&s, "klt:b2", &e), 0);
+    assert_int_equal(s.scheme->training->check_dump(&s, dump, &e), 0);
+    kv_dump_close(dump);
+    free(path);
+}
+
 static void test_refusals(void **state)
 {
     char key[KV_SPEC_CHARS], *path;
@@ -463,7 +483,7 @@ int main(void)
         cmocka_unit_test(test_moments), cmocka_unit_test(test_solve),
         cmocka_unit_test(test_planted), cmocka_unit_test(test_seen),
         cmocka_unit_test(test_layers),  cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_sliding),
+        cmocka_unit_test(test_sliding), cmocka_unit_test(test_few_tokens),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,8 +35,10 @@
  *           sum of Wo^T Wo over the group; nothing between heads.  none: the
  *           unit matrix
  *   rope    keys are stored before RoPE (pre) or after it (post)
- *   pred    0, or how many layers below a token is predicted from
- *           (klt_pred.h); sigma, forward and inverse are then of the rest
+ *   pred    what a token is predicted from (klt_pred.h): nothing (0); values
+ *           from the layer's own keys (vk); odd layers also from the even one
+ *           below (pair); all layers from the one or two below (1, 2).  sigma,
+ *           forward and inverse are then of the rest
  *   code    trellis, or scalar: Lloyd-Max levels at whole bits
  *
  * Tables in a calibration, none of which depends on b (but with pred), share
@@ -51,7 +53,7 @@
  *             variance that it was not trained on
  *
  * Prior art: KVTC (transform coding of caches), Palu and other low-rank caches,
- * QTIP (the trellis), classic transform coding. */
+ * QTIP (the trellis), AQUA-KV (prediction), classic transform coding. */
 #ifndef KV_KLT_H
 #define KV_KLT_H
 

@@ -1,10 +1,13 @@
-/* klt's prediction across layers (pred=1 or 2).
+/* klt's prediction of a layer from layers below and of values from keys.
  *
  * Layers say much of each other.  A token's keys before RoPE, or values, of a
  * layer, all heads together, are first predicted from what its decoder has:
  *
  *   p = mean + C^T f
  *   f = | K, V of the next lower layer | of the one below | own K, for values |
+ *
+ * with pred=1 and 2 of one or two layers below, with pred=pair of the even one
+ * below an odd one, with pred=vk of none; the last two are read in place.
  *
  * all decoded, of the same token; C by ridge regression.  What is left, x - p,
  * is coded as klt codes x - mean, in the same metric, and x' = p + decoded
