@@ -1,5 +1,6 @@
 #include "lib/binding.h"
 #include "lib/base/alloc.h"
+#include "lib/base/hash.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
 #include "lib/scheme.h"
@@ -7,6 +8,7 @@
 #include "lib/seq/policy_cache.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -315,4 +317,52 @@ int kv_binding_decode(const struct kv_binding *b, size_t layer, int side,
         kv_cache_decode(c, (enum kv_side)side, x);
     kv_cache_free(c);
     return rc;
+}
+
+/* ---- a dump -------------------------------------------------------------- */
+
+static int put_dump(struct kv_dump_writer *w, const struct kv_dump_info *info,
+                    const struct kv_binding_dump *d, struct kv_err *e)
+{
+    const struct kv_shape *s = &info->shape;
+
+    if (kv_dump_put_tokens(w, 0, d->n_windows, d->tokens, e))
+        return -1;
+    for (int t = 0; t <= KV_T_K_PRE; t++) {
+        const size_t heads = t == KV_T_Q ? s->n_heads : s->n_kv_heads;
+        const size_t layer = d->n_windows * d->ctx * heads * s->head_dim;
+
+        for (size_t i = 0; i < s->n_layers && d->tensor[t]; i++)
+            if (kv_dump_put(w, i, (enum kv_tensor)t, 0, d->n_windows,
+                            d->tensor[t] + i * layer, e))
+                return -1;
+    }
+    return 0;
+}
+
+int kv_binding_dump(const char *path, const struct kv_binding_model *m,
+                    const struct kv_binding_dump *d, struct kv_err *e)
+{
+    struct kv_dump_info info = {.n_windows = d->n_windows,
+                                .ctx = d->ctx,
+                                .last_layer = m->n_layers - 1};
+    struct kv_dump_writer *w;
+
+    if (set_shape(&info.shape, m, e))
+        return -1;
+    info.shape.k_bias = m->k_bias;
+    snprintf(info.model, sizeof(info.model), "%s", d->model);
+    snprintf(info.text, sizeof(info.text), "%s", d->text);
+    kv_hash_bytes(d->model, strlen(d->model), info.model_hash);
+    kv_hash_bytes(d->tokens, d->n_windows * d->ctx * sizeof(*d->tokens),
+                  info.text_hash);
+    for (int t = 0; t <= KV_T_K_PRE; t++)
+        info.have[t] = d->tensor[t];
+    if (kv_dump_create(&w, path, &info, e))
+        return -1;
+    if (put_dump(w, &info, d, e)) {
+        kv_dump_discard(w);
+        return -1;
+    }
+    return kv_dump_commit(w, e);
 }

@@ -8,6 +8,7 @@
 #ifndef KV_BINDING_H
 #define KV_BINDING_H
 
+#include "lib/dump.h"
 #include "lib/seq/seq.h"
 
 KV_PUBLIC_BEGIN
@@ -93,6 +94,26 @@ int kv_binding_encode(const struct kv_binding *b, size_t layer, int side,
 int kv_binding_decode(const struct kv_binding *b, size_t layer, int side,
                       const uint8_t *bytes, size_t n_bytes, size_t n, float *x,
                       struct kv_err *e);
+
+/* Tensors for a dump.h5 (dump.h), all layers of the model.
+ *
+ * tokens: [n_windows][ctx] ids, each >= 0.
+ * tensor: by enum kv_tensor up to KV_T_K_PRE, NULL where there is none:
+ *         [n_layers][n_windows][ctx][heads][head_dim] each, in the order of
+ *         channels that RoPE turns (shape.h).
+ * model, text: their names.  Dumps and calibrations go together where the
+ * model's name is the same. */
+struct kv_binding_dump {
+    const char *model, *text;
+    size_t n_windows, ctx;
+    const int32_t *tokens;
+    const float *tensor[KV_T_K_PRE + 1];
+};
+
+/* Writes the file.  Fails on NaN, infinity and values beyond 1e18, and where
+ * the path cannot be written. */
+int kv_binding_dump(const char *path, const struct kv_binding_model *m,
+                    const struct kv_binding_dump *d, struct kv_err *e);
 
 KV_PUBLIC_END
 

@@ -1,7 +1,9 @@
 """The Python package with numpy alone, over the built libkvtools."""
+import csv
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import numpy as np
@@ -147,6 +149,37 @@ class Sequences(unittest.TestCase):
                                 (dict(n_rot=99), "99 pairs")]:
             with self.assertRaisesRegex(ValueError, sentence):
                 Binding("f16", {**self.MODEL, **wrong})
+
+
+class Dumps(unittest.TestCase):
+    def test_own_tensors(self):
+        """kvquant's bits and error of them are those of decode()."""
+        rng = np.random.default_rng(0)
+        k, v = rng.standard_normal((2, 2, 1, 32, 2, 64)).astype(np.float32)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "own.h5")
+            kvtools.write_dump(path, k, v, model="mine", text="noise")
+            table = subprocess.run(
+                [os.path.join(os.environ["KV_BUILD_ROOT"], "tools", "kvquant"),
+                 "-s", "q4_0", path], text=True, check=True,
+                stdout=subprocess.PIPE).stdout
+            for wrong, sentence in [((k[0], v), "expected .layer."),
+                                    ((k, v[:1]), "v has shape"),
+                                    ((k * np.nan, v), "layer 0")]:
+                with self.assertRaisesRegex(ValueError, sentence):
+                    kvtools.write_dump(path, *wrong)
+        rows = {(r["side"], r["layer"]): r
+                for r in csv.DictReader(table.splitlines())
+                if r["spec"].startswith("q4_0")}
+        for side, x in (("K", k), ("V", v)):
+            for layer in range(2):
+                row, y = rows[side, str(layer)], x[layer, 0]
+                error = y - kvtools.decode("q4_0", y)
+                self.assertEqual(float(row["bits"]), 4.5)
+                self.assertAlmostEqual(
+                    float(row["sqnr_db"]),
+                    10 * np.log10((y ** 2).sum() / (error ** 2).sum()),
+                    places=3)
 
 
 class Package(unittest.TestCase):

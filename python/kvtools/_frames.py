@@ -1,6 +1,8 @@
 """Files of the tools as tables and arrays."""
 import numpy as np
 
+from . import _library
+
 
 def results(*paths):
     """Rows of the tools' results (csv, tsv, jsonl) as one pandas.DataFrame.
@@ -57,3 +59,55 @@ def dump(path):
                                     for g in groups]))
         data["tokens"] = (("window", "token"), f["tokens"][:])
         return xr.Dataset(data, {"layer": list(layers)}, attrs)
+
+
+def _tensor(name, x, shape):
+    """x as f32, of this shape, where -1 is any size."""
+    if x is None:
+        return None
+    if hasattr(x, "detach"):
+        import torch
+
+        x = x.detach().to("cpu", torch.float32).numpy()
+    x = _library.f32(x)
+    if x.ndim != 5 or any(w not in (-1, n) for n, w in zip(x.shape, shape)):
+        raise ValueError(
+            "%s has shape %s: expected [layer][window][token][head][channel], "
+            "%s" % (name, x.shape, ["any" if n == -1 else n for n in shape]))
+    return x
+
+
+def write_dump(path, k, v, *, q=None, k_pre=None, tokens=None, inv_freq=None,
+               attn_scale=None, model="", text=""):
+    """Writes tensors of anyone's as a dump, for kvquant, kvcalib and kvattn.
+
+    k, v: [layer][window][token][head][channel], numpy or torch; q (after RoPE)
+    and k_pre (keys before RoPE) likewise, for what needs them.  RoPE turns
+    channels i and i + half of a head by position * inv_freq[i]; without
+    inv_freq there is none.  attn_scale: 1 / sqrt(channels) unless given.
+    model, text: names; a calibration is taken by dumps of the same model.
+    tokens: ids, [window][token]; without them ids are made of each token's
+    values, so that tools still see when a calibration has seen the tensors
+    that it is measured on.
+    """
+    k = _tensor("k", k, [-1] * 5)
+    layers, windows, ctx, heads, dim = k.shape
+    v = _tensor("v", v, k.shape)
+    k_pre = _tensor("k_pre", k_pre, k.shape)
+    q = _tensor("q", q, [layers, windows, ctx, -1, dim])
+    if tokens is None:
+        row = k[0].reshape(windows, ctx, -1).view(np.uint32).astype(np.uint64)
+        odd = 2 * np.arange(row.shape[-1], dtype=np.uint64) + np.uint64(1)
+        mixed = (row * np.uint64(0x9E3779B97F4A7C15) * odd).sum(
+            -1, dtype=np.uint64)
+        tokens = mixed >> np.uint64(33)
+    tokens = np.ascontiguousarray(tokens, np.int32)
+    if tokens.shape != (windows, ctx):
+        raise ValueError("tokens has shape %s: expected %s"
+                         % (tokens.shape, (windows, ctx)))
+    size = dict(n_layers=layers, n_heads=heads if q is None else q.shape[3],
+                n_kv_heads=heads, head_dim=dim,
+                attn_scale=attn_scale or dim ** -.5)
+    if inv_freq is not None:
+        size.update(n_rot=len(inv_freq), inv_freq=inv_freq)
+    _library.write_dump(path, size, model, text, tokens, (q, k, v, k_pre))

@@ -33,6 +33,13 @@ class Tokens(C.Structure):
                 ("k_pre", C.c_void_p), ("v", C.c_void_p)]
 
 
+class Dump(C.Structure):
+    """struct kv_binding_dump; tensors are q, k, v, k_pre."""
+    _fields_ = [("model", C.c_char_p), ("text", C.c_char_p),
+                ("n_windows", C.c_size_t), ("ctx", C.c_size_t),
+                ("tokens", C.c_void_p), ("tensor", C.c_void_p * 4)]
+
+
 class Bits(C.Structure):
     """struct kv_bits"""
     _fields_ = [(name, C.c_double) for name in
@@ -83,6 +90,8 @@ _encode = _declare("kv_binding_encode", C.c_int, _p, _n, C.c_int, _p, _n,
                    C.POINTER(_p), _size_p, _p)
 _decode = _declare("kv_binding_decode", C.c_int, _p, _n, C.c_int, C.c_char_p,
                    _n, _n, _p, _p)
+_dump = _declare("kv_binding_dump", C.c_int, C.c_char_p, C.POINTER(Model),
+                 C.POINTER(Dump), _p)
 _append = _declare("kv_seq_append", C.c_int, _p, _n, C.POINTER(Tokens), _p)
 _step = _declare("kv_seq_step", C.c_int, _p, _n, C.POINTER(Tokens), _p, _p)
 _seq_free = _declare("kv_seq_free", None, _p)
@@ -109,6 +118,32 @@ def _at(x):
     return None if x is None else x.ctypes.data
 
 
+def _model(model):
+    """Model of keywords with numpy arrays."""
+    struct = Model()
+    struct.arrays = []  # that it points into
+    for name, kind in Model._fields_:
+        x = model.get(name)
+        if x is None:
+            continue
+        if kind in (_float_p, _bytes_p):
+            struct.arrays.append(np.ascontiguousarray(
+                x, np.float32 if kind is _float_p else np.uint8))
+            x = struct.arrays[-1].ctypes.data_as(kind)
+        setattr(struct, name, x)
+    return struct
+
+
+def write_dump(path, model, name, text, tokens, tensors):
+    """tensors: q, k, v, k_pre, [layer][window][token][head][channel] f32 or
+    None; tokens: [window][token] int32."""
+    windows, ctx = tokens.shape
+    model = _model(model)
+    _call(_dump, os.fsencode(path), C.byref(model),
+          C.byref(Dump(name.encode(), text.encode(), windows, ctx, _at(tokens),
+                       (C.c_void_p * 4)(*map(_at, tensors)))))
+
+
 class Binding:
     """A spec on a model (struct kv_binding).
 
@@ -118,20 +153,10 @@ class Binding:
 
     def __init__(self, spec, model=None, calib=None):
         self.handle = None
-        struct = None
-        if model is not None:
-            keep = {name: np.ascontiguousarray(x, dtype=np.float32 if t is
-                                               _float_p else np.uint8)
-                    for name, t in Model._fields_
-                    if t in (_float_p, _bytes_p)
-                    and (x := model.get(name)) is not None}
-            kinds = dict(Model._fields_)
-            struct = C.byref(Model(**{
-                name: keep[name].ctypes.data_as(kinds[name])
-                if name in keep else x
-                for name, x in model.items() if x is not None}))
+        struct = None if model is None else _model(model)
         handle = _p()
-        _call(_new, C.byref(handle), os.fsencode(spec), struct,
+        _call(_new, C.byref(handle), os.fsencode(spec),
+              None if struct is None else C.byref(struct),
               os.fsencode(calib) if calib is not None else None)
         self.handle = handle
         sizes = (_n * 4)()
