@@ -34,14 +34,21 @@ int kv_ppl_new(struct kv_ppl **out, const struct kv_ppl_plan *plan,
                 plan->protocol.text, plan->n);
         goto fail;
     }
+    p->to = plan->n_windows;
+    if (plan->ranks) {
+        const size_t self = plan->ranks->self;
+
+        p->from = kv_ppl_ranks_first(plan->ranks, self, plan->n_windows);
+        p->to = kv_ppl_ranks_first(plan->ranks, self + 1, plan->n_windows);
+    }
     p->group = kv_model_windows(plan->model, plan->n, true, plan->memory);
-    if (p->group > plan->n_windows)
-        p->group = plan->n_windows;
+    if (p->group > p->to - p->from)
+        p->group = p->to - p->from;
     p->has_base = plan->no_base;
     p->base_nll = kv_alloc(plan->n_windows, sizeof(*p->base_nll));
     for (size_t w = 0; w < plan->n_windows; w++)
         p->base_nll[w] = NAN;
-    if (p->group < plan->n_windows && kv_model_backend(plan->model)->on_host) {
+    if (p->group < p->to - p->from && kv_model_backend(plan->model)->on_host) {
         p->states = kv_scratch_open(e);
         if (!p->states)
             goto fail;
@@ -73,6 +80,7 @@ struct watched {
     struct kv_loop *loop;
     size_t first_window, length;
     struct kv_progress *progress;
+    struct kv_ppl_ranks *ranks;
 };
 
 static int watched_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
@@ -84,7 +92,7 @@ static int watched_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
 
     if (w->progress && x->first + x->n == w->length)
         kv_progress_step(w->progress, x->n_windows);
-    return rc;
+    return rc || (w->ranks && kv_ppl_ranks_check(w->ranks, e)) ? -1 : 0;
 }
 
 /* All windows through the model, when they do not fit in memory together:
@@ -92,12 +100,13 @@ static int watched_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
 static int pass_all(const struct kv_ppl *p, struct kv_loop *loop,
                     struct kv_err *e)
 {
-    struct watched watched = {loop, 0, p->plan.n, p->plan.progress};
+    struct watched watched = {loop, p->from, p->plan.n, p->plan.progress,
+                              p->plan.ranks};
     const struct kv_attention attention = {watched_run, &watched};
 
-    return kv_model_forward_file(p->plan.model, p->plan.tokens,
-                                 p->plan.n_windows, p->plan.n, p->group,
-                                 &attention, p->states, e);
+    return kv_model_forward_file(
+        p->plan.model, p->plan.tokens + p->from * p->plan.n, p->to - p->from,
+        p->plan.n, p->group, &attention, p->states, e);
 }
 
 /* The state of a run. */
@@ -115,13 +124,13 @@ static int pass_group(const struct run *r, const struct group *g,
 {
     const struct kv_ppl *p = r->p;
     struct watched watched = {r->loop, g->first_window, p->plan.n,
-                              p->plan.progress};
+                              p->plan.progress, p->plan.ranks};
     const struct kv_attention attention = {watched_run, &watched};
     const size_t window = p->plan.n * p->info->hidden * sizeof(*r->hidden);
 
     if (r->states)
-        return kv_scratch_read(r->states, g->first_window * window, r->hidden,
-                               g->n_windows * window, e);
+        return kv_scratch_read(r->states, (g->first_window - p->from) * window,
+                               r->hidden, g->n_windows * window, e);
     return kv_model_forward(
         p->plan.model, p->plan.tokens + g->first_window * p->plan.n + g->start,
         g->n_windows, g->n, g->start, &attention, r->hidden, e);
@@ -183,10 +192,10 @@ static size_t piece_of(const struct kv_ppl *p, const struct kv_spec *spec)
 
 static int run_all(const struct run *r, struct kv_err *e)
 {
-    const size_t all = r->p->plan.n_windows;
+    const size_t end = r->p->to;
 
-    for (size_t w = 0; w < all; w += r->group)
-        if (run_windows(r, w, all - w < r->group ? all - w : r->group, e))
+    for (size_t w = r->p->from; w < end; w += r->group)
+        if (run_windows(r, w, end - w < r->group ? end - w : r->group, e))
             return -1;
     return 0;
 }

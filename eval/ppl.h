@@ -16,6 +16,7 @@
 
 #include "eval/kl_curve.h"
 #include "eval/klbase.h"
+#include "eval/ppl_ranks.h"
 #include "eval/prefill.h"
 #include "eval/protocol.h"
 #include "eval/score.h"
@@ -33,8 +34,10 @@ struct kv_ppl_plan {
     uint64_t seed;
     bool no_base; /* the base does not run: nothing is compared with it */
     bool kl;      /* divergence from the base too; not with no_base */
-    struct kv_klbase *kl_file; /* the base's probabilities from a file instead
-                                * of the base run; or NULL */
+    struct kv_klbase *kl_file;  /* the base's probabilities from a file instead
+                                 * of the base run; or NULL */
+    struct kv_ppl_ranks *ranks; /* NULL, or ranks that share the windows, each
+                                 * has one at least; not with files */
     struct kv_progress *progress; /* a step for each window and layer of a run,
                                    * or NULL; cleared after each run */
 };
@@ -70,7 +73,8 @@ int kv_ppl_pass(struct kv_ppl *p, const struct kv_spec *spec,
  * time where they have no base's logits to share. */
 bool kv_ppl_full(const struct kv_ppl *p);
 
-/* The rows of the runs that wait, in order; then none waits.  None is fine.  A
+/* The rows of the runs that wait, in order, of the first rank where there are
+ * several; then none waits.  None is fine.  A
  * row's numbers do not depend on the others.  to_file: NULL, or given the
  * logits of every scored token of the one run that waits. */
 int kv_ppl_score(struct kv_ppl *p, struct kv_klbase *to_file,

@@ -17,6 +17,7 @@ struct kv_ppl {
     struct kv_ppl_plan plan;
     const struct kv_model_info *info;
     size_t first, last; /* scored positions */
+    size_t from, to;    /* this rank's windows */
     size_t group;       /* windows at a time */
     FILE *states;       /* NULL, or hidden states of all windows of a run, which
                          * do not fit in memory: [n_windows][n][hidden]; not of

@@ -4,6 +4,7 @@
 #include "lib/base/file.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Rows of a window that are scored at a time: whole tiles of logits. */
 enum { ROWS = 16 * KV_LOGIT_ROWS };
@@ -126,7 +127,7 @@ struct scoring {
     struct kv_klbase *to_file;
     size_t rows;          /* at a time */
     float *hidden;        /* [1 + n_waits][rows][hidden] */
-    struct kv_loss *loss; /* [n_waits][scored] */
+    struct kv_loss *loss; /* [n_waits][scored], of each window with ranks */
     struct kv_score *score[KV_PPL_TOGETHER];
     struct kv_ppl_row *row; /* [n_waits]: whose curves they are */
 };
@@ -135,6 +136,14 @@ struct scoring {
 static bool has_states(const struct kv_ppl *p)
 {
     return p->plan.kl && !p->plan.kl_file && p->has_base;
+}
+
+static struct kv_loss *losses(const struct scoring *s, size_t window)
+{
+    const struct kv_ppl *p = s->p;
+
+    return s->loss +
+           (p->plan.ranks ? window * p->n_waits * kv_ppl_scored(p) : 0);
 }
 
 static int score_window(const struct scoring *s, size_t window,
@@ -154,7 +163,7 @@ static int score_window(const struct scoring *s, size_t window,
             float *to = s->hidden + (i + 1) * s->rows * width;
 
             these.hidden[i] = to;
-            these.loss[i] = s->loss + i * scored + row;
+            these.loss[i] = losses(s, window) + i * scored + row;
             if (kv_scratch_read(
                     p->scored,
                     kv_ppl_place(p, kv_ppl_run_at(p, i), window, row), to,
@@ -182,7 +191,7 @@ static int add_window(const struct scoring *s, size_t window, struct kv_err *e)
     double *base_nll = &p->base_nll[window];
 
     for (size_t i = 0; i < p->n_waits; i++) {
-        const struct kv_loss *loss = s->loss + i * n;
+        const struct kv_loss *loss = losses(s, window) + i * n;
 
         if (p->plan.kl_file)
             *base_nll = mean_nll(loss, n, true);
@@ -205,6 +214,63 @@ static int score_windows(const struct scoring *s, struct kv_err *e)
     return 0;
 }
 
+/* What the ranks' caches held, and the cost of their prompts. */
+static int gather_counts(const struct scoring *s, struct kv_err *e)
+{
+    const struct kv_ppl *p = s->p;
+    const size_t n = p->n_waits, n_ranks = p->plan.ranks->n;
+    struct kv_ppl_waits *all = kv_alloc(n_ranks * n, sizeof(*all));
+    size_t *at = kv_alloc(n_ranks + 1, sizeof(*at));
+    int rc;
+
+    for (size_t i = 0; i <= n_ranks; i++)
+        at[i] = i * n * sizeof(*all);
+    memcpy(all + p->plan.ranks->self * n, p->waits, n * sizeof(*all));
+    rc = kv_ppl_ranks_gather(p->plan.ranks, all, at, e);
+    for (size_t i = n; i < n_ranks * n && !rc && !p->plan.ranks->self; i++) {
+        kv_bits_add(&s->row[i % n].bits, &all[i].bits);
+        s->row[i % n].prefill.pairs += all[i].prefill.pairs;
+        s->row[i % n].prefill.all_pairs += all[i].prefill.all_pairs;
+        s->row[i % n].prefill.seconds += all[i].prefill.seconds;
+    }
+    free(at);
+    free(all);
+    return rc;
+}
+
+static int gather_losses(const struct scoring *s, struct kv_err *e)
+{
+    const struct kv_ppl *p = s->p;
+    const size_t n = p->plan.n_windows;
+    size_t *at = kv_alloc(p->plan.ranks->n + 1, sizeof(*at));
+    int rc;
+
+    for (size_t i = 0; i <= p->plan.ranks->n; i++)
+        at[i] = (size_t)((char *)losses(
+                             s, kv_ppl_ranks_first(p->plan.ranks, i, n)) -
+                         (char *)s->loss);
+    rc = kv_ppl_ranks_gather(p->plan.ranks, s->loss, at, e);
+    free(at);
+    return rc;
+}
+
+/* Each its windows; the first sums all, in order. */
+static int score_by_ranks(const struct scoring *s, struct kv_err *e)
+{
+    const struct kv_ppl *p = s->p;
+
+    for (size_t w = p->from; w < p->to; w++)
+        if (kv_interrupted(e) || kv_ppl_ranks_check(p->plan.ranks, e) ||
+            score_window(s, w, e))
+            return -1;
+    if (gather_losses(s, e) || gather_counts(s, e))
+        return -1;
+    for (size_t w = 0; w < p->plan.n_windows && !p->plan.ranks->self; w++)
+        if (add_window(s, w, e))
+            return -1;
+    return 0;
+}
+
 bool kv_ppl_full(const struct kv_ppl *p)
 {
     const size_t bytes = kv_ppl_place(p, 1, 0, 0); /* of a run */
@@ -212,8 +278,9 @@ bool kv_ppl_full(const struct kv_ppl *p)
 
     for (size_t i = 0; i < p->n_waits; i++)
         seconds += p->waits[i].seconds;
+    /* clocks of ranks differ, their batches must not */
     return (p->n_waits && !has_states(p)) || p->n_waits == KV_PPL_TOGETHER ||
-           seconds > KV_PPL_WAIT_SECONDS ||
+           (seconds > KV_PPL_WAIT_SECONDS && !p->plan.ranks) ||
            (p->n_waits && (p->n_waits + 1) * bytes > p->plan.memory);
 }
 
@@ -229,16 +296,17 @@ int kv_ppl_score(struct kv_ppl *p, struct kv_klbase *to_file,
         return 0;
     s.rows = scored < ROWS ? scored : ROWS;
     s.hidden = kv_alloc((1 + n) * s.rows, p->info->hidden * sizeof(*s.hidden));
-    s.loss = kv_alloc(n * scored, sizeof(*s.loss));
+    s.loss = kv_alloc((p->plan.ranks ? p->plan.n_windows : 1) * n * scored,
+                      sizeof(*s.loss));
     for (size_t i = 0; i < n; i++) {
         s.score[i] = kv_score_new();
         row[i] = (struct kv_ppl_row){.curve = {.n = scored},
                                      .bits = p->waits[i].bits,
                                      .prefill = p->waits[i].prefill};
     }
-    rc = score_windows(&s, e);
+    rc = p->plan.ranks ? score_by_ranks(&s, e) : score_windows(&s, e);
     for (size_t i = 0; i < n; i++) {
-        if (!rc)
+        if (!rc && !(p->plan.ranks && p->plan.ranks->self))
             row[i].score = kv_score_summary(s.score[i]);
         row[i].seconds =
             p->waits[i].seconds + (kv_seconds() - start) / (double)n;

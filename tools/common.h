@@ -75,10 +75,10 @@ struct kv_common {
 void kv_common_start(struct kv_common *c);
 
 /* What KV_SHARD() does without a value, for the help. */
-#define KV_SHARD_HELP                                                       \
-    "--shard without a value: the part of this task of a Slurm array, of "  \
-    "this rank of srun\nor mpirun, or of both.  Each writes its own file, " \
-    "-o rows.csv rows-I-of-N.csv;\nscripts/merge rows.csv joins them."
+#define KV_SHARD_HELP                                                          \
+    "--shard without a value: the part of this task of a Slurm array, of "     \
+    "this rank of\nsrun or mpirun, or of both.  Each writes its own file, -o " \
+    "rows.csv\nrows-I-of-N.csv; scripts/merge rows.csv joins them."
 
 struct kv_model;
 

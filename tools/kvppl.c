@@ -24,6 +24,7 @@ static void release(struct kvppl_run *r)
     kv_windows_clear(&r->text);
     kv_tokenizer_free(r->tokenizer);
     kv_model_free(r->model);
+    free(r->there);
     free(r->spec);
 }
 
@@ -211,6 +212,14 @@ static bool is_base(const struct kv_spec *spec, const struct kv_spec *base)
     return base && !strcmp(spec->text, base->text);
 }
 
+/* Which rows need not be measured: the first rank has the table. */
+static void find_rows(struct kvppl_run *r, const struct kv_spec *base)
+{
+    r->there = kv_alloc(r->n_specs + 1, sizeof(*r->there));
+    for (size_t i = 0; i < r->n_specs && !r->ranks.self; i++)
+        r->there[i] = kvppl_find_row(r, &r->spec[i], base);
+}
+
 /* Whether a row of the shard is to be measured; sets up r->progress.  The base
  * line runs where it is wanted and another row does, or its file is written. */
 static bool start_progress(struct kvppl_run *r, const struct kv_spec *base)
@@ -219,14 +228,14 @@ static bool start_progress(struct kvppl_run *r, const struct kv_spec *base)
 
     r->n_rows = 0;
     for (size_t i = 0; i < r->n_specs; i++) {
-        if (kvppl_find_row(r, &r->spec[i], base))
+        if (r->there[i])
             continue;
         missing = true;
         r->n_rows += !is_base(&r->spec[i], base);
     }
     r->n_rows += missing && base;
     kv_progress_init(&r->progress, r->what,
-                     r->n_rows * r->text.n *
+                     r->n_rows * kv_ppl_ranks_first(&r->ranks, 1, r->text.n) *
                          kv_model_info(r->model)->shape.n_layers);
     return missing;
 }
@@ -242,7 +251,7 @@ static int put_rows(struct kvppl_run *r, const struct kvppl_args *a,
 
     if (kv_ppl_score(r->ppl, NULL, row, e) || kv_inputs_unchanged(e))
         return ended_early(r, e);
-    for (size_t i = first; i < end; i++) {
+    for (size_t i = first; i < end && !r->ranks.self; i++) {
         const struct kv_spec *spec = &r->spec[i];
         const bool there = kvppl_find_row(r, spec, base);
         const bool own = !there && !is_base(spec, base);
@@ -267,17 +276,19 @@ static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
     size_t first = 0;
 
     if (kv_spec_parse(&f32, "f32", e) ||
-        kv_spec_fit(&f32, &kv_model_info(r->model)->shape, e) ||
+        kv_spec_fit(&f32, &kv_model_info(r->model)->shape, e))
+        return -1;
+    find_rows(r, base);
+    if (kvppl_meet_ranks(r, a, e) ||
         (start_progress(r, base) && base && run_base(r, base, &of_base, e)))
         return -1;
     for (size_t i = 0; i < r->n_specs; i++) {
         const struct kv_spec *spec = &r->spec[i];
 
-        if (!kvppl_find_row(r, spec, base) && !is_base(spec, base) &&
+        if (!r->there[i] && !is_base(spec, base) &&
             kv_ppl_pass(r->ppl, spec, begin_run(r, spec), e))
             return ended_early(r, e);
-        if (!kv_ppl_full(r->ppl) && !is_base(spec, base) &&
-            i + 1 < r->n_specs)
+        if (!kv_ppl_full(r->ppl) && !is_base(spec, base) && i + 1 < r->n_specs)
             continue;
         if (put_rows(r, a, first, i + 1, base, &of_base, e))
             return -1;
@@ -299,7 +310,8 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
                                e) ||
         kvppl_try_specs(r, r->text.ctx + a->own, e) || open_kl_base(r, a, e))
         return -1;
-    if (kvppl_open_tables(r, a, e) || evaluated_tokens(r, a, &tokens, e))
+    if ((!r->ranks.self && kvppl_open_tables(r, a, e)) ||
+        evaluated_tokens(r, a, &tokens, e))
         goto out;
     plan = (struct kv_ppl_plan){.model = r->model,
                                 .tokens = tokens,
@@ -311,6 +323,7 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
                                 .no_base = a->no_base,
                                 .kl = a->kl || a->kl_read,
                                 .kl_file = r->from_file,
+                                .ranks = r->ranks.n > 1 ? &r->ranks : NULL,
                                 .progress = &r->progress};
     if (kv_ppl_new(&r->ppl, &plan, e) || run_specs(r, a, e))
         goto out;
@@ -322,7 +335,7 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
 out:
     free(tokens);
     if (!rc)
-        return kvppl_close_tables(r, e);
+        return r->ranks.self ? 0 : kvppl_close_tables(r, e);
     kvppl_discard_tables(r);
     return -1;
 }
@@ -340,6 +353,11 @@ static void check_options(struct kvppl_args *a)
 static int run(struct kvppl_run *r, const struct kvppl_args *a,
                struct kv_err *e)
 {
+    if (kvppl_check_ranks(a, e) ||
+        (a->ranks && kv_ppl_ranks_start(&r->ranks, e)))
+        return -1;
+    if (r->ranks.self)
+        kv_verbosity_set(0);
     if (kv_protocol_parse(&r->protocol, a->protocol, a->keep_window, e) ||
         load_model(r, a, e))
         return -1;
@@ -352,7 +370,7 @@ int main(int argc, char **argv)
                            .shard = {1, 1},
                            .protocol = "all",
                            .own = KVPPL_NOT_OWN};
-    struct kvppl_run r = {.leak = NAN};
+    struct kvppl_run r = {.leak = NAN, .ranks = {.n = 1}};
     struct kv_err e = {""};
     const struct kv_opt opts[] = {
         KV_IN_FOLDER('m', "model", &a.model, kv_model_holds, "MODEL",
@@ -396,6 +414,8 @@ int main(int argc, char **argv)
         KV_SHARD(&a.shard, &a.common.output, &a.append,
                  "every N-th row from the I-th on (1/1; without a\n"
                  "value as a launcher says, below)"),
+        KV_FLAG(0, "ranks", &a.ranks,
+                "windows by the ranks that mpirun has started"),
         KV_OUT_BESIDE(0, "resume", &a.resume, &a.common.output,
                       KV_RESULTS_JOURNAL,
                       "measure no row again that FILE has, or that a\n"
@@ -435,6 +455,8 @@ int main(int argc, char **argv)
             "Other\nspecs' codes are the CPU's.  Numbers differ from the "
             "CPU's by the rounding to\nthe weights' type.\n\n" KV_SHARD_HELP
             "  With --append they share one file.\n\n"
+            "mpirun -n 4 kvppl --ranks: each rank takes a part of the windows; "
+            "the first\nwrites the rows, which are those of one rank.\n\n"
             "Units: losses and divergences in nats per token, bits per value "
             "of K and V.\nA layer that slides holds its window, and of older "
             "tokens what shares a block\nwith it: these bytes, over the "
@@ -459,8 +481,11 @@ int main(int argc, char **argv)
 
     const int rc = run(&r, &a, &e);
 
+    kv_ppl_ranks_stop(&r.ranks, rc ? e.msg : NULL);
     release(&r);
     kv_strings_clear(&a.specs);
+    if (rc && r.ranks.told)
+        return KV_EXIT_CANNOT;
     if (rc)
         kv_die("%s", e.msg);
     kv_close_stdout();

@@ -4,6 +4,7 @@
 
 #include "eval/klbase.h"
 #include "eval/ppl.h"
+#include "eval/ppl_ranks.h"
 #include "lib/base/progress.h"
 #include "lib/base/shard.h"
 #include "lib/results.h"
@@ -22,7 +23,7 @@ struct kvppl_args {
     double own_temperature;
     const char *curve;
     bool parse_special, bos, kl, kl_read, keep_window, allow_leakage, resume,
-        append, no_base;
+        append, no_base, ranks;
 };
 
 struct kvppl_run {
@@ -42,6 +43,8 @@ struct kvppl_run {
     struct kv_results *table, *curve; /* curve: NULL without --kl-curve */
     struct kv_results_keys keys;
     struct kv_conditions conditions;
+    struct kv_ppl_ranks ranks; /* without --ranks one */
+    uint8_t *there;            /* [n_specs]: rows that need not be measured */
 };
 
 /* Loads -C and checks it against the n tokens to be evaluated. */
@@ -84,5 +87,12 @@ int kvppl_open_table(struct kvppl_run *r, const struct kvppl_args *a,
  * then is the row being made.  base: NULL, or what rows are compared with. */
 bool kvppl_find_row(struct kvppl_run *r, const struct kv_spec *spec,
                     const struct kv_spec *base);
+
+/* --ranks: the options that it goes without. */
+int kvppl_check_ranks(const struct kvppl_args *a, struct kv_err *e);
+/* Whether all ranks have the same model, text and so on; they then go on with
+ * the first one's r->there. */
+int kvppl_meet_ranks(struct kvppl_run *r, const struct kvppl_args *a,
+                     struct kv_err *e);
 
 #endif

@@ -1,0 +1,192 @@
+#include "eval/ppl_ranks.h"
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A rank sends the first one message, and waits for its answer. */
+enum { DATA = 1, FAILED = 2, SILENCE_SECONDS = 5 };
+
+int kv_ppl_ranks_start(struct kv_ppl_ranks *r, struct kv_err *e)
+{
+    *r = (struct kv_ppl_ranks){.n = 1};
+    if (kv_transport_start(&r->transport, e))
+        return kv_fail_in(e, "--ranks");
+    r->self = kv_transport_self(r->transport);
+    r->n = kv_transport_ranks(r->transport);
+    r->arrived = kv_alloc(r->n, sizeof(*r->arrived));
+    r->told = r->self;
+    return 0;
+}
+
+static void put(struct kv_ppl_ranks *r, size_t to, int tag, const void *data,
+                size_t n)
+{
+    uint8_t *bytes = kv_alloc(n, 1);
+
+    memcpy(bytes, data, n);
+    kv_transport_send(r->transport, to, tag, bytes, n);
+}
+
+static void put_to_others(struct kv_ppl_ranks *r, int tag, const void *data,
+                          size_t n)
+{
+    for (size_t i = 1; i < r->n; i++)
+        put(r, i, tag, data, n);
+}
+
+void kv_ppl_ranks_stop(struct kv_ppl_ranks *r, const char *why)
+{
+    if (!r->transport)
+        return;
+    if (why && r->self)
+        put(r, 0, FAILED, why, strlen(why) + 1);
+    else if (why)
+        put_to_others(r, FAILED, why, strlen(why) + 1);
+    kv_transport_stop(r->transport, !why);
+    for (size_t i = 0; i < r->n; i++)
+        free(r->arrived[i].bytes);
+    free(r->arrived);
+    *r = (struct kv_ppl_ranks){.told = r->told};
+}
+
+static int take(struct kv_ppl_ranks *r, struct kv_message *m, struct kv_err *e)
+{
+    int rc;
+
+    if (m->tag == DATA) {
+        free(r->arrived[m->from].bytes);
+        r->arrived[m->from] = *m;
+        return 0;
+    }
+    rc = r->self ? kv_fail(e, "%s", (const char *)m->bytes)
+                 : kv_fail(e, "rank %zu: %s", m->from, (const char *)m->bytes);
+    free(m->bytes);
+    return rc;
+}
+
+/* Of the ranks that this one hears of, those that have not sent yet. */
+static int check_silence(struct kv_ppl_ranks *r, struct kv_err *e)
+{
+    const size_t end = r->self ? 1 : r->n;
+
+    for (size_t i = r->self ? 0 : 1; i < end; i++)
+        if (!r->arrived[i].bytes &&
+            kv_transport_silence(r->transport, i) > SILENCE_SECONDS)
+            return kv_fail(e, "rank %zu has said nothing for %d seconds", i,
+                           (int)SILENCE_SECONDS);
+    return 0;
+}
+
+/* Takes what comes within so many seconds. */
+static int listen(struct kv_ppl_ranks *r, double seconds, struct kv_err *e)
+{
+    struct kv_message m;
+
+    if (kv_transport_receive(r->transport, &m, seconds))
+        return take(r, &m, e);
+    return kv_interrupted(e) || check_silence(r, e) ? -1 : 0;
+}
+
+int kv_ppl_ranks_check(struct kv_ppl_ranks *r, struct kv_err *e)
+{
+    return r->n > 1 ? listen(r, 0, e) : 0;
+}
+
+/* The message of a rank, which is taken from r->arrived. */
+static int await(struct kv_ppl_ranks *r, size_t from, struct kv_message *m,
+                 struct kv_err *e)
+{
+    while (!r->arrived[from].bytes)
+        if (listen(r, 0.1, e))
+            return -1;
+    *m = r->arrived[from];
+    r->arrived[from].bytes = NULL;
+    return 0;
+}
+
+static int await_bytes(struct kv_ppl_ranks *r, size_t from, void *to, size_t n,
+                       struct kv_err *e)
+{
+    struct kv_message m;
+    int rc = 0;
+
+    if (await(r, from, &m, e))
+        return -1;
+    if (m.n != n)
+        rc = kv_fail(e, "rank %zu sent %zu bytes, expected %zu", from, m.n, n);
+    else
+        memcpy(to, m.bytes, n);
+    free(m.bytes);
+    return rc;
+}
+
+/* ---- meeting ------------------------------------------------------------- */
+
+static int compare(size_t rank, const char *key, const char *mine,
+                   struct kv_err *e)
+{
+    while (*key && *mine) {
+        const size_t n = strcspn(key, "\n"), m = strcspn(mine, "\n");
+
+        if (n != m || memcmp(key, mine, n) != 0)
+            return kv_fail(e, "rank %zu has the %.*s, expected the %.*s", rank,
+                           (int)n, key, (int)m, mine);
+        key += n + 1;
+        mine += m + 1;
+    }
+    return 0;
+}
+
+int kv_ppl_ranks_meet(struct kv_ppl_ranks *r, const char *key, uint8_t *row,
+                      size_t n, struct kv_err *e)
+{
+    if (r->self) {
+        put(r, 0, DATA, key, strlen(key) + 1);
+        return await_bytes(r, 0, row, n, e);
+    }
+    for (size_t i = 1; i < r->n; i++) {
+        struct kv_message m;
+        int rc;
+
+        if (await(r, i, &m, e))
+            return -1;
+        rc = compare(i, (const char *)m.bytes, key, e);
+        free(m.bytes);
+        if (rc)
+            return -1;
+    }
+    put_to_others(r, DATA, row, n);
+    return 0;
+}
+
+/* ---- scores -------------------------------------------------------------- */
+
+size_t kv_ppl_ranks_first(const struct kv_ppl_ranks *r, size_t rank, size_t n)
+{
+    return n * rank / r->n;
+}
+
+int kv_ppl_ranks_gather(struct kv_ppl_ranks *r, void *all, const size_t *at,
+                        struct kv_err *e)
+{
+    const size_t own = at[r->self + 1] - at[r->self];
+    uint8_t *bytes = all, done = 1;
+
+    if (own > INT_MAX)
+        return kv_fail(e,
+                       "--ranks: %zu bytes of scores in a message: expected "
+                       "fewer tokens",
+                       own);
+    if (r->self) {
+        put(r, 0, DATA, bytes + at[r->self], own);
+        return await_bytes(r, 0, &done, 1, e);
+    }
+    for (size_t i = 1; i < r->n; i++)
+        if (await_bytes(r, i, bytes + at[i], at[i + 1] - at[i], e))
+            return -1;
+    put_to_others(r, DATA, &done, 1);
+    return 0;
+}

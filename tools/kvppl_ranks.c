@@ -1,0 +1,64 @@
+/* kvppl --ranks: windows by the ranks of mpirun. */
+#include "lib/base/alloc.h"
+#include "tools/kvppl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+int kvppl_check_ranks(const struct kvppl_args *a, struct kv_err *e)
+{
+    const char *other = a->own       ? "--own"
+                        : a->kl_base ? "--kl-divergence-base"
+                                     : NULL;
+
+    return a->ranks && other ? kv_fail(e, "%s does not go with --ranks", other)
+                             : 0;
+}
+
+/* What must be alike, a line each. */
+static char *make_key(const struct kvppl_run *r, const struct kvppl_args *a)
+{
+    const struct kv_conditions *c = &r->conditions;
+    char *key = NULL;
+    size_t n;
+    FILE *f = open_memstream(&key, &n);
+
+    if (!f)
+        return kv_strdup("");
+    fprintf(f, "version %s\nmodel's hash %s\n", kv_version(), c->model_hash);
+    fprintf(f, "text's hash %s\ncalibration's hash %s\n", c->text_hash,
+            r->calib ? r->calib->hash : "none");
+    fprintf(f, "protocol %s\n--gemm %s\n--device %s\n", c->protocol, c->gemm,
+            c->device);
+    fprintf(f, "windows' tokens %zu\nnumber of windows %zu\n", c->ctx,
+            c->windows);
+    fprintf(f, "BOS %d\nspecial tokens %d\n", (int)c->reading.bos,
+            (int)c->reading.special);
+    fprintf(f, "--seed %llu\n--memory %zu\n--kl %d\n--no-base %d\n",
+            (unsigned long long)a->common.seed, a->common.memory, a->kl,
+            a->no_base);
+    fprintf(f, "number of rows %zu\n", r->n_specs);
+    for (size_t i = 0; i < r->n_specs; i++)
+        fprintf(f, "spec %s\n", r->spec[i].text);
+    fclose(f);
+    return key;
+}
+
+int kvppl_meet_ranks(struct kvppl_run *r, const struct kvppl_args *a,
+                     struct kv_err *e)
+{
+    char *key;
+    int rc;
+
+    if (r->ranks.n == 1)
+        return 0;
+    if (r->ranks.n > r->text.n)
+        return kv_fail(e,
+                       "--ranks: %zu ranks for %zu windows: expected a window "
+                       "for each",
+                       r->ranks.n, r->text.n);
+    key = make_key(r, a);
+    rc = kv_ppl_ranks_meet(&r->ranks, key, r->there, r->n_specs, e);
+    free(key);
+    return rc;
+}
