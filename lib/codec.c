@@ -3,6 +3,7 @@
 #include "lib/base/alloc.h"
 #include "lib/calib.h"
 #include "lib/codec_impl.h"
+#include "lib/exec.h"
 #include "lib/k_bias.h"
 #include "lib/mixed.h"
 #include "lib/rope_table.h"
@@ -18,7 +19,9 @@ const struct kv_scheme *kv_scheme_find(const char *name)
     for (size_t i = 0; kv_schemes[i]; i++)
         if (!strcmp(kv_schemes[i]->name, name))
             return kv_schemes[i];
-    return strcmp(kv_scheme_mixed.name, name) ? NULL : &kv_scheme_mixed;
+    return !strcmp(kv_scheme_mixed.name, name)  ? &kv_scheme_mixed
+           : !strcmp(kv_scheme_exec.name, name) ? &kv_scheme_exec
+                                                : NULL;
 }
 
 /* Massive tokens are those of the calibration's model and layer. */

@@ -75,4 +75,5 @@ void kv_results_bits(struct kv_results *r, const struct kv_bits *b)
     kv_results_size(r, "shared_bytes", (uint64_t)b->shared_bytes);
     kv_results_real(r, "bits_total", bits_of(total, b->values));
     kv_results_size(r, "clipped", (uint64_t)b->clipped);
+    kv_results_text(r, "bits_declared", b->declared ? "yes" : NULL);
 }

@@ -35,7 +35,7 @@ struct kv_calib;
         "bos", "special", "gemm"
 #define KV_BITS_COLUMNS                                                     \
     "bits_nominal", "bits", "bits_quantized", "shared_bytes", "bits_total", \
-        "clipped"
+        "clipped", "bits_declared"
 
 /* Sets the cells of the conditions and of the spec's parameters.  The column
  * scheme is the scheme's name, or of two "K-q8_0/V-q4_0".  calib NULL: the

@@ -2,6 +2,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/text.h"
+#include "lib/exec.h"
 #include "lib/policy.h"
 #include "lib/scheme.h"
 
@@ -228,8 +229,15 @@ void kv_mixed_make(struct kv_spec *s, const char *name,
 int kv_mixed_sides(struct kv_spec *s, const struct kv_spec side[KV_SIDES],
                    struct kv_err *e)
 {
+    enum { ROOM = 64 }; /* for a policy, and what fitting adds */
     struct kv_mixed m = {.n_members = KV_SIDES};
 
+    if (strlen(side[KV_K].text) + strlen(side[KV_V].text) + ROOM >
+        KV_SPEC_CHARS)
+        return kv_fail(e,
+                       "the specs of K and V are too long together: at most %d "
+                       "characters",
+                       KV_SPEC_CHARS - ROOM);
     for (int i = 0; i < KV_SIDES; i++)
         if (kv_spec_together(&side[i]))
             return kv_fail(e,
@@ -369,19 +377,33 @@ static int read_place(struct reading *r, const char *layers, const char *sides,
     return 0;
 }
 
+/* Cuts off a comment; whether a command, which may have spaces and '#', ends
+ * the line. */
+static bool ends_in_command(char *line)
+{
+    const char *end, *command = kv_exec_command(line, &end);
+    char *comment = line + strcspn(line, "#");
+
+    if (command && command <= comment)
+        return true;
+    *comment = 0;
+    return false;
+}
+
 /* line: without its end; cut into words here. */
 static int read_line(struct reading *r, char *line, struct kv_err *e)
 {
     enum { WORDS = 3 };
+    const bool command = ends_in_command(line);
     const char *word[WORDS];
     char *save = NULL;
     size_t n = 0;
 
-    line[strcspn(line, "#")] = 0;
-    for (char *at = strtok_r(line, spaces, &save); at;
-         at = strtok_r(NULL, spaces, &save), n++)
+    for (char *at = strtok_r(line, spaces, &save); at; n++) {
         if (n < WORDS)
             word[n] = at;
+        at = strtok_r(NULL, command && n == WORDS - 2 ? "" : spaces, &save);
+    }
     if (!n)
         return 0;
     if (n != WORDS)

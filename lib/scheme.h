@@ -205,7 +205,8 @@ struct kv_scheme {
 };
 
 /* Every scheme, NULL at the end (lib/schemes/list.c).  kv_scheme_find() finds
- * "mixed" too (lib/mixed.h); returns NULL for unknown names. */
+ * "mixed" (lib/mixed.h) and "exec" (lib/exec.h) too; returns NULL for unknown
+ * names. */
 extern const struct kv_scheme *const kv_schemes[];
 const struct kv_scheme *kv_scheme_find(const char *name);
 

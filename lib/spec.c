@@ -1,5 +1,6 @@
 #include "lib/spec.h"
 #include "lib/base/decimal.h"
+#include "lib/exec.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
 #include "lib/scheme.h"
@@ -252,6 +253,8 @@ static void print(const struct kv_spec *s, char *text, bool calib)
     }
     if (s->mixed)
         put(&w, ",file=%s@%s", s->mixed->name, s->mixed->hash);
+    if (kv_exec_of(k))
+        put(&w, ",cmd=%s", kv_exec_of(k)->command);
 }
 
 void kv_spec_print(struct kv_spec *s)

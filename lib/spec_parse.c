@@ -1,4 +1,5 @@
 #include "lib/base/decimal.h"
+#include "lib/exec.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
 #include "lib/scheme.h"
@@ -346,7 +347,7 @@ static const struct kv_scheme *read_name(const char *text, const char **end)
 }
 
 /* What follows the name: [':' part] {',' word}. */
-static int read_rest(struct kv_spec *s, const char *at, struct kv_err *e)
+static int read_params(struct kv_spec *s, const char *at, struct kv_err *e)
 {
     struct reading r = {.s = s};
 
@@ -379,6 +380,27 @@ static int read_rest(struct kv_spec *s, const char *at, struct kv_err *e)
         at = end;
     }
     fill_in(&r);
+    return 0;
+}
+
+/* The command ends the text, and the words before it make the scheme. */
+static int read_exec(struct kv_spec *s, const char *at, struct kv_err *e)
+{
+    char *words;
+    int rc;
+
+    if (kv_exec_read(&s->scheme, at, &words, e))
+        return -1;
+    rc = read_params(s, words, e) || kv_exec_check(s, e) ? -1 : 0;
+    free(words);
+    return rc;
+}
+
+static int read_rest(struct kv_spec *s, const char *at, struct kv_err *e)
+{
+    if (s->scheme == &kv_scheme_exec ? read_exec(s, at, e)
+                                     : read_params(s, at, e))
+        return -1;
     kv_spec_print(s);
     return 0;
 }

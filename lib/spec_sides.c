@@ -1,5 +1,6 @@
 /* K-q8_0/V-kivi:b2g32: a spec for keys and one for values. */
 #include "lib/base/alloc.h"
+#include "lib/exec.h"
 #include "lib/mixed.h"
 #include "lib/scheme.h"
 #include "lib/spec_impl.h"
@@ -41,8 +42,9 @@ static int check_side(const char *text, enum kv_side side, struct kv_err *e)
 {
     const char *mixed = kv_scheme_mixed.name;
     const size_t n = strcspn(text, ":,");
+    const char *end, *command = kv_exec_command(text, &end);
 
-    for (const char *at = text; *at; at++)
+    for (const char *at = text; *at && at != command; at++)
         if ((at == text || strchr(":,/+", at[-1])) && has_prefix(at))
             return kv_fail(e, "'%.*s%s' of %c has sides of its own",
                            KV_SHOWN(text, strlen(text)), kv_side_name(side));

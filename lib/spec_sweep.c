@@ -1,4 +1,5 @@
 #include "lib/base/alloc.h"
+#include "lib/exec.h"
 #include "lib/spec_impl.h"
 
 #include <stdint.h>
@@ -7,6 +8,17 @@
 static int fail_brace(const char *text, const char *what, struct kv_err *e)
 {
     return kv_fail(e, "spec '%.*s%s': %s", KV_SHOWN(text, strlen(text)), what);
+}
+
+/* The next brace that is no part of a command; NULL without one. */
+static const char *next_brace(const char *at)
+{
+    const char *brace, *command, *end;
+
+    while ((brace = strpbrk(at, "{}")) &&
+           (command = kv_exec_command(at, &end)) && command < brace)
+        at = end;
+    return brace;
 }
 
 /* SIZE_MAX stands for all that is more. */
@@ -19,7 +31,7 @@ static size_t times(size_t a, size_t b)
 static int count_one(const char *text, size_t *n, struct kv_err *e)
 {
     *n = 1;
-    for (const char *at = text; (at = strpbrk(at, "{}")); at++) {
+    for (const char *at = text; (at = next_brace(at)); at++) {
         size_t choices = 0;
 
         if (*at == '}')
@@ -61,7 +73,7 @@ int kv_spec_count(const char *const *texts, size_t n_texts, size_t *n,
 /* The i-th of the n specs that the counted text is; one has its room. */
 static void choose(const char *text, size_t i, size_t n, char *one)
 {
-    for (const char *open; (open = strchr(text, '{'));) {
+    for (const char *open; (open = next_brace(text));) {
         const char *close = strchr(open, '}'), *choice = open + 1;
         size_t choices = 1, len;
 

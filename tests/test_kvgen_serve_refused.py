@@ -38,6 +38,8 @@ class Refused(unittest.TestCase):
                      "expected one spec", "model"),
                     (TEXT, {"prompt": "a", "model": "mixed,file=/etc/passwd"},
                      "a spec of a file", "model"),
+                    (TEXT, {"prompt": "a", "model": "t,exec:b2,cmd=exit 3"},
+                     "a spec of a file, of a command", "model"),
                     (TEXT, {"prompt": "a", "model": "vecinfer:d4b4"},
                      "needs a calibration", "model"),
                     (TEXT, {"prompt": "a", "model": "snapkv:b8+f16"},

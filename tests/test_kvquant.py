@@ -118,7 +118,8 @@ class Table(Case):
             "windows,protocol,calib_hash,calib_text,calib_leak,device,level,"
             "threads,seed,bos,special,gemm,bits_nominal,bits,"
             "bits_quantized,shared_bytes,"
-            "bits_total,clipped,kept,side,layer,mse,sqnr_db,rel_err,cosine,max_err,"
+            "bits_total,clipped,bits_declared,kept,side,layer,mse,sqnr_db,rel_err,"
+            "cosine,max_err,"
             "logit_err,attn_kl,attn_rel_err,rd_gap_db,params.axis,params.b,"
             "params.g,params.heads,params.r,params.s")
 

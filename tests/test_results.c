@@ -225,17 +225,18 @@ static void test_conditions_and_bits(void **state)
                                  .quantized_values = 32,
                                  .shared_bytes = 10,
                                  .nominal = 3,
-                                 .clipped = 6};
+                                 .clipped = 6,
+                                 .declared = true};
     const struct kv_bits none = {.nominal = NAN};
     char *text = row_of(&full, &calib, &bits);
 
     (void)state;
     assert_string_equal(text,
                         "t,-,s:b4,absmax,m,0a,bf16,x.txt,0b,8,2,all,0c,c.txt,"
-                        "0.25,cpu,c,1,7,1,0,f32,3,3.75,5,10,5,6\n");
+                        "0.25,cpu,c,1,7,1,0,f32,3,3.75,5,10,5,6,yes\n");
     free(text);
     text = row_of(&bare, NULL, &none);
-    assert_string_equal(text, "t,-,s:b4,absmax,,,,,,,,,,,,,,,0,,,,,,,0,,0\n");
+    assert_string_equal(text, "t,-,s:b4,absmax,,,,,,,,,,,,,,,0,,,,,,,0,,0,\n");
     free(text);
 }
 

@@ -7,6 +7,7 @@
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/base/threads.h"
+#include "lib/exec.h"
 #include "lib/mixed.h"
 #include "lib/model/model.h"
 #include "lib/policy.h"
@@ -148,6 +149,7 @@ void kv_common_specs(const struct kv_strings *specs)
 
     if (kv_spec_count(specs->item, specs->n, &n, &e))
         kv_die("%s", e.msg);
+    kv_exec_allow(specs->item, specs->n);
 }
 
 void kv_common_no_specs(char *const *operand, int n)
@@ -315,6 +317,7 @@ void kv_common_list(void)
         list_scheme(k, s.text);
     }
     list_scheme(&kv_scheme_mixed, "mixed,file=LAYERS");
+    list_scheme(&kv_scheme_exec, "exec:b2,cmd=COMMAND");
     printf("%-10s %-60s %s\n", "", "a scheme for keys, another for values",
            "K-SPEC/V-SPEC");
     list_policies();

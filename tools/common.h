@@ -94,7 +94,8 @@ int kv_common_place(const struct kv_common *c, struct kv_model *m,
             "follow each other (matrices and biases of K and V)")
 
 /* Ends the program with a sentence when the specs are too many rows, or their
- * braces wrong: before anything is read. */
+ * braces wrong: before anything is read.  The commands that they name may run
+ * from here on (lib/exec.h). */
 void kv_common_specs(const struct kv_strings *specs);
 
 /* Ends the program with a sentence when one of n operands is a spec that lost

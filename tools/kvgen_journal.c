@@ -240,7 +240,9 @@ static struct kv_bits bits_of(const json_t *cache)
                         .kept_values = real_of(cache, "kept_values"),
                         .quantized_bytes = real_of(cache, "quantized_bytes"),
                         .quantized_values = real_of(cache, "quantized_values"),
-                        .clipped = real_of(cache, "clipped")};
+                        .clipped = real_of(cache, "clipped"),
+                        .declared =
+                            json_is_true(json_object_get(cache, "declared"))};
 
     for (size_t i = 0; i < KV_SIDES; i++)
         b.coded[i] = json_number_value(json_array_get(coded, i));

@@ -78,9 +78,10 @@ static void put_cache(const struct kv_out *out, const struct kv_bits *b)
             ", \"cache\": {\"bytes\": %.17g, \"values\": %.17g, "
             "\"kept_values\": %.17g, \"quantized_bytes\": %.17g, "
             "\"quantized_values\": %.17g, \"coded\": [%.17g, %.17g], "
-            "\"clipped\": %.17g}",
+            "\"clipped\": %.17g%s}",
             b->bytes, b->values, b->kept_values, b->quantized_bytes,
-            b->quantized_values, b->coded[KV_K], b->coded[KV_V], b->clipped);
+            b->quantized_values, b->coded[KV_K], b->coded[KV_V], b->clipped,
+            b->declared ? ", \"declared\": true" : "");
 }
 
 int kvgen_put_line(const struct kvgen_run *r, const struct kvgen_args *a,

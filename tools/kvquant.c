@@ -13,6 +13,7 @@
 #include "lib/seq/bits.h"
 #include "lib/seq/codes_file.h"
 #include "tools/common.h"
+#include "tools/kvquant_check.h"
 #include "tools/kvquant_inspect.h"
 
 #include <math.h>
@@ -41,7 +42,7 @@ struct args {
     const char *dump, *calib, *codes;
     struct kv_shard shard;
     size_t queries; /* QUERIES unless told */
-    bool keep_window, attention, allow_leakage, channels, codebooks;
+    bool keep_window, attention, allow_leakage, channels, codebooks, check;
 };
 
 enum { QUERIES = 64 };
@@ -225,9 +226,12 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
     const struct kv_dump_info *info;
 
     if (kv_protocol_parse(&r->protocol, "all", a->keep_window, e) ||
-        kv_dump_open(&r->dump, a->dump, e))
+        (a->dump ? kv_dump_open(&r->dump, a->dump, e)
+                 : kvquant_check_dump(&r->dump, a->common.seed, e)))
         return -1;
     info = kv_dump_info(r->dump);
+    if (a->check)
+        sweep.base = NULL;
     sweep.shape = &info->shape;
     if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &r->n_all, e) ||
         kv_policy_dense(r->spec, r->n_specs, e) ||
@@ -239,11 +243,12 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
         r->backend = kv_backend_cuda(&a->common.gpu, KV_TYPE_F32);
     if (r->backend && leave_out(r, a, e))
         return -1;
-    for (size_t i = 0; i < r->n_specs && (a->channels || a->codebooks); i++)
+    for (size_t i = 0;
+         i < r->n_specs && (a->channels || a->codebooks || a->check); i++)
         if (r->spec[i].policy.policy)
             return kv_fail(e,
-                           "%s: --channels and --codebooks are of all tokens: "
-                           "expected a spec without a policy",
+                           "%s: --channels, --codebooks and --check are of "
+                           "all tokens: expected a spec without a policy",
                            r->spec[i].text);
     kv_common_hadamard(r->spec, r->n_specs, &info->shape);
     if (a->attention && !info->have[KV_T_Q])
@@ -262,7 +267,7 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
                                            .windows = info->n_windows,
                                            .protocol = r->protocol.text};
     kv_common_conditions(&a->common, &r->conditions);
-    if (a->channels || a->codebooks)
+    if (a->channels || a->codebooks || a->check)
         return 0;
     if (a->codes && kv_codes_create(&r->codes, a->codes, e))
         return -1;
@@ -316,6 +321,19 @@ static int inspect(const struct run *r, const struct args *a, struct kv_err *e)
     return kvquant_inspect(&i, e);
 }
 
+static int check(const struct run *r, const struct args *a, size_t *broken,
+                 struct kv_err *e)
+{
+    const struct kvquant_check c = {.common = &a->common,
+                                    .dump = r->dump,
+                                    .calib = r->calib,
+                                    .spec = r->spec,
+                                    .n_specs = r->n_specs,
+                                    .n_all = r->n_all};
+
+    return kvquant_check(&c, broken, e);
+}
+
 static void clear(struct run *r)
 {
     kv_codes_discard(r->codes);
@@ -351,6 +369,9 @@ static void parse(int argc, char **argv, struct args *a)
         KV_FLAG(0, "codebooks", &a->codebooks,
                 "no errors: a row for each codebook, how its\n"
                 "centroids are used"),
+        KV_FLAG(0, "check", &a->check,
+                "no errors: whether the specs keep the law of\n"
+                "lib/codec.h; a dump is not needed"),
         KV_FLAG(0, "attention", &a->attention,
                 "fail when the dump has no queries"),
         KV_FLAG(0, "allow-leakage", &a->allow_leakage,
@@ -386,7 +407,12 @@ static void parse(int argc, char **argv, struct args *a)
             "and the head's\n"
             "singular values, the largest beside channel 0; of one layer:\n"
             "kvdump --layers.  --codebooks: the share of centroids that are\n"
-            "used, and e to the entropy of the index.\n" KV_SHARD_HELP
+            "used, and e to the entropy of the index.\n"
+            "--check, for schemes of your own (exec): a row for each part of\n"
+            "the law, of keys and of values, on 141 tokens of the dump's "
+            "first\n"
+            "layer or random ones; the exit status is 1 where one breaks.\n"
+            KV_SHARD_HELP
             "\n--device cuda: blocks are encoded and decoded on the GPU, to "
             "the\n"
             "same bytes and the same values (kivi, absmax, zeropoint, hack,\n"
@@ -396,7 +422,7 @@ static void parse(int argc, char **argv, struct args *a)
         .operand = "dump.h5"};
     const int first = kv_opt_parse(argc, argv, &about, opts);
 
-    if (argc - first != 1) {
+    if (argc - first != 1 && !(a->check && argc == first)) {
         kv_common_no_specs(argv + first, argc - first);
         kv_die("expected one dump file, not %d (try --help)", argc - first);
     }
@@ -405,11 +431,13 @@ static void parse(int argc, char **argv, struct args *a)
     if (a->attention && !a->queries)
         kv_die("--attention wants queries: --queries 0 leaves its columns "
                "blank");
-    if ((a->channels || a->codebooks) && (a->codes || a->attention))
-        kv_die("--channels and --codebooks go without --codes, --attention");
-    if (a->channels && a->codebooks)
-        kv_die("--channels and --codebooks are two tables: one is expected");
-    a->dump = argv[first];
+    if ((a->channels || a->codebooks || a->check) && (a->codes || a->attention))
+        kv_die("--channels, --codebooks and --check go without --codes, "
+               "--attention");
+    if (a->channels + a->codebooks + a->check > 1)
+        kv_die("--channels, --codebooks and --check are tables of their own: "
+               "one is expected");
+    a->dump = argc > first ? argv[first] : NULL;
     kv_common_specs(&a->specs);
     kv_common_start(&a->common);
 }
@@ -421,11 +449,14 @@ int main(int argc, char **argv)
                      .queries = QUERIES};
     struct run r = {0};
     struct kv_err e = {""};
+    size_t broken = 0;
     int rc;
 
     parse(argc, argv, &a);
     rc = prepare(&r, &a, &e);
-    if (!rc && (a.channels || a.codebooks))
+    if (!rc && a.check)
+        rc = check(&r, &a, &broken, &e);
+    else if (!rc && (a.channels || a.codebooks))
         rc = inspect(&r, &a, &e);
     else if (!rc)
         rc = measure(&r, &a, &e) || finish(&r, &e);
@@ -434,5 +465,5 @@ int main(int argc, char **argv)
     if (rc)
         kv_die("%s", e.msg);
     kv_close_stdout();
-    return r.left_out ? KV_EXIT_NO : KV_EXIT_OK;
+    return r.left_out || broken ? KV_EXIT_NO : KV_EXIT_OK;
 }

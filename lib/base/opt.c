@@ -1,6 +1,9 @@
 #include "lib/base/opt.h"
 #include "lib/base/alloc.h"
+#include "lib/base/child.h"
+#include "lib/base/end.h"
 #include "lib/base/file.h"
+#include "lib/base/file_impl.h"
 #include "lib/base/opt_impl.h"
 #include "lib/base/progress.h"
 #include "lib/base/release.h"
@@ -48,6 +51,15 @@ static void end_without_memory(void)
 {
     memory_ended = true;
     exit(KV_EXIT_CANNOT);
+}
+
+/* Others still compute, with memory that libraries free at an exit(). */
+static void end_amid_threads(void)
+{
+    kv_temporaries_remove();
+    kv_children_kill();
+    kv_children_end();
+    _exit(KV_EXIT_CANNOT);
 }
 
 void kv_die(const char *fmt, ...)
@@ -300,6 +312,7 @@ int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
     open_standard();
     prog = slash ? slash + 1 : argv[0];
     kv_memory_end_by(end_without_memory);
+    kv_end_by(end_amid_threads);
     kv_verbosity_set(1);
     while (opts[n].name)
         n++;

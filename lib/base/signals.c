@@ -1,3 +1,4 @@
+#include "lib/base/child.h"
 #include "lib/base/file.h"
 #include "lib/base/file_impl.h"
 #include "lib/base/opt.h"
@@ -22,6 +23,7 @@ static void end(int number)
     sigset_t one;
 
     kv_temporaries_remove();
+    kv_children_kill();
     if (was->sa_handler == SIG_IGN)
         was->sa_handler = SIG_DFL;
     sigaction(number, was, NULL);
@@ -60,6 +62,7 @@ static void on_bus(int number, siginfo_t *info, void *context)
     put(shortened ? " was shortened while it was read\n"
                   : " can no longer be read\n");
     kv_temporaries_remove();
+    kv_children_kill();
     _exit(KV_EXIT_CANNOT);
 }
 

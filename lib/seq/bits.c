@@ -14,6 +14,7 @@ void kv_bits_add(struct kv_bits *into, const struct kv_bits *b)
     into->quantized_bytes += b->quantized_bytes;
     into->quantized_values += b->quantized_values;
     into->clipped += b->clipped;
+    into->declared |= b->declared;
     for (int side = 0; side < KV_SIDES; side++)
         into->coded[side] += b->coded[side];
 }
@@ -27,6 +28,7 @@ static struct kv_bits bits_of(const struct kv_codec *c, size_t n, size_t bytes,
     return (struct kv_bits){.bytes = (double)bytes,
                             .values = values,
                             .kept_values = values,
+                            .declared = c->declared_bytes,
                             .quantized_bytes = (double)quantized_bytes,
                             .quantized_values =
                                 (double)(quantized_tokens * row)};
@@ -35,8 +37,10 @@ static struct kv_bits bits_of(const struct kv_codec *c, size_t n, size_t bytes,
 void kv_bits_count(struct kv_bits *into, const struct kv_cache *c,
                    enum kv_side side)
 {
-    const size_t row = kv_codec_row(kv_cache_reader(c, side).codec);
+    const struct kv_codec *codec = kv_cache_reader(c, side).codec;
+    const size_t row = kv_codec_row(codec);
 
+    into->declared |= codec->declared_bytes != 0;
     into->coded[side] += (double)(kv_cache_coded(c, side) * row);
     into->clipped += (double)kv_cache_clipped(c, side);
 }

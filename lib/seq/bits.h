@@ -19,6 +19,8 @@ struct kv_bits {
     double coded[KV_SIDES]; /* values that became codes, whether or not they are
                              * still held */
     double clipped; /* values beyond fp16's range (kv_cache_clipped()) */
+    bool declared;  /* some of the bytes by a codec's own account
+                     * (kv_codec's declared_bytes) */
 };
 
 /* Adds all members but shared_bytes and nominal, which belong to the spec. */

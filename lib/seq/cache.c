@@ -23,6 +23,8 @@ static size_t query_values(const struct kv_codec *k)
 /* Of the quantized blocks, with their sizes where they vary. */
 static size_t codes_bytes(const struct kv_cache_side *s)
 {
+    if (s->codec->declared_bytes)
+        return s->n_blocks * s->codec->declared_bytes;
     return s->block_bytes +
            (s->codec->variable ? s->n_blocks * sizeof(*s->size) : 0);
 }

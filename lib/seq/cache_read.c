@@ -1,4 +1,5 @@
 /* What a cache gives back. */
+#include "lib/base/end.h"
 #include "lib/k_bias.h"
 #include "lib/scheme.h"
 #include "lib/seq/cache_impl.h"
@@ -31,7 +32,7 @@ static void decode(const struct kv_cache *cache, enum kv_side side, size_t from,
     for (size_t i = s->gone_blocks; i < to; at += s->size[i++])
         if (i >= from && c->variable->decode_block(c, at, s->size[i],
                                                    x + (i - from) * values, &e))
-            abort(); /* encode_block() wrote these bytes */
+            kv_end("%s", e.msg); /* encode_block() wrote these bytes */
 }
 
 /* All but the blocks; gives where those go. */

@@ -96,7 +96,9 @@ static struct stored stored_of(const struct kv_policy_cache *c,
         }
     for (size_t b = 0; b < r.n_blocks; b++)
         add_block(c, r.codec, in + b * heads,
-                  r.size ? r.size[b] + sizeof(*r.size) : r.codec->block_bytes,
+                  r.codec->declared_bytes ? r.codec->declared_bytes
+                  : r.size                ? r.size[b] + sizeof(*r.size)
+                                          : r.codec->block_bytes,
                   &s);
     add_massive(c, &r.kept, &s);
     free(in);

@@ -66,10 +66,11 @@ int kv_names_find(const struct kv_names *n, const char *model,
     }
     if (find_listed(n, text, spec))
         return 0;
-    /* of several schemes: the program keeps them for good (lib/mixed.h) */
-    if (strstr(text, "file=") || strstr(text, "/V-"))
-        kv_fail(e, "a spec of a file, or for each side, is served where -s "
-                   "gives it");
+    /* of several schemes or a command: the program keeps them for good
+     * (lib/mixed.h, lib/exec.h) */
+    if (strstr(text, "file=") || strstr(text, "/V-") || strstr(text, "cmd="))
+        kv_fail(e, "a spec of a file, of a command, or for each side, is "
+                   "served where -s gives it");
     else if (!parse(n, text, spec, e))
         return 0;
     *code = "model_not_found";

@@ -1,0 +1,15 @@
+/* The end of a program that meets what its caller cannot be told. */
+#ifndef KV_BASE_END_H
+#define KV_BASE_END_H
+
+/* Says the sentence on stderr and ends the program; of several threads, the
+ * first does.  The library calls abort(); a tool exits with 2
+ * (lib/base/opt.h). */
+_Noreturn void kv_end(const char *fmt, ...)
+    __attribute__((format(printf, 1, 2)));
+
+/* Sets how the program ends after the sentence; call once, before threads are
+ * started. */
+void kv_end_by(void (*by)(void));
+
+#endif

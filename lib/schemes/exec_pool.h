@@ -1,0 +1,63 @@
+/* The processes of an exec scheme's command, spoken to by the protocol of
+ * docs/exec.md.  As many run as threads ask at a time; they end with the
+ * program, or when they fail. */
+#ifndef KV_EXEC_POOL_H
+#define KV_EXEC_POOL_H
+
+#include "lib/exec.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum kv_exec_kind {
+    KV_EXEC_ERROR, /* answers alone: a sentence */
+    KV_EXEC_HELLO,
+    KV_EXEC_OPEN,
+    KV_EXEC_TRAIN,
+    KV_EXEC_ENCODE,
+    KV_EXEC_DECODE,
+    KV_EXEC_CLOSE /* without an answer */
+};
+
+/* The processes of this command, kept until the program ends; none is started
+ * yet. */
+struct kv_exec_pool *kv_exec_pool_of(const char *command);
+
+/* What the process answers to an OPEN. */
+struct kv_exec_layout {
+    size_t block, bytes; /* tokens of a block; its bytes, at most */
+    double declared;     /* bits of a value by its own account; 0: counted */
+    bool varies;         /* blocks differ in size */
+    bool pre_rope, batched, trains;
+};
+
+/* A layer and side that the processes have open. */
+struct kv_exec_place;
+
+/* Opens it in one process; others follow when they are asked.  tables: f32 [n]
+ * of its training; NULL: none. */
+int kv_exec_place_new(struct kv_exec_place **p, const struct kv_spec *spec,
+                      const struct kv_shape *shape, size_t layer,
+                      enum kv_side side, const float *tables, size_t n,
+                      struct kv_err *e);
+void kv_exec_place_free(struct kv_exec_place *p); /* NULL is fine */
+const struct kv_exec_layout *kv_exec_layout(const struct kv_exec_place *p);
+
+/* A request: a head of head_bytes and data, in that order; and its answer,
+ * *answer [*n], the caller's to free.  Any number of threads.  Fails where the
+ * process does, and with the process's own sentence. */
+struct kv_exec_request {
+    enum kv_exec_kind kind;
+    const void *head, *data;
+    size_t head_bytes, bytes;
+    size_t at_most; /* bytes of the answer */
+};
+int kv_exec_ask(const struct kv_exec_place *p, const struct kv_exec_request *r,
+                void **answer, size_t *n, struct kv_err *e);
+
+/* Fails with the sentence that the answer to a request is wrong. */
+int kv_exec_wrong(const struct kv_exec_place *p, enum kv_exec_kind kind,
+                  struct kv_err *e, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+#endif

@@ -1,0 +1,13 @@
+/* The training of an exec scheme: the process gets a layer side's tokens of the
+ * dump, and answers f32 values, which it gets back at each open. */
+#ifndef KV_EXEC_TRAIN_H
+#define KV_EXEC_TRAIN_H
+
+#include "lib/scheme.h"
+
+/* The table of a layer and side, f32 [n]. */
+#define KV_EXEC_TABLES "tables"
+
+extern const struct kv_training kv_exec_training;
+
+#endif
