@@ -247,7 +247,7 @@ static void check_layered(struct ready *r)
     decode_up(&d, c, 1, r->spec.text);
     decode_up(&d, c, 13, r->spec.text);
     if (r->lower) {
-        assert_int_equal(append_rows(c, x.q, x.k, x.v, 1, &e), -1);
+        assert_int_equal(append_rows(c, x.q, x.k, x.v, N, &e), -1);
         assert_says(e, "is not in the layer below, which has 140");
         kv_cache_free(c);
         assert_int_equal(

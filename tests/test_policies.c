@@ -13,11 +13,12 @@
 static const char *why_not(const struct ready *r, const char *const *how)
 {
     const struct kv_codec *k = r->codec[KV_K];
+    const bool all = strstr(how[0], ":b1") != NULL; /* as many as there are */
+    const size_t budget = !all ? 200 : !strcmp(how[1], "prefill:30") ? 30 : 100;
 
     if (kv_spec_reads_below(&r->spec))
         return "which predicts layers from lower ones";
-    if (!strcmp(how[1], "prefill:30") && strncmp(how[0], "tova", 4) != 0 &&
-        kv_spec_size(&k->spec, KV_K, "s") > 30)
+    if (kv_spec_size(&k->spec, KV_K, "s") > budget)
         return "fewer than its";
     if (!kv_codec_attends(k))
         return "";
