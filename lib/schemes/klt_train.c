@@ -515,6 +515,8 @@ int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
     struct kv_klt_pool pool = {0};
     int rc = 0;
 
+    if (check_tokens(s, dump, e))
+        return -1;
     if (info->n_windows * info->ctx < j.row)
         snprintf(out->warning, sizeof(out->warning),
                  "%zu tokens for the covariance of %zu values: the transforms "
