@@ -370,6 +370,10 @@ class Kvsim(unittest.TestCase):
                                        delta=1e-6 * us * 1e-6 + 1e-12,
                                        msg=column)
             self.assertAlmostEqual(float(r["bits_sent"]), kept, 6)
+            held_bits, gib = 16 if more else kept, 131.3 * 2 ** 30
+            self.assertAlmostEqual(float(r["peak_memory"]), 100 * (
+                .05 + (2 * 8.03e9 + 10101 * 32 * 8 * 128 * held_bits / 4) /
+                gib), 4)
 
     def test_bad_parameters(self):
         def kind(t):
