@@ -12,6 +12,7 @@
 #include "lib/calib.h"
 #include "lib/dump.h"
 #include "lib/h5.h"
+#include "lib/mixed.h"
 #include "lib/rope_table.h"
 #include "lib/seq/bits.h"
 #include "lib/seq/cache.h"
@@ -360,6 +361,9 @@ static void check_every_scheme(struct kv_dump_info of)
         struct kv_calib *calib;
 
         if (!kv_schemes[i]->training)
+            continue;
+        assert_int_equal(kv_spec_parse(&spec[0], kv_schemes[i]->name, &e), 0);
+        if (kv_spec_reads_below(&spec[0])) /* no layer stands alone */
             continue;
         for (size_t j = 0; j < 2; j++) {
             char text[64];
