@@ -63,8 +63,9 @@ static void test_ends(void **state)
     for (size_t i = 0; i < TOKENS * DIM; i++)
         x[i] = (float)(i % DIM);
     for (int all = 0; all < 2; all++) {
-        struct kv_codec *c = codec_of(
-            all ? "kitty:g4r0,boost=1" : "kitty:g4r0,boost=0", &shape, 0, KV_K);
+        struct kv_codec *c =
+            codec_of(all ? "kitty:g4r0,boost=1" : "kitty:g4r0,boost=0.001",
+                     &shape, 0, KV_K);
 
         assert_int_equal(c->block_bytes, 1 + (all ? 16 : 8) + 4 * DIM);
         round_trip(c, (struct kv_where){0}, x, bytes, back);
@@ -87,13 +88,16 @@ static void test_bits(void **state)
     assert_string_equal(s.text,
                         "kitty:b2h4g128r128s32,boost=0.125,sel=magnitude");
     assert_within(k->block_bytes * 8 / 128.0 / 128, 2.25 + 33 / 128.0, 0);
-    assert_within(k->scheme->nominal(&s, KV_K, &shape), 2.25 + 33 / 128.0, 1e-9);
+    assert_within(k->scheme->nominal(&s, KV_K, &shape), 2.25 + 33 / 128.0,
+                  1e-9);
     assert_within(v->block_bytes * 8 / 128.0, 2.25, 0);
-    kv_codec_free(k);
-    kv_codec_free(v);
+    s = spec_of("kitty,boost=0.25", &shape);
+    assert_within(k->scheme->nominal(&s, KV_K, &shape), 2.5 + 33 / 128.0, 1e-9);
     assert_int_equal(kv_spec_parse(&s, "kitty:r100", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
     assert_says(e, "g=128 must divide r=100");
+    kv_codec_free(k);
+    kv_codec_free(v);
 }
 
 int main(void)

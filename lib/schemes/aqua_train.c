@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NORMAL = 1 << 16, ROUNDS = 100, TOGETHER = 256 /* tokens */ };
+enum { NORMAL = 1 << 17, ROUNDS = 200, TOGETHER = 256 /* tokens */ };
 
 /* As a share of the mean diagonal of the features' second moments. */
 static const double RIDGE = 1e-3;
@@ -48,7 +48,8 @@ static int add_points(struct training *t, const char *name, size_t n, size_t d,
 
     for (size_t i = 0; i < NORMAL * d; i++)
         x[i] = (float)kv_random_normal(kv_mix(n, d), i);
-    rc = kv_kmeans(x, NORMAL, d, NULL, n, KV_KMEANS_PP, ROUNDS, 1, to, NULL, e);
+    rc = kv_kmeans(x, NORMAL, d, NULL, n, KV_KMEANS_RANDOM, ROUNDS, 1, to, NULL,
+                   e);
     *points = to;
     free(x);
     return rc;
@@ -113,7 +114,7 @@ static void see(struct training *t, enum kv_side side, const struct kv_higgs *h,
         uint8_t *bytes = kv_alloc(h->bytes, 1);
 
         if (f)
-            kv_vecops_times(f + at * m, m, n, weight, row, m, row, p, row);
+            kv_vecops_times(f + at * m, m, n, weight, m, row, row, p, row);
         for (size_t i = 0; i < n; i++) {
             const float *x = t->x + (at + i) * row;
             float *to = t->seen[side] + (at + i) * row;

@@ -27,7 +27,7 @@ static const struct kv_param params[] = {
     {"h", NULL, 4, 1, 8, false, "keys: bits of boosted channels"},
     {"g", NULL, 128, 1, 4096, false,
      "keys: tokens of a page; values: channels of a group"},
-    {"boost", NULL, 0.125, 0, 1, false,
+    {"boost", NULL, 0.125, 0.001, 1, false,
      "keys: share of boosted channels (Kitty-Pro: 0.25)"},
     {"sel", "magnitude|variance", 0, 0, 0, false,
      "keys: boosted channels have the largest mean magnitude, or variance"},
