@@ -378,7 +378,7 @@ int main(int argc, char **argv)
             "to the rank that decodes; a prompt's timestamp (ms) is when it "
             "arrives.  Lines and\n"
             "rows have the times (docs/serving.md).\n"
-            "\n" KV_SHARD_HELP "  With --append they share one file.\n\n"
+            "\n" KV_SHARD_HELP "\nWith --append they share one file.\n\n"
             "--serve answers /v1/completions and /v1/chat/completions; "
             "/v1/models, /health\n"
             "and /metrics are there too.  A request's model is NAME (the first "

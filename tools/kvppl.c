@@ -454,7 +454,7 @@ int main(int argc, char **argv)
             "partitions to 256) made and attended to.  "
             "Other\nspecs' codes are the CPU's.  Numbers differ from the "
             "CPU's by the rounding to\nthe weights' type.\n\n" KV_SHARD_HELP
-            "  With --append they share one file.\n\n"
+            "\nWith --append they share one file.\n\n"
             "mpirun -n 4 kvppl --ranks: each rank takes a part of the windows; "
             "the first\nwrites the rows, which are those of one rank.\n\n"
             "Units: losses and divergences in nats per token, bits per value "
