@@ -131,7 +131,7 @@ class Cluster:
                 p.kill()
                 p.wait()
 
-    def wait_for(self, done, seconds=30):
+    def wait_for(self, done, seconds=90):
         end = time.monotonic() + seconds
         while not done():
             dead = [p.args[0] for p in self.started if p.poll() is not None]

@@ -53,7 +53,7 @@ def state(job):
 def ended(job, how="COMPLETED"):
     """Waits; sbatch --wait looks every few seconds only."""
     slurm.wait_for(lambda: not any(s in state(job) for s in (
-        "=PENDING", "=RUNNING", "=COMPLETING", "=CONFIGURING")), 60)
+        "=PENDING", "=RUNNING", "=COMPLETING", "=CONFIGURING")))
     words = state(job)
     if words.count("JobState=") != words.count("JobState=" + how):
         raise AssertionError(words)

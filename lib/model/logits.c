@@ -163,8 +163,9 @@ static int losses_tile(const void *arg, size_t i, size_t thread,
     const size_t rows = l->of.n - t < tile ? l->of.n - t : tile;
     const size_t columns = l->of.columns;
     float *mine = l->work + thread * l->work_floats;
-    float *its = mine + rows * columns, *p = its + rows * columns;
-    struct kv_loss_base *part = l->base ? l->part + thread * tile : NULL;
+    float *its = l->base ? mine + rows * columns : NULL;
+    float *p = its ? its + rows * columns : NULL;
+    struct kv_loss_base *part = its ? l->part + thread * tile : NULL;
     struct panel of = l->of;
 
     of.x = l->base;
