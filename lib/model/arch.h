@@ -179,6 +179,8 @@ struct kv_arch {
     size_t skip_positions; /* rows of learned ones before position 0's */
 };
 
+extern const struct kv_arch kv_archs[]; /* ends with name NULL */
+
 /* A model that has a language model among its parts. */
 struct kv_wrapper {
     const char *name, *model_type; /* as in config.json */

@@ -1,77 +1,11 @@
 #include "lib/json_file.h"
-#include "lib/model/arch_names.h"
 #include "lib/model/config_layers.h"
+#include "lib/model/config_parts.h"
 #include "lib/model/config_rope.h"
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-
-static int check_type(const struct kv_fields *f, const char *name,
-                      const char *should, struct kv_err *e)
-{
-    const json_t *type = kv_fields_get(f, "model_type");
-    const char *is = type ? json_string_value(type) : NULL;
-
-    return !type || (is && !strcmp(is, should))
-               ? 0
-               : kv_fail(e,
-                         "%s: field %smodel_type is %s, but architectures is "
-                         "%s, whose model_type is %s",
-                         f->path, f->in, is ? is : "no name", name, should);
-}
-
-/* f becomes the fields of the language model, which are all that is read: the
- * other parts see no text.  Whether the head is tied is said beside them. */
-static int unwrap(struct kv_fields *f, const struct kv_wrapper *w,
-                  struct kv_config *c, struct kv_err *e)
-{
-    static const char tied[] = "tie_word_embeddings";
-    const json_t *text = kv_fields_get(f, "text_config");
-    struct kv_fields part = *f;
-
-    if (check_type(f, w->name, w->model_type, e) ||
-        kv_fields_flag_if(f, tied, &c->tied, e))
-        return -1;
-    c->wrapped = true;
-    c->tied_unless = !kv_fields_get(f, tied);
-    if (!text && !w->flat)
-        return kv_fail(e, "%s: field text_config is missing", f->path);
-    if (text) {
-        part.in = "text_config.";
-        part.json = text;
-        if (!json_is_object(text))
-            return kv_fail(e, "%s: field text_config is not an object",
-                           f->path);
-        if (check_type(&part, w->name, w->text, e))
-            return -1;
-    }
-    part.own = kv_fields_of_wrapped;
-    part.wrapped = true;
-    *f = part;
-    return kv_arch_find(&c->arch, w->arch, f->json, e);
-}
-
-/* model_type, which transformers goes by, must say the same. */
-static int read_arch(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
-{
-    const json_t *list = kv_fields_get(f, "architectures");
-    const char *name = json_string_value(json_array_get(list, 0));
-    const struct kv_wrapper *wrapper;
-
-    if (!list)
-        return kv_fail(e, "%s: field architectures is missing", f->path);
-    if (!name || json_array_size(list) != 1)
-        return kv_fail(e, "%s: field architectures is not a list of one name",
-                       f->path);
-    wrapper = kv_arch_wrapper(name);
-    if (wrapper)
-        return unwrap(f, wrapper, c, e);
-    if (kv_arch_find(&c->arch, name, f->json, e))
-        return kv_fail_in(e, "%s", f->path);
-    f->own = c->arch->fields;
-    return check_type(f, name, c->arch->model_type, e);
-}
 
 /* Absent, it is what the class says; null means all heads. */
 static int read_kv_heads(const struct kv_fields *f, struct kv_config *c,
@@ -268,63 +202,6 @@ static int read_act(const struct kv_fields *f, struct kv_config *c,
                : 0;
 }
 
-/* Layers with an MLP of intermediate_size in place of experts: those that
- * mlp_only_layers lists, and those whose number decoder_sparse_step does not
- * divide. */
-static int read_dense(const struct kv_fields *f, struct kv_config *c,
-                      struct kv_err *e)
-{
-    static const char name[] = "mlp_only_layers";
-    const struct kv_fields plain = {
-        .path = f->path, .in = f->in, .json = f->json};
-    const json_t *list = kv_fields_get(f, name);
-    const size_t n = c->shape.n_layers;
-    size_t step = 1;
-
-    if (kv_fields_size_if(f, "decoder_sparse_step", 1, KV_MAX_LAYERS, &step, e))
-        return -1;
-    if (list && !json_is_array(list))
-        return kv_fail(e, "%s: field %s is not a list of layers", f->path,
-                       name);
-    for (size_t i = 0; i < n; i++)
-        if ((i + 1) % step)
-            c->dense[i / 64] |= (uint64_t)1 << i % 64;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *layer = json_array_get(list, i);
-        const json_int_t at = json_integer_value(layer);
-
-        if (!json_is_integer(layer) || at < 0 || at >= (json_int_t)n)
-            return kv_fail(e, "%s: field %s: entry %zu is no layer below %zu",
-                           f->path, name, i, n);
-        c->dense[at / 64] |= (uint64_t)1 << at % 64;
-    }
-    if (step == 1 && !json_array_size(list))
-        return 0;
-    return kv_fields_size(&plain, "intermediate_size", 1, 1 << 22,
-                          &c->dense_inter, e);
-}
-
-/* How many experts there are, and how many a token has. */
-static int read_experts(const struct kv_fields *f, struct kv_config *c,
-                        struct kv_err *e)
-{
-    enum { MAX_EXPERTS = 1 << 12 };
-
-    if (!c->arch->experts)
-        return 0;
-    c->norm_shares = c->arch->norm_shares;
-    if ((c->arch->mixed && read_dense(f, c, e)) ||
-        (c->arch->shared && kv_fields_size(f, "shared_expert_intermediate_size",
-                                           1, 1 << 22, &c->shared_inter, e)))
-        return -1;
-    return kv_fields_size(f, "num_experts", 1, MAX_EXPERTS, &c->n_experts, e) ||
-                   kv_fields_size(f, "num_experts_per_tok", 1, c->n_experts,
-                                  &c->n_used, e) ||
-                   kv_fields_flag_if(f, "norm_topk_prob", &c->norm_shares, e)
-               ? -1
-               : 0;
-}
-
 static int read_eps(const struct kv_fields *f, struct kv_config *c,
                     struct kv_err *e)
 {
@@ -475,13 +352,13 @@ static int read_positions(const struct kv_fields *f, struct kv_config *c,
 
 static int read_all(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
 {
-    if (read_arch(f, c, e))
+    if (kv_config_arch(f, c, e))
         return -1;
     return kv_fields_check(f, kv_config_known, e) ||
                    kv_fields_check_aliases(f, e) || read_sizes(f, c, e) ||
                    read_eps(f, c, e) || read_flags(f, c, e) ||
                    read_act(f, c, e) || kv_config_layers(f, c, e) ||
-                   read_experts(f, c, e) || read_gemma(f, c, e) ||
+                   kv_config_experts(f, c, e) || read_gemma(f, c, e) ||
                    read_scales(f, c, e) || read_positions(f, c, e)
                ? -1
                : 0;

@@ -1,141 +1,12 @@
 #include "lib/model/tensor_map.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
+#include "lib/model/tensor_parts.h"
 #include "lib/model/tensor_spares.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Sizes of a part, named; NONE as columns: the part is a vector. */
-enum dim {
-    NONE,
-    HIDDEN,
-    INTER,
-    SHARED_INTER,
-    ONE,
-    N_EXPERTS,
-    Q_DIM,
-    KV_DIM,
-    Q_NORM_DIM,
-    K_NORM_DIM
-};
-
-/* When a layer has a part. */
-enum when {
-    ALWAYS,
-    EXPERTS,
-    SHARED,
-    GATED,
-    QKV_BIAS,
-    O_BIAS,
-    MLP_BIAS,
-    GATE_BIAS,
-    NORM_BEFORE,
-    NORM_BIAS,
-    QK_NORM,
-    QK_NORM_BIAS,
-    SANDWICH
-};
-
-static const struct {
-    enum kv_part of; /* a bias: this part's */
-    enum dim rows, cols;
-    enum when when;
-} parts[KV_PARTS] = {
-    [KV_P_Q] = {KV_P_Q, Q_DIM, HIDDEN, ALWAYS},
-    [KV_P_K] = {KV_P_K, KV_DIM, HIDDEN, ALWAYS},
-    [KV_P_V] = {KV_P_V, KV_DIM, HIDDEN, ALWAYS},
-    [KV_P_O] = {KV_P_O, HIDDEN, Q_DIM, ALWAYS},
-    [KV_P_ROUTER] = {KV_P_ROUTER, N_EXPERTS, HIDDEN, EXPERTS},
-    [KV_P_SHARED_MIX] = {KV_P_SHARED_MIX, ONE, HIDDEN, SHARED},
-    [KV_P_SHARED_GATE] = {KV_P_SHARED_GATE, SHARED_INTER, HIDDEN, SHARED},
-    [KV_P_SHARED_UP] = {KV_P_SHARED_UP, SHARED_INTER, HIDDEN, SHARED},
-    [KV_P_SHARED_DOWN] = {KV_P_SHARED_DOWN, HIDDEN, SHARED_INTER, SHARED},
-    [KV_P_GATE] = {KV_P_GATE, INTER, HIDDEN, GATED},
-    [KV_P_UP] = {KV_P_UP, INTER, HIDDEN, ALWAYS},
-    [KV_P_DOWN] = {KV_P_DOWN, HIDDEN, INTER, ALWAYS},
-    [KV_P_Q_BIAS] = {KV_P_Q, Q_DIM, NONE, QKV_BIAS},
-    [KV_P_K_BIAS] = {KV_P_K, KV_DIM, NONE, QKV_BIAS},
-    [KV_P_V_BIAS] = {KV_P_V, KV_DIM, NONE, QKV_BIAS},
-    [KV_P_O_BIAS] = {KV_P_O, HIDDEN, NONE, O_BIAS},
-    [KV_P_GATE_BIAS] = {KV_P_GATE, INTER, NONE, GATE_BIAS},
-    [KV_P_UP_BIAS] = {KV_P_UP, INTER, NONE, MLP_BIAS},
-    [KV_P_DOWN_BIAS] = {KV_P_DOWN, HIDDEN, NONE, MLP_BIAS},
-    [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BEFORE},
-    [KV_P_ATTN_NORM_BIAS] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BIAS},
-    [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BEFORE},
-    [KV_P_MLP_NORM_BIAS] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BIAS},
-    [KV_P_Q_NORM] = {KV_P_Q_NORM, Q_NORM_DIM, NONE, QK_NORM},
-    [KV_P_Q_NORM_BIAS] = {KV_P_Q_NORM, Q_NORM_DIM, NONE, QK_NORM_BIAS},
-    [KV_P_K_NORM] = {KV_P_K_NORM, K_NORM_DIM, NONE, QK_NORM},
-    [KV_P_K_NORM_BIAS] = {KV_P_K_NORM, K_NORM_DIM, NONE, QK_NORM_BIAS},
-    [KV_P_ATTN_OUT_NORM] = {KV_P_ATTN_OUT_NORM, HIDDEN, NONE, SANDWICH},
-    [KV_P_MLP_OUT_NORM] = {KV_P_MLP_OUT_NORM, HIDDEN, NONE, SANDWICH},
-};
-
-static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
-{
-    const struct kv_shape *s = &c->shape;
-    const bool alike = c->qk_norm == KV_QK_HEAD;
-
-    switch (d) {
-    case HIDDEN:
-        return c->hidden;
-    case INTER:
-        return kv_config_inter(c, layer);
-    case SHARED_INTER:
-        return c->shared_inter;
-    case ONE:
-        return 1;
-    case N_EXPERTS:
-        return c->n_experts;
-    case Q_DIM:
-        return s->n_heads * s->head_dim;
-    case KV_DIM:
-        return s->n_kv_heads * s->head_dim;
-    case Q_NORM_DIM:
-        return (alike ? 1 : s->n_heads) * s->head_dim;
-    case K_NORM_DIM:
-        return (alike ? 1 : s->n_kv_heads) * s->head_dim;
-    case NONE:
-        break;
-    }
-    return 0;
-}
-
-static bool has(const struct kv_config *c, size_t layer, enum when when)
-{
-    switch (when) {
-    case EXPERTS:
-        return kv_config_has_experts(c, layer);
-    case SHARED:
-        return kv_config_has_experts(c, layer) && c->shared_inter;
-    case GATED:
-        return !c->arch->plain_mlp;
-    case GATE_BIAS:
-        return !c->arch->plain_mlp && c->mlp_bias;
-    case NORM_BEFORE:
-        return !c->arch->norm_after;
-    case NORM_BIAS:
-        return c->arch->norm_bias && !c->norm_plain;
-    case QKV_BIAS:
-        return c->qkv_bias;
-    case O_BIAS:
-        return c->o_bias;
-    case MLP_BIAS:
-        return c->mlp_bias;
-    case QK_NORM:
-        return c->qk_norm != KV_QK_NONE;
-    case QK_NORM_BIAS:
-        return c->qk_norm != KV_QK_NONE && c->arch->qk_norm_bias;
-    case SANDWICH:
-        return c->arch->sandwich;
-    case ALWAYS:
-        break;
-    }
-    return true;
-}
 
 static void list_dims(char *text, size_t bytes, const size_t *dims, size_t n)
 {
@@ -218,20 +89,21 @@ static struct place place_of(const struct binding *b, size_t p, bool qkv)
 {
     const struct kv_config *c = b->c;
     const char *const *name = c->arch->names->part;
-    const size_t rows = size_of(parts[p].rows, c, b->layer);
+    const size_t rows = kv_part_rows(c, b->layer, p);
     struct place at = {.rows = rows};
 
-    if (parts[p].of > KV_P_DOWN) /* a norm: of one tensor, if of several uses */
+    if (kv_part_of(p) >
+        KV_P_DOWN) /* a norm: of one tensor, if of several uses */
         return (struct place){.rows = rows, .all = rows};
     for (size_t i = 0; i < KV_P_ATTN_NORM; i++) {
-        const bool bias = parts[i].of != i;
+        const bool bias = kv_part_of(i) != i;
 
-        if (!has(c, b->layer, parts[i].when) || bias != (parts[p].of != p) ||
-            (qkv ? parts[i].of > KV_P_V
-                 : strcmp(name[parts[i].of], name[parts[p].of]) != 0))
+        if (!kv_part_is(c, b->layer, i) || bias != (kv_part_of(p) != p) ||
+            (qkv ? kv_part_of(i) > KV_P_V
+                 : strcmp(name[kv_part_of(i)], name[kv_part_of(p)]) != 0))
             continue;
-        at.first += i < p ? size_of(parts[i].rows, c, b->layer) : 0;
-        at.all += size_of(parts[i].rows, c, b->layer);
+        at.first += i < p ? kv_part_rows(c, b->layer, i) : 0;
+        at.all += kv_part_rows(c, b->layer, i);
     }
     return at;
 }
@@ -240,7 +112,7 @@ static struct place place_of(const struct binding *b, size_t p, bool qkv)
  * head_dim / 2 apart. */
 static bool reordered(const struct kv_config *c, size_t p)
 {
-    const size_t n_rot = c->shape.n_rot, of = parts[p].of;
+    const size_t n_rot = c->shape.n_rot, of = kv_part_of(p);
 
     return n_rot &&
            (c->arch->rope.interleaved || 2 * n_rot < c->shape.head_dim) &&
@@ -252,14 +124,14 @@ static bool reordered(const struct kv_config *c, size_t p)
 static int cut(struct binding *b, const struct kv_weight *t, size_t p,
                struct place at, const struct kv_weight **out, struct kv_err *e)
 {
-    const size_t cols = size_of(parts[p].cols, b->c, b->layer);
+    const size_t cols = kv_part_cols(b->c, b->layer, p);
     const size_t row = cols ? cols : 1;
     const size_t d = b->c->shape.head_dim;
     const bool by_head =
         b->c->arch->qkv_by_head && at.all > at.rows && !b->w->gguf.n_parts;
     const bool turned = cols && b->c->arch->transposed && !b->w->gguf.n_parts;
     const size_t group = b->c->shape.n_heads / b->c->shape.n_kv_heads;
-    const bool is_q = parts[p].of == KV_P_Q, is_v = parts[p].of == KV_P_V;
+    const bool is_q = kv_part_of(p) == KV_P_Q, is_v = kv_part_of(p) == KV_P_V;
     const size_t first = !by_head ? at.first
                          : is_q   ? 0
                                   : (is_v ? group + 1 : group) * d;
@@ -319,12 +191,12 @@ static void name_weight(const struct binding *b, size_t p, char *name,
 {
     const struct kv_arch *a = b->c->arch;
     const bool shares =
-        parts[p].of == KV_P_MLP_NORM && a->one_norm && b->c->parallel;
+        kv_part_of(p) == KV_P_MLP_NORM && a->one_norm && b->c->parallel;
     const bool dense =
-        a->experts && parts[p].of >= KV_P_GATE && parts[p].of <= KV_P_DOWN;
+        a->experts && kv_part_of(p) >= KV_P_GATE && kv_part_of(p) <= KV_P_DOWN;
 
     snprintf(name, bytes, "%s%s", dense ? a->names->dense : "",
-             a->names->part[shares ? KV_P_ATTN_NORM : parts[p].of]);
+             a->names->part[shares ? KV_P_ATTN_NORM : kv_part_of(p)]);
 }
 
 /* Whether the part is in a GGUF file's one tensor of q, k and v. */
@@ -333,7 +205,7 @@ static bool has_qkv(const struct binding *b, size_t p)
     char name[160];
 
     name_part(b, KV_GGUF_QKV, false, name, sizeof(name));
-    return parts[p].of <= KV_P_V && b->w->gguf.n_parts &&
+    return kv_part_of(p) <= KV_P_V && b->w->gguf.n_parts &&
            kv_weights_find(b->w, name);
 }
 
@@ -341,11 +213,9 @@ static bool has_qkv(const struct binding *b, size_t p)
 static bool may_be_absent(const struct binding *b, size_t p)
 {
     const struct kv_arch *a = b->c->arch;
-    const enum when when = parts[p].when;
 
     return b->w->gguf.n_parts && !b->c->biases && !a->qkv_bias &&
-           (when == QKV_BIAS || when == O_BIAS || when == MLP_BIAS ||
-            when == GATE_BIAS);
+           p >= KV_P_Q_BIAS && p <= KV_P_DOWN_BIAS;
 }
 
 /* A vector of equal values. */
@@ -372,7 +242,7 @@ static int bind_heads(struct binding *b, size_t p, const char *begin,
 {
     const size_t d = b->c->shape.head_dim;
     const struct place at = {.rows = d, .all = d};
-    const size_t n = size_of(parts[p].rows, b->c, b->layer) / d;
+    const size_t n = kv_part_rows(b->c, b->layer, p) / d;
     const struct kv_weight *t, *one;
     struct kv_weight *before = NULL;
     char name[160];
@@ -394,17 +264,18 @@ static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
                      struct kv_err *e)
 {
     const struct kv_config *c = b->c;
-    const size_t cols = size_of(parts[p].cols, c, b->layer);
+    const size_t cols = kv_part_cols(c, b->layer, p);
     const size_t d = c->shape.head_dim;
     const bool turned = cols && c->arch->transposed && !b->w->gguf.n_parts;
-    const bool qkv = has_qkv(b, p), bias = parts[p].of != p;
-    const bool own = c->qk_norm == KV_QK_HEADS && parts[p].when == QK_NORM;
+    const bool qkv = has_qkv(b, p), bias = kv_part_of(p) != p;
+    const bool own =
+        c->qk_norm == KV_QK_HEADS && (p == KV_P_Q_NORM || p == KV_P_K_NORM);
     const struct place at = place_of(b, p, qkv);
     const struct kv_weight *t;
     char weight[80], name[160];
     int rc;
 
-    if (c->norm_plain && parts[p].when == NORM_BEFORE) {
+    if (c->norm_plain && (p == KV_P_ATTN_NORM || p == KV_P_MLP_NORM)) {
         *out = fill(b, "ones", b->m->ones, at.rows);
         return 0;
     }
@@ -435,8 +306,8 @@ static int bind_experts(struct binding *b, size_t p,
 {
     const struct kv_tensor_names *names = b->c->arch->names;
     const size_t layer = b->layer, n = b->c->n_experts;
-    const size_t rows = size_of(parts[p].rows, b->c, layer);
-    const size_t cols = size_of(parts[p].cols, b->c, layer);
+    const size_t rows = kv_part_rows(b->c, layer, p);
+    const size_t cols = kv_part_cols(b->c, layer, p);
     const size_t shape[3] = {n, rows, cols};
     const struct kv_weight *t;
     char name[160];
@@ -466,7 +337,7 @@ static int bind_layer(struct binding *b, struct kv_err *e)
     for (size_t p = 0; p < KV_PARTS; p++) {
         const bool expert = experts && p >= KV_P_GATE && p <= KV_P_DOWN;
 
-        if (has(b->c, b->layer, parts[p].when) &&
+        if (kv_part_is(b->c, b->layer, p) &&
             (expert ? bind_experts(b, p, &l->part[p], e)
                     : bind_part(b, p, &l->part[p], e)))
             return -1;
@@ -601,8 +472,9 @@ int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
         .norm_add = c->arch->gemma || c->arch->norm_plus_one ? 1 : 0};
     b.prefix = find_prefix(w, c->arch->names, c->wrapped);
     m->layer = kv_alloc(n_layers, sizeof(*m->layer));
-    m->zeros = kv_alloc(size_of(Q_DIM, c, 0) + c->hidden + kv_config_widest(c),
-                        sizeof(*m->zeros));
+    m->zeros =
+        kv_alloc(kv_part_rows(c, 0, KV_P_Q) + c->hidden + kv_config_widest(c),
+                 sizeof(*m->zeros));
     m->ones = kv_alloc(c->hidden, sizeof(*m->ones));
     for (size_t i = 0; i < c->hidden; i++)
         m->ones[i] = 1;
@@ -643,10 +515,9 @@ void kv_tensor_map_random(struct kv_model_weights *m, const struct kv_config *c,
 
         const size_t layer = i / KV_PARTS;
 
-        if (has(c, layer, parts[p].when))
+        if (kv_part_is(c, layer, p))
             m->layer[layer].part[p] =
-                make(w++, size_of(parts[p].rows, c, layer),
-                     size_of(parts[p].cols, c, layer));
+                make(w++, kv_part_rows(c, layer, p), kv_part_cols(c, layer, p));
     }
 }
 

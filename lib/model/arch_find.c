@@ -1,0 +1,87 @@
+#include "lib/model/arch_names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct kv_wrapper wrappers[] = {
+    {"Gemma3ForConditionalGeneration", "gemma3", "gemma3_text",
+     "Gemma3ForCausalLM", false},
+    {"Mistral3ForConditionalGeneration", "mistral3", "mistral",
+     "MistralForCausalLM", false},
+    {"Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2_vl_text",
+     "Qwen2ForCausalLM", true},
+    {"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2_5_vl_text",
+     "Qwen2ForCausalLM", true},
+    {"Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3_vl_text",
+     "Qwen3ForCausalLM", false},
+};
+
+const struct kv_wrapper *kv_arch_wrapper(const char *name)
+{
+    for (size_t i = 0; i < sizeof(wrappers) / sizeof(*wrappers); i++)
+        if (!strcmp(wrappers[i].name, name))
+            return &wrappers[i];
+    return NULL;
+}
+
+/* Of multi-head latent attention: what its cache holds is neither K nor V. */
+static bool is_latent(const char *name)
+{
+    static const char *const names[] = {"DeepseekV2ForCausalLM",
+                                        "DeepseekV3ForCausalLM",
+                                        "MiniCPM3ForCausalLM"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if (!strcmp(names[i], name))
+            return true;
+    return false;
+}
+
+static bool is_set(const json_t *variant)
+{
+    return json_is_true(variant) || json_integer_value(variant) == 1;
+}
+
+static bool ends(const char *name, const char *with)
+{
+    const size_t n = strlen(name), m = strlen(with);
+
+    return n >= m && !strcmp(name + n - m, with);
+}
+
+/* NULL: there is none. */
+static const struct kv_arch *find(const char *name, const json_t *config)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+
+    for (size_t i = 0; kv_archs[i].name; i++)
+        if (!strcmp(kv_archs[i].name, name))
+            return &kv_archs[i];
+    for (size_t i = 0; type && kv_archs[i].name; i++)
+        if (!strcmp(kv_archs[i].model_type, type) && ends(name, "ForCausalLM"))
+            return &kv_archs[i];
+    return NULL;
+}
+
+int kv_arch_find(const struct kv_arch **arch, const char *name,
+                 const json_t *config, struct kv_err *e)
+{
+    char known[1024] = "";
+
+    *arch = find(name, config);
+    while (*arch && (*arch)->variant &&
+           is_set(json_object_get(config, (*arch)->variant)))
+        ++*arch;
+    if (*arch)
+        return 0;
+    for (size_t i = 0; kv_archs[i].name; i++)
+        if (!i || !kv_archs[i - 1].variant)
+            snprintf(known + strlen(known), sizeof(known) - strlen(known),
+                     "%s%s", i ? ", " : "", kv_archs[i].name);
+    if (is_latent(name))
+        return kv_fail(e,
+                       "%s is multi-head latent attention, whose cache holds a "
+                       "latent and not keys and values: not implemented",
+                       name);
+    return kv_fail(e, "unknown architecture %s (known: %s)", name, known);
+}

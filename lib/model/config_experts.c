@@ -1,0 +1,57 @@
+#include "lib/model/config_parts.h"
+
+/* Layers with an MLP of intermediate_size in place of experts: those that
+ * mlp_only_layers lists, and those whose number decoder_sparse_step does not
+ * divide. */
+static int read_dense(const struct kv_fields *f, struct kv_config *c,
+                      struct kv_err *e)
+{
+    static const char name[] = "mlp_only_layers";
+    const struct kv_fields plain = {
+        .path = f->path, .in = f->in, .json = f->json};
+    const json_t *list = kv_fields_get(f, name);
+    const size_t n = c->shape.n_layers;
+    size_t step = 1;
+
+    if (kv_fields_size_if(f, "decoder_sparse_step", 1, KV_MAX_LAYERS, &step, e))
+        return -1;
+    if (list && !json_is_array(list))
+        return kv_fail(e, "%s: field %s is not a list of layers", f->path,
+                       name);
+    for (size_t i = 0; i < n; i++)
+        if ((i + 1) % step)
+            c->dense[i / 64] |= (uint64_t)1 << i % 64;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *layer = json_array_get(list, i);
+        const json_int_t at = json_integer_value(layer);
+
+        if (!json_is_integer(layer) || at < 0 || at >= (json_int_t)n)
+            return kv_fail(e, "%s: field %s: entry %zu is no layer below %zu",
+                           f->path, name, i, n);
+        c->dense[at / 64] |= (uint64_t)1 << at % 64;
+    }
+    if (step == 1 && !json_array_size(list))
+        return 0;
+    return kv_fields_size(&plain, "intermediate_size", 1, 1 << 22,
+                          &c->dense_inter, e);
+}
+
+int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
+                      struct kv_err *e)
+{
+    enum { MAX_EXPERTS = 1 << 12 };
+
+    if (!c->arch->experts)
+        return 0;
+    c->norm_shares = c->arch->norm_shares;
+    if ((c->arch->mixed && read_dense(f, c, e)) ||
+        (c->arch->shared && kv_fields_size(f, "shared_expert_intermediate_size",
+                                           1, 1 << 22, &c->shared_inter, e)))
+        return -1;
+    return kv_fields_size(f, "num_experts", 1, MAX_EXPERTS, &c->n_experts, e) ||
+                   kv_fields_size(f, "num_experts_per_tok", 1, c->n_experts,
+                                  &c->n_used, e) ||
+                   kv_fields_flag_if(f, "norm_topk_prob", &c->norm_shares, e)
+               ? -1
+               : 0;
+}

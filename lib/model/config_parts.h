@@ -1,0 +1,16 @@
+/* Parts of config.json that have a file of their own. */
+#ifndef KV_MODEL_CONFIG_PARTS_H
+#define KV_MODEL_CONFIG_PARTS_H
+
+#include "lib/model/config_fields.h"
+
+/* The architecture, which model_type must name too.  Of a model of several
+ * parts f becomes the fields of the language model. */
+int kv_config_arch(struct kv_fields *f, struct kv_config *c, struct kv_err *e);
+
+/* How many experts there are, how many a token has, and which layers have none;
+ * after the sizes. */
+int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
+                      struct kv_err *e);
+
+#endif

@@ -1,0 +1,151 @@
+#include "lib/model/tensor_parts.h"
+
+/* Sizes of a part, named; NONE as columns: the part is a vector. */
+enum dim {
+    NONE,
+    HIDDEN,
+    INTER,
+    SHARED_INTER,
+    ONE,
+    N_EXPERTS,
+    Q_DIM,
+    KV_DIM,
+    Q_NORM_DIM,
+    K_NORM_DIM
+};
+
+/* When a layer has a part. */
+enum when {
+    ALWAYS,
+    EXPERTS,
+    SHARED,
+    GATED,
+    QKV_BIAS,
+    O_BIAS,
+    MLP_BIAS,
+    GATE_BIAS,
+    NORM_BEFORE,
+    NORM_BIAS,
+    QK_NORM,
+    QK_NORM_BIAS,
+    SANDWICH
+};
+
+static const struct {
+    enum kv_part of;
+    enum dim rows, cols;
+    enum when when;
+} parts[KV_PARTS] = {
+    [KV_P_Q] = {KV_P_Q, Q_DIM, HIDDEN, ALWAYS},
+    [KV_P_K] = {KV_P_K, KV_DIM, HIDDEN, ALWAYS},
+    [KV_P_V] = {KV_P_V, KV_DIM, HIDDEN, ALWAYS},
+    [KV_P_O] = {KV_P_O, HIDDEN, Q_DIM, ALWAYS},
+    [KV_P_ROUTER] = {KV_P_ROUTER, N_EXPERTS, HIDDEN, EXPERTS},
+    [KV_P_SHARED_MIX] = {KV_P_SHARED_MIX, ONE, HIDDEN, SHARED},
+    [KV_P_SHARED_GATE] = {KV_P_SHARED_GATE, SHARED_INTER, HIDDEN, SHARED},
+    [KV_P_SHARED_UP] = {KV_P_SHARED_UP, SHARED_INTER, HIDDEN, SHARED},
+    [KV_P_SHARED_DOWN] = {KV_P_SHARED_DOWN, HIDDEN, SHARED_INTER, SHARED},
+    [KV_P_GATE] = {KV_P_GATE, INTER, HIDDEN, GATED},
+    [KV_P_UP] = {KV_P_UP, INTER, HIDDEN, ALWAYS},
+    [KV_P_DOWN] = {KV_P_DOWN, HIDDEN, INTER, ALWAYS},
+    [KV_P_Q_BIAS] = {KV_P_Q, Q_DIM, NONE, QKV_BIAS},
+    [KV_P_K_BIAS] = {KV_P_K, KV_DIM, NONE, QKV_BIAS},
+    [KV_P_V_BIAS] = {KV_P_V, KV_DIM, NONE, QKV_BIAS},
+    [KV_P_O_BIAS] = {KV_P_O, HIDDEN, NONE, O_BIAS},
+    [KV_P_GATE_BIAS] = {KV_P_GATE, INTER, NONE, GATE_BIAS},
+    [KV_P_UP_BIAS] = {KV_P_UP, INTER, NONE, MLP_BIAS},
+    [KV_P_DOWN_BIAS] = {KV_P_DOWN, HIDDEN, NONE, MLP_BIAS},
+    [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BEFORE},
+    [KV_P_ATTN_NORM_BIAS] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BIAS},
+    [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BEFORE},
+    [KV_P_MLP_NORM_BIAS] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BIAS},
+    [KV_P_Q_NORM] = {KV_P_Q_NORM, Q_NORM_DIM, NONE, QK_NORM},
+    [KV_P_Q_NORM_BIAS] = {KV_P_Q_NORM, Q_NORM_DIM, NONE, QK_NORM_BIAS},
+    [KV_P_K_NORM] = {KV_P_K_NORM, K_NORM_DIM, NONE, QK_NORM},
+    [KV_P_K_NORM_BIAS] = {KV_P_K_NORM, K_NORM_DIM, NONE, QK_NORM_BIAS},
+    [KV_P_ATTN_OUT_NORM] = {KV_P_ATTN_OUT_NORM, HIDDEN, NONE, SANDWICH},
+    [KV_P_MLP_OUT_NORM] = {KV_P_MLP_OUT_NORM, HIDDEN, NONE, SANDWICH},
+};
+
+static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
+{
+    const struct kv_shape *s = &c->shape;
+    const bool alike = c->qk_norm == KV_QK_HEAD;
+
+    switch (d) {
+    case HIDDEN:
+        return c->hidden;
+    case INTER:
+        return kv_config_inter(c, layer);
+    case SHARED_INTER:
+        return c->shared_inter;
+    case ONE:
+        return 1;
+    case N_EXPERTS:
+        return c->n_experts;
+    case Q_DIM:
+        return s->n_heads * s->head_dim;
+    case KV_DIM:
+        return s->n_kv_heads * s->head_dim;
+    case Q_NORM_DIM:
+        return (alike ? 1 : s->n_heads) * s->head_dim;
+    case K_NORM_DIM:
+        return (alike ? 1 : s->n_kv_heads) * s->head_dim;
+    case NONE:
+        break;
+    }
+    return 0;
+}
+
+static bool has(const struct kv_config *c, size_t layer, enum when when)
+{
+    switch (when) {
+    case EXPERTS:
+        return kv_config_has_experts(c, layer);
+    case SHARED:
+        return kv_config_has_experts(c, layer) && c->shared_inter;
+    case GATED:
+        return !c->arch->plain_mlp;
+    case GATE_BIAS:
+        return !c->arch->plain_mlp && c->mlp_bias;
+    case NORM_BEFORE:
+        return !c->arch->norm_after;
+    case NORM_BIAS:
+        return c->arch->norm_bias && !c->norm_plain;
+    case QKV_BIAS:
+        return c->qkv_bias;
+    case O_BIAS:
+        return c->o_bias;
+    case MLP_BIAS:
+        return c->mlp_bias;
+    case QK_NORM:
+        return c->qk_norm != KV_QK_NONE;
+    case QK_NORM_BIAS:
+        return c->qk_norm != KV_QK_NONE && c->arch->qk_norm_bias;
+    case SANDWICH:
+        return c->arch->sandwich;
+    case ALWAYS:
+        break;
+    }
+    return true;
+}
+
+enum kv_part kv_part_of(enum kv_part p)
+{
+    return parts[p].of;
+}
+
+bool kv_part_is(const struct kv_config *c, size_t layer, enum kv_part p)
+{
+    return has(c, layer, parts[p].when);
+}
+
+size_t kv_part_rows(const struct kv_config *c, size_t layer, enum kv_part p)
+{
+    return size_of(parts[p].rows, c, layer);
+}
+
+size_t kv_part_cols(const struct kv_config *c, size_t layer, enum kv_part p)
+{
+    return size_of(parts[p].cols, c, layer);
+}
