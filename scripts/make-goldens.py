@@ -255,6 +255,16 @@ MODELS = {
     "gpt_bigcode_mha": ("GPTBigCodeForCausalLM", dict(
         vocab_size=53, n_positions=N, n_embd=18, n_layer=1, n_head=3,
         multi_query=False)),
+    "glm4_moe": ("Glm4MoeForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, head_dim=8,
+        intermediate_size=27, moe_intermediate_size=5, n_routed_experts=4,
+        num_experts_per_tok=2, n_shared_experts=2, routed_scaling_factor=1.5,
+        max_position_embeddings=64, use_qk_norm=True, attention_bias=True)),
+    "minimax_m2": ("MiniMaxM2ForCausalLM", dict(
+        SMALL, num_hidden_layers=1, intermediate_size=7, num_local_experts=4,
+        num_experts_per_tok=2, rope_parameters=dict(
+            rope_type="default", rope_theta=1e4, partial_rotary_factor=0.4))),
     "mistral3": ("Mistral3ForConditionalGeneration", dict(
         text_config=dict(SMALL, model_type="mistral", num_hidden_layers=1),
         image_token_index=52, vision_config=dict(
@@ -315,6 +325,9 @@ def randomize(model):
             p.normal_(0, scale)
             if norm and name.endswith("weight"):
                 p.add_(1)
+    for name, p in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            p.normal_(0, 0.2)
 
 
 def scale_of(model, layer):
@@ -491,7 +504,7 @@ TINY = dict(
     n_inner=24, word_embed_proj_dim=64, num_hidden_layers=4, n_layer=2,
     n_layers=2, vocab_size=53, n_positions=32, rotary_dim=4, num_experts=4,
     num_local_experts=4, num_experts_per_tok=2, experts_per_token=2,
-    moe_intermediate_size=9, sliding_window=8, sliding_window_size=8,
+    n_routed_experts=4, moe_intermediate_size=9, sliding_window=8, sliding_window_size=8,
     attention_head_dim=16, shared_expert_intermediate_size=11)
 VISION = dict(
     hidden_size=32, intermediate_size=16, num_attention_heads=2, num_heads=2,
@@ -541,6 +554,7 @@ def make_released(name, released, all_folders):
                                     "image_token_index", "video_token_id")
                      if part.get(k) is not None})
         part.pop("quantization_config", None)
+        part.pop("use_mtp", None)
         if part.get("attn_config", {}).get("clip_qkv"):
             part["attn_config"]["clip_qkv"] *= 1.0
     config = transformers.AutoConfig.for_model(**fields)

@@ -37,6 +37,7 @@ enum kv_part {
     KV_P_GATE_BIAS,
     KV_P_UP_BIAS,
     KV_P_DOWN_BIAS,
+    KV_P_CHOICE_BIAS, /* of the experts' shares, where they are chosen */
     KV_P_ATTN_NORM,
     KV_P_ATTN_NORM_BIAS,
     KV_P_MLP_NORM,
@@ -162,9 +163,15 @@ struct kv_arch {
     enum kv_act act;    /* without hidden_act */
     bool old_gelu;      /* gelu of hidden_act is gelu_pytorch_tanh */
     bool experts;       /* gated MLPs; a router chooses some of them */
-    bool shared;        /* and all tokens have one more, times a sigmoid */
+    bool sigmoid;       /* shares are sigmoids, to which a bias is added where
+                         * experts are chosen; else a softmax */
+    bool shared;        /* all tokens have one more, times a sigmoid ... */
+    bool shared_whole;  /* ... or once, of n_shared_experts together */
     bool mixed;         /* layers may have an MLP instead, by mlp_only_layers
-                         * and decoder_sparse_step */
+                         * and decoder_sparse_step ... */
+    size_t first_dense; /* ... or so many first ones, without
+                         * first_k_dense_replace; 0: it does not count */
+    bool more_layers;   /* files may have layers that predict further tokens */
     bool norm_shares;   /* experts' shares sum to 1, without norm_topk_prob */
     bool parallel;      /* the MLP adds to the stream beside attention; without
                          * use_parallel_residual, where that counts */

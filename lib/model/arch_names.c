@@ -322,6 +322,81 @@ const struct kv_own_field kv_fields_of_seed_oss[] = {
     {0},
 };
 
+const struct kv_tensor_names kv_names_glm4_moe = {
+    FRAME,
+    .experts = "mlp.experts.",
+    .dense = "mlp.",
+    .part =
+        {
+            Q_K_V_O,
+            [KV_P_ROUTER] = "mlp.gate.weight",
+            [KV_P_CHOICE_BIAS] = "mlp.gate.e_score_correction_bias",
+            [KV_P_SHARED_GATE] = "mlp.shared_experts.gate_proj.weight",
+            [KV_P_SHARED_UP] = "mlp.shared_experts.up_proj.weight",
+            [KV_P_SHARED_DOWN] = "mlp.shared_experts.down_proj.weight",
+            [KV_P_GATE] = "gate_proj.weight",
+            [KV_P_UP] = "up_proj.weight",
+            [KV_P_DOWN] = "down_proj.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+            [KV_P_Q_NORM] = "self_attn.q_norm.weight",
+            [KV_P_K_NORM] = "self_attn.k_norm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_glm4_moe[] = {
+    {"partial_rotary_factor", "partial_rotary_factor", NULL},
+    {"use_qk_norm", "use_qk_norm", NULL},
+    {"n_routed_experts", "num_experts", NULL},
+    {"num_local_experts", "num_experts", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", NULL},
+    {"moe_intermediate_size", "intermediate_size", NULL},
+    {"n_shared_experts", "n_shared_experts", NULL},
+    {"routed_scaling_factor", "routed_scaling_factor", NULL},
+    {"first_k_dense_replace", "first_k_dense_replace", NULL},
+    {"norm_topk_prob", "norm_topk_prob", NULL},
+    {"n_group", NULL, "1"},
+    {"topk_group", NULL, "1"},
+    {"num_nextn_predict_layers", NULL, NULL}, /* not read: more_layers */
+    {"num_mtp_layers", NULL, NULL},
+    {"output_router_logits", NULL, NULL},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_minimax_m2 = {
+    FRAME,
+    .experts = "block_sparse_moe.experts.",
+    .part =
+        {
+            Q_K_V_O,
+            [KV_P_ROUTER] = "block_sparse_moe.gate.weight",
+            [KV_P_CHOICE_BIAS] = "block_sparse_moe.e_score_correction_bias",
+            [KV_P_GATE] = "w1.weight",
+            [KV_P_UP] = "w3.weight",
+            [KV_P_DOWN] = "w2.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+            [KV_P_Q_NORM] = "self_attn.q_norm.weight",
+            [KV_P_K_NORM] = "self_attn.k_norm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_minimax_m2[] = {
+    {"rotary_dim", "rotary_dim", NULL},
+    {"partial_rotary_factor", "partial_rotary_factor", NULL},
+    {"num_local_experts", "num_experts", NULL},
+    {"num_experts", "num_experts", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", NULL},
+    {"output_router_logits", NULL, NULL},
+    {"router_aux_loss_coef", NULL, NULL},
+    {"router_jitter_noise", NULL, NULL}, /* in training */
+    /* of other classes, as this one has it: */
+    {"use_qk_norm", NULL, "true"},
+    {"scoring_func", NULL, "\"sigmoid\""},
+    {"shared_intermediate_size", NULL, "0"},
+    {0},
+};
+
 /* Of the fields of a model of several parts. */
 const struct kv_own_field kv_fields_of_wrapped[] = {
     {"vision_config", NULL, NULL},

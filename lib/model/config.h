@@ -43,7 +43,8 @@ struct kv_config {
     size_t n_places;          /* learned positions; 0: none */
     size_t n_experts, n_used; /* inter is of one; 0: none */
     size_t shared_inter;      /* of the expert that all tokens have; 0: none */
-    bool norm_shares;         /* those of the used ones sum to 1 */
+    bool norm_shares;         /* those of the used ones sum to 1 ... */
+    float share_scale;        /* ... times this */
     /* Layers without experts: bit layer % 64 of a word; their inter. */
     uint64_t dense[KV_MAX_LAYERS / 64];
     size_t dense_inter;

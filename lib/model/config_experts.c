@@ -1,5 +1,20 @@
 #include "lib/model/config_parts.h"
 
+static void set_dense(struct kv_config *c, size_t layer)
+{
+    c->dense[layer / 64] |= (uint64_t)1 << layer % 64;
+}
+
+static int read_dense_inter(const struct kv_fields *f, struct kv_config *c,
+                            struct kv_err *e)
+{
+    const struct kv_fields plain = {
+        .path = f->path, .in = f->in, .json = f->json};
+
+    return kv_fields_size(&plain, "intermediate_size", 1, 1 << 22,
+                          &c->dense_inter, e);
+}
+
 /* Layers with an MLP of intermediate_size in place of experts: those that
  * mlp_only_layers lists, and those whose number decoder_sparse_step does not
  * divide. */
@@ -7,8 +22,6 @@ static int read_dense(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
     static const char name[] = "mlp_only_layers";
-    const struct kv_fields plain = {
-        .path = f->path, .in = f->in, .json = f->json};
     const json_t *list = kv_fields_get(f, name);
     const size_t n = c->shape.n_layers;
     size_t step = 1;
@@ -20,7 +33,7 @@ static int read_dense(const struct kv_fields *f, struct kv_config *c,
                        name);
     for (size_t i = 0; i < n; i++)
         if ((i + 1) % step)
-            c->dense[i / 64] |= (uint64_t)1 << i % 64;
+            set_dense(c, i);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *layer = json_array_get(list, i);
         const json_int_t at = json_integer_value(layer);
@@ -28,12 +41,54 @@ static int read_dense(const struct kv_fields *f, struct kv_config *c,
         if (!json_is_integer(layer) || at < 0 || at >= (json_int_t)n)
             return kv_fail(e, "%s: field %s: entry %zu is no layer below %zu",
                            f->path, name, i, n);
-        c->dense[at / 64] |= (uint64_t)1 << at % 64;
+        set_dense(c, (size_t)at);
     }
     if (step == 1 && !json_array_size(list))
         return 0;
-    return kv_fields_size(&plain, "intermediate_size", 1, 1 << 22,
-                          &c->dense_inter, e);
+    return read_dense_inter(f, c, e);
+}
+
+/* The first layers have an MLP. */
+static int read_first(const struct kv_fields *f, struct kv_config *c,
+                      struct kv_err *e)
+{
+    size_t n = c->arch->first_dense;
+
+    if (kv_fields_size_if(f, "first_k_dense_replace", 0, c->shape.n_layers, &n,
+                          e))
+        return -1;
+    for (size_t i = 0; i < n && i < c->shape.n_layers; i++)
+        set_dense(c, i);
+    return n ? read_dense_inter(f, c, e) : 0;
+}
+
+/* The expert that all tokens have. */
+static int read_shared(const struct kv_fields *f, struct kv_config *c,
+                       struct kv_err *e)
+{
+    size_t n = 1;
+
+    if (c->arch->shared)
+        return kv_fields_size(f, "shared_expert_intermediate_size", 1, 1 << 22,
+                              &c->shared_inter, e);
+    if (!c->arch->shared_whole)
+        return 0;
+    if (kv_fields_size_if(f, "n_shared_experts", 1, 1 << 10, &n, e))
+        return -1;
+    c->shared_inter = n * c->inter;
+    return 0;
+}
+
+static int read_share_scale(const struct kv_fields *f, struct kv_config *c,
+                            struct kv_err *e)
+{
+    static const char name[] = "routed_scaling_factor";
+    double scale = 1;
+
+    if (kv_fields_get(f, name) && kv_fields_real(f, name, &scale, e))
+        return -1;
+    c->share_scale = (float)scale;
+    return 0;
 }
 
 int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
@@ -45,8 +100,8 @@ int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
         return 0;
     c->norm_shares = c->arch->norm_shares;
     if ((c->arch->mixed && read_dense(f, c, e)) ||
-        (c->arch->shared && kv_fields_size(f, "shared_expert_intermediate_size",
-                                           1, 1 << 22, &c->shared_inter, e)))
+        (c->arch->first_dense && read_first(f, c, e)) || read_shared(f, c, e) ||
+        read_share_scale(f, c, e))
         return -1;
     return kv_fields_size(f, "num_experts", 1, MAX_EXPERTS, &c->n_experts, e) ||
                    kv_fields_size(f, "num_experts_per_tok", 1, c->n_experts,

@@ -466,7 +466,8 @@ static int read_partial(struct rope *r, struct kv_err *e)
 {
     double part;
 
-    if (r->arch->rope.channels)
+    if (r->arch->rope.channels &&
+        (!(r->arch->rope.partial > 0) || kv_fields_get(r->top, "rotary_dim")))
         return read_channels(r, e);
     r->partial = r->arch->rope.partial > 0;
     if (!r->partial)

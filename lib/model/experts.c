@@ -43,25 +43,34 @@ static int multiply(const struct work *w, enum kv_part part, size_t expert,
     return b->multiply(b, &product, e);
 }
 
-/* Logits of a token become the shares of the largest ones; of equal ones, of
- * the first. */
-static void choose(const struct kv_config *c, float *share)
+/* Logits of a token become the shares of the chosen experts: of the largest
+ * ones, the bias (NULL: none) added; of equal ones, of the first. */
+static void choose(const struct kv_config *c, const float *bias, float *share)
 {
-    float *all = kv_alloc(c->n_experts, sizeof(*all)), sum = 0;
+    const size_t n = c->n_experts;
+    float *all = kv_alloc(2 * n, sizeof(*all)), *rank = all + n;
+    float sum = 0, scale;
 
-    kv_softmax(share, c->n_experts);
-    memcpy(all, share, c->n_experts * sizeof(*all));
-    memset(share, 0, c->n_experts * sizeof(*share));
+    if (c->arch->sigmoid)
+        for (size_t i = 0; i < n; i++)
+            share[i] = 1 / (1 + expf(-share[i]));
+    else
+        kv_softmax(share, n);
+    memcpy(all, share, n * sizeof(*all));
+    memcpy(rank, share, n * sizeof(*rank));
+    if (bias)
+        kv_row_add(rank, bias, n);
+    memset(share, 0, n * sizeof(*share));
     for (size_t k = 0; k < c->n_used; k++) {
-        const size_t best = kv_row_argmax(all, c->n_experts);
+        const size_t best = kv_row_argmax(rank, n);
 
         share[best] = all[best];
         sum += all[best];
-        all[best] = -INFINITY;
+        rank[best] = -INFINITY;
     }
-    if (c->norm_shares)
-        for (size_t i = 0; i < c->n_experts; i++)
-            share[i] /= sum;
+    scale = c->share_scale / (c->norm_shares ? sum : 1);
+    for (size_t i = 0; i < n && scale != 1; i++)
+        share[i] *= scale;
     free(all);
 }
 
@@ -110,7 +119,8 @@ static int run_expert(const struct work *w, size_t expert, const float *a,
     return 0;
 }
 
-/* sum += the expert that all tokens have, times a sigmoid of each. */
+/* sum += the expert that all tokens have, times a sigmoid of each where there
+ * is one. */
 static int run_shared(const struct work *w, const float *a, size_t n,
                       struct kv_err *e)
 {
@@ -119,12 +129,16 @@ static int run_shared(const struct work *w, const float *a, size_t n,
     const struct mlp mlp = {KV_P_SHARED_GATE, KV_P_SHARED_UP, KV_P_SHARED_DOWN,
                             0, c->shared_inter};
 
-    if (multiply(w, KV_P_SHARED_MIX, 0, a, n, h, w->mix, 1, 1, e) ||
+    if ((c->arch->shared &&
+         multiply(w, KV_P_SHARED_MIX, 0, a, n, h, w->mix, 1, 1, e)) ||
         run_mlp(w, mlp, a, n, e))
         return -1;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        const float mix = c->arch->shared ? 1 / (1 + expf(-w->mix[i])) : 1;
+
         for (size_t j = 0; j < h; j++)
-            w->sum[i * h + j] += w->out[i * h + j] / (1 + expf(-w->mix[i]));
+            w->sum[i * h + j] += mix * w->out[i * h + j];
+    }
     return 0;
 }
 
@@ -137,7 +151,8 @@ static int run_all(const struct work *w, const struct kv_tile *t,
                  c->n_experts, c->n_experts, e))
         return -1;
     for (size_t i = 0; i < t->rows; i++)
-        choose(c, w->share + i * c->n_experts);
+        choose(c, kv_layers_vector(w->p->m->layers, KV_P_CHOICE_BIAS),
+               w->share + i * c->n_experts);
     for (size_t expert = 0; expert < c->n_experts; expert++) {
         size_t n = 0;
 

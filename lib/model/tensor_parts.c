@@ -19,6 +19,8 @@ enum when {
     ALWAYS,
     EXPERTS,
     SHARED,
+    SHARED_MIX,
+    SIGMOID,
     GATED,
     QKV_BIAS,
     O_BIAS,
@@ -41,7 +43,7 @@ static const struct {
     [KV_P_V] = {KV_P_V, KV_DIM, HIDDEN, ALWAYS},
     [KV_P_O] = {KV_P_O, HIDDEN, Q_DIM, ALWAYS},
     [KV_P_ROUTER] = {KV_P_ROUTER, N_EXPERTS, HIDDEN, EXPERTS},
-    [KV_P_SHARED_MIX] = {KV_P_SHARED_MIX, ONE, HIDDEN, SHARED},
+    [KV_P_SHARED_MIX] = {KV_P_SHARED_MIX, ONE, HIDDEN, SHARED_MIX},
     [KV_P_SHARED_GATE] = {KV_P_SHARED_GATE, SHARED_INTER, HIDDEN, SHARED},
     [KV_P_SHARED_UP] = {KV_P_SHARED_UP, SHARED_INTER, HIDDEN, SHARED},
     [KV_P_SHARED_DOWN] = {KV_P_SHARED_DOWN, HIDDEN, SHARED_INTER, SHARED},
@@ -55,6 +57,7 @@ static const struct {
     [KV_P_GATE_BIAS] = {KV_P_GATE, INTER, NONE, GATE_BIAS},
     [KV_P_UP_BIAS] = {KV_P_UP, INTER, NONE, MLP_BIAS},
     [KV_P_DOWN_BIAS] = {KV_P_DOWN, HIDDEN, NONE, MLP_BIAS},
+    [KV_P_CHOICE_BIAS] = {KV_P_CHOICE_BIAS, N_EXPERTS, NONE, SIGMOID},
     [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BEFORE},
     [KV_P_ATTN_NORM_BIAS] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BIAS},
     [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BEFORE},
@@ -104,6 +107,10 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
         return kv_config_has_experts(c, layer);
     case SHARED:
         return kv_config_has_experts(c, layer) && c->shared_inter;
+    case SHARED_MIX:
+        return has(c, layer, SHARED) && c->arch->shared;
+    case SIGMOID:
+        return kv_config_has_experts(c, layer) && c->arch->sigmoid;
     case GATED:
         return !c->arch->plain_mlp;
     case GATE_BIAS:

@@ -18,6 +18,17 @@ static bool is_of_tower(const char *name)
     return false;
 }
 
+/* Of a layer after the last, for tokens after the next. */
+static bool is_of_more_layers(const char *name, const struct kv_config *c)
+{
+    const struct kv_tensor_names *names = c->arch->names;
+    const size_t n = strlen(names->prefix), m = strlen(names->layers);
+
+    return !strncmp(name, names->prefix, n) &&
+           !strncmp(name + n, names->layers, m) &&
+           strtoul(name + n + m, NULL, 10) >= c->shape.n_layers;
+}
+
 /* Tensors that are stored and rightly not used. */
 static bool is_spare(const char *name, const struct kv_config *c)
 {
@@ -29,7 +40,8 @@ static bool is_spare(const char *name, const struct kv_config *c)
 
     if (c->tied && !strcmp(name, c->arch->names->head))
         return true;
-    if (c->wrapped && is_of_tower(name))
+    if ((c->wrapped && is_of_tower(name)) ||
+        (c->arch->more_layers && is_of_more_layers(name, c)))
         return true;
     for (size_t i = 0; i < sizeof(spare) / sizeof(*spare); i++) {
         const size_t m = strlen(spare[i]);
