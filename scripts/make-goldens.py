@@ -265,6 +265,12 @@ MODELS = {
         SMALL, num_hidden_layers=1, intermediate_size=7, num_local_experts=4,
         num_experts_per_tok=2, rope_parameters=dict(
             rope_type="default", rope_theta=1e4, partial_rotary_factor=0.4))),
+    "ernie4_5_moe": ("Ernie4_5_MoeForCausalLM", dict(
+        vocab_size=53, hidden_size=24, num_hidden_layers=3,
+        num_attention_heads=3, num_key_value_heads=1, head_dim=8,
+        intermediate_size=13, moe_intermediate_size=5, moe_num_experts=4,
+        moe_k=2, moe_num_shared_experts=2, max_position_embeddings=64,
+        moe_layer_end_index=1)),
     "mistral3": ("Mistral3ForConditionalGeneration", dict(
         text_config=dict(SMALL, model_type="mistral", num_hidden_layers=1),
         image_token_index=52, vision_config=dict(
@@ -504,7 +510,7 @@ TINY = dict(
     n_inner=24, word_embed_proj_dim=64, num_hidden_layers=4, n_layer=2,
     n_layers=2, vocab_size=53, n_positions=32, rotary_dim=4, num_experts=4,
     num_local_experts=4, num_experts_per_tok=2, experts_per_token=2,
-    n_routed_experts=4, moe_intermediate_size=9, sliding_window=8, sliding_window_size=8,
+    n_routed_experts=4, moe_num_experts=4, moe_k=2, moe_intermediate_size=9, sliding_window=8, sliding_window_size=8,
     attention_head_dim=16, shared_expert_intermediate_size=11)
 VISION = dict(
     hidden_size=32, intermediate_size=16, num_attention_heads=2, num_heads=2,

@@ -163,20 +163,23 @@ struct kv_arch {
     enum kv_act act;    /* without hidden_act */
     bool old_gelu;      /* gelu of hidden_act is gelu_pytorch_tanh */
     bool experts;       /* gated MLPs; a router chooses some of them */
-    bool sigmoid;       /* shares are sigmoids, to which a bias is added where
-                         * experts are chosen; else a softmax */
+    bool sigmoid;       /* shares are sigmoids; else a softmax */
+    bool choice_bias;   /* a bias is added where experts are chosen */
     bool shared;        /* all tokens have one more, times a sigmoid ... */
     bool shared_whole;  /* ... or once, of n_shared_experts together */
+    size_t n_shared;    /* without that field */
     bool mixed;         /* layers may have an MLP instead, by mlp_only_layers
                          * and decoder_sparse_step ... */
     size_t first_dense; /* ... or so many first ones, without
                          * first_k_dense_replace; 0: it does not count */
-    bool more_layers;   /* files may have layers that predict further tokens */
-    bool norm_shares;   /* experts' shares sum to 1, without norm_topk_prob */
-    bool parallel;      /* the MLP adds to the stream beside attention; without
-                         * use_parallel_residual, where that counts */
-    bool one_norm;      /* it has attention's norm then */
-    bool scaled;        /* Granite's multipliers count */
+    bool moe_layers;  /* ... or those that moe_layer_start_index, _end_index and
+                       * _interval leave out */
+    bool more_layers; /* files may have layers that predict further tokens */
+    bool norm_shares; /* experts' shares sum to 1, without norm_topk_prob */
+    bool parallel;    /* the MLP adds to the stream beside attention; without
+                       * use_parallel_residual, where that counts */
+    bool one_norm;    /* it has attention's norm then */
+    bool scaled;      /* Granite's multipliers count */
     double logit_scale; /* without its field; 0: it has none */
     bool transposed;    /* matrices are stored [input][output] */
     bool qkv_by_head;   /* q, k and v of a key's head lie together */

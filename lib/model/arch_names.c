@@ -363,6 +363,44 @@ const struct kv_own_field kv_fields_of_glm4_moe[] = {
     {0},
 };
 
+const struct kv_tensor_names kv_names_ernie4_5_moe = {
+    FRAME,
+    .experts = "mlp.experts.",
+    .dense = "mlp.",
+    .part =
+        {
+            Q_K_V_O,
+            [KV_P_ROUTER] = "mlp.gate.weight",
+            [KV_P_CHOICE_BIAS] = "mlp.moe_statics.e_score_correction_bias",
+            [KV_P_SHARED_GATE] = "mlp.shared_experts.gate_proj.weight",
+            [KV_P_SHARED_UP] = "mlp.shared_experts.up_proj.weight",
+            [KV_P_SHARED_DOWN] = "mlp.shared_experts.down_proj.weight",
+            [KV_P_GATE] = "gate_proj.weight",
+            [KV_P_UP] = "up_proj.weight",
+            [KV_P_DOWN] = "down_proj.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_ernie4_5_moe[] = {
+    {"use_bias", NULL, "false"},
+    {"moe_num_experts", "num_experts", NULL},
+    {"num_experts", "num_experts", NULL},
+    {"moe_k", "num_experts_per_tok", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", NULL},
+    {"moe_intermediate_size", "intermediate_size", NULL},
+    {"moe_num_shared_experts", "n_shared_experts", NULL},
+    {"moe_layer_start_index", "moe_layer_start_index", NULL},
+    {"moe_layer_end_index", "moe_layer_end_index", NULL},
+    {"moe_layer_interval", "moe_layer_interval", NULL},
+    {"moe_norm_min", NULL, "1e-12"},
+    {"num_nextn_predict_layers", NULL, NULL}, /* not read: more_layers */
+    {"output_router_logits", NULL, NULL},
+    {"router_aux_loss_coef", NULL, NULL},
+    {0},
+};
+
 const struct kv_tensor_names kv_names_minimax_m2 = {
     FRAME,
     .experts = "block_sparse_moe.experts.",

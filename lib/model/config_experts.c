@@ -62,18 +62,39 @@ static int read_first(const struct kv_fields *f, struct kv_config *c,
     return n ? read_dense_inter(f, c, e) : 0;
 }
 
+/* Experts are in layers [start, end] whose number the interval divides; an end
+ * of -1 is the last layer. */
+static int read_moe_layers(const struct kv_fields *f, struct kv_config *c,
+                           struct kv_err *e)
+{
+    static const char last[] = "moe_layer_end_index";
+    size_t start = 1, end = c->shape.n_layers - 1, interval = 1;
+
+    if (kv_fields_size_if(f, "moe_layer_start_index", 0, KV_MAX_LAYERS, &start,
+                          e) ||
+        (json_integer_value(kv_fields_get(f, last)) != -1 &&
+         kv_fields_size_if(f, last, 0, KV_MAX_LAYERS, &end, e)) ||
+        kv_fields_size_if(f, "moe_layer_interval", 1, KV_MAX_LAYERS, &interval,
+                          e))
+        return -1;
+    for (size_t i = 0; i < c->shape.n_layers; i++)
+        if (i < start || i > end || (i + 1) % interval)
+            set_dense(c, i);
+    return read_dense_inter(f, c, e);
+}
+
 /* The expert that all tokens have. */
 static int read_shared(const struct kv_fields *f, struct kv_config *c,
                        struct kv_err *e)
 {
-    size_t n = 1;
+    size_t n = c->arch->n_shared;
 
     if (c->arch->shared)
         return kv_fields_size(f, "shared_expert_intermediate_size", 1, 1 << 22,
                               &c->shared_inter, e);
     if (!c->arch->shared_whole)
         return 0;
-    if (kv_fields_size_if(f, "n_shared_experts", 1, 1 << 10, &n, e))
+    if (kv_fields_size_if(f, "n_shared_experts", 0, 1 << 10, &n, e))
         return -1;
     c->shared_inter = n * c->inter;
     return 0;
@@ -100,8 +121,9 @@ int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
         return 0;
     c->norm_shares = c->arch->norm_shares;
     if ((c->arch->mixed && read_dense(f, c, e)) ||
-        (c->arch->first_dense && read_first(f, c, e)) || read_shared(f, c, e) ||
-        read_share_scale(f, c, e))
+        (c->arch->first_dense && read_first(f, c, e)) ||
+        (c->arch->moe_layers && read_moe_layers(f, c, e)) ||
+        read_shared(f, c, e) || read_share_scale(f, c, e))
         return -1;
     return kv_fields_size(f, "num_experts", 1, MAX_EXPERTS, &c->n_experts, e) ||
                    kv_fields_size(f, "num_experts_per_tok", 1, c->n_experts,

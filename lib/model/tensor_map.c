@@ -273,6 +273,7 @@ static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
     const struct place at = place_of(b, p, qkv);
     const struct kv_weight *t;
     char weight[80], name[160];
+    bool row;
     int rc;
 
     if (c->norm_plain && (p == KV_P_ATTN_NORM || p == KV_P_MLP_NORM)) {
@@ -287,14 +288,18 @@ static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
         *out = fill(b, "zeros", b->m->zeros, at.rows);
         return 0;
     }
-    if (own)
+    t = kv_weights_find(b->w, name);
+    row = t && t->n_dims == 2 && p == KV_P_CHOICE_BIAS; /* as ERNIE has it */
+    if (row)
+        rc = bind(&t, b->w, name, 1, at.rows, b->dir, e);
+    else if (own)
         rc = bind(&t, b->w, name, at.rows / d, d, b->dir, e);
     else
         rc = bind(&t, b->w, name, turned ? cols : at.all,
                   turned ? at.all : cols, b->dir, e);
     if (rc)
         return -1;
-    if (turned || own || at.rows < at.all || reordered(c, p))
+    if (turned || own || row || at.rows < at.all || reordered(c, p))
         return cut(b, t, p, at, out, e);
     *out = t;
     return 0;

@@ -20,7 +20,7 @@ enum when {
     EXPERTS,
     SHARED,
     SHARED_MIX,
-    SIGMOID,
+    CHOICE_BIAS,
     GATED,
     QKV_BIAS,
     O_BIAS,
@@ -57,7 +57,7 @@ static const struct {
     [KV_P_GATE_BIAS] = {KV_P_GATE, INTER, NONE, GATE_BIAS},
     [KV_P_UP_BIAS] = {KV_P_UP, INTER, NONE, MLP_BIAS},
     [KV_P_DOWN_BIAS] = {KV_P_DOWN, HIDDEN, NONE, MLP_BIAS},
-    [KV_P_CHOICE_BIAS] = {KV_P_CHOICE_BIAS, N_EXPERTS, NONE, SIGMOID},
+    [KV_P_CHOICE_BIAS] = {KV_P_CHOICE_BIAS, N_EXPERTS, NONE, CHOICE_BIAS},
     [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BEFORE},
     [KV_P_ATTN_NORM_BIAS] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BIAS},
     [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BEFORE},
@@ -109,8 +109,8 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
         return kv_config_has_experts(c, layer) && c->shared_inter;
     case SHARED_MIX:
         return has(c, layer, SHARED) && c->arch->shared;
-    case SIGMOID:
-        return kv_config_has_experts(c, layer) && c->arch->sigmoid;
+    case CHOICE_BIAS:
+        return kv_config_has_experts(c, layer) && c->arch->choice_bias;
     case GATED:
         return !c->arch->plain_mlp;
     case GATE_BIAS:

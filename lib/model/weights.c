@@ -150,6 +150,35 @@ static int open_index(struct kv_weights *w, const char *dir,
     return rc;
 }
 
+static bool has_pickle(const char *dir)
+{
+    static const char *const names[] = {"pytorch_model.bin",
+                                        "pytorch_model.bin.index.json"};
+    bool has = false;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        char *path = kv_path_join(dir, names[i]);
+
+        has = has || kv_file_exists(path);
+        free(path);
+    }
+    return has;
+}
+
+static int no_weights(const char *dir, struct kv_err *e)
+{
+    return has_pickle(dir)
+               ? kv_fail(
+                     e,
+                     "%s: pytorch_model.bin is a pickle, which may run "
+                     "code: not read (python3 -c \"from transformers import "
+                     "AutoModelForCausalLM as M; M.from_pretrained('.')"
+                     ".save_pretrained('.')\", run there, writes %s)",
+                     dir, single_name)
+               : kv_fail(e, "%s holds neither %s nor %s", dir, single_name,
+                         index_name);
+}
+
 static int open_folder(struct kv_weights *w, const char *dir, struct kv_err *e)
 {
     char *single_path = kv_path_join(dir, single_name);
@@ -161,8 +190,7 @@ static int open_folder(struct kv_weights *w, const char *dir, struct kv_err *e)
     else if (kv_file_exists(index_path))
         rc = open_index(w, dir, index_path, e);
     else
-        rc = kv_fail(e, "%s holds neither %s nor %s", dir, single_name,
-                     index_name);
+        rc = no_weights(dir, e);
     free(single_path);
     free(index_path);
     return rc;
