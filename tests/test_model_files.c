@@ -425,6 +425,9 @@ static void test_missing_files(void **state)
     tiny_write_text(dir, "config.json", m.config);
     assert_int_equal(kv_model_open(&model, dir, &e), -1);
     assert_says(e, "holds neither model.safetensors nor");
+    tiny_write_text(dir, "pytorch_model.bin.index.json", "{}");
+    assert_int_equal(kv_model_open(&model, dir, &e), -1);
+    assert_says(e, "pytorch_model.bin is a pickle, which may run code");
     tiny_clear(&m);
 }
 
