@@ -220,6 +220,10 @@ MODELS = {
         num_hidden_layers=1, num_attention_heads=3, ffn_dim=27,
         word_embed_proj_dim=18, pad_token_id=1, enable_bias=False,
         layer_norm_elementwise_affine=False, activation_function="gelu")),
+    "opt_350m": ("OPTForCausalLM", dict(
+        vocab_size=53, max_position_embeddings=N, hidden_size=18,
+        num_hidden_layers=2, num_attention_heads=3, ffn_dim=27,
+        word_embed_proj_dim=12, pad_token_id=1, do_layer_norm_before=False)),
     "mpt_clip": ("MptForCausalLM", dict(
         vocab_size=53, d_model=18, n_layers=1, n_heads=3, expansion_ratio=4,
         max_seq_len=N, attn_config=dict(clip_qkv=0.5))),

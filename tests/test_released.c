@@ -11,7 +11,6 @@
 static const struct {
     const char *name, *says;
 } refused[] = {
-    {"opt-350m", "field do_layer_norm_before is false; only true is"},
     {"mpt-7b-storywriter", "attn_config.alibi_bias_max is 16; only 8 is"},
     {"gpt-oss-20b", "unknown architecture GptOssForCausalLM"},
     {"Hunyuan-0.5B-Instruct", "unknown architecture HunYuanDenseV1ForCausalLM"},

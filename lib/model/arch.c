@@ -108,6 +108,7 @@ const struct kv_arch kv_archs[] = {
      .norm_bias = true,
      .plain_mlp = true,
      .act = KV_ACT_RELU,
+     .norms_read = true,
      .positions = KV_LEARNED,
      .skip_positions = 2},
     {.name = "BloomForCausalLM",

@@ -57,6 +57,8 @@ enum kv_part {
 struct kv_tensor_names {
     const char *prefix; /* of all names but head; some files omit it */
     const char *embed, *positions, *embed_norm, *norm, *head;
+    const char *project_in, *project_out; /* of embeddings to hidden values, of
+                                           * these back */
     const char *layers; /* names of layer N begin with it, N and a dot */
     const char *part[KV_PARTS];
     const char *experts; /* names of expert N's gate, up and down begin with
@@ -158,6 +160,9 @@ struct kv_arch {
     bool norm_plus_one; /* norms times 1 + their weight */
     bool norm_plain;    /* norms have neither weight nor bias, without
                          * norm_affine */
+    bool norms_read;    /* do_layer_norm_before: else norms are of the stream,
+                         * after each addition to it, none at the end; and
+                         * _remove_final_layer_norm */
     bool head_bias;     /* the head has one */
     bool plain_mlp;     /* down(act(up)); else down(act(gate) * up) */
     enum kv_act act;    /* without hidden_act */

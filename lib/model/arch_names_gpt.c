@@ -63,6 +63,8 @@ const struct kv_tensor_names kv_names_opt = {
     .positions = "embed_positions.weight",
     .norm = "final_layer_norm.weight",
     .head = "lm_head.weight",
+    .project_in = "project_in.weight",
+    .project_out = "project_out.weight",
     .layers = "layers.",
     .part =
         {
@@ -82,12 +84,12 @@ const struct kv_own_field kv_fields_of_opt[] = {
     {"activation_function", "hidden_act", NULL},
     {"rms_norm_eps", "", NULL},
     PLAIN_HEADS,
-    {"do_layer_norm_before", NULL, "true"},
-    {"_remove_final_layer_norm", NULL, "false"},
+    {"do_layer_norm_before", "do_layer_norm_before", NULL},
+    {"_remove_final_layer_norm", "_remove_final_layer_norm", NULL},
     {"enable_bias", "enable_bias", NULL},
     {"layer_norm_elementwise_affine", "layer_norm_elementwise_affine", NULL},
-    {"word_embed_proj_dim", NULL, NULL}, /* the embedding's shape tells */
-    {"output_projection", NULL, NULL},   /* read by nothing */
+    {"word_embed_proj_dim", "word_embed_proj_dim", NULL},
+    {"output_projection", NULL, NULL}, /* read by nothing */
     {"init_std", NULL, NULL},
     {"dropout", NULL, NULL},
     {"activation_dropout", NULL, NULL},

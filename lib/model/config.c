@@ -102,6 +102,24 @@ static int read_own_flag(const struct kv_fields *f, const struct kv_config *c,
     return 0;
 }
 
+static int read_norms(const struct kv_fields *f, struct kv_config *c,
+                      struct kv_err *e)
+{
+    bool before = true, removed = false;
+
+    if (!c->arch->norms_read)
+        return 0;
+    if (kv_fields_flag_if(f, "do_layer_norm_before", &before, e) ||
+        kv_fields_flag_if(f, "_remove_final_layer_norm", &removed, e) ||
+        kv_fields_size_if(f, "word_embed_proj_dim", 1, 1 << 20, &c->n_embed, e))
+        return -1;
+    c->norm_stream = !before;
+    c->no_last_norm = !before || removed;
+    if (c->n_embed == c->hidden)
+        c->n_embed = 0;
+    return 0;
+}
+
 static int read_flags(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -357,9 +375,10 @@ static int read_all(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
     return kv_fields_check(f, kv_config_known, e) ||
                    kv_fields_check_aliases(f, e) || read_sizes(f, c, e) ||
                    read_eps(f, c, e) || read_flags(f, c, e) ||
-                   read_act(f, c, e) || kv_config_layers(f, c, e) ||
-                   kv_config_experts(f, c, e) || read_gemma(f, c, e) ||
-                   read_scales(f, c, e) || read_positions(f, c, e)
+                   read_norms(f, c, e) || read_act(f, c, e) ||
+                   kv_config_layers(f, c, e) || kv_config_experts(f, c, e) ||
+                   read_gemma(f, c, e) || read_scales(f, c, e) ||
+                   read_positions(f, c, e)
                ? -1
                : 0;
 }

@@ -30,9 +30,13 @@ struct kv_config {
     bool tied_unless; /* ... unless the files have a head */
     bool wrapped;     /* tensors of a tower are beside those of the model */
     bool qkv_bias, o_bias, mlp_bias;
-    bool biases;     /* what all matrices have */
-    bool parallel;   /* the MLP adds to the stream beside attention */
-    bool norm_plain; /* norms have neither weight nor bias */
+    bool biases;      /* what all matrices have */
+    bool parallel;    /* the MLP adds to the stream beside attention */
+    bool norm_plain;  /* norms have neither weight nor bias */
+    bool norm_stream; /* the stream is normed after each addition to it */
+    bool no_last_norm;
+    size_t n_embed; /* columns of the embedding, which a matrix projects to
+                     * hidden ones, and another back; 0: hidden, it does not */
     enum kv_qk_norm qk_norm;
     float clip; /* q, k and v end at it and at its negative; 0: they do not */
     enum kv_positions positions;

@@ -137,7 +137,7 @@ static int enter(const struct kv_pass *p, const struct kv_tile *t,
     const float *x = p->x + t->at * p->hidden;
 
     *a = t->input;
-    return vector(p, norm)
+    return vector(p, norm) && !p->m->config.norm_stream
                ? kv_pass_norm(p, vector(p, norm), vector(p, bias), x, t->rows,
                               p->b->input_type, t->input, e)
                : p->b->to_input(p->b, x, t->rows * p->hidden, t->input, a, e);
@@ -227,6 +227,18 @@ static int add_to_stream(const struct kv_pass *p, const struct kv_tile *t,
                 : 0;
 }
 
+/* The stream's norm after an addition to it, where the model has one. */
+static int norm_stream(const struct kv_pass *p, const struct kv_tile *t,
+                       enum kv_part norm, enum kv_part bias, struct kv_err *e)
+{
+    float *x = p->x + t->at * p->hidden;
+
+    return p->m->config.norm_stream
+               ? kv_pass_norm(p, vector(p, norm), vector(p, bias), x, t->rows,
+                              KV_TYPE_F32, x, e)
+               : 0;
+}
+
 /* x += Wo out */
 static int out_product(const struct kv_pass *p, const struct kv_tile *t,
                        struct kv_err *e)
@@ -282,10 +294,13 @@ static int after_attention(const void *arg, size_t i, size_t thread,
 
     if (parallel && mlp_half(p, &t, e))
         return -1;
-    if (runs(p, KV_STEP_OUT) && out_product(p, &t, e))
+    if ((runs(p, KV_STEP_OUT) && out_product(p, &t, e)) ||
+        norm_stream(p, &t, KV_P_ATTN_NORM, KV_P_ATTN_NORM_BIAS, e))
         return -1;
     keep(p, &t, p->kept_mid);
-    return parallel ? 0 : mlp_half(p, &t, e);
+    return parallel ? 0
+                    : mlp_half(p, &t, e) || norm_stream(p, &t, KV_P_MLP_NORM,
+                                                        KV_P_MLP_NORM_BIAS, e);
 }
 
 static int final_norm(const void *arg, size_t i, size_t thread,
@@ -295,7 +310,8 @@ static int final_norm(const void *arg, size_t i, size_t thread,
     const struct kv_tile t = kv_pass_tile(p, i, thread);
     float *x = p->x + t.at * p->hidden;
 
-    if (kv_pass_norm(p, kv_layers_norm(p->m->layers),
+    if (!p->m->config.no_last_norm &&
+        kv_pass_norm(p, kv_layers_norm(p->m->layers),
                      kv_layers_norm_bias(p->m->layers), x, t.rows, KV_TYPE_F32,
                      x, e))
         return -1;

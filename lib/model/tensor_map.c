@@ -2,6 +2,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/model/tensor_parts.h"
+#include "lib/model/tensor_project.h"
 #include "lib/model/tensor_spares.h"
 
 #include <stdio.h>
@@ -387,6 +388,11 @@ static int bind_top(const struct binding *b, const char *weight, size_t rows,
     return 0;
 }
 
+static size_t n_embed(const struct kv_config *c)
+{
+    return c->n_embed ? c->n_embed : c->hidden;
+}
+
 /* The embedding, when tied; its bias. */
 static int bind_head(const struct binding *b, struct kv_err *e)
 {
@@ -404,7 +410,7 @@ static int bind_head(const struct binding *b, struct kv_err *e)
     m->head = m->embed;
     name_of(bias, sizeof(bias), name, true);
     if (tied ? check_tied(m->embed, b->w, name, e)
-             : bind(&m->head, b->w, name, c->n_vocab, c->hidden, b->dir, e))
+             : bind(&m->head, b->w, name, c->n_vocab, n_embed(c), b->dir, e))
         return -1;
     return c->arch->head_bias
                ? bind(&m->head_bias, b->w, bias, c->n_vocab, 0, b->dir, e)
@@ -418,16 +424,25 @@ static int bind_all(struct binding *b, struct kv_err *e)
     struct kv_model_weights *m = b->m;
     const bool bias = c->arch->norm_bias && !c->norm_plain;
 
-    if (bind_top(b, names->embed, c->n_vocab, c->hidden, &m->embed, NULL, e) ||
+    if (bind_top(b, names->embed, c->n_vocab, n_embed(c), &m->embed, NULL, e) ||
         bind_top(b, names->positions, c->n_places + c->arch->skip_positions,
                  c->hidden, &m->positions, NULL, e) ||
         bind_top(b, names->embed_norm, c->hidden, 0, &m->embed_norm,
                  bias ? &m->embed_norm_bias : NULL, e) ||
-        (!c->norm_plain && bind_top(b, names->norm, c->hidden, 0, &m->norm,
-                                    bias ? &m->norm_bias : NULL, e)) ||
-        bind_head(b, e))
+        (!c->norm_plain && !c->no_last_norm &&
+         bind_top(b, names->norm, c->hidden, 0, &m->norm,
+                  bias ? &m->norm_bias : NULL, e)) ||
+        bind_head(b, e) ||
+        (c->n_embed && (bind_top(b, names->project_in, c->hidden, c->n_embed,
+                                 &m->project_in, NULL, e) ||
+                        bind_top(b, names->project_out, c->n_embed, c->hidden,
+                                 &m->project_out, NULL, e))))
         return -1;
-    if (c->norm_plain)
+    if (c->n_embed) {
+        kv_tensor_project(m, c, b->made);
+        b->made += 2;
+    }
+    if (c->norm_plain && !c->no_last_norm)
         m->norm = fill(b, "ones", m->ones, c->hidden);
     for (; b->layer < c->shape.n_layers; b->layer++)
         if (bind_layer(b, e))
@@ -485,7 +500,7 @@ int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
         m->ones[i] = 1;
     /* Each part once, but a tensor for each expert or head. */
     m->made = b.made =
-        kv_alloc(1 + n_layers * KV_PARTS + w->n_weights, sizeof(*m->made));
+        kv_alloc(3 + n_layers * KV_PARTS + w->n_weights, sizeof(*m->made));
     if (!bind_all(&b, e))
         return 0;
     kv_tensor_unmap(m);
@@ -539,5 +554,6 @@ void kv_tensor_unmap(struct kv_model_weights *m)
     free(m->pooled);
     free(m->zeros);
     free(m->ones);
+    free(m->projected);
     *m = (struct kv_model_weights){0};
 }

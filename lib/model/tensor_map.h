@@ -15,6 +15,8 @@ struct kv_model_weights {
     const struct kv_weight *embed, *norm, *norm_bias;
     const struct kv_weight *positions, *embed_norm, *embed_norm_bias;
     const struct kv_weight *head, *head_bias; /* head: embed, when tied */
+    const struct kv_weight *project_in, *project_out;
+    float *projected; /* embed and head as they are after them, or NULL */
     struct kv_layer_weights *layer;
     float norm_add;           /* to the weights of all norms */
     struct kv_weight *made;   /* tensors made here, as files lack them */

@@ -72,9 +72,11 @@ static int by_address(const void *a, const void *b)
 static size_t list_bound(const struct kv_model_weights *m, size_t n_layers,
                          size_t n_weights, const char ***names)
 {
-    const struct kv_weight *const top[] = {
-        m->embed,           m->norm, m->norm_bias, m->positions, m->embed_norm,
-        m->embed_norm_bias, m->head, m->head_bias};
+    const struct kv_weight *const top[] = {m->embed,      m->norm,
+                                           m->norm_bias,  m->positions,
+                                           m->embed_norm, m->embed_norm_bias,
+                                           m->head,       m->head_bias,
+                                           m->project_in, m->project_out};
     const size_t n_top = sizeof(top) / sizeof(*top);
     size_t n = 0;
 

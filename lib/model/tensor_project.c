@@ -1,0 +1,43 @@
+#include "lib/model/tensor_project.h"
+#include "kernels/gemm.h"
+#include "lib/base/alloc.h"
+
+#include <stdlib.h>
+
+/* Of the shape of t but for its columns; values: [t's rows][cols]. */
+static struct kv_weight widened(const struct kv_weight *t, size_t cols,
+                                const float *values)
+{
+    const size_t n = t->dims[0] * cols;
+    struct kv_weight w = *t;
+
+    w.dtype = "F32";
+    w.type = KV_STORED_F32;
+    w.dims[1] = cols;
+    w.n = n;
+    w.data = (const uint8_t *)values;
+    w.bytes = n * sizeof(*values);
+    return w;
+}
+
+void kv_tensor_project(struct kv_model_weights *m, const struct kv_config *c,
+                       struct kv_weight made[2])
+{
+    const size_t h = c->hidden, n = c->n_embed, v = c->n_vocab;
+    float *w = kv_alloc(v * n, sizeof(*w)), *by = kv_alloc(n * h, sizeof(*by));
+    float *embed = kv_alloc(2 * v * h, sizeof(*embed)), *head = embed + v * h;
+
+    kv_weight_dequantize(m->head, 0, v * n, w);
+    kv_weight_dequantize(m->project_out, 0, n * h, by);
+    kv_gemm(false, v, h, n, 1, w, n, by, h, 0, head, h);
+    kv_weight_dequantize(m->embed, 0, v * n, w);
+    kv_weight_dequantize(m->project_in, 0, n * h, by);
+    kv_gemm(true, v, h, n, 1, w, n, by, n, 0, embed, h);
+    free(w);
+    free(by);
+    made[0] = widened(m->embed, h, embed);
+    made[1] = widened(m->head, h, head);
+    m->embed = &made[0];
+    m->head = &made[1];
+    m->projected = embed;
+}
