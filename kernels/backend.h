@@ -80,6 +80,8 @@ struct kv_activation {
     size_t n;
 };
 
+enum kv_norm_of { KV_NORM_OF_HEAD, KV_NORM_OF_OWN_HEAD, KV_NORM_OF_TOKEN };
+
 /* The projections of rows tokens: qkv [rows][n_heads + 2 n_kv_heads][head_dim].
  * The tokens stand at places first, first + 1, .. of windows of n tokens; after
  * place n - 1 comes the next window.  bias (NULL: none) is added to qkv, in
@@ -89,8 +91,6 @@ struct kv_activation {
  * On the CPU alone: clip, a rope_scale other than 1, LayerNorm where it centers
  * (bias NULL: none), and norms of all heads of a token as one, or with weights
  * and biases of each head's own. */
-enum kv_norm_of { KV_NORM_OF_HEAD, KV_NORM_OF_OWN_HEAD, KV_NORM_OF_TOKEN };
-
 struct kv_heads {
     size_t rows, first, n;
     size_t n_heads, n_kv_heads, head_dim, n_rot;

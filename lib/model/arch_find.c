@@ -66,7 +66,7 @@ static const struct kv_arch *find(const char *name, const json_t *config)
 int kv_arch_find(const struct kv_arch **arch, const char *name,
                  const json_t *config, struct kv_err *e)
 {
-    char known[1024] = "";
+    char known[1536] = "";
 
     *arch = find(name, config);
     while (*arch && (*arch)->variant &&
