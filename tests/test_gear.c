@@ -292,9 +292,39 @@ static void test_sizes(void **state)
     assert_says(e, "heads concerns values alone");
 }
 
+/* A layer that slides has shorter blocks, in whole groups; here of CacheGen
+ * too. */
+static void test_sliding(void **state)
+{
+    static const struct {
+        const char *spec;
+        size_t window, block;
+    } cases[] = {
+        {"gear", 0, 256},
+        {"gear", 512, 128},
+        {"gear", 100, 64},
+        {"cachegen,variant=code", 0, 256},
+        {"cachegen,variant=code", 512, 128},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const struct kv_shape shape = {.n_layers = 1,
+                                       .n_heads = 1,
+                                       .n_kv_heads = 1,
+                                       .head_dim = 64,
+                                       .window = cases[i].window};
+        struct kv_codec *c = codec_of(cases[i].spec, &shape, 0, KV_K);
+
+        assert_int_equal(c->block, cases[i].block);
+        kv_codec_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sliding),
         cmocka_unit_test(test_rank_one_is_exact),
         cmocka_unit_test(test_outliers_are_not_in_r),
         cmocka_unit_test(test_largest_first),

@@ -5,6 +5,7 @@
 #include "lib/base/crc32.h"
 #include "lib/base/half.h"
 #include "lib/calib.h"
+#include "lib/schemes/chunk.h"
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
@@ -500,7 +501,7 @@ static int open_cachegen(struct kv_codec *c, const struct kv_calib *calib,
 
     c->state = st;
     st->g = kv_cachegen(&c->spec, c->side, c->layer, &c->shape);
-    c->block = kv_spec_size(&c->spec, c->side, "n");
+    c->block = kv_chunk(c, kv_spec_size(&c->spec, c->side, "n"), 16);
     if (kv_spec_is(&c->spec, c->side, "store", "wire"))
         c->variable = &wire;
     c->block_bytes = c->variable

@@ -32,6 +32,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
+#include "lib/schemes/chunk.h"
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
@@ -459,13 +460,14 @@ static int open_gear(struct kv_codec *c, const struct kv_calib *calib,
     (void)calib;
     (void)e;
     c->state = g;
-    c->block = kv_spec_size(s, side, "n");
+    c->block = kv_chunk(c, kv_spec_size(s, side, "n"),
+                        side == KV_K ? kv_spec_size(s, side, "g") : 1);
     g->row = c->shape.n_kv_heads * d;
     g->n_vectors = side == KV_K ? g->row : c->block;
     g->len = side == KV_K ? c->block : g->row;
     g->n_ends = (size_t)(kv_spec_get(s, side, "o") * (double)g->len / 200);
     g->group = kv_spec_size(s, side, "g");
-    g->rank = kv_spec_size(s, side, "k");
+    g->rank = min(kv_spec_size(s, side, "k"), c->block);
     g->rounds = kv_spec_size(s, side, "i");
     g->bits = (unsigned)kv_spec_size(s, side, "b");
     g->place_bits = place_bits(g->len);

@@ -5,6 +5,7 @@
 #include "lib/base/crc32.h"
 #include "lib/base/deflate.h"
 #include "lib/calib.h"
+#include "lib/schemes/chunk.h"
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
@@ -248,7 +249,7 @@ static int open_kvtc(struct kv_codec *c, const struct kv_calib *calib,
     }
     load_basis(k, basis->data);
     c->pre_rope = c->side == KV_K;
-    c->block = kv_spec_size(&c->spec, c->side, "n");
+    c->block = kv_chunk(c, kv_spec_size(&c->spec, c->side, "n"), 1);
     c->block_bytes = plain_bytes(k, c->block);
     c->block_bytes += !c->block_bytes;
     if (kv_spec_is(&c->spec, c->side, "entropy", "deflate")) {

@@ -1,0 +1,17 @@
+/* The length of chunks where a layer slides. */
+#ifndef KV_CHUNK_H
+#define KV_CHUNK_H
+
+#include "lib/codec.h"
+
+/* n tokens, halved while four chunks are longer than the layer's window and
+ * `unit` divides what is left: the chunk of the window's first token is held
+ * whole.  n, a multiple of unit, where the layer sees all tokens. */
+static inline size_t kv_chunk(const struct kv_codec *c, size_t n, size_t unit)
+{
+    while (c->shape.window && 4 * n > c->shape.window && n % (2 * unit) == 0)
+        n /= 2;
+    return n;
+}
+
+#endif
