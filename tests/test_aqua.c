@@ -1,5 +1,6 @@
 /* AQUA-KV: HIGGS of a run against its definition, predictors against least
  * squares, and the published settings. */
+#include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/calib.h"
 #include "lib/mixed.h"
@@ -8,6 +9,7 @@
 #include "tests/synthetic.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 static const float POINTS[4][2] = {{1, 1}, {1, -1}, {-1, 1}, {-1, -1}};
 
@@ -111,6 +113,91 @@ static void test_prediction(void **state)
     kv_calib_free(calib);
 }
 
+enum { N = 640, ROW = 32, SIDES = KV_SIDES * ROW };
+
+/* Layers of the dump as decoders have them: seen[side] [N][ROW] of the last. */
+static void decode_layers(const struct kv_spec *s, const struct kv_shape *shape,
+                          const struct kv_calib *calib, struct kv_dump *dump,
+                          size_t last, float *x, float *const *seen)
+{
+    uint8_t *bytes = kv_alloc(N, 64);
+    float *next = kv_alloc(N, ROW * sizeof(*next));
+    struct kv_err e;
+
+    for (size_t i = 0; i <= last * KV_SIDES + 1; i++) {
+        const enum kv_side side = (enum kv_side)(i % KV_SIDES);
+        struct kv_codec *c = codec_from(s, shape, i / KV_SIDES, side, calib);
+        const struct kv_neighbours at = {.own_k =
+                                             side == KV_V ? seen[KV_K] : NULL,
+                                         .below = {{seen[KV_K], seen[KV_V]}}};
+
+        assert_true(c->block_bytes <= 64);
+        assert_int_equal(kv_dump_read(dump, i / KV_SIDES,
+                                      side == KV_K ? KV_T_K_PRE : KV_T_V, 0, N,
+                                      x, &e),
+                         0);
+        c->layered->encode(c, (struct kv_where){0}, &at, x, N, bytes);
+        c->layered->decode(c, &at, bytes, N, next);
+        if (i < last * KV_SIDES + 1)
+            memcpy(seen[side], next, N * ROW * sizeof(*next));
+        kv_codec_free(c);
+    }
+    free(next);
+    free(bytes);
+}
+
+/* The normal equations of ridge regression hold on what decoders have: what is
+ * left of values of layer 2, times each feature, is the ridge's share. */
+static void test_equations(void **state)
+{
+    struct kv_shape shape;
+    struct kv_calib *calib = calib_of("aqua", &shape);
+    const struct kv_spec s = spec_of("aqua", &shape);
+    const struct kv_table *t =
+        kv_calib_table(calib->set, "predictor", KV_V, 2, 0);
+    float *x = kv_alloc(N, ROW * sizeof(*x)), *seen[KV_SIDES];
+    double ridge = 1, off = 0, all = 0;
+    struct kv_dump *dump;
+    struct kv_err e;
+    char *path;
+
+    (void)state;
+    for (int i = 0; i < KV_SIDES; i++)
+        seen[i] = kv_alloc(N, ROW * sizeof(float));
+    synthetic_dump(&shape, 4, N / 4, test_folder(), &path);
+    assert_int_equal(kv_dump_open(&dump, path, &e), 0);
+    decode_layers(&s, &shape, calib, dump, 2, x, seen);
+    for (size_t j = 0; j < N * ROW * KV_SIDES; j++)
+        ridge += pow((double)seen[j % 2][j / 2], 2) / N;
+    ridge *= 1e-3 * N / (SIDES + 1);
+    for (size_t c = 0; c < ROW; c++)
+        for (size_t f = 0; f < SIDES; f++) {
+            double left = 0, whole = 0;
+
+            for (size_t n = 0; n < N; n++) {
+                const double feature = (double)seen[f / ROW][n * ROW + f % ROW];
+                double rest =
+                    (double)x[n * ROW + c] - (double)t->data[SIDES * ROW + c];
+
+                for (size_t k = 0; k < SIDES; k++)
+                    rest -= (double)t->data[k * ROW + c] *
+                            (double)seen[k / ROW][n * ROW + k % ROW];
+                left += rest * feature;
+                whole += (double)x[n * ROW + c] * feature;
+            }
+            off += pow(left - ridge * (double)t->data[f * ROW + c], 2);
+            all += whole * whole;
+        }
+    if (off >= 1e-5 * all)
+        fail_msg("off by %g of %g", off, all);
+    for (int i = 0; i < KV_SIDES; i++)
+        free(seen[i]);
+    free(x);
+    kv_dump_close(dump);
+    free(path);
+    kv_calib_free(calib);
+}
+
 static void test_settings(void **state)
 {
     const struct kv_shape shape = {
@@ -138,7 +225,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_runs), cmocka_unit_test(test_points),
-        cmocka_unit_test(test_prediction), cmocka_unit_test(test_settings)};
+        cmocka_unit_test(test_prediction), cmocka_unit_test(test_equations),
+        cmocka_unit_test(test_settings)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
