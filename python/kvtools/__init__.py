@@ -10,23 +10,42 @@
 A spec is what the tools' -s takes.  torch, transformers, pandas and xarray are
 imported where they are used.
 """
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
 from ._codec import Codes, bits, decode, encode
 from ._frames import dump, results, write_dump
 from ._library import KvtoolsError, version
+
+if TYPE_CHECKING:
+    import transformers
+
+    from ._cache import KvCache
 
 __all__ = ["Codes", "KvtoolsError", "bits", "cache", "decode", "dump",
            "encode", "results", "version", "write_dump"]
 
 
-def cache(spec, model, calib=None, **options):
+def cache(spec: str, model: transformers.PreTrainedModel,
+          calib: str | os.PathLike | None = None, *, prompt: str = "exact",
+          tokens: int | None = None, seed: int = 0) -> KvCache:
     """A transformers cache that holds keys and values under spec.
 
         past = kvtools.cache("kivi:b2g32", model)
         model.generate(**inputs, past_key_values=past)
         past.bits()
 
-    Options and limits: help(kvtools._cache.KvCache).
+    calib: path of a calibration (kvcalib) of this model.  prompt: "exact": the
+    first call's tokens, if there are several, attend at full precision, then
+    are stored (kvppl's prefill:P); "codes": every query sees the cache as it
+    stands after its call's tokens entered (token by token kvppl's stream).
+    tokens: of which a policy's budget is a share; those of the first call
+    unless given.  seed: of stochastic rounding.  Raises ValueError with a
+    sentence where the spec, the calibration or the model does not fit.
     """
     from ._cache import KvCache
 
-    return KvCache(spec, model, calib, **options)
+    return KvCache(spec, model, calib, prompt=prompt, tokens=tokens,
+                   seed=seed)

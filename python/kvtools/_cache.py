@@ -194,8 +194,9 @@ class KvCache(Cache):
     Beam search, assisted decoding and offloading are refused.
     """
 
-    def __init__(self, spec, model, calib=None, *, prompt="exact", tokens=None,
-                 seed=0):
+    def __init__(self, spec: str, model, calib=None, *,
+                 prompt: str = "exact", tokens: int | None = None,
+                 seed: int = 0):
         if prompt not in ("exact", "codes"):
             raise ValueError("prompt %r: expected 'exact' or 'codes'"
                              % (prompt,))

@@ -1,9 +1,19 @@
 """Tensors as a spec's bytes, and back."""
+from __future__ import annotations
+
+import os
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
 from ._library import Binding, f32
+
+if TYPE_CHECKING:
+    import torch
+
+Tensor = Union[np.ndarray, "torch.Tensor"]
+Path = Union[str, os.PathLike]
 
 
 @dataclass(frozen=True)
@@ -58,8 +68,8 @@ def _bind(spec, shape, calib):
                               attn_scale=shape[2] ** -.5))
 
 
-def encode(spec: str, x, calib=None, *, side: str = "k",
-           layer: int = 0) -> Codes:
+def encode(spec: str, x: Tensor, calib: Path | None = None, *,
+           side: str = "k", layer: int = 0) -> Codes:
     """Stores x, [tokens][kv heads][channels], as a cache under spec would.
 
     x: keys (side "k") or values ("v") of one layer, a numpy array or a torch
@@ -76,7 +86,8 @@ def encode(spec: str, x, calib=None, *, side: str = "k",
                  b.encode(layer, side, tokens), spec, b)
 
 
-def decode(spec: str, x, calib=None, *, side: str = "k", layer: int = 0):
+def decode(spec: str, x: Tensor | Codes, calib: Path | None = None, *,
+           side: str = "k", layer: int = 0) -> Tensor:
     """x as attention reads it: the tensor of Codes that this spec made (the
     other arguments are then the codes' own), or a tensor, which is stored and
     read back.
@@ -91,7 +102,7 @@ def decode(spec: str, x, calib=None, *, side: str = "k", layer: int = 0):
     return like(decode(spec, encode(spec, x, calib, side=side, layer=layer)))
 
 
-def bits(spec: str, x, calib=None, *, side: str = "k",
-         layer: int = 0) -> float:
+def bits(spec: str, x: Tensor, calib: Path | None = None, *,
+         side: str = "k", layer: int = 0) -> float:
     """Bits a value of x under spec, counted from the stored bytes."""
     return encode(spec, x, calib, side=side, layer=layer).bits

@@ -1,10 +1,21 @@
 """Files of the tools as tables and arrays."""
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from . import _library
 
+if TYPE_CHECKING:
+    import pandas
+    import xarray
 
-def results(*paths):
+    from ._codec import Tensor
+
+
+def results(*paths: str | os.PathLike) -> pandas.DataFrame:
     """Rows of the tools' results (csv, tsv, jsonl) as one pandas.DataFrame.
 
     Numbers are numbers, blanks are missing values; every column of any of the
@@ -28,9 +39,8 @@ def results(*paths):
     return pd.concat(frames, ignore_index=True)
 
 
-def dump(path):
-    """kvdump's tensors as an xarray.Dataset, read from the file when they are
-    used.
+def dump(path: str | os.PathLike) -> xarray.Dataset:
+    """kvdump's tensors as an xarray.Dataset in memory.
 
     Variables q, k, v, k_pre, k_gradient and v_gradient, as far as the dump has
     them: [layer][window][token][head][channel]; heads of q are query_head.
@@ -77,8 +87,12 @@ def _tensor(name, x, shape):
     return x
 
 
-def write_dump(path, k, v, *, q=None, k_pre=None, tokens=None, inv_freq=None,
-               attn_scale=None, model="", text=""):
+def write_dump(path: str | os.PathLike, k: Tensor, v: Tensor, *,
+               q: Tensor | None = None, k_pre: Tensor | None = None,
+               tokens: np.ndarray | None = None,
+               inv_freq: np.ndarray | None = None,
+               attn_scale: float | None = None, model: str = "",
+               text: str = "") -> None:
     """Writes tensors of anyone's as a dump, for kvquant, kvcalib and kvattn.
 
     k, v: [layer][window][token][head][channel], numpy or torch; q (after RoPE)
