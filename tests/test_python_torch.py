@@ -11,7 +11,8 @@ import unittest
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, \
-    Gemma3TextConfig, GPTNeoXConfig, GPTNeoXForCausalLM
+    Gemma3TextConfig, GPTNeoXConfig, GPTNeoXForCausalLM, Qwen2Config, \
+    Qwen2ForCausalLM
 
 ROOT = os.environ["KV_SOURCE_ROOT"]
 BUILD = os.environ["KV_BUILD_ROOT"]
@@ -194,6 +195,21 @@ class Models(unittest.TestCase):
                                                            tokens=40),
                         [20] + [1] * 12 + [8])
             self.assertLess(relative(got, whole), 1e-5, spec)
+
+    def test_k_bias(self):
+        small = Qwen2ForCausalLM(Qwen2Config(
+            hidden_size=128, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, intermediate_size=64, vocab_size=100,
+            use_sliding_window=False)).eval()
+        for layer in small.model.layers:
+            layer.self_attn.k_proj.bias.data[::16] = 60
+        text = torch.randint(1, 100, (1, 40))
+        with torch.no_grad():
+            whole = small(text).logits
+        error = [relative(steps(small, text, kvtools.cache(
+            spec, small, prompt="codes"), [1] * 40), whole)
+            for spec in ("K-q4_0/V-f16", "K-q4_0,no-k_bias/V-f16")]
+        self.assertLess(2 * error[1], error[0])
 
     def test_generate(self):
         mask = torch.ones(2, 24, dtype=torch.long)
