@@ -87,7 +87,8 @@ def timeless(lines):
 class Ranks(unittest.TestCase):
     def test_same_answers(self):
         """Of every kind of codes; the parts sum to the whole."""
-        lines, done = ranks("1:1", ["--disaggregate-fault", "alter:2"], [])
+        lines, done = ranks("1:1", ["--disaggregate-fault", "alter:2"], [],
+                            common=["--disaggregate-apart"])
         self.assertTrue(lines, done.stderr)
         self.assertEqual(timeless(lines), timeless(alone()))
         for x in lines:

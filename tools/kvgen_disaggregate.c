@@ -121,6 +121,10 @@ static int list_jobs(struct kvgen_run *r, const struct kvgen_args *a,
                                              .arrival = at};
         before = at;
     }
+    for (size_t i = 0; a->disaggregate.apart && i < r->n_answers; i++) {
+        job[i].group = i;
+        job[i].arrival = 0;
+    }
     return 0;
 }
 
