@@ -11,8 +11,10 @@ def parts(spec):
 
 
 def head_and_words(spec):
-    head, *words = spec.split(",")
-    return head, words
+    """A command (cmd=, the last word) has commas of its own."""
+    before, cmd, command = spec.partition(",cmd=")
+    head, *words = before.split(",")
+    return head, words + [cmd[1:] + command] * bool(cmd)
 
 
 def scheme(spec):
