@@ -3,6 +3,7 @@
 #include "lib/mixed.h"
 #include "lib/policy.h"
 #include "lib/scheme.h"
+#include "lib/spec_engines.h"
 #include "lib/spec_impl.h"
 
 #include <ctype.h>
@@ -17,7 +18,7 @@ static int fail_spec(const char *text, struct kv_err *e)
     return kv_fail_in(e, "spec '%.*s%s'", KV_SHOWN(text, n));
 }
 
-/* Edit distance, for "did you mean". */
+/* Edit distance, whatever the case, for "did you mean". */
 static size_t distance(const char *a, size_t na, const char *b)
 {
     enum { MAX = 64 };
@@ -33,7 +34,8 @@ static size_t distance(const char *a, size_t na, const char *b)
 
         row[0] = i;
         for (size_t j = 1; j <= nb; j++) {
-            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            size_t best = diagonal + (tolower((unsigned char)a[i - 1]) !=
+                                      tolower((unsigned char)b[j - 1]));
 
             diagonal = row[j];
             best = best < row[j] + 1 ? best : row[j] + 1;
@@ -45,9 +47,13 @@ static size_t distance(const char *a, size_t na, const char *b)
 
 static int unknown_scheme(const char *name, size_t n, struct kv_err *e)
 {
+    const char *hint = kv_spec_hint(name, n);
     const struct kv_scheme *best = NULL;
     size_t nearest = 3;
 
+    if (hint)
+        return kv_fail(e, "unknown scheme '%.*s': write %s", (int)n, name,
+                       hint);
     for (size_t i = 0; kv_schemes[i]; i++) {
         const size_t d = distance(name, n, kv_schemes[i]->name);
 
@@ -405,9 +411,23 @@ static int read_rest(struct kv_spec *s, const char *at, struct kv_err *e)
     return 0;
 }
 
+/* A scheme's name and what follows it; text: all of the spec. */
+static int parse_one(struct kv_spec *s, const char *own, const char *text,
+                     struct kv_err *e)
+{
+    const char *rest;
+
+    s->scheme = read_name(own, &rest);
+    if (!s->scheme)
+        return unknown_scheme(own, (size_t)(rest - own), e);
+    return read_rest(s, rest, e) ? fail_spec(text, e) : 0;
+}
+
 int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
 {
-    const char *own, *rest;
+    const char *own;
+    char *plain;
+    int rc;
 
     *s = (struct kv_spec){0};
     snprintf(s->given, sizeof(s->given), "%s", text);
@@ -415,10 +435,11 @@ int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
         return fail_spec(text, e);
     if (kv_spec_has_sides(own))
         return kv_spec_read_sides(s, own, e) ? fail_spec(text, e) : 0;
-    s->scheme = read_name(own, &rest);
-    if (!s->scheme)
-        return unknown_scheme(own, (size_t)(rest - own), e);
-    return read_rest(s, rest, e) ? fail_spec(text, e) : 0;
+    if (kv_spec_of_engine(&plain, own, e))
+        return fail_spec(text, e);
+    rc = parse_one(s, plain ? plain : own, text, e);
+    free(plain);
+    return rc;
 }
 
 bool kv_spec_looks_like(const char *operand)

@@ -170,6 +170,46 @@ static void test_fit(void **state)
     assert_says(e, "axis=channel wants a group");
 }
 
+/* Engines' names are the same specs; what is not here is refused. */
+static void test_engines(void **state)
+{
+    static const char *const same[][2] = {
+        {"vllm:fp8", "fp8,none"},
+        {"vllm:turboquant_3bit_nc",
+         "turboquant:b3,rot=plain,nc,V-levels=uniform,skip=2"},
+        {"sglang:fp4_e2m1", "fp4_e2m1"},
+        {"llama.cpp:q4_0,rot", "q4_0:rot"},
+        {"ik_llama.cpp:q8_KV", "q8_kv"},
+        {"h2o:b0.2+vllm:nvfp4", "h2o:b0.2+nvfp4"},
+        {"K-llama.cpp:q8_0/V-vLLM:int4_per_token_head",
+         "K-q8_0/V-int4_per_token_head"}};
+    static const char *const refused[][2] = {
+        {"vllm:fp7", "'fp7' is no cache type of vllm that is here: fp8, "},
+        {"vllm", "write vllm:fp8"},
+        {"int4", "write int4_per_token_head (vLLM), kivi:b4"},
+        {"turbo3", "write turboquant:b3,rot=plain"},
+        {"KIVI:b2", "did you mean 'kivi'"},
+        {"Kvi:b2", "did you mean 'kivi'"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(same) / sizeof(*same); i++) {
+        struct kv_spec a, b;
+        struct kv_err e = {""};
+
+        if (kv_spec_parse(&a, same[i][0], &e) ||
+            kv_spec_parse(&b, same[i][1], &e))
+            fail_msg("%s", e.msg);
+        assert_string_equal(a.text, b.text);
+    }
+    for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++) {
+        struct kv_spec s;
+        struct kv_err e;
+
+        assert_int_equal(kv_spec_parse(&s, refused[i][0], &e), -1);
+        assert_says(e, refused[i][1]);
+    }
+}
+
 static void test_sweep(void **state)
 {
     const char *const texts[] = {"kivi:b{2,4}g{32,64}", "f16",
@@ -352,6 +392,7 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_long),
         cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_engines),
         cmocka_unit_test(test_sweep),
         cmocka_unit_test(test_every_scheme),
         cmocka_unit_test(test_longest_text),

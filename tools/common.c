@@ -161,6 +161,27 @@ void kv_common_no_specs(char *const *operand, int n)
                    operand[i]);
 }
 
+void kv_common_no_cache_types(int argc, char **argv)
+{
+    const char *type[KV_SIDES] = {"f16", "f16"}, *found = NULL;
+
+    for (int i = 1; i + 1 < argc; i++) {
+        const bool k =
+            !strcmp(argv[i], "-ctk") || !strcmp(argv[i], "--cache-type-k");
+
+        if (!k && strcmp(argv[i], "-ctv") != 0 &&
+            strcmp(argv[i], "--cache-type-v") != 0)
+            continue;
+        found = argv[i];
+        type[k ? KV_K : KV_V] = argv[i + 1];
+    }
+    if (found && !strcmp(type[KV_K], type[KV_V]))
+        kv_die("%s is an option of llama.cpp: write -s %s", found, type[KV_K]);
+    if (found)
+        kv_die("%s is an option of llama.cpp: write -s K-%s/V-%s", found,
+               type[KV_K], type[KV_V]);
+}
+
 void kv_common_no_operands(char *const *operand, int n)
 {
     if (n)

@@ -101,6 +101,9 @@ void kv_common_specs(const struct kv_strings *specs);
 /* Ends the program with a sentence when one of n operands is a spec that lost
  * its -s: the shell expands -s kivi:b{2,4}g32 unless it is quoted. */
 void kv_common_no_specs(char *const *operand, int n);
+/* Ends the program, naming the spec to write, where llama.cpp's -ctk or -ctv
+ * is among the words; for kv_opt_about's before. */
+void kv_common_no_cache_types(int argc, char **argv);
 /* Ends the program if n > 0. */
 void kv_common_no_operands(char *const *operand, int n);
 

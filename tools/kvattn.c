@@ -415,6 +415,7 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
             "weights and caches random, each layer's its own; the whole step\n"
             "and its parts alone, in columns of their own, over f16 by our\n"
             "kernel (speedup) and by cuBLAS and a softmax (speedup_unfused).",
+        .before = kv_common_no_cache_types,
         .list = kv_common_list};
     const int first = kv_opt_parse(argc, argv, &about, opts);
 

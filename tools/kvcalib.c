@@ -343,6 +343,7 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
             "  kvcalib --allocate 3 -s 'kivi:b{1,2,3,4}g32' dump.h5 -o "
             "layers.txt\n"
             "  kvppl -m DIR -f text.txt --kl -s mixed,file=layers.txt",
+        .before = kv_common_no_cache_types,
         .list = kv_common_list,
         .operand = "dump.h5",
     };

@@ -394,6 +394,7 @@ int main(int argc, char **argv)
             "  kvgen -m DIR -f prompts.jsonl -s f16 -s 'kivi:b{2,4}g32' "
             "-o answers.jsonl\n"
             "  kvgen -m DIR -s f16 -s kivi:b2g32 --serve 127.0.0.1:8080",
+        .before = kv_common_no_cache_types,
         .list = kv_common_list,
     };
     const int first = kv_opt_parse(argc, argv, &about, opts);

@@ -468,6 +468,7 @@ int main(int argc, char **argv)
             "tokens it is too much.\n\n"
             "  kvppl -m DIR -f text.txt -c 1024 -n 8 --kl "
             "-s 'kivi:b{2,4}g32'",
+        .before = kv_common_no_cache_types,
         .list = kv_common_list,
     };
     const int first = kv_opt_parse(argc, argv, &about, opts);

@@ -411,13 +411,14 @@ static void parse(int argc, char **argv, struct args *a)
             "--check, for schemes of your own (exec): a row for each part of\n"
             "the law, of keys and of values, on 141 tokens of the dump's "
             "first\n"
-            "layer or random ones; the exit status is 1 where one breaks.\n"
-            KV_SHARD_HELP
+            "layer or random ones; the exit status is 1 where one "
+            "breaks.\n" KV_SHARD_HELP
             "\n--device cuda: blocks are encoded and decoded on the GPU, to "
             "the\n"
             "same bytes and the same values (kivi, absmax, zeropoint, hack,\n"
             "pq, million, evasion, vecinfer, cq, klt); another spec but f32,\n"
             "the base line, is named and left out, and the exit status is 1.",
+        .before = kv_common_no_cache_types,
         .list = kv_common_list,
         .operand = "dump.h5"};
     const int first = kv_opt_parse(argc, argv, &about, opts);

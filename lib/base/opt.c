@@ -319,6 +319,8 @@ int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
     assert(n <= MAX_OPTIONS);
     describe(about, opts, n, longs, shorts);
     opterr = 0;
+    if (about->before)
+        about->before(argc, argv);
     for (int c; (c = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
         if (c == 'h')
             help(about, opts);

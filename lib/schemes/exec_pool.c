@@ -12,7 +12,7 @@
 #include <string.h>
 
 static const char hello[] = "kvtools 1\n", welcome[] = "codec 1\n";
-enum { SILENCE = 60 }; /* seconds, unless timeout= says otherwise */
+enum { SILENCE = 300 }; /* seconds, unless timeout= says otherwise */
 
 /* Before each message, little-endian. */
 struct head {
