@@ -124,7 +124,9 @@ struct kv_scheme {
      * that depend on the spec.  calib may be NULL. */
     int (*open)(struct kv_codec *c, const struct kv_calib *calib,
                 struct kv_err *e);
-    void (*close)(struct kv_codec *c); /* frees c->state; NULL: free(state) */
+    /* Frees c->state; after an open() that failed, too, where state may be
+     * NULL. NULL: free(state). */
+    void (*close)(struct kv_codec *c);
 
     /* x: [n_blocks * block][n_kv_heads][head_dim], finite.
      * bytes: [n_blocks][block_bytes], written in full.  Thread-safe. */

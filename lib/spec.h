@@ -34,8 +34,8 @@ KV_PUBLIC_BEGIN
 struct kv_scheme;
 
 /* One parameter.  A letter when name has one character, else a word.  A number
- * is whole exactly when min and max both are: [0, 1] takes 0 and 1, [0.5, 1]
- * also fractions. */
+ * is whole exactly when min, max and default are: [0, 1] takes 0 and 1 where its
+ * default is one of them; [0.5, 1], or a default of 0.5, also fractions. */
 struct kv_param {
     const char *name;
     const char *choices; /* "no|yes", "none|S|H|HS|SH"; NULL: a number */

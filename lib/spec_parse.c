@@ -187,8 +187,9 @@ static int number(const struct kv_param *p, const char *text, const char *end,
 
     memcpy(copy, text, n);
     *value = strtod(copy, &stop);
-    if (*stop || (p->min == floor(p->min) && p->max == floor(p->max) &&
-                  *value != floor(*value)))
+    if (*stop ||
+        (p->min == floor(p->min) && p->max == floor(p->max) &&
+         p->fallback == floor(p->fallback) && *value != floor(*value)))
         return kv_fail(e, "'%s' wants a whole number, not '%s'", p->name, copy);
     return 0;
 }

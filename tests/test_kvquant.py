@@ -104,6 +104,17 @@ class Rounds(Case):
                      "-s", "pq:d4b4", at("eval.h5"))
 
 
+class Engines(Case):
+    def test_cache_types(self):
+        """llama.cpp's options get the spec to write."""
+        for tool in "kvquant", "kvppl", "kvgen", "kvattn", "kvcalib":
+            self.refused("write -s K-q4_0/V-q8_0", tool, "-ctk", "q4_0",
+                         "-ctv", "q8_0", at("eval.h5"))
+        self.refused("write -s q4_0", "kvquant", "--cache-type-k", "q4_0",
+                     "--cache-type-v", "q4_0", at("eval.h5"))
+        self.refused("write -s K-f16/V-q4_0", "kvppl", "-ctv", "q4_0")
+
+
 class Table(Case):
     def test_rows_and_columns(self):
         table = rows(must("kvquant", "-s", "absmax:b{8,2}", at("eval.h5")))

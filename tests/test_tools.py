@@ -709,6 +709,9 @@ class Every(ToolTest):
             self.assertIn("kivi", names)
             self.assertIn("h2o", policies)
             self.assertEqual(len(set(names)), len(names))
+            specs = {len(line) - len(line.split()[-1]) for line in lines
+                     if line}
+            self.assertEqual(len(specs), 1, "columns out of line")
             shown = self.good(tool, "-v", "--list").stdout
             lines = shown[:shown.index(policies[0])].split("\n")
             words = [line.split()[0] for line in lines if line]

@@ -305,9 +305,27 @@ static void list_params(const struct kv_scheme *k)
         list_param(p);
 }
 
+static void widen(int width[2], const char *name, const char *brief)
+{
+    width[0] = (int)strlen(name) > width[0] ? (int)strlen(name) : width[0];
+    width[1] = (int)strlen(brief) > width[1] ? (int)strlen(brief) : width[1];
+}
+
+/* Three columns, as wide as the longest name and brief. */
+static void list_line(const char *name, const char *brief, const char *spec)
+{
+    int width[2] = {0};
+
+    for (size_t i = 0; kv_schemes[i]; i++)
+        widen(width, kv_schemes[i]->name, kv_schemes[i]->brief);
+    for (size_t i = 0; kv_policies[i]; i++)
+        widen(width, kv_policies[i]->name, kv_policies[i]->brief);
+    printf("%-*s %-*s %s\n", width[0], name, width[1], brief, spec);
+}
+
 static void list_scheme(const struct kv_scheme *k, const char *spec)
 {
-    printf("%-10s %-60s %s\n", k->name, k->brief, spec);
+    list_line(k->name, k->brief, spec);
     if (kv_verbosity() > 1)
         list_params(k);
 }
@@ -320,7 +338,7 @@ static void list_policies(void)
         char text[64];
 
         snprintf(text, sizeof(text), "%s+SPEC", p->name);
-        printf("%-10s %-60s %s\n", p->name, p->brief, text);
+        list_line(p->name, p->brief, text);
         for (size_t j = 0; p->params[j].name && kv_verbosity() > 1; j++)
             list_param(&p->params[j]);
     }
@@ -339,7 +357,6 @@ void kv_common_list(void)
     }
     list_scheme(&kv_scheme_mixed, "mixed,file=LAYERS");
     list_scheme(&kv_scheme_exec, "exec:b2,cmd=COMMAND");
-    printf("%-10s %-60s %s\n", "", "a scheme for keys, another for values",
-           "K-SPEC/V-SPEC");
+    list_line("", "a scheme for keys, another for values", "K-SPEC/V-SPEC");
     list_policies();
 }
