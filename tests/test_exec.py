@@ -297,6 +297,9 @@ class Ends(Case):
         tool.send_signal(signal.SIGTERM)
         tool.communicate(timeout=30)
         self.assertEqual(tool.returncode, -signal.SIGTERM)
+        end = time.monotonic() + 10 # killed, and nobody waited for them
+        while ours() and time.monotonic() < end:
+            time.sleep(0.02)
         self.assertEqual(ours(), [])
 
     def test_server(self):

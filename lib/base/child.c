@@ -279,6 +279,13 @@ static void take_last_words(struct kv_child *c)
     end_line(c);
 }
 
+/* The program's end killed the child: no sentence comes before it. */
+static void leave_to_the_end(void)
+{
+    while (ending)
+        pause();
+}
+
 static int add_words(const struct kv_child *c, struct kv_err *e)
 {
     struct kv_err is;
@@ -296,6 +303,7 @@ int kv_child_fail(struct kv_child *c, struct kv_err *e, const char *fmt, ...)
     char text[700];
     va_list ap;
 
+    leave_to_the_end();
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);

@@ -434,7 +434,8 @@ static void write_request(struct kv_exec_place *p, const struct kv_spec *spec,
             shape->n_kv_heads, shape->head_dim);
     put_params(f, spec, p->side);
     fprintf(f, "tables %zu\n\n", n);
-    fwrite(tables, sizeof(*tables), n, f);
+    if (n)
+        fwrite(tables, sizeof(*tables), n, f);
     fclose(f);
 }
 
