@@ -73,8 +73,8 @@ struct kv_codec {
     /* Set by open().  Before it zero and NULL, and the scheme's rule for the
      * side. */
     enum kv_residual_rule residual_rule;
-    size_t block;       /* tokens per block, >= 1 */
-    size_t block_bytes; /* canonical bytes of one block, all KV heads */
+    size_t block;          /* tokens per block, >= 1 */
+    size_t block_bytes;    /* canonical bytes of one block, all KV heads */
     size_t declared_bytes; /* counted for a block in place of its bytes, by
                             * the codec's own account; 0: its bytes are */
     const struct kv_variable *variable; /* NULL: all blocks have block_bytes */
