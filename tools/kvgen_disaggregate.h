@@ -19,7 +19,7 @@ struct kvgen_disaggregate {
 
 #define KVGEN_DISAGGREGATE_OPTS(d)                                    \
     KV_STR(0, "disaggregate", &(d).ranks, "P:D",                      \
-           "of P + D ranks (mpirun -n), P run prompts and D decode\n" \
+           "of P + D ranks of mpirun P run prompts, D decode\n"       \
            "(below)"),                                                \
         KV_FLAG(0, "disaggregate-apart", &(d).apart,                  \
                 "a prompt arrives when the one before is answered,\n" \
