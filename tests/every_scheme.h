@@ -19,9 +19,9 @@ struct ready {
 };
 
 /* From main()'s arguments: every() is of the scheme argv[1] alone, where there
- * is one.  Without, and under a sanitizer, it takes every second spec, from
- * `half` on, 0 or 1: two programs have all of them. */
-void every_only(int argc, char **argv, size_t half);
+ * is one.  Without, and under a sanitizer, it takes every fourth spec, from
+ * `first` on: two programs have half of them. */
+void every_only(int argc, char **argv, size_t first);
 
 /* A group's setup and teardown; made once for all its tests. */
 int prepare_every(void **state);
