@@ -69,13 +69,14 @@ enum { KV_PPL_TOGETHER = 8, KV_PPL_WAIT_SECONDS = 300 };
 int kv_ppl_pass(struct kv_ppl *p, const struct kv_spec *spec,
                 const struct kv_calib *calib, struct kv_err *e);
 
-/* Whether the runs that wait are to be scored before another one; one at a
- * time where they have no base's logits to share. */
+/* Whether the runs that wait are to be scored before another one: eight, or
+ * after 300 s (not with several ranks); one at a time where they have no base's
+ * logits to share. */
 bool kv_ppl_full(const struct kv_ppl *p);
 
 /* The rows of the runs that wait, in order, of the first rank where there are
- * several; then none waits.  None is fine.  A
- * row's numbers do not depend on the others.  to_file: NULL, or given the
+ * several; then none waits.  None is fine.  A row's numbers do not depend on
+ * the others.  to_file: NULL, or given the
  * logits of every scored token of the one run that waits. */
 int kv_ppl_score(struct kv_ppl *p, struct kv_klbase *to_file,
                  struct kv_ppl_row *row, struct kv_err *e);

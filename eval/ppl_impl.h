@@ -44,10 +44,17 @@ static inline size_t kv_ppl_place(const struct kv_ppl *p, size_t run,
            p->info->hidden * sizeof(float);
 }
 
-/* The place of run i of those that wait: the base's run is the base. */
+/* Whether runs are compared with the base's hidden states. */
+static inline bool kv_ppl_has_states(const struct kv_ppl *p)
+{
+    return p->plan.kl && !p->plan.kl_file && p->has_base;
+}
+
+/* The place of run i of those that wait.  The base's run is the base; where
+ * nothing is compared with it, every run takes its place. */
 static inline size_t kv_ppl_run_at(const struct kv_ppl *p, size_t i)
 {
-    return p->has_base ? i + 1 : 0;
+    return kv_ppl_has_states(p) ? i + 1 : 0;
 }
 
 #endif

@@ -132,12 +132,6 @@ struct scoring {
     struct kv_ppl_row *row; /* [n_waits]: whose curves they are */
 };
 
-/* Whether runs are compared with the base's hidden states. */
-static bool has_states(const struct kv_ppl *p)
-{
-    return p->plan.kl && !p->plan.kl_file && p->has_base;
-}
-
 static struct kv_loss *losses(const struct scoring *s, size_t window)
 {
     const struct kv_ppl *p = s->p;
@@ -170,7 +164,7 @@ static int score_window(const struct scoring *s, size_t window,
                     bytes, e))
                 return -1;
         }
-        if (has_states(p)) {
+        if (kv_ppl_has_states(p)) {
             these.base = s->hidden;
             if (kv_scratch_read(p->scored, kv_ppl_place(p, 0, window, row),
                                 s->hidden, bytes, e))
@@ -279,7 +273,8 @@ bool kv_ppl_full(const struct kv_ppl *p)
     for (size_t i = 0; i < p->n_waits; i++)
         seconds += p->waits[i].seconds;
     /* clocks of ranks differ, their batches must not */
-    return (p->n_waits && !has_states(p)) || p->n_waits == KV_PPL_TOGETHER ||
+    return (p->n_waits && !kv_ppl_has_states(p)) ||
+           p->n_waits == KV_PPL_TOGETHER ||
            (seconds > KV_PPL_WAIT_SECONDS && !p->plan.ranks) ||
            (p->n_waits && (p->n_waits + 1) * bytes > p->plan.memory);
 }

@@ -171,7 +171,8 @@ struct kv_scheme {
     bool (*in_key)(const struct kv_spec *s, const struct kv_param *p);
 
     /* The functions of a spec whose codecs are layered, at a layer; returns
-     * NULL for other specs.  Goes with no other optional part but training. */
+     * NULL for other specs.  Of the optional parts, training and, in place,
+     * store() and coefficients() go with it. */
     const struct kv_layered *(*layered)(const struct kv_spec *s, size_t layer);
 
     /* The arguments of encode() and decode() on a CUDA device

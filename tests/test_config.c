@@ -149,6 +149,15 @@ static void test_only_values(void **state)
     assert_int_equal(read_with(llama, "kv_lora_rank", "512", &is, &e), -1);
     assert_says(e, "field kv_lora_rank is not known: it could change");
     assert_says(e, "take it out");
+
+    /* a class of somebody's own may read it */
+    struct pair derived[MAX];
+
+    memcpy(derived, llama, sizeof(derived));
+    derived[0].value = "[\"MyOwnForCausalLM\"]";
+    assert_int_equal(read_with(derived, "", NULL, &is, &e), 0);
+    assert_int_equal(read_with(derived, "never_heard_of", "1", &is, &e), -1);
+    assert_says(e, "field never_heard_of is not known");
 }
 
 static const struct pair ropes[][8] = {

@@ -266,6 +266,20 @@ static int put_rows(struct kvppl_run *r, const struct kvppl_args *a,
     return 0;
 }
 
+/* After a pass that failed: those of specs [first, end) become rows, unless the
+ * program is to end now, or other ranks do not know of the failure. */
+static int keep_passed(struct kvppl_run *r, const struct kvppl_args *a,
+                       size_t first, size_t end, const struct kv_spec *base,
+                       const struct kv_ppl_row *of_base, struct kv_err *e)
+{
+    const struct kv_err why = *e;
+
+    if (!kv_interrupted(e) && r->ranks.n < 2)
+        put_rows(r, a, first, end, base, of_base, e);
+    *e = why;
+    return ended_early(r, e);
+}
+
 /* Rows are compared with the base line.  A shard that does not own its row
  * leaves the row out. */
 static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
@@ -287,7 +301,7 @@ static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
 
         if (!r->there[i] && !is_base(spec, base) &&
             kv_ppl_pass(r->ppl, spec, begin_run(r, spec), e))
-            return ended_early(r, e);
+            return keep_passed(r, a, first, i, base, &of_base, e);
         if (!kv_ppl_full(r->ppl) && !is_base(spec, base) && i + 1 < r->n_specs)
             continue;
         if (put_rows(r, a, first, i + 1, base, &of_base, e))

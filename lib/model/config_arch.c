@@ -65,5 +65,6 @@ int kv_config_arch(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
     if (kv_arch_find(&c->arch, name, f->json, e))
         return kv_fail_in(e, "%s", f->path);
     f->own = c->arch->fields;
+    f->derived = strcmp(name, c->arch->name) != 0;
     return check_type(f, name, c->arch->model_type, e);
 }

@@ -236,7 +236,7 @@ static int ignore(const struct kv_fields *f, const char *name, char *ignored,
 {
     const size_t n = strlen(ignored);
 
-    if (*f->in || is_read_elsewhere(name))
+    if (*f->in || f->derived || is_read_elsewhere(name))
         return kv_fail(e,
                        "%s: field %s%s is not known: it could change the "
                        "numbers (where it does not, take it out)",

@@ -19,6 +19,8 @@ struct kv_fields {
     const json_t *json;
     const struct kv_own_field *own; /* of the architecture; or NULL */
     bool wrapped;                   /* of a part of a model */
+    bool derived; /* a class that is none of transformers', which may read what
+                   * no class of transformers does */
 };
 
 /* The field's name in this file: the first name present among the names that

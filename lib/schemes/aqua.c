@@ -73,7 +73,7 @@ static double aqua_nominal(const struct kv_spec *s, enum kv_side side,
            16 / kv_spec_get(s, side, "g");
 }
 
-/* x [n][row] gets what is predicted of tokens [first, first + n); zeros in the
+/* x [n][row] gets what is predicted of the first n tokens of at; zeros in the
  * lowest layer. */
 static void aqua_predict(const struct kv_codec *c,
                          const struct kv_neighbours *at, size_t n, float *x)

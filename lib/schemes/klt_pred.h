@@ -6,12 +6,10 @@
  *   p = mean + C^T f
  *   f = | K, V of the next lower layer | of the one below | own K, for values |
  *
- * with pred=1 and 2 of one or two layers below, with pred=pair of the even one
- * below an odd one, with pred=vk of none; the last two are read in place.
- *
  * all decoded, of the same token; C by ridge regression.  What is left, x - p,
  * is coded as klt codes x - mean, in the same metric, and x' = p + decoded
- * rest.
+ * rest.  f has one or two layers below with pred=1 and 2, with pred=pair the
+ * even one below an odd one, with pred=vk none; the last two are read in place.
  *
  * C and the covariance of the rest are fitted on features as decoders will see
  * them: a coefficient y of which the trellis leaves the share m of its variance
