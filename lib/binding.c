@@ -276,6 +276,11 @@ static int open_side(const struct kv_binding *b, size_t layer,
                        : layered->n_below ? "the layers below"
                                           : "the layer's keys");
     codec = kv_codecs_at(b->codecs, layer);
+    if (codec[KV_K]->massive || codec[KV_V]->massive)
+        return kv_fail(e,
+                       "%s: massive tokens are known by keys and values "
+                       "together: expected a spec without massive",
+                       b->spec.text);
     return kv_cache_new(c, codec[KV_K], codec[KV_V], 0, e);
 }
 

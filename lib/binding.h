@@ -82,12 +82,12 @@ void kv_binding_bits(const struct kv_binding *b, const struct kv_seq *s,
 /* One side of one layer, the sequence's first n tokens, as bytes and back:
  *
  *   | sinks: fp16 | sizes of blocks: uint32, where they vary | blocks |
- *   | tail: fp16, or an open block | massive tokens |
+ *   | tail: fp16, or an open block |
  *
  * x: [n][n_kv_heads][head_dim], keys before RoPE where kv_binding_pre_rope().
  * The caller frees *bytes with free().  Fail for a policy that drops tokens,
- * for schemes that look at queries or at other layers, on NaN and infinity, and
- * on bytes that are not those of n tokens. */
+ * for massive, for schemes that look at queries or at other layers, on NaN and
+ * infinity, and on bytes that are not those of n tokens. */
 int kv_binding_encode(const struct kv_binding *b, size_t layer, int side,
                       const float *x, size_t n, uint8_t **bytes,
                       size_t *n_bytes, struct kv_err *e);

@@ -96,6 +96,12 @@ struct list {
     size_t n;
 };
 
+/* A limit of the tool's, in seconds. */
+static bool is_timeout(const char *name, size_t n)
+{
+    return n == strlen("timeout") && !memcmp(name, "timeout", n);
+}
+
 /* A parameter of every scheme. */
 static bool is_common(const char *name, size_t n)
 {
@@ -147,7 +153,7 @@ static struct kv_param *find(struct list *l, const char *name, size_t n,
     }
     l->p[l->n] = (struct kv_param){.name = kv_strndup(name, n),
                                    .fallback = not_given,
-                                   .calib = true,
+                                   .calib = !is_timeout(name, n),
                                    .help = "the process's own"};
     return &l->p[l->n++];
 }
@@ -175,6 +181,9 @@ static int add_choice(struct list *l, const char *name, size_t n,
         return is_common(name, n) ? 0 : -1;
     if (p->max > 0)
         return kv_fail(e, "%s is a number and a text", p->name);
+    if (is_timeout(name, n))
+        return kv_fail(e, "%s=%.*s: expected seconds", p->name, (int)bytes,
+                       value);
     if (!bytes || memchr(value, '|', bytes))
         return kv_fail(e, "%s=%.*s: expected a text without '|'", p->name,
                        (int)bytes, value);

@@ -182,7 +182,13 @@ def _train(codec, payload):
 def _encode(codec, payload):
     first, seed, n = struct.unpack_from("<QQQ", payload)
     x = np.frombuffer(payload, "<f4", offset=24).reshape(n, *codec.shape)
-    return b"".join(codec.encode_blocks(x, first, seed))
+    blocks = codec.encode_blocks(x, first, seed)
+    if len(blocks) != n or codec.max_bytes is None and len(
+            set(map(len, blocks))) > 1:
+        raise ValueError("%d blocks of %s bytes for %d: expected one for each, "
+                         "all of one size" % (
+                             len(blocks), sorted(set(map(len, blocks))), n))
+    return b"".join(blocks)
 
 
 def _decode(codec, payload):

@@ -1,6 +1,7 @@
 """The Python package with numpy alone, over the built libkvtools."""
 import csv
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,22 @@ def kivi_values(x, bits, group):
             + low).reshape(x.shape)
 
 
+class Structures(unittest.TestCase):
+    def test_members_are_those_of_the_header(self):
+        """ctypes knows nothing of a struct that has grown."""
+        with open(os.path.join(os.environ["KV_SOURCE_ROOT"],
+                               "lib/seq/bits.h"), encoding="utf-8") as f:
+            text = re.sub(r"/\*.*?\*/", "", f.read(), flags=re.S)
+        body = re.search(r"struct kv_bits \{(.*?)\};", text, re.S)[1]
+        names = re.findall(r"(\w+)(?:\[\w+\])?\s*[,;]", body)
+        self.assertEqual(names, [name for name, _ in Bits._fields_])
+
+
 class Tensors(unittest.TestCase):
+    def test_massive_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "massive"):
+            kvtools.encode("q4_0:r0s0,massive", tensor(8))
+
     def test_formula(self):
         x = tensor(40)
         codes = kvtools.encode("kivi:b2g32r0", x, side="v")

@@ -409,7 +409,8 @@ static int step(struct kv_child *c, struct wish *w, bool *words,
     kv_wait_begin();
     ready = poll(p, 3, LOOK_MS);
     kv_wait_end();
-    w->quiet = ready ? 0 : w->quiet + LOOK_MS / 1000.0;
+    if (ready >= 0) /* not a signal */
+        w->quiet = ready ? 0 : w->quiet + LOOK_MS / 1000.0;
     if (ready <= 0)
         return ready ? 0 : be_patient(c, w, e);
     if (p[2].revents)

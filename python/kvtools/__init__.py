@@ -7,7 +7,7 @@
     kvtools.dump("dump.h5")                   # xarray
     kvtools.write_dump("own.h5", k, v)        # tensors of your own, for kvquant
 
-A spec is what the tools' -s takes.  torch, transformers, pandas and xarray are
+A spec is what the tools' -s takes, but exec.  torch, transformers, pandas and xarray are
 imported where they are used.
 """
 from __future__ import annotations

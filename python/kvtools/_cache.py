@@ -179,7 +179,7 @@ class _Layer(CacheLayerMixin):
 class KvCache(Cache):
     """Keys and values of a batch under a spec.
 
-    spec: as the tools' -s takes it.  model: a causal language model of
+    spec: as the tools' -s takes it, but exec.  model: a causal language model of
     transformers.  calib: path of a calibration (kvcalib) of this model.
     prompt: "exact" (the first call's tokens, if there are several, attend at
     full precision, then are stored: kvppl's prefill:P) or "codes" (every query
@@ -189,7 +189,8 @@ class KvCache(Cache):
     rounding.
 
     Rows of a batch may be padded on the left: tokens before a row's position 0
-    are not stored.  A spec that attends by itself (h2o+..., hack, zipcache)
+    are not stored.  position_ids say where that is, as generate() gives them; a
+    mask alone does not.  A spec that attends by itself (h2o+..., hack, zipcache)
     sets the model's attention to "kvtools", which for other caches is sdpa.
     Beam search, assisted decoding and offloading are refused.
     """

@@ -21,8 +21,7 @@ class Codes:
     """One tensor as a spec stores it.
 
     data is what counts: | sinks: fp16 | blocks of codes | tail: fp16 |, with
-    sizes of blocks and massive tokens where the scheme has them
-    (kvtools/binding.h).
+    sizes of blocks where they vary (kvtools/binding.h).
     """
     spec: str                # canonical
     side: str                # "k" or "v"

@@ -45,7 +45,8 @@ class Bits(C.Structure):
     _fields_ = [(name, C.c_double) for name in
                 ("bytes", "values", "kept_values", "quantized_bytes",
                  "quantized_values", "shared_bytes", "nominal")]
-    _fields_ += [("coded", C.c_double * 2), ("clipped", C.c_double)]
+    _fields_ += [("coded", C.c_double * 2), ("clipped", C.c_double),
+                 ("declared", C.c_bool)]
 
 
 def _open():

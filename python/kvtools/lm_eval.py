@@ -51,8 +51,8 @@ class KvLM(HFLM):
                  device=None, batch_size=1, **options):
         if model is None or spec is None:
             raise ValueError("model_args: expected model=MODEL,spec=SPEC")
-        if not torch.cuda.is_available():  # lm_eval asks for cuda unless told
-            device = "cpu"
+        if device in (None, "cuda") and not torch.cuda.is_available():
+            device = "cpu"  # lm_eval asks for cuda unless told
         self.spec, self.calib = spec.replace(";", ","), calib
         loaded, tokenizer = _load(model, dtype=dtype)
         loaded = loaded.to(device).eval()
