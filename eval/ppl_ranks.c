@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* A rank sends the first one message, and waits for its answer. */
-enum { DATA = 1, FAILED = 2, SILENCE_SECONDS = 5 };
+enum { DATA = 1, FAILED = 2, SILENCE_SECONDS = 8 };
 
 int kv_ppl_ranks_start(struct kv_ppl_ranks *r, struct kv_err *e)
 {
@@ -80,14 +80,21 @@ static int check_silence(struct kv_ppl_ranks *r, struct kv_err *e)
     return 0;
 }
 
-/* Takes what comes within so many seconds. */
+/* Takes what comes within so many seconds.  A silence may be this rank's own,
+ * which was stopped: what came meanwhile is looked for before it counts. */
 static int listen(struct kv_ppl_ranks *r, double seconds, struct kv_err *e)
 {
     struct kv_message m;
 
     if (kv_transport_receive(r->transport, &m, seconds))
         return take(r, &m, e);
-    return kv_interrupted(e) || check_silence(r, e) ? -1 : 0;
+    if (kv_interrupted(e))
+        return -1;
+    if (!check_silence(r, e))
+        return 0;
+    if (kv_transport_receive(r->transport, &m, 1))
+        return take(r, &m, e);
+    return check_silence(r, e);
 }
 
 int kv_ppl_ranks_check(struct kv_ppl_ranks *r, struct kv_err *e)

@@ -29,6 +29,8 @@ struct kv_decode_rank {
     size_t n_layers, n_layers_taken;
     struct receiving **all; /* [n] in the order in which they asked */
     size_t n, held;         /* held: bytes of those granted */
+    size_t n_jobs;
+    uint32_t *least; /* [n_jobs] attempts below it are over */
 };
 
 static struct kv_answer *answer_of(const struct kv_decode_rank *d,
@@ -81,8 +83,11 @@ static size_t find(const struct kv_decode_rank *d, struct kv_msg of)
 
 /* ---- messages ------------------------------------------------------------ */
 
+/* This attempt and those before it are over, whatever still comes of them. */
 static void drop_older(struct kv_decode_rank *d, struct kv_msg of)
 {
+    if (d->least[of.answer] <= of.attempt)
+        d->least[of.answer] = of.attempt + 1;
     for (size_t i = d->n; i--;)
         if (d->all[i]->done.of.answer == of.answer &&
             d->all[i]->done.of.attempt <= of.attempt)
@@ -92,10 +97,13 @@ static void drop_older(struct kv_decode_rank *d, struct kv_msg of)
 static void take_ask(struct kv_decode_rank *d, const struct kv_message *m,
                      struct kv_msg of)
 {
-    struct receiving *r = kv_alloc(1, sizeof(*r));
+    struct receiving *r;
     const struct kv_answer *a;
 
+    if (of.attempt < d->least[of.answer])
+        return; /* late: another attempt may have the answer's memory */
     drop_older(d, of);
+    r = kv_alloc(1, sizeof(*r));
     *r = (struct receiving){.from = m->from, .done = {.of = of}};
     r->done.wire_bytes = (double)m->n;
     a = answer_of(d, r);
@@ -141,7 +149,7 @@ void kv_decode_rank_take(struct kv_decode_rank *d, struct kv_message *m)
     struct kv_msg of;
     size_t i;
 
-    if (!kv_transfer_head(m, &of, sizeof(of)))
+    if (!kv_transfer_head(m, &of, sizeof(of)) || of.answer >= d->n_jobs)
         return;
     i = find(d, of);
     if (m->tag == KV_TAG_ASK)
@@ -159,10 +167,11 @@ void kv_decode_rank_take(struct kv_decode_rank *d, struct kv_message *m)
 
 /* ---- room ---------------------------------------------------------------- */
 
-/* In their order, so that none waits for ever. */
+/* In their order, so that none waits for ever; no more than decode together,
+ * so that one which has joined decodes at once. */
 static bool grant(struct kv_decode_rank *d)
 {
-    const size_t most = 2 * d->t->generation.batch - 1;
+    const size_t most = d->t->generation.batch;
     size_t granted = 0;
 
     for (size_t i = 0; i < d->n; i++) {
@@ -310,7 +319,7 @@ int kv_decode_rank_step(struct kv_decode_rank *d, bool *ran, struct kv_err *e)
 /* ---- the whole ----------------------------------------------------------- */
 
 struct kv_decode_rank *kv_decode_rank_new(const struct kv_transfer *t,
-                                          struct kv_transfer_job *job)
+                                          struct kv_transfer_job *job, size_t n)
 {
     struct kv_decode_rank *d = kv_alloc(1, sizeof(*d));
     struct kv_generation g = t->generation;
@@ -321,6 +330,8 @@ struct kv_decode_rank *kv_decode_rank_new(const struct kv_transfer *t,
     g.arg = d;
     *d = (struct kv_decode_rank){.t = t,
                                  .job = job,
+                                 .n_jobs = n,
+                                 .least = kv_alloc(n, sizeof(*d->least)),
                                  .generator = kv_generator_new(&g),
                                  .n_layers =
                                      kv_model_info(g.model)->shape.n_layers};
@@ -334,6 +345,7 @@ void kv_decode_rank_free(struct kv_decode_rank *d)
     while (d->n)
         drop(d, d->n - 1);
     free(d->all);
+    free(d->least);
     kv_generator_free(d->generator);
     free(d);
 }

@@ -119,10 +119,8 @@ static int try_again(struct kv_dispatcher *d, size_t i, const char *why,
     const struct kv_msg of = {(uint32_t)i, (uint32_t)x->attempt};
     const size_t rank[] = {x->prefill, x->decode};
 
-    for (int j = 0; j < 2; j++)
-        if (!d->lost[rank[j]])
-            kv_transfer_send(d->t, rank[j], KV_TAG_DROP, &of, sizeof(of), NULL,
-                             0);
+    for (int j = 0; j < 2; j++) /* one that is lost may still live */
+        kv_transfer_send(d->t, rank[j], KV_TAG_DROP, &of, sizeof(of), NULL, 0);
     advance(d, i, WAITS);
     if (hand_out(d, i, why, e))
         return -1;

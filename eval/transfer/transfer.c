@@ -53,22 +53,45 @@ static int take_end(const struct kv_message *m, struct kv_err *e)
 
 /* ---- meeting ------------------------------------------------------------- */
 
+static void answer_clock(const struct kv_transfer *t,
+                         const struct kv_message *m)
+{
+    kv_transfer_send(t, 0, KV_TAG_CLOCK, &m->at, sizeof(m->at), NULL, 0);
+}
+
+/* A message that was not waited for: 1 as take_end(), -1: a rank failed. */
+static int take_other(const struct kv_transfer *t, const struct kv_message *m,
+                      struct kv_err *e)
+{
+    const size_t head = sizeof(struct kv_msg_failed);
+
+    if (m->tag == KV_TAG_END)
+        return take_end(m, e);
+    if (m->tag == KV_TAG_FAILED && !self_of(t) && m->n >= head)
+        return kv_fail(e, "rank %zu: %.*s", m->from, (int)(m->n - head),
+                       (const char *)m->bytes + head);
+    if (m->tag == KV_TAG_CLOCK && self_of(t))
+        answer_clock(t, m); /* it overtook what is waited for */
+    return 0;
+}
+
 /* Waits for a message with the tag, or END; *m's bytes are the caller's. */
 static int wait_for(const struct kv_transfer *t, size_t from, int tag,
                     struct kv_message *m, struct kv_err *e)
 {
     for (;;) {
+        int rc;
+
         if (kv_interrupted(e) || check_rank(t, from, e))
             return -1;
         if (!kv_transport_receive(t->transport, m, 0.05))
             continue;
         if (m->from == from && m->tag == tag)
             return 0;
-        if (m->tag == KV_TAG_END && take_end(m, e)) {
-            free(m->bytes);
-            return 1;
-        }
+        rc = take_other(t, m, e);
         free(m->bytes);
+        if (rc)
+            return rc;
     }
 }
 
@@ -140,12 +163,6 @@ int kv_transfer_meet(const struct kv_transfer *t, const char key[KV_HASH_CHARS],
 }
 
 /* ---- clocks -------------------------------------------------------------- */
-
-static void answer_clock(const struct kv_transfer *t,
-                         const struct kv_message *m)
-{
-    kv_transfer_send(t, 0, KV_TAG_CLOCK, &m->at, sizeof(m->at), NULL, 0);
-}
 
 /* offset: [ranks], by the quickest of some questions. */
 static int compare_clocks(const struct kv_transfer *t, double *offset,
@@ -278,7 +295,7 @@ int kv_transfer_run(const struct kv_transfer *t, struct kv_transfer_job *job,
     if (self < t->n_prefill)
         r.prefill = kv_prefill_rank_new(t, job, poll, &r);
     else
-        r.decode = kv_decode_rank_new(t, job);
+        r.decode = kv_decode_rank_new(t, job, n);
     rc = self ? work(&r, e) : work_first(&r, job, n, e);
     if (rc && self && !r.ended)
         kv_transfer_fail(t, myself, false, e->msg);

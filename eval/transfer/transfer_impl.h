@@ -93,7 +93,8 @@ int kv_prefill_rank_step(struct kv_prefill_rank *p, bool *ran,
 struct kv_decode_rank;
 
 struct kv_decode_rank *kv_decode_rank_new(const struct kv_transfer *t,
-                                          struct kv_transfer_job *job);
+                                          struct kv_transfer_job *job,
+                                          size_t n);
 void kv_decode_rank_free(struct kv_decode_rank *d); /* NULL is fine */
 /* Takes m's bytes where it sets them to NULL. */
 void kv_decode_rank_take(struct kv_decode_rank *d, struct kv_message *m);

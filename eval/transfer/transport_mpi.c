@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -36,7 +37,7 @@ struct kv_transport {
     bool started, failed, leaving, together, left;
     double leaving_since;
     struct list out, in; /* to be sent; arrived */
-    double *heard;       /* [n_ranks] */
+    double *heard;       /* [n_ranks]; -INFINITY: its link is broken */
 };
 
 static void append(struct list *l, struct parcel *p)
@@ -73,11 +74,30 @@ struct moving {
     double beaten;
 };
 
-static int start_send(struct moving *w, struct parcel *p)
+static void forget(struct kv_transport *t, struct parcel *p)
 {
-    append(&w->sent, p);
-    return MPI_Isend(p->m.bytes, (int)p->m.n, MPI_BYTE, (int)p->to, p->m.tag,
-                     MPI_COMM_WORLD, &p->request);
+    (void)t;
+    free(p->m.bytes);
+    free(p);
+}
+
+/* MPI cannot move the parcel: its rank counts as silent from here on. */
+static void give_up(struct kv_transport *t, struct parcel *p)
+{
+    pthread_mutex_lock(&t->lock);
+    t->heard[p->to] = -INFINITY;
+    pthread_mutex_unlock(&t->lock);
+    forget(t, p);
+}
+
+static void start_send(struct kv_transport *t, struct moving *w,
+                       struct parcel *p)
+{
+    if (MPI_Isend(p->m.bytes, (int)p->m.n, MPI_BYTE, (int)p->to, p->m.tag,
+                  MPI_COMM_WORLD, &p->request))
+        give_up(t, p);
+    else
+        append(&w->sent, p);
 }
 
 static void beat(struct kv_transport *t, struct moving *w)
@@ -94,7 +114,7 @@ static void beat(struct kv_transport *t, struct moving *w)
             continue;
         p = kv_alloc(1, sizeof(*p));
         *p = (struct parcel){.to = i, .m = {.tag = BEAT_TAG}};
-        start_send(w, p);
+        start_send(t, w, p);
     }
 }
 
@@ -111,12 +131,12 @@ static bool post(struct kv_transport *t, struct moving *w)
     pthread_mutex_unlock(&t->lock);
     any = out.first;
     while ((p = take_first(&out)))
-        start_send(w, p);
+        start_send(t, w, p);
     return any;
 }
 
 /* The first part of a message is there: receives the rest. */
-static bool accept(struct moving *w)
+static bool accept(struct kv_transport *t, struct moving *w)
 {
     MPI_Message handle;
     MPI_Status status;
@@ -129,12 +149,15 @@ static bool accept(struct moving *w)
         return false;
     MPI_Get_count(&status, MPI_BYTE, &n);
     p = kv_alloc(1, sizeof(*p));
-    *p = (struct parcel){.m = {.from = (size_t)status.MPI_SOURCE,
+    *p = (struct parcel){.to = (size_t)status.MPI_SOURCE,
+                         .m = {.from = (size_t)status.MPI_SOURCE,
                                .tag = status.MPI_TAG,
                                .n = (size_t)n,
                                .bytes = kv_alloc((size_t)n, 1)}};
-    append(&w->coming, p);
-    MPI_Imrecv(p->m.bytes, n, MPI_BYTE, &handle, &p->request);
+    if (MPI_Imrecv(p->m.bytes, n, MPI_BYTE, &handle, &p->request))
+        give_up(t, p);
+    else
+        append(&w->coming, p);
     return true;
 }
 
@@ -142,7 +165,8 @@ static void arrive(struct kv_transport *t, struct parcel *p)
 {
     p->m.at = kv_seconds();
     pthread_mutex_lock(&t->lock);
-    t->heard[p->m.from] = p->m.at;
+    if (t->heard[p->m.from] > -INFINITY)
+        t->heard[p->m.from] = p->m.at;
     if (p->m.tag != BEAT_TAG) {
         append(&t->in, p);
         pthread_cond_signal(&t->changed);
@@ -151,13 +175,6 @@ static void arrive(struct kv_transport *t, struct parcel *p)
     pthread_mutex_unlock(&t->lock);
     if (p)
         free(p->m.bytes);
-    free(p);
-}
-
-static void forget(struct kv_transport *t, struct parcel *p)
-{
-    (void)t;
-    free(p->m.bytes);
     free(p);
 }
 
@@ -177,7 +194,7 @@ static bool advance(struct kv_transport *t, struct list *l,
 
         any = any || through || broken;
         if (broken)
-            forget(t, p);
+            give_up(t, p);
         else if (through)
             done(t, p);
         else
@@ -188,13 +205,15 @@ static bool advance(struct kv_transport *t, struct list *l,
     return any;
 }
 
+/* All is through.  Else MPI still has the memory of what is not, which stays
+ * its own. */
 static bool may_leave(struct kv_transport *t, const struct moving *w)
 {
     bool may;
 
     pthread_mutex_lock(&t->lock);
     may = t->leaving && !t->out.first &&
-          (!w->sent.first ||
+          ((!w->sent.first && !w->coming.first) ||
            (!t->together && kv_seconds() - t->leaving_since > last_seconds));
     pthread_mutex_unlock(&t->lock);
     return may;
@@ -209,17 +228,13 @@ static void move(struct kv_transport *t)
         bool any = post(t, &w);
 
         beat(t, &w);
-        while (accept(&w))
+        while (accept(t, &w))
             any = true;
         any = advance(t, &w.coming, arrive) || any;
         any = advance(t, &w.sent, forget) || any;
         nap = any ? least_nap : 2 * nap < longest_nap ? 2 * nap : longest_nap;
         if (!any)
             nanosleep(&(struct timespec){0, nap}, NULL);
-    }
-    if (t->together) { /* else MPI still has their memory */
-        drop_all(&w.sent);
-        drop_all(&w.coming);
     }
 }
 
