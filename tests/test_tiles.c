@@ -326,6 +326,8 @@ static void test_chunks(void **state)
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         struct kv_calib *calib = NULL;
 
+        if (SANITIZED && strstr(texts[i], ",vk"))
+            continue; /* trains for minutes; test_conformance has some */
         assert_true(check_text(texts[i], &s, &calib, more));
         kv_calib_free(calib);
     }
