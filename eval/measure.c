@@ -38,7 +38,7 @@ struct layer {
     size_t layer;
     struct kv_shape shape;     /* the layer's */
     struct kv_codecs **codecs; /* [n_specs] */
-    struct kv_codecs **below;  /* those of the layer below, which may be read */
+    struct kv_codecs **below;  /* [n_specs]: of the layer below */
     struct kv_seq **seq;       /* [n_specs][all windows], without a policy */
     double **power;            /* [n_specs][KV_SIDES]: the items' sums so far */
     size_t n_windows, first;   /* in memory: windows first .. + n_windows */

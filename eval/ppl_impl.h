@@ -50,8 +50,8 @@ static inline bool kv_ppl_has_states(const struct kv_ppl *p)
     return p->plan.kl && !p->plan.kl_file && p->has_base;
 }
 
-/* The place of run i of those that wait.  The base's run is the base; where
- * nothing is compared with it, every run takes its place. */
+/* The place in p->scored of the i-th run that waits: behind the base's states
+ * where runs are compared with them, else the first place. */
 static inline size_t kv_ppl_run_at(const struct kv_ppl *p, size_t i)
 {
     return kv_ppl_has_states(p) ? i + 1 : 0;

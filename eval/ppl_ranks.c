@@ -67,7 +67,7 @@ static int take(struct kv_ppl_ranks *r, struct kv_message *m, struct kv_err *e)
     return rc;
 }
 
-/* Of the ranks that this one hears of, those that have not sent yet. */
+/* Fails if a rank whose message is due has been silent for too long. */
 static int check_silence(struct kv_ppl_ranks *r, struct kv_err *e)
 {
     const size_t end = r->self ? 1 : r->n;
@@ -80,8 +80,9 @@ static int check_silence(struct kv_ppl_ranks *r, struct kv_err *e)
     return 0;
 }
 
-/* Takes what comes within so many seconds.  A silence may be this rank's own,
- * which was stopped: what came meanwhile is looked for before it counts. */
+/* Takes a message that comes within this time.  If this rank was stopped for a
+ * while, messages wait that it has not seen: it looks for one before it takes
+ * another rank for lost. */
 static int listen(struct kv_ppl_ranks *r, double seconds, struct kv_err *e)
 {
     struct kv_message m;

@@ -98,6 +98,10 @@ void kvgen_list_answers(struct kvgen_run *r, const struct kvgen_args *a);
  * read of the weights. */
 int kvgen_choose_batch(struct kvgen_run *r, const struct kvgen_args *a,
                        struct kv_err *e);
+/* What all answers of a run share; progress: NULL, or takes their tokens. */
+struct kv_generation kvgen_generation(const struct kvgen_run *r,
+                                      const struct kvgen_args *a,
+                                      struct kv_progress *progress);
 /* Fills the answers: the journal has some, the model makes the others. */
 int kvgen_make_answers(struct kvgen_run *r, const struct kvgen_args *a,
                        struct kv_err *e);

@@ -182,14 +182,7 @@ static int run(struct kvgen_run *r, const struct kvgen_args *a,
     for (size_t i = 0; i < r->n_answers; i++)
         steps += r->answer[i].most;
     kv_progress_init(&progress, "tokens", steps);
-    t->generation = (struct kv_generation){
-        .model = r->model,
-        .tokenizer = r->tokenizer,
-        .ends = {r->chat.end, a->ignore_eos ? 0 : r->chat.n_ends},
-        .calib = r->calib,
-        .seed = a->common.seed,
-        .batch = r->batch,
-        .progress = first ? &progress : NULL};
+    t->generation = kvgen_generation(r, a, first ? &progress : NULL);
     rc = kv_transfer_run(t, job, r->n_answers, lost, e);
     kv_progress_clear(&progress);
     if (first && (rc || put_results(r, a, job, table, e))) {

@@ -117,22 +117,32 @@ static int note_end(void *arg, struct kv_answer *x, struct kv_err *e)
     return end->r->journal ? kvgen_journal_add(end->r, end->a, x, e) : 0;
 }
 
-/* The answers that no earlier run has made. */
-static int make_answers(struct kvgen_run *r, const struct kvgen_args *a,
-                        struct kv_progress *progress, struct kv_err *e)
+struct kv_generation kvgen_generation(const struct kvgen_run *r,
+                                      const struct kvgen_args *a,
+                                      struct kv_progress *progress)
 {
-    struct end end = {r, a};
-    struct kv_generator *g = kv_generator_new(&(struct kv_generation){
+    return (struct kv_generation){
         .model = r->model,
         .tokenizer = r->tokenizer,
         .ends = {r->chat.end, a->ignore_eos ? 0 : r->chat.n_ends},
         .calib = r->calib,
         .seed = a->common.seed,
         .batch = r->batch,
-        .progress = progress,
-        .ended = note_end,
-        .arg = &end});
+        .progress = progress};
+}
+
+/* The answers that no earlier run has made. */
+static int make_answers(struct kvgen_run *r, const struct kvgen_args *a,
+                        struct kv_progress *progress, struct kv_err *e)
+{
+    struct end end = {r, a};
+    struct kv_generation generation = kvgen_generation(r, a, progress);
+    struct kv_generator *g;
     int rc = 0;
+
+    generation.ended = note_end;
+    generation.arg = &end;
+    g = kv_generator_new(&generation);
 
     for (size_t i = 0; i < r->n_answers && !rc; i++)
         if (!r->answer[i].made)
