@@ -54,6 +54,8 @@ static bool open_codecs(struct ready *r, const char *folder)
     return true;
 }
 
+static bool without_trained;
+
 static bool prepare(struct ready *r, const char *text, const char *folder)
 {
     struct kv_err e = {""};
@@ -66,6 +68,8 @@ static bool prepare(struct ready *r, const char *text, const char *folder)
             fail_msg("%s", e.msg);
         return false;
     }
+    if (without_trained && kv_spec_calibrated(&r->spec))
+        return false;
     return open_codecs(r, folder);
 }
 
@@ -81,11 +85,12 @@ static size_t n_ready;
 static const char *only;         /* a scheme's name; NULL: all */
 static size_t step = 1, n_asked; /* every step-th spec */
 
-void every_only(int argc, char **argv, size_t first)
+void every_only(int argc, char **argv, bool trained)
 {
     only = argc > 1 ? argv[1] : NULL;
-    step = SANITIZED && !only ? 4 : 1;
-    n_asked = step - 1 - first % step;
+    without_trained = SANITIZED && !only && !trained;
+    step = SANITIZED && !only && trained ? 4 : 1;
+    n_asked = step - 1;
 }
 
 /* text: a spec. */

@@ -19,9 +19,10 @@ struct ready {
 };
 
 /* From main()'s arguments: every() is of the scheme argv[1] alone, where there
- * is one.  Without, and under a sanitizer, it takes every fourth spec, from
- * `first` on: two programs have half of them. */
-void every_only(int argc, char **argv, size_t first);
+ * is one.  Without, and under a sanitizer, it takes every fourth spec if
+ * `trained`, else all that want no calibration: trainings are most of the time
+ * of such a program. */
+void every_only(int argc, char **argv, bool trained);
 
 /* A group's setup and teardown; made once for all its tests. */
 int prepare_every(void **state);

@@ -530,6 +530,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_window),   cmocka_unit_test(test_layered),
     };
 
-    every_only(argc, argv, 0);
+    every_only(argc, argv, true);
     return cmocka_run_group_tests(tests, prepare_every, release_every);
 }

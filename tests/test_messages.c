@@ -117,6 +117,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_damaged),
     };
 
-    every_only(argc, argv, 2);
+    every_only(argc, argv, false);
     return cmocka_run_group_tests(tests, prepare_every, release_every);
 }

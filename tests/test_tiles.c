@@ -179,10 +179,11 @@ static bool check_text(const char *text, const struct kv_shape *s,
 static void test_schemes(void **state)
 {
     static const size_t dims[] = {20, 64, 128};
+    enum { DIMS = sizeof(dims) / sizeof(*dims) - SANITIZED };
 
     (void)state;
     for (size_t i = 0; kv_schemes[i]; i++)
-        for (size_t j = 0; j < sizeof(dims) / sizeof(*dims); j++) {
+        for (size_t j = 0; j < DIMS; j++) {
             const struct kv_shape s = synthetic_shape(dims[j]);
             const struct kv_scheme *k = kv_schemes[i];
             struct kv_calib *calib = NULL;
@@ -195,7 +196,7 @@ static void test_schemes(void **state)
                         dims[j] == 20); /* fits few */
             snprintf(text, sizeof(text), "%s:s3r0", k->name);
             check_text(text, &s, &calib, lengths);
-            for (int b = 1; b <= 8 && !k->training; b++) {
+            for (int b = 1; b <= 8 && !k->training; b += 1 + SANITIZED) {
                 snprintf(text, sizeof(text), "%s:b%ds1r32", k->name, b);
                 check_text(text, &s, &calib, few_lengths);
             }
@@ -326,8 +327,8 @@ static void test_chunks(void **state)
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         struct kv_calib *calib = NULL;
 
-        if (SANITIZED && strstr(texts[i], ",vk"))
-            continue; /* trains for minutes; test_conformance has some */
+        if (SANITIZED && strncmp(texts[i], "klt", 3) == 0)
+            continue; /* minutes for its trellis; test_conformance has some */
         assert_true(check_text(texts[i], &s, &calib, more));
         kv_calib_free(calib);
     }
