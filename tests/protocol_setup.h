@@ -70,6 +70,17 @@ static inline void free_windows(struct windows *w)
     kv_backend_free(w->cpu);
 }
 
+/* f32 on the synthetic model. */
+static inline struct ready exact(void)
+{
+    struct ready r = {.shape = synthetic_shape(32), .layer = 1};
+    struct kv_err e;
+
+    assert_int_equal(kv_spec_parse(&r.spec, "f32", &e), 0);
+    assert_int_equal(kv_spec_fit(&r.spec, &r.shape, &e), 0);
+    return r;
+}
+
 /* r with a policy before its spec. */
 static inline struct ready with_policy(const struct ready *r,
                                        const char *policy)

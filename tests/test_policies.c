@@ -79,17 +79,6 @@ static void test_all_kept(void **state)
 
 /* ---- literally ----------------------------------------------------------- */
 
-/* f32 on the synthetic model. */
-static struct ready exact(void)
-{
-    struct ready r = {.shape = synthetic_shape(32), .layer = 1};
-    struct kv_err e;
-
-    assert_int_equal(kv_spec_parse(&r.spec, "f32", &e), 0);
-    assert_int_equal(kv_spec_fit(&r.spec, &r.shape, &e), 0);
-    return r;
-}
-
 /* A KV head of a window, as one policy sees it. */
 struct head {
     const struct ready *r;
@@ -328,69 +317,6 @@ static void test_prompt(void **state)
     check_prompt("snapkv:b20w8k1+", 1);
     check_prompt("snapkv:b20w8k3+", 3);
     check_prompt("snapkv:b20w8k9+", 9);
-}
-
-static size_t pyramid_budget(const struct ready *r, size_t layer, size_t n)
-{
-    return kv_policy_pyramidkv.plan(&r->spec.policy, &r->shape, layer, n)
-        .budget;
-}
-
-/* Layers together hold the budget, lower ones no less, none more than all. */
-static void check_pyramid(const char *policy, size_t mean, size_t n)
-{
-    static const size_t layers[] = {1, 2, 5, 24, 32};
-    struct ready r = exact(), p = with_policy(&r, policy);
-
-    for (size_t i = 0; i < sizeof(layers) / sizeof(*layers); i++) {
-        size_t sum = 0, before = n;
-
-        p.shape.n_layers = layers[i];
-        for (size_t layer = 0; layer < layers[i]; layer++) {
-            const size_t budget = pyramid_budget(&p, layer, n);
-
-            assert_true(budget <= before);
-            sum += before = budget;
-        }
-        if (sum != layers[i] * mean)
-            fail_msg("%s: %zu layers keep %zu tokens, not %zu each", policy,
-                     layers[i], sum, mean);
-    }
-}
-
-static void test_pyramid_budgets(void **state)
-{
-    struct ready r = exact(), p = with_policy(&r, "pyramidkv:b0.8w4+");
-
-    (void)state;
-    check_pyramid("pyramidkv:b0.2w4+", 200, 1000);
-    check_pyramid("pyramidkv:b0.5w4+", 389, 777); /* of 388.5 */
-    check_pyramid("pyramidkv:b0.8w4+", 800, 1000);
-    check_pyramid("pyramidkv:b0.9w4+", 58, 64); /* of 57.6 */
-    check_pyramid("pyramidkv:b48w8a3+", 48, 64);
-    check_pyramid("pyramidkv:b8w8+", 8, 64); /* the newest alone */
-    check_pyramid("pyramidkv:b1w4+", 64, 64);
-    p.shape.n_layers = 3; /* the first has all, the last what is left */
-    assert_int_equal(pyramid_budget(&p, 0, 100), 100);
-    assert_int_equal(pyramid_budget(&p, 1, 100), 80);
-    assert_int_equal(pyramid_budget(&p, 2, 100), 60);
-}
-
-static void test_pyramid(void **state)
-{
-    struct ready r = exact(), p = with_policy(&r, "pyramidkv:b100w20+");
-    size_t sum = 0, before = SIZE_MAX;
-
-    (void)state;
-    p.shape.n_layers = 32;
-    for (size_t layer = 0; layer < 32; layer++) {
-        const size_t budget = pyramid_budget(&p, layer, 1000);
-
-        assert_true(budget < before);
-        sum += before = budget;
-    }
-    assert_int_equal(before, 24); /* 20 and 80 / 20 */
-    assert_int_equal(sum, 32 * 100);
 }
 
 /* ---- attention error ----------------------------------------------------- */
@@ -641,18 +567,11 @@ static void test_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_kept),
-        cmocka_unit_test(test_literal),
-        cmocka_unit_test(test_bits_of_blocks),
-        cmocka_unit_test(test_prompt),
-        cmocka_unit_test(test_pyramid),
-        cmocka_unit_test(test_pyramid_budgets),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_sliding),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_error),
-        cmocka_unit_test(test_on_codes),
+        cmocka_unit_test(test_all_kept),       cmocka_unit_test(test_literal),
+        cmocka_unit_test(test_bits_of_blocks), cmocka_unit_test(test_prompt),
+        cmocka_unit_test(test_threads),        cmocka_unit_test(test_sliding),
+        cmocka_unit_test(test_refused),        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_error),          cmocka_unit_test(test_on_codes),
     };
 
     return cmocka_run_group_tests(tests, prepare_every, release_every);
