@@ -117,23 +117,27 @@ static int train_scheme(struct kv_calib_set *set, const struct kv_spec *spec,
     return rc;
 }
 
+static void name_set(struct kv_calib_set *set, const struct picked *p,
+                     uint64_t seed)
+{
+    key_of(p, set->key);
+    snprintf(set->spec, sizeof(set->spec), "%s",
+             p->patterns ? set->key : p->spec->text);
+    set->seed = seed;
+}
+
 static int train(struct kv_calib_set *set, const struct picked *p,
-                 struct kv_dump *dump, const bool *counts, uint64_t seed,
-                 struct kv_err *e)
+                 struct kv_dump *dump, const bool *counts, struct kv_err *e)
 {
     const struct kv_policy_spec *policy = &p->spec->policy;
     struct kv_progress bar;
     int rc;
 
-    key_of(p, set->key);
-    snprintf(set->spec, sizeof(set->spec), "%s",
-             p->patterns ? set->key : p->spec->text);
-    set->seed = seed;
     set->counts = counts;
     kv_progress_init(&bar, set->spec, 0);
     set->progress = &bar;
     rc = p->patterns ? policy->policy->patterns->search(policy, dump, set, e)
-                     : train_scheme(set, p->spec, dump, seed, e);
+                     : train_scheme(set, p->spec, dump, set->seed, e);
     set->progress = NULL;
     set->counts = NULL;
     set->factors = NULL;
@@ -183,16 +187,59 @@ static int check_dump(const struct picked *picked, size_t n,
     return 0;
 }
 
-int kv_calib_run(struct kv_calib **out, struct kv_dump *dump,
-                 const struct kv_spec *specs, size_t n_specs,
-                 const struct kv_calib *factors, uint64_t seed,
-                 struct kv_err *e)
+static bool is_together(const struct picked *p)
+{
+    const struct kv_training *t = p->spec->scheme->training;
+
+    return !p->patterns && t->together && t->together(p->spec);
+}
+
+/* The sets whose layers are trained together, each by one of the parts, or all
+ * others. */
+static int train_sets(struct kv_calib *c, struct kv_calib_part part,
+                      bool together, const struct picked *picked,
+                      struct kv_dump *dump, const bool *counts,
+                      struct kv_err *e)
+{
+    size_t n_together = 0;
+
+    for (size_t i = 0; i < c->n_sets; i++) {
+        if (is_together(&picked[i]) != together ||
+            (together && n_together++ % part.n != part.self))
+            continue;
+        if (kv_interrupted(e) || train(&c->set[i], &picked[i], dump, counts, e))
+            return -1;
+    }
+    return 0;
+}
+
+/* The part's layers, of the dump and of counts; false: it has none. */
+static bool take_layers(struct kv_calib_part part, struct kv_dump *dump,
+                        const bool **counts)
+{
+    const struct kv_dump_info *info = kv_dump_info(dump);
+    const size_t n = info->last_layer + 1 - info->first_layer;
+    const size_t from = n * part.self / part.n;
+    const size_t to = n * (part.self + 1) / part.n;
+
+    if (from == to)
+        return false;
+    *counts += from * info->n_windows * info->ctx;
+    kv_dump_narrow(dump, info->first_layer + from, info->first_layer + to - 1);
+    return true;
+}
+
+int kv_calib_run_part(struct kv_calib **out, struct kv_calib_part part,
+                      struct kv_dump *dump, const struct kv_spec *specs,
+                      size_t n_specs, const struct kv_calib *factors,
+                      uint64_t seed, struct kv_err *e)
 {
     struct picked *picked;
     const size_t n = pick(specs, n_specs, &picked);
     bool wanted = n;
     struct kv_calib *c = start(dump, n);
-    bool *counts = NULL;
+    const bool *counts;
+    bool *all_counts = NULL;
     int rc = -1;
 
     for (size_t i = 0; i < n_specs; i++) /* norms alone */
@@ -201,23 +248,33 @@ int kv_calib_run(struct kv_calib **out, struct kv_dump *dump,
         kv_fail(e, "none of the schemes asked for has anything to calibrate");
         goto out;
     }
+    for (c->n_sets = 0; c->n_sets < n; c->n_sets++)
+        name_set(&c->set[c->n_sets], &picked[c->n_sets], seed);
     if (check_dump(picked, n, dump, e) || kv_sketch_dump(&c->sketch, dump, e) ||
         take_factors(c, factors, picked, n, kv_dump_info(dump), e) ||
-        find_massive(c, dump, &counts, e))
+        find_massive(c, dump, &all_counts, e))
         goto out;
-    for (size_t i = 0; i < n; i++) {
-        c->n_sets = i + 1;
-        if (kv_interrupted(e) ||
-            train(&c->set[i], &picked[i], dump, counts, seed, e))
-            goto out;
-    }
+    counts = all_counts;
+    if (train_sets(c, part, true, picked, dump, counts, e) ||
+        (take_layers(part, dump, &counts) &&
+         train_sets(c, part, false, picked, dump, counts, e)))
+        goto out;
     rc = 0;
 out:
-    free(counts);
+    free(all_counts);
     free(picked);
     if (rc)
         kv_calib_free(c);
     else
         *out = c;
     return rc;
+}
+
+int kv_calib_run(struct kv_calib **c, struct kv_dump *dump,
+                 const struct kv_spec *specs, size_t n_specs,
+                 const struct kv_calib *factors, uint64_t seed,
+                 struct kv_err *e)
+{
+    return kv_calib_run_part(c, (struct kv_calib_part){0, 1}, dump, specs,
+                             n_specs, factors, seed, e);
 }

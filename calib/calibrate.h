@@ -22,4 +22,23 @@ int kv_calib_run(struct kv_calib **c, struct kv_dump *dump,
                  const struct kv_calib *factors, uint64_t seed,
                  struct kv_err *e);
 
+/* One of n parts of a calibration.  It has all sets, and of their tables those
+ * of its own layers, which follow each other, and whole sets where layers are
+ * trained together (lib/scheme.h).  Together the parts have all tables, the
+ * same as kv_calib_run() gives them. */
+struct kv_calib_part {
+    size_t self, n;
+};
+/* As kv_calib_run().  Afterwards the dump may have fewer layers. */
+int kv_calib_run_part(struct kv_calib **c, struct kv_calib_part part,
+                      struct kv_dump *dump, const struct kv_spec *specs,
+                      size_t n_specs, const struct kv_calib *factors,
+                      uint64_t seed, struct kv_err *e);
+
+/* The tables and warnings of a part as bytes, which the caller frees. */
+size_t kv_calib_pack(const struct kv_calib *part, uint8_t **bytes);
+/* Adds them to another part's.  Fails where they are not such bytes. */
+int kv_calib_unpack(struct kv_calib *c, const uint8_t *bytes, size_t n,
+                    struct kv_err *e);
+
 #endif

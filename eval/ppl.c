@@ -38,8 +38,8 @@ int kv_ppl_new(struct kv_ppl **out, const struct kv_ppl_plan *plan,
     if (plan->ranks) {
         const size_t self = plan->ranks->self;
 
-        p->from = kv_ppl_ranks_first(plan->ranks, self, plan->n_windows);
-        p->to = kv_ppl_ranks_first(plan->ranks, self + 1, plan->n_windows);
+        p->from = kv_ranks_first(plan->ranks, self, plan->n_windows);
+        p->to = kv_ranks_first(plan->ranks, self + 1, plan->n_windows);
     }
     p->group = kv_model_windows(plan->model, plan->n, true, plan->memory);
     if (p->group > p->to - p->from)
@@ -80,7 +80,7 @@ struct watched {
     struct kv_loop *loop;
     size_t first_window, length;
     struct kv_progress *progress;
-    struct kv_ppl_ranks *ranks;
+    struct kv_ranks *ranks;
 };
 
 static int watched_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
@@ -92,7 +92,7 @@ static int watched_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
 
     if (w->progress && x->first + x->n == w->length)
         kv_progress_step(w->progress, x->n_windows);
-    return rc || (w->ranks && kv_ppl_ranks_check(w->ranks, e)) ? -1 : 0;
+    return rc || (w->ranks && kv_ranks_check(w->ranks, e)) ? -1 : 0;
 }
 
 /* All windows through the model, when they do not fit in memory together:

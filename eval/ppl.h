@@ -16,9 +16,9 @@
 
 #include "eval/kl_curve.h"
 #include "eval/klbase.h"
-#include "eval/ppl_ranks.h"
 #include "eval/prefill.h"
 #include "eval/protocol.h"
+#include "eval/ranks.h"
 #include "eval/score.h"
 #include "lib/base/progress.h"
 #include "lib/calib.h"
@@ -34,10 +34,10 @@ struct kv_ppl_plan {
     uint64_t seed;
     bool no_base; /* the base does not run: nothing is compared with it */
     bool kl;      /* divergence from the base too; not with no_base */
-    struct kv_klbase *kl_file;  /* the base's probabilities from a file instead
-                                 * of the base run; or NULL */
-    struct kv_ppl_ranks *ranks; /* NULL, or ranks that share the windows, each
-                                 * has one at least; not with files */
+    struct kv_klbase *kl_file; /* the base's probabilities from a file instead
+                                * of the base run; or NULL */
+    struct kv_ranks *ranks;    /* NULL, or ranks that share the windows, each
+                                * has one at least; not with files */
     struct kv_progress *progress; /* a step for each window and layer of a run,
                                    * or NULL; cleared after each run */
 };

@@ -220,7 +220,7 @@ static int gather_counts(const struct scoring *s, struct kv_err *e)
     for (size_t i = 0; i <= n_ranks; i++)
         at[i] = i * n * sizeof(*all);
     memcpy(all + p->plan.ranks->self * n, p->waits, n * sizeof(*all));
-    rc = kv_ppl_ranks_gather(p->plan.ranks, all, at, e);
+    rc = kv_ranks_gather(p->plan.ranks, all, at, e);
     for (size_t i = n; i < n_ranks * n && !rc && !p->plan.ranks->self; i++) {
         kv_bits_add(&s->row[i % n].bits, &all[i].bits);
         s->row[i % n].prefill.pairs += all[i].prefill.pairs;
@@ -240,10 +240,10 @@ static int gather_losses(const struct scoring *s, struct kv_err *e)
     int rc;
 
     for (size_t i = 0; i <= p->plan.ranks->n; i++)
-        at[i] = (size_t)((char *)losses(
-                             s, kv_ppl_ranks_first(p->plan.ranks, i, n)) -
-                         (char *)s->loss);
-    rc = kv_ppl_ranks_gather(p->plan.ranks, s->loss, at, e);
+        at[i] =
+            (size_t)((char *)losses(s, kv_ranks_first(p->plan.ranks, i, n)) -
+                     (char *)s->loss);
+    rc = kv_ranks_gather(p->plan.ranks, s->loss, at, e);
     free(at);
     return rc;
 }
@@ -254,7 +254,7 @@ static int score_by_ranks(const struct scoring *s, struct kv_err *e)
     const struct kv_ppl *p = s->p;
 
     for (size_t w = p->from; w < p->to; w++)
-        if (kv_interrupted(e) || kv_ppl_ranks_check(p->plan.ranks, e) ||
+        if (kv_interrupted(e) || kv_ranks_check(p->plan.ranks, e) ||
             score_window(s, w, e))
             return -1;
     if (gather_losses(s, e) || gather_counts(s, e))

@@ -5,6 +5,7 @@
 #include "lib/h5_head.h"
 #include "lib/k_bias.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -267,6 +268,14 @@ const struct kv_dump_info *kv_dump_info(const struct kv_dump *d)
 const char *kv_dump_path(const struct kv_dump *d)
 {
     return kv_h5_path(d->h5);
+}
+
+void kv_dump_narrow(struct kv_dump *d, size_t first_layer, size_t last_layer)
+{
+    assert(d->info.first_layer <= first_layer && first_layer <= last_layer &&
+           last_layer <= d->info.last_layer);
+    d->info.first_layer = first_layer;
+    d->info.last_layer = last_layer;
 }
 
 static int check_range(const struct kv_dump *d, size_t first, size_t n,

@@ -23,6 +23,9 @@ struct kv_training {
     /* Trains and adds tables to the set. */
     int (*calibrate)(const struct kv_spec *s, struct kv_dump *dump,
                      uint64_t seed, struct kv_calib_set *out, struct kv_err *e);
+    /* Whether a layer's tables depend on other layers too; NULL: on its own
+     * tensors alone, so that layers may be trained apart. */
+    bool (*together)(const struct kv_spec *s);
 };
 
 /* Blocks that differ in size; block_bytes is the maximum.  Replaces encode()

@@ -71,7 +71,7 @@ static inline void free_windows(struct windows *w)
 }
 
 /* f32 on the synthetic model. */
-static inline struct ready exact(void)
+static inline struct ready f32_ready(void)
 {
     struct ready r = {.shape = synthetic_shape(32), .layer = 1};
     struct kv_err e;

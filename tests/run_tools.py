@@ -4,6 +4,11 @@ import os
 import subprocess
 
 TOOLS = os.path.join(os.environ["KV_BUILD_ROOT"], "tools")
+# More ranks than cores, of whoever runs the tests.
+MPI_ENV = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1",
+           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+           "OMPI_MCA_rmaps_base_oversubscribe": "1",
+           "OMPI_MCA_hwloc_base_binding_policy": "none"}
 
 
 def run(tool, *args, **more):

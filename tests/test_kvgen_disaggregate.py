@@ -9,13 +9,9 @@ import unittest
 
 import h5py
 import tiny_model
-from run_tools import TOOLS, must, read, run, write
+from run_tools import MPI_ENV, TOOLS, must, read, run, write
 
 KVGEN = os.path.join(TOOLS, "kvgen")
-ROOT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_rmaps_base_oversubscribe": "1",
-        "OMPI_MCA_hwloc_base_binding_policy": "none"}
 TIMES = ["queue_seconds", "prompt_seconds", "wait_seconds",
          "communication_seconds", "join_seconds", "seconds"]
 MEASURED = {"jct", "code_bytes", "wire_bytes", "layers_again", "attempts"}
@@ -29,7 +25,7 @@ def setUpModule():
     if not shutil.which("mpirun"):
         raise unittest.SkipTest("mpirun is not installed (openmpi-bin)")
     if "has no MPI" in run("kvgen", "--disaggregate", "1:1", "-m", "none",
-                           "-f", "none", "-o", "none", env=ROOT).stderr:
+                           "-f", "none", "-o", "none", env=MPI_ENV).stderr:
         raise unittest.SkipTest("a build without MPI")
     folder = tempfile.mkdtemp(prefix="kvtools-")
     tiny_model.make(at("m"), seed=1)
@@ -67,7 +63,7 @@ def ranks(split, *extra, specs=SPECS, common=()):
         command += ["-n", "1", KVGEN, *options, *map(str, more), ":"]
     if os.path.exists(at("two.jsonl")):
         os.remove(at("two.jsonl"))
-    done = subprocess.run(command[:-1], env=ROOT, text=True, timeout=60,
+    done = subprocess.run(command[:-1], env=MPI_ENV, text=True, timeout=60,
                           capture_output=True)
     lines = os.path.exists(at("two.jsonl")) and [
         json.loads(x) for x in read(at("two.jsonl")).splitlines()]
@@ -152,7 +148,7 @@ class Ranks(unittest.TestCase):
                                                  "silence", "1"]),
                 ("expected 2 ranks (mpirun -n 2), there is 1", ["1:1"])):
             done = run("kvgen", *args("a.jsonl", "--disaggregate", *more),
-                       env=ROOT)
+                       env=MPI_ENV)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(words, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)

@@ -10,13 +10,9 @@ import time
 import unittest
 
 import tiny_model
-from run_tools import TOOLS, must, read, run, write
+from run_tools import MPI_ENV, TOOLS, must, read, run, write
 
 KVPPL = os.path.join(TOOLS, "kvppl")
-ENV = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1",
-       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-       "OMPI_MCA_rmaps_base_oversubscribe": "1",
-       "OMPI_MCA_hwloc_base_binding_policy": "none"}
 SPECS = ["-s", "kivi:b{2,4}g16r16", "-s", "hack:b2p16"]
 
 
@@ -24,7 +20,7 @@ def setUpModule():
     global folder
     if not shutil.which("mpirun"):
         raise unittest.SkipTest("mpirun is not installed (openmpi-bin)")
-    if "has no MPI" in run("kvppl", "--ranks", env=ENV).stderr:
+    if "has no MPI" in run("kvppl", "--ranks", env=MPI_ENV).stderr:
         raise unittest.SkipTest("a build without MPI")
     folder = tempfile.mkdtemp(prefix="kvtools-")
     for name, seed in ("m", 1), ("other", 2):
@@ -52,7 +48,7 @@ def mpirun(*ranks):
     command = ["mpirun"]
     for more in ranks:
         command += ["-n", "1", KVPPL, "--ranks", *more, ":"]
-    return subprocess.run(command[:-1], env=ENV, text=True, timeout=60,
+    return subprocess.run(command[:-1], env=MPI_ENV, text=True, timeout=60,
                           capture_output=True)
 
 
@@ -105,7 +101,7 @@ class Ranks(unittest.TestCase):
                             ("--kl-divergence-base does not go with --ranks",
                              ["--kl", "-p", "llama.cpp",
                               "--kl-divergence-base", at("b.bin")])):
-            done = run("kvppl", *args("--ranks", *more), env=ENV)
+            done = run("kvppl", *args("--ranks", *more), env=MPI_ENV)
             self.assertEqual(done.returncode, 2)
             self.assertIn(words, done.stderr)
         done = mpirun(*[args("-o", at("no.csv"))[:-2] + ["-n", "1"]] * 2)
@@ -117,7 +113,7 @@ class Ranks(unittest.TestCase):
                        "--resume", "-o", at("k.csv"))
         partial = at("k.csv.partial")
         with subprocess.Popen(["mpirun", "-n", "2", KVPPL, "--ranks", *options],
-                              env=ENV, text=True, stderr=subprocess.PIPE) as p:
+                              env=MPI_ENV, text=True, stderr=subprocess.PIPE) as p:
             while p.poll() is None and not (
                     os.path.exists(partial) and
                     read(partial).count(b"\n") > 1):

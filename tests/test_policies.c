@@ -193,7 +193,7 @@ static void run_literally(struct head *heads, size_t n_heads, enum kind kind,
 
 static void check_literal(const char *policy, enum kind kind)
 {
-    struct ready r = exact(), p = with_policy(&r, policy);
+    struct ready r = f32_ready(), p = with_policy(&r, policy);
     struct kv_bits bits;
     struct windows w;
     float *loop, *literal;
@@ -273,7 +273,7 @@ static void test_bits_of_blocks(void **state)
 static void check_prompt(const char *policy, size_t k)
 {
     enum { PROMPT = 60, NEWEST = 8 };
-    struct ready r = exact(), p = with_policy(&r, policy);
+    struct ready r = f32_ready(), p = with_policy(&r, policy);
     struct windows w;
     float *loop, *literal;
     struct kv_bits bits;
@@ -367,7 +367,7 @@ static double difference(const struct ready *r, const float *a, const float *b,
 static void check_error(const char *policy, const char *protocol, size_t first,
                         size_t kept)
 {
-    struct ready r = exact(), p = with_policy(&r, policy);
+    struct ready r = f32_ready(), p = with_policy(&r, policy);
     struct kv_bits bits[KV_SIDES] = {{0}};
     struct windows w;
     float *all, *loop;
@@ -417,7 +417,7 @@ static void test_error(void **state)
 static void test_threads(void **state)
 {
     const int before = omp_get_max_threads();
-    struct ready r = exact(), p = with_policy(&r, "h2o:b20+");
+    struct ready r = f32_ready(), p = with_policy(&r, "h2o:b20+");
     const size_t n = WINDOWS * LENGTH * query_values(&r);
     struct windows w;
     float *one, *two;
@@ -447,7 +447,7 @@ static void test_on_codes(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(how) / sizeof(*how); i++) {
-        struct ready f32 = exact(), hack = exact(), p;
+        struct ready f32 = f32_ready(), hack = f32_ready(), p;
         struct kv_bits bits, f32_bits;
         float *all, *kept, *codes, *all_codes;
         struct windows w;
@@ -484,7 +484,7 @@ static void test_on_codes(void **state)
 /* In a layer that slides a query sees its window, and no more is held. */
 static void test_sliding(void **state)
 {
-    struct ready r = exact();
+    struct ready r = f32_ready();
     struct ready p = with_policy(&r, "tova:b1+");
     struct kv_bits bits, kept;
     struct windows w;
@@ -512,7 +512,7 @@ static void test_sliding(void **state)
 static void assert_refused(const char *spec, const char *protocol,
                            const char *because)
 {
-    struct ready r = exact();
+    struct ready r = f32_ready();
     struct kv_err e = {""};
 
     assert_int_equal(kv_spec_parse(&r.spec, spec, &e), 0);

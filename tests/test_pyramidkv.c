@@ -13,7 +13,7 @@ static size_t pyramid_budget(const struct ready *r, size_t layer, size_t n)
 static void check_pyramid(const char *policy, size_t mean, size_t n)
 {
     static const size_t layers[] = {1, 2, 5, 24, 32};
-    struct ready r = exact(), p = with_policy(&r, policy);
+    struct ready r = f32_ready(), p = with_policy(&r, policy);
 
     for (size_t i = 0; i < sizeof(layers) / sizeof(*layers); i++) {
         size_t sum = 0, before = n;
@@ -33,7 +33,7 @@ static void check_pyramid(const char *policy, size_t mean, size_t n)
 
 static void test_pyramid_budgets(void **state)
 {
-    struct ready r = exact(), p = with_policy(&r, "pyramidkv:b0.8w4+");
+    struct ready r = f32_ready(), p = with_policy(&r, "pyramidkv:b0.8w4+");
 
     (void)state;
     check_pyramid("pyramidkv:b0.2w4+", 200, 1000);
@@ -51,7 +51,7 @@ static void test_pyramid_budgets(void **state)
 
 static void test_pyramid(void **state)
 {
-    struct ready r = exact(), p = with_policy(&r, "pyramidkv:b100w20+");
+    struct ready r = f32_ready(), p = with_policy(&r, "pyramidkv:b100w20+");
     size_t sum = 0, before = SIZE_MAX;
 
     (void)state;

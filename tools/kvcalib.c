@@ -232,7 +232,20 @@ static int try_massive(const struct kv_calib *c,
     return 0;
 }
 
-static int calibrate(const struct kvcalib_args *a, struct kv_err *e)
+/* What the first rank does with all tables. */
+static int finish(const struct kvcalib_args *a, struct kv_calib *c,
+                  const struct kv_dump_info *info, const struct kv_spec *specs,
+                  size_t n, struct kv_err *e)
+{
+    if (try_massive(c, info, specs, n, e) ||
+        kv_calib_save(c, a->common.output, e))
+        return -1;
+    say(c, a->common.output);
+    return a->table ? print_tables(a, c, info, e) : 0;
+}
+
+static int calibrate(const struct kvcalib_args *a, struct kv_ranks *r,
+                     struct kv_err *e)
 {
     struct kv_dump *dump = NULL;
     struct kv_calib *c = NULL, *factors = NULL;
@@ -240,16 +253,17 @@ static int calibrate(const struct kvcalib_args *a, struct kv_err *e)
     size_t n = 0;
     int rc = -1;
 
+    if (a->ranks && kv_ranks_start(r, e))
+        return -1;
+    if (r->self)
+        kv_verbosity_set(0);
     if (kv_dump_open(&dump, a->dump, e) ||
         list_specs(a, &kv_dump_info(dump)->shape, &specs, &n, e) ||
-        try_output(a->common.output, e) || try_columns(a, e) ||
+        (!r->self && (try_output(a->common.output, e) || try_columns(a, e))) ||
         (a->factors && kv_calib_load(&factors, a->factors, e)) ||
-        kv_calib_run(&c, dump, specs, n, factors, a->common.seed, e) ||
-        try_massive(c, kv_dump_info(dump), specs, n, e) ||
-        kv_calib_save(c, a->common.output, e))
+        kvcalib_train(&c, r, a, dump, specs, n, factors, e))
         goto out;
-    say(c, a->common.output);
-    rc = a->table ? print_tables(a, c, kv_dump_info(dump), e) : 0;
+    rc = r->self ? 0 : finish(a, c, kv_dump_info(dump), specs, n, e);
 out:
     kv_calib_free(factors);
     kv_calib_free(c);
@@ -293,6 +307,8 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
         KV_FLAG(0, "table", &a->table,
                 "a row for each table to stdout; with\n"
                 "--allocate, for each layer, side and spec"),
+        KV_FLAG(0, "ranks", &a->ranks,
+                "layers by the ranks that mpirun has started"),
         KV_STR(0, "allocate", &a->allocate, "BITS",
                "no training: choose one of the specs for each\n"
                "layer and side, at most BITS per value"),
@@ -328,6 +344,10 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
         .more =
             "--device cuda measures points against centers of codebooks on "
             "the GPU; the\nfile is the same, byte for byte.\n\n"
+            "mpirun -n 4 kvcalib --ranks: each rank trains a part of the "
+            "layers (a spec whose\nlayers are trained together is one "
+            "rank's); the first writes the file, which is\nbyte for byte the "
+            "one of one rank.\n\n"
             "-s mixed,file=LAYERS trains every spec that the layer file "
             "names.\n\n"
             "--allocate writes a layer file, for -s mixed,file=LAYERS: for "
@@ -360,8 +380,9 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
     if (!a->common.output)
         kv_die("wants the file to write: -o %s",
                a->allocate ? "layers.txt" : "calib.h5");
-    if (a->allocate && a->factors)
-        kv_die("--factors goes with training, --allocate trains nothing");
+    if (a->allocate && (a->factors || a->ranks))
+        kv_die("%s goes with training, --allocate trains nothing",
+               a->factors ? "--factors" : "--ranks");
     if (!a->allocate)
         check_options(a);
     kv_common_specs(&a->specs);
@@ -372,12 +393,20 @@ int main(int argc, char **argv)
 {
     struct kvcalib_args a = {.common = {KV_COMMON_DEFAULTS, .can_gpu = true},
                              .queries = KVCALIB_QUERIES};
+    struct kv_ranks r = {.n = 1};
     struct kv_err e = {""};
 
     parse(argc, argv, &a);
-    if (a.allocate ? kvcalib_allocate(&a, &e) : calibrate(&a, &e))
-        kv_die("%s", e.msg);
+
+    const int rc =
+        a.allocate ? kvcalib_allocate(&a, &e) : calibrate(&a, &r, &e);
+
+    kv_ranks_stop(&r, rc ? e.msg : NULL);
     kv_strings_clear(&a.specs);
+    if (rc && r.told)
+        return KV_EXIT_CANNOT;
+    if (rc)
+        kv_die("%s", e.msg);
     kv_close_stdout();
     return KV_EXIT_OK;
 }

@@ -2,6 +2,7 @@
 #ifndef KV_TOOL_KVCALIB_H
 #define KV_TOOL_KVCALIB_H
 
+#include "eval/ranks.h"
 #include "tools/common.h"
 
 #include <stdbool.h>
@@ -14,12 +15,21 @@ struct kvcalib_args {
     const char *dump; /* or NULL */
     const char *factors;
     size_t iters;
-    bool table;
+    bool table, ranks;
     /* --allocate */
     const char *allocate, *calib, *model, *text;
     size_t ctx, windows, queries;
     bool allow_leakage, parse_special, bos;
 };
+
+struct kv_calib;
+struct kv_dump;
+
+/* kv_calib_run() by all ranks: the first has all tables, each other its own. */
+int kvcalib_train(struct kv_calib **c, struct kv_ranks *r,
+                  const struct kvcalib_args *a, struct kv_dump *dump,
+                  const struct kv_spec *specs, size_t n_specs,
+                  const struct kv_calib *factors, struct kv_err *e);
 
 /* --allocate: writes a layer file. */
 int kvcalib_allocate(const struct kvcalib_args *a, struct kv_err *e);

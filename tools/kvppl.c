@@ -235,7 +235,7 @@ static bool start_progress(struct kvppl_run *r, const struct kv_spec *base)
     }
     r->n_rows += missing && base;
     kv_progress_init(&r->progress, r->what,
-                     r->n_rows * kv_ppl_ranks_first(&r->ranks, 1, r->text.n) *
+                     r->n_rows * kv_ranks_first(&r->ranks, 1, r->text.n) *
                          kv_model_info(r->model)->shape.n_layers);
     return missing;
 }
@@ -367,8 +367,7 @@ static void check_options(struct kvppl_args *a)
 static int run(struct kvppl_run *r, const struct kvppl_args *a,
                struct kv_err *e)
 {
-    if (kvppl_check_ranks(a, e) ||
-        (a->ranks && kv_ppl_ranks_start(&r->ranks, e)))
+    if (kvppl_check_ranks(a, e) || (a->ranks && kv_ranks_start(&r->ranks, e)))
         return -1;
     if (r->ranks.self)
         kv_verbosity_set(0);
@@ -496,7 +495,7 @@ int main(int argc, char **argv)
 
     const int rc = run(&r, &a, &e);
 
-    kv_ppl_ranks_stop(&r.ranks, rc ? e.msg : NULL);
+    kv_ranks_stop(&r.ranks, rc ? e.msg : NULL);
     release(&r);
     kv_strings_clear(&a.specs);
     if (rc && r.ranks.told)

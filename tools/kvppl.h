@@ -4,7 +4,7 @@
 
 #include "eval/klbase.h"
 #include "eval/ppl.h"
-#include "eval/ppl_ranks.h"
+#include "eval/ranks.h"
 #include "lib/base/progress.h"
 #include "lib/base/shard.h"
 #include "lib/results.h"
@@ -43,8 +43,8 @@ struct kvppl_run {
     struct kv_results *table, *curve; /* curve: NULL without --kl-curve */
     struct kv_results_keys keys;
     struct kv_conditions conditions;
-    struct kv_ppl_ranks ranks; /* without --ranks one */
-    uint8_t *there;            /* [n_specs]: rows that need not be measured */
+    struct kv_ranks ranks; /* without --ranks one */
+    uint8_t *there;        /* [n_specs]: rows that need not be measured */
 };
 
 /* Loads -C and checks it against the n tokens to be evaluated. */

@@ -58,7 +58,7 @@ int kvppl_meet_ranks(struct kvppl_run *r, const struct kvppl_args *a,
                        "for each",
                        r->ranks.n, r->text.n);
     key = make_key(r, a);
-    rc = kv_ppl_ranks_meet(&r->ranks, key, r->there, r->n_specs, e);
+    rc = kv_ranks_meet(&r->ranks, key, r->there, r->n_specs, e);
     free(key);
     return rc;
 }

@@ -232,4 +232,12 @@ static int aqua_calibrate(const struct kv_spec *s, struct kv_dump *dump,
     return rc;
 }
 
-const struct kv_training kv_aqua_training = {aqua_check_dump, aqua_calibrate};
+static bool aqua_together(const struct kv_spec *s)
+{
+    (void)s;
+    return true;
+}
+
+const struct kv_training kv_aqua_training = {.check_dump = aqua_check_dump,
+                                             .calibrate = aqua_calibrate,
+                                             .together = aqua_together};

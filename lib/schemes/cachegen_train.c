@@ -180,5 +180,5 @@ static int cachegen_calibrate(const struct kv_spec *s, struct kv_dump *dump,
     return 0;
 }
 
-const struct kv_training kv_cachegen_training = {cachegen_check_dump,
-                                                 cachegen_calibrate};
+const struct kv_training kv_cachegen_training = {
+    .check_dump = cachegen_check_dump, .calibrate = cachegen_calibrate};

@@ -100,6 +100,8 @@ int kv_codebook_trainable(const struct kv_spec *s, struct kv_dump *dump,
 int kv_codebook_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                           uint64_t seed, struct kv_calib_set *out,
                           struct kv_err *e);
+/* Whether a codebook is of all layers (books=model). */
+bool kv_codebook_together(const struct kv_spec *s);
 /* The set of c whose factors the spec may take: one of a codebook scheme with
  * the spec's t and rope; every layer of the dump is in it.  Fails on a spec
  * that has none. */
@@ -130,8 +132,10 @@ struct kv_codebook_transform {
 #define KV_CODEBOOK_SCHEME                                                 \
     .residual_rule = {KV_SLIDING, KV_SLIDING}, .check = kv_codebook_check, \
     .nominal = kv_codebook_nominal, .hadamard = kv_codebook_hadamard,      \
-    .training = &(const struct kv_training){kv_codebook_trainable,         \
-                                            kv_codebook_calibrate},        \
+    .training =                                                            \
+        &(const struct kv_training){.check_dump = kv_codebook_trainable,   \
+                                    .calibrate = kv_codebook_calibrate,    \
+                                    .together = kv_codebook_together},     \
     .open = kv_codebook_open, .close = kv_codebook_close,                  \
     .encode = kv_codebook_encode, .decode = kv_codebook_decode,            \
     .device = kv_codebook_device, .store = kv_codebook_store,              \

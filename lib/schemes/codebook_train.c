@@ -521,3 +521,9 @@ int kv_codebook_calibrate(const struct kv_spec *s, struct kv_dump *dump,
         }
     return 0;
 }
+
+bool kv_codebook_together(const struct kv_spec *s)
+{
+    return kv_spec_is(s, KV_K, "books", "model") ||
+           kv_spec_is(s, KV_V, "books", "model");
+}

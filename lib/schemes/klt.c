@@ -348,6 +348,13 @@ static bool klt_device(const struct kv_codec *c, struct kv_gpu_code *to)
     return k->row <= KV_GPU_MAX_ROW;
 }
 
+/* Values of all layers train the trellis. */
+static bool klt_together(const struct kv_spec *s)
+{
+    (void)s;
+    return true;
+}
+
 const struct kv_scheme kv_scheme_klt = {
     .name = "klt",
     .brief = "transform coding in the metric of attention, on a trellis",
@@ -355,7 +362,9 @@ const struct kv_scheme kv_scheme_klt = {
     .residual_rule = {KV_SLIDING, KV_SLIDING},
     .check = klt_check,
     .nominal = klt_nominal,
-    .training = &(const struct kv_training){kv_klt_trainable, kv_klt_calibrate},
+    .training = &(const struct kv_training){.check_dump = kv_klt_trainable,
+                                            .calibrate = kv_klt_calibrate,
+                                            .together = klt_together},
     .in_key = in_key,
     .layered = layered,
     .open = open_klt,

@@ -444,5 +444,5 @@ static int kvquant_calibrate(const struct kv_spec *s, struct kv_dump *dump,
     return 0;
 }
 
-const struct kv_training kv_kvquant_training = {kvquant_check_dump,
-                                                kvquant_calibrate};
+const struct kv_training kv_kvquant_training = {
+    .check_dump = kvquant_check_dump, .calibrate = kvquant_calibrate};

@@ -265,4 +265,5 @@ static int kvtc_calibrate(const struct kv_spec *s, struct kv_dump *dump,
     return 0;
 }
 
-const struct kv_training kv_kvtc_training = {kvtc_check_dump, kvtc_calibrate};
+const struct kv_training kv_kvtc_training = {.check_dump = kvtc_check_dump,
+                                             .calibrate = kvtc_calibrate};

@@ -371,8 +371,8 @@ const struct kv_scheme kv_scheme_modelopt = {
     .check = modelopt_check,
     .nominal = modelopt_nominal,
     .hadamard = modelopt_hadamard,
-    .training =
-        &(const struct kv_training){modelopt_check_dump, modelopt_calibrate},
+    .training = &(const struct kv_training){.check_dump = modelopt_check_dump,
+                                            .calibrate = modelopt_calibrate},
     .open = open_modelopt,
     .close = close_modelopt,
     .encode = modelopt_encode,

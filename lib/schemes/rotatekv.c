@@ -380,8 +380,8 @@ const struct kv_scheme kv_scheme_rotatekv = {
     .check = rotatekv_check,
     .nominal = rotatekv_nominal,
     .hadamard = rotatekv_hadamard,
-    .training =
-        &(const struct kv_training){rotatekv_check_dump, rotatekv_calibrate},
+    .training = &(const struct kv_training){.check_dump = rotatekv_check_dump,
+                                            .calibrate = rotatekv_calibrate},
     .open = open_rotatekv,
     .close = close_rotatekv,
     .encode = rotatekv_encode,

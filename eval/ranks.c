@@ -1,4 +1,4 @@
-#include "eval/ppl_ranks.h"
+#include "eval/ranks.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 
@@ -9,9 +9,9 @@
 /* A rank sends the first one message, and waits for its answer. */
 enum { DATA = 1, FAILED = 2, SILENCE_SECONDS = 8 };
 
-int kv_ppl_ranks_start(struct kv_ppl_ranks *r, struct kv_err *e)
+int kv_ranks_start(struct kv_ranks *r, struct kv_err *e)
 {
-    *r = (struct kv_ppl_ranks){.n = 1};
+    *r = (struct kv_ranks){.n = 1};
     if (kv_transport_start(&r->transport, e))
         return kv_fail_in(e, "--ranks");
     r->self = kv_transport_self(r->transport);
@@ -21,7 +21,7 @@ int kv_ppl_ranks_start(struct kv_ppl_ranks *r, struct kv_err *e)
     return 0;
 }
 
-static void put(struct kv_ppl_ranks *r, size_t to, int tag, const void *data,
+static void put(struct kv_ranks *r, size_t to, int tag, const void *data,
                 size_t n)
 {
     uint8_t *bytes = kv_alloc(n, 1);
@@ -30,14 +30,14 @@ static void put(struct kv_ppl_ranks *r, size_t to, int tag, const void *data,
     kv_transport_send(r->transport, to, tag, bytes, n);
 }
 
-static void put_to_others(struct kv_ppl_ranks *r, int tag, const void *data,
+static void put_to_others(struct kv_ranks *r, int tag, const void *data,
                           size_t n)
 {
     for (size_t i = 1; i < r->n; i++)
         put(r, i, tag, data, n);
 }
 
-void kv_ppl_ranks_stop(struct kv_ppl_ranks *r, const char *why)
+void kv_ranks_stop(struct kv_ranks *r, const char *why)
 {
     if (!r->transport)
         return;
@@ -49,10 +49,10 @@ void kv_ppl_ranks_stop(struct kv_ppl_ranks *r, const char *why)
     for (size_t i = 0; i < r->n; i++)
         free(r->arrived[i].bytes);
     free(r->arrived);
-    *r = (struct kv_ppl_ranks){.told = r->told};
+    *r = (struct kv_ranks){.told = r->told};
 }
 
-static int take(struct kv_ppl_ranks *r, struct kv_message *m, struct kv_err *e)
+static int take(struct kv_ranks *r, struct kv_message *m, struct kv_err *e)
 {
     int rc;
 
@@ -68,7 +68,7 @@ static int take(struct kv_ppl_ranks *r, struct kv_message *m, struct kv_err *e)
 }
 
 /* Fails if a rank whose message is due has been silent for too long. */
-static int check_silence(struct kv_ppl_ranks *r, struct kv_err *e)
+static int check_silence(struct kv_ranks *r, struct kv_err *e)
 {
     const size_t end = r->self ? 1 : r->n;
 
@@ -83,7 +83,7 @@ static int check_silence(struct kv_ppl_ranks *r, struct kv_err *e)
 /* Takes a message that comes within this time.  If this rank was stopped for a
  * while, messages wait that it has not seen: it looks for one before it takes
  * another rank for lost. */
-static int listen(struct kv_ppl_ranks *r, double seconds, struct kv_err *e)
+static int listen(struct kv_ranks *r, double seconds, struct kv_err *e)
 {
     struct kv_message m;
 
@@ -98,13 +98,13 @@ static int listen(struct kv_ppl_ranks *r, double seconds, struct kv_err *e)
     return check_silence(r, e);
 }
 
-int kv_ppl_ranks_check(struct kv_ppl_ranks *r, struct kv_err *e)
+int kv_ranks_check(struct kv_ranks *r, struct kv_err *e)
 {
     return r->n > 1 ? listen(r, 0, e) : 0;
 }
 
 /* The message of a rank, which is taken from r->arrived. */
-static int await(struct kv_ppl_ranks *r, size_t from, struct kv_message *m,
+static int await(struct kv_ranks *r, size_t from, struct kv_message *m,
                  struct kv_err *e)
 {
     while (!r->arrived[from].bytes)
@@ -115,7 +115,7 @@ static int await(struct kv_ppl_ranks *r, size_t from, struct kv_message *m,
     return 0;
 }
 
-static int await_bytes(struct kv_ppl_ranks *r, size_t from, void *to, size_t n,
+static int await_bytes(struct kv_ranks *r, size_t from, void *to, size_t n,
                        struct kv_err *e)
 {
     struct kv_message m;
@@ -148,8 +148,8 @@ static int compare(size_t rank, const char *key, const char *mine,
     return 0;
 }
 
-int kv_ppl_ranks_meet(struct kv_ppl_ranks *r, const char *key, uint8_t *row,
-                      size_t n, struct kv_err *e)
+int kv_ranks_meet(struct kv_ranks *r, const char *key, uint8_t *row, size_t n,
+                  struct kv_err *e)
 {
     if (r->self) {
         put(r, 0, DATA, key, strlen(key) + 1);
@@ -172,13 +172,13 @@ int kv_ppl_ranks_meet(struct kv_ppl_ranks *r, const char *key, uint8_t *row,
 
 /* ---- scores -------------------------------------------------------------- */
 
-size_t kv_ppl_ranks_first(const struct kv_ppl_ranks *r, size_t rank, size_t n)
+size_t kv_ranks_first(const struct kv_ranks *r, size_t rank, size_t n)
 {
     return n * rank / r->n;
 }
 
-int kv_ppl_ranks_gather(struct kv_ppl_ranks *r, void *all, const size_t *at,
-                        struct kv_err *e)
+int kv_ranks_gather(struct kv_ranks *r, void *all, const size_t *at,
+                    struct kv_err *e)
 {
     const size_t own = at[r->self + 1] - at[r->self];
     uint8_t *bytes = all, done = 1;
@@ -194,6 +194,28 @@ int kv_ppl_ranks_gather(struct kv_ppl_ranks *r, void *all, const size_t *at,
     }
     for (size_t i = 1; i < r->n; i++)
         if (await_bytes(r, i, bytes + at[i], at[i + 1] - at[i], e))
+            return -1;
+    put_to_others(r, DATA, &done, 1);
+    return 0;
+}
+
+int kv_ranks_collect(struct kv_ranks *r, uint8_t *bytes, size_t n,
+                     struct kv_message *part, struct kv_err *e)
+{
+    uint8_t done = 1;
+
+    if (r->self && n <= INT_MAX) {
+        kv_transport_send(r->transport, 0, DATA, bytes, n);
+        return await_bytes(r, 0, &done, 1, e);
+    }
+    free(bytes);
+    if (r->self)
+        return kv_fail(e,
+                       "--ranks: %zu bytes in a message, expected at most %d: "
+                       "take more ranks",
+                       n, INT_MAX);
+    for (size_t i = 1; i < r->n; i++)
+        if (await(r, i, &part[i], e))
             return -1;
     put_to_others(r, DATA, &done, 1);
     return 0;

@@ -2,12 +2,12 @@
  * several times, each takes windows that follow each other, and the first has
  * the scores of all.  It alone sums them, in order, so that a row's numbers do
  * not depend on how many ranks there are. */
-#ifndef KV_PPL_RANKS_H
-#define KV_PPL_RANKS_H
+#ifndef KV_RANKS_H
+#define KV_RANKS_H
 
 #include "eval/transfer/transport.h"
 
-struct kv_ppl_ranks {
+struct kv_ranks {
     struct kv_transport *transport;
     size_t self, n;
     struct kv_message *arrived; /* [n]: from each rank, one at a time; bytes
@@ -16,25 +16,30 @@ struct kv_ppl_ranks {
 };
 
 /* Joins the run; without mpirun there is one rank. */
-int kv_ppl_ranks_start(struct kv_ppl_ranks *r, struct kv_err *e);
+int kv_ranks_start(struct kv_ranks *r, struct kv_err *e);
 
 /* Leaves it; why: NULL, or the sentence of an error, which the others get. */
-void kv_ppl_ranks_stop(struct kv_ppl_ranks *r, const char *why);
+void kv_ranks_stop(struct kv_ranks *r, const char *why);
 
 /* All take what the first has in row [n] if their keys, lines of "name value",
  * are alike; else all fail, naming the first line that is not. */
-int kv_ppl_ranks_meet(struct kv_ppl_ranks *r, const char *key, uint8_t *row,
-                      size_t n, struct kv_err *e);
+int kv_ranks_meet(struct kv_ranks *r, const char *key, uint8_t *row, size_t n,
+                  struct kv_err *e);
 
 /* Where a rank's windows of n begin; rank r->n: n. */
-size_t kv_ppl_ranks_first(const struct kv_ppl_ranks *r, size_t rank, size_t n);
+size_t kv_ranks_first(const struct kv_ranks *r, size_t rank, size_t n);
 
 /* The first gets the parts of all: rank i's is all + at[i] to all + at[i + 1],
  * in bytes.  The others wait until it has.  at: [r->n + 1]. */
-int kv_ppl_ranks_gather(struct kv_ppl_ranks *r, void *all, const size_t *at,
-                        struct kv_err *e);
+int kv_ranks_gather(struct kv_ranks *r, void *all, const size_t *at,
+                    struct kv_err *e);
+
+/* The first gets bytes [n] of each other in part [r->n], whose bytes the caller
+ * frees; the others wait until it has.  Takes bytes (of kv_alloc()). */
+int kv_ranks_collect(struct kv_ranks *r, uint8_t *bytes, size_t n,
+                     struct kv_message *part, struct kv_err *e);
 
 /* Fails when another rank has, or has said nothing for some seconds. */
-int kv_ppl_ranks_check(struct kv_ppl_ranks *r, struct kv_err *e);
+int kv_ranks_check(struct kv_ranks *r, struct kv_err *e);
 
 #endif
