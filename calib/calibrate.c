@@ -76,6 +76,7 @@ static struct kv_calib *start(struct kv_dump *dump, size_t n_sets)
 
     c->shape = info->shape;
     c->shape.k_bias = NULL; /* the dump's, which may not stay */
+    c->shape.sink_logit = NULL;
     snprintf(c->model, sizeof(c->model), "%s", info->model);
     snprintf(c->model_hash, sizeof(c->model_hash), "%s", info->model_hash);
     snprintf(c->text, sizeof(c->text), "%s", info->text);

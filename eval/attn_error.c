@@ -21,14 +21,24 @@ struct tile {
     float *out[1 + KV_ATTN_CASES]; /* [rows][head_dim]: exact, then by case */
 };
 
-static double log_normaliser(const float *logit, size_t n)
+static double log_normaliser(const float *logit, size_t n, double sink)
 {
-    const double max = (double)kv_row_max(logit, n);
-    double sum = 0;
+    const double max = fmax((double)kv_row_max(logit, n), sink);
+    double sum = exp(sink - max);
 
     for (size_t j = 0; j < n; j++)
         sum += exp((double)logit[j] - max);
     return max + log(sum);
+}
+
+/* A row's sink logit; -infinity: none. */
+static double sink_of(const struct kv_attn_window *w, const struct tile *t,
+                      size_t r)
+{
+    const float *sink = w->view.sink_logit;
+
+    return sink ? (double)sink[t->kv_head * t->group + r % t->group]
+                : -HUGE_VAL;
 }
 
 /* One row of both kinds of scores becomes weights, 0 for tokens that row r's
@@ -50,9 +60,10 @@ static void compare_weights(struct kv_attn_error *sum,
         kv_attend_logits(&v, 0, head, 0, 0, visible, stored);
     }
 
-    const double z_exact = log_normaliser(exact, visible);
-    const double z_stored = log_normaliser(stored, visible);
-    double e2 = 0, kl = 0, n = 0;
+    const double sink = sink_of(w, t, r);
+    const double z_exact = log_normaliser(exact, visible, sink);
+    const double z_stored = log_normaliser(stored, visible, sink);
+    double e2 = 0, n = 0, kl = exp(sink - z_exact) * (z_stored - z_exact);
 
     for (size_t j = 0; j < visible; j++) {
         if (!simple && exact[j] == -INFINITY) { /* not seen */

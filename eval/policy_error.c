@@ -65,13 +65,24 @@ static void make_logits(const struct query *x)
     kv_attend_logits(&held, 0, x->head, 0, 0, m, x->stored);
 }
 
-/* ln of the sum of e^logit; at: of these logits alone, NULL for the first n. */
-static double log_sum(const float *logit, const uint32_t *at, size_t n)
+/* The sink logit; -infinity: none. */
+static double sink_of(const struct query *x)
 {
-    double max = -INFINITY, sum = 0;
+    const float *sink = x->w->codec[KV_K]->shape.sink_logit;
+
+    return sink ? (double)sink[x->head] : -HUGE_VAL;
+}
+
+/* ln of the sum of e^logit and e^sink; at: of these logits alone, NULL for the
+ * first n. */
+static double log_sum(const float *logit, const uint32_t *at, size_t n,
+                      double sink)
+{
+    double max = sink, sum;
 
     for (size_t i = 0; i < n; i++)
         max = fmax(max, (double)logit[at ? at[i] : i]);
+    sum = exp(sink - max);
     for (size_t i = 0; i < n; i++)
         sum += exp((double)logit[at ? at[i] : i] - max);
     return max + log(sum);
@@ -82,10 +93,11 @@ static void add_outputs(struct kv_attn_error *sum, const struct query *x,
                         double *out)
 {
     const size_t d = x->w->codec[KV_K]->shape.head_dim;
-    const double z = log_sum(x->exact, NULL, x->position + 1);
-    const double z_held = log_sum(x->exact, x->seen.position, x->seen.n);
-    const double z_stored = log_sum(x->stored, NULL, x->seen.n);
-    double kl = z - z_held;
+    const double sink = sink_of(x);
+    const double z = log_sum(x->exact, NULL, x->position + 1, sink);
+    const double z_held = log_sum(x->exact, x->seen.position, x->seen.n, sink);
+    const double z_stored = log_sum(x->stored, NULL, x->seen.n, sink);
+    double kl = z - z_held + exp(sink - z_held) * (z_stored - z_held);
 
     for (size_t j = 0; j <= x->position; j++)
         for (size_t c = 0; c < d; c++)

@@ -37,6 +37,12 @@ static const float *shift_of(const struct kv_attend_view *v, size_t seq,
     return v->shift ? v->shift + row * v->n : NULL;
 }
 
+/* -infinity: none. */
+static float sink_of(const struct kv_attend_view *v, size_t head)
+{
+    return v->sink_logit ? v->sink_logit[head] : -INFINITY;
+}
+
 /* ---- the definition ------------------------------------------------------ */
 
 /* A query head of a query, and the KV head that it reads. */
@@ -85,13 +91,15 @@ static void attend_one(const struct kv_attend_job *a, const struct query *x,
     const size_t end = kv_attend_end(v, x->i), d = v->head_dim;
     const size_t at = ((x->seq * a->q_rows + x->i) * v->n_heads + x->head) * d;
     const uint64_t *alive = alive_of(v, x->seq, x->kv_head);
-    double max = -HUGE_VAL, sum = 0;
+    const double sink = sink_of(v, x->head);
+    double max = sink, sum;
 
     for (size_t j = kv_attend_begin(v, x->i); j < end; j++)
         if (is_alive(alive, j)) {
             w[j] = logit(a, x, a->q + at, j);
             max = fmax(max, w[j]);
         }
+    sum = v->sink_logit ? exp(sink - max) : 0;
     memset(acc, 0, d * sizeof(*acc));
     for (size_t j = kv_attend_begin(v, x->i); j < end; j++)
         if (is_alive(alive, j)) {
@@ -161,6 +169,22 @@ void kv_attend_logits(const struct kv_attend_view *v, size_t seq, size_t head,
         if (j < begin || j >= end || !is_alive(alive, j))
             *x = -INFINITY;
     }
+}
+
+void kv_attend_weights(const struct kv_attend_view *v, size_t head, size_t n,
+                       float *s)
+{
+    float sink = sink_of(v, head), top;
+    double sum;
+
+    if (!v->sink_logit) {
+        kv_softmax(s, n);
+        return;
+    }
+    top = fmaxf(sink, kv_row_max(s, n));
+    sum = kv_row_exp(&sink, 1, top);
+    sum += kv_row_exp(s, n, top);
+    kv_row_scale(s, n, (float)(1 / sum));
 }
 
 /* ---- by matrix products -------------------------------------------------- */
@@ -351,8 +375,11 @@ static void attend_tile(const struct tile *t, const struct workspace *x)
     for (size_t i = 0; i < t->i1 - t->i0; i++)
         memcpy(x->q + i * query, t->job->q + t->at + i * t->row,
                query * sizeof(*x->q));
-    for (size_t r = 0; r < rows; r++)
-        x->seen[r] = (struct seen){.max = -INFINITY};
+    for (size_t r = 0; r < rows; r++) {
+        const float sink = sink_of(&t->job->view, t->head + r % t->group);
+
+        x->seen[r] = (struct seen){sink, sink > -INFINITY ? 1 : 0};
+    }
     for (size_t j = t->from; j < t->n; j += BLOCK) {
         const struct block b = {j, t->n - j < BLOCK ? t->n : j + BLOCK};
 

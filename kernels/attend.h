@@ -11,9 +11,10 @@
  *   s_j = cap * tanh((scale * q . k_j + shift_j) / cap) + slope * (j - p)
  *   out = sum_j w_j v_j,  w = softmax(s)
  *
- * A query that sees no token gives zeros.  A version that does not support a
- * field returns false from its function ..._takes() for views that set it; the
- * plain version supports all fields. */
+ * A sink logit is one more s, of no token: it takes its share of the weights
+ * and has no value.  A query that sees no token gives zeros.  A version that
+ * does not support a field returns false from its function ..._takes() for
+ * views that set it; the plain version supports all fields. */
 #ifndef KV_ATTEND_H
 #define KV_ATTEND_H
 
@@ -40,7 +41,8 @@ struct kv_attend_view {
     const float *shift; /* of scaled scores, [n_seqs][n_heads][nq][n]; NULL:
                          * none */
     const float *slope; /* ALiBi, [n_heads], per token; NULL: none */
-    size_t window;      /* newest tokens that a query sees; 0: all */
+    const float *sink_logit; /* [n_heads]; NULL: none */
+    size_t window;           /* newest tokens that a query sees; 0: all */
     /* Tokens that were not dropped: bit j % 64 of word j / 64,
      * [n_seqs][n_kv_heads][kv_attend_words(n)]; NULL: all are alive. */
     const uint64_t *alive;
@@ -93,6 +95,11 @@ static inline bool kv_attend_simple(const struct kv_attend_view *v)
  * into logits; tokens that the query does not see get -infinity. */
 void kv_attend_logits(const struct kv_attend_view *v, size_t seq, size_t head,
                       size_t i, size_t from, size_t to, float *s);
+
+/* s [n], logits of this query head, become weights; with a sink logit they sum
+ * to less than 1.  NaN where all logits are -infinity and there is none. */
+void kv_attend_weights(const struct kv_attend_view *v, size_t head, size_t n,
+                       float *s);
 
 /* Keys or values as rows, [n_seqs][n][n_kv_heads][head_dim] each.  A token's
  * stored form changes once in its life, from unquantized (fp16 or exact) to

@@ -106,7 +106,7 @@ static float *last_weights(const struct kv_attend_job *a, size_t seq,
             rows_of(a, &a->k, seq, head), v->n_kv_heads * d, 0, w, n);
     for (size_t r = 0; r < rows; r++) {
         kv_attend_logits(v, seq, head, n - rows + r, 0, n, w + r * n);
-        kv_softmax(w + r * n, n);
+        kv_attend_weights(v, head, n, w + r * n);
     }
     return w;
 }
@@ -320,6 +320,7 @@ static size_t attend_block(const struct kv_attend_job *a, size_t seq,
     const size_t q_row = v->n_heads * d, kv_row = v->n_kv_heads * d;
     const size_t at = query_at(a, seq, head) + m * BLOCK * q_row;
     const size_t n = tokens_of(x, p, m, w->seen, w->token);
+    const float *sink = v->sink_logit ? v->sink_logit + head : NULL;
     const struct kv_attend_job job = {.view = {.n_seqs = 1,
                                                .n_heads = 1,
                                                .n_kv_heads = 1,
@@ -328,7 +329,8 @@ static size_t attend_block(const struct kv_attend_job *a, size_t seq,
                                                .nq = nq,
                                                .first = n - nq,
                                                .scale = v->scale,
-                                               .cap = v->cap},
+                                               .cap = v->cap,
+                                               .sink_logit = sink},
                                       .q = w->q,
                                       .out = w->out,
                                       .q_rows = nq,

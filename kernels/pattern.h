@@ -43,7 +43,7 @@ struct kv_pattern {
 };
 
 /* Whether the view is a prompt's: its queries are the first nq tokens.  The
- * only other field supported is cap. */
+ * only other fields supported are cap and sink_logit. */
 bool kv_pattern_takes(const struct kv_attend_view *v);
 
 /* Attention of a prompt, head: [n_heads].  Each side of the job has one form.

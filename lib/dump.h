@@ -10,7 +10,8 @@
  * /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
  * /layer_000/{k_gradient,v_gradient} f32 [windows][ctx][kv_heads][head_dim];
  * /layer_000/wo_gram f32 [kv_heads][d][d] where it was put; /k_bias f32
- * [n_layers][kv_heads][head_dim] where the model has one.
+ * [n_layers][kv_heads][head_dim] where the model has one; /sink_logit f32
+ * [n_layers][n_heads] likewise, of attention (kernels/attend.h).
  *
  * channel_order is the order of the channels of a head of q, k, k_pre,
  * k_gradient and k_bias.  "model": the order of transformers.  "halves", where

@@ -6,8 +6,9 @@
 #include "lib/h5.h"
 
 #define KV_DUMP_KIND "kvtools-dump"
-enum { KV_DUMP_FORMAT = 2 };
+enum { KV_DUMP_FORMAT = 3 };
 #define KV_DUMP_K_BIAS "/k_bias"
+#define KV_DUMP_SINKS "/sink_logit"
 #define KV_DUMP_CHANNELS "/channels"
 
 struct kv_dump_name {

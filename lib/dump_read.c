@@ -22,7 +22,7 @@ static const char *badness(float x)
 struct kv_dump {
     struct kv_h5 *h5;
     struct kv_dump_info info;
-    float *k_bias; /* the shape's, or NULL */
+    float *k_bias, *sink_logit; /* the shape's, or NULL */
     bool less_bias;
 };
 
@@ -214,26 +214,39 @@ static int check_tokens(struct kv_h5 *h, const struct kv_dump_info *info,
     return rc;
 }
 
-/* Dumps of older versions do not hold it. */
-static int get_k_bias(struct kv_dump *d, struct kv_err *e)
+/* *x: a whole dataset of finite numbers; NULL where there is none. */
+static int get_floats(struct kv_dump *d, const char *name, size_t n_dims,
+                      const size_t *dims, float **x, struct kv_err *e)
+{
+    size_t n = 1, bad;
+
+    if (!kv_h5_has(d->h5, name))
+        return 0;
+    if (kv_h5_check(d->h5, name, KV_H5_F32, n_dims, dims, e))
+        return -1;
+    for (size_t i = 0; i < n_dims; i++)
+        n *= dims[i];
+    *x = kv_alloc(n, sizeof(**x));
+    if (kv_h5_read(d->h5, name, KV_H5_F32, NULL, NULL, *x, e))
+        return -1;
+    bad = kv_dump_bad_value(*x, n, MAX_VALUE);
+    return bad < n ? kv_fail(e, "%s: %s holds a value that is %s",
+                             kv_h5_path(d->h5), name, badness((*x)[bad]))
+                   : 0;
+}
+
+/* What the shape points to.  Dumps of older versions do not hold biases. */
+static int get_vectors(struct kv_dump *d, struct kv_err *e)
 {
     struct kv_shape *s = &d->info.shape;
-    const size_t dims[] = {s->n_layers, s->n_kv_heads, s->head_dim};
-    const size_t n = s->n_layers * s->n_kv_heads * s->head_dim;
-    size_t bad;
+    const size_t biases[] = {s->n_layers, s->n_kv_heads, s->head_dim};
+    const size_t sinks[] = {s->n_layers, s->n_heads};
 
-    if (!kv_h5_has(d->h5, KV_DUMP_K_BIAS))
-        return 0;
-    if (kv_h5_check(d->h5, KV_DUMP_K_BIAS, KV_H5_F32, 3, dims, e))
+    if (get_floats(d, KV_DUMP_K_BIAS, 3, biases, &d->k_bias, e) ||
+        get_floats(d, KV_DUMP_SINKS, 2, sinks, &d->sink_logit, e))
         return -1;
-    d->k_bias = kv_alloc(n, sizeof(*d->k_bias));
-    if (kv_h5_read(d->h5, KV_DUMP_K_BIAS, KV_H5_F32, NULL, NULL, d->k_bias, e))
-        return -1;
-    bad = kv_dump_bad_value(d->k_bias, n, MAX_VALUE);
-    if (bad < n)
-        return kv_fail(e, "%s: %s holds a value that is %s", kv_h5_path(d->h5),
-                       KV_DUMP_K_BIAS, badness(d->k_bias[bad]));
     s->k_bias = d->k_bias;
+    s->sink_logit = d->sink_logit;
     return 0;
 }
 
@@ -243,7 +256,7 @@ int kv_dump_open(struct kv_dump **out, const char *path, struct kv_err *e)
 
     if (kv_h5_open(&d->h5, path, e) || get_info(d->h5, &d->info, e) ||
         check_sets(d->h5, &d->info, e) || check_tokens(d->h5, &d->info, e) ||
-        get_k_bias(d, e)) {
+        get_vectors(d, e)) {
         kv_dump_close(d);
         return -1;
     }
@@ -257,6 +270,7 @@ void kv_dump_close(struct kv_dump *d)
         return;
     kv_h5_close(d->h5);
     free(d->k_bias);
+    free(d->sink_logit);
     free(d);
 }
 

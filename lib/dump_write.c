@@ -21,9 +21,15 @@ static size_t n_layers(const struct kv_dump_info *info)
     return info->last_layer - info->first_layer + 1;
 }
 
+/* The lowest that can say all of it. */
+static int format_of(const struct kv_shape *s)
+{
+    return s->sink_logit ? KV_DUMP_FORMAT : kv_h5_format(s, KV_DUMP_FORMAT - 1);
+}
+
 static void put_info(struct kv_h5 *h, const struct kv_dump_info *info)
 {
-    kv_h5_put_kind(h, KV_DUMP_KIND, kv_h5_format(&info->shape, KV_DUMP_FORMAT));
+    kv_h5_put_kind(h, KV_DUMP_KIND, format_of(&info->shape));
     kv_h5_put_text(h, "/", "model", info->model);
     kv_h5_put_text(h, "/", "arch", info->arch);
     kv_h5_put_text(h, "/", "weights", info->weights);
@@ -63,16 +69,28 @@ static void make_sets(struct kv_h5 *h, const struct kv_dump_info *info)
     }
 }
 
-static int put_k_bias(struct kv_h5 *h, const struct kv_dump_info *info,
-                      struct kv_err *e)
+/* x NULL: the model has none. */
+static int put_floats(struct kv_h5 *h, const char *name, size_t n_dims,
+                      const size_t *dims, const float *x, struct kv_err *e)
+{
+    if (!x)
+        return 0;
+    kv_h5_dataset(h, name, KV_H5_F32, n_dims, dims);
+    return kv_h5_write(h, name, KV_H5_F32, NULL, NULL, x, e);
+}
+
+/* What the shape points to. */
+static int put_vectors(struct kv_h5 *h, const struct kv_dump_info *info,
+                       struct kv_err *e)
 {
     const struct kv_shape *s = &info->shape;
-    const size_t dims[] = {s->n_layers, s->n_kv_heads, s->head_dim};
+    const size_t biases[] = {s->n_layers, s->n_kv_heads, s->head_dim};
+    const size_t sinks[] = {s->n_layers, s->n_heads};
 
-    if (!s->k_bias)
-        return 0;
-    kv_h5_dataset(h, KV_DUMP_K_BIAS, KV_H5_F32, 3, dims);
-    return kv_h5_write(h, KV_DUMP_K_BIAS, KV_H5_F32, NULL, NULL, s->k_bias, e);
+    return put_floats(h, KV_DUMP_K_BIAS, 3, biases, s->k_bias, e) ||
+                   put_floats(h, KV_DUMP_SINKS, 2, sinks, s->sink_logit, e)
+               ? -1
+               : 0;
 }
 
 /* The model's own order of channels, where the file has another. */
@@ -107,7 +125,7 @@ int kv_dump_create(struct kv_dump_writer **out, const char *path,
         return -1;
     put_info(h, info);
     make_sets(h, info);
-    if (kv_h5_put_shape(h, &info->shape, e) || put_k_bias(h, info, e) ||
+    if (kv_h5_put_shape(h, &info->shape, e) || put_vectors(h, info, e) ||
         put_channels(h, info, e)) {
         kv_h5_close(h);
         return -1;

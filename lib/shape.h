@@ -37,6 +37,9 @@ struct kv_shape {
      * shape's one layer; NULL: none, or not known.  Memory of the model or the
      * dump. */
     const float *k_bias;
+    /* kv_attend_view's, [n_layers][n_heads], or [n_heads] of this shape's one
+     * layer; NULL: the model has none.  Memory as k_bias. */
+    const float *sink_logit;
 };
 
 /* The index, in the model's own order, of channel i of a head of q and k.  The
@@ -80,6 +83,8 @@ static inline struct kv_shape kv_shape_layer(const struct kv_shape *s,
         one.n_rot = 0;
     if (s->k_bias)
         one.k_bias = s->k_bias + layer * s->n_kv_heads * s->head_dim;
+    if (s->sink_logit)
+        one.sink_logit = s->sink_logit + layer * s->n_heads;
     return one;
 }
 
@@ -98,6 +103,7 @@ kv_shape_view(const struct kv_shape *s, size_t n, size_t first, size_t nq)
                                    .scale = s->attn_scale,
                                    .cap = s->cap,
                                    .slope = s->alibi ? s->slope : NULL,
+                                   .sink_logit = s->sink_logit,
                                    .window = s->window < n ? s->window : 0};
 }
 

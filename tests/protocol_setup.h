@@ -70,12 +70,15 @@ static inline void free_windows(struct windows *w)
     kv_backend_free(w->cpu);
 }
 
-/* f32 on the synthetic model. */
+/* f32 on the synthetic model, with sink logits that are the same in all layers.
+ */
 static inline struct ready f32_ready(void)
 {
+    static const float sink_logit[] = {0, 1, 2, -1, 0, 1, 2, -1};
     struct ready r = {.shape = synthetic_shape(32), .layer = 1};
     struct kv_err e;
 
+    r.shape.sink_logit = sink_logit;
     assert_int_equal(kv_spec_parse(&r.spec, "f32", &e), 0);
     assert_int_equal(kv_spec_fit(&r.spec, &r.shape, &e), 0);
     return r;

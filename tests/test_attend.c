@@ -19,12 +19,13 @@ enum {
     MASS = 16,
     K_VIEWS = 32, /* both, else unquantized alone */
     V_VIEWS = 64, /* both, else quantized alone */
-    ALL = 128
+    SINK = 128,
+    ALL = 256
 };
 
 struct problem {
     struct kv_attend_job job;
-    float *q, *rows[4], slope[HEADS];
+    float *q, *rows[4], slope[HEADS], sink[HEADS];
     uint32_t *until[2];
     uint64_t *alive;
     double *mass;
@@ -82,6 +83,7 @@ static void set_up(struct problem *p, unsigned fields, size_t n, size_t nq,
     *p = (struct problem){
         .q = random_floats(SEQS * q_rows * HEADS * d, 1),
         .slope = {0.5f, 0.03f, -0.1f, 0.01f},
+        .sink = {1, -3, 9, 0},
         .alive = random_alive(n, 2),
         .until = {random_until(nq, first, 3), random_until(nq, first, 4)},
         .outputs = SEQS * q_rows * HEADS * d,
@@ -92,6 +94,7 @@ static void set_up(struct problem *p, unsigned fields, size_t n, size_t nq,
     v.window = fields & WINDOW ? 1 + n / 3 : 0;
     v.slope = fields & SLOPE ? p->slope : NULL;
     v.cap = fields & CAP ? 0.7f : 0;
+    v.sink_logit = fields & SINK ? p->sink : NULL;
     v.alive = fields & ALIVE ? p->alive : NULL;
     v.mass = fields & MASS ? p->mass : NULL;
     p->job = (struct kv_attend_job){
@@ -156,7 +159,10 @@ static void one(const struct problem *p, unsigned fields, size_t seq, size_t i,
     const struct kv_attend_view *v = &p->job.view;
     const size_t d = v->head_dim, kv_head = head / GROUP;
     const float *q = p->q + ((seq * p->job.q_rows + i) * HEADS + head) * d;
-    double *w = kv_alloc(v->n, sizeof(*w)), sum = 0;
+    double *w = kv_alloc(v->n, sizeof(*w)), sum = 0, sink = 0;
+
+    if (fields & SINK)
+        sink = exp((double)p->sink[head]);
 
     for (size_t j = 0; j < v->n; j++) {
         double s = 0;
@@ -172,6 +178,7 @@ static void one(const struct problem *p, unsigned fields, size_t seq, size_t i,
         sum += w[j];
     }
     memset(out, 0, d * sizeof(*out));
+    sum += sink;
     for (size_t j = 0; j < v->n && sum > 0; j++) {
         mass[j] += w[j] / sum;
         for (size_t c = 0; c < d; c++)
@@ -225,7 +232,8 @@ static void check_all(void (*attend)(const struct kv_attend_job *),
                       double bound)
 {
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
-        for (unsigned fields = 0; fields < ALL; fields++) {
+        for (unsigned fields = 0; fields < ALL;
+             fields += fields < SINK ? 1 : 7) {
             struct problem p;
 
             set_up(&p, fields, sizes[i].n, sizes[i].nq, sizes[i].after,

@@ -5,12 +5,20 @@
 #include "lib/seq/tile_cache.h"
 #include "tests/hack_setup.h"
 
-enum { SEQS = 2, WINDOW = 1, SLOPE = 2, CAP = 4, ALIVE = 8, MASS = 16 };
+enum {
+    SEQS = 2,
+    WINDOW = 1,
+    SLOPE = 2,
+    CAP = 4,
+    ALIVE = 8,
+    MASS = 16,
+    SINK = 32
+};
 
 static const unsigned fields[] = {
     0,     WINDOW, SLOPE,          CAP,
     ALIVE, MASS,   WINDOW | ALIVE, WINDOW | SLOPE | CAP | ALIVE,
-    31};
+    SINK,  63};
 
 /* Two sequences of one spec, and their decoded contents. */
 struct rig {
@@ -18,7 +26,7 @@ struct rig {
     struct kv_tile_cache *tiled[SEQS];
     struct kv_attend_view view;
     float *q, *k, *v;
-    float slope[HEADS];
+    float slope[HEADS], sink[HEADS];
     uint64_t *alive;
     double *mass;
     size_t outputs, masses;
@@ -43,6 +51,7 @@ static void rig_init(struct rig *r, const char *text, size_t n, size_t nq,
     const size_t row = KV_HEADS * d;
 
     *r = (struct rig){.slope = {0.5f, 0.003f, -0.01f, 0.1f},
+                      .sink = {2, -1, 0, 5},
                       .q = values(SEQS * nq, HEADS, d, 1),
                       .k = kv_alloc(SEQS * n, row * sizeof(float)),
                       .v = kv_alloc(SEQS * n, row * sizeof(float)),
@@ -85,6 +94,7 @@ static struct kv_attend_view view_of(struct rig *r, unsigned f)
     v.window = f & WINDOW ? v.n / 5 + 1 : 0;
     v.slope = f & SLOPE ? r->slope : NULL;
     v.cap = f & CAP ? 1.5f : 0;
+    v.sink_logit = f & SINK ? r->sink : NULL;
     v.alive = f & ALIVE ? r->alive : NULL;
     v.mass = f & MASS ? r->mass : NULL;
     memset(r->mass, 0, r->masses * sizeof(*r->mass));

@@ -400,7 +400,7 @@ static void write_raw(enum wrong wrong)
 
     assert_int_equal(kv_h5_create(&h, raw_path, &e), 0);
     kv_h5_put_text(h, "/", "kind", "kvtools-dump");
-    kv_h5_put_int(h, "/", "format", wrong == FUTURE ? 3 : 1);
+    kv_h5_put_int(h, "/", "format", wrong == FUTURE ? 4 : 1);
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
         kv_h5_put_text(h, "/", texts[i], "x");
     for (size_t i = 0; i < sizeof(ones) / sizeof(*ones); i++)
@@ -457,7 +457,7 @@ static void a_wrong_file_is_named(void **state)
     } cases[] = {
         {NO_DTYPE, "raw.h5: attribute dtype of / is missing"},
         {ODD_DTYPE, "raw.h5: dtype is \"f8\", expected f32, f16 or bf16"},
-        {FUTURE, "raw.h5 has format 3, this version of kvtools"},
+        {FUTURE, "raw.h5 has format 4, this version of kvtools"},
         {NO_CTX, "raw.h5: attribute ctx of / is missing"},
         {SHORT_K, "/layer_000/k is [1][2][1][2], expected [1][2][1][4]"},
         {DOUBLE_Q, "/layer_000/q does not hold f32 values"},

@@ -43,11 +43,13 @@ static struct kv_dump_info example_info(void)
 }
 
 /* The same where layer 1 slides, with RoPE of its own, layer 2 has none, and
- * scores are capped. */
+ * scores are capped; and with sink logits. */
 static struct kv_dump_info sliding_info(void)
 {
+    static const float sink_logit[] = {0, 0, 0, 0, 1, 2, -1, 3, 5, -2, 1, 0};
     struct kv_dump_info info = example_info();
 
+    info.shape.sink_logit = sink_logit;
     info.shape.cap = 3;
     info.shape.slides[0] = 1 << 1;
     info.shape.slide_window = 11;

@@ -12,7 +12,7 @@ enum { SEQS = 2, HEADS = 4, KV_HEADS = 2, DIM = 16, AFTER = 3, MANY = 1000 };
 
 struct problem {
     struct kv_attend_job job;
-    float *q, *k, *v, *out;
+    float *q, *k, *v, *out, sink[HEADS];
     size_t values; /* of out */
 };
 
@@ -25,7 +25,7 @@ static float *random_floats(size_t n, uint64_t key)
     return x;
 }
 
-/* A prompt of nq of nq + AFTER tokens; cap 0: none. */
+/* A prompt of nq of nq + AFTER tokens; cap 0: none, nor sink logits. */
 static void set_up(struct problem *p, size_t nq, float cap)
 {
     const size_t n = nq + AFTER;
@@ -35,19 +35,23 @@ static void set_up(struct problem *p, size_t nq, float cap)
     p->k = random_floats(SEQS * n * KV_HEADS * DIM, 2);
     p->v = random_floats(SEQS * n * KV_HEADS * DIM, 3);
     p->out = kv_alloc(p->values, sizeof(*p->out));
-    p->job = (struct kv_attend_job){.view = {.n_seqs = SEQS,
-                                             .n_heads = HEADS,
-                                             .n_kv_heads = KV_HEADS,
-                                             .head_dim = DIM,
-                                             .n = n,
-                                             .nq = nq,
-                                             .scale = 0.4f,
-                                             .cap = cap},
-                                    .q = p->q,
-                                    .out = p->out,
-                                    .q_rows = n,
-                                    .k = {.quantized = p->k},
-                                    .v = {.unquantized = p->v}};
+    for (size_t h = 0; h < HEADS; h++)
+        p->sink[h] = 2 - (float)h;
+    p->job = (struct kv_attend_job){
+        .view = {.n_seqs = SEQS,
+                 .n_heads = HEADS,
+                 .n_kv_heads = KV_HEADS,
+                 .head_dim = DIM,
+                 .n = n,
+                 .nq = nq,
+                 .scale = 0.4f,
+                 .cap = cap,
+                 .sink_logit = cap != 0 ? p->sink : NULL},
+        .q = p->q,
+        .out = p->out,
+        .q_rows = n,
+        .k = {.quantized = p->k},
+        .v = {.unquantized = p->v}};
 }
 
 static void clear(struct problem *p)
@@ -91,7 +95,8 @@ static double logit(const struct problem *p, size_t seq, size_t head, size_t i,
 static void weights(const struct problem *p, size_t seq, size_t head, size_t i,
                     const bool *mask, double *w)
 {
-    double sum = 0;
+    const float *sink = p->job.view.sink_logit;
+    double sum = sink ? exp((double)sink[head]) : 0;
 
     for (size_t j = 0; j <= i; j++) {
         w[j] = !mask || mask[j] ? exp(logit(p, seq, head, i, j)) : 0;

@@ -114,9 +114,10 @@ static void attend(struct head *h, size_t t, bool reassigned, float *out)
 
     for (size_t g = h->head * group; g < (h->head + 1) * group; g++) {
         const float *q = row(h, h->w->q, s->n_heads, g, t);
-        double weight[LENGTH], sum = 0, acc[64] = {0};
+        double weight[LENGTH], sum, acc[64] = {0};
         float *to = (float *)row(h, out, s->n_heads, g, t);
 
+        sum = exp((double)s->sink_logit[g]);
         for (size_t i = 0; i < h->n; i++) {
             double dot = 0;
 

@@ -85,6 +85,7 @@ static void check_layer(const struct ready *r, const char *what)
                          0);
     s.shape = kv_shape_layer(&s.shape, s.layer);
     s.shape.k_bias = r->shape.k_bias; /* the loop takes the layer's */
+    s.shape.sink_logit = r->shape.sink_logit;
     make_windows(&s, &w);
     for (size_t prompt = 0; prompt <= 70; prompt += 70) {
         loop = by_protocol(&s, &w, prompt ? "prefill:70" : "stream", NULL);
@@ -98,13 +99,16 @@ static void check_layer(const struct ready *r, const char *what)
         kv_codec_free(s.codec[side]);
 }
 
-/* In a layer that slides, with RoPE of its own and a soft cap. */
+/* In a layer that slides, with RoPE of its own, a soft cap and sink logits,
+ * which are the same in all layers. */
 static void check_sliding(struct ready *r)
 {
+    static const float sink_logit[] = {0, 1, 2, -1, 0, 1, 2, -1};
     struct ready s = *r;
 
     if (r->lower)
         return; /* no layer slides */
+    s.shape.sink_logit = sink_logit;
     s.shape.slides[0] = 1 << 1;
     s.shape.slide_window = 24;
     s.shape.cap = 3;

@@ -151,10 +151,11 @@ static float *head_of(const float *x, size_t n, size_t n_heads, size_t head,
     return to;
 }
 
-/* One query over n tokens, with w's window: out [d]; weights [n], or NULL. */
-static void attend_one(const struct kv_attn_window *w, const float *q,
-                       const float *k, const float *v, size_t n, float *out,
-                       double *weights)
+/* One query of a head over n tokens, with w's window: out [d]; weights [n], or
+ * NULL. */
+static void attend_one(const struct kv_attn_window *w, size_t head,
+                       const float *q, const float *k, const float *v, size_t n,
+                       float *out, double *weights)
 {
     struct kv_attend_job job = {.view = w->view,
                                 .q = q,
@@ -167,6 +168,7 @@ static void attend_one(const struct kv_attn_window *w, const float *q,
     job.view.first = n - 1;
     job.view.nq = 1;
     job.view.n_heads = job.view.n_kv_heads = 1;
+    job.view.sink_logit += job.view.sink_logit ? head : 0;
     job.view.mass = weights;
     if (weights)
         memset(weights, 0, n * sizeof(*weights));
@@ -180,6 +182,7 @@ static struct kv_attn_error reference(const struct example *x,
     const struct kv_shape *s = &x->shape;
     const size_t d = s->head_dim, kv_heads = s->n_kv_heads;
     double *p = kv_alloc(x->n, sizeof(*p)), *r = kv_alloc(x->n, sizeof(*r));
+    double p_sink, r_sink;
     float o[4][64];
     struct kv_attn_error sum = {0};
 
@@ -193,16 +196,19 @@ static struct kv_attn_error reference(const struct example *x,
             float *ks = head_of(x->k_stored, n, kv_heads, kv, d);
             float *vs = head_of(x->v_stored, n, kv_heads, kv, d);
 
-            attend_one(w, q, k, v, n, o[0], p);
-            attend_one(w, q, ks, v, n, o[1], r);
-            attend_one(w, q, k, vs, n, o[2], NULL);
-            attend_one(w, q, ks, vs, n, o[3], NULL);
+            attend_one(w, h, q, k, v, n, o[0], p);
+            attend_one(w, h, q, ks, v, n, o[1], r);
+            attend_one(w, h, q, k, vs, n, o[2], NULL);
+            attend_one(w, h, q, ks, vs, n, o[3], NULL);
             const size_t window = w->view.window;
             const size_t first = window && window < n ? n - window : 0;
 
+            p_sink = r_sink = 1;
             for (size_t j = first; j < n; j++) {
                 double e = 0;
 
+                p_sink -= p[j];
+                r_sink -= r[j];
                 for (size_t i = 0; i < d; i++)
                     e += (double)q[i] *
                          ((double)ks[j * d + i] - (double)k[j * d + i]);
@@ -210,6 +216,8 @@ static struct kv_attn_error reference(const struct example *x,
                 sum.logit_e2 += e * e;
                 sum.kl += p[j] * log(p[j] / r[j]);
             }
+            if (s->sink_logit)
+                sum.kl += p_sink * log(p_sink / r_sink);
             sum.n_logits += (double)(n - first);
             sum.n_rows++;
             for (size_t i = 0; i < d; i++) {
@@ -225,13 +233,18 @@ static struct kv_attn_error reference(const struct example *x,
     return sum;
 }
 
+/* With sink logits where n is odd. */
 static void check_attention(size_t n_heads, size_t n_kv_heads, size_t d,
                             size_t n, size_t n_at, size_t window)
 {
+    static const float sink_logit[] = {2, -1, 0, 4};
     struct example x = example_new(n_heads, n_kv_heads, d, n, n_at);
-    struct kv_attn_window w = window_of(&x);
     struct kv_attn_error sum = {0}, ref;
+    struct kv_attn_window w;
 
+    if (n_heads <= 4 && n % 2)
+        x.shape.sink_logit = sink_logit;
+    w = window_of(&x);
     w.view.window = window;
     ref = reference(&x, &w);
     kv_attn_error_add(&sum, &w);

@@ -14,13 +14,13 @@ extern "C" {
 /* Whether the device has kernels for this view, and the failure where not. */
 static inline bool kv_gpu_views_takes(const struct kv_attend_view *v)
 {
-    return kv_attend_simple(v) && !v->mass;
+    return kv_attend_simple(v) && !v->mass && !v->sink_logit;
 }
 
 static inline int kv_gpu_views_fail(struct kv_err *e)
 {
     return kv_fail(e, "no CUDA kernel of attention with a window, slope, cap, "
-                      "shift, dropped tokens or mass");
+                      "shift, sink logit, dropped tokens or mass");
 }
 
 /* Launches.  The result's bits do not depend on the number of sequences.  Fails

@@ -291,19 +291,28 @@ void kv_tile_rescale(const struct kv_tile_head *h, struct kv_tile_partial *p,
 
 /* ---- chunks together ----------------------------------------------------- */
 
+/* A row's sink logit; -infinity: none. */
+static float sink_of(const struct kv_tile_head *h, size_t row)
+{
+    const float *sink = h->job->view.sink_logit;
+
+    return sink ? sink[kv_tile_query_head(h->job, h->head, row)] : -INFINITY;
+}
+
 /* Reduces the chunks' sums into chunk 0, relative to the largest maximum;
- * total: of the weights. */
+ * total: of the weights, that of a sink logit too. */
 static void combine(const struct kv_tile_head *h, size_t group, double *total)
 {
     const size_t rows = h->group[group].rows;
     struct kv_tile_partial *all = &h->partial[group];
 
     for (size_t r = 0; r < rows; r++) {
-        float max = -INFINITY;
+        const float sink = sink_of(h, h->group[group].first + r);
+        float max = sink;
 
-        total[r] = 0;
         for (size_t i = 0; i < h->n_chunks; i++)
             max = fmaxf(max, all[i * h->n_groups].max[r]);
+        total[r] = sink > -INFINITY ? (double)expf(sink - max) : 0;
         for (size_t i = 0; i < h->n_chunks; i++) {
             struct kv_tile_partial *p = &all[i * h->n_groups];
             /* 1 where no token was seen, or sums are 0 or NaN */

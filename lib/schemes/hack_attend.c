@@ -409,7 +409,7 @@ static void softmax(struct tile *t, size_t j, size_t len)
         any = kv_row_max(w, x->n) != -INFINITY;
     }
     if (any)
-        kv_softmax(w, x->n);
+        kv_attend_weights(v, x->head, x->n, w);
     else
         memset(w, 0, x->n * sizeof(*w));
     memset(w + x->n, 0, len * sizeof(*w));

@@ -191,6 +191,8 @@ static void attend_held(const struct kv_policy_cache *c, size_t head,
     view.n_kv_heads = 1;
     view.window = 0;
     view.slope = view.slope ? view.slope + head * c->group : NULL;
+    if (view.sink_logit)
+        view.sink_logit += head * c->group;
     view.mass = mass ? mass + from : NULL;
 
     const struct kv_attend_job job = {
