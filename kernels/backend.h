@@ -72,12 +72,15 @@ struct kv_norm {
 };
 
 /* The middle of an MLP of n values: act(gate) * up, where a row has gate, then
- * up; or, not gated, act(up) of rows of n. */
+ * up; or, not gated, act(up) of rows of n.  With a limit, which silu may have
+ * on the CPU: gate * sigmoid(alpha * gate) * (up + 1), gates ending at the
+ * limit, ups at it and at -limit. */
 struct kv_activation {
     enum kv_act act;
     bool gated;
     const float *bias; /* of a row, added before; NULL: none */
     size_t n;
+    float limit, alpha; /* limit 0: none */
 };
 
 enum kv_norm_of { KV_NORM_OF_HEAD, KV_NORM_OF_OWN_HEAD, KV_NORM_OF_TOKEN };

@@ -280,6 +280,16 @@ static void gelu_to_silu(float *g, float *up, size_t n)
     }
 }
 
+/* g sigmoid(alpha g) is silu(alpha g) / alpha; this 1 / alpha goes into `up`.
+ */
+static void clamp_to_silu(const struct kv_activation *a, float *g, float *up)
+{
+    for (size_t i = 0; i < a->n; i++) {
+        g[i] = a->alpha * fminf(g[i], a->limit);
+        up[i] = (fmaxf(fminf(up[i], a->limit), -a->limit) + 1) / a->alpha;
+    }
+}
+
 static int cpu_activate(const struct kv_activation *a, float *x, size_t rows,
                         enum kv_type type, void *out, struct kv_err *e)
 {
@@ -292,6 +302,8 @@ static int cpu_activate(const struct kv_activation *a, float *x, size_t rows,
     for (size_t t = 0; t < rows; t++, x += row, to += n) {
         if (a->gated && a->act == KV_ACT_GELU_TANH)
             gelu_to_silu(x, x + n, n);
+        if (a->limit > 0)
+            clamp_to_silu(a, x, x + n);
         if (a->gated)
             kv_silu_mul(x, x + n, n, to);
         else

@@ -290,6 +290,18 @@ MODELS = {
             depth=1, hidden_size=8, intermediate_size=4, num_heads=1,
             out_hidden_size=24, patch_size=2, spatial_merge_size=1,
             window_size=4, fullatt_block_indexes=[0]))),
+    "gpt_oss_bf16": ("GptOssForCausalLM", dict(
+        SMALL, intermediate_size=7, num_local_experts=4,
+        num_experts_per_tok=2, sliding_window=8, swiglu_limit=0.3,
+        swiglu_alpha=2.5, rope_parameters=dict(
+            rope_type="yarn", rope_theta=100.0, factor=4.0, truncate=False,
+            original_max_position_embeddings=16))),
+    "gpt_oss_mxfp4": ("GptOssForCausalLM", dict(
+        SMALL, hidden_size=32, head_dim=12, intermediate_size=32,
+        num_local_experts=3, num_experts_per_tok=2, sliding_window=8,
+        rope_parameters=dict(
+            rope_type="yarn", rope_theta=100.0, factor=4.0,
+            original_max_position_embeddings=16))),
     "gptj": ("GPTJForCausalLM", dict(
         vocab_size=53, n_positions=64, n_embd=24, n_layer=2, n_head=3,
         n_inner=27, rotary_dim=4, tie_word_embeddings=False)),
@@ -331,6 +343,7 @@ def randomize(model):
         last = name.rsplit(".", 2)[-2]
         norm = "norm" in last or last.startswith("ln_")
         scale = 0.15 if p.dim() < 2 else 0.6 / p.shape[-1] ** 0.5
+        scale = 1.5 if name.endswith("sinks") else scale
         with torch.no_grad():
             p.normal_(0, scale)
             if norm and name.endswith("weight"):
@@ -338,6 +351,41 @@ def randomize(model):
     for name, p in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             p.normal_(0, 0.2)
+
+
+def pack_mxfp4(model):
+    """Experts' matrices become what MXFP4 holds of them; the tensors of a
+    file."""
+    levels = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    tensors = dict(model.state_dict())
+    for name, p in model.named_parameters():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            continue
+        x = p.data.transpose(1, 2).unflatten(-1, (-1, 32))
+        e = torch.floor(torch.log2(x.abs().amax(-1, keepdim=True))) - 2
+        code = (x.abs() / 2**e)[..., None].sub(levels).abs().argmin(-1)
+        code += 8 * (x < 0)
+        blocks = (code[..., ::2] + 16 * code[..., 1::2]).to(torch.uint8)
+        scales = (e + 127).squeeze(-1).to(torch.uint8)
+        p.data = transformers.integrations.mxfp4.convert_moe_packed_tensors(
+            blocks, scales).float()
+        del tensors[name]
+        tensors[name + "_blocks"] = blocks
+        tensors[name + "_scales"] = scales
+    return tensors
+
+
+def say_mxfp4(folder):
+    path = os.path.join(folder, "config.json")
+    with open(path) as f:
+        config = json.load(f)
+    config["quantization_config"] = dict(
+        quant_method="mxfp4", modules_to_not_convert=[
+            "model.layers.*.self_attn", "model.layers.*.mlp.router",
+            "model.embed_tokens", "lm_head"])
+    with open(path, "w") as f:
+        json.dump(config, f, indent=2)
+        f.write("\n")
 
 
 def scale_of(model, layer):
@@ -364,11 +412,13 @@ def keys_and_values(model, tokens, config):
     if real:
         def spy(q, k, cos, *more, **named):
             seen.append(k.clone())
-            seen[-1][..., :cos.shape[-1]] *= scale_of(model, len(seen) - 1)
+            turns = cos.shape[-1] * (2 if half else 1)
+            seen[-1][..., :turns] *= scale_of(model, len(seen) - 1)
             return real(q, k, cos, *more, **named)
         def spy_one(x, *more):  # GPT-J: k, then q
             seen.append(x.transpose(1, 2).clone())
             return real(x, *more)
+        half = model.config.model_type == "gpt_oss"  # cosines of a half
         one = model.config.model_type == "gptj"
         module.apply_rotary_pos_emb = spy_one if one else spy
     with torch.no_grad():
@@ -496,7 +546,12 @@ def make(name, llama_cpp):
         stored = copy.deepcopy(model).bfloat16()
     folder = os.path.join(os.path.dirname(__file__), "..", "tests", "golden",
                           name)
+    packed = pack_mxfp4(model) if name.endswith("_mxfp4") else None
     save(stored, folder)
+    if packed:
+        save_file({key: x.contiguous() for key, x in packed.items()},
+                  os.path.join(folder, "model.safetensors"))
+        say_mxfp4(folder)
     if name in HEADLESS:
         path = os.path.join(folder, "model.safetensors")
         save_file({key.removeprefix("model."): x

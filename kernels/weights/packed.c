@@ -1,12 +1,16 @@
 #include "kernels/weights/packed.h"
 #include "kernels/vecops/vecops.h"
+#include "kernels/weights/impl.h"
 #include "lib/base/half.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Columns that are read of every row before the next ones: what lies between
  * two columns of a row in memory then stays in the cache. */
 enum { TILE = 64 };
+
+enum { MXFP4 = 32 }; /* values of a scale */
 
 static float scale_at(const struct kv_packed *p, size_t i)
 {
@@ -122,12 +126,30 @@ static void decode_scaled(const struct kv_packed *p, size_t row, float *x)
     }
 }
 
+static void decode_mxfp4(const struct kv_packed *p, size_t row, float *x)
+{
+    const size_t blocks = p->columns / MXFP4;
+    const uint8_t *code = (const uint8_t *)p->code + row * p->columns / 2;
+    const uint8_t *scale = (const uint8_t *)p->scale + row * blocks;
+
+    for (size_t b = 0; b < blocks; b++) { /* the levels are doubled */
+        const float by =
+            scale[b] == UINT8_MAX ? INFINITY : ldexpf(1, (int)scale[b] - 128);
+
+        for (size_t i = 0; i < MXFP4 / 2; i++, code++) {
+            *x++ = kv_weights_e2m1[*code & 15] * by;
+            *x++ = kv_weights_e2m1[*code >> 4] * by;
+        }
+    }
+}
+
 void kv_packed_decode(const struct kv_packed *p, size_t first, size_t n,
                       float *x)
 {
-    if (p->packing == KV_PACKED_SCALED) {
+    if (p->packing == KV_PACKED_SCALED || p->packing == KV_PACKED_MXFP4) {
         for (size_t r = 0; r < n; r++)
-            decode_scaled(p, first + r, x + r * p->columns);
+            (p->packing == KV_PACKED_SCALED ? decode_scaled : decode_mxfp4)(
+                p, first + r, x + r * p->columns);
         return;
     }
     for (size_t c = 0; c < p->columns; c += TILE) {
@@ -160,5 +182,10 @@ int kv_packed_check(const struct kv_packed *p, struct kv_err *e)
 {
     if (!p->block_columns || (p->packing == KV_PACKED_SCALED && !p->block_rows))
         return kv_fail(e, "a scale of no values");
+    if (p->packing == KV_PACKED_MXFP4)
+        return p->block_columns == MXFP4 && p->columns % MXFP4 == 0
+                   ? 0
+                   : kv_fail(e, "%zu inputs do not fill blocks of %d",
+                             p->columns, MXFP4);
     return p->packing == KV_PACKED_SCALED ? 0 : check_integers(p, e);
 }

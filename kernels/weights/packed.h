@@ -13,6 +13,9 @@
  *            codes stand for rows 0, 2, 4, 6, 1, 3, 5, 7 of eight
  *            scale [groups][rows]; bits is 4
  *            W = scale * (code - zero)
+ *   mxfp4    code [rows][columns / 2] bytes, column 2 i at the low half
+ *            scale [rows][columns / 32] bytes; block_columns is 32
+ *            W = 2^(scale - 127) * e2m1, not finite where scale is 255
  *
  * Files of gptq hold the words of zeros less 1 in each code, unless they call
  * their format gptq_v2: zero_less says so.  The word is subtracted from as one
@@ -27,7 +30,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum kv_packing { KV_PACKED_SCALED, KV_PACKED_GPTQ, KV_PACKED_AWQ };
+enum kv_packing {
+    KV_PACKED_SCALED,
+    KV_PACKED_GPTQ,
+    KV_PACKED_AWQ,
+    KV_PACKED_MXFP4
+};
 
 /* Arrays are at any address and stay the caller's. */
 struct kv_packed {

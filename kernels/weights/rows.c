@@ -72,30 +72,36 @@ static size_t place(const struct kv_stored_rows *rows, size_t i)
 {
     if (rows->head)
         i = i - i % rows->head + in_head(rows, i % rows->head);
-    return rows->run ? i / rows->run * rows->step + i % rows->run : i;
+    return rows->run ? rows->start + i / rows->run * rows->step + i % rows->run
+                     : i;
 }
 
 /* Values [from, from + n) of each of `some` rows from row i on, to x [some][n]:
- * a value of each of them lies side by side. */
+ * a value of each of them lies side by side, or with those of rows between. */
 static void read_block(const struct kv_stored_rows *rows, size_t i, size_t some,
                        size_t from, size_t n, float *x)
 {
+    const size_t first = place(rows, i);
+    const size_t end = place(rows, i + some - 1) + 1;
     float side[MAX_BLOCK];
 
     for (size_t j = 0; j < n; j++) {
-        read_stored(rows, (from + j) * rows->turned + i, some, side);
+        read_stored(rows, (from + j) * rows->turned + first, end - first, side);
         for (size_t r = 0; r < some; r++)
-            x[r * n + j] = side[r];
+            x[r * n + j] = side[place(rows, i + r) - first];
     }
 }
 
 static void read_turned(const struct kv_stored_rows *rows, size_t first,
                         size_t n, float *x)
 {
+    const size_t runs = rows->run ? MAX_BLOCK / rows->step : 1;
+    const size_t most = rows->run ? runs * rows->run : MAX_BLOCK;
+
     for (size_t done; n; first += done, n -= done, x += done) {
         const size_t at = first % rows->row, rest = rows->row - at;
         const size_t whole = at ? 0 : n / rows->row;
-        const size_t some = whole < MAX_BLOCK ? whole : MAX_BLOCK;
+        const size_t some = whole < most ? whole : most;
         const size_t part = rest < n ? rest : n;
 
         done = some ? some * rows->row : part;
@@ -104,23 +110,31 @@ static void read_turned(const struct kv_stored_rows *rows, size_t first,
     }
 }
 
+/* Where no row is moved. */
+static void read_in_place(const struct kv_stored_rows *rows, size_t first,
+                          size_t n, float *x)
+{
+    if (rows->packed)
+        read_packed(rows->packed, first, n, x);
+    else
+        read_stored(rows, first, n, x);
+}
+
 static void read_single(const struct kv_stored_rows *rows, size_t first,
                         size_t n, float *x)
 {
-    const bool moved = rows->head || rows->run;
+    const bool moved = !rows->turned && (rows->head || rows->run);
 
-    if (rows->packed)
-        read_packed(rows->packed, first, n, x);
-    else if (rows->turned)
+    if (rows->turned)
         read_turned(rows, first, n, x);
     else if (!moved)
-        read_stored(rows, first, n, x);
+        read_in_place(rows, first, n, x);
     for (size_t done = 0, some; moved && done < n; done += some) {
         const size_t at = (first + done) % rows->row;
         const size_t row = place(rows, (first + done) / rows->row);
 
         some = rows->row - at < n - done ? rows->row - at : n - done;
-        read_stored(rows, row * rows->row + at, some, x + done);
+        read_in_place(rows, row * rows->row + at, some, x + done);
     }
     for (size_t i = 0; rows->add != 0 && i < n; i++)
         x[i] += rows->add;

@@ -18,11 +18,12 @@ struct kv_stored_rows {
     /* Not 0: of a head, the first `turning` rows of both halves are stored
      * first, then all others. */
     size_t turning;
-    /* Rows lie in runs of `run` rows; a run begins `step` rows after the last
-     * one began.  0: all rows are one run. */
-    size_t run, step;
-    /* Value j of row i is at j * turned + i: the matrix is stored transposed,
-     * of a type without blocks.  0: it is not. */
+    /* Rows lie in runs of `run` rows, the first from row `start` on; a run
+     * begins `step` rows after the last one began.  run 0: all rows are one. */
+    size_t run, step, start;
+    /* Value j of the row that lies at i is at j * turned + i: the matrix is
+     * stored transposed, of a type without blocks and with head 0.  0: it is
+     * not. */
     size_t turned;
     float add; /* to every value */
     /* Not 0: the rows above are heads of `pool_rows` rows, and row i of a head

@@ -37,7 +37,9 @@ enum kv_part {
     KV_P_GATE_BIAS,
     KV_P_UP_BIAS,
     KV_P_DOWN_BIAS,
+    KV_P_ROUTER_BIAS,
     KV_P_CHOICE_BIAS, /* of the experts' shares, where they are chosen */
+    KV_P_SINKS,       /* a logit for each head (kernels/attend.h) */
     KV_P_ATTN_NORM,
     KV_P_ATTN_NORM_BIAS,
     KV_P_MLP_NORM,
@@ -64,6 +66,11 @@ struct kv_tensor_names {
     const char *experts; /* names of expert N's gate, up and down begin with
                           * it, N and a dot */
     const char *dense;   /* in a layer without experts with this */
+    /* In a folder one tensor of all experts, behind `experts`: of gates and ups
+     * in turn; of downs.  Matrices are [expert][input][output], or packed
+     * [expert][output][input]; biases have these names and "_bias".  NULL: a
+     * tensor for each. */
+    const char *gate_up, *down;
 };
 
 /* A field of this architecture alone, or a field that has another name in it
@@ -116,6 +123,7 @@ struct kv_arch_rope {
     bool interleaved; /* it turns channels 2 i and 2 i + 1 */
     double partial;   /* of a head's channels it turns; 0: all */
     bool channels;    /* rotary_dim says how many it turns */
+    bool given;       /* the config must describe it: it would be YaRN */
 };
 
 struct kv_arch {
@@ -143,6 +151,7 @@ struct kv_arch {
     bool qk_norm_read;       /* ... and only where use_qk_norm is true */
     bool qk_norm_bias;
     bool clips; /* clip_qkv counts: q, k and v end at it */
+    bool sinks; /* attention has a sink logit for each head */
     struct kv_arch_layers layers;
     /* Norms times 1 + their weight, embeddings times the root of hidden_size.
      */
@@ -170,6 +179,8 @@ struct kv_arch {
     bool experts;       /* gated MLPs; a router chooses some of them */
     bool sigmoid;       /* shares are sigmoids; else a softmax */
     bool choice_bias;   /* a bias is added where experts are chosen */
+    bool router_bias;   /* the router has a bias */
+    bool clamped;       /* gate and up end at swiglu_limit, alpha counts */
     bool shared;        /* all tokens have one more, times a sigmoid ... */
     bool shared_whole;  /* ... or once, of n_shared_experts together */
     size_t n_shared;    /* without that field */

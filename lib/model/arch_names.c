@@ -435,6 +435,35 @@ const struct kv_own_field kv_fields_of_minimax_m2[] = {
     {0},
 };
 
+const struct kv_tensor_names kv_names_gpt_oss = {
+    FRAME,
+    .experts = "mlp.experts.",
+    .gate_up = "gate_up_proj",
+    .down = "down_proj",
+    .part =
+        {
+            Q_K_V_O,
+            [KV_P_SINKS] = "self_attn.sinks",
+            [KV_P_ROUTER] = "mlp.router.weight",
+            [KV_P_GATE] = "gate_proj.weight",
+            [KV_P_UP] = "up_proj.weight",
+            [KV_P_DOWN] = "down_proj.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_gpt_oss[] = {
+    {"num_local_experts", "num_experts", NULL},
+    {"num_experts", "num_experts", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", NULL},
+    {"swiglu_limit", "swiglu_limit", NULL},
+    {"swiglu_alpha", "swiglu_alpha", NULL},
+    {"output_router_logits", NULL, NULL},
+    {"router_aux_loss_coef", NULL, NULL},
+    {0},
+};
+
 /* Of the fields of a model of several parts. */
 const struct kv_own_field kv_fields_of_wrapped[] = {
     {"vision_config", NULL, NULL},

@@ -49,6 +49,7 @@ struct kv_config {
     size_t shared_inter;      /* of the expert that all tokens have; 0: none */
     bool norm_shares;         /* those of the used ones sum to 1 ... */
     float share_scale;        /* ... times this */
+    float act_limit, act_alpha; /* struct kv_activation's */
     /* Layers without experts: bit layer % 64 of a word; their inter. */
     uint64_t dense[KV_MAX_LAYERS / 64];
     size_t dense_inter;

@@ -112,6 +112,19 @@ static int read_share_scale(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
+/* A number that the class has where the field is absent; null is none. */
+static int read_real(const struct kv_fields *f, const char *name, double x,
+                     float *out, struct kv_err *e)
+{
+    if (kv_fields_has(f, name) && !kv_fields_get(f, name))
+        return kv_fail(e, "%s: field %s is null; a number was expected",
+                       f->path, name);
+    if (kv_fields_get(f, name) && kv_fields_real(f, name, &x, e))
+        return -1;
+    *out = (float)x;
+    return 0;
+}
+
 int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -124,6 +137,10 @@ int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
         (c->arch->first_dense && read_first(f, c, e)) ||
         (c->arch->moe_layers && read_moe_layers(f, c, e)) ||
         read_shared(f, c, e) || read_share_scale(f, c, e))
+        return -1;
+    if (c->arch->clamped &&
+        (read_real(f, "swiglu_limit", 7, &c->act_limit, e) ||
+         read_real(f, "swiglu_alpha", 1.702, &c->act_alpha, e)))
         return -1;
     return kv_fields_size(f, "num_experts", 1, MAX_EXPERTS, &c->n_experts, e) ||
                    kv_fields_size(f, "num_experts_per_tok", 1, c->n_experts,

@@ -583,6 +583,16 @@ static int read_blocks(struct rope *r, struct kv_config *c, struct kv_err *e)
     return 0;
 }
 
+static int check_given(const struct rope *r, struct kv_err *e)
+{
+    return r->arch->rope.given && !r->n_blocks
+               ? kv_fail(e,
+                         "%s: field rope_scaling is missing: a %s then has a "
+                         "YaRN of its class's own, which it must write out",
+                         r->top->path, r->arch->name)
+               : 0;
+}
+
 int kv_config_rope(const struct kv_fields *f, struct kv_config *c,
                    struct kv_err *e)
 {
@@ -596,7 +606,7 @@ int kv_config_rope(const struct kv_fields *f, struct kv_config *c,
         return kv_fail(e, "%s: field %s is not null, but a %s has none",
                        f->path, LOCAL, c->arch->name);
     if (add_blocks(&r, "rope_parameters", apart ? "full_attention" : NULL, e) ||
-        add_blocks(&r, "rope_scaling", NULL, e) ||
+        add_blocks(&r, "rope_scaling", NULL, e) || check_given(&r, e) ||
         read_everywhere(&r, "rope_theta", c->arch->rope.theta, &r.theta, e) ||
         read_partial(&r, e) || read_blocks(&r, c, e))
         return -1;

@@ -12,6 +12,7 @@ struct work {
     size_t *row;     /* [rows]: those that have the expert at hand */
     float *in, *mid; /* [rows][hidden], [rows][2 inter] */
     float *out;      /* [rows][hidden], of the expert */
+    float *bias;     /* [2 inter], of the expert's gate and up */
     float *mix;      /* [rows], of the shared expert */
     float *sum;      /* the same, of all */
 };
@@ -80,20 +81,56 @@ struct mlp {
     size_t expert, inter;
 };
 
+static const float *vector(const struct work *w, enum kv_part part)
+{
+    return kv_layers_vector(w->p->m->layers, part);
+}
+
+/* The biases of an expert's gate and up, side by side; NULL: it has none. */
+static const float *gate_up_bias(const struct work *w, struct mlp mlp)
+{
+    const float *gate = vector(w, KV_P_GATE_BIAS);
+    const size_t n = mlp.inter, at = mlp.expert * n;
+
+    if (mlp.gate != KV_P_GATE || !gate)
+        return NULL;
+    memcpy(w->bias, gate + at, n * sizeof(*gate));
+    memcpy(w->bias + n, vector(w, KV_P_UP_BIAS) + at, n * sizeof(*gate));
+    return w->bias;
+}
+
+/* The rows of the MLP's output get its bias, where it has one. */
+static int add_down_bias(const struct work *w, struct mlp mlp, size_t n,
+                         struct kv_err *e)
+{
+    const size_t h = w->p->m->config.hidden;
+    const float *bias = vector(w, KV_P_DOWN_BIAS);
+
+    return mlp.down == KV_P_DOWN && bias
+               ? w->p->b->add(w->out, bias + mlp.expert * h, n, h, e)
+               : 0;
+}
+
 /* out = the MLP of n rows of in. */
 static int run_mlp(const struct work *w, struct mlp mlp, const float *in,
                    size_t n, struct kv_err *e)
 {
     const struct kv_config *c = &w->p->m->config;
     const size_t h = c->hidden, m = mlp.inter;
-    const struct kv_activation act = {.act = c->act, .gated = true, .n = m};
+    const struct kv_activation act = {.act = c->act,
+                                      .gated = true,
+                                      .bias = gate_up_bias(w, mlp),
+                                      .n = m,
+                                      .limit = c->act_limit,
+                                      .alpha = c->act_alpha};
 
     return multiply(w, mlp.gate, mlp.expert, in, n, h, w->mid, m, 2 * m, e) ||
                    multiply(w, mlp.up, mlp.expert, in, n, h, w->mid + m, m,
                             2 * m, e) ||
                    w->p->b->activate(&act, w->mid, n, KV_TYPE_F32, w->mid, e) ||
                    multiply(w, mlp.down, mlp.expert, w->mid, n, m, w->out, h, h,
-                            e)
+                            e) ||
+                   add_down_bias(w, mlp, n, e)
                ? -1
                : 0;
 }
@@ -146,13 +183,14 @@ static int run_all(const struct work *w, const struct kv_tile *t,
                    const float *a, struct kv_err *e)
 {
     const struct kv_config *c = &w->p->m->config;
+    const float *bias = vector(w, KV_P_ROUTER_BIAS);
 
     if (multiply(w, KV_P_ROUTER, 0, a, t->rows, c->hidden, w->share,
-                 c->n_experts, c->n_experts, e))
+                 c->n_experts, c->n_experts, e) ||
+        (bias && w->p->b->add(w->share, bias, t->rows, c->n_experts, e)))
         return -1;
     for (size_t i = 0; i < t->rows; i++)
-        choose(c, kv_layers_vector(w->p->m->layers, KV_P_CHOICE_BIAS),
-               w->share + i * c->n_experts);
+        choose(c, vector(w, KV_P_CHOICE_BIAS), w->share + i * c->n_experts);
     for (size_t expert = 0; expert < c->n_experts; expert++) {
         size_t n = 0;
 
@@ -180,6 +218,7 @@ int kv_pass_experts(const struct kv_pass *p, const struct kv_tile *t,
         .in = kv_alloc(n * h, sizeof(float)),
         .mid = kv_alloc(n * 2 * kv_config_widest(c), sizeof(float)),
         .out = kv_alloc(n * h, sizeof(float)),
+        .bias = kv_alloc(2 * c->inter, sizeof(float)),
         .mix = kv_alloc(n, sizeof(float)),
         .sum = kv_alloc(n * h, sizeof(float)),
     };
@@ -190,6 +229,7 @@ int kv_pass_experts(const struct kv_pass *p, const struct kv_tile *t,
     free(w.in);
     free(w.mid);
     free(w.out);
+    free(w.bias);
     free(w.mix);
     free(w.sum);
     return rc;

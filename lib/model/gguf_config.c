@@ -33,6 +33,8 @@ static const struct row {
     {"expert_used_count", NULL, "num_experts_per_tok", KV_GGUF_COUNT},
     {"expert_feed_forward_length", "qwen3moe", "moe_intermediate_size",
      KV_GGUF_COUNT},
+    {"expert_feed_forward_length", "gpt-oss", "intermediate_size",
+     KV_GGUF_COUNT},
     {"logit_scale", "granite", "logits_scaling", KV_GGUF_REAL},
     {"logit_scale", "command-r", "logit_scale", KV_GGUF_REAL},
     {"logit_scale", "cohere2", "logit_scale", KV_GGUF_REAL},

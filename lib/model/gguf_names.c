@@ -95,6 +95,11 @@ static const struct kv_gguf_family families[] = {
      .arch = "Glm4ForCausalLM",
      .model_type = "glm4",
      .bias = "attention_bias"},
+    {.name = "gpt-oss",
+     .arch = "GptOssForCausalLM",
+     .model_type = "gpt_oss",
+     .pattern = 2,
+     .bias = "attention_bias"},
     {.name = "deepseek2",
      .arch = "DeepseekV2ForCausalLM",
      .model_type = "deepseek_v2"},
@@ -167,6 +172,8 @@ static const struct {
     {"attn_output", NULL, KV_P_O},
     {"attn_q_norm", NULL, KV_P_Q_NORM},
     {"attn_k_norm", NULL, KV_P_K_NORM},
+    {"attn_sinks", NULL, KV_P_SINKS},
+    {"post_attention_norm", "gpt-oss", KV_P_MLP_NORM},
     {"post_attention_norm", NULL, KV_P_ATTN_OUT_NORM},
     {"ffn_norm", NULL, KV_P_MLP_NORM},
     {"post_ffw_norm", NULL, KV_P_MLP_OUT_NORM},
@@ -275,7 +282,7 @@ static int new_name(const struct kv_weight *w, const struct kv_arch *a,
 {
     char layer[16], number[16];
     const char *part = skip_layer(w->name, layer);
-    const char *dot = strrchr(part, '.'), *name;
+    const char *dot = strrchr(part, '.'), *name, *end;
     size_t n = dot ? (size_t)(dot - part) : 0;
     bool expert;
 
@@ -291,11 +298,13 @@ static int new_name(const struct kv_weight *w, const struct kv_arch *a,
                        "%s: tensor %s is not known: it could change the "
                        "numbers",
                        w->path, w->name);
+    end = strstr(name, ".weight"); /* sinks have none */
     snprintf(to, bytes, "%s%s%s%s%s%s%.*s%s",
              name == a->names->head ? "" : a->names->prefix,
              *layer ? a->names->layers : "", layer, *layer ? "." : "",
              expert ? a->names->experts : "", number,
-             (int)(strlen(name) - strlen(".weight")), name, dot);
+             (int)(end ? (size_t)(end - name) : strlen(name)), name,
+             end ? dot : "");
     return 0;
 }
 

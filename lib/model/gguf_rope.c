@@ -245,6 +245,8 @@ int kv_gguf_rope(const struct kv_gguf_maker *k, struct kv_err *e)
                 k->g->path);
         goto out;
     }
+    if (!there && !json_object_size(scaling) && k->arch->rope.given)
+        json_object_set_new(scaling, "rope_type", json_string("default"));
     if (there || json_object_size(scaling))
         json_object_set(k->config, "rope_scaling", there ? freqs : scaling);
     rc = 0;

@@ -110,6 +110,21 @@ static void fill_k_bias(struct kv_model *m)
     m->info.shape = *s;
 }
 
+/* The heads' sink logits, where the model has them. */
+static void fill_sinks(struct kv_model *m)
+{
+    struct kv_shape *s = &m->config.shape;
+
+    if (!m->config.arch->sinks)
+        return;
+    m->sink_logit = kv_alloc(s->n_layers * s->n_heads, sizeof(*m->sink_logit));
+    for (size_t i = 0; i < s->n_layers; i++)
+        kv_weight_dequantize(m->weights.layer[i].part[KV_P_SINKS], 0,
+                             s->n_heads, m->sink_logit + i * s->n_heads);
+    s->sink_logit = m->sink_logit;
+    m->info.shape = *s;
+}
+
 bool kv_model_by_length(const struct kv_model *m)
 {
     return m->config.rope.near > 0;
@@ -212,6 +227,7 @@ static int open_model(struct kv_model *m, const char *path, struct kv_err *e)
         return -1;
     fill_info(m, path);
     fill_k_bias(m);
+    fill_sinks(m);
     return place(m, kv_backend_cpu(KV_TYPE_F32), 0, e);
 }
 
@@ -295,6 +311,7 @@ void kv_model_free(struct kv_model *m)
     kv_weights_clear(&m->files);
     kv_tensor_unmap(&m->weights);
     free(m->k_bias);
+    free(m->sink_logit);
     free(m);
 }
 

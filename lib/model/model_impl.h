@@ -29,7 +29,7 @@ struct kv_model {
     struct kv_backend *backend;
     struct kv_layers *layers;
     struct kv_workspace workspace[KV_WORKSPACES];
-    float *k_bias; /* the shape's, or NULL */
+    float *k_bias, *sink_logit; /* the shape's, or NULL */
 };
 
 #endif

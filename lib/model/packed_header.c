@@ -191,11 +191,15 @@ static int read_method(struct kv_packed_header *h, const struct kv_fields *f,
         return read_fp8(h, f, e);
     if (!strcmp(method, "modelopt"))
         return read_modelopt(f, e);
+    if (!strcmp(method, "mxfp4")) {
+        h->packing = KV_PACKED_MXFP4;
+        return 0;
+    }
     h->packing = strcmp(method, "awq") ? KV_PACKED_GPTQ : KV_PACKED_AWQ;
     if (strcmp(method, "awq") && strcmp(method, "gptq"))
         return kv_fail(e,
                        "%s: field %squant_method is %s; only fp8, modelopt, "
-                       "gptq and awq are implemented",
+                       "mxfp4, gptq and awq are implemented",
                        f->path, f->in, method);
     return read_integers(h, f, e);
 }

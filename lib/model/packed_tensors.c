@@ -279,6 +279,45 @@ static int read_words(struct kv_packed *p, const struct kv_packed_header *h,
                                                                         : 0;
 }
 
+/* ---- mxfp4 ----------------------------------------------------------------
+ */
+
+/* t: X_blocks, n letters of X. */
+static int read_mxfp4(struct kv_packed *p, const struct kv_weights *w,
+                      const struct kv_weight *t, size_t n, struct kv_err *e)
+{
+    enum { DIMS = 4, BYTES = 16 };
+    const struct kv_weight *scale = part_of(w, t->name, n, "_scales");
+    char is[SHAPE], should[SHAPE];
+
+    if (!scale)
+        return kv_fail(e, "%s: tensor %s has no _scales beside it", t->path,
+                       t->name);
+    for (size_t i = 0; i < 2; i++)
+        if (strcmp((i ? scale : t)->dtype, "U8"))
+            return kv_fail(e, "%s: tensor %s has type %s; U8 expected", t->path,
+                           (i ? scale : t)->name, (i ? scale : t)->dtype);
+    list_dims(is, sizeof(is), t->dims, t->n_dims);
+    if (t->n_dims != DIMS || t->dims[DIMS - 1] != BYTES || !t->n)
+        return kv_fail(e,
+                       "%s: tensor %s has shape [%s]; four dimensions, the "
+                       "last of %d bytes, were expected of mxfp4",
+                       t->path, t->name, is, BYTES);
+    list_dims(should, sizeof(should), t->dims, DIMS - 1);
+    list_dims(is, sizeof(is), scale->dims, scale->n_dims);
+    if (strcmp(is, should))
+        return kv_fail(e,
+                       "%s: tensor %s has shape [%s]; by tensor %s it is [%s]",
+                       scale->path, scale->name, is, t->name, should);
+    *p = (struct kv_packed){.packing = KV_PACKED_MXFP4,
+                            .rows = t->dims[0] * t->dims[1],
+                            .columns = t->dims[2] * 2 * BYTES,
+                            .block_columns = 2 * BYTES,
+                            .code = t->data,
+                            .scale = scale->data};
+    return 0;
+}
+
 /* ---- all ----------------------------------------------------------------- */
 
 /* Will be in place of w->weight[i], which holds its codes. */
@@ -290,7 +329,8 @@ static void add(struct kv_weights *w, size_t i, const struct kv_packed *p,
 
     u->packed = *p;
     u->weight = *t;
-    snprintf(u->name, sizeof(u->name), "%.*sweight", (int)n, t->name);
+    snprintf(u->name, sizeof(u->name), "%.*s%s", (int)n, t->name,
+             p->packing == KV_PACKED_MXFP4 ? "" : "weight");
     u->weight.name = u->name;
     u->weight.type = p->packing == KV_PACKED_SCALED ? t->type : KV_STORED_F32;
     u->weight.packed = &u->packed;
@@ -298,6 +338,12 @@ static void add(struct kv_weights *w, size_t i, const struct kv_packed *p,
     u->weight.dims[0] = p->rows;
     u->weight.dims[1] = p->columns;
     u->weight.n = p->rows * p->columns;
+    if (p->packing == KV_PACKED_MXFP4) {
+        u->weight.n_dims = 3;
+        u->weight.dims[0] = t->dims[0];
+        u->weight.dims[1] = t->dims[1];
+        u->weight.dims[2] = p->columns;
+    }
     u->next = w->unpacked;
     u->at = i;
     w->unpacked = u;
@@ -347,18 +393,30 @@ static int unpack_scaled(struct kv_packed *p, const struct kv_packed_header *h,
     return read_scaled(p, h, t, scale, e);
 }
 
+/* What ends the name of the tensor that holds a matrix's codes. */
+static const char *code_name(const struct kv_packed_header *h)
+{
+    static const char *const names[] = {[KV_PACKED_SCALED] = "weight",
+                                        [KV_PACKED_GPTQ] = "qweight",
+                                        [KV_PACKED_AWQ] = "qweight",
+                                        [KV_PACKED_MXFP4] = "_blocks"};
+
+    return names[h->packing];
+}
+
 static int unpack(struct kv_weights *w, size_t i,
                   const struct kv_packed_header *h, struct kv_err *e)
 {
     const struct kv_weight *t = w->weight[i];
     const bool scaled = h->packing == KV_PACKED_SCALED;
-    const size_t n = before(t->name, scaled ? "weight" : "qweight");
+    const size_t n = before(t->name, code_name(h));
     struct kv_packed p;
 
     if (scaled ? !is_fp8(t) : !n)
         return 0;
-    if (scaled ? unpack_scaled(&p, h, w, t, n, e)
-               : read_words(&p, h, w, t, n, e))
+    if (scaled                          ? unpack_scaled(&p, h, w, t, n, e)
+        : h->packing == KV_PACKED_MXFP4 ? read_mxfp4(&p, w, t, n, e)
+                                        : read_words(&p, h, w, t, n, e))
         return -1;
     if (kv_packed_check(&p, e))
         return kv_fail_in(e, "%s: tensor %s", t->path, t->name);
@@ -374,7 +432,7 @@ static int check_plain(const struct kv_weights *w, const char *dir,
         const struct kv_weight *t = w->weight[i];
 
         if (is_fp8(t) || before(t->name, ".qweight") ||
-            before(t->name, ".weight_packed"))
+            before(t->name, ".weight_packed") || before(t->name, "_blocks"))
             return kv_fail(e,
                            "%s: tensor %s is packed, but config.json of %s has "
                            "no quantization_config, and no other file there "
@@ -437,8 +495,9 @@ static int unpack_all(struct kv_weights *w, const struct kv_packed_header *h,
     if (!w->unpacked)
         return kv_fail(e, "%s says that weights are packed, but no tensor %s",
                        h->path,
-                       h->packing == KV_PACKED_SCALED ? "is of type F8"
-                                                      : "is called qweight");
+                       h->packing == KV_PACKED_SCALED  ? "is of type F8"
+                       : h->packing == KV_PACKED_MXFP4 ? "is called ..._blocks"
+                                                       : "is called qweight");
     if (h->block_rows && check_blocks(w, h, e))
         return -1;
     for (struct kv_unpacked *u = w->unpacked; u; u = u->next)

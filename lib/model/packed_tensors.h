@@ -4,10 +4,11 @@
  *   fp8    X.weight, X.weight_scale_inv or X.weight_scale
  *   gptq   X.qweight, X.qzeros, X.scales, X.g_idx (may be left out)
  *   awq    X.qweight, X.qzeros, X.scales
+ *   mxfp4  X_blocks, X_scales: of several matrices, those of experts
  *
- * Each matrix becomes one tensor X.weight.  Activations are not quantized,
- * whatever activation_scheme says; tensors with scales of activations are not
- * used. */
+ * Each becomes one tensor X.weight, or X of mxfp4.  Activations are not
+ * quantized, whatever activation_scheme says; tensors with scales of
+ * activations are not used. */
 #ifndef KV_MODEL_PACKED_TENSORS_H
 #define KV_MODEL_PACKED_TENSORS_H
 
@@ -24,9 +25,12 @@
  *          have group_size inputs each, but the last
  *   awq    qweight [inputs][outputs * bits / 32], the rest as gptq's
  *
- * Words are I32, scales F32, F16 or BF16.  Fails on other types and shapes,
- * naming both tensors, and where the files declare packed matrices and there
- * are none, or the reverse. */
+ *   mxfp4  blocks [matrices][rows][columns / 32][16] and scales
+ *          [matrices][rows][columns / 32], both U8
+ *
+ * Words are I32, other scales F32, F16 or BF16.  Fails on other types and
+ * shapes, naming both tensors, and where the files declare packed matrices and
+ * there are none, or the reverse. */
 int kv_weights_unpack(struct kv_weights *w, const char *dir, struct kv_err *e);
 
 #endif

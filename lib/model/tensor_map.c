@@ -1,6 +1,7 @@
 #include "lib/model/tensor_map.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
+#include "lib/model/tensor_joined.h"
 #include "lib/model/tensor_parts.h"
 #include "lib/model/tensor_project.h"
 #include "lib/model/tensor_spares.h"
@@ -33,10 +34,9 @@ static int check_shape(const struct kv_weight *t, const size_t *want,
                    should);
 }
 
-/* The tensor, of this shape as for check_shape(). */
-static int bind_shape(const struct kv_weight **out, const struct kv_weights *w,
-                      const char *name, const size_t *shape, const char *dir,
-                      struct kv_err *e)
+int kv_tensor_bind(const struct kv_weight **out, const struct kv_weights *w,
+                   const char *name, const size_t shape[3], const char *dir,
+                   struct kv_err *e)
 {
     const struct kv_weight *t = kv_weights_find(w, name);
 
@@ -59,7 +59,7 @@ static int bind(const struct kv_weight **out, const struct kv_weights *w,
 {
     const size_t shape[3] = {rows, cols};
 
-    return bind_shape(out, w, name, shape, dir, e);
+    return kv_tensor_bind(out, w, name, shape, dir, e);
 }
 
 /* The name of a weight, or of the bias beside it. */
@@ -312,16 +312,18 @@ static int bind_experts(struct binding *b, size_t p,
 {
     const struct kv_tensor_names *names = b->c->arch->names;
     const size_t layer = b->layer, n = b->c->n_experts;
+    const bool bias = kv_part_of(p) != p;
     const size_t rows = kv_part_rows(b->c, layer, p);
     const size_t cols = kv_part_cols(b->c, layer, p);
     const size_t shape[3] = {n, rows, cols};
     const struct kv_weight *t;
-    char name[160];
+    char part[80], name[160];
 
+    name_of(part, sizeof(part), names->part[kv_part_of(p)], bias);
     snprintf(name, sizeof(name), "%s%s%zu.%s%s", b->prefix, names->layers,
-             layer, names->experts, names->part[p]);
-    if (b->w->gguf.n_parts && kv_weights_find(b->w, name))
-        return bind_shape(out, b->w, name, shape, b->dir, e);
+             layer, names->experts, part);
+    if (b->w->gguf.n_parts && (bias || kv_weights_find(b->w, name)))
+        return kv_tensor_bind(out, b->w, name, shape, b->dir, e);
     *out = b->made;
     for (size_t i = 0; i < n; i++) {
         snprintf(name, sizeof(name), "%s%s%zu.%s%zu.%s", b->prefix,
@@ -335,17 +337,33 @@ static int bind_experts(struct binding *b, size_t p,
     return 0;
 }
 
+/* The same where a folder has them in two tensors. */
+static int bind_joined(struct binding *b, size_t p,
+                       const struct kv_weight **out, struct kv_err *e)
+{
+    const struct kv_tensor_names *names = b->c->arch->names;
+    char before[120];
+
+    snprintf(before, sizeof(before), "%s%s%zu.%s", b->prefix, names->layers,
+             b->layer, names->experts);
+    return kv_tensor_joined(
+        &(struct kv_joined){b->w, b->c, b->dir, before, &b->made}, p, out, e);
+}
+
 static int bind_layer(struct binding *b, struct kv_err *e)
 {
     struct kv_layer_weights *l = &b->m->layer[b->layer];
     const bool experts = kv_config_has_experts(b->c, b->layer);
+    const bool joined = b->c->arch->names->gate_up && !b->w->gguf.n_parts;
 
     for (size_t p = 0; p < KV_PARTS; p++) {
-        const bool expert = experts && p >= KV_P_GATE && p <= KV_P_DOWN;
+        const enum kv_part of = kv_part_of(p);
+        const bool expert = experts && of >= KV_P_GATE && of <= KV_P_DOWN;
 
         if (kv_part_is(b->c, b->layer, p) &&
-            (expert ? bind_experts(b, p, &l->part[p], e)
-                    : bind_part(b, p, &l->part[p], e)))
+            (!expert  ? bind_part(b, p, &l->part[p], e)
+             : joined ? bind_joined(b, p, &l->part[p], e)
+                      : bind_experts(b, p, &l->part[p], e)))
             return -1;
     }
     return 0;
@@ -498,9 +516,11 @@ int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
     m->ones = kv_alloc(c->hidden, sizeof(*m->ones));
     for (size_t i = 0; i < c->hidden; i++)
         m->ones[i] = 1;
-    /* Each part once, but a tensor for each expert or head. */
+    /* Each part once, but a tensor for each expert or head; or an expert's
+     * part of a joined one. */
     m->made = b.made =
-        kv_alloc(3 + n_layers * KV_PARTS + w->n_weights, sizeof(*m->made));
+        kv_alloc(3 + n_layers * (KV_PARTS + 3 * c->n_experts) + w->n_weights,
+                 sizeof(*m->made));
     if (!bind_all(&b, e))
         return 0;
     kv_tensor_unmap(m);

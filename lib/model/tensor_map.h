@@ -35,6 +35,12 @@ void kv_tensor_map_random(struct kv_model_weights *m, const struct kv_config *c,
 uint64_t kv_tensor_seed(const struct kv_model_weights *m, size_t layer,
                         size_t part);
 
+/* The tensor of this name, of this shape, 0 from the first size on that it has
+ * not, whose values are finite; dir: for sentences. */
+int kv_tensor_bind(const struct kv_weight **out, const struct kv_weights *w,
+                   const char *name, const size_t shape[3], const char *dir,
+                   struct kv_err *e);
+
 /* Finds every tensor and checks its shape, its type and that its values are
  * finite.  In a GGUF file any bias that c demands may be absent and is zeros,
  * as in llama.cpp.  Fails on a tensor that has no place, and on a head that

@@ -8,6 +8,7 @@ enum dim {
     SHARED_INTER,
     ONE,
     N_EXPERTS,
+    N_HEADS,
     Q_DIM,
     KV_DIM,
     Q_NORM_DIM,
@@ -21,6 +22,8 @@ enum when {
     SHARED,
     SHARED_MIX,
     CHOICE_BIAS,
+    ROUTER_BIAS,
+    SINKS,
     GATED,
     QKV_BIAS,
     O_BIAS,
@@ -57,6 +60,8 @@ static const struct {
     [KV_P_GATE_BIAS] = {KV_P_GATE, INTER, NONE, GATE_BIAS},
     [KV_P_UP_BIAS] = {KV_P_UP, INTER, NONE, MLP_BIAS},
     [KV_P_DOWN_BIAS] = {KV_P_DOWN, HIDDEN, NONE, MLP_BIAS},
+    [KV_P_ROUTER_BIAS] = {KV_P_ROUTER, N_EXPERTS, NONE, ROUTER_BIAS},
+    [KV_P_SINKS] = {KV_P_SINKS, N_HEADS, NONE, SINKS},
     [KV_P_CHOICE_BIAS] = {KV_P_CHOICE_BIAS, N_EXPERTS, NONE, CHOICE_BIAS},
     [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BEFORE},
     [KV_P_ATTN_NORM_BIAS] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BIAS},
@@ -86,6 +91,8 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
         return 1;
     case N_EXPERTS:
         return c->n_experts;
+    case N_HEADS:
+        return s->n_heads;
     case Q_DIM:
         return s->n_heads * s->head_dim;
     case KV_DIM:
@@ -111,6 +118,10 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
         return has(c, layer, SHARED) && c->arch->shared;
     case CHOICE_BIAS:
         return kv_config_has_experts(c, layer) && c->arch->choice_bias;
+    case ROUTER_BIAS:
+        return kv_config_has_experts(c, layer) && c->arch->router_bias;
+    case SINKS:
+        return c->arch->sinks;
     case GATED:
         return !c->arch->plain_mlp;
     case GATE_BIAS:

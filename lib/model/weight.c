@@ -19,6 +19,7 @@ struct kv_stored_rows kv_weight_rows(const struct kv_weight *w)
         .turning = w->turning,
         .run = w->run,
         .step = w->step,
+        .start = w->start,
         .turned = w->turned,
         .add = w->add,
         .pool = w->pool,

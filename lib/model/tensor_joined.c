@@ -1,0 +1,84 @@
+#include "lib/model/tensor_joined.h"
+#include "lib/model/tensor_parts.h"
+
+#include <stdio.h>
+
+/* Of rows that lie in turn with those of another part, this one's. */
+static void take_turns(struct kv_weight *w, bool second)
+{
+    w->run = 1;
+    w->step = 2;
+    w->start = second;
+}
+
+/* t [expert][inputs][outputs]: a matrix for each expert, stored transposed. */
+static const struct kv_weight *cut_dense(const struct kv_joined *j,
+                                         const struct kv_weight *t, size_t rows,
+                                         bool turns, bool second)
+{
+    const size_t n = j->c->n_experts, bytes = t->bytes / n;
+    struct kv_weight *const first = *j->made;
+
+    for (size_t i = 0; i < n; i++) {
+        struct kv_weight *mine = (*j->made)++;
+
+        *mine = *t;
+        mine->n_dims = 2;
+        mine->dims[0] = rows;
+        mine->n = rows * mine->dims[1];
+        mine->data += i * bytes;
+        mine->bytes = bytes;
+        mine->turned = t->dims[2];
+        if (turns)
+            take_turns(mine, second);
+        mine->next = i + 1 < n ? *j->made : NULL;
+    }
+    return first;
+}
+
+/* t [expert][rows][...] of gates and ups: one of the two, of all experts. */
+static const struct kv_weight *cut_rows(const struct kv_joined *j,
+                                        const struct kv_weight *t, bool second)
+{
+    struct kv_weight *mine = (*j->made)++;
+
+    *mine = *t;
+    mine->dims[1] /= 2;
+    mine->n /= 2;
+    if (mine->n_dims == 2) { /* a bias: rows of one value */
+        mine->n_dims = 1;
+        mine->dims[0] = mine->n;
+    }
+    take_turns(mine, second);
+    return mine;
+}
+
+int kv_tensor_joined(const struct kv_joined *j, enum kv_part p,
+                     const struct kv_weight **out, struct kv_err *e)
+{
+    const struct kv_tensor_names *names = j->c->arch->names;
+    const enum kv_part of = kv_part_of(p);
+    const bool down = of == KV_P_DOWN, up = of == KV_P_UP, bias = of != p;
+    const size_t outputs = down ? j->c->hidden : 2 * j->c->inter;
+    const size_t inputs = down ? j->c->inter : j->c->hidden;
+    const struct kv_weight *t;
+    char name[160];
+
+    snprintf(name, sizeof(name), "%s%s%s", j->before,
+             down ? names->down : names->gate_up, bias ? "_bias" : "");
+    t = kv_weights_find(j->w, name);
+
+    const bool dense = !bias && !(t && t->packed);
+    const size_t shape[3] = {j->c->n_experts, dense ? inputs : outputs,
+                             dense  ? outputs
+                             : bias ? 0
+                                    : inputs};
+
+    if (!up && kv_tensor_bind(&t, j->w, name, shape, j->dir, e))
+        return -1; /* where it is the up's, the gate was bound before */
+    if (dense)
+        *out = cut_dense(j, t, down ? outputs : outputs / 2, !down, up);
+    else
+        *out = down ? t : cut_rows(j, t, up);
+    return 0;
+}
