@@ -242,7 +242,7 @@ static int fill_window(const struct windows *work, size_t window,
 
     if (kv_seq_append(seq, x->layer, &all, e))
         return -1;
-    for (int i = 0; i < KV_SIDES; i++) {
+    for (int i = 0; i < kv_shape_sides(&l->shape); i++) {
         float *form[VIEWS];
 
         for (int f = 0; f < VIEWS; f++)
@@ -330,9 +330,10 @@ static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
     const size_t bytes = values * sizeof(float);
     struct kv_qkv host;
     const struct windows work = {l, &host, bits};
+    const int n_sides = kv_shape_sides(&l->shape);
 
     begin_windows(l, x);
-    for (int i = 0; i < KV_SIDES; i++) {
+    for (int i = 0; i < n_sides; i++) {
         l->host[i][QUANTIZED] = kv_alloc(values, sizeof(float));
         if (side[i]->until)
             l->host[i][UNQUANTIZED] = kv_alloc(values, sizeof(float));
@@ -340,7 +341,7 @@ static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
     if (kv_qkv_to_host(x, &host, e) ||
         host.backend->each(x->n_windows, fill_one, &work, e))
         return -1;
-    for (int i = 0; i < KV_SIDES; i++) {
+    for (int i = 0; i < n_sides; i++) {
         const float *const *from = (const float *const *)l->host[i];
         struct kv_workspace *to = l->form[i];
 
@@ -351,6 +352,8 @@ static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
                              bytes, (const void **)&side[i]->unquantized, e)))
             return -1;
     }
+    if (n_sides == 1) /* the same codec's, so until is alike */
+        *side[KV_V] = *side[KV_K];
     return 0;
 }
 

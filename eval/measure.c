@@ -182,7 +182,8 @@ static int measure_tokens(const struct layer *l, struct kv_seq *seq,
         if (kv_cache_read(kv_seq_cache(seq, l->layer), side, stored[i],
                           &item->error))
             return -1;
-        measure_side(l, seq, side, in[i], stored[i], item);
+        if (i < kv_shape_sides(&l->shape))
+            measure_side(l, seq, side, in[i], stored[i], item);
     }
     if (l->n_at)
         measure_attention(l, window, key, kv_seq_cache(seq, l->layer), stored,
@@ -237,7 +238,7 @@ static int write_codes(const struct layer *l, size_t spec, size_t window,
                                .text = l->plan->spec[spec].text,
                                .n_windows = l->info->n_windows};
 
-    for (int side = 0; side < KV_SIDES; side++) {
+    for (int side = 0; side < kv_shape_sides(&l->shape); side++) {
         const struct kv_codec *c = codecs_of(l, spec)[side];
 
         p.side = (enum kv_side)side;

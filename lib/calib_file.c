@@ -11,7 +11,7 @@
 
 #define KIND "kvtools-calib"
 /* The first formats with a seal, with all shapes, with norms. */
-enum { SEALED = 2, SHAPES = 3, FORMAT = 4 };
+enum { SEALED = 2, SHAPES = 3, NORMS = 4, FORMAT = 5 }; /* 5: of latents */
 
 static const char *const side_names[] = {"K", "V", "all"};
 
@@ -224,7 +224,7 @@ static int load_norms(struct kv_h5 *h, struct kv_calib *c, struct kv_err *e)
 
     if (kv_h5_get_int(h, "/", "format", 1, FORMAT, &format, e))
         return -1;
-    if (format < FORMAT)
+    if (format < NORMS)
         return 0;
     if (kv_h5_check(h, "/norms", KV_H5_F32, 3, dims, e) ||
         kv_h5_get_int(h, "/norms", "k_bias", 0, 1, &k_bias, e))
@@ -253,7 +253,9 @@ int kv_calib_save(struct kv_calib *c, const char *path, struct kv_err *e)
     if (kv_h5_create(&h, path, e))
         return -1;
     kv_h5_put_kind(h, KIND,
-                   c->norms ? FORMAT : kv_h5_format(&c->shape, SHAPES));
+                   c->shape.latent ? FORMAT
+                   : c->norms      ? NORMS
+                                   : kv_h5_format(&c->shape, SHAPES));
     kv_h5_put_text(h, "/", "model", c->model);
     kv_h5_put_text(h, "/", "model_hash", c->model_hash);
     kv_h5_put_text(h, "/", "text", c->text);

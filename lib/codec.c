@@ -136,21 +136,29 @@ int kv_codecs_new(struct kv_codecs **out, const struct kv_spec *spec,
 
     cs->first = first;
     cs->n_layers = n_layers;
-    for (size_t i = 0; i < n_layers * KV_SIDES; i++)
-        if (kv_codec_new(&cs->codec[i / KV_SIDES][i % KV_SIDES], spec, shape,
-                         first + i / KV_SIDES, (enum kv_side)(i % KV_SIDES),
-                         calib, e)) {
+    for (size_t i = 0; i < n_layers * KV_SIDES; i++) {
+        struct kv_codec **codec = cs->codec[i / KV_SIDES];
+
+        if (i % KV_SIDES == KV_V && shape->latent)
+            codec[KV_V] = codec[KV_K];
+        else if (kv_codec_new(&codec[i % KV_SIDES], spec, shape,
+                              first + i / KV_SIDES,
+                              (enum kv_side)(i % KV_SIDES), calib, e)) {
             kv_codecs_free(cs);
             return -1;
         }
+    }
     *out = cs;
     return 0;
 }
 
 void kv_codecs_free(struct kv_codecs *cs)
 {
-    for (size_t i = 0; cs && i < cs->n_layers * KV_SIDES; i++)
-        kv_codec_free(cs->codec[i / KV_SIDES][i % KV_SIDES]);
+    for (size_t i = 0; cs && i < cs->n_layers; i++) {
+        if (cs->codec[i][KV_V] != cs->codec[i][KV_K])
+            kv_codec_free(cs->codec[i][KV_V]);
+        kv_codec_free(cs->codec[i][KV_K]);
+    }
     free(cs);
 }
 

@@ -4,7 +4,8 @@
  * weights, model_hash, text, text_hash, bos, special, device, gemm,
  * channel_order, n_layers,
  * n_heads, n_kv_heads, head_dim, attn_scale, n_windows, ctx, first_layer,
- * last_layer, dtype, and attn_cap and slide_window where the model has them,
+ * last_layer, dtype, and attn_cap, slide_window and latent where the model has
+ * them,
  * with /slopes, /slides, /slide_inv_freq and /still (lib/h5_head.h). /tokens,
  * /positions int32 [windows][ctx]; /inv_freq f32 [n_rot];
  * /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
@@ -19,6 +20,9 @@
  * and i + head_dim / 2 of the file, and channel i of the file is channel
  * channels[i] of the model, /channels int32 [head_dim].  v has the model's
  * order.
+ *
+ * Of a latent (shape.h) there is no /layer_000/v, for values are keys: the
+ * first `latent` channels of k.
  *
  * Chunked by tokens with Fletcher-32 checksums.  The file is written as a
  * stream, so memory does not grow with the text.  With h5py:

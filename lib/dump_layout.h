@@ -6,7 +6,9 @@
 #include "lib/h5.h"
 
 #define KV_DUMP_KIND "kvtools-dump"
-enum { KV_DUMP_FORMAT = 3 };
+/* The first format of rare shapes (lib/h5_head.h), and the one of latents and
+ * sink logits. */
+enum { KV_DUMP_SHAPES = 2, KV_DUMP_FORMAT = 3 };
 #define KV_DUMP_K_BIAS "/k_bias"
 #define KV_DUMP_SINKS "/sink_logit"
 #define KV_DUMP_CHANNELS "/channels"

@@ -156,6 +156,8 @@ static int check_sets(struct kv_h5 *h, struct kv_dump_info *info,
         check_layers(h, info, e) || get_parts(h, info, have, e))
         return -1;
     memcpy(info->have, have, sizeof(info->have));
+    if (info->shape.latent) /* values are keys */
+        info->have[KV_T_V] = have[KV_T_K];
     for (size_t l = info->first_layer; l <= info->last_layer; l++) {
         for (enum kv_tensor t = 0; t < KV_TENSORS; t++) {
             const size_t dims[] = {info->n_windows, info->ctx,
@@ -347,7 +349,8 @@ int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
     const size_t heads = kv_dump_heads(info, t), dim = info->shape.head_dim;
     const size_t row = heads * dim;
     const enum kv_dtype dtype = kv_dump_dtype(info, t);
-    const struct kv_dump_name name = kv_dump_set(layer, t);
+    const bool latent = info->shape.latent && t == KV_T_V;
+    const struct kv_dump_name name = kv_dump_set(layer, latent ? KV_T_K : t);
     const bool less = d->less_bias && (t == KV_T_K || t == KV_T_K_PRE);
     const struct kv_shape shape = kv_shape_layer(&info->shape, layer);
 

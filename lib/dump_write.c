@@ -24,7 +24,8 @@ static size_t n_layers(const struct kv_dump_info *info)
 /* The lowest that can say all of it. */
 static int format_of(const struct kv_shape *s)
 {
-    return s->sink_logit ? KV_DUMP_FORMAT : kv_h5_format(s, KV_DUMP_FORMAT - 1);
+    return s->sink_logit || s->latent ? KV_DUMP_FORMAT
+                                      : kv_h5_format(s, KV_DUMP_SHAPES);
 }
 
 static void put_info(struct kv_h5 *h, const struct kv_dump_info *info)

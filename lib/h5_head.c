@@ -77,6 +77,8 @@ static int put_layers(struct kv_h5 *h, const char *name, size_t n_layers,
 /* What only some models have. */
 static int put_rest(struct kv_h5 *h, const struct kv_shape *s, struct kv_err *e)
 {
+    if (s->latent)
+        kv_h5_put_int(h, "/", "latent", (int64_t)s->latent);
     if (s->cap > 0)
         kv_h5_put_real(h, "/", "attn_cap", (double)s->cap);
     if (s->alibi && put_all(h, "/slopes", KV_H5_F32, s->n_heads, s->slope, e))
@@ -190,9 +192,25 @@ static int get_slides(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
                : 0;
 }
 
+static int get_latent(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
+{
+    if (kv_h5_get_size(h, "/", "latent", 2, s->head_dim, &s->latent, e))
+        return -1;
+    return s->n_kv_heads == 1 && s->latent % 2 == 0 &&
+                   2 * s->n_rot <= s->head_dim - s->latent
+               ? 0
+               : kv_fail(e,
+                         "%s: a latent of %zu channels, expected an even "
+                         "number, one KV head, and %zu pairs that turn beside "
+                         "it",
+                         kv_h5_path(h), s->latent, s->n_rot);
+}
+
 /* What only some models have. */
 static int get_rest(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
 {
+    if (kv_h5_has_attr(h, "/", "latent") && get_latent(h, s, e))
+        return -1;
     if (kv_h5_has_attr(h, "/", "attn_cap") &&
         get_scale(h, "attn_cap", &s->cap, e))
         return -1;
@@ -274,6 +292,7 @@ int kv_shape_same(const struct kv_shape *is, const struct kv_shape *want,
         {"query heads", is->n_heads, want->n_heads},
         {"KV heads", is->n_kv_heads, want->n_kv_heads},
         {"channels per head", is->head_dim, want->head_dim},
+        {"channels of a latent", is->latent, want->latent},
         {"rotary pairs", is->n_rot, want->n_rot},
     };
 

@@ -26,7 +26,15 @@ void kv_rope_table(const struct kv_shape *shape, size_t n, size_t first,
 void kv_rope_rotate(const struct kv_shape *shape, const float *table, float *x,
                     size_t n, size_t heads)
 {
-    kv_rotate_heads(table, shape->n_rot, x, n, heads, shape->head_dim);
+    const size_t d = shape->head_dim, latent = shape->latent;
+
+    if (!latent) {
+        kv_rotate_heads(table, shape->n_rot, x, n, heads, d);
+        return;
+    }
+    for (size_t i = 0; i < n * heads; i++)
+        kv_rotate_heads(table + i / heads * 2 * shape->n_rot, shape->n_rot,
+                        x + i * d + latent, 1, 1, d - latent);
 }
 
 void kv_rope(const struct kv_shape *shape, float *x, size_t n, size_t heads,

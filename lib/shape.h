@@ -9,20 +9,24 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { KV_MAX_HEAD_DIM = 512, KV_MAX_LAYERS = 4096, KV_MAX_SLOPES = 256 };
+enum { KV_MAX_HEAD_DIM = 576, KV_MAX_LAYERS = 4096, KV_MAX_SLOPES = 256 };
 
 struct kv_shape {
     size_t n_layers;
     size_t n_heads;    /* query heads */
     size_t n_kv_heads; /* divides n_heads */
     size_t head_dim;   /* even, at most KV_MAX_HEAD_DIM */
-    float attn_scale;  /* logits are attn_scale * q . k */
-    float cap;         /* kv_attend_view's; 0: none */
-    size_t window;     /* this one layer's window; 0: it sees all tokens */
+    /* Not 0: multi-head latent attention in its absorbed form.  There is one KV
+     * head, a token's cache is its key alone, and its value is the key's first
+     * `latent` channels.  RoPE turns pairs of the other channels. */
+    size_t latent;
+    float attn_scale; /* logits are attn_scale * q . k */
+    float cap;        /* kv_attend_view's; 0: none */
+    size_t window;    /* this one layer's window; 0: it sees all tokens */
     /* RoPE: channels i and i + head_dim/2 are rotated by position *
      * inv_freq[i], i < head_dim/2 (the "rotate half" order); n_rot pairs
      * rotate, the others stay (n_rot = head_dim/2 for Llama, 0 without RoPE).
-     */
+     * With a latent, channels and head_dim are counted from it on. */
     size_t n_rot;
     float inv_freq[KV_MAX_HEAD_DIM / 2];
     /* Layers that slide: bit layer % 64 of a word; their window and RoPE. */
@@ -47,8 +51,14 @@ struct kv_shape {
 static inline size_t kv_shape_channel(const struct kv_shape *s,
                                       bool interleaved, size_t i)
 {
-    const size_t half = s->head_dim / 2, n = s->n_rot, at = i % half;
+    const size_t half = (s->head_dim - s->latent) / 2, n = s->n_rot;
+    const size_t at = (i - s->latent) % half;
 
+    if (i < s->latent)
+        return i;
+    if (s->latent)
+        return s->latent +
+               (interleaved ? 2 * at + (i - s->latent >= half) : i - s->latent);
     if (interleaved)
         return 2 * at + (i >= half);
     if (!n || n == half)
@@ -114,6 +124,12 @@ static inline size_t kv_shape_seen(const struct kv_shape *s, size_t n)
 }
 
 enum kv_side { KV_K, KV_V, KV_SIDES };
+
+/* How many sides have records of their own: a latent is K's alone. */
+static inline int kv_shape_sides(const struct kv_shape *s)
+{
+    return s->latent ? KV_K + 1 : KV_SIDES;
+}
 
 static inline char kv_side_name(enum kv_side side)
 {

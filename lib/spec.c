@@ -328,6 +328,37 @@ static int fit_bias(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
+/* Of a latent, V is a part of K: it has no codes. */
+static int check_latent(const struct kv_spec *s, const struct kv_shape *shape,
+                        struct kv_err *e)
+{
+    static const char latent[] = "a latent is one record a token";
+
+    for (size_t i = 0; i < shape->n_layers; i++) {
+        const struct kv_spec *k = kv_spec_at(s, i, KV_K);
+        const struct kv_scheme *scheme = k->scheme;
+
+        if (k != kv_spec_at(s, i, KV_V) ||
+            memcmp(k->value[KV_K], k->value[KV_V],
+                   kv_spec_n_params(scheme) * sizeof(**k->value)) != 0)
+            return kv_fail(e,
+                           "%s, and V has no codes of its own: K and V take "
+                           "one spec",
+                           latent);
+        if (scheme->attend || kv_spec_layered(k, i))
+            return kv_fail(e,
+                           "%s: %s, which goes by the codes of other records "
+                           "too, is not implemented for it",
+                           latent, scheme->name);
+    }
+    return kv_policy_drops(&s->policy)
+               ? kv_fail(e,
+                         "%s: %s, which drops tokens, is not implemented for "
+                         "it",
+                         latent, s->policy.policy->name)
+               : 0;
+}
+
 int kv_spec_fit(struct kv_spec *s, const struct kv_shape *shape,
                 struct kv_err *e)
 {
@@ -336,7 +367,8 @@ int kv_spec_fit(struct kv_spec *s, const struct kv_shape *shape,
     if (!s->mixed && fit_bias(s, shape, e))
         return kv_fail_in(e, "spec '%s'", s->text);
     if ((s->scheme->check && s->scheme->check(s, shape, e)) ||
-        check_layered(s, shape, e))
+        check_layered(s, shape, e) ||
+        (shape->latent && check_latent(s, shape, e)))
         return kv_fail_in(e, "spec '%s'", s->text);
     kv_spec_print(s);
     return 0;

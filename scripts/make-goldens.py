@@ -41,6 +41,12 @@ SMALL = dict(
     max_position_embeddings=64)
 
 # name: (class, config)
+LATENT = dict(
+    vocab_size=53, hidden_size=18, num_hidden_layers=2, num_attention_heads=3,
+    num_key_value_heads=3, intermediate_size=27, moe_intermediate_size=5,
+    max_position_embeddings=64, kv_lora_rank=8, q_lora_rank=7,
+    qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)
+
 MODELS = {
     "mistral": ("MistralForCausalLM", dict(SMALL, sliding_window=8)),
     "qwen2": ("Qwen2ForCausalLM", SMALL),
@@ -302,6 +308,32 @@ MODELS = {
         rope_parameters=dict(
             rope_type="yarn", rope_theta=100.0, factor=4.0,
             original_max_position_embeddings=16))),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", dict(
+        LATENT, q_lora_rank=None, norm_topk_prob=False, n_routed_experts=4,
+        num_experts_per_tok=2, first_k_dense_replace=1,
+        rope_parameters=dict(
+            rope_type="yarn", rope_theta=1e4, factor=4.0,
+            original_max_position_embeddings=16, mscale=0.707,
+            mscale_all_dim=0.9))),
+    "deepseek_v2_groups": ("DeepseekV2ForCausalLM", dict(
+        LATENT, num_hidden_layers=1, topk_method="group_limited_greedy",
+        n_routed_experts=6, num_experts_per_tok=2, n_group=3, topk_group=2,
+        routed_scaling_factor=1.5, n_shared_experts=1)),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", dict(
+        LATENT, n_routed_experts=6, num_experts_per_tok=3, n_group=3,
+        topk_group=2, first_k_dense_replace=1, routed_scaling_factor=1.5,
+        num_nextn_predict_layers=1,
+        rope_parameters=dict(
+            rope_type="yarn", rope_theta=1e4, factor=4.0,
+            original_max_position_embeddings=16, mscale=1.0,
+            mscale_all_dim=1.0))),
+    "deepseek_v3_halves": ("DeepseekV3ForCausalLM", dict(
+        LATENT, num_hidden_layers=1, n_routed_experts=4, num_experts_per_tok=2,
+        n_group=1, topk_group=1, first_k_dense_replace=0, norm_topk_prob=False,
+        rope_interleave=False)),
+    "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", dict(
+        LATENT, n_routed_experts=4, num_experts_per_tok=2, v_head_dim=9,
+        rms_norm_eps=1e-3)),
     "gptj": ("GPTJForCausalLM", dict(
         vocab_size=53, n_positions=64, n_embd=24, n_layer=2, n_head=3,
         n_inner=27, rotary_dim=4, tie_word_embeddings=False)),
@@ -485,6 +517,13 @@ def greedy(model, tokens):
                           )[0, PROMPT:]
 
 
+def latent(k, turning, config):
+    """The record of a token, channels that turn in the model's own order."""
+    if getattr(config, "rope_interleave", False):  # turned, they are in halves
+        turning = turning.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+    return torch.cat((k, turning), -1)[0].transpose(0, 1).contiguous()
+
+
 def expect(model, tokens, folder):
     """expected.safetensors."""
     config = model.config
@@ -495,6 +534,9 @@ def expect(model, tokens, folder):
            "greedy": greedy(model, tokens)}
     rotated = iter(before)
     for layer, (k, v) in calls.items():
+        if hasattr(config, "kv_lora_rank"):
+            out[f"k.{layer}"] = latent(k, v, config)
+            continue
         turns = before and has_rope(config, layer)
         k_pre = next(rotated) if turns else k
         if k_pre.shape[-1] < k.shape[-1]:  # a partial rotation: the rest is k's

@@ -379,7 +379,7 @@ static void test_foreign(void **state)
 static void test_unknown(void **state)
 {
     (void)state;
-    refused("DeepseekV3ForCausalLM", "deepseek_v3", "",
+    refused("MiniCPM3ForCausalLM", "minicpm3", "",
             "multi-head latent attention");
     refused("MambaForCausalLM", "mamba", "",
             "unknown architecture MambaForCausalLM (known: LlamaForCausalLM, ");

@@ -371,31 +371,13 @@ static void test_experts(void **state)
           "'num_local_experts': 8, 'num_experts_per_tok': 2");
 }
 
-static void test_latent(void **state)
-{
-    struct tiny_gguf g = begin("deepseek2");
-    char *path = kv_path_join(test_folder(), "m.gguf");
-    struct kv_gguf_model m;
-    struct kv_err e = {""};
-
-    (void)state;
-    tiny_gguf_write(&g, path);
-    assert_int_equal(kv_gguf_model_open(&m, path, &e), 0);
-    assert_null(kv_gguf_config(&m, &e));
-    assert_says(e, "m.gguf: DeepseekV2ForCausalLM is multi-head latent");
-    kv_gguf_model_clear(&m);
-    tiny_gguf_clear(&g);
-    free(path);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_windows),  cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_families), cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_latent),   cmocka_unit_test(test_multipliers),
-        cmocka_unit_test(test_factors),  cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_turning),
+        cmocka_unit_test(test_windows),     cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_families),    cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_multipliers), cmocka_unit_test(test_factors),
+        cmocka_unit_test(test_counts),      cmocka_unit_test(test_turning),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -261,6 +261,8 @@ static struct kv_dump_info describe(const struct args *a,
              a->common.on_gpu ? a->common.gpu.name : "cpu");
     snprintf(info.gemm, sizeof(info.gemm), "%s", gemm);
     memcpy(info.have, a->have, sizeof(info.have));
+    if (info.shape.latent) /* values are keys */
+        info.have[KV_T_V] = false;
     parse_layers(a->layers, model->shape.n_layers, &info.first_layer,
                  &info.last_layer);
     return info;
@@ -354,6 +356,11 @@ static int operations(const struct args *a, struct kv_err *e)
 
     if (kv_model_config(&c, path, e))
         return -1;
+    if (c.shape.latent)
+        return kv_fail(e,
+                       "--operations: those of latent attention, which a %s "
+                       "has, are not implemented",
+                       c.arch->name);
     return kv_operations_print(&c, slash && slash[1] ? slash + 1 : path,
                                a->ctx ? a->ctx : c.n_ctx, a->batch, &a->common,
                                e);

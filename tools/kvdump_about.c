@@ -29,7 +29,8 @@ static const char *const columns[] = {"model",
 /* Bytes of one token in one layer. */
 static size_t token_bytes(const struct kv_shape *s)
 {
-    return 2 * sizeof(uint16_t) * s->n_kv_heads * s->head_dim;
+    return (size_t)kv_shape_sides(s) * sizeof(uint16_t) * s->n_kv_heads *
+           s->head_dim;
 }
 
 /* Bytes of one sequence of ctx tokens; a layer that slides has its window

@@ -130,6 +130,8 @@ static int put_rows(struct run *r, const struct kv_spec *spec,
         conditions.protocol = of.text;
     }
     for (int side = 0; side <= BOTH; side++) {
+        if (side == KV_V && kv_dump_info(r->dump)->shape.latent)
+            continue; /* it has no record of its own */
         kv_results_conditions(r->table, &conditions, spec,
                               kv_spec_calibrated(spec) ? r->calib : NULL,
                               r->leak);

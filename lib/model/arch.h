@@ -21,6 +21,10 @@ enum kv_part {
     KV_P_Q,
     KV_P_K,
     KV_P_V,
+    KV_P_Q_DOWN, /* of latent attention: queries by way of a latent of theirs */
+    KV_P_Q_UP,
+    KV_P_KV_DOWN, /* to the latent of keys and values, and what RoPE turns */
+    KV_P_KV_UP,   /* of a head: rows of its keys, then of its values */
     KV_P_O,
     KV_P_ROUTER,     /* a row for each expert */
     KV_P_SHARED_MIX, /* a row: how much a token has of the shared expert */
@@ -48,6 +52,8 @@ enum kv_part {
     KV_P_Q_NORM_BIAS,
     KV_P_K_NORM,
     KV_P_K_NORM_BIAS,
+    KV_P_Q_DOWN_NORM,
+    KV_P_KV_DOWN_NORM,
     KV_P_ATTN_OUT_NORM, /* norm of attention's addition to the stream */
     KV_P_MLP_OUT_NORM,
     KV_PARTS
@@ -126,8 +132,17 @@ struct kv_arch_rope {
     bool given;       /* the config must describe it: it would be YaRN */
 };
 
+/* Multi-head latent attention, and its sizes without their fields. */
+struct kv_arch_latent {
+    size_t rank; /* kv_lora_rank; 0: the class has no such attention */
+    size_t q_rank, nope, rope, value; /* q_lora_rank, qk_nope_head_dim,
+                                       * qk_rope_head_dim, v_head_dim */
+    bool interleave_read; /* rope_interleave counts, else it is true */
+};
+
 struct kv_arch {
     const char *name, *model_type; /* as in config.json */
+    const char *other_type; /* a second model_type of the class, or NULL */
     const struct kv_tensor_names *names;
     const struct kv_own_field *fields; /* NULL, or up to name NULL */
     const char *variant; /* with this field true, or 1, the row after this */
@@ -163,6 +178,7 @@ struct kv_arch {
                        * is ignored, as in transformers */
     double logit_cap; /* without final_logit_softcapping; 0: none */
     struct kv_arch_rope rope;
+    struct kv_arch_latent latent;
 
     bool layer_norm;    /* LayerNorm; else RMSNorm */
     bool norm_bias;     /* and it has a bias */
@@ -187,15 +203,21 @@ struct kv_arch {
     bool mixed;         /* layers may have an MLP instead, by mlp_only_layers
                          * and decoder_sparse_step ... */
     size_t first_dense; /* ... or so many first ones, without
-                         * first_k_dense_replace; 0: it does not count */
-    bool moe_layers;  /* ... or those that moe_layer_start_index, _end_index and
-                       * _interval leave out */
-    bool more_layers; /* files may have layers that predict further tokens */
-    bool norm_shares; /* experts' shares sum to 1, without norm_topk_prob */
-    bool parallel;    /* the MLP adds to the stream beside attention; without
-                       * use_parallel_residual, where that counts */
-    bool one_norm;    /* it has attention's norm then */
-    bool scaled;      /* Granite's multipliers count */
+                         * first_k_dense_replace; 0: it does not count ... */
+    bool first_read;    /* ... unless this is true */
+    bool mlp_types;     /* ... or as mlp_layer_types says, else the first */
+    bool moe_layers; /* ... or those that moe_layer_start_index, _end_index and
+                      * _interval leave out */
+    size_t n_groups, used_groups; /* experts are of the best groups, without
+                                   * n_group and topk_group; 0: of all */
+    bool topk_method;             /* ... or, by this field, greedy: of all */
+    double share_scale;           /* without routed_scaling_factor; 0: 1 */
+    bool more_layers;   /* files may have layers that predict further tokens */
+    bool norm_shares;   /* experts' shares sum to 1, without norm_topk_prob */
+    bool parallel;      /* the MLP adds to the stream beside attention; without
+                         * use_parallel_residual, where that counts */
+    bool one_norm;      /* it has attention's norm then */
+    bool scaled;        /* Granite's multipliers count */
     double logit_scale; /* without its field; 0: it has none */
     bool transposed;    /* matrices are stored [input][output] */
     bool qkv_by_head;   /* q, k and v of a key's head lie together */

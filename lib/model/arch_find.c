@@ -27,9 +27,8 @@ const struct kv_wrapper *kv_arch_wrapper(const char *name)
 /* Of multi-head latent attention: what its cache holds is neither K nor V. */
 static bool is_latent(const char *name)
 {
-    static const char *const names[] = {"DeepseekV2ForCausalLM",
-                                        "DeepseekV3ForCausalLM",
-                                        "MiniCPM3ForCausalLM"};
+    static const char *const names[] = {"MiniCPM3ForCausalLM",
+                                        "DeepseekV32ForCausalLM"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         if (!strcmp(names[i], name))

@@ -363,6 +363,89 @@ const struct kv_own_field kv_fields_of_glm4_moe[] = {
     {0},
 };
 
+const struct kv_tensor_names kv_names_deepseek = {
+    FRAME,
+    .experts = "mlp.experts.",
+    .dense = "mlp.",
+    .part =
+        {
+            [KV_P_Q] = "self_attn.q_proj.weight",
+            [KV_P_Q_DOWN] = "self_attn.q_a_proj.weight",
+            [KV_P_Q_UP] = "self_attn.q_b_proj.weight",
+            [KV_P_KV_DOWN] = "self_attn.kv_a_proj_with_mqa.weight",
+            [KV_P_KV_UP] = "self_attn.kv_b_proj.weight",
+            [KV_P_O] = "self_attn.o_proj.weight",
+            [KV_P_ROUTER] = "mlp.gate.weight",
+            [KV_P_CHOICE_BIAS] = "mlp.gate.e_score_correction_bias",
+            [KV_P_SHARED_GATE] = "mlp.shared_experts.gate_proj.weight",
+            [KV_P_SHARED_UP] = "mlp.shared_experts.up_proj.weight",
+            [KV_P_SHARED_DOWN] = "mlp.shared_experts.down_proj.weight",
+            [KV_P_GATE] = "gate_proj.weight",
+            [KV_P_UP] = "up_proj.weight",
+            [KV_P_DOWN] = "down_proj.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+            [KV_P_Q_DOWN_NORM] = "self_attn.q_a_layernorm.weight",
+            [KV_P_KV_DOWN_NORM] = "self_attn.kv_a_layernorm.weight",
+        },
+};
+
+/* What the three classes of latent attention share. */
+#define LATENT                                                                \
+    {"kv_lora_rank", NULL, NULL}, {"q_lora_rank", NULL, NULL},                \
+        {"qk_nope_head_dim", NULL, NULL},                                     \
+        {"qk_rope_head_dim", "qk_rope_head_dim", NULL},                       \
+        {"qk_head_dim", NULL, NULL}, {"v_head_dim", NULL, NULL},              \
+        {"attention_bias", NULL, "false"},                                    \
+        {"n_routed_experts", "num_experts", NULL},                            \
+        {"num_experts_per_tok", "num_experts_per_tok", NULL},                 \
+        {"moe_intermediate_size", "intermediate_size", NULL},                 \
+        {"n_shared_experts", "n_shared_experts", NULL},                       \
+        {"routed_scaling_factor", "routed_scaling_factor", NULL},             \
+        {"n_group", NULL, NULL}, {"topk_group", NULL, NULL},                  \
+        {"moe_layer_freq", NULL, "1"}, {"ep_size", NULL, NULL},               \
+        {"aux_loss_alpha", NULL, NULL}, {"seq_aux", NULL, NULL},              \
+        {"output_router_logits", NULL, NULL}, {"num_mtp_layers", NULL, NULL}, \
+    {                                                                         \
+        "num_nextn_predict_layers", NULL, NULL                                \
+    }
+
+const struct kv_own_field kv_fields_of_deepseek_v2[] = {
+    LATENT,
+    {"head_dim", "", NULL},
+    {"num_experts", "num_experts", NULL},
+    {"first_k_dense_replace", "first_k_dense_replace", NULL},
+    {"topk_method", NULL, NULL},
+    {"scoring_func", NULL, "\"softmax\""},
+    {"norm_topk_prob", "", "false"},
+    {0},
+};
+
+const struct kv_own_field kv_fields_of_deepseek_v3[] = {
+    LATENT,
+    {"head_dim", "", NULL},
+    {"num_local_experts", "num_experts", NULL},
+    {"first_k_dense_replace", "first_k_dense_replace", NULL},
+    {"rope_interleave", NULL, NULL},
+    {"topk_method", NULL, "\"noaux_tc\""},
+    {"scoring_func", NULL, "\"sigmoid\""},
+    {"norm_topk_prob", "norm_topk_prob", NULL},
+    {0},
+};
+
+const struct kv_own_field kv_fields_of_glm4_moe_lite[] = {
+    LATENT,
+    {"head_dim", "qk_rope_head_dim", NULL},
+    {"num_local_experts", "num_experts", NULL},
+    {"mlp_layer_types", NULL, NULL},
+    {"first_k_dense_replace", "", "1"},
+    {"rope_interleave", NULL, NULL},
+    {"topk_method", NULL, "\"noaux_tc\""},
+    {"scoring_func", NULL, "\"sigmoid\""},
+    {"norm_topk_prob", "norm_topk_prob", NULL},
+    {0},
+};
+
 const struct kv_tensor_names kv_names_ernie4_5_moe = {
     FRAME,
     .experts = "mlp.experts.",

@@ -84,7 +84,9 @@ static int read_sizes(const struct kv_fields *f, struct kv_config *c,
                              &c->n_vocab, e) ||
                    read_size(f, "max_position_embeddings", 1 << 28,
                              c->arch->n_ctx, &c->n_ctx, e) ||
-                   read_kv_heads(f, c, e) || read_head_dim(f, c, e)
+                   (c->arch->latent.rank
+                        ? kv_config_latent(f, c, e)
+                        : read_kv_heads(f, c, e) || read_head_dim(f, c, e))
                ? -1
                : 0;
 }
@@ -357,7 +359,11 @@ static int read_positions(const struct kv_fields *f, struct kv_config *c,
         c->positions = KV_ALIBI;
     switch (c->positions) {
     case KV_ROPE:
-        return kv_config_rope(f, c, e);
+        if (kv_config_rope(f, c, e))
+            return -1;
+        if (c->shape.latent)
+            c->shape.attn_scale *= c->rope.all_scale * c->rope.all_scale;
+        return 0;
     case KV_LEARNED:
         c->n_places = c->n_ctx;
         break;
@@ -431,6 +437,7 @@ int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
     const struct kv_arch *a = c->arch;
     const char *differs =
         a->gemma && !gemma         ? "what a Gemma has"
+        : c->shape.latent          ? "latent attention"
         : c->n_experts             ? "an MLP of experts"
         : c->clip > 0              ? "clipped projections"
         : a->layer_norm            ? "LayerNorm"

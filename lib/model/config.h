@@ -20,6 +20,16 @@ struct kv_rope_kind {
                    * (growth - 1), to a power, times this */
     double growth;
     float far_freq[KV_MAX_HEAD_DIM / 2]; /* or, growth 0, these */
+    float all_scale; /* of q and k whole, by mscale_all_dim; for latent
+                      * attention alone */
+};
+
+/* Latent attention, where shape.latent is not 0: keys of a head are `nope`
+ * channels of the latent and the `rope` ones that all heads share. */
+struct kv_latent {
+    size_t q_rank; /* of the latent of queries; 0: they have none */
+    size_t nope, rope, value;
+    bool interleaved; /* the model's own order of the channels that turn */
 };
 
 struct kv_config {
@@ -47,14 +57,17 @@ struct kv_config {
     size_t n_places;          /* learned positions; 0: none */
     size_t n_experts, n_used; /* inter is of one; 0: none */
     size_t shared_inter;      /* of the expert that all tokens have; 0: none */
-    bool norm_shares;         /* those of the used ones sum to 1 ... */
-    float share_scale;        /* ... times this */
+    size_t n_groups, used_groups; /* experts are of these groups; 0: of all */
+    bool group_pairs;  /* the best groups by their two best, else by the best */
+    bool norm_shares;  /* those of the used ones sum to 1 ... */
+    float share_scale; /* ... times this */
     float act_limit, act_alpha; /* struct kv_activation's */
     /* Layers without experts: bit layer % 64 of a word; their inter. */
     uint64_t dense[KV_MAX_LAYERS / 64];
     size_t dense_inter;
     struct kv_rope_kind rope;
-    float slide_scale;     /* rope.scale of layers that slide */
+    float slide_scale; /* rope.scale of layers that slide */
+    struct kv_latent latent;
     struct kv_shape shape; /* of windows that are not longer than rope.near */
 };
 

@@ -66,5 +66,7 @@ int kv_config_arch(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
         return kv_fail_in(e, "%s", f->path);
     f->own = c->arch->fields;
     f->derived = strcmp(name, c->arch->name) != 0;
+    if (c->arch->other_type && !check_type(f, name, c->arch->other_type, NULL))
+        return 0;
     return check_type(f, name, c->arch->model_type, e);
 }

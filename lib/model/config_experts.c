@@ -1,5 +1,7 @@
 #include "lib/model/config_parts.h"
 
+#include <string.h>
+
 static void set_dense(struct kv_config *c, size_t layer)
 {
     c->dense[layer / 64] |= (uint64_t)1 << layer % 64;
@@ -62,6 +64,35 @@ static int read_first(const struct kv_fields *f, struct kv_config *c,
     return n ? read_dense_inter(f, c, e) : 0;
 }
 
+/* As mlp_layer_types has them; without it the first is dense. */
+static int read_types(const struct kv_fields *f, struct kv_config *c,
+                      struct kv_err *e)
+{
+    static const char name[] = "mlp_layer_types";
+    const json_t *list = kv_fields_get(f, name);
+    const size_t n = c->shape.n_layers;
+
+    if (list && json_array_size(list) != n)
+        return kv_fail(e,
+                       "%s: field %s is not a list of %zu types, one for each "
+                       "layer",
+                       f->path, name, n);
+    if (!list)
+        set_dense(c, 0);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+
+        if (!type || (strcmp(type, "dense") && strcmp(type, "sparse")))
+            return kv_fail(e,
+                           "%s: field %s: layer %zu is neither dense nor "
+                           "sparse",
+                           f->path, name, i);
+        if (!strcmp(type, "dense"))
+            set_dense(c, i);
+    }
+    return read_dense_inter(f, c, e);
+}
+
 /* Experts are in layers [start, end] whose number the interval divides; an end
  * of -1 is the last layer. */
 static int read_moe_layers(const struct kv_fields *f, struct kv_config *c,
@@ -104,7 +135,7 @@ static int read_share_scale(const struct kv_fields *f, struct kv_config *c,
                             struct kv_err *e)
 {
     static const char name[] = "routed_scaling_factor";
-    double scale = 1;
+    double scale = c->arch->share_scale > 0 ? c->arch->share_scale : 1;
 
     if (kv_fields_get(f, name) && kv_fields_real(f, name, &scale, e))
         return -1;
@@ -125,6 +156,49 @@ static int read_real(const struct kv_fields *f, const char *name, double x,
     return 0;
 }
 
+/* Experts are chosen from the best groups alone. */
+static int read_groups(const struct kv_fields *f, struct kv_config *c,
+                       struct kv_err *e)
+{
+    static const char method[] = "topk_method";
+    const char *name = json_string_value(kv_fields_get(f, method));
+    const struct kv_arch *a = c->arch;
+    const size_t least = a->sigmoid ? 2 : 1; /* by which groups are chosen */
+    size_t group;
+
+    c->n_groups = a->n_groups;
+    c->used_groups = a->used_groups;
+    c->group_pairs = a->sigmoid;
+    if (a->topk_method && kv_fields_get(f, method) &&
+        (!name ||
+         (strcmp(name, "greedy") && strcmp(name, "group_limited_greedy"))))
+        return kv_fail(e,
+                       "%s: field %s is neither greedy nor "
+                       "group_limited_greedy",
+                       f->path, method);
+    if (a->topk_method ? !name || !strcmp(name, "greedy") : !a->n_groups)
+        return 0;
+    if ((a->n_groups ? kv_fields_size_if : kv_fields_size)(
+            f, "n_group", 1, c->n_experts, &c->n_groups, e) ||
+        (a->n_groups ? kv_fields_size_if : kv_fields_size)(
+            f, "topk_group", 1, c->n_groups, &c->used_groups, e))
+        return -1;
+    group = c->n_experts / c->n_groups;
+    if (c->n_experts % c->n_groups || c->used_groups > c->n_groups ||
+        group < least)
+        return kv_fail(e,
+                       "%s: %zu experts are not in %zu groups (n_group) of at "
+                       "least %zu, of which %zu are used (topk_group)",
+                       f->path, c->n_experts, c->n_groups, least,
+                       c->used_groups);
+    return c->n_used <= c->used_groups * group
+               ? 0
+               : kv_fail(e,
+                         "%s: %zu groups of %zu experts hold fewer than the "
+                         "%zu that a token has (num_experts_per_tok)",
+                         f->path, c->used_groups, group, c->n_used);
+}
+
 int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -134,7 +208,9 @@ int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
         return 0;
     c->norm_shares = c->arch->norm_shares;
     if ((c->arch->mixed && read_dense(f, c, e)) ||
-        (c->arch->first_dense && read_first(f, c, e)) ||
+        ((c->arch->first_dense || c->arch->first_read) &&
+         read_first(f, c, e)) ||
+        (c->arch->mlp_types && read_types(f, c, e)) ||
         (c->arch->moe_layers && read_moe_layers(f, c, e)) ||
         read_shared(f, c, e) || read_share_scale(f, c, e))
         return -1;
@@ -145,7 +221,8 @@ int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
     return kv_fields_size(f, "num_experts", 1, MAX_EXPERTS, &c->n_experts, e) ||
                    kv_fields_size(f, "num_experts_per_tok", 1, c->n_experts,
                                   &c->n_used, e) ||
-                   kv_fields_flag_if(f, "norm_topk_prob", &c->norm_shares, e)
+                   kv_fields_flag_if(f, "norm_topk_prob", &c->norm_shares, e) ||
+                   read_groups(f, c, e)
                ? -1
                : 0;
 }

@@ -8,6 +8,10 @@
  * parts f becomes the fields of the language model. */
 int kv_config_arch(struct kv_fields *f, struct kv_config *c, struct kv_err *e);
 
+/* The sizes of latent attention: the shape's heads, and c->latent. */
+int kv_config_latent(const struct kv_fields *f, struct kv_config *c,
+                     struct kv_err *e);
+
 /* How many experts there are, how many a token has, and which layers have none;
  * after the sizes. */
 int kv_config_experts(const struct kv_fields *f, struct kv_config *c,

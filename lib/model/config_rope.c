@@ -244,7 +244,7 @@ static double mscale(double factor, double by)
 
 /* YaRN's scale of q and k, unless it is given. */
 static int read_yarn_scale(const struct kv_fields *f, double factor,
-                           float *scale, struct kv_err *e)
+                           struct kv_rope_kind *kind, struct kv_err *e)
 {
     double mine = 0, all = 0, x;
 
@@ -255,7 +255,9 @@ static int read_yarn_scale(const struct kv_fields *f, double factor,
                             : mscale(factor, 1);
     if (read_real_if(f, "attention_factor", &x, e))
         return -1;
-    *scale = (float)x;
+    kind->scale = (float)x;
+    if (all > 0)
+        kind->all_scale = (float)mscale(factor, all);
     return 0;
 }
 
@@ -280,7 +282,7 @@ static int scale_yarn(const struct rope *r, const struct kv_fields *f,
         read_real_if(f, "beta_slow", &slow, e) ||
         kv_fields_flag_if(f, "truncate", &truncate, e) ||
         read_old_ctx(r, f, true, &old_ctx, e) ||
-        read_yarn_scale(f, factor, &kind->scale, e))
+        read_yarn_scale(f, factor, kind, e))
         return -1;
     if (r->theta <= 1)
         return kv_fail(e,
@@ -512,7 +514,7 @@ static int compute(const struct rope *r, const struct kv_fields *f,
     const struct rope_type *type = &types[0];
     double x[KV_MAX_HEAD_DIM / 2];
 
-    *kind = (struct kv_rope_kind){.scale = 1};
+    *kind = (struct kv_rope_kind){.scale = 1, .all_scale = 1};
     for (size_t i = 0; i < r->head_dim / 2; i++)
         x[i] = pow(r->theta, -2 * (double)i / (double)r->head_dim);
     if (f && (read_type(r, f, &type, e) || check_block(r, f, type, e) ||
@@ -557,7 +559,8 @@ static int read_slide(const struct kv_fields *f, struct kv_config *c,
 
 static bool is_same(const struct kv_rope_kind *a, const struct kv_rope_kind *b)
 {
-    return a->scale == b->scale && a->near == b->near && a->theta == b->theta &&
+    return a->scale == b->scale && a->all_scale == b->all_scale &&
+           a->near == b->near && a->theta == b->theta &&
            a->growth == b->growth &&
            !memcmp(a->inv_freq, b->inv_freq, sizeof(a->inv_freq)) &&
            !memcmp(a->far_freq, b->far_freq, sizeof(a->far_freq));
@@ -599,7 +602,7 @@ int kv_config_rope(const struct kv_fields *f, struct kv_config *c,
     const bool apart = c->arch->rope.slide_theta > 0; /* frequencies by type */
     struct rope r = {.arch = c->arch,
                      .top = f,
-                     .head_dim = c->shape.head_dim,
+                     .head_dim = c->shape.head_dim - c->shape.latent,
                      .n_ctx = c->n_ctx};
 
     if (!apart && kv_fields_get(f, LOCAL))

@@ -44,6 +44,35 @@ static int multiply(const struct work *w, enum kv_part part, size_t expert,
     return b->multiply(b, &product, e);
 }
 
+/* The best rank of a group's n experts, or the sum of its two best. */
+static float rank_of_group(const struct kv_config *c, const float *rank,
+                           size_t n)
+{
+    float best = -INFINITY, second = -INFINITY;
+
+    for (size_t i = 0; i < n; i++) {
+        second = fmaxf(second, fminf(best, rank[i]));
+        best = fmaxf(best, rank[i]);
+    }
+    return c->group_pairs ? best + second : best;
+}
+
+/* Experts outside the best groups are not chosen. */
+static void choose_groups(const struct kv_config *c, float *rank)
+{
+    const size_t size = c->n_groups ? c->n_experts / c->n_groups : 0;
+    float *group = kv_alloc(c->n_groups, sizeof(*group));
+
+    for (size_t i = 0; i < c->n_groups; i++)
+        group[i] = rank_of_group(c, rank + i * size, size);
+    for (size_t i = 0; i < c->used_groups; i++)
+        group[kv_row_argmax(group, c->n_groups)] = -INFINITY;
+    for (size_t i = 0; i < c->n_groups * size; i++)
+        if (group[i / size] > -INFINITY)
+            rank[i] = -INFINITY;
+    free(group);
+}
+
 /* Logits of a token become the shares of the chosen experts: of the largest
  * ones, the bias (NULL: none) added; of equal ones, of the first. */
 static void choose(const struct kv_config *c, const float *bias, float *share)
@@ -61,6 +90,7 @@ static void choose(const struct kv_config *c, const float *bias, float *share)
     memcpy(rank, share, n * sizeof(*rank));
     if (bias)
         kv_row_add(rank, bias, n);
+    choose_groups(c, rank);
     memset(share, 0, n * sizeof(*share));
     for (size_t k = 0; k < c->n_used; k++) {
         const size_t best = kv_row_argmax(rank, n);

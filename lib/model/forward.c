@@ -105,10 +105,9 @@ int kv_pass_norm(const struct kv_pass *p, const float *w, const float *bias,
     return runs(p, KV_STEP_NORM) ? p->b->norm(&norm, x, rows, type, out, e) : 0;
 }
 
-/* c [rows][outputs] (+)= a times the matrix that begins with this part. */
-static int multiply(const struct kv_pass *p, const struct kv_tile *t,
-                    enum kv_part part, const void *a, size_t inputs, float *c,
-                    size_t outputs, bool add, struct kv_err *e)
+int kv_pass_multiply(const struct kv_pass *p, const struct kv_tile *t,
+                     enum kv_part part, const void *a, size_t inputs, float *c,
+                     size_t outputs, bool add, struct kv_err *e)
 {
     struct kv_stored_part stored[KV_LAYERS_STORED];
     struct kv_product product = {.rows = t->rows,
@@ -179,8 +178,11 @@ int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
 
     if (enter(p, t, KV_P_ATTN_NORM, KV_P_ATTN_NORM_BIAS, &a, e))
         return -1;
-    if (runs(p, KV_STEP_QKV) && multiply(p, t, KV_P_Q, a, p->hidden, t->wide,
-                                         p->q_dim + 2 * p->kv_dim, false, e))
+    if (s->latent)
+        return kv_pass_latent(p, t, a, e);
+    if (runs(p, KV_STEP_QKV) &&
+        kv_pass_multiply(p, t, KV_P_Q, a, p->hidden, t->wide,
+                         p->q_dim + 2 * p->kv_dim, false, e))
         return -1;
     return runs(p, KV_STEP_ROPE) ? p->b->heads(&heads, e) : 0;
 }
@@ -219,7 +221,7 @@ static int add_to_stream(const struct kv_pass *p, const struct kv_tile *t,
     float *x = p->x + t->at * p->hidden;
     float *y = norm ? t->wide : x;
 
-    if (multiply(p, t, end.part, a, inputs, y, p->hidden, !norm, e) ||
+    if (kv_pass_multiply(p, t, end.part, a, inputs, y, p->hidden, !norm, e) ||
         (bias && p->b->add(y, bias, t->rows, p->hidden, e)))
         return -1;
     return norm ? kv_pass_norm(p, norm, NULL, y, t->rows, KV_TYPE_F32, y, e) ||
@@ -244,11 +246,17 @@ static int out_product(const struct kv_pass *p, const struct kv_tile *t,
                        struct kv_err *e)
 {
     const struct end end = {KV_P_O, KV_P_O_BIAS, KV_P_ATTN_OUT_NORM};
+    const float *out = p->out + t->at * p->q_dim;
+    size_t row = p->q_dim;
     const void *a;
 
-    return p->b->to_input(p->b, p->out + t->at * p->q_dim, t->rows * p->q_dim,
-                          t->input, &a, e) ||
-           add_to_stream(p, t, end, a, p->q_dim, e);
+    if (p->shape.latent) {
+        kv_pass_latent_values(p, t, t->wide);
+        out = t->wide;
+        row = p->shape.n_heads * p->m->config.latent.value;
+    }
+    return p->b->to_input(p->b, out, t->rows * row, t->input, &a, e) ||
+           add_to_stream(p, t, end, a, row, e);
 }
 
 /* x += down(act(gate a) * up a), or down(act(up a)). */
@@ -263,8 +271,9 @@ static int mlp(const struct kv_pass *p, const struct kv_tile *t, const void *a,
         .bias = vector(p, gated ? KV_P_GATE_BIAS : KV_P_UP_BIAS),
         .n = p->inter};
 
-    return multiply(p, t, gated ? KV_P_GATE : KV_P_UP, a, p->hidden, t->wide,
-                    gated ? 2 * p->inter : p->inter, false, e) ||
+    return kv_pass_multiply(p, t, gated ? KV_P_GATE : KV_P_UP, a, p->hidden,
+                            t->wide, gated ? 2 * p->inter : p->inter, false,
+                            e) ||
            p->b->activate(&act, t->wide, t->rows, p->b->input_type, t->input,
                           e) ||
            add_to_stream(p, t, end, t->input, p->inter, e);
@@ -415,6 +424,14 @@ static void release(struct kv_model *m)
         kv_workspace_clear(m->backend, &m->workspace[r]);
 }
 
+/* Of a latent they are keys. */
+static int want_values(struct kv_pass *p, size_t bytes, struct kv_err *e)
+{
+    p->v = p->k;
+    return p->m->config.shape.latent ? 0
+                                     : want(p, KV_WORK_V, bytes, 1, &p->v, e);
+}
+
 int kv_pass_init(struct kv_pass *p, struct kv_err *e)
 {
     const struct kv_config *c = &p->m->config;
@@ -430,15 +447,18 @@ int kv_pass_init(struct kv_pass *p, struct kv_err *e)
     p->kv_dim = s->n_kv_heads * s->head_dim;
     rows = stretch(p) < p->b->tile ? stretch(p) : p->b->tile;
     threads = p->b->threads();
-    p->input_bytes = rows * max(max(p->hidden, p->q_dim), inter) *
+    p->input_bytes = rows *
+                     max(max(p->hidden, p->q_dim),
+                         max(inter, s->n_heads * c->latent.value)) *
                      kv_type_bytes(p->b->input_type);
-    p->wide_floats = rows * max(max(p->q_dim + 2 * p->kv_dim, 2 * inter),
-                                max(p->row_wide, p->hidden));
+    p->wide_floats = rows * max(max(max(p->q_dim + 2 * p->kv_dim, 2 * inter),
+                                    max(p->row_wide, p->hidden)),
+                                s->n_heads * c->latent.value);
     return want(p, KV_WORK_Q, n, p->q_dim * word, &p->q, e) ||
            want(p, KV_WORK_OUT, n, p->q_dim * word, &p->out, e) ||
            want(p, KV_WORK_K, n, p->kv_dim * word, &p->k, e) ||
            want(p, KV_WORK_K_PRE, n, p->kv_dim * word, &p->k_pre, e) ||
-           want(p, KV_WORK_V, n, p->kv_dim * word, &p->v, e) ||
+           want_values(p, n * p->kv_dim * word, e) ||
            want(p, KV_WORK_INPUT, threads, p->input_bytes, &p->input, e) ||
            want(p, KV_WORK_WIDE, threads, p->wide_floats * word, &p->wide, e) ||
            make_rope(p, e);

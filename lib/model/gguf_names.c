@@ -100,9 +100,6 @@ static const struct kv_gguf_family families[] = {
      .model_type = "gpt_oss",
      .pattern = 2,
      .bias = "attention_bias"},
-    {.name = "deepseek2",
-     .arch = "DeepseekV2ForCausalLM",
-     .model_type = "deepseek_v2"},
 };
 
 enum { N_FAMILIES = sizeof(families) / sizeof(*families) };

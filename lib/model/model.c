@@ -53,7 +53,9 @@ static void fill_info(struct kv_model *m, const char *dir)
 
     name_model(m, dir);
     snprintf(i->arch, sizeof(i->arch), "%s", c->arch->name);
-    i->interleaved = c->arch->rope.interleaved && c->shape.n_rot;
+    i->interleaved =
+        (c->shape.latent ? c->latent.interleaved : c->arch->rope.interleaved) &&
+        c->shape.n_rot;
     snprintf(i->weights, sizeof(i->weights), "%s", kv_weights_type(&m->files));
     i->n_vocab = c->n_vocab;
     i->hidden = c->hidden;
@@ -412,6 +414,9 @@ int kv_model_wo_gram(struct kv_model *m, size_t layer, float *gram,
 
     if (layer >= s->n_layers)
         return kv_fail(e, "layer %zu: the model has %zu", layer, s->n_layers);
+    if (s->latent)
+        return kv_fail(e, "%s: Wo^T Wo of a latent is not implemented",
+                       m->info.name);
     wo = m->weights.layer[layer].part[KV_P_O];
     w = kv_alloc(wo->n, sizeof(*w));
     transposed = kv_alloc(wo->n, sizeof(*transposed));

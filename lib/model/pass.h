@@ -116,6 +116,19 @@ static inline float *kv_pass_kept(const struct kv_pass *p, float *all)
 int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
                 struct kv_err *e);
 
+/* c [rows][outputs] (+)= a times the matrix that begins with this part. */
+int kv_pass_multiply(const struct kv_pass *p, const struct kv_tile *t,
+                     enum kv_part part, const void *a, size_t inputs, float *c,
+                     size_t outputs, bool add, struct kv_err *e);
+
+/* Latent attention (latent.c), on the host alone: q, k and k_pre of the tile
+ * from a, the input of its products; and values [rows][n_heads][value] of its
+ * out. */
+int kv_pass_latent(const struct kv_pass *p, const struct kv_tile *t,
+                   const void *a, struct kv_err *e);
+void kv_pass_latent_values(const struct kv_pass *p, const struct kv_tile *t,
+                           float *values);
+
 /* Adds the MLP of experts (experts.c) to the tile's x; on the host alone.  a:
  * [rows][hidden] f32, the input of the router and the experts. */
 int kv_pass_experts(const struct kv_pass *p, const struct kv_tile *t,

@@ -115,7 +115,7 @@ static bool reordered(const struct kv_config *c, size_t p)
 {
     const size_t n_rot = c->shape.n_rot, of = kv_part_of(p);
 
-    return n_rot &&
+    return n_rot && !c->shape.latent &&
            (c->arch->rope.interleaved || 2 * n_rot < c->shape.head_dim) &&
            (of == KV_P_Q || of == KV_P_K || of == KV_P_Q_NORM ||
             of == KV_P_K_NORM);

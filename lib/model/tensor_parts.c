@@ -11,6 +11,11 @@ enum dim {
     N_HEADS,
     Q_DIM,
     KV_DIM,
+    O_DIM,
+    Q_RANK,
+    LATENT,
+    LATENT_KEY,
+    LATENT_HEADS,
     Q_NORM_DIM,
     K_NORM_DIM
 };
@@ -18,6 +23,10 @@ enum dim {
 /* When a layer has a part. */
 enum when {
     ALWAYS,
+    Q_WHOLE,
+    KV_HEADS,
+    Q_LATENT,
+    KV_LATENT,
     EXPERTS,
     SHARED,
     SHARED_MIX,
@@ -41,10 +50,14 @@ static const struct {
     enum dim rows, cols;
     enum when when;
 } parts[KV_PARTS] = {
-    [KV_P_Q] = {KV_P_Q, Q_DIM, HIDDEN, ALWAYS},
-    [KV_P_K] = {KV_P_K, KV_DIM, HIDDEN, ALWAYS},
-    [KV_P_V] = {KV_P_V, KV_DIM, HIDDEN, ALWAYS},
-    [KV_P_O] = {KV_P_O, HIDDEN, Q_DIM, ALWAYS},
+    [KV_P_Q] = {KV_P_Q, Q_DIM, HIDDEN, Q_WHOLE},
+    [KV_P_K] = {KV_P_K, KV_DIM, HIDDEN, KV_HEADS},
+    [KV_P_V] = {KV_P_V, KV_DIM, HIDDEN, KV_HEADS},
+    [KV_P_Q_DOWN] = {KV_P_Q_DOWN, Q_RANK, HIDDEN, Q_LATENT},
+    [KV_P_Q_UP] = {KV_P_Q_UP, Q_DIM, Q_RANK, Q_LATENT},
+    [KV_P_KV_DOWN] = {KV_P_KV_DOWN, LATENT_KEY, HIDDEN, KV_LATENT},
+    [KV_P_KV_UP] = {KV_P_KV_UP, LATENT_HEADS, LATENT, KV_LATENT},
+    [KV_P_O] = {KV_P_O, HIDDEN, O_DIM, ALWAYS},
     [KV_P_ROUTER] = {KV_P_ROUTER, N_EXPERTS, HIDDEN, EXPERTS},
     [KV_P_SHARED_MIX] = {KV_P_SHARED_MIX, ONE, HIDDEN, SHARED_MIX},
     [KV_P_SHARED_GATE] = {KV_P_SHARED_GATE, SHARED_INTER, HIDDEN, SHARED},
@@ -71,6 +84,8 @@ static const struct {
     [KV_P_Q_NORM_BIAS] = {KV_P_Q_NORM, Q_NORM_DIM, NONE, QK_NORM_BIAS},
     [KV_P_K_NORM] = {KV_P_K_NORM, K_NORM_DIM, NONE, QK_NORM},
     [KV_P_K_NORM_BIAS] = {KV_P_K_NORM, K_NORM_DIM, NONE, QK_NORM_BIAS},
+    [KV_P_Q_DOWN_NORM] = {KV_P_Q_DOWN_NORM, Q_RANK, NONE, Q_LATENT},
+    [KV_P_KV_DOWN_NORM] = {KV_P_KV_DOWN_NORM, LATENT, NONE, KV_LATENT},
     [KV_P_ATTN_OUT_NORM] = {KV_P_ATTN_OUT_NORM, HIDDEN, NONE, SANDWICH},
     [KV_P_MLP_OUT_NORM] = {KV_P_MLP_OUT_NORM, HIDDEN, NONE, SANDWICH},
 };
@@ -78,6 +93,7 @@ static const struct {
 static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
 {
     const struct kv_shape *s = &c->shape;
+    const struct kv_latent *l = &c->latent;
     const bool alike = c->qk_norm == KV_QK_HEAD;
 
     switch (d) {
@@ -94,7 +110,17 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
     case N_HEADS:
         return s->n_heads;
     case Q_DIM:
-        return s->n_heads * s->head_dim;
+        return s->n_heads * (s->latent ? l->nope + l->rope : s->head_dim);
+    case O_DIM:
+        return s->n_heads * (s->latent ? l->value : s->head_dim);
+    case Q_RANK:
+        return l->q_rank;
+    case LATENT:
+        return s->latent;
+    case LATENT_KEY:
+        return s->latent + l->rope;
+    case LATENT_HEADS:
+        return s->n_heads * (l->nope + l->value);
     case KV_DIM:
         return s->n_kv_heads * s->head_dim;
     case Q_NORM_DIM:
@@ -110,6 +136,14 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
 static bool has(const struct kv_config *c, size_t layer, enum when when)
 {
     switch (when) {
+    case Q_WHOLE:
+        return !c->latent.q_rank;
+    case KV_HEADS:
+        return !c->shape.latent;
+    case Q_LATENT:
+        return c->latent.q_rank;
+    case KV_LATENT:
+        return c->shape.latent;
     case EXPERTS:
         return kv_config_has_experts(c, layer);
     case SHARED:

@@ -50,7 +50,8 @@ struct kv_bits kv_bits_of_cache(const struct kv_cache *c, enum kv_side side)
     size_t codes, tokens;
     const size_t bytes = kv_cache_bytes(c, side, &codes, &tokens);
     const struct kv_codec *codec = kv_cache_reader(c, side).codec;
-    struct kv_bits b = bits_of(codec, kv_cache_tokens(c), bytes, codes, tokens);
+    const size_t n = codec->side == side ? kv_cache_tokens(c) : 0; /* latent */
+    struct kv_bits b = bits_of(codec, n, bytes, codes, tokens);
 
     kv_bits_count(&b, c, side);
     return b;
@@ -93,7 +94,7 @@ static double shared_of(const struct asked *a,
     for (size_t i = first; i < end; i++) {
         bool reads = false, is_wanted = false;
 
-        for (int side = 0; side < KV_SIDES; side++) {
+        for (int side = 0; side < kv_shape_sides(a->shape); side++) {
             if (!serves(t->side, side) || read[i * KV_SIDES + side] != set)
                 continue;
             reads = true;
@@ -137,7 +138,7 @@ static double nominal(const struct asked *a)
     double sum = 0, n = 0;
 
     for (size_t i = first; i < end; i++)
-        for (int side = 0; side < KV_SIDES; side++) {
+        for (int side = 0; side < kv_shape_sides(a->shape); side++) {
             const struct kv_spec *s =
                 kv_spec_at(a->spec, i, (enum kv_side)side);
 

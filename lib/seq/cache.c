@@ -56,7 +56,7 @@ int kv_cache_new(struct kv_cache **out, const struct kv_codec *k,
 {
     struct kv_cache *c;
 
-    if (k->side != KV_K || v->side != KV_V || k->layer != v->layer)
+    if (k->side != KV_K || (v != k && v->side != KV_V) || k->layer != v->layer)
         return kv_fail(e, "a cache wants the K and the V codec of one layer");
     if ((needs_queries(k) || k->layered) && !quantize_alike(k, v))
         return kv_fail(e, "%s: K and V must quantize the same blocks",
@@ -339,7 +339,8 @@ static int check_input(const struct kv_cache *c, const struct kv_tokens *t,
     if (t->n && !k)
         return kv_fail(e, "%s needs the keys before RoPE", codec->spec.text);
     if (kv_check_finite(layer, 'K', c->n, k, t->n, row, e) ||
-        kv_check_finite(layer, 'V', c->n, t->v, t->n, row, e) ||
+        (!kv_cache_is_latent(c) &&
+         kv_check_finite(layer, 'V', c->n, t->v, t->n, row, e)) ||
         kv_cache_check_below(c, c->n + t->n, e))
         return -1;
     if (!needs_queries(codec))
@@ -379,7 +380,7 @@ int kv_cache_append(struct kv_cache *c, const struct kv_tokens *t,
 
     if (check_input(c, t, e))
         return -1;
-    find_massive(c, k, t->v, t->n);
+    find_massive(c, k, kv_cache_is_latent(c) ? k : t->v, t->n);
     if (kc->less_bias) {
         less = kv_alloc(t->n, kv_codec_row(kc) * sizeof(*less));
         kv_k_bias_take(&kc->shape, kc->pre_rope, c->n, k, t->n, less);
@@ -387,7 +388,7 @@ int kv_cache_append(struct kv_cache *c, const struct kv_tokens *t,
     }
     c->n += t->n;
     rc = append_side(c, KV_K, t->q, k, t->n, e) ||
-         append_side(c, KV_V, NULL, t->v, t->n, e);
+         (!kv_cache_is_latent(c) && append_side(c, KV_V, NULL, t->v, t->n, e));
     free(c->saliency);
     free(less);
     c->saliency = NULL;
@@ -466,7 +467,7 @@ size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
 
 size_t kv_cache_coded(const struct kv_cache *c, enum kv_side side)
 {
-    const struct kv_cache_side *s = &c->side[side];
+    const struct kv_cache_side *s = &c->side[kv_cache_holder(c, side)];
 
     return s->n_blocks * s->codec->block + s->n_open;
 }

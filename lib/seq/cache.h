@@ -29,7 +29,9 @@ size_t kv_quantized(const struct kv_codec *c, size_t n);
 struct kv_cache;
 
 /* The codecs are kept by pointer and must outlive the cache.  Fails unless k
- * and v are the codecs of K and V of one layer.  Codecs with a probe() and
+ * and v are the codecs of K and V of one layer; or, of a latent, v is k: the
+ * cache then holds keys alone, V takes no bytes, and what is read as values are
+ * the keys.  Codecs with a probe() and
  * layered codecs must also quantize the same blocks. */
 int kv_cache_new(struct kv_cache **c, const struct kv_codec *k,
                  const struct kv_codec *v, uint64_t seed, struct kv_err *e);

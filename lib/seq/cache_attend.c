@@ -54,10 +54,11 @@ void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
     }
 
     float *k = kv_alloc(view.n, row * sizeof(*k));
-    float *v = kv_alloc(view.n, row * sizeof(*v));
+    float *v = kc->shape.latent ? k : kv_alloc(view.n, row * sizeof(*v));
 
     kv_cache_decode(c, KV_K, k);
-    kv_cache_decode(c, KV_V, v);
+    if (v != k)
+        kv_cache_decode(c, KV_V, v);
     kv_codec_rotate(kc, k, view.n);
     kv_attend_c(&(struct kv_attend_job){.view = view,
                                         .q = q,
@@ -65,7 +66,8 @@ void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
                                         .q_rows = view.nq,
                                         .k = {.quantized = k},
                                         .v = {.quantized = v}});
-    free(v);
+    if (v != k)
+        free(v);
     free(k);
 }
 

@@ -362,6 +362,8 @@ int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
     for (int i = 0; i < KV_SIDES; i++) {
         struct kv_cache_side *s = &c->side[i];
 
+        if (i == KV_V && kv_cache_is_latent(c) && !h.side_bytes[i])
+            continue;
         if (kv_cache_load_side(c, (enum kv_side)i, h.n_tokens,
                                take(&b, h.side_bytes[i]), h.side_bytes[i], e))
             return -1;

@@ -39,6 +39,19 @@ struct kv_cache {
     size_t massive_capacity;
 };
 
+/* Whether V has no record of its own. */
+static inline bool kv_cache_is_latent(const struct kv_cache *c)
+{
+    return c->side[KV_V].codec == c->side[KV_K].codec;
+}
+
+/* The side that holds what is read as this one. */
+static inline enum kv_side kv_cache_holder(const struct kv_cache *c,
+                                           enum kv_side side)
+{
+    return kv_cache_is_latent(c) ? KV_K : side;
+}
+
 static inline void kv_cache_from_half(const uint16_t *h, size_t n, float *x)
 {
     for (size_t i = 0; i < n; i++)

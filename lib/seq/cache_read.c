@@ -63,7 +63,7 @@ static void finish(const struct kv_cache *c, enum kv_side side, size_t first,
 
 void kv_cache_decode(const struct kv_cache *c, enum kv_side side, float *x)
 {
-    const struct kv_cache_side *s = &c->side[side];
+    const struct kv_cache_side *s = &c->side[side = kv_cache_holder(c, side)];
 
     decode(c, side, 0, s->n_blocks, decode_ends(s, x));
     finish(c, side, 0, c->n, x);
@@ -72,7 +72,7 @@ void kv_cache_decode(const struct kv_cache *c, enum kv_side side, float *x)
 void kv_cache_decode_part(const struct kv_cache *c, enum kv_side side,
                           size_t first, size_t end, float *x)
 {
-    const struct kv_cache_side *s = &c->side[side];
+    const struct kv_cache_side *s = &c->side[side = kv_cache_holder(c, side)];
     const size_t row = kv_codec_row(s->codec), block = s->codec->block;
     const size_t codes = s->n_sinks, tail = codes + s->n_blocks * block;
     const size_t sinks = codes < end ? codes : end;
@@ -107,7 +107,7 @@ void kv_cache_forget(struct kv_cache *c)
 int kv_cache_read(const struct kv_cache *c, enum kv_side side, float *x,
                   struct kv_err *e)
 {
-    const struct kv_cache_side *s = &c->side[side];
+    const struct kv_cache_side *s = &c->side[side = kv_cache_holder(c, side)];
     float *blocks = decode_ends(s, x);
 
     if (s->codec->variable || s->codec->layered || !s->n_blocks)
