@@ -48,7 +48,8 @@ struct kv_generator {
 size_t kv_generate_cache_bytes(const struct kv_shape *shape, size_t n)
 {
     return shape->n_layers * KV_SIDES * shape->n_kv_heads * shape->head_dim *
-           sizeof(float) * n;
+               sizeof(float) * n +
+           kv_shape_state_bytes(shape);
 }
 
 /* ---- specs --------------------------------------------------------------- */
@@ -111,9 +112,12 @@ static void fail(struct sequence *s, const struct kv_err *why)
 static int open_layers(struct kv_seq **s, const struct kv_answer *a,
                        const struct kv_generator *r, struct kv_err *e)
 {
+    const struct kv_shape *shape = &kv_model_info(r->g.model)->shape;
     const struct opened *spec = find_spec(r, a->spec);
 
     *s = kv_seq_new(&(struct kv_seq_plan){.n_layers = r->n_layers,
+                                          .n_states = shape->n_states,
+                                          .state_floats = shape->state_floats,
                                           .policy = &a->spec->policy,
                                           .share_of = a->n_prompt,
                                           .seed = r->g.seed});
@@ -262,6 +266,15 @@ static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
                : kv_qkv_from_host(x, &host, e);
 }
 
+/* Of the live sequence of this number; a prompt that many have is the first
+ * one's. */
+static float *state_of(void *arg, size_t sequence)
+{
+    const struct kv_generator *r = arg;
+
+    return kv_seq_state(r->live[sequence]->seq);
+}
+
 /* ---- tokens -------------------------------------------------------------- */
 
 /* The next token of a live sequence, by its logits [n_vocab], which change. */
@@ -287,7 +300,8 @@ static void fail_live(struct kv_generator *r, const struct kv_err *why)
 /* The first token after the prompt that all live ones have. */
 static void run_prompt(struct kv_generator *r)
 {
-    const struct kv_attention mine = {.run = attend, .arg = r};
+    const struct kv_attention mine = {
+        .run = attend, .arg = r, .state = state_of};
     const struct kv_answer *a = r->live[0]->a;
     const double start = kv_seconds();
     float *logits = kv_alloc(r->n_vocab, sizeof(*logits));
@@ -311,6 +325,8 @@ static void run_prompt(struct kv_generator *r)
 
         if (s->ended)
             continue;
+        if (i)
+            kv_seq_copy_state(s->seq, r->live[0]->seq);
         memcpy(r->logits, logits, r->n_vocab * sizeof(*logits));
         s->begun = kv_seconds();
         s->a->prompt_seconds = s->begun - start;
@@ -339,7 +355,8 @@ static void run_prompts(struct kv_generator *r, size_t first)
 /* One token of every live sequence. */
 static void run_step(struct kv_generator *r)
 {
-    const struct kv_attention mine = {.run = attend, .arg = r};
+    const struct kv_attention mine = {
+        .run = attend, .arg = r, .state = state_of};
     int32_t *ids = kv_alloc(r->n_live, sizeof(*ids));
     const struct kv_batch batch = {r->n_live, r->span, ids};
     struct kv_err e;

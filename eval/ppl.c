@@ -102,7 +102,7 @@ static int pass_all(const struct kv_ppl *p, struct kv_loop *loop,
 {
     struct watched watched = {loop, p->from, p->plan.n, p->plan.progress,
                               p->plan.ranks};
-    const struct kv_attention attention = {watched_run, &watched};
+    const struct kv_attention attention = {.run = watched_run, .arg = &watched};
 
     return kv_model_forward_file(
         p->plan.model, p->plan.tokens + p->from * p->plan.n, p->to - p->from,
@@ -125,7 +125,7 @@ static int pass_group(const struct run *r, const struct group *g,
     const struct kv_ppl *p = r->p;
     struct watched watched = {r->loop, g->first_window, p->plan.n,
                               p->plan.progress, p->plan.ranks};
-    const struct kv_attention attention = {watched_run, &watched};
+    const struct kv_attention attention = {.run = watched_run, .arg = &watched};
     const size_t window = p->plan.n * p->info->hidden * sizeof(*r->hidden);
 
     if (r->states)

@@ -34,6 +34,11 @@ struct kv_shape {
     size_t slide_window;
     float slide_freq[KV_MAX_HEAD_DIM / 2];
     uint64_t still[KV_MAX_LAYERS / 64]; /* likewise: layers without RoPE */
+    /* Layers without attention, which n_layers and numbers of layers leave out:
+     * bit i % 64 of a word for layer i of the model's own count.  Each holds
+     * state_floats f32 of a sequence, however long it is. */
+    uint64_t stateful[KV_MAX_LAYERS / 64];
+    size_t n_states, state_floats;
     bool alibi; /* then n_heads is at most KV_MAX_SLOPES */
     float slope[KV_MAX_SLOPES];
     /* The bias that the model adds to every key before RoPE:
@@ -76,6 +81,39 @@ static inline bool kv_shape_slides(const struct kv_shape *s, size_t layer)
 static inline bool kv_shape_still(const struct kv_shape *s, size_t layer)
 {
     return s->still[layer / 64 % (KV_MAX_LAYERS / 64)] >> layer % 64 & 1;
+}
+
+/* Whether layer `own` of the model's own count is without attention. */
+static inline bool kv_shape_stateful(const struct kv_shape *s, size_t own)
+{
+    return s->stateful[own / 64 % (KV_MAX_LAYERS / 64)] >> own % 64 & 1;
+}
+
+/* The number of layers without attention before layer `own` of the model's own
+ * count. */
+static inline size_t kv_shape_states(const struct kv_shape *s, size_t own)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < own; i++)
+        n += kv_shape_stateful(s, i);
+    return n;
+}
+
+/* The layer's number in the model's own count. */
+static inline size_t kv_shape_own(const struct kv_shape *s, size_t layer)
+{
+    size_t own = 0;
+
+    for (;; own++)
+        if (!kv_shape_stateful(s, own) && !layer--)
+            return own;
+}
+
+/* Bytes of a sequence's state. */
+static inline size_t kv_shape_state_bytes(const struct kv_shape *s)
+{
+    return s->n_states * s->state_floats * sizeof(float);
 }
 
 /* The shape of one layer, for its attention, codecs and caches.  s: the model's

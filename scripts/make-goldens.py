@@ -8,7 +8,8 @@ Writes tests/golden/NAME/: config.json, model.safetensors, and
 expected.safetensors with
 
     tokens  I64 [n]                losses     F32 [n - 1], -log p of the next
-    k.L     F32 [n][kv heads][d]   v.L        of layer L, k after RoPE
+    k.L     F32 [n][kv heads][d]   v.L        of layer L, k after RoPE; of
+                                              layers with attention
     k_pre.L                        immediately before it, times its scale
     greedy  I64 [n - 10]           what generate() adds to the first 10 tokens
 
@@ -40,13 +41,18 @@ SMALL = dict(
     num_key_value_heads=1, head_dim=10, intermediate_size=27,
     max_position_embeddings=64)
 
-# name: (class, config)
+# Linear attention.
+DELTA = dict(
+    linear_conv_kernel_dim=4, linear_key_head_dim=6, linear_value_head_dim=5,
+    linear_num_key_heads=2, linear_num_value_heads=4)
+
 LATENT = dict(
     vocab_size=53, hidden_size=18, num_hidden_layers=2, num_attention_heads=3,
     num_key_value_heads=3, intermediate_size=27, moe_intermediate_size=5,
     max_position_embeddings=64, kv_lora_rank=8, q_lora_rank=7,
     qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)
 
+# name: (class, config)
 MODELS = {
     "mistral": ("MistralForCausalLM", dict(SMALL, sliding_window=8)),
     "qwen2": ("Qwen2ForCausalLM", SMALL),
@@ -334,6 +340,30 @@ MODELS = {
     "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", dict(
         LATENT, n_routed_experts=4, num_experts_per_tok=2, v_head_dim=9,
         rms_norm_eps=1e-3)),
+    "lfm2": ("Lfm2ForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=4,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        max_position_embeddings=64, block_multiple_of=5,
+        block_ffn_dim_multiplier=1.5, full_attn_idxs=[1, 3])),
+    "qwen3_next": ("Qwen3NextForCausalLM", dict(
+        SMALL, **DELTA, num_hidden_layers=3, full_attention_interval=2,
+        head_dim=8, moe_intermediate_size=7, num_experts=3,
+        num_experts_per_tok=2, shared_expert_intermediate_size=11,
+        mlp_only_layers=[0], rope_parameters=dict(
+            rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))),
+    "qwen3_5": ("Qwen3_5ForCausalLM", dict(
+        SMALL, **DELTA, num_hidden_layers=3, full_attention_interval=3,
+        head_dim=8, rms_norm_eps=0.02)),
+    "qwen3_5_wrapped": ("Qwen3_5ForConditionalGeneration", dict(
+        text_config=dict(
+            SMALL, **DELTA, num_hidden_layers=2, full_attention_interval=2,
+            head_dim=8, tie_word_embeddings=True, rope_parameters=dict(
+                rope_type="default", rope_theta=1e4, mrope_section=[1, 0, 0],
+                mrope_interleaved=True, partial_rotary_factor=0.25)),
+        vision_config=dict(
+            depth=1, hidden_size=8, intermediate_size=4, num_heads=1,
+            out_hidden_size=18, patch_size=2, spatial_merge_size=1,
+            num_position_embeddings=4, deepstack_visual_indexes=[0]))),
     "gptj": ("GPTJForCausalLM", dict(
         vocab_size=53, n_positions=64, n_embd=24, n_layer=2, n_head=3,
         n_inner=27, rotary_dim=4, tie_word_embeddings=False)),
@@ -352,7 +382,8 @@ HEADLESS = ("opt_decoder", "llama_headless")
 # What llama.cpp has not, or its converter does not write, or not without a
 # tokenizer.
 NO_GGUF = ("dynamic", "ministral", "opt", "mistral", "qwen3_moe_raw",
-           "gemma3", "smollm3_sliding") + HEADLESS
+           "gemma3", "smollm3_sliding", "lfm2", "qwen3_next",
+           "qwen3_5") + HEADLESS
 
 
 # The same with weights in bf16, in which transformers too computes in f32.
@@ -376,6 +407,8 @@ def randomize(model):
         norm = "norm" in last or last.startswith("ln_")
         scale = 0.15 if p.dim() < 2 else 0.6 / p.shape[-1] ** 0.5
         scale = 1.5 if name.endswith("sinks") else scale
+        if "linear_attn.conv1d" in name:  # else what is normed there is small
+            scale = 2.0
         with torch.no_grad():
             p.normal_(0, scale)
             if norm and name.endswith("weight"):
@@ -454,7 +487,7 @@ def keys_and_values(model, tokens, config):
         one = model.config.model_type == "gptj"
         module.apply_rotary_pos_emb = spy_one if one else spy
     with torch.no_grad():
-        logits = model(tokens[None], past_key_values=Cache(),
+        logits = model(tokens[None], past_key_values=Cache(config=config),
                        use_cache=True).logits[0]
     if real:
         module.apply_rotary_pos_emb = real

@@ -46,7 +46,8 @@ static void check_rows(struct golden *g, const char *what,
     const struct kv_weight *w;
     float *expected;
 
-    snprintf(name, sizeof(name), "%s.%zu", what, x->layer);
+    snprintf(name, sizeof(name), "%s.%zu", what,
+             kv_shape_own(x->shape, x->layer));
     w = find(g, name);
     assert_true(w->n >= n);
     expected = kv_alloc(n, sizeof(*expected));
@@ -68,8 +69,11 @@ static void check_rows(struct golden *g, const char *what,
 
 static int check_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
+    char name[32];
+
+    snprintf(name, sizeof(name), "k_pre.%zu", kv_shape_own(x->shape, x->layer));
     check_rows(arg, "k", x, x->k, true);
-    if (find_if(arg, "k_pre.0"))
+    if (find_if(arg, name))
         check_rows(arg, "k_pre", x, x->k_pre, true);
     if (!x->shape->latent) /* whose values are keys */
         check_rows(arg, "v", x, x->v, false);
@@ -110,7 +114,7 @@ static void check_losses(const struct golden *g, struct kv_model *m,
 static void check_first(struct golden *g, struct kv_model *m,
                         const int32_t *tokens, size_t n)
 {
-    const struct kv_attention attention = {check_layer, g};
+    const struct kv_attention attention = {.run = check_layer, .arg = g};
     float *hidden = kv_alloc(n * kv_model_info(m)->hidden, sizeof(*hidden));
     struct kv_err e = {""};
 

@@ -26,6 +26,12 @@ enum kv_part {
     KV_P_KV_DOWN, /* to the latent of keys and values, and what RoPE turns */
     KV_P_KV_UP,   /* of a head: rows of its keys, then of its values */
     KV_P_O,
+    KV_P_OUT_GATE, /* attention's output is times a sigmoid of it */
+    KV_P_MIX,      /* of layers without attention: what enters (mixer.h) */
+    KV_P_MIX_B,
+    KV_P_MIX_A,
+    KV_P_MIX_Z,
+    KV_P_MIX_OUT,
     KV_P_ROUTER,     /* a row for each expert */
     KV_P_SHARED_MIX, /* a row: how much a token has of the shared expert */
     KV_P_SHARED_GATE,
@@ -44,6 +50,10 @@ enum kv_part {
     KV_P_ROUTER_BIAS,
     KV_P_CHOICE_BIAS, /* of the experts' shares, where they are chosen */
     KV_P_SINKS,       /* a logit for each head (kernels/attend.h) */
+    KV_P_MIX_CONV,    /* [channels][1][kernel] */
+    KV_P_MIX_DECAY,
+    KV_P_MIX_STEP,
+    KV_P_MIX_NORM,
     KV_P_ATTN_NORM,
     KV_P_ATTN_NORM_BIAS,
     KV_P_MLP_NORM,
@@ -99,6 +109,14 @@ enum kv_qk_norm {
     KV_QK_HEAD,  /* of each head, all with the same weights */
     KV_QK_HEADS, /* of each head with its own weights */
     KV_QK_WHOLE  /* of all heads of a token at once */
+};
+
+/* What layers without attention have. */
+enum kv_mixer {
+    KV_MIXER_NONE,  /* all have attention */
+    KV_MIXER_CONV,  /* a short convolution between two gates (LFM2) */
+    KV_MIXER_DELTA, /* linear attention by the gated delta rule, behind a
+                     * short convolution (Qwen3-Next) */
 };
 
 /* Which layers slide and which have no RoPE. */
@@ -168,6 +186,10 @@ struct kv_arch {
     bool clips; /* clip_qkv counts: q, k and v end at it */
     bool sinks; /* attention has a sink logit for each head */
     struct kv_arch_layers layers;
+    enum kv_mixer mixer;   /* of some layers, by layer_types ... */
+    size_t attended_every; /* ... or without it of all but every so many-th */
+    bool mix_by_head; /* what enters it lies together for each key's head */
+    bool out_gate;    /* rows of a gate follow each head's queries */
     /* Norms times 1 + their weight, embeddings times the root of hidden_size.
      */
     bool gemma;
@@ -234,6 +256,7 @@ struct kv_wrapper {
     const char *name, *model_type; /* as in config.json */
     const char *text;              /* model_type of the part in text_config */
     const char *arch;              /* the row of the part */
+    const struct kv_own_field *fields; /* of the part; NULL: the usual ones */
     bool flat; /* the part's fields may stand beside the others instead */
 };
 

@@ -5,15 +5,17 @@
 
 static const struct kv_wrapper wrappers[] = {
     {"Gemma3ForConditionalGeneration", "gemma3", "gemma3_text",
-     "Gemma3ForCausalLM", false},
+     "Gemma3ForCausalLM", NULL, false},
     {"Mistral3ForConditionalGeneration", "mistral3", "mistral",
-     "MistralForCausalLM", false},
+     "MistralForCausalLM", NULL, false},
     {"Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2_vl_text",
-     "Qwen2ForCausalLM", true},
+     "Qwen2ForCausalLM", NULL, true},
     {"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2_5_vl_text",
-     "Qwen2ForCausalLM", true},
+     "Qwen2ForCausalLM", NULL, true},
     {"Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3_vl_text",
-     "Qwen3ForCausalLM", false},
+     "Qwen3ForCausalLM", NULL, false},
+    {"Qwen3_5ForConditionalGeneration", "qwen3_5", "qwen3_5_text",
+     "Qwen3_5ForCausalLM", kv_fields_of_qwen3_5, false},
 };
 
 const struct kv_wrapper *kv_arch_wrapper(const char *name)

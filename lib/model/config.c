@@ -384,7 +384,7 @@ static int read_all(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
                    read_norms(f, c, e) || read_act(f, c, e) ||
                    kv_config_layers(f, c, e) || kv_config_experts(f, c, e) ||
                    read_gemma(f, c, e) || read_scales(f, c, e) ||
-                   read_positions(f, c, e)
+                   read_positions(f, c, e) || kv_config_mixer(f, c, e)
                ? -1
                : 0;
 }
@@ -438,6 +438,8 @@ int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
     const char *differs =
         a->gemma && !gemma         ? "what a Gemma has"
         : c->shape.latent          ? "latent attention"
+        : c->shape.n_states        ? "layers without attention"
+        : a->out_gate              ? "a gate of attention's output"
         : c->n_experts             ? "an MLP of experts"
         : c->clip > 0              ? "clipped projections"
         : a->layer_norm            ? "LayerNorm"

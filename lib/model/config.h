@@ -32,6 +32,16 @@ struct kv_latent {
     bool interleaved; /* the model's own order of the channels that turn */
 };
 
+/* Sizes of what layers without attention have, in floats of a token but for
+ * kernel and heads (mixer.h). */
+struct kv_mixer_sizes {
+    size_t kernel;           /* tokens of the convolution */
+    size_t conv;             /* channels that pass it */
+    size_t k_heads, v_heads; /* of the delta rule: the first divides the */
+    size_t k_dim, v_dim;     /* second */
+    size_t in, out;          /* what enters, what leaves */
+};
+
 struct kv_config {
     const struct kv_arch *arch;
     size_t hidden, inter, n_vocab, n_ctx;
@@ -53,8 +63,9 @@ struct kv_config {
     float embed_scale; /* embeddings are multiplied by it */
     float logit_cap;   /* logits are cap * tanh(logit / cap); 0: none */
     enum kv_act act;
-    float logit_scale;        /* of logits, before the cap */
-    size_t n_places;          /* learned positions; 0: none */
+    float logit_scale; /* of logits, before the cap */
+    size_t n_places;   /* learned positions; 0: none */
+    struct kv_mixer_sizes mixer;
     size_t n_experts, n_used; /* inter is of one; 0: none */
     size_t shared_inter;      /* of the expert that all tokens have; 0: none */
     size_t n_groups, used_groups; /* experts are of these groups; 0: of all */
@@ -90,6 +101,13 @@ int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e);
 /* The same for JSON that is already read; path: for sentences. */
 int kv_config_parse(struct kv_config *c, const json_t *json, const char *path,
                     struct kv_err *e);
+
+/* Layers of the model, with and without attention: what `layer` counts here and
+ * in all of lib/model, but in struct kv_qkv and struct kv_shape. */
+static inline size_t kv_config_layers_of(const struct kv_config *c)
+{
+    return c->shape.n_layers + c->shape.n_states;
+}
 
 /* Whether the layer's MLP is of experts, and how wide an MLP, or an expert, is
  * in it. */

@@ -42,7 +42,7 @@ static int unwrap(struct kv_fields *f, const struct kv_wrapper *w,
         if (check_type(&part, w->name, w->text, e))
             return -1;
     }
-    part.own = kv_fields_of_wrapped;
+    part.own = w->fields ? w->fields : kv_fields_of_wrapped;
     part.wrapped = true;
     *f = part;
     return kv_arch_find(&c->arch, w->arch, f->json, e);

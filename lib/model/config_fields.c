@@ -192,7 +192,7 @@ static bool is_own(const struct kv_fields *f, const char *name,
                    const char **only)
 {
     const struct kv_own_field *o = f->own;
-    const size_t in = strlen(f->in);
+    const size_t in = f->wrapped ? 0 : strlen(f->in); /* a part has its own */
 
     while (o && o->name &&
            (strncmp(o->name, f->in, in) || strcmp(o->name + in, name)))

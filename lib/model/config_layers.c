@@ -119,7 +119,9 @@ static bool layer_slides(const struct kv_config *c, size_t layer,
 static int read_sliding(const struct kv_fields *f, struct kv_config *c,
                         struct kv_err *e)
 {
-    const json_t *list = kv_fields_get(f, "layer_types");
+    /* Where layers have another mixer the list says which (config_mixer.c). */
+    const json_t *list =
+        c->arch->mixer ? NULL : kv_fields_get(f, "layer_types");
     size_t first = c->arch->layers.from, pattern, n_slide = 0;
     struct kv_shape *s = &c->shape;
 

@@ -5,6 +5,7 @@
 #include "lib/rope_table.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,7 +84,10 @@ int kv_pass_load(struct kv_pass *p, size_t layer, size_t next, struct kv_err *e)
 
     p->loaded = layer;
     p->inter = kv_config_inter(&p->m->config, layer);
-    p->shape = kv_shape_layer(s, layer);
+    p->attended = layer - kv_shape_states(s, layer);
+    p->mixes = kv_shape_stateful(s, layer);
+    if (!p->mixes)
+        p->shape = kv_shape_layer(s, p->attended);
     p->rope = p->ropes + (p->shape.window ? p->n * 2 * s->n_rot : 0);
     if (p->few) {
         kv_layers_turn_to(p->m->layers, layer);
@@ -127,11 +131,9 @@ int kv_pass_multiply(const struct kv_pass *p, const struct kv_tile *t,
     return p->b->multiply(p->b, &product, e);
 }
 
-/* *a: what enters the products of a half of the layer: x, or its norm where one
- * comes before. */
-static int enter(const struct kv_pass *p, const struct kv_tile *t,
-                 enum kv_part norm, enum kv_part bias, const void **a,
-                 struct kv_err *e)
+int kv_pass_enter(const struct kv_pass *p, const struct kv_tile *t,
+                  enum kv_part norm, enum kv_part bias, const void **a,
+                  struct kv_err *e)
 {
     const float *x = p->x + t->at * p->hidden;
 
@@ -176,13 +178,17 @@ int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
     };
     const void *a;
 
-    if (enter(p, t, KV_P_ATTN_NORM, KV_P_ATTN_NORM_BIAS, &a, e))
+    if (kv_pass_enter(p, t, KV_P_ATTN_NORM, KV_P_ATTN_NORM_BIAS, &a, e))
         return -1;
     if (s->latent)
         return kv_pass_latent(p, t, a, e);
     if (runs(p, KV_STEP_QKV) &&
         kv_pass_multiply(p, t, KV_P_Q, a, p->hidden, t->wide,
                          p->q_dim + 2 * p->kv_dim, false, e))
+        return -1;
+    if (p->m->config.arch->out_gate &&
+        kv_pass_multiply(p, t, KV_P_OUT_GATE, a, p->hidden,
+                         p->out_gate + t->at * p->q_dim, p->q_dim, false, e))
         return -1;
     return runs(p, KV_STEP_ROPE) ? p->b->heads(&heads, e) : 0;
 }
@@ -241,15 +247,28 @@ static int norm_stream(const struct kv_pass *p, const struct kv_tile *t,
                : 0;
 }
 
-/* x += Wo out */
+/* The tile's outputs of attention, times the sigmoids of its gate. */
+static void gate_out(const struct kv_pass *p, const struct kv_tile *t)
+{
+    const float *gate = p->out_gate + t->at * p->q_dim;
+    float *out = p->out + t->at * p->q_dim;
+
+    for (size_t i = 0; i < t->rows * p->q_dim; i++)
+        out[i] *= 1 / (1 + expf(-gate[i]));
+}
+
+/* x += Wo out, or what a layer without attention has in its place. */
 static int out_product(const struct kv_pass *p, const struct kv_tile *t,
                        struct kv_err *e)
 {
-    const struct end end = {KV_P_O, KV_P_O_BIAS, KV_P_ATTN_OUT_NORM};
-    const float *out = p->out + t->at * p->q_dim;
-    size_t row = p->q_dim;
+    const struct end end = {p->mixes ? KV_P_MIX_OUT : KV_P_O, KV_P_O_BIAS,
+                            KV_P_ATTN_OUT_NORM};
+    size_t row = p->mixes ? p->m->config.mixer.out : p->q_dim;
+    const float *out = p->out + t->at * row;
     const void *a;
 
+    if (!p->mixes && p->m->config.arch->out_gate)
+        gate_out(p, t);
     if (p->shape.latent) {
         kv_pass_latent_values(p, t, t->wide);
         out = t->wide;
@@ -284,7 +303,7 @@ static int mlp_half(const struct kv_pass *p, const struct kv_tile *t,
 {
     const void *a;
 
-    if (enter(p, t, KV_P_MLP_NORM, KV_P_MLP_NORM_BIAS, &a, e))
+    if (kv_pass_enter(p, t, KV_P_MLP_NORM, KV_P_MLP_NORM_BIAS, &a, e))
         return -1;
     if (!runs(p, KV_STEP_MLP))
         return 0;
@@ -438,24 +457,29 @@ int kv_pass_init(struct kv_pass *p, struct kv_err *e)
     const struct kv_shape *s = &c->shape;
     const size_t n = p->n_windows * p->n, word = sizeof(float);
     const size_t inter = kv_config_widest(c);
-    size_t rows, threads;
+    size_t rows, threads, out;
 
     release(p->m);
     p->b = p->m->backend;
     p->hidden = c->hidden;
     p->q_dim = s->n_heads * s->head_dim;
     p->kv_dim = s->n_kv_heads * s->head_dim;
+    out = max(p->q_dim, c->mixer.out);
     rows = stretch(p) < p->b->tile ? stretch(p) : p->b->tile;
     threads = p->b->threads();
-    p->input_bytes = rows *
-                     max(max(p->hidden, p->q_dim),
-                         max(inter, s->n_heads * c->latent.value)) *
-                     kv_type_bytes(p->b->input_type);
+    p->input_bytes =
+        rows *
+        max(max(p->hidden, out), max(inter, s->n_heads * c->latent.value)) *
+        kv_type_bytes(p->b->input_type);
     p->wide_floats = rows * max(max(max(p->q_dim + 2 * p->kv_dim, 2 * inter),
                                     max(p->row_wide, p->hidden)),
                                 s->n_heads * c->latent.value);
     return want(p, KV_WORK_Q, n, p->q_dim * word, &p->q, e) ||
-           want(p, KV_WORK_OUT, n, p->q_dim * word, &p->out, e) ||
+           want(p, KV_WORK_OUT, n, out * word, &p->out, e) ||
+           (c->arch->out_gate &&
+            want(p, KV_WORK_OUT_GATE, n, p->q_dim * word, &p->out_gate, e)) ||
+           (s->n_states &&
+            want(p, KV_WORK_MIXER, n, c->mixer.in * word, &p->mixer, e)) ||
            want(p, KV_WORK_K, n, p->kv_dim * word, &p->k, e) ||
            want(p, KV_WORK_K_PRE, n, p->kv_dim * word, &p->k_pre, e) ||
            want_values(p, n * p->kv_dim * word, e) ||
@@ -489,7 +513,7 @@ int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
     const struct kv_qkv x = {
         .shape = &p->shape,
         .backend = p->b,
-        .layer = p->loaded,
+        .layer = p->attended,
         .first_window = p->first_window,
         .n_windows = p->n_windows,
         .n = p->n,
@@ -504,7 +528,9 @@ int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
         .batch = p->batch,
     };
 
-    return kv_pass_each(p, before_attention, p, e) || a->run(a->arg, &x, e) ||
+    return (p->mixes ? kv_pass_mix(p, a, e)
+                     : kv_pass_each(p, before_attention, p, e) ||
+                           a->run(a->arg, &x, e)) ||
                    kv_pass_each(p, after_attention, p, e) || kv_interrupted(e)
                ? -1
                : 0;
@@ -513,7 +539,7 @@ int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
 int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
                    struct kv_err *e)
 {
-    const size_t n_layers = p->m->config.shape.n_layers;
+    const size_t n_layers = kv_config_layers_of(&p->m->config);
 
     for (size_t l = 0; l < n_layers; l++)
         if (kv_pass_load(p, l, l + 1 < n_layers ? l + 1 : l, e) ||

@@ -20,7 +20,7 @@ static int pass_group(struct kv_pass *p, const int32_t *tokens,
                       const struct kv_attention *attention, FILE *f,
                       struct kv_err *e)
 {
-    const bool last = p->loaded + 1 == p->m->config.shape.n_layers;
+    const bool last = p->loaded + 1 == kv_config_layers_of(&p->m->config);
 
     if (p->loaded == 0)
         kv_pass_embed(p->m, tokens + p->first_window * p->n, p->n_windows, p->n,
@@ -38,7 +38,7 @@ int kv_model_forward_file(struct kv_model *m, const int32_t *tokens,
                           const struct kv_attention *attention, FILE *hidden,
                           struct kv_err *e)
 {
-    const size_t n_layers = m->config.shape.n_layers;
+    const size_t n_layers = kv_config_layers_of(&m->config);
     float *x = kv_alloc(group * n, m->config.hidden * sizeof(*x));
     struct kv_pass p = {
         .m = m, .n_windows = group, .n = n, .x = x, .few = n <= KV_FEW_ROWS};

@@ -42,6 +42,7 @@ static bool is_norm(enum kv_part p)
 static bool follows(enum kv_part p)
 {
     return p == KV_P_K || p == KV_P_V || p == KV_P_UP || p == KV_P_K_BIAS ||
+           p == KV_P_MIX_B || p == KV_P_MIX_A || p == KV_P_MIX_Z ||
            p == KV_P_V_BIAS || p == KV_P_UP_BIAS || p == KV_P_SHARED_UP;
 }
 

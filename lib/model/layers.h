@@ -41,7 +41,7 @@ const float *kv_layers_vector(const struct kv_layers *l, enum kv_part part);
 
 /* The stored parts of the matrix that begins with this part; returns their
  * number.  On the host alone, as the next two. */
-enum { KV_LAYERS_STORED = 3 };
+enum { KV_LAYERS_STORED = 4 };
 size_t kv_layers_stored(const struct kv_layers *l, enum kv_part part,
                         struct kv_stored_part stored[KV_LAYERS_STORED]);
 

@@ -71,7 +71,7 @@ static bool has_k_bias(const struct kv_model *m)
 
     if (m->config.clip > 0)
         return false;
-    for (size_t i = 0; i < m->config.shape.n_layers; i++)
+    for (size_t i = 0; i < kv_config_layers_of(&m->config); i++)
         if (layer[i].part[KV_P_K_BIAS] && !layer[i].part[KV_P_K_NORM])
             return true;
     return false;
@@ -99,7 +99,8 @@ static void fill_k_bias(struct kv_model *m)
         m->k_bias = kv_alloc(s->n_layers * row, sizeof(*m->k_bias));
     for (size_t i = 0; i < s->n_layers; i++) {
         const struct kv_shape one = kv_shape_layer(s, i);
-        const struct kv_weight *w = m->weights.layer[i].part[KV_P_K_BIAS];
+        const struct kv_weight *w =
+            m->weights.layer[kv_shape_own(s, i)].part[KV_P_K_BIAS];
         float *bias = m->k_bias + i * row;
 
         if (w)
@@ -179,7 +180,7 @@ static int place(struct kv_model *m, struct kv_backend *b, size_t memory,
     kv_backend_free(m->backend);
     m->layers = NULL;
     m->backend = b;
-    return kv_layers_new(&m->layers, b, &m->weights, c->shape.n_layers,
+    return kv_layers_new(&m->layers, b, &m->weights, kv_config_layers_of(c),
                          b->device ? b->device->free : 0, beside,
                          b->device || m->files.bytes > large_model, e);
 }
@@ -324,7 +325,8 @@ int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
         return kv_fail_in(e, "%s", m->info.name);
     return place(m,
                  kv_backend_cuda(
-                     d, kv_layers_type(&m->weights, m->config.shape.n_layers)),
+                     d, kv_layers_type(&m->weights,
+                                       kv_config_layers_of(&m->config))),
                  memory, e)
                ? kv_fail_in(e, "%s", m->info.name)
                : 0;
@@ -392,8 +394,10 @@ size_t kv_model_windows(const struct kv_model *m, size_t n, bool decodes,
     const struct kv_shape *s = &m->config.shape;
     const size_t q = s->n_heads * s->head_dim;
     const size_t kv = s->n_kv_heads * s->head_dim;
-    /* hidden; q and out; k, k_pre and v */
-    const size_t token = (m->config.hidden + 2 * q + 3 * kv) * sizeof(float);
+    const size_t mix = m->config.mixer.in + m->config.mixer.out;
+    /* hidden; q and out; k, k_pre and v; what enters and leaves a mixer */
+    const size_t token =
+        (m->config.hidden + 2 * q + 3 * kv + mix) * sizeof(float);
 
     /* a thread fills a window's cache: tokens to encode, and codes */
     const size_t busy = decodes ? 3 * kv * sizeof(float) : 0;
@@ -417,7 +421,7 @@ int kv_model_wo_gram(struct kv_model *m, size_t layer, float *gram,
     if (s->latent)
         return kv_fail(e, "%s: Wo^T Wo of a latent is not implemented",
                        m->info.name);
-    wo = m->weights.layer[layer].part[KV_P_O];
+    wo = m->weights.layer[kv_shape_own(s, layer)].part[KV_P_O];
     w = kv_alloc(wo->n, sizeof(*w));
     transposed = kv_alloc(wo->n, sizeof(*transposed));
     kv_weight_dequantize(wo, 0, wo->n, w);

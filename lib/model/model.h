@@ -114,7 +114,8 @@ struct kv_host_layer;
 struct kv_qkv {
     const struct kv_shape *shape;
     const struct kv_backend *backend;
-    size_t layer, n_windows, n, first;
+    size_t layer; /* of those with attention */
+    size_t n_windows, n, first;
     size_t first_window; /* the group's first window within the call */
     const float *q, *k, *k_pre, *v;
     float *out;
@@ -126,11 +127,16 @@ struct kv_qkv {
 };
 
 /* A function that computes attention and fills x->out.  It is called once per
- * layer and group of windows, outside of parallel regions, and may use
- * threads. */
+ * layer with attention and group of windows, outside of parallel regions, and
+ * may use threads. */
 struct kv_attention {
     int (*run)(void *arg, const struct kv_qkv *x, struct kv_err *e);
     void *arg;
+    /* For models with layers without attention: the state of a sequence, a
+     * window's or a span's number, [n_states][state_floats] (shape.h), which
+     * the pass changes.  NULL: passes begin at position 0, from states of zeros
+     * that end with them. */
+    float *(*state)(void *arg, size_t sequence);
 };
 
 /* Causal attention over x->k and x->v in f32; a NULL attention means this.  arg

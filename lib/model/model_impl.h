@@ -13,6 +13,8 @@ enum kv_work {
     KV_WORK_K_PRE,
     KV_WORK_V,
     KV_WORK_OUT,
+    KV_WORK_OUT_GATE,
+    KV_WORK_MIXER,
     KV_WORK_ROPE,
     KV_WORK_INPUT, /* of tiles' products, in their type */
     KV_WORK_WIDE,  /* of tiles: what comes out of them */

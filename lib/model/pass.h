@@ -48,13 +48,17 @@ struct kv_pass {
     const struct kv_backend *b;
     size_t hidden, inter, q_dim, kv_dim;
     float *q, *k, *k_pre, *v, *out; /* as in struct kv_qkv */
-    float *rope;                    /* kv_rope_table() of the loaded layer */
-    float *ropes;                   /* of full attention; then of sliding */
-    uint8_t *input;                 /* [threads][input_bytes] */
-    float *wide;                    /* [threads][wide_floats] */
+    float *out_gate;                /* as q, where the model has one */
+    float *mixer;   /* [n_windows][n][mixer.in], of layers without attention */
+    float *rope;    /* kv_rope_table() of the loaded layer */
+    float *ropes;   /* of full attention; then of sliding */
+    uint8_t *input; /* [threads][input_bytes] */
+    float *wide;    /* [threads][wide_floats] */
     size_t input_bytes, wide_floats;
-    size_t loaded;         /* layer */
-    struct kv_shape shape; /* kv_shape_layer() of it */
+    size_t loaded;         /* layer, of all */
+    size_t attended;       /* layers with attention before it */
+    bool mixes;            /* it has no attention */
+    struct kv_shape shape; /* kv_shape_layer() of it, where it has */
     struct kv_host_layer *host;
 };
 
@@ -102,6 +106,7 @@ int kv_pass_logits(struct kv_model *m, const float *x, size_t n, float *logits,
 int kv_pass_load(struct kv_pass *p, size_t layer, size_t next,
                  struct kv_err *e);
 
+/* The work on each tile of tokens. */
 int kv_pass_each(const struct kv_pass *p, kv_tile_work *work, const void *arg,
                  struct kv_err *e);
 struct kv_tile kv_pass_tile(const struct kv_pass *p, size_t i, size_t thread);
@@ -111,6 +116,22 @@ static inline float *kv_pass_kept(const struct kv_pass *p, float *all)
 {
     return all + (p->loaded - p->kept_from) * p->n_windows * p->n * p->hidden;
 }
+
+/* *a: what enters the products of a half of the layer: x, or its norm where one
+ * comes before. */
+int kv_pass_enter(const struct kv_pass *p, const struct kv_tile *t,
+                  enum kv_part norm, enum kv_part bias, const void **a,
+                  struct kv_err *e);
+
+/* c [rows][outputs] (+)= a times the matrix that begins with this part. */
+int kv_pass_multiply(const struct kv_pass *p, const struct kv_tile *t,
+                     enum kv_part part, const void *a, size_t inputs, float *c,
+                     size_t outputs, bool add, struct kv_err *e);
+
+/* x -> out [n_windows][n][mixer.out] of the loaded layer, which has no
+ * attention (mixer.c). */
+int kv_pass_mix(struct kv_pass *p, const struct kv_attention *attention,
+                struct kv_err *e);
 
 /* A tile's x -> q, k, k_pre, v of the loaded layer. */
 int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,

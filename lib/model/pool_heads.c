@@ -24,7 +24,7 @@ int kv_pool_heads(struct kv_model_weights *w, struct kv_config *c, size_t pool,
     static const enum kv_part parts[] = {KV_P_K, KV_P_V, KV_P_K_BIAS,
                                          KV_P_V_BIAS};
     enum { N = sizeof(parts) / sizeof(*parts) };
-    const size_t n_layers = c->shape.n_layers;
+    const size_t n_layers = kv_config_layers_of(c);
 
     if (check(c, pool, e))
         return -1;

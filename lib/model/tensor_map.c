@@ -133,9 +133,12 @@ static int cut(struct binding *b, const struct kv_weight *t, size_t p,
     const bool turned = cols && b->c->arch->transposed && !b->w->gguf.n_parts;
     const size_t group = b->c->shape.n_heads / b->c->shape.n_kv_heads;
     const bool is_q = kv_part_of(p) == KV_P_Q, is_v = kv_part_of(p) == KV_P_V;
-    const size_t first = !by_head ? at.first
-                         : is_q   ? 0
-                                  : (is_v ? group + 1 : group) * d;
+    const bool is_gate = p == KV_P_OUT_GATE;
+    const bool gated = (is_q || is_gate) && b->c->arch->out_gate;
+    const size_t first = gated      ? (is_gate ? d : 0)
+                         : !by_head ? at.first
+                         : is_q     ? 0
+                                    : (is_v ? group + 1 : group) * d;
     struct kv_weight *mine = b->made++;
 
     if (t->packed)
@@ -157,6 +160,10 @@ static int cut(struct binding *b, const struct kv_weight *t, size_t p,
         mine->run = is_q ? group * d : d;
         mine->step = (group + 2) * d;
     }
+    if (gated) {
+        mine->run = d;
+        mine->step = 2 * d;
+    }
     if (turned)
         mine->turned = at.all;
     if (is_v)
@@ -170,8 +177,8 @@ static int cut(struct binding *b, const struct kv_weight *t, size_t p,
                         kv_stored_bytes(t->type);
 
     mine->data += skip;
-    mine->bytes =
-        by_head || turned ? t->bytes - skip : t->bytes / at.all * at.rows;
+    mine->bytes = by_head || gated || turned ? t->bytes - skip
+                                             : t->bytes / at.all * at.rows;
     *out = mine;
     return 0;
 }
@@ -293,6 +300,10 @@ static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
     row = t && t->n_dims == 2 && p == KV_P_CHOICE_BIAS; /* as ERNIE has it */
     if (row)
         rc = bind(&t, b->w, name, 1, at.rows, b->dir, e);
+    else if (p == KV_P_MIX_CONV)
+        rc = kv_tensor_bind(&t, b->w, name,
+                            (const size_t[]){c->mixer.conv, 1, c->mixer.kernel},
+                            b->dir, e);
     else if (own)
         rc = bind(&t, b->w, name, at.rows / d, d, b->dir, e);
     else
@@ -462,7 +473,7 @@ static int bind_all(struct binding *b, struct kv_err *e)
     }
     if (c->norm_plain && !c->no_last_norm)
         m->norm = fill(b, "ones", m->ones, c->hidden);
-    for (; b->layer < c->shape.n_layers; b->layer++)
+    for (; b->layer < kv_config_layers_of(c); b->layer++)
         if (bind_layer(b, e))
             return -1;
     return kv_tensor_spares(m, c, b->w, e);
@@ -503,7 +514,7 @@ static const char *find_prefix(const struct kv_weights *w,
 int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
                   const struct kv_weights *w, const char *dir, struct kv_err *e)
 {
-    const size_t n_layers = c->shape.n_layers;
+    const size_t n_layers = kv_config_layers_of(c);
     struct binding b = {.m = m, .c = c, .w = w, .dir = dir};
 
     *m = (struct kv_model_weights){
@@ -543,7 +554,7 @@ static const struct kv_weight *make(struct kv_weight *w, size_t rows,
 void kv_tensor_map_random(struct kv_model_weights *m, const struct kv_config *c,
                           uint64_t seed)
 {
-    const size_t n_layers = c->shape.n_layers;
+    const size_t n_layers = kv_config_layers_of(c);
     struct kv_weight *w = kv_alloc(n_layers * KV_PARTS + 2, sizeof(*w));
 
     *m = (struct kv_model_weights){.made = w, .seed = seed};

@@ -17,7 +17,14 @@ enum dim {
     LATENT_KEY,
     LATENT_HEADS,
     Q_NORM_DIM,
-    K_NORM_DIM
+    K_NORM_DIM,
+    MIX_DIM,
+    MIX_Z_DIM,
+    MIX_HEADS,
+    MIX_B_DIM,
+    MIX_OUT_DIM,
+    MIX_CONV_DIM,
+    MIX_NORM_DIM
 };
 
 /* When a layer has a part. */
@@ -27,6 +34,11 @@ enum when {
     KV_HEADS,
     Q_LATENT,
     KV_LATENT,
+    ATTENDS,
+    OUT_GATE,
+    MIXES,
+    MIXES_DELTA,
+    MIXES_APART,
     EXPERTS,
     SHARED,
     SHARED_MIX,
@@ -57,7 +69,13 @@ static const struct {
     [KV_P_Q_UP] = {KV_P_Q_UP, Q_DIM, Q_RANK, Q_LATENT},
     [KV_P_KV_DOWN] = {KV_P_KV_DOWN, LATENT_KEY, HIDDEN, KV_LATENT},
     [KV_P_KV_UP] = {KV_P_KV_UP, LATENT_HEADS, LATENT, KV_LATENT},
-    [KV_P_O] = {KV_P_O, HIDDEN, O_DIM, ALWAYS},
+    [KV_P_O] = {KV_P_O, HIDDEN, O_DIM, ATTENDS},
+    [KV_P_OUT_GATE] = {KV_P_OUT_GATE, Q_DIM, HIDDEN, OUT_GATE},
+    [KV_P_MIX] = {KV_P_MIX, MIX_DIM, HIDDEN, MIXES},
+    [KV_P_MIX_B] = {KV_P_MIX_B, MIX_B_DIM, HIDDEN, MIXES_DELTA},
+    [KV_P_MIX_A] = {KV_P_MIX_A, MIX_HEADS, HIDDEN, MIXES_APART},
+    [KV_P_MIX_Z] = {KV_P_MIX_Z, MIX_Z_DIM, HIDDEN, MIXES_APART},
+    [KV_P_MIX_OUT] = {KV_P_MIX_OUT, HIDDEN, MIX_OUT_DIM, MIXES},
     [KV_P_ROUTER] = {KV_P_ROUTER, N_EXPERTS, HIDDEN, EXPERTS},
     [KV_P_SHARED_MIX] = {KV_P_SHARED_MIX, ONE, HIDDEN, SHARED_MIX},
     [KV_P_SHARED_GATE] = {KV_P_SHARED_GATE, SHARED_INTER, HIDDEN, SHARED},
@@ -76,6 +94,10 @@ static const struct {
     [KV_P_ROUTER_BIAS] = {KV_P_ROUTER, N_EXPERTS, NONE, ROUTER_BIAS},
     [KV_P_SINKS] = {KV_P_SINKS, N_HEADS, NONE, SINKS},
     [KV_P_CHOICE_BIAS] = {KV_P_CHOICE_BIAS, N_EXPERTS, NONE, CHOICE_BIAS},
+    [KV_P_MIX_CONV] = {KV_P_MIX_CONV, MIX_CONV_DIM, NONE, MIXES},
+    [KV_P_MIX_DECAY] = {KV_P_MIX_DECAY, MIX_HEADS, NONE, MIXES_DELTA},
+    [KV_P_MIX_STEP] = {KV_P_MIX_STEP, MIX_HEADS, NONE, MIXES_DELTA},
+    [KV_P_MIX_NORM] = {KV_P_MIX_NORM, MIX_NORM_DIM, NONE, MIXES_DELTA},
     [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BEFORE},
     [KV_P_ATTN_NORM_BIAS] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BIAS},
     [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BEFORE},
@@ -94,7 +116,9 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
 {
     const struct kv_shape *s = &c->shape;
     const struct kv_latent *l = &c->latent;
+    const struct kv_mixer_sizes *m = &c->mixer;
     const bool alike = c->qk_norm == KV_QK_HEAD;
+    const bool delta = c->arch->mixer == KV_MIXER_DELTA;
 
     switch (d) {
     case HIDDEN:
@@ -127,6 +151,21 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
         return (alike ? 1 : s->n_heads) * s->head_dim;
     case K_NORM_DIM:
         return (alike ? 1 : s->n_kv_heads) * s->head_dim;
+    case MIX_DIM:
+        return !delta                 ? m->in
+               : c->arch->mix_by_head ? m->in - 2 * m->v_heads
+                                      : m->conv;
+    case MIX_B_DIM:
+        return (c->arch->mix_by_head ? 2 : 1) * m->v_heads;
+    case MIX_HEADS:
+        return m->v_heads;
+    case MIX_Z_DIM:
+    case MIX_OUT_DIM:
+        return m->out;
+    case MIX_CONV_DIM:
+        return m->conv * m->kernel;
+    case MIX_NORM_DIM:
+        return m->v_dim;
     case NONE:
         break;
     }
@@ -135,15 +174,27 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
 
 static bool has(const struct kv_config *c, size_t layer, enum when when)
 {
+    const bool attends = !kv_shape_stateful(&c->shape, layer);
+
     switch (when) {
     case Q_WHOLE:
-        return !c->latent.q_rank;
+        return attends && !c->latent.q_rank;
     case KV_HEADS:
-        return !c->shape.latent;
+        return attends && !c->shape.latent;
     case Q_LATENT:
         return c->latent.q_rank;
     case KV_LATENT:
         return c->shape.latent;
+    case ATTENDS:
+        return attends;
+    case OUT_GATE:
+        return attends && c->arch->out_gate;
+    case MIXES:
+        return !attends;
+    case MIXES_DELTA:
+        return !attends && c->arch->mixer == KV_MIXER_DELTA;
+    case MIXES_APART:
+        return has(c, layer, MIXES_DELTA) && !c->arch->mix_by_head;
     case EXPERTS:
         return kv_config_has_experts(c, layer);
     case SHARED:
@@ -165,15 +216,15 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
     case NORM_BIAS:
         return c->arch->norm_bias && !c->norm_plain;
     case QKV_BIAS:
-        return c->qkv_bias;
+        return attends && c->qkv_bias;
     case O_BIAS:
-        return c->o_bias;
+        return attends && c->o_bias;
     case MLP_BIAS:
         return c->mlp_bias;
     case QK_NORM:
-        return c->qk_norm != KV_QK_NONE;
+        return attends && c->qk_norm != KV_QK_NONE;
     case QK_NORM_BIAS:
-        return c->qk_norm != KV_QK_NONE && c->arch->qk_norm_bias;
+        return has(c, layer, QK_NORM) && c->arch->qk_norm_bias;
     case SANDWICH:
         return c->arch->sandwich;
     case ALWAYS:

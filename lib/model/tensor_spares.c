@@ -24,9 +24,10 @@ static bool is_of_more_layers(const char *name, const struct kv_config *c)
     const struct kv_tensor_names *names = c->arch->names;
     const size_t n = strlen(names->prefix), m = strlen(names->layers);
 
-    return !strncmp(name, names->prefix, n) &&
-           !strncmp(name + n, names->layers, m) &&
-           strtoul(name + n + m, NULL, 10) >= c->shape.n_layers;
+    return !strncmp(name, "mtp.", 4) ||
+           (!strncmp(name, names->prefix, n) &&
+            !strncmp(name + n, names->layers, m) &&
+            strtoul(name + n + m, NULL, 10) >= kv_config_layers_of(c));
 }
 
 /* Tensors that are stored and rightly not used. */
@@ -98,7 +99,8 @@ int kv_tensor_spares(const struct kv_model_weights *m,
                      struct kv_err *e)
 {
     const char **bound;
-    const size_t n = list_bound(m, c->shape.n_layers, w->n_weights, &bound);
+    const size_t n =
+        list_bound(m, kv_config_layers_of(c), w->n_weights, &bound);
     int rc = 0;
 
     for (size_t i = 0; i < w->n_weights && !rc; i++) {

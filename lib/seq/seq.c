@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <omp.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct layer {
     struct kv_cache *cache;
@@ -21,6 +22,7 @@ struct layer {
 struct kv_seq {
     struct kv_seq_plan plan;
     struct layer *layer; /* [n_layers] */
+    float *state;        /* NULL: none */
 };
 
 struct kv_seq *kv_seq_new(const struct kv_seq_plan *p)
@@ -31,6 +33,8 @@ struct kv_seq *kv_seq_new(const struct kv_seq_plan *p)
     if (p->policy && !kv_policy_drops(p->policy))
         s->plan.policy = NULL;
     s->layer = kv_alloc(p->n_layers, sizeof(*s->layer));
+    if (p->n_states)
+        s->state = kv_alloc(p->n_states, p->state_floats * sizeof(*s->state));
     return s;
 }
 
@@ -47,9 +51,28 @@ void kv_seq_free(struct kv_seq *s)
 {
     for (size_t i = 0; s && i < s->plan.n_layers; i++)
         clear(&s->layer[i]);
-    if (s)
+    if (s) {
         free(s->layer);
+        free(s->state);
+    }
     free(s);
+}
+
+float *kv_seq_state(struct kv_seq *s)
+{
+    return s->state;
+}
+
+size_t kv_seq_state_bytes(const struct kv_seq *s)
+{
+    return s->plan.n_states * s->plan.state_floats * sizeof(*s->state);
+}
+
+void kv_seq_copy_state(struct kv_seq *to, const struct kv_seq *from)
+{
+    assert(kv_seq_state_bytes(to) == kv_seq_state_bytes(from));
+    if (from->state)
+        memcpy(to->state, from->state, kv_seq_state_bytes(from));
 }
 
 int kv_seq_open(struct kv_seq *s, struct kv_codec *const *codec,

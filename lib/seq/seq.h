@@ -1,4 +1,5 @@
-/* One sequence under one spec: the caches of its layers.
+/* One sequence under one spec: the caches of its layers, and the state of the
+ * model's layers without attention (shape.h), which no spec changes.
  *
  * A layer has a cache (cache.h).  With layered codecs it stands on the cache of
  * the layer below.  Where the spec's policy drops tokens, the layer has a
@@ -22,12 +23,20 @@ struct kv_seq_plan {
     size_t n_layers;                     /* of the model */
     const struct kv_policy_spec *policy; /* kept by pointer; NULL, or one that
                                           * drops nothing: all tokens stay */
+    size_t n_states, state_floats;       /* as in struct kv_shape */
     size_t share_of; /* the tokens of which a policy's budget is a share */
     uint64_t seed;
 };
 
 struct kv_seq *kv_seq_new(const struct kv_seq_plan *p);
 void kv_seq_free(struct kv_seq *s); /* NULL is fine */
+
+/* The state [n_states][state_floats], at first zeros.  It is the model's to
+ * change, once all tokens before are in it; NULL without. */
+float *kv_seq_state(struct kv_seq *s);
+size_t kv_seq_state_bytes(const struct kv_seq *s);
+/* to: of a plan with a state of the same size. */
+void kv_seq_copy_state(struct kv_seq *to, const struct kv_seq *from);
 
 /* Opens the layer of codec [KV_SIDES].  The codecs must live until the layer is
  * closed, layered ones until s is freed.  Layers of layered codecs are opened

@@ -1,0 +1,144 @@
+/* Of models with layers without attention. */
+#include "lib/model/arch_names.h"
+
+const struct kv_tensor_names kv_names_lfm2 = {
+    .prefix = "model.",
+    .embed = "embed_tokens.weight",
+    .norm = "embedding_norm.weight",
+    .head = "lm_head.weight",
+    .layers = "layers.",
+    .part =
+        {
+            [KV_P_Q] = "self_attn.q_proj.weight",
+            [KV_P_K] = "self_attn.k_proj.weight",
+            [KV_P_V] = "self_attn.v_proj.weight",
+            [KV_P_O] = "self_attn.out_proj.weight",
+            [KV_P_MIX] = "conv.in_proj.weight",
+            [KV_P_MIX_CONV] = "conv.conv.weight",
+            [KV_P_MIX_OUT] = "conv.out_proj.weight",
+            [KV_P_GATE] = "feed_forward.w1.weight",
+            [KV_P_UP] = "feed_forward.w3.weight",
+            [KV_P_DOWN] = "feed_forward.w2.weight",
+            [KV_P_ATTN_NORM] = "operator_norm.weight",
+            [KV_P_MLP_NORM] = "ffn_norm.weight",
+            [KV_P_Q_NORM] = "self_attn.q_layernorm.weight",
+            [KV_P_K_NORM] = "self_attn.k_layernorm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_lfm2[] = {
+    {"norm_eps", "rms_norm_eps", NULL},
+    {"block_ff_dim", "intermediate_size", NULL},
+    {"intermediate_size", "intermediate_size", NULL},
+    {"tie_embedding", "tie_word_embeddings", NULL},
+    {"tie_word_embeddings", "tie_word_embeddings", NULL},
+    {"conv_L_cache", "conv_L_cache", NULL},
+    {"conv_bias", NULL, "false"},
+    {"full_attn_idxs", "full_attn_idxs", NULL},
+    {"block_auto_adjust_ff_dim", "block_auto_adjust_ff_dim", NULL},
+    {"block_ffn_dim_multiplier", "block_ffn_dim_multiplier", NULL},
+    {"block_multiple_of", "block_multiple_of", NULL},
+    /* read by nothing: */
+    {"block_dim", "hidden_size", kv_unread},
+    {"conv_dim", "hidden_size", kv_unread},
+    {"conv_dim_out", "hidden_size", kv_unread},
+    {"num_heads", "num_attention_heads", kv_unread},
+    {"block_norm_eps", "rms_norm_eps", kv_unread},
+    {"block_use_swiglu", NULL, "true"},
+    {"use_pos_enc", NULL, "true"},
+    {"block_mlp_init_scale", NULL, NULL},
+    {"block_out_init_scale", NULL, NULL},
+    {"block_use_xavier_init", NULL, NULL},
+    {"conv_use_xavier_init", NULL, NULL},
+    {0},
+};
+
+/* What both kinds of Qwen call alike. */
+#define QWEN                                                                   \
+    .prefix = "model.", .embed = "embed_tokens.weight", .norm = "norm.weight", \
+    .head = "lm_head.weight", .layers = "layers."
+#define QWEN_PARTS                                       \
+    [KV_P_Q] = "self_attn.q_proj.weight",                \
+    [KV_P_OUT_GATE] = "self_attn.q_proj.weight",         \
+    [KV_P_K] = "self_attn.k_proj.weight",                \
+    [KV_P_V] = "self_attn.v_proj.weight",                \
+    [KV_P_O] = "self_attn.o_proj.weight",                \
+    [KV_P_MIX_OUT] = "linear_attn.out_proj.weight",      \
+    [KV_P_MIX_CONV] = "linear_attn.conv1d.weight",       \
+    [KV_P_MIX_DECAY] = "linear_attn.A_log",              \
+    [KV_P_MIX_STEP] = "linear_attn.dt_bias",             \
+    [KV_P_MIX_NORM] = "linear_attn.norm.weight",         \
+    [KV_P_ATTN_NORM] = "input_layernorm.weight",         \
+    [KV_P_MLP_NORM] = "post_attention_layernorm.weight", \
+    [KV_P_Q_NORM] = "self_attn.q_norm.weight",           \
+    [KV_P_K_NORM] = "self_attn.k_norm.weight"
+#define QWEN_FIELDS                                                   \
+    {"partial_rotary_factor", "partial_rotary_factor", NULL},         \
+        {"full_attention_interval", "full_attention_interval", NULL}, \
+        {"linear_conv_kernel_dim", "linear_conv_kernel_dim", NULL},   \
+        {"linear_key_head_dim", "linear_key_head_dim", NULL},         \
+        {"linear_value_head_dim", "linear_value_head_dim", NULL},     \
+        {"linear_num_key_heads", "linear_num_key_heads", NULL},       \
+    {                                                                 \
+        "linear_num_value_heads", "linear_num_value_heads", NULL      \
+    }
+
+const struct kv_tensor_names kv_names_qwen3_next = {
+    QWEN,
+    .experts = "mlp.experts.",
+    .dense = "mlp.",
+    .part =
+        {
+            QWEN_PARTS,
+            [KV_P_MIX] = "linear_attn.in_proj_qkvz.weight",
+            [KV_P_MIX_B] = "linear_attn.in_proj_ba.weight",
+            [KV_P_ROUTER] = "mlp.gate.weight",
+            [KV_P_SHARED_MIX] = "mlp.shared_expert_gate.weight",
+            [KV_P_SHARED_GATE] = "mlp.shared_expert.gate_proj.weight",
+            [KV_P_SHARED_UP] = "mlp.shared_expert.up_proj.weight",
+            [KV_P_SHARED_DOWN] = "mlp.shared_expert.down_proj.weight",
+            [KV_P_GATE] = "gate_proj.weight",
+            [KV_P_UP] = "up_proj.weight",
+            [KV_P_DOWN] = "down_proj.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_qwen3_next[] = {
+    QWEN_FIELDS,
+    {"num_experts", "num_experts", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", NULL},
+    {"moe_intermediate_size", "intermediate_size", NULL},
+    {"shared_expert_intermediate_size", "shared_expert_intermediate_size",
+     NULL},
+    {"norm_topk_prob", "norm_topk_prob", NULL},
+    {"decoder_sparse_step", "decoder_sparse_step", NULL},
+    {"mlp_only_layers", "mlp_only_layers", NULL},
+    {"output_router_logits", NULL, NULL},
+    {"router_aux_loss_coef", NULL, NULL},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_qwen3_5 = {
+    QWEN,
+    .part =
+        {
+            QWEN_PARTS,
+            [KV_P_MIX] = "linear_attn.in_proj_qkv.weight",
+            [KV_P_MIX_B] = "linear_attn.in_proj_b.weight",
+            [KV_P_MIX_A] = "linear_attn.in_proj_a.weight",
+            [KV_P_MIX_Z] = "linear_attn.in_proj_z.weight",
+            [KV_P_GATE] = "mlp.gate_proj.weight",
+            [KV_P_UP] = "mlp.up_proj.weight",
+            [KV_P_DOWN] = "mlp.down_proj.weight",
+        },
+};
+
+/* Also of the part of a model of several. */
+const struct kv_own_field kv_fields_of_qwen3_5[] = {
+    QWEN_FIELDS,
+    {"attn_output_gate", NULL, "true"},
+    {"mamba_ssm_dtype", NULL, NULL},
+    {"mtp_num_hidden_layers", NULL, NULL}, /* not read: more_layers */
+    {"mtp_use_dedicated_embeddings", NULL, NULL},
+    {0},
+};

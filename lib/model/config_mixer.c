@@ -1,0 +1,206 @@
+#include "lib/model/config_parts.h"
+
+#include <string.h>
+
+/* How layer_types calls layers without attention. */
+static const char *const names[] = {
+    [KV_MIXER_CONV] = "conv", [KV_MIXER_DELTA] = "linear_attention"};
+
+static const char TYPES[] = "layer_types", LISTED[] = "full_attn_idxs",
+                  EVERY[] = "full_attention_interval";
+
+/* Layers without attention: a bit each. */
+struct stateful {
+    uint64_t bits[KV_MAX_LAYERS / 64];
+};
+
+static void set(struct stateful *s, size_t layer)
+{
+    s->bits[layer / 64] |= (uint64_t)1 << layer % 64;
+}
+
+static int read_types(const struct kv_fields *f, const struct kv_config *c,
+                      struct stateful *s, struct kv_err *e)
+{
+    const json_t *list = kv_fields_get(f, TYPES);
+    const char *name = names[c->arch->mixer];
+
+    if (json_array_size(list) != c->shape.n_layers)
+        return kv_fail(e,
+                       "%s: field %s%s is not a list of %zu types, one for "
+                       "each layer",
+                       f->path, f->in, TYPES, c->shape.n_layers);
+    for (size_t i = 0; i < c->shape.n_layers; i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+
+        if (type && !strcmp(type, name))
+            set(s, i);
+        else if (!type || strcmp(type, "full_attention") != 0)
+            return kv_fail(e,
+                           "%s: field %s%s: layer %zu is %s; only "
+                           "full_attention and %s are known",
+                           f->path, f->in, TYPES, i, type ? type : "no name",
+                           name);
+    }
+    return 0;
+}
+
+/* All but those that the list has. */
+static int read_listed(const struct kv_fields *f, const struct kv_config *c,
+                       struct stateful *s, struct kv_err *e)
+{
+    const json_t *list = kv_fields_get(f, LISTED);
+    const size_t n = c->shape.n_layers;
+
+    for (size_t i = 0; i < n; i++)
+        set(s, i);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *layer = json_array_get(list, i);
+        const json_int_t at = json_integer_value(layer);
+
+        if (!json_is_integer(layer) || at < 0 || at >= (json_int_t)n)
+            return kv_fail(e, "%s: field %s: entry %zu is no layer below %zu",
+                           f->path, LISTED, i, n);
+        s->bits[at / 64] &= ~((uint64_t)1 << at % 64);
+    }
+    return 0;
+}
+
+/* All but every so many-th. */
+static int read_every(const struct kv_fields *f, const struct kv_config *c,
+                      struct stateful *s, struct kv_err *e)
+{
+    size_t every = c->arch->attended_every;
+
+    if (kv_fields_size_if(f, EVERY, 1, KV_MAX_LAYERS, &every, e))
+        return -1;
+    for (size_t i = 0; i < c->shape.n_layers && every; i++)
+        if ((i + 1) % every)
+            set(s, i);
+    return 0;
+}
+
+/* layer_types, or the older field, which must say the same beside it. */
+static int read_which(const struct kv_fields *f, struct kv_config *c,
+                      struct kv_err *e)
+{
+    const char *old = kv_fields_get(f, LISTED)  ? LISTED
+                      : kv_fields_get(f, EVERY) ? EVERY
+                                                : NULL;
+    struct stateful by_type = {{0}}, by_old = {{0}};
+    const bool typed = kv_fields_get(f, TYPES);
+
+    if ((typed && read_types(f, c, &by_type, e)) ||
+        (old == LISTED ? read_listed(f, c, &by_old, e)
+                       : read_every(f, c, &by_old, e)))
+        return -1;
+    if (typed && old && memcmp(&by_type, &by_old, sizeof(by_type)) != 0)
+        return kv_fail(e, "%s: fields %s%s and %s%s contradict each other",
+                       f->path, f->in, TYPES, f->in, old);
+    memcpy(c->shape.stateful, typed ? by_type.bits : by_old.bits,
+           sizeof(by_type));
+    return 0;
+}
+
+/* LFM2's MLP is narrower than intermediate_size, unless the config says not. */
+static int read_width(const struct kv_fields *f, struct kv_config *c,
+                      struct kv_err *e)
+{
+    static const char times[] = "block_ffn_dim_multiplier";
+    double by = 1;
+    size_t step = 256;
+    bool adjusted = true;
+
+    if (kv_fields_flag_if(f, "block_auto_adjust_ff_dim", &adjusted, e) ||
+        (kv_fields_get(f, times) && kv_fields_real(f, times, &by, e)) ||
+        kv_fields_size_if(f, "block_multiple_of", 1, 1 << 20, &step, e))
+        return -1;
+    if (!adjusted)
+        return 0;
+    c->inter = 2 * c->inter / 3;
+    if (kv_fields_get(f, times) || !kv_fields_has(f, times))
+        c->inter = ((size_t)(by * (double)c->inter) + step - 1) / step * step;
+    return c->inter ? 0
+                    : kv_fail(e, "%s: by %s an MLP is 0 wide", f->path, times);
+}
+
+static int read_conv(const struct kv_fields *f, struct kv_config *c,
+                     struct kv_err *e)
+{
+    struct kv_mixer_sizes *m = &c->mixer;
+
+    m->kernel = 3;
+    m->conv = m->out = c->hidden;
+    m->in = 3 * c->hidden;
+    return kv_fields_size_if(f, "conv_L_cache", 1, 1 << 10, &m->kernel, e) ||
+                   read_width(f, c, e)
+               ? -1
+               : 0;
+}
+
+static int read_delta(const struct kv_fields *f, struct kv_config *c,
+                      struct kv_err *e)
+{
+    enum { MAX_HEADS = 1 << 12 };
+    struct kv_mixer_sizes *m = &c->mixer;
+
+    *m = (struct kv_mixer_sizes){
+        .kernel = 4, .k_heads = 16, .v_heads = 32, .k_dim = 128, .v_dim = 128};
+    if (kv_fields_size_if(f, "linear_conv_kernel_dim", 1, 1 << 10, &m->kernel,
+                          e) ||
+        kv_fields_size_if(f, "linear_num_key_heads", 1, MAX_HEADS, &m->k_heads,
+                          e) ||
+        kv_fields_size_if(f, "linear_num_value_heads", 1, MAX_HEADS,
+                          &m->v_heads, e) ||
+        kv_fields_size_if(f, "linear_key_head_dim", 1, KV_MAX_HEAD_DIM,
+                          &m->k_dim, e) ||
+        kv_fields_size_if(f, "linear_value_head_dim", 1, KV_MAX_HEAD_DIM,
+                          &m->v_dim, e))
+        return -1;
+    if (m->v_heads % m->k_heads)
+        return kv_fail(e,
+                       "%s: linear_num_value_heads %zu is no multiple of "
+                       "linear_num_key_heads %zu",
+                       f->path, m->v_heads, m->k_heads);
+    m->out = m->v_heads * m->v_dim;
+    m->conv = 2 * m->k_heads * m->k_dim + m->out;
+    m->in = m->conv + 2 * m->v_heads + m->out;
+    return 0;
+}
+
+/* From here on the shape's layers are those with attention. */
+static int count(const struct kv_fields *f, struct kv_config *c,
+                 struct kv_err *e)
+{
+    const struct kv_mixer_sizes *m = &c->mixer;
+    struct kv_shape *s = &c->shape;
+
+    s->state_floats =
+        (m->kernel - 1) * m->conv + m->v_heads * m->k_dim * m->v_dim;
+    s->n_states = kv_shape_states(s, s->n_layers);
+    if (s->n_states == s->n_layers)
+        return kv_fail(e,
+                       "%s: none of %zu layers has attention: there is no KV "
+                       "cache",
+                       f->path, s->n_layers);
+    s->n_layers -= s->n_states;
+    return 0;
+}
+
+int kv_config_mixer(const struct kv_fields *f, struct kv_config *c,
+                    struct kv_err *e)
+{
+    switch (c->arch->mixer) {
+    case KV_MIXER_CONV:
+        if (read_conv(f, c, e))
+            return -1;
+        break;
+    case KV_MIXER_DELTA:
+        if (read_delta(f, c, e))
+            return -1;
+        break;
+    case KV_MIXER_NONE:
+        return 0;
+    }
+    return read_which(f, c, e) || count(f, c, e) ? -1 : 0;
+}

@@ -1,0 +1,149 @@
+#include "lib/model/mixer.h"
+#include "lib/base/alloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The layer's work after the first product: all sequences of the pass. */
+struct work {
+    const struct kv_pass *p;
+    struct kv_mixer_run *run;
+    size_t n_parts; /* of each run */
+};
+
+void kv_mixer_convolve(const struct kv_mixer_sizes *m, const float *w,
+                       float *state, float *x)
+{
+    const size_t past = m->kernel - 1;
+
+    for (size_t i = 0; i < m->conv; i++) {
+        const float *wi = w + i * m->kernel;
+        float sum = 0;
+
+        for (size_t j = 0; j < past; j++)
+            sum += wi[j] * state[j * m->conv + i];
+        sum += wi[past] * x[i];
+        for (size_t j = 0; j + 1 < past; j++)
+            state[j * m->conv + i] = state[(j + 1) * m->conv + i];
+        if (past)
+            state[(past - 1) * m->conv + i] = x[i];
+        x[i] = sum;
+    }
+}
+
+/* LFM2: rows of B, C and x; out = C * conv(B * x). */
+static void run_conv(const struct kv_pass *p, const struct kv_mixer_run *r)
+{
+    const struct kv_mixer_sizes *m = &p->m->config.mixer;
+    const float *w = kv_layers_vector(p->m->layers, KV_P_MIX_CONV);
+
+    for (size_t t = 0; t < r->n; t++) {
+        float *b = r->x + t * m->in, *c = b + m->conv, *x = c + m->conv;
+        float *out = r->out + t * m->out;
+
+        for (size_t i = 0; i < m->conv; i++)
+            x[i] *= b[i];
+        kv_mixer_convolve(m, w, r->state, x);
+        for (size_t i = 0; i < m->conv; i++)
+            out[i] = c[i] * x[i];
+    }
+}
+
+static int enter_run(const void *arg, size_t i, size_t thread, struct kv_err *e)
+{
+    const struct work *w = arg;
+
+    (void)thread;
+    (void)e;
+    if (w->p->m->config.arch->mixer == KV_MIXER_CONV)
+        run_conv(w->p, &w->run[i]);
+    else
+        kv_mixer_delta_enter(w->p, &w->run[i]);
+    return 0;
+}
+
+static int run_part(const void *arg, size_t i, size_t thread, struct kv_err *e)
+{
+    const struct work *w = arg;
+
+    (void)thread;
+    (void)e;
+    kv_mixer_delta(w->p, &w->run[i / w->n_parts], i % w->n_parts);
+    return 0;
+}
+
+static int enter_tile(const void *arg, size_t i, size_t thread,
+                      struct kv_err *e)
+{
+    const struct kv_pass *p = arg;
+    const struct kv_tile t = kv_pass_tile(p, i, thread);
+    const size_t in = p->m->config.mixer.in;
+    const void *a;
+
+    return kv_pass_enter(p, &t, KV_P_ATTN_NORM, KV_P_ATTN_NORM_BIAS, &a, e) ||
+                   kv_pass_multiply(p, &t, KV_P_MIX, a, p->hidden,
+                                    p->mixer + t.at * in, in, false, e)
+               ? -1
+               : 0;
+}
+
+/* The sequences of the pass and their states, by default zeros [n_runs]. */
+static void list_runs(const struct kv_pass *p, const struct kv_attention *a,
+                      size_t n_runs, float *zeros, struct kv_mixer_run *run)
+{
+    const struct kv_mixer_sizes *m = &p->m->config.mixer;
+    const size_t floats = p->m->config.shape.state_floats;
+    const size_t layer = p->loaded - p->attended;
+    size_t at = 0;
+
+    for (size_t i = 0; i < n_runs; at += run[i++].n) {
+        const struct kv_span *span = p->batch ? &p->batch->span[i] : NULL;
+
+        run[i] = (struct kv_mixer_run){
+            .n = span ? span->n : p->n,
+            .x = p->mixer + at * m->in,
+            .out = p->out + at * m->out,
+            .state = zeros ? zeros + i * floats
+                           : a->state(a->arg, span ? span->sequence
+                                                   : p->first_window + i) +
+                                 layer * floats};
+    }
+}
+
+/* A state that nobody keeps begins with the sequence. */
+static int check_first(const struct kv_pass *p, struct kv_err *e)
+{
+    bool later = p->first > 0;
+
+    for (size_t i = 0; p->batch && i < p->batch->n_spans; i++)
+        later = later || p->batch->span[i].first;
+    return later ? kv_fail(e,
+                           "%s has layers without attention: tokens from "
+                           "another position than 0 on want the state of those "
+                           "before them, which is not kept here",
+                           p->m->info.name)
+                 : 0;
+}
+
+int kv_pass_mix(struct kv_pass *p, const struct kv_attention *a,
+                struct kv_err *e)
+{
+    const size_t floats = p->m->config.shape.state_floats;
+    const size_t n = p->batch ? p->batch->n_spans : p->n_windows;
+    const bool delta = p->m->config.arch->mixer == KV_MIXER_DELTA;
+    struct work w = {.p = p, .n_parts = p->m->config.mixer.v_heads};
+    float *zeros = NULL;
+    int rc;
+
+    if (!a->state && check_first(p, e))
+        return -1;
+    if (!a->state)
+        zeros = kv_alloc(n, floats * sizeof(*zeros));
+    w.run = kv_alloc(n, sizeof(*w.run));
+    list_runs(p, a, n, zeros, w.run);
+    rc = kv_pass_each(p, enter_tile, p, e) || p->b->each(n, enter_run, &w, e) ||
+         (delta && p->b->each(n * w.n_parts, run_part, &w, e));
+    free(w.run);
+    free(zeros);
+    return rc ? -1 : 0;
+}

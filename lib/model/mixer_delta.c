@@ -1,0 +1,161 @@
+/* Linear attention by the gated delta rule (Yang et al. 2024), as Qwen3-Next
+ * has it.  A token's row, in the order
+ *
+ *   | q [k_heads][k_dim] | k, as q | v [v_heads][v_dim] |
+ *   | b [v_heads] | a [v_heads] | z, as v |
+ *
+ * The convolution runs over q, k and v, then silu; q and k are normed to length
+ * 1.  Each head of values has a state S [k_dim][v_dim], a key's head serves
+ * v_heads / k_heads of them:
+ *
+ *   S = exp(-exp(decay) softplus(a + step)) S
+ *   S = S + k (sigmoid(b) (v - k S))
+ *   out = norm(q S / sqrt(k_dim)) silu(z) */
+#include "lib/base/alloc.h"
+#include "lib/model/mixer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static float sigmoid(float x)
+{
+    return 1 / (1 + expf(-x));
+}
+
+/* A row of Qwen3-Next: q, k, v and z of each key's head, then b and a of each,
+ * to the order above. */
+static void order(const struct kv_mixer_sizes *m, const float *row, float *to)
+{
+    const size_t group = m->v_heads / m->k_heads, d = group * m->v_dim;
+    const float *ba = row + m->conv + m->out;
+    float *q = to, *k = q + m->k_heads * m->k_dim;
+    float *v = k + m->k_heads * m->k_dim, *b = v + m->out, *a = b + m->v_heads;
+    float *z = a + m->v_heads;
+
+    for (size_t h = 0; h < m->k_heads; h++) {
+        memcpy(q + h * m->k_dim, row, m->k_dim * sizeof(*q));
+        row += m->k_dim;
+        memcpy(k + h * m->k_dim, row, m->k_dim * sizeof(*k));
+        row += m->k_dim;
+        memcpy(v + h * d, row, d * sizeof(*v));
+        row += d;
+        memcpy(z + h * d, row, d * sizeof(*z));
+        row += d;
+        memcpy(b + h * group, ba, group * sizeof(*b));
+        ba += group;
+        memcpy(a + h * group, ba, group * sizeof(*a));
+        ba += group;
+    }
+}
+
+/* To length 1, times scale. */
+static void norm_length(float *x, size_t n, float scale)
+{
+    float sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    scale /= sqrtf(sum + 1e-6F);
+    for (size_t i = 0; i < n; i++)
+        x[i] *= scale;
+}
+
+void kv_mixer_delta_enter(const struct kv_pass *p, const struct kv_mixer_run *r)
+{
+    const struct kv_mixer_sizes *m = &p->m->config.mixer;
+    const float *w = kv_layers_vector(p->m->layers, KV_P_MIX_CONV);
+    const float scale = 1 / sqrtf((float)m->k_dim);
+    float *row = kv_alloc(m->in, sizeof(*row));
+
+    for (size_t t = 0; t < r->n; t++) {
+        float *x = r->x + t * m->in;
+
+        if (p->m->config.arch->mix_by_head) {
+            memcpy(row, x, m->in * sizeof(*row));
+            order(m, row, x);
+        }
+        kv_mixer_convolve(m, w, r->state, x);
+        for (size_t i = 0; i < m->conv; i++)
+            x[i] *= sigmoid(x[i]);
+        for (size_t h = 0; h < 2 * m->k_heads; h++)
+            norm_length(x + h * m->k_dim, m->k_dim, h < m->k_heads ? scale : 1);
+    }
+    free(row);
+}
+
+/* One token of a head: state [k_dim][v_dim], out [v_dim]; decay is the state's
+ * factor, beta the share of the correction. */
+static void step(const struct kv_mixer_sizes *m, const float *q, const float *k,
+                 const float *v, float decay, float beta, float *state,
+                 float *correction, float *out)
+{
+    const size_t n = m->v_dim;
+
+    memset(correction, 0, n * sizeof(*correction));
+    for (size_t i = 0; i < m->k_dim; i++) {
+        float *s = state + i * n;
+
+        for (size_t j = 0; j < n; j++) {
+            s[j] *= decay;
+            correction[j] += s[j] * k[i];
+        }
+    }
+    for (size_t j = 0; j < n; j++)
+        correction[j] = (v[j] - correction[j]) * beta;
+    memset(out, 0, n * sizeof(*out));
+    for (size_t i = 0; i < m->k_dim; i++) {
+        float *s = state + i * n;
+
+        for (size_t j = 0; j < n; j++) {
+            s[j] += k[i] * correction[j];
+            out[j] += s[j] * q[i];
+        }
+    }
+}
+
+/* out = its RMSNorm times silu(z). */
+static void norm_gated(const float *w, const float *z, size_t n, float eps,
+                       float *out)
+{
+    float sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += out[i] * out[i];
+
+    const float scale = 1 / sqrtf(sum / (float)n + eps);
+
+    for (size_t i = 0; i < n; i++)
+        out[i] *= scale * w[i] * z[i] * sigmoid(z[i]);
+}
+
+void kv_mixer_delta(const struct kv_pass *p, const struct kv_mixer_run *r,
+                    size_t head)
+{
+    const struct kv_mixer_sizes *m = &p->m->config.mixer;
+    const struct kv_layers *l = p->m->layers;
+    const float rate = expf(kv_layers_vector(l, KV_P_MIX_DECAY)[head]);
+    const float shift = kv_layers_vector(l, KV_P_MIX_STEP)[head];
+    const float *w = kv_layers_vector(l, KV_P_MIX_NORM);
+    const size_t key = head / (m->v_heads / m->k_heads) * m->k_dim;
+    float *state =
+        r->state + (m->kernel - 1) * m->conv + head * m->k_dim * m->v_dim;
+    float *correction = kv_alloc(m->v_dim, sizeof(*correction));
+
+    for (size_t t = 0; t < r->n; t++) {
+        const float *q = r->x + t * m->in + key;
+        const float *k = q + m->k_heads * m->k_dim;
+        const float *v = r->x + t * m->in + m->conv - m->out + head * m->v_dim;
+        const float *b = r->x + t * m->in + m->conv + head;
+        const float *z =
+            r->x + t * m->in + m->conv + 2 * m->v_heads + head * m->v_dim;
+        const float a = b[m->v_heads] + shift;
+        const float soft = a > 20 ? a : log1pf(expf(a));
+        float *out = r->out + t * m->out + head * m->v_dim;
+
+        step(m, q, k, v, expf(-rate * soft), sigmoid(*b), state, correction,
+             out);
+        norm_gated(w, z, m->v_dim, p->m->config.norm_eps, out);
+    }
+    free(correction);
+}
