@@ -184,8 +184,8 @@ static size_t piece_of(const struct kv_ppl *p, const struct kv_spec *spec)
     const size_t least = of->kind == KV_PREFILL ? of->prefill : of->step;
     size_t piece;
 
-    if (!kv_policy_drops(&spec->policy))
-        return p->plan.n;
+    if (!kv_policy_drops(&spec->policy) || p->info->shape.n_states)
+        return p->plan.n; /* whole, as the state ends with a pass */
     piece = least > PIECE ? least : PIECE / of->step * of->step;
     return piece < p->plan.n ? piece : p->plan.n;
 }

@@ -14,6 +14,9 @@
  * [n_layers][kv_heads][head_dim] where the model has one; /sink_logit f32
  * [n_layers][n_heads] likewise, of attention (kernels/attend.h).
  *
+ * Of a model with layers without attention these are the layers that have it;
+ * the attribute model_layer of /layer_000 is its number in the model.
+ *
  * channel_order is the order of the channels of a head of q, k, k_pre,
  * k_gradient and k_bias.  "model": the order of transformers.  "halves", where
  * the model's RoPE turns a part of a head or neighbours: RoPE turns channels i

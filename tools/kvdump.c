@@ -87,9 +87,9 @@ static enum kv_dtype parse_dtype(const char *name)
     kv_die("--dtype %s: expected f32, f16 or bf16", name);
 }
 
-/* "3" or "3-5"; NULL is all. */
-static void parse_layers(const char *text, size_t n_layers, size_t *first,
-                         size_t *last)
+/* "3" or "3-5"; NULL is all.  some: the model has others, without attention. */
+static void parse_layers(const char *text, size_t n_layers, bool some,
+                         size_t *first, size_t *last)
 {
     char *end;
 
@@ -105,8 +105,8 @@ static void parse_layers(const char *text, size_t n_layers, size_t *first,
     if (*first > *last)
         kv_die("--layers %s: the first is behind the last", text);
     if (*last >= n_layers)
-        kv_die("--layers %s: the model has layers 0 to %zu", text,
-               n_layers - 1);
+        kv_die("--layers %s: the model has layers 0 to %zu%s", text,
+               n_layers - 1, some ? " with attention" : "");
 }
 
 /* Between a layer's projections and its attention */
@@ -263,8 +263,8 @@ static struct kv_dump_info describe(const struct args *a,
     memcpy(info.have, a->have, sizeof(info.have));
     if (info.shape.latent) /* values are keys */
         info.have[KV_T_V] = false;
-    parse_layers(a->layers, model->shape.n_layers, &info.first_layer,
-                 &info.last_layer);
+    parse_layers(a->layers, model->shape.n_layers, model->shape.n_states,
+                 &info.first_layer, &info.last_layer);
     return info;
 }
 
@@ -526,9 +526,11 @@ int main(int argc, char **argv)
                 "A config.json alone has no weights: as halves, they would "
                 "weigh so much; rows\nfor as many KV heads as it says, as "
                 "query heads, and one.  even_ctx: in longer\ncontexts one "
-                "sequence's cache is more than the matrices.  An operation "
-                "of one\nlayer multiplies and adds (two operations) values "
-                "of two bytes, each read or\nwritten once; intensity: "
+                "sequence's cache is more than the matrices.  n_states, "
+                "state_bytes: layers\nwithout attention and what they hold of "
+                "the sequences, in f32; kv_bytes has\nnone of it.  An "
+                "operation of one layer multiplies and adds (two operations)"
+                "\nvalues of two bytes, each read or written once; intensity: "
                 "operations per byte.",
         .list = kv_common_list,
         .operand = "config.json",

@@ -24,6 +24,8 @@ static const char *const columns[] = {"model",
                                       "layer_weight_bytes",
                                       "layer_kv_bytes",
                                       "even_ctx",
+                                      "n_states",
+                                      "state_bytes",
                                       NULL};
 
 /* Bytes of one token in one layer. */
@@ -88,6 +90,8 @@ static int put_row(struct kv_results *r, const struct kv_footprint *f,
                     (double)kv_bytes /
                         ((double)kv_bytes + (double)info->weight_bytes));
     put_layer(r, f);
+    kv_results_size(r, "n_states", s->n_states);
+    kv_results_size(r, "state_bytes", f->batch * kv_shape_state_bytes(s));
     return kv_results_row(r, e);
 }
 
@@ -97,6 +101,7 @@ static int countable(const struct kv_footprint *f, struct kv_err *e)
     size_t bytes;
 
     if (__builtin_mul_overflow(f->ctx, s->n_layers * token_bytes(s), &bytes) ||
+        __builtin_add_overflow(bytes, kv_shape_state_bytes(s), &bytes) ||
         __builtin_mul_overflow(f->batch, bytes, &bytes))
         return kv_fail(e,
                        "--batch %zu: so many caches are more bytes than can "
@@ -135,16 +140,17 @@ static size_t halves(const struct kv_weight *w)
 /* Its tensors, of this shape, as halves. */
 static void weigh(struct kv_footprint *f, const struct kv_config *c)
 {
+    const size_t first = kv_shape_own(&c->shape, 0);
     struct kv_model_weights w;
     size_t *all = &f->info.weight_bytes;
 
     kv_tensor_map_random(&w, c, 0);
     *all = halves(w.norm) + (c->tied ? 1 : 2) * halves(w.embed) +
            sizeof(uint16_t) * c->n_places * c->hidden;
-    for (size_t i = 0; i < c->shape.n_layers; i++)
+    for (size_t i = 0; i < kv_config_layers_of(c); i++)
         for (size_t p = 0; p < KV_PARTS; p++) {
             *all += halves(w.layer[i].part[p]);
-            if (!i && p <= KV_P_DOWN)
+            if (i == first && p <= KV_P_DOWN)
                 f->layer_bytes += halves(w.layer[i].part[p]);
         }
     kv_tensor_unmap(&w);

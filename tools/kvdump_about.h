@@ -8,7 +8,8 @@
 #include "lib/model/model.h"
 #include "tools/common.h"
 
-/* One row: a batch of sequences of ctx tokens, the cache in fp16.  layer_bytes:
+/* One row: a batch of sequences of ctx tokens, the cache in fp16, the states of
+ * layers without attention in f32.  layer_bytes:
  * the matrices of one layer; 0: not known. */
 struct kv_footprint {
     struct kv_model_info info;

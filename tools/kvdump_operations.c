@@ -103,6 +103,14 @@ int kv_operations_print(const struct kv_config *c, const char *name, size_t ctx,
     const struct kv_results_form form = kv_common_form(common);
     struct kv_results *r;
 
+    if (c->shape.n_states)
+        return kv_fail(e,
+                       "%s: --operations knows no model with layers without "
+                       "attention",
+                       name);
+    if (c->arch->out_gate)
+        return kv_fail(
+            e, "%s: --operations knows no gate of attention's output", name);
     if (c->n_experts)
         return kv_fail(e, "%s: --operations knows no layer with experts", name);
     if (kv_results_open(&r, &form, columns, e))
