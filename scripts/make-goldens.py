@@ -364,6 +364,21 @@ MODELS = {
             depth=1, hidden_size=8, intermediate_size=4, num_heads=1,
             out_hidden_size=18, patch_size=2, spatial_merge_size=1,
             num_position_embeddings=4, deepstack_visual_indexes=[0]))),
+    "granite_hybrid": ("GraniteMoeHybridForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=4,
+        num_attention_heads=3, num_key_value_heads=1, num_local_experts=0,
+        shared_intermediate_size=23, max_position_embeddings=64,
+        layer_types=["mamba", "attention", "mamba", "attention"],
+        mamba_n_heads=6, mamba_d_state=7, mamba_n_groups=2,
+        embedding_multiplier=12.0, logits_scaling=8.0,
+        residual_multiplier=0.22, attention_multiplier=0.3)),
+    "granite_hybrid_rope": ("GraniteMoeHybridForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, num_local_experts=0,
+        shared_intermediate_size=23, max_position_embeddings=64,
+        layer_types=["mamba", "attention"], mamba_n_heads=3, mamba_d_state=8,
+        mamba_conv_bias=False, position_embedding_type="rope",
+        residual_multiplier=0.5)),
     "gptj": ("GPTJForCausalLM", dict(
         vocab_size=53, n_positions=64, n_embd=24, n_layer=2, n_head=3,
         n_inner=27, rotary_dim=4, tie_word_embeddings=False)),
@@ -383,7 +398,8 @@ HEADLESS = ("opt_decoder", "llama_headless")
 # tokenizer.
 NO_GGUF = ("dynamic", "ministral", "opt", "mistral", "qwen3_moe_raw",
            "gemma3", "smollm3_sliding", "lfm2", "qwen3_next",
-           "qwen3_5") + HEADLESS
+           "qwen3_5", "qwen3_5_wrapped", "granite_hybrid",
+           "granite_hybrid_rope") + HEADLESS
 
 
 # The same with weights in bf16, in which transformers too computes in f32.

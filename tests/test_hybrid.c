@@ -16,7 +16,8 @@
 
 enum { N = 24, FEW = KV_FEW_ROWS, SEQUENCES = 2 };
 
-static const char *const models[] = {"lfm2", "qwen3_next", "qwen3_5"};
+static const char *const models[] = {"lfm2", "qwen3_next", "qwen3_5",
+                                     "granite_hybrid"};
 enum { MODELS = sizeof(models) / sizeof(*models) };
 
 /* Sequences of a model, in f32. */
@@ -335,6 +336,12 @@ static void read_lfm2(const char *more, struct kv_config *c)
         fail_msg("%s", e.msg);
 }
 
+#define SHARED "'shared_intermediate_size': 32"
+#define TYPES SHARED ", 'layer_types': ['mamba', 'mamba', 'mamba', 'attention']"
+#define GRANITE_MORE                                                       \
+    "'num_local_experts': 0, 'mamba_n_heads': 8, 'mamba_d_head': 'auto', " \
+    "'mamba_d_state': 16, " TYPES
+
 static void test_fields(void **state)
 {
     struct kv_config c;
@@ -359,61 +366,94 @@ static void test_fields(void **state)
     assert_int_equal(kv_shape_own(&c.shape, 0), 3);
     assert_int_equal(c.shape.state_floats,
                      3 * (2 * 16 * 128 + 32 * 128) + 32 * 128 * 128);
+    for (int rope = 0; rope < 2; rope++) {
+        assert_int_equal(
+            read_arch("GraniteMoeHybridForCausalLM", "granitemoehybrid",
+                      rope ? "'position_embedding_type': 'rope', " GRANITE_MORE
+                           : "'position_embedding_type': 'nope', " GRANITE_MORE,
+                      &c, &e),
+            0);
+        assert_int_equal(kv_shape_layer(&c.shape, 0).n_rot, rope ? 4 : 0);
+        assert_int_equal(c.inter, 32);
+        assert_int_equal(c.shape.state_floats, 3 * (96 + 2 * 16) + 8 * 12 * 16);
+    }
 }
 
 static void test_bad_fields(void **state)
 {
     static const struct {
-        bool lfm2;
+        enum { LFM2, QWEN, GRANITE } of;
         const char *more, *says;
     } bad[] = {
-        {true, "'layer_types': ['conv', 'full_attention']",
+        {LFM2, "'layer_types': ['conv', 'full_attention']",
          "field layer_types is not a list of 4 types"},
-        {true, "'layer_types': ['conv', 'conv', 'mamba', 'full_attention']",
+        {LFM2, "'layer_types': ['conv', 'conv', 'mamba', 'full_attention']",
          "layer 2 is mamba; only full_attention and conv are known"},
-        {true, "'layer_types': ['conv', 'conv', 7, 'full_attention']",
+        {LFM2, "'layer_types': ['conv', 'conv', 7, 'full_attention']",
          "layer 2 is no name"},
-        {true, "'layer_types': ['conv', 'conv', 'conv', 'conv']",
+        {LFM2, "'layer_types': ['conv', 'conv', 'conv', 'conv']",
          "none of 4 layers has attention"},
-        {true, "'full_attn_idxs': []", "none of 4 layers has attention"},
-        {true, "'full_attn_idxs': [4]", "entry 0 is no layer below 4"},
-        {true, "'full_attn_idxs': [-1]", "entry 0 is no layer below 4"},
-        {true,
+        {LFM2, "'full_attn_idxs': []", "none of 4 layers has attention"},
+        {LFM2, "'full_attn_idxs': [4]", "entry 0 is no layer below 4"},
+        {LFM2, "'full_attn_idxs': [-1]", "entry 0 is no layer below 4"},
+        {LFM2,
          "'full_attn_idxs': [2], 'layer_types': ['conv', 'conv', 'conv', "
          "'full_attention']",
          "layer_types and full_attn_idxs contradict each other"},
-        {true, "'conv_bias': true", "conv_bias is true; only false"},
-        {true, "'conv_L_cache': 0",
+        {LFM2, "'conv_bias': true", "conv_bias is true; only false"},
+        {LFM2, "'conv_L_cache': 0",
          "conv_L_cache is not a whole number from 1"},
-        {true, "'block_ff_dim': 91", "contradict each other"},
-        {true, "'sliding_window': 8", "sliding_window is not null"},
-        {false,
+        {LFM2, "'block_ff_dim': 91", "contradict each other"},
+        {LFM2, "'sliding_window': 8", "sliding_window is not null"},
+        {QWEN,
          "'layer_types': ['linear_attention', 'linear_attention', "
          "'linear_attention', 'sliding_attention']",
          "only full_attention and linear_attention are known"},
-        {false,
+        {QWEN,
          "'full_attention_interval': 2, 'layer_types': "
          "['linear_attention', 'linear_attention', 'linear_attention', "
          "'full_attention']",
          "layer_types and full_attention_interval contradict each other"},
-        {false, "'full_attention_interval': 5", "none of 4 layers"},
-        {false, "'linear_num_key_heads': 3",
+        {QWEN, "'full_attention_interval': 5", "none of 4 layers"},
+        {QWEN, "'linear_num_key_heads': 3",
          "linear_num_value_heads 32 is no multiple of linear_num_key_heads 3"},
-        {false, "'attention_bias': true", "attention_bias is true, but"},
-        {false, "'attn_output_gate': false", "attn_output_gate is false"},
+        {QWEN, "'attention_bias': true", "attention_bias is true, but"},
+        {QWEN, "'attn_output_gate': false", "attn_output_gate is false"},
+        {GRANITE, "'num_local_experts': 8, " TYPES,
+         "num_local_experts is 8; only 0 is implemented"},
+        {GRANITE, TYPES, "num_local_experts is missing"},
+        {GRANITE, "'num_local_experts': 0, 'mamba_n_heads': 8, " SHARED,
+         "layer_types is missing"},
+        {GRANITE,
+         "'num_local_experts': 0, 'mamba_d_head': 7, "
+         "'mamba_n_heads': 8, " TYPES,
+         "8 heads of Mamba (mamba_n_heads) of 7 channels (mamba_d_head) are "
+         "not 96"},
+        {GRANITE,
+         "'num_local_experts': 0, 'mamba_n_heads': 8, "
+         "'mamba_n_groups': 3, " TYPES,
+         "mamba_n_heads 8 is no multiple of mamba_n_groups 3"},
+        {GRANITE, "'num_local_experts': 0, 'mamba_proj_bias': true, " TYPES,
+         "mamba_proj_bias is true; only false"},
+        {GRANITE,
+         "'num_local_experts': 0, 'mamba_n_heads': 8, "
+         "'position_embedding_type': 'alibi', " TYPES,
+         "position_embedding_type is alibi; only rope and nope are known"},
     };
+
+    static const char *const arch[][2] = {
+        [LFM2] = {"Lfm2ForCausalLM", "lfm2"},
+        [QWEN] = {"Qwen3_5ForCausalLM", "qwen3_5_text"},
+        [GRANITE] = {"GraniteMoeHybridForCausalLM", "granitemoehybrid"}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct kv_config c;
         struct kv_err e = {""};
 
-        assert_int_equal(
-            bad[i].lfm2
-                ? read_arch("Lfm2ForCausalLM", "lfm2", bad[i].more, &c, &e)
-                : read_arch("Qwen3_5ForCausalLM", "qwen3_5_text", bad[i].more,
-                            &c, &e),
-            -1);
+        assert_int_equal(read_arch(arch[bad[i].of][0], arch[bad[i].of][1],
+                                   bad[i].more, &c, &e),
+                         -1);
         assert_says(e, bad[i].says);
     }
 }

@@ -51,8 +51,10 @@ enum kv_part {
     KV_P_CHOICE_BIAS, /* of the experts' shares, where they are chosen */
     KV_P_SINKS,       /* a logit for each head (kernels/attend.h) */
     KV_P_MIX_CONV,    /* [channels][1][kernel] */
+    KV_P_MIX_CONV_BIAS,
     KV_P_MIX_DECAY,
     KV_P_MIX_STEP,
+    KV_P_MIX_SKIP,
     KV_P_MIX_NORM,
     KV_P_ATTN_NORM,
     KV_P_ATTN_NORM_BIAS,
@@ -117,6 +119,7 @@ enum kv_mixer {
     KV_MIXER_CONV,  /* a short convolution between two gates (LFM2) */
     KV_MIXER_DELTA, /* linear attention by the gated delta rule, behind a
                      * short convolution (Qwen3-Next) */
+    KV_MIXER_MAMBA, /* Mamba-2 (Granite 4) */
 };
 
 /* Which layers slide and which have no RoPE. */
@@ -128,9 +131,11 @@ struct kv_arch_layers {
     bool mixed;        /* layer_types may mix layers that slide and others */
     bool slides_still; /* without it the layers without RoPE slide */
     size_t pattern;    /* layer i slides unless this divides i + 1; 0: all do */
-    bool pattern_read; /* the field sliding_window_pattern counts */
-    bool still_full;   /* layers that do not slide have no RoPE ... */
-    bool turns_alone;  /* ... but where sliding_window is null */
+    bool
+        still_unless; /* none has RoPE unless position_embedding_type is rope */
+    bool pattern_read;  /* the field sliding_window_pattern counts */
+    bool still_full;    /* layers that do not slide have no RoPE ... */
+    bool turns_alone;   /* ... but where sliding_window is null */
     size_t still_every; /* layer i has no RoPE where this divides i + 1, without
                          * no_rope_layers and no_rope_layer_interval; 0: every
                          * layer has it */

@@ -53,8 +53,8 @@ const struct kv_own_field kv_fields_of_lfm2[] = {
     {0},
 };
 
-/* What both kinds of Qwen call alike. */
-#define QWEN                                                                   \
+/* What many call alike. */
+#define FRAME                                                                  \
     .prefix = "model.", .embed = "embed_tokens.weight", .norm = "norm.weight", \
     .head = "lm_head.weight", .layers = "layers."
 #define QWEN_PARTS                                       \
@@ -84,7 +84,7 @@ const struct kv_own_field kv_fields_of_lfm2[] = {
     }
 
 const struct kv_tensor_names kv_names_qwen3_next = {
-    QWEN,
+    FRAME,
     .experts = "mlp.experts.",
     .dense = "mlp.",
     .part =
@@ -119,7 +119,7 @@ const struct kv_own_field kv_fields_of_qwen3_next[] = {
 };
 
 const struct kv_tensor_names kv_names_qwen3_5 = {
-    QWEN,
+    FRAME,
     .part =
         {
             QWEN_PARTS,
@@ -140,5 +140,56 @@ const struct kv_own_field kv_fields_of_qwen3_5[] = {
     {"mamba_ssm_dtype", NULL, NULL},
     {"mtp_num_hidden_layers", NULL, NULL}, /* not read: more_layers */
     {"mtp_use_dedicated_embeddings", NULL, NULL},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_granite_hybrid = {
+    FRAME,
+    .part =
+        {
+            [KV_P_Q] = "self_attn.q_proj.weight",
+            [KV_P_K] = "self_attn.k_proj.weight",
+            [KV_P_V] = "self_attn.v_proj.weight",
+            [KV_P_O] = "self_attn.o_proj.weight",
+            [KV_P_MIX] = "mamba.in_proj.weight",
+            [KV_P_MIX_OUT] = "mamba.out_proj.weight",
+            [KV_P_MIX_CONV] = "mamba.conv1d.weight",
+            [KV_P_MIX_DECAY] = "mamba.A_log",
+            [KV_P_MIX_STEP] = "mamba.dt_bias",
+            [KV_P_MIX_SKIP] = "mamba.D",
+            [KV_P_MIX_NORM] = "mamba.norm.weight",
+            [KV_P_GATE] = "shared_mlp.input_linear.weight",
+            [KV_P_UP] = "shared_mlp.input_linear.weight",
+            [KV_P_DOWN] = "shared_mlp.output_linear.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_granite_hybrid[] = {
+    {"shared_intermediate_size", "intermediate_size", NULL},
+    {"layer_types", "layer_types", NULL},
+    {"layers_block_type", "layer_types", NULL},
+    {"position_embedding_type", "position_embedding_type", NULL},
+    {"embedding_multiplier", "embedding_multiplier", NULL},
+    {"residual_multiplier", "residual_multiplier", NULL},
+    {"attention_multiplier", "attention_multiplier", NULL},
+    {"logits_scaling", "logits_scaling", NULL},
+    {"num_local_experts", "num_local_experts", "0"},
+    {"num_experts_per_tok", NULL, NULL},
+    {"mamba_n_heads", "mamba_n_heads", NULL},
+    {"mamba_n_groups", "mamba_n_groups", NULL},
+    {"mamba_d_state", "mamba_d_state", NULL},
+    {"mamba_d_head", "mamba_d_head", NULL},
+    {"mamba_d_conv", "mamba_d_conv", NULL},
+    {"mamba_expand", "mamba_expand", NULL},
+    {"mamba_chunk_size", NULL, NULL},
+    {"mamba_conv_bias", "mamba_conv_bias", NULL},
+    {"mamba_proj_bias", NULL, "false"},
+    {"time_step_limit", NULL, "[0.0, {\"__float__\": \"Infinity\"}]"},
+    {"output_router_logits", NULL, NULL},
+    {"router_aux_loss_coef", NULL, NULL},
+    /* of other classes, as this one has it: */
+    {"normalization_function", NULL, "\"rmsnorm\""},
     {0},
 };

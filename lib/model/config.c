@@ -231,6 +231,7 @@ static int read_eps(const struct kv_fields *f, struct kv_config *c,
         kv_fields_real(f, "rms_norm_eps", &eps, e))
         return -1;
     c->norm_eps = (float)eps;
+    c->mixer_eps = c->norm_eps; /* that the stream's scale leaves alone */
     return 0;
 }
 

@@ -35,11 +35,13 @@ struct kv_latent {
 /* Sizes of what layers without attention have, in floats of a token but for
  * kernel and heads (mixer.h). */
 struct kv_mixer_sizes {
-    size_t kernel;           /* tokens of the convolution */
-    size_t conv;             /* channels that pass it */
-    size_t k_heads, v_heads; /* of the delta rule: the first divides the */
-    size_t k_dim, v_dim;     /* second */
-    size_t in, out;          /* what enters, what leaves */
+    size_t kernel; /* tokens of the convolution */
+    size_t conv;   /* channels that pass it */
+    /* Heads of keys divide those of values; of Mamba-2 groups, heads, and the
+     * sizes of a state and of a head. */
+    size_t k_heads, v_heads;
+    size_t k_dim, v_dim;
+    size_t in, out; /* what enters, what leaves */
 };
 
 struct kv_config {
@@ -66,6 +68,8 @@ struct kv_config {
     float logit_scale; /* of logits, before the cap */
     size_t n_places;   /* learned positions; 0: none */
     struct kv_mixer_sizes mixer;
+    bool mixer_bias;          /* of its convolution */
+    float mixer_eps;          /* of its norm */
     size_t n_experts, n_used; /* inter is of one; 0: none */
     size_t shared_inter;      /* of the expert that all tokens have; 0: none */
     size_t n_groups, used_groups; /* experts are of these groups; 0: of all */

@@ -176,13 +176,31 @@ static int read_still(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
+/* Whether layers have RoPE only by a field, which does not say so. */
+static int read_unless(const struct kv_fields *f, const struct kv_config *c,
+                       bool *none, struct kv_err *e)
+{
+    static const char name[] = "position_embedding_type";
+    const json_t *type = kv_fields_get(f, name);
+    const char *is = json_string_value(type);
+
+    *none = c->arch->layers.still_unless && (!is || strcmp(is, "rope") != 0);
+    if (*none && type && (!is || strcmp(is, "nope") != 0))
+        return kv_fail(e, "%s: field %s is %s; only rope and nope are known",
+                       f->path, name, is ? is : "no name");
+    return 0;
+}
+
 /* Where those that do not slide have no RoPE. */
-static void fill_still(const struct kv_fields *f, struct kv_config *c)
+static void fill_still(const struct kv_fields *f, bool none,
+                       struct kv_config *c)
 {
     const bool turn_all =
         c->arch->layers.turns_alone &&
         json_is_null(json_object_get(f->json, "sliding_window"));
 
+    for (size_t i = 0; i < c->shape.n_layers && none; i++)
+        set_bit(c->shape.still, i, true);
     for (size_t i = 0; i < c->shape.n_layers && c->arch->layers.still_full; i++)
         set_bit(c->shape.still, i, !turn_all && !kv_shape_slides(&c->shape, i));
 }
@@ -190,8 +208,11 @@ static void fill_still(const struct kv_fields *f, struct kv_config *c)
 int kv_config_layers(const struct kv_fields *f, struct kv_config *c,
                      struct kv_err *e)
 {
-    if (read_still(f, c, e) || read_sliding(f, c, e))
+    bool none;
+
+    if (read_still(f, c, e) || read_sliding(f, c, e) ||
+        read_unless(f, c, &none, e))
         return -1;
-    fill_still(f, c);
+    fill_still(f, none, c);
     return 0;
 }

@@ -3,8 +3,9 @@
 #include <string.h>
 
 /* How layer_types calls layers without attention. */
-static const char *const names[] = {
-    [KV_MIXER_CONV] = "conv", [KV_MIXER_DELTA] = "linear_attention"};
+static const char *const names[] = {[KV_MIXER_CONV] = "conv",
+                                    [KV_MIXER_DELTA] = "linear_attention",
+                                    [KV_MIXER_MAMBA] = "mamba"};
 
 static const char TYPES[] = "layer_types", LISTED[] = "full_attn_idxs",
                   EVERY[] = "full_attention_interval";
@@ -17,6 +18,20 @@ struct stateful {
 static void set(struct stateful *s, size_t layer)
 {
     s->bits[layer / 64] |= (uint64_t)1 << layer % 64;
+}
+
+/* Mamba's layers had other names before transformers 5. */
+static bool is_mixer(const struct kv_config *c, const char *type)
+{
+    return !strcmp(type, names[c->arch->mixer]) ||
+           (c->arch->mixer == KV_MIXER_MAMBA &&
+            !strcmp(type, "linear_attention"));
+}
+
+static bool is_attention(const struct kv_config *c, const char *type)
+{
+    return !strcmp(type, "full_attention") ||
+           (c->arch->mixer == KV_MIXER_MAMBA && !strcmp(type, "attention"));
 }
 
 static int read_types(const struct kv_fields *f, const struct kv_config *c,
@@ -33,9 +48,9 @@ static int read_types(const struct kv_fields *f, const struct kv_config *c,
     for (size_t i = 0; i < c->shape.n_layers; i++) {
         const char *type = json_string_value(json_array_get(list, i));
 
-        if (type && !strcmp(type, name))
+        if (type && is_mixer(c, type))
             set(s, i);
-        else if (!type || strcmp(type, "full_attention") != 0)
+        else if (!type || !is_attention(c, type))
             return kv_fail(e,
                            "%s: field %s%s: layer %zu is %s; only "
                            "full_attention and %s are known",
@@ -90,6 +105,11 @@ static int read_which(const struct kv_fields *f, struct kv_config *c,
     struct stateful by_type = {{0}}, by_old = {{0}};
     const bool typed = kv_fields_get(f, TYPES);
 
+    if (!typed && c->arch->mixer == KV_MIXER_MAMBA)
+        return kv_fail(e,
+                       "%s: field %s%s is missing: then none of %zu layers "
+                       "has attention",
+                       f->path, f->in, TYPES, c->shape.n_layers);
     if ((typed && read_types(f, c, &by_type, e)) ||
         (old == LISTED ? read_listed(f, c, &by_old, e)
                        : read_every(f, c, &by_old, e)))
@@ -168,6 +188,59 @@ static int read_delta(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
+/* mamba_d_head may be "auto". */
+static int read_mamba_heads(const struct kv_fields *f, struct kv_config *c,
+                            struct kv_err *e)
+{
+    static const char name[] = "mamba_d_head";
+    const char *text = json_string_value(kv_fields_get(f, name));
+    struct kv_mixer_sizes *m = &c->mixer;
+    size_t expand = 2;
+
+    if (kv_fields_size_if(f, "mamba_expand", 1, 1 << 8, &expand, e))
+        return -1;
+    m->out = expand * c->hidden;
+    m->v_dim = m->out / m->v_heads;
+    if (!(text && !strcmp(text, "auto")) &&
+        kv_fields_size_if(f, name, 1, 1 << 12, &m->v_dim, e))
+        return -1;
+    return m->v_heads * m->v_dim == m->out
+               ? 0
+               : kv_fail(e,
+                         "%s: %zu heads of Mamba (mamba_n_heads) of %zu "
+                         "channels (mamba_d_head) are not %zu (mamba_expand "
+                         "times hidden_size)",
+                         f->path, m->v_heads, m->v_dim, m->out);
+}
+
+static int read_mamba(const struct kv_fields *f, struct kv_config *c,
+                      struct kv_err *e)
+{
+    enum { MAX_HEADS = 1 << 12, MAX_STATE = 1 << 12 };
+    struct kv_mixer_sizes *m = &c->mixer;
+    size_t experts;
+
+    *m = (struct kv_mixer_sizes){
+        .kernel = 4, .k_heads = 1, .v_heads = 128, .k_dim = 256};
+    c->mixer_bias = true;
+    if (kv_fields_size(f, "num_local_experts", 0, 1 << 12, &experts, e) ||
+        kv_fields_size_if(f, "mamba_d_conv", 1, 1 << 10, &m->kernel, e) ||
+        kv_fields_size_if(f, "mamba_n_groups", 1, MAX_HEADS, &m->k_heads, e) ||
+        kv_fields_size_if(f, "mamba_n_heads", 1, MAX_HEADS, &m->v_heads, e) ||
+        kv_fields_size_if(f, "mamba_d_state", 1, MAX_STATE, &m->k_dim, e) ||
+        kv_fields_flag_if(f, "mamba_conv_bias", &c->mixer_bias, e) ||
+        read_mamba_heads(f, c, e))
+        return -1;
+    if (m->v_heads % m->k_heads)
+        return kv_fail(e,
+                       "%s: mamba_n_heads %zu is no multiple of mamba_n_groups "
+                       "%zu",
+                       f->path, m->v_heads, m->k_heads);
+    m->conv = m->out + 2 * m->k_heads * m->k_dim;
+    m->in = m->out + m->conv + m->v_heads;
+    return 0;
+}
+
 /* From here on the shape's layers are those with attention. */
 static int count(const struct kv_fields *f, struct kv_config *c,
                  struct kv_err *e)
@@ -197,6 +270,10 @@ int kv_config_mixer(const struct kv_fields *f, struct kv_config *c,
         break;
     case KV_MIXER_DELTA:
         if (read_delta(f, c, e))
+            return -1;
+        break;
+    case KV_MIXER_MAMBA:
+        if (read_mamba(f, c, e))
             return -1;
         break;
     case KV_MIXER_NONE:

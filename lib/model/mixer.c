@@ -8,34 +8,48 @@
 struct work {
     const struct kv_pass *p;
     struct kv_mixer_run *run;
-    size_t n_parts; /* of each run */
+    size_t n_heads;
 };
 
-void kv_mixer_convolve(const struct kv_mixer_sizes *m, const float *w,
-                       float *state, float *x)
+void kv_mixer_convolve(const struct kv_pass *p, bool silu, float *state,
+                       float *x)
 {
+    const struct kv_mixer_sizes *m = &p->m->config.mixer;
+    const float *w = kv_layers_vector(p->m->layers, KV_P_MIX_CONV);
+    const float *bias = kv_layers_vector(p->m->layers, KV_P_MIX_CONV_BIAS);
     const size_t past = m->kernel - 1;
 
-    for (size_t i = 0; i < m->conv; i++) {
-        const float *wi = w + i * m->kernel;
-        float sum = 0;
+    for (size_t i = 0; i < m->conv; i++, w += m->kernel) {
+        float sum = bias ? bias[i] : 0;
 
         for (size_t j = 0; j < past; j++)
-            sum += wi[j] * state[j * m->conv + i];
-        sum += wi[past] * x[i];
+            sum += w[j] * state[j * m->conv + i];
+        sum += w[past] * x[i];
         for (size_t j = 0; j + 1 < past; j++)
             state[j * m->conv + i] = state[(j + 1) * m->conv + i];
         if (past)
             state[(past - 1) * m->conv + i] = x[i];
-        x[i] = sum;
+        x[i] = silu ? sum * kv_mixer_sigmoid(sum) : sum;
     }
 }
 
+void kv_mixer_norm(const float *w, size_t n, float eps, float *x)
+{
+    float sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] * x[i];
+
+    const float scale = 1 / sqrtf(sum / (float)n + eps);
+
+    for (size_t i = 0; i < n; i++)
+        x[i] *= scale * w[i];
+}
+
 /* LFM2: rows of B, C and x; out = C * conv(B * x). */
-static void run_conv(const struct kv_pass *p, const struct kv_mixer_run *r)
+static void enter_conv(const struct kv_pass *p, const struct kv_mixer_run *r)
 {
     const struct kv_mixer_sizes *m = &p->m->config.mixer;
-    const float *w = kv_layers_vector(p->m->layers, KV_P_MIX_CONV);
 
     for (size_t t = 0; t < r->n; t++) {
         float *b = r->x + t * m->in, *c = b + m->conv, *x = c + m->conv;
@@ -43,10 +57,26 @@ static void run_conv(const struct kv_pass *p, const struct kv_mixer_run *r)
 
         for (size_t i = 0; i < m->conv; i++)
             x[i] *= b[i];
-        kv_mixer_convolve(m, w, r->state, x);
+        kv_mixer_convolve(p, false, r->state, x);
         for (size_t i = 0; i < m->conv; i++)
             out[i] = c[i] * x[i];
     }
+}
+
+static const struct kv_mixer_steps conv = {.enter = enter_conv};
+
+static const struct kv_mixer_steps *steps_of(const struct kv_pass *p)
+{
+    switch (p->m->config.arch->mixer) {
+    case KV_MIXER_DELTA:
+        return &kv_mixer_delta;
+    case KV_MIXER_MAMBA:
+        return &kv_mixer_mamba;
+    case KV_MIXER_CONV:
+    case KV_MIXER_NONE:
+        break;
+    }
+    return &conv;
 }
 
 static int enter_run(const void *arg, size_t i, size_t thread, struct kv_err *e)
@@ -55,20 +85,27 @@ static int enter_run(const void *arg, size_t i, size_t thread, struct kv_err *e)
 
     (void)thread;
     (void)e;
-    if (w->p->m->config.arch->mixer == KV_MIXER_CONV)
-        run_conv(w->p, &w->run[i]);
-    else
-        kv_mixer_delta_enter(w->p, &w->run[i]);
+    steps_of(w->p)->enter(w->p, &w->run[i]);
     return 0;
 }
 
-static int run_part(const void *arg, size_t i, size_t thread, struct kv_err *e)
+static int run_head(const void *arg, size_t i, size_t thread, struct kv_err *e)
 {
     const struct work *w = arg;
 
     (void)thread;
     (void)e;
-    kv_mixer_delta(w->p, &w->run[i / w->n_parts], i % w->n_parts);
+    steps_of(w->p)->head(w->p, &w->run[i / w->n_heads], i % w->n_heads);
+    return 0;
+}
+
+static int leave_run(const void *arg, size_t i, size_t thread, struct kv_err *e)
+{
+    const struct work *w = arg;
+
+    (void)thread;
+    (void)e;
+    steps_of(w->p)->leave(w->p, &w->run[i]);
     return 0;
 }
 
@@ -130,8 +167,8 @@ int kv_pass_mix(struct kv_pass *p, const struct kv_attention *a,
 {
     const size_t floats = p->m->config.shape.state_floats;
     const size_t n = p->batch ? p->batch->n_spans : p->n_windows;
-    const bool delta = p->m->config.arch->mixer == KV_MIXER_DELTA;
-    struct work w = {.p = p, .n_parts = p->m->config.mixer.v_heads};
+    const struct kv_mixer_steps *steps = steps_of(p);
+    struct work w = {.p = p, .n_heads = p->m->config.mixer.v_heads};
     float *zeros = NULL;
     int rc;
 
@@ -142,7 +179,8 @@ int kv_pass_mix(struct kv_pass *p, const struct kv_attention *a,
     w.run = kv_alloc(n, sizeof(*w.run));
     list_runs(p, a, n, zeros, w.run);
     rc = kv_pass_each(p, enter_tile, p, e) || p->b->each(n, enter_run, &w, e) ||
-         (delta && p->b->each(n * w.n_parts, run_part, &w, e));
+         (steps->head && p->b->each(n * w.n_heads, run_head, &w, e)) ||
+         (steps->leave && p->b->each(n, leave_run, &w, e));
     free(w.run);
     free(zeros);
     return rc ? -1 : 0;

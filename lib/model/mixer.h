@@ -9,6 +9,8 @@
 
 #include "lib/model/pass.h"
 
+#include <math.h>
+
 /* Consecutive tokens of a sequence: x [n][mixer.in], out [n][mixer.out].
  * state: of this layer; its convolution has kernel - 1 rows of inputs, the
  * oldest first: [kernel - 1][conv], and the rest is the mixer's. */
@@ -17,16 +19,36 @@ struct kv_mixer_run {
     float *x, *out, *state;
 };
 
-/* x [conv] becomes its convolution, by w [conv][kernel], with the kernel - 1
- * rows before it in the state, which x joins. */
-void kv_mixer_convolve(const struct kv_mixer_sizes *m, const float *w,
-                       float *state, float *x);
+/* x [conv] becomes silu of its convolution, or the convolution alone, by the
+ * loaded layer's weights and bias, with the kernel - 1 rows before it in the
+ * state, which x joins. */
+void kv_mixer_convolve(const struct kv_pass *p, bool silu, float *state,
+                       float *x);
 
-/* The gated delta rule, for one head of values, of a run that
- * kv_mixer_delta_enter() has been through. */
-void kv_mixer_delta_enter(const struct kv_pass *p,
-                          const struct kv_mixer_run *r);
-void kv_mixer_delta(const struct kv_pass *p, const struct kv_mixer_run *r,
-                    size_t head);
+/* The steps of a kind, each of the whole run: `enter` in the order of the
+ * tokens, `head` for each head of values, apart from the others, then `leave`.
+ * NULL: there is none. */
+struct kv_mixer_steps {
+    void (*enter)(const struct kv_pass *p, const struct kv_mixer_run *r);
+    void (*head)(const struct kv_pass *p, const struct kv_mixer_run *r,
+                 size_t head);
+    void (*leave)(const struct kv_pass *p, const struct kv_mixer_run *r);
+};
+
+extern const struct kv_mixer_steps kv_mixer_delta, kv_mixer_mamba;
+
+static inline float kv_mixer_sigmoid(float x)
+{
+    return 1 / (1 + expf(-x));
+}
+
+/* log(1 + exp(x)), as torch has it. */
+static inline float kv_mixer_softplus(float x)
+{
+    return x > 20 ? x : log1pf(expf(x));
+}
+
+/* x [n] = its RMSNorm times w. */
+void kv_mixer_norm(const float *w, size_t n, float eps, float *x);
 
 #endif

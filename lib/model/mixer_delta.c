@@ -14,14 +14,8 @@
 #include "lib/base/alloc.h"
 #include "lib/model/mixer.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static float sigmoid(float x)
-{
-    return 1 / (1 + expf(-x));
-}
 
 /* A row of Qwen3-Next: q, k, v and z of each key's head, then b and a of each,
  * to the order above. */
@@ -61,10 +55,9 @@ static void norm_length(float *x, size_t n, float scale)
         x[i] *= scale;
 }
 
-void kv_mixer_delta_enter(const struct kv_pass *p, const struct kv_mixer_run *r)
+static void enter(const struct kv_pass *p, const struct kv_mixer_run *r)
 {
     const struct kv_mixer_sizes *m = &p->m->config.mixer;
-    const float *w = kv_layers_vector(p->m->layers, KV_P_MIX_CONV);
     const float scale = 1 / sqrtf((float)m->k_dim);
     float *row = kv_alloc(m->in, sizeof(*row));
 
@@ -75,9 +68,7 @@ void kv_mixer_delta_enter(const struct kv_pass *p, const struct kv_mixer_run *r)
             memcpy(row, x, m->in * sizeof(*row));
             order(m, row, x);
         }
-        kv_mixer_convolve(m, w, r->state, x);
-        for (size_t i = 0; i < m->conv; i++)
-            x[i] *= sigmoid(x[i]);
+        kv_mixer_convolve(p, true, r->state, x);
         for (size_t h = 0; h < 2 * m->k_heads; h++)
             norm_length(x + h * m->k_dim, m->k_dim, h < m->k_heads ? scale : 1);
     }
@@ -114,23 +105,8 @@ static void step(const struct kv_mixer_sizes *m, const float *q, const float *k,
     }
 }
 
-/* out = its RMSNorm times silu(z). */
-static void norm_gated(const float *w, const float *z, size_t n, float eps,
-                       float *out)
-{
-    float sum = 0;
-
-    for (size_t i = 0; i < n; i++)
-        sum += out[i] * out[i];
-
-    const float scale = 1 / sqrtf(sum / (float)n + eps);
-
-    for (size_t i = 0; i < n; i++)
-        out[i] *= scale * w[i] * z[i] * sigmoid(z[i]);
-}
-
-void kv_mixer_delta(const struct kv_pass *p, const struct kv_mixer_run *r,
-                    size_t head)
+static void run_head(const struct kv_pass *p, const struct kv_mixer_run *r,
+                     size_t head)
 {
     const struct kv_mixer_sizes *m = &p->m->config.mixer;
     const struct kv_layers *l = p->m->layers;
@@ -149,13 +125,16 @@ void kv_mixer_delta(const struct kv_pass *p, const struct kv_mixer_run *r,
         const float *b = r->x + t * m->in + m->conv + head;
         const float *z =
             r->x + t * m->in + m->conv + 2 * m->v_heads + head * m->v_dim;
-        const float a = b[m->v_heads] + shift;
-        const float soft = a > 20 ? a : log1pf(expf(a));
+        const float a = kv_mixer_softplus(b[m->v_heads] + shift);
         float *out = r->out + t * m->out + head * m->v_dim;
 
-        step(m, q, k, v, expf(-rate * soft), sigmoid(*b), state, correction,
-             out);
-        norm_gated(w, z, m->v_dim, p->m->config.norm_eps, out);
+        step(m, q, k, v, expf(-rate * a), kv_mixer_sigmoid(*b), state,
+             correction, out);
+        kv_mixer_norm(w, m->v_dim, p->m->config.mixer_eps, out);
+        for (size_t i = 0; i < m->v_dim; i++)
+            out[i] *= z[i] * kv_mixer_sigmoid(z[i]);
     }
     free(correction);
 }
+
+const struct kv_mixer_steps kv_mixer_delta = {.enter = enter, .head = run_head};

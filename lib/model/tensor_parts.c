@@ -23,6 +23,7 @@ enum dim {
     MIX_HEADS,
     MIX_B_DIM,
     MIX_OUT_DIM,
+    MIX_CHANNELS,
     MIX_CONV_DIM,
     MIX_NORM_DIM
 };
@@ -39,6 +40,9 @@ enum when {
     MIXES,
     MIXES_DELTA,
     MIXES_APART,
+    MIXES_BIAS,
+    MIXES_SSM,
+    MIXES_MAMBA,
     EXPERTS,
     SHARED,
     SHARED_MIX,
@@ -95,9 +99,11 @@ static const struct {
     [KV_P_SINKS] = {KV_P_SINKS, N_HEADS, NONE, SINKS},
     [KV_P_CHOICE_BIAS] = {KV_P_CHOICE_BIAS, N_EXPERTS, NONE, CHOICE_BIAS},
     [KV_P_MIX_CONV] = {KV_P_MIX_CONV, MIX_CONV_DIM, NONE, MIXES},
-    [KV_P_MIX_DECAY] = {KV_P_MIX_DECAY, MIX_HEADS, NONE, MIXES_DELTA},
-    [KV_P_MIX_STEP] = {KV_P_MIX_STEP, MIX_HEADS, NONE, MIXES_DELTA},
-    [KV_P_MIX_NORM] = {KV_P_MIX_NORM, MIX_NORM_DIM, NONE, MIXES_DELTA},
+    [KV_P_MIX_CONV_BIAS] = {KV_P_MIX_CONV, MIX_CHANNELS, NONE, MIXES_BIAS},
+    [KV_P_MIX_DECAY] = {KV_P_MIX_DECAY, MIX_HEADS, NONE, MIXES_SSM},
+    [KV_P_MIX_STEP] = {KV_P_MIX_STEP, MIX_HEADS, NONE, MIXES_SSM},
+    [KV_P_MIX_SKIP] = {KV_P_MIX_SKIP, MIX_HEADS, NONE, MIXES_MAMBA},
+    [KV_P_MIX_NORM] = {KV_P_MIX_NORM, MIX_NORM_DIM, NONE, MIXES_SSM},
     [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BEFORE},
     [KV_P_ATTN_NORM_BIAS] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BIAS},
     [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BEFORE},
@@ -162,10 +168,12 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
     case MIX_Z_DIM:
     case MIX_OUT_DIM:
         return m->out;
+    case MIX_CHANNELS:
+        return m->conv;
     case MIX_CONV_DIM:
         return m->conv * m->kernel;
     case MIX_NORM_DIM:
-        return m->v_dim;
+        return delta ? m->v_dim : m->out;
     case NONE:
         break;
     }
@@ -195,6 +203,12 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
         return !attends && c->arch->mixer == KV_MIXER_DELTA;
     case MIXES_APART:
         return has(c, layer, MIXES_DELTA) && !c->arch->mix_by_head;
+    case MIXES_BIAS:
+        return !attends && c->mixer_bias;
+    case MIXES_SSM: /* a state that decays */
+        return !attends && c->arch->mixer != KV_MIXER_CONV;
+    case MIXES_MAMBA:
+        return !attends && c->arch->mixer == KV_MIXER_MAMBA;
     case EXPERTS:
         return kv_config_has_experts(c, layer);
     case SHARED:
