@@ -372,6 +372,26 @@ MODELS = {
         mamba_n_heads=6, mamba_d_state=7, mamba_n_groups=2,
         embedding_multiplier=12.0, logits_scaling=8.0,
         residual_multiplier=0.22, attention_multiplier=0.3)),
+    "granite_hybrid_moe": ("GraniteMoeHybridForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, num_local_experts=4,
+        num_experts_per_tok=2, intermediate_size=7,
+        shared_intermediate_size=13, max_position_embeddings=64,
+        layer_types=["mamba", "attention"], mamba_n_heads=3, mamba_d_state=8,
+        attention_multiplier=0.3)),
+    "lfm2_moe": ("Lfm2MoeForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=3,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        moe_intermediate_size=7, num_experts=4, num_experts_per_tok=2,
+        num_dense_layers=1, routed_scaling_factor=1.5,
+        max_position_embeddings=64,
+        layer_types=["conv", "full_attention", "conv"])),
+    "qwen3_5_moe": ("Qwen3_5MoeForCausalLM", dict(
+        DELTA, vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, head_dim=8,
+        full_attention_interval=2, moe_intermediate_size=7, num_experts=3,
+        num_experts_per_tok=2, shared_expert_intermediate_size=11,
+        max_position_embeddings=64, rms_norm_eps=0.02)),
     "granite_hybrid_rope": ("GraniteMoeHybridForCausalLM", dict(
         vocab_size=53, hidden_size=18, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=1, num_local_experts=0,
@@ -398,7 +418,7 @@ HEADLESS = ("opt_decoder", "llama_headless")
 # tokenizer.
 NO_GGUF = ("dynamic", "ministral", "opt", "mistral", "qwen3_moe_raw",
            "gemma3", "smollm3_sliding", "lfm2", "qwen3_next",
-           "qwen3_5", "qwen3_5_wrapped", "granite_hybrid",
+           "qwen3_5", "qwen3_5_wrapped", "qwen3_5_moe", "lfm2_moe", "granite_hybrid_moe", "granite_hybrid",
            "granite_hybrid_rope") + HEADLESS
 
 
@@ -409,6 +429,10 @@ MODELS.update({f"{name}_bf16": MODELS[name] for name in BF16})
 
 # Files of these have q, k and v in one tensor, as some have.
 FUSED = ("phi", "llama3")
+
+
+# Files of these have experts in one tensor, as some have.
+STACKED = ("qwen3_5_moe",)
 
 
 # Files of these have a tensor for each expert.
@@ -430,7 +454,7 @@ def randomize(model):
             if norm and name.endswith("weight"):
                 p.add_(1)
     for name, p in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
             p.normal_(0, 0.2)
 
 
@@ -471,7 +495,8 @@ def say_mxfp4(folder):
 
 def scale_of(model, layer):
     """By which yarn and longrope multiply."""
-    rope = model.base_model.rotary_emb
+    base = model.base_model
+    rope = base.rotary_emb if hasattr(base, "rotary_emb") else base.pos_emb
     kind = (getattr(model.config, "layer_types", None) or [""] * 99)[layer]
     whole = getattr(rope, "attention_scaling", 1.0)
     return getattr(rope, kind + "_attention_scaling", whole)
@@ -530,6 +555,23 @@ def split_experts(writer):
         for i, expert in enumerate(data):
             whole(name.replace("_exps.", f".{i}."), expert, **more)
     writer.add_tensor = add
+
+
+def stack_experts(path, experts):
+    """A tensor of all experts' gates and ups, one of their downs."""
+    whole = load_file(path)
+    parts = [k for k in whole if ".experts.0.gate_proj" in k]
+    for first in parts:
+        of = {}
+        for part in "gate", "up", "down":
+            key = first.replace("gate_proj", part + "_proj")
+            of[part] = torch.stack([
+                whole.pop(key.replace(".experts.0.", f".experts.{i}."))
+                for i in range(experts)])
+        before = first.split(".experts.0.")[0] + ".experts."
+        whole[before + "gate_up_proj"] = torch.cat((of["gate"], of["up"]), 1)
+        whole[before + "down_proj"] = of["down"]
+    save_file(whole, path)
 
 
 def convert(folder, llama_cpp):
@@ -647,6 +689,9 @@ def make(name, llama_cpp):
         path = os.path.join(folder, "model.safetensors")
         save_file({key.removeprefix("model."): x
                    for key, x in load_file(path).items()}, path)
+    if name in STACKED:
+        stack_experts(os.path.join(folder, "model.safetensors"),
+                      fields["num_experts"])
     if llama_cpp and (name in SPLIT or not (
             name in NO_GGUF or name.endswith("_bf16"))):
         convert(pathlib.Path(folder), llama_cpp)

@@ -420,7 +420,7 @@ static void test_bad_fields(void **state)
         {QWEN, "'attention_bias': true", "attention_bias is true, but"},
         {QWEN, "'attn_output_gate': false", "attn_output_gate is false"},
         {GRANITE, "'num_local_experts': 8, " TYPES,
-         "num_local_experts is 8; only 0 is implemented"},
+         "num_experts_per_tok is missing"},
         {GRANITE, TYPES, "num_local_experts is missing"},
         {GRANITE, "'num_local_experts': 0, 'mamba_n_heads': 8, " SHARED,
          "layer_types is missing"},

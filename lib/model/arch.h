@@ -89,6 +89,10 @@ struct kv_tensor_names {
      * [expert][output][input]; biases have these names and "_bias".  NULL: a
      * tensor for each. */
     const char *gate_up, *down;
+    /* One tensor of all experts' gates and ups, [expert][gates, ups][input],
+     * and one of their downs.  A file may have them in place of a tensor for
+     * each expert; without `experts` it must. */
+    const char *stacked[2];
 };
 
 /* A field of this architecture alone, or a field that has another name in it
@@ -193,6 +197,7 @@ struct kv_arch {
     struct kv_arch_layers layers;
     enum kv_mixer mixer;   /* of some layers, by layer_types ... */
     size_t attended_every; /* ... or without it of all but every so many-th */
+    bool mixer_listed;     /* it must be there */
     bool mix_by_head; /* what enters it lies together for each key's head */
     bool out_gate;    /* rows of a gate follow each head's queries */
     /* Norms times 1 + their weight, embeddings times the root of hidden_size.
@@ -225,6 +230,8 @@ struct kv_arch {
     bool router_bias;   /* the router has a bias */
     bool clamped;       /* gate and up end at swiglu_limit, alpha counts */
     bool shared;        /* all tokens have one more, times a sigmoid ... */
+    bool shared_alone;  /* ... or once, and without experts (num_experts 0) it
+                         * is the MLP */
     bool shared_whole;  /* ... or once, of n_shared_experts together */
     size_t n_shared;    /* without that field */
     bool mixed;         /* layers may have an MLP instead, by mlp_only_layers
@@ -240,6 +247,7 @@ struct kv_arch {
     bool topk_method;             /* ... or, by this field, greedy: of all */
     double share_scale;           /* without routed_scaling_factor; 0: 1 */
     bool more_layers;   /* files may have layers that predict further tokens */
+    float share_floor;  /* added to that sum of shares */
     bool norm_shares;   /* experts' shares sum to 1, without norm_topk_prob */
     bool parallel;      /* the MLP adds to the stream beside attention; without
                          * use_parallel_residual, where that counts */

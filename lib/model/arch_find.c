@@ -16,6 +16,8 @@ static const struct kv_wrapper wrappers[] = {
      "Qwen3ForCausalLM", NULL, false},
     {"Qwen3_5ForConditionalGeneration", "qwen3_5", "qwen3_5_text",
      "Qwen3_5ForCausalLM", kv_fields_of_qwen3_5, false},
+    {"Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", "qwen3_5_moe_text",
+     "Qwen3_5MoeForCausalLM", kv_fields_of_qwen3_5_moe, false},
 };
 
 const struct kv_wrapper *kv_arch_wrapper(const char *name)

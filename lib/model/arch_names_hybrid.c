@@ -1,6 +1,18 @@
 /* Of models with layers without attention. */
 #include "lib/model/arch_names.h"
 
+#define LFM2_PARTS                                                            \
+    [KV_P_Q] = "self_attn.q_proj.weight",                                     \
+    [KV_P_K] = "self_attn.k_proj.weight",                                     \
+    [KV_P_V] = "self_attn.v_proj.weight",                                     \
+    [KV_P_O] = "self_attn.out_proj.weight",                                   \
+    [KV_P_MIX] = "conv.in_proj.weight", [KV_P_MIX_CONV] = "conv.conv.weight", \
+    [KV_P_MIX_OUT] = "conv.out_proj.weight",                                  \
+    [KV_P_ATTN_NORM] = "operator_norm.weight",                                \
+    [KV_P_MLP_NORM] = "ffn_norm.weight",                                      \
+    [KV_P_Q_NORM] = "self_attn.q_layernorm.weight",                           \
+    [KV_P_K_NORM] = "self_attn.k_layernorm.weight"
+
 const struct kv_tensor_names kv_names_lfm2 = {
     .prefix = "model.",
     .embed = "embed_tokens.weight",
@@ -9,20 +21,10 @@ const struct kv_tensor_names kv_names_lfm2 = {
     .layers = "layers.",
     .part =
         {
-            [KV_P_Q] = "self_attn.q_proj.weight",
-            [KV_P_K] = "self_attn.k_proj.weight",
-            [KV_P_V] = "self_attn.v_proj.weight",
-            [KV_P_O] = "self_attn.out_proj.weight",
-            [KV_P_MIX] = "conv.in_proj.weight",
-            [KV_P_MIX_CONV] = "conv.conv.weight",
-            [KV_P_MIX_OUT] = "conv.out_proj.weight",
+            LFM2_PARTS,
             [KV_P_GATE] = "feed_forward.w1.weight",
             [KV_P_UP] = "feed_forward.w3.weight",
             [KV_P_DOWN] = "feed_forward.w2.weight",
-            [KV_P_ATTN_NORM] = "operator_norm.weight",
-            [KV_P_MLP_NORM] = "ffn_norm.weight",
-            [KV_P_Q_NORM] = "self_attn.q_layernorm.weight",
-            [KV_P_K_NORM] = "self_attn.k_layernorm.weight",
         },
 };
 
@@ -72,6 +74,14 @@ const struct kv_own_field kv_fields_of_lfm2[] = {
     [KV_P_MLP_NORM] = "post_attention_layernorm.weight", \
     [KV_P_Q_NORM] = "self_attn.q_norm.weight",           \
     [KV_P_K_NORM] = "self_attn.k_norm.weight"
+#define QWEN_MOE                                                    \
+    [KV_P_ROUTER] = "mlp.gate.weight",                              \
+    [KV_P_SHARED_MIX] = "mlp.shared_expert_gate.weight",            \
+    [KV_P_SHARED_GATE] = "mlp.shared_expert.gate_proj.weight",      \
+    [KV_P_SHARED_UP] = "mlp.shared_expert.up_proj.weight",          \
+    [KV_P_SHARED_DOWN] = "mlp.shared_expert.down_proj.weight",      \
+    [KV_P_GATE] = "gate_proj.weight", [KV_P_UP] = "up_proj.weight", \
+    [KV_P_DOWN] = "down_proj.weight"
 #define QWEN_FIELDS                                                   \
     {"partial_rotary_factor", "partial_rotary_factor", NULL},         \
         {"full_attention_interval", "full_attention_interval", NULL}, \
@@ -87,19 +97,13 @@ const struct kv_tensor_names kv_names_qwen3_next = {
     FRAME,
     .experts = "mlp.experts.",
     .dense = "mlp.",
+    .stacked = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"},
     .part =
         {
             QWEN_PARTS,
             [KV_P_MIX] = "linear_attn.in_proj_qkvz.weight",
             [KV_P_MIX_B] = "linear_attn.in_proj_ba.weight",
-            [KV_P_ROUTER] = "mlp.gate.weight",
-            [KV_P_SHARED_MIX] = "mlp.shared_expert_gate.weight",
-            [KV_P_SHARED_GATE] = "mlp.shared_expert.gate_proj.weight",
-            [KV_P_SHARED_UP] = "mlp.shared_expert.up_proj.weight",
-            [KV_P_SHARED_DOWN] = "mlp.shared_expert.down_proj.weight",
-            [KV_P_GATE] = "gate_proj.weight",
-            [KV_P_UP] = "up_proj.weight",
-            [KV_P_DOWN] = "down_proj.weight",
+            QWEN_MOE,
         },
 };
 
@@ -145,6 +149,9 @@ const struct kv_own_field kv_fields_of_qwen3_5[] = {
 
 const struct kv_tensor_names kv_names_granite_hybrid = {
     FRAME,
+    .dense = "",
+    .stacked = {"block_sparse_moe.input_linear.weight",
+                "block_sparse_moe.output_linear.weight"},
     .part =
         {
             [KV_P_Q] = "self_attn.q_proj.weight",
@@ -158,6 +165,10 @@ const struct kv_tensor_names kv_names_granite_hybrid = {
             [KV_P_MIX_STEP] = "mamba.dt_bias",
             [KV_P_MIX_SKIP] = "mamba.D",
             [KV_P_MIX_NORM] = "mamba.norm.weight",
+            [KV_P_ROUTER] = "block_sparse_moe.router.layer.weight",
+            [KV_P_SHARED_GATE] = "shared_mlp.input_linear.weight",
+            [KV_P_SHARED_UP] = "shared_mlp.input_linear.weight",
+            [KV_P_SHARED_DOWN] = "shared_mlp.output_linear.weight",
             [KV_P_GATE] = "shared_mlp.input_linear.weight",
             [KV_P_UP] = "shared_mlp.input_linear.weight",
             [KV_P_DOWN] = "shared_mlp.output_linear.weight",
@@ -167,7 +178,7 @@ const struct kv_tensor_names kv_names_granite_hybrid = {
 };
 
 const struct kv_own_field kv_fields_of_granite_hybrid[] = {
-    {"shared_intermediate_size", "intermediate_size", NULL},
+    {"shared_intermediate_size", "shared_intermediate_size", NULL},
     {"layer_types", "layer_types", NULL},
     {"layers_block_type", "layer_types", NULL},
     {"position_embedding_type", "position_embedding_type", NULL},
@@ -175,8 +186,8 @@ const struct kv_own_field kv_fields_of_granite_hybrid[] = {
     {"residual_multiplier", "residual_multiplier", NULL},
     {"attention_multiplier", "attention_multiplier", NULL},
     {"logits_scaling", "logits_scaling", NULL},
-    {"num_local_experts", "num_local_experts", "0"},
-    {"num_experts_per_tok", NULL, NULL},
+    {"num_local_experts", "num_experts", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", NULL},
     {"mamba_n_heads", "mamba_n_heads", NULL},
     {"mamba_n_groups", "mamba_n_groups", NULL},
     {"mamba_d_state", "mamba_d_state", NULL},
@@ -191,5 +202,73 @@ const struct kv_own_field kv_fields_of_granite_hybrid[] = {
     {"router_aux_loss_coef", NULL, NULL},
     /* of other classes, as this one has it: */
     {"normalization_function", NULL, "\"rmsnorm\""},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_qwen3_5_moe = {
+    FRAME,
+    .experts = "mlp.experts.",
+    .dense = "mlp.",
+    .stacked = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"},
+    .part =
+        {
+            QWEN_PARTS,
+            QWEN_MOE,
+            [KV_P_MIX] = "linear_attn.in_proj_qkv.weight",
+            [KV_P_MIX_B] = "linear_attn.in_proj_b.weight",
+            [KV_P_MIX_A] = "linear_attn.in_proj_a.weight",
+            [KV_P_MIX_Z] = "linear_attn.in_proj_z.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_qwen3_5_moe[] = {
+    QWEN_FIELDS,
+    {"num_experts", "num_experts", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", NULL},
+    {"moe_intermediate_size", "intermediate_size", NULL},
+    {"shared_expert_intermediate_size", "shared_expert_intermediate_size",
+     NULL},
+    {"output_router_logits", NULL, NULL},
+    {"router_aux_loss_coef", NULL, NULL},
+    {"attn_output_gate", NULL, "true"},
+    {"mamba_ssm_dtype", NULL, NULL},
+    {"mtp_num_hidden_layers", NULL, NULL}, /* not read: more_layers */
+    {"mtp_use_dedicated_embeddings", NULL, NULL},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_lfm2_moe = {
+    .prefix = "model.",
+    .embed = "embed_tokens.weight",
+    .norm = "embedding_norm.weight",
+    .head = "lm_head.weight",
+    .layers = "layers.",
+    .experts = "feed_forward.experts.",
+    .dense = "feed_forward.",
+    .part =
+        {
+            LFM2_PARTS,
+            [KV_P_ROUTER] = "feed_forward.gate.weight",
+            [KV_P_CHOICE_BIAS] = "feed_forward.expert_bias",
+            [KV_P_GATE] = "w1.weight",
+            [KV_P_UP] = "w3.weight",
+            [KV_P_DOWN] = "w2.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_lfm2_moe[] = {
+    {"norm_eps", "rms_norm_eps", NULL},
+    {"tie_embedding", "tie_word_embeddings", NULL},
+    {"tie_word_embeddings", "tie_word_embeddings", NULL},
+    {"conv_L_cache", "conv_L_cache", NULL},
+    {"conv_bias", NULL, "false"},
+    {"num_experts", "num_experts", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", NULL},
+    {"moe_intermediate_size", "intermediate_size", NULL},
+    {"num_dense_layers", "first_k_dense_replace", NULL},
+    {"use_expert_bias", NULL, "true"},
+    {"norm_topk_prob", "norm_topk_prob", NULL},
+    {"routed_scaling_factor", "routed_scaling_factor", NULL},
+    {"output_router_logits", NULL, NULL},
     {0},
 };

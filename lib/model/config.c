@@ -448,12 +448,14 @@ int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
         : c->parallel              ? "an MLP beside attention"
         : c->positions != KV_ROPE  ? positions[c->positions]
         : a->sandwich && !a->gemma ? "norms after attention"
-        : a->layers.still_every || a->layers.still_full ? "layers without RoPE"
-        : c->rope.scale != 1                            ? "RoPE with a scale"
-        : 2 * c->shape.n_rot < c->shape.head_dim        ? "RoPE of a part"
-        : a->plain_mlp                                  ? "an MLP without gate"
-        : c->act != KV_ACT_SILU && !a->gemma            ? "an MLP without silu"
-                                                        : NULL;
+        : a->layers.still_every || a->layers.still_full ||
+                a->layers.still_unless
+            ? "layers without RoPE"
+        : c->rope.scale != 1                     ? "RoPE with a scale"
+        : 2 * c->shape.n_rot < c->shape.head_dim ? "RoPE of a part"
+        : a->plain_mlp                           ? "an MLP without gate"
+        : c->act != KV_ACT_SILU && !a->gemma     ? "an MLP without silu"
+                                                 : NULL;
 
     return differs ? kv_fail(e, "%s: %s, which a %s has, is not implemented",
                              what, differs, a->name)

@@ -199,12 +199,33 @@ static int read_groups(const struct kv_fields *f, struct kv_config *c,
                          f->path, c->used_groups, group, c->n_used);
 }
 
+enum { MAX_EXPERTS = 1 << 12 };
+
+/* The shared expert, which is the MLP where there are no others. */
+static int read_alone(const struct kv_fields *f, struct kv_config *c,
+                      bool *alone, struct kv_err *e)
+{
+    size_t n = 0, inter = 0;
+
+    if (kv_fields_size(f, "num_experts", 0, MAX_EXPERTS, &n, e) ||
+        kv_fields_size(f, "shared_intermediate_size", 1, 1 << 22, &inter, e))
+        return -1;
+    *alone = !n;
+    if (*alone)
+        c->inter = inter;
+    else
+        c->shared_inter = inter;
+    return 0;
+}
+
 int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
-    enum { MAX_EXPERTS = 1 << 12 };
+    bool alone = false;
 
-    if (!c->arch->experts)
+    if (c->arch->shared_alone && read_alone(f, c, &alone, e))
+        return -1;
+    if (!c->arch->experts || alone)
         return 0;
     c->norm_shares = c->arch->norm_shares;
     if ((c->arch->mixed && read_dense(f, c, e)) ||

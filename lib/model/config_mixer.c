@@ -105,11 +105,8 @@ static int read_which(const struct kv_fields *f, struct kv_config *c,
     struct stateful by_type = {{0}}, by_old = {{0}};
     const bool typed = kv_fields_get(f, TYPES);
 
-    if (!typed && c->arch->mixer == KV_MIXER_MAMBA)
-        return kv_fail(e,
-                       "%s: field %s%s is missing: then none of %zu layers "
-                       "has attention",
-                       f->path, f->in, TYPES, c->shape.n_layers);
+    if (!typed && c->arch->mixer_listed)
+        return kv_fail(e, "%s: field %s%s is missing", f->path, f->in, TYPES);
     if ((typed && read_types(f, c, &by_type, e)) ||
         (old == LISTED ? read_listed(f, c, &by_old, e)
                        : read_every(f, c, &by_old, e)))
@@ -153,7 +150,7 @@ static int read_conv(const struct kv_fields *f, struct kv_config *c,
     m->conv = m->out = c->hidden;
     m->in = 3 * c->hidden;
     return kv_fields_size_if(f, "conv_L_cache", 1, 1 << 10, &m->kernel, e) ||
-                   read_width(f, c, e)
+                   (!c->arch->experts && read_width(f, c, e))
                ? -1
                : 0;
 }
@@ -218,13 +215,11 @@ static int read_mamba(const struct kv_fields *f, struct kv_config *c,
 {
     enum { MAX_HEADS = 1 << 12, MAX_STATE = 1 << 12 };
     struct kv_mixer_sizes *m = &c->mixer;
-    size_t experts;
 
     *m = (struct kv_mixer_sizes){
         .kernel = 4, .k_heads = 1, .v_heads = 128, .k_dim = 256};
     c->mixer_bias = true;
-    if (kv_fields_size(f, "num_local_experts", 0, 1 << 12, &experts, e) ||
-        kv_fields_size_if(f, "mamba_d_conv", 1, 1 << 10, &m->kernel, e) ||
+    if (kv_fields_size_if(f, "mamba_d_conv", 1, 1 << 10, &m->kernel, e) ||
         kv_fields_size_if(f, "mamba_n_groups", 1, MAX_HEADS, &m->k_heads, e) ||
         kv_fields_size_if(f, "mamba_n_heads", 1, MAX_HEADS, &m->v_heads, e) ||
         kv_fields_size_if(f, "mamba_d_state", 1, MAX_STATE, &m->k_dim, e) ||

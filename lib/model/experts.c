@@ -99,7 +99,7 @@ static void choose(const struct kv_config *c, const float *bias, float *share)
         sum += all[best];
         rank[best] = -INFINITY;
     }
-    scale = c->share_scale / (c->norm_shares ? sum : 1);
+    scale = c->share_scale / (c->norm_shares ? sum + c->arch->share_floor : 1);
     for (size_t i = 0; i < n && scale != 1; i++)
         share[i] *= scale;
     free(all);

@@ -81,6 +81,15 @@ struct binding {
     struct kv_weight *made; /* the next */
 };
 
+/* Whether experts of the layer have the part, each one of its own. */
+static bool is_expert(const struct binding *b, size_t p)
+{
+    const enum kv_part of = kv_part_of(p);
+
+    return kv_config_has_experts(b->c, b->layer) && of >= KV_P_GATE &&
+           of <= KV_P_DOWN;
+}
+
 /* Where a part lies in a tensor that holds several. */
 struct place {
     size_t first, rows, all; /* all: of the tensor */
@@ -99,7 +108,8 @@ static struct place place_of(const struct binding *b, size_t p, bool qkv)
     for (size_t i = 0; i < KV_P_ATTN_NORM; i++) {
         const bool bias = kv_part_of(i) != i;
 
-        if (!kv_part_is(c, b->layer, i) || bias != (kv_part_of(p) != p) ||
+        if (!kv_part_is(c, b->layer, i) || is_expert(b, i) ||
+            bias != (kv_part_of(p) != p) ||
             (qkv ? kv_part_of(i) > KV_P_V
                  : strcmp(name[kv_part_of(i)], name[kv_part_of(p)]) != 0))
             continue;
@@ -317,11 +327,46 @@ static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
     return 0;
 }
 
+/* Of a tensor that has all experts' gates and ups, or downs. */
+static int bind_stacked(struct binding *b, size_t p, const char *name,
+                        const struct kv_weight **out, struct kv_err *e)
+{
+    const size_t rows = kv_part_rows(b->c, b->layer, p);
+    const size_t cols = kv_part_cols(b->c, b->layer, p);
+    const bool two = p != KV_P_DOWN;
+    const size_t shape[3] = {b->c->n_experts, two ? 2 * rows : rows, cols};
+    const struct kv_weight *t;
+    struct kv_weight *mine;
+    size_t skip;
+
+    if (kv_tensor_bind(&t, b->w, name, shape, b->dir, e))
+        return -1;
+    *out = t;
+    if (!two)
+        return 0;
+    if (t->packed)
+        return kv_fail(e,
+                       "%s: tensor %s is of several parts, of which none may "
+                       "be quantized so",
+                       t->path, t->name);
+    mine = b->made++;
+    *mine = *t;
+    mine->dims[1] = mine->run = rows;
+    mine->step = 2 * rows;
+    mine->n = t->n / 2;
+    skip = p == KV_P_UP ? t->bytes / (2 * shape[0]) : 0;
+    mine->data += skip;
+    mine->bytes -= skip;
+    *out = mine;
+    return 0;
+}
+
 /* Of all experts: most GGUF files have them in one tensor. */
 static int bind_experts(struct binding *b, size_t p,
                         const struct kv_weight **out, struct kv_err *e)
 {
     const struct kv_tensor_names *names = b->c->arch->names;
+    const char *stacked = names->stacked[kv_part_of(p) == KV_P_DOWN];
     const size_t layer = b->layer, n = b->c->n_experts;
     const bool bias = kv_part_of(p) != p;
     const size_t rows = kv_part_rows(b->c, layer, p);
@@ -330,6 +375,12 @@ static int bind_experts(struct binding *b, size_t p,
     const struct kv_weight *t;
     char part[80], name[160];
 
+    if (stacked) {
+        snprintf(name, sizeof(name), "%s%s%zu.%s", b->prefix, names->layers,
+                 layer, stacked);
+        if (!names->experts || kv_weights_find(b->w, name))
+            return bind_stacked(b, p, name, out, e);
+    }
     name_of(part, sizeof(part), names->part[kv_part_of(p)], bias);
     snprintf(name, sizeof(name), "%s%s%zu.%s%s", b->prefix, names->layers,
              layer, names->experts, part);
@@ -364,19 +415,14 @@ static int bind_joined(struct binding *b, size_t p,
 static int bind_layer(struct binding *b, struct kv_err *e)
 {
     struct kv_layer_weights *l = &b->m->layer[b->layer];
-    const bool experts = kv_config_has_experts(b->c, b->layer);
     const bool joined = b->c->arch->names->gate_up && !b->w->gguf.n_parts;
 
-    for (size_t p = 0; p < KV_PARTS; p++) {
-        const enum kv_part of = kv_part_of(p);
-        const bool expert = experts && of >= KV_P_GATE && of <= KV_P_DOWN;
-
+    for (size_t p = 0; p < KV_PARTS; p++)
         if (kv_part_is(b->c, b->layer, p) &&
-            (!expert  ? bind_part(b, p, &l->part[p], e)
-             : joined ? bind_joined(b, p, &l->part[p], e)
-                      : bind_experts(b, p, &l->part[p], e)))
+            (!is_expert(b, p) ? bind_part(b, p, &l->part[p], e)
+             : joined         ? bind_joined(b, p, &l->part[p], e)
+                              : bind_experts(b, p, &l->part[p], e)))
             return -1;
-    }
     return 0;
 }
 
