@@ -113,6 +113,8 @@ struct kv_scheme {
     size_t sinks, residual;        /* defaults of the letters s and r */
     enum kv_residual_rule
         residual_rule[KV_SIDES]; /* unless a word says otherwise */
+    const char *newer; /* a word of params that texts and calibrations' keys
+                        * leave out at its default: files without it hold */
     bool wide;   /* takes tokens as f32; every other scheme takes them as the
                   * model's cache would hold them, in fp16 (kv_codec_input) */
     bool coarse; /* values of a flat group decode to finite values whose error

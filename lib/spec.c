@@ -171,11 +171,17 @@ static bool is_given(const struct kv_spec *s, enum kv_side side, size_t i)
     return !s->mixed || s->value[side][i] != KV_AS_PLACED;
 }
 
+static bool is_newer(const struct kv_scheme *k, size_t i)
+{
+    return k->newer && !strcmp(kv_spec_param(k, i)->name, k->newer);
+}
+
 bool kv_spec_left_out(const struct kv_spec *s, size_t i)
 {
     const double fallback = kv_spec_fallback(s->scheme, i);
 
-    return i >= kv_spec_n_own(s->scheme) + COMMON_LETTERS &&
+    return (i >= kv_spec_n_own(s->scheme) + COMMON_LETTERS ||
+            is_newer(s->scheme, i)) &&
            s->value[KV_K][i] == fallback && s->value[KV_V][i] == fallback;
 }
 

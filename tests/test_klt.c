@@ -336,17 +336,19 @@ static const float *table(const struct made *m, const char *name,
 
 enum { HEADS = 2, ROW = HEADS * D };
 
-/* y [ROW] = (x - mean) F, F from halves and units. */
+/* y [ROW] = (x - mean) F, F from halves and units, of all heads or of each. */
 static void coefficients(const struct made *m, const float *x, double *y)
 {
     const float *f = table(m, "forward", KV_K), *mean = table(m, "mean", KV_K);
     const float *unit = table(m, "unit", KV_K);
+    const size_t n =
+        kv_table_values(kv_calib_table(&m->set, "forward", KV_K, 0, 0)) / ROW;
 
     memset(y, 0, ROW * sizeof(*y));
     for (size_t i = 0; i < ROW; i++)
-        for (size_t j = 0; j < ROW; j++)
-            y[j] += ((double)x[i] - (double)mean[i]) *
-                    (double)(f[i * ROW + j] * unit[j]);
+        for (size_t j = 0; j < n; j++)
+            y[i / n * n + j] += ((double)x[i] - (double)mean[i]) *
+                                (double)(f[i * n + j] * unit[i / n * n + j]);
 }
 
 /* F G = 1, as halves hold it; sigma falls; the coefficients of the training
@@ -467,21 +469,43 @@ static void test_error(void **state)
     kv_calib_set_clear(&outlier.set);
 }
 
-/* Two heads that are nearly one leave at least half the bits. */
-static void test_alike_heads(void **state)
+/* Parts of the inverse alone; sigma falls within each. */
+static void check_table(const struct made *m, bool own)
 {
-    const struct made_up how = {.boost = 1, .alike = true};
-    struct made apart, alike;
-    double bits, error[2];
+    const struct kv_table *t = kv_calib_table(&m->set, "inverse", KV_V, 0, 0);
+    const float *sigma = table(m, "sigma", KV_V);
+
+    assert_int_equal(kv_table_bytes(t), 2 * ROW * (own ? D : ROW));
+    for (size_t i = 0; i < ROW; i++)
+        assert_true(i % (own ? D : ROW) == 0 || sigma[i] <= sigma[i - 1]);
+}
+
+/* Two heads that are nearly one leave at least half the bits to each other;
+ * each by itself they gain nothing, and lose nothing where they are not alike.
+ */
+static void test_heads(void **state)
+{
+    static const char *const spec[] = {"klt,metric=none",
+                                       "klt,metric=none,heads=own"};
+    static const char *const two_bits[] = {"klt:b2,metric=none",
+                                           "klt:b2,metric=none,heads=own"};
+    double bits, error[2][2]; /* [own][alike] */
 
     (void)state;
-    make(&apart, "klt,metric=none", &plain_dump);
-    make(&alike, "klt,metric=none", &how);
-    error[0] = metric_error(&apart, "klt:b2,metric=none", &plain_dump, &bits);
-    error[1] = metric_error(&alike, "klt:b2,metric=none", &how, &bits);
-    assert_true(error[1] < error[0] / 4);
-    kv_calib_set_clear(&apart.set);
-    kv_calib_set_clear(&alike.set);
+    for (int own = 0; own < 2; own++)
+        for (int alike = 0; alike < 2; alike++) {
+            const struct made_up how = {.boost = 1, .alike = alike};
+            struct made m;
+
+            make(&m, spec[own], &how);
+            error[own][alike] = metric_error(&m, two_bits[own], &how, &bits);
+            assert_true(bits <= 2 && bits > 1.7);
+            check_table(&m, own);
+            kv_calib_set_clear(&m.set);
+        }
+    assert_true(error[0][1] < error[0][0] / 4);
+    assert_true(error[0][1] < error[1][1] / 4);
+    assert_within(error[1][0] / error[0][0], 1, 0.05);
 }
 
 /* Half the tables of a trellis, as calibrations once had. */
@@ -520,11 +544,18 @@ static void test_refusals(void **state)
     assert_int_equal(kv_spec_parse(&s, "klt:b2,K-metric=none", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
     assert_says(e, "metric is one for K and V");
+    assert_int_equal(kv_spec_parse(&s, "klt:b2,V-heads=own", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
+    assert_says(e, "heads is one for K and V");
     assert_int_equal(kv_spec_parse(&s, "klt:b2", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
     assert_string_equal(
         s.text,
         "klt:b2r0s0,share=all,metric=fisher,rope=pre,pred=0,code=trellis");
+    assert_int_equal(kv_spec_parse(&s, "klt:b2,heads=own", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
+    assert_string_equal(s.text, "klt:b2r0s0,share=all,metric=fisher,rope=pre,"
+                                "pred=0,heads=own,code=trellis");
 }
 
 int main(void)
@@ -538,7 +569,7 @@ int main(void)
         cmocka_unit_test(test_weights),
         cmocka_unit_test(test_transform),
         cmocka_unit_test(test_error),
-        cmocka_unit_test(test_alike_heads),
+        cmocka_unit_test(test_heads),
         cmocka_unit_test(test_refuses_other_states),
         cmocka_unit_test(test_refusals),
     };

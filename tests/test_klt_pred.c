@@ -115,7 +115,7 @@ static void put(struct fit *f, enum kv_side side, double share)
         left[i] = share;
     }
     kv_klt_seen_put(&f->seen, side,
-                    &(struct kv_klt_coded){sigma, unit, unit, left, 1},
+                    &(struct kv_klt_coded){sigma, unit, unit, left, 1, ROW},
                     &f->parts);
 }
 

@@ -316,7 +316,9 @@ static void test_chunks(void **state)
                                         "vecinfer:d8b5s2r9",
                                         "million:d4b5s2r9",
                                         "klt:b2s3r9",
+                                        "klt:b2s3r9,heads=own",
                                         "klt:b2s3r9,vk",
+                                        "klt:b2s3r9,vk,heads=own",
                                         "klt:b1s3r9,rope=post,vk",
                                         "rotatekv:b2g32s2r9",
                                         "kvquant:b2r9"};

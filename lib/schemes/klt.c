@@ -23,6 +23,9 @@ static const struct kv_param params[] = {
      "what a token is predicted from: the layers below (1, 2; then none is "
      "read in place), values from the layer's own keys (vk), and odd layers "
      "from the even one below (pair)"},
+    {"heads", "all|own", 0, 0, 0, true,
+     "a layer's heads are transformed together, or each by itself: attention "
+     "is faster, errors are larger"},
     {"code", "trellis|scalar", 0, 0, 0, false,
      "coefficients on a trellis, or by Lloyd-Max levels"},
     {0},
@@ -31,8 +34,8 @@ static const struct kv_param params[] = {
 static int klt_check(struct kv_spec *s, const struct kv_shape *shape,
                      struct kv_err *e)
 {
-    static const char *const both[] = {"share", "metric", "rope", "code",
-                                       "pred"};
+    static const char *const both[] = {"share", "metric", "rope",
+                                       "heads", "code",   "pred"};
     const bool fisher = kv_spec_is(s, KV_K, "metric", "fisher");
 
     (void)shape;
@@ -61,20 +64,47 @@ static double klt_nominal(const struct kv_spec *s, enum kv_side side,
     return kv_spec_get(s, side, "b");
 }
 
+size_t kv_klt_part(const struct kv_spec *s, const struct kv_shape *shape)
+{
+    return kv_spec_is(s, KV_K, "heads", "own")
+               ? shape->head_dim
+               : shape->n_kv_heads * shape->head_dim;
+}
+
 /* ---- the codec --------------------------------------------------------- */
 
-/* A copy of a table of [row], or of [row][row]; NULL if there is none. */
-static float *klt_load(const struct kv_codec *c, const struct kv_calib_set *set,
-                       const char *name, bool square, struct kv_err *e)
+/* A copy of a table of [row]; NULL if there is none. */
+static float *load_row(const struct kv_codec *c, const struct kv_calib_set *set,
+                       const char *name, struct kv_err *e)
 {
-    const size_t row = kv_codec_block_values(c), dims[] = {row, row};
-    const struct kv_table *t =
-        kv_calib_want(c, set, name, 0, square ? 2 : 1, dims, e);
+    const size_t row = kv_codec_row(c);
+    const struct kv_table *t = kv_calib_want(c, set, name, 0, 1, &row, e);
     float *x = NULL;
 
     if (t) {
-        x = kv_alloc(kv_table_values(t), sizeof(*x));
-        memcpy(x, t->data, kv_table_values(t) * sizeof(*x));
+        x = kv_alloc(row, sizeof(*x));
+        memcpy(x, t->data, row * sizeof(*x));
+    }
+    return x;
+}
+
+/* The matrix [row][row] of a table that has its parts alone; NULL if there is
+ * none. */
+static float *load_square(const struct klt *k, const struct kv_codec *c,
+                          const struct kv_calib_set *set, const char *name,
+                          struct kv_err *e)
+{
+    const size_t row = k->row, part = k->part;
+    const size_t dims[] = {row / part, part, part};
+    const bool all = part == row;
+    const struct kv_table *t =
+        kv_calib_want(c, set, name, 0, all ? 2 : 3, dims + all, e);
+    float *x = NULL;
+
+    if (t) {
+        x = kv_alloc(row, row * sizeof(*x));
+        for (size_t i = 0; i < row * part; i++)
+            x[i / part * row + i / part / part * part + i % part] = t->data[i];
     }
     return x;
 }
@@ -89,9 +119,9 @@ static int load_transform(struct klt *k, const struct kv_codec *c,
 
     if (!kv_calib_want(c, set, "sigma", 0, 1, &row, e) ||
         !(unit = kv_calib_want(c, set, "unit", 0, 1, &row, e)) ||
-        !(k->mean = klt_load(c, set, "mean", false, e)) ||
-        (forward && !(k->forward = klt_load(c, set, "forward", true, e))) ||
-        !(k->inverse = klt_load(c, set, "inverse", true, e)))
+        !(k->mean = load_row(c, set, "mean", e)) ||
+        (forward && !(k->forward = load_square(k, c, set, "forward", e))) ||
+        !(k->inverse = load_square(k, c, set, "inverse", e)))
         return -1;
     for (size_t i = 0; i < row * row; i++) {
         if (forward)
@@ -110,10 +140,13 @@ static int load_place(struct klt *k, const struct kv_codec *c,
     k->d = c->shape.head_dim;
     k->n_heads = c->shape.n_kv_heads;
     k->row = kv_codec_row(c);
+    k->part = kv_klt_part(&c->spec, &c->shape);
     if (load_transform(k, c, set, forward, e) ||
         (c->layered && kv_klt_pred_load(&k->pred, c, set, e)))
         return -1;
     kv_klt_coding_init(&k->coding, c, set, numbers);
+    for (size_t i = 0; i < k->coding.n_coded; i++)
+        k->used = kv_max(k->used, k->coding.place[i] % k->part + 1);
     return 0;
 }
 
@@ -223,12 +256,14 @@ static void transform(const struct klt *k, bool all, size_t n, const float *x,
 {
     const size_t row = k->row;
     const size_t used =
-        all ? row : kv_min(kv_round_up(k->coding.n_used, 16), row);
+        all ? k->part : kv_min(kv_round_up(k->used, 16), k->part);
 
     memset(y, 0, n * row * sizeof(*y));
     for (size_t i = 0; i < n * row; i++)
         from[i] = x[i] - from[i];
-    kv_vecops_times(from, row, n, k->forward, row, row, used, y, row);
+    for (size_t i = 0; i < row; i += k->part)
+        kv_vecops_times(from + i, row, n, k->forward + i * row + i, k->part,
+                        row, used, y + i, row);
 }
 
 static void coefficients(const struct kv_codec *c, const float *x, size_t n,
@@ -248,7 +283,9 @@ static void transform_back(const struct klt *k, const float *y, size_t n,
 {
     const size_t row = k->row;
 
-    kv_vecops_times(y, row, n, k->inverse, k->coding.n_used, row, row, x, row);
+    for (size_t i = 0; i < row; i += k->part)
+        kv_vecops_times(y + i, row, n, k->inverse + i * row + i, k->used, row,
+                        k->part, x + i, row);
 }
 
 static void encode_near(const struct kv_codec *c, struct kv_where w,
@@ -357,6 +394,7 @@ static bool klt_together(const struct kv_spec *s)
 
 const struct kv_scheme kv_scheme_klt = {
     .name = "klt",
+    .newer = "heads",
     .brief = "transform coding in the metric of attention, on a trellis",
     .params = params,
     .residual_rule = {KV_SLIDING, KV_SLIDING},

@@ -39,15 +39,22 @@
  *           from the layer's own keys (vk); odd layers also from the even one
  *           below (pair); all layers from the one or two below (1, 2).  sigma,
  *           forward and inverse are then of the rest
+ *   heads   a layer's heads are transformed together (all), or each by itself
+ *           (own): then metric and covariance have nothing between heads,
+ *           attention reads of a token's coefficients a head's own alone, but
+ *           heads do not gain from each other, unless values are predicted
+ *           from keys, which stay all heads'.  The bitstream and the budget
+ *           are the layer's in both
  *   code    trellis, or scalar: Lloyd-Max levels at whole bits
  *
  * Tables in a calibration, none of which depends on b (but with pred), share
  * or code:
  *   mean     [row]        side, layer; row: n_kv_heads x head_dim
- *   sigma    [row]        descending
+ *   sigma    [row]        descending, with heads=own in each head
  *   unit     [row]        lengths of F's columns
- *   forward  [row][row]   F_ij / unit_j, in fp16: x_i to y_j
- *   inverse  [row][row]   unit_j G_ji, in fp16: y_j to x_i
+ *   forward  [row][row]   F_ij / unit_j, in fp16: x_i to y_j; with heads=own
+ *                         [n_kv_heads][head_dim][head_dim]
+ *   inverse  [row][row]   unit_j G_ji, in fp16: y_j to x_i; likewise
  *   trellis_BITSbVALUES [values][kv_trellis_kept()]   of a kind of transition;
  *             error: mean squared error per value on coefficients of unit
  *             variance that it was not trained on
@@ -115,6 +122,9 @@ void kv_klt_assign(struct kv_klt_unit *unit, double lambda, const double *mse);
 struct kv_klt_unit kv_klt_share(const struct kv_codec *c,
                                 const struct kv_calib_set *set,
                                 const double *mse);
+
+/* Values of a row that are transformed together. */
+size_t kv_klt_part(const struct kv_spec *s, const struct kv_shape *shape);
 
 int kv_klt_trainable(const struct kv_spec *s, struct kv_dump *dump,
                      struct kv_err *e);

@@ -93,13 +93,30 @@ static size_t joined_bytes(const struct klt *k)
     return part_at(k, n_parts(k)) - APART;
 }
 
-static size_t n_coefs(const struct klt *k)
+/* Whether head h has coefficient i of part p: its own of the side's, all of the
+ * neighbours'. */
+static bool has_coef(const struct klt *k, size_t h, size_t p, size_t i)
+{
+    return p || k->coding.coef[i].index / k->part == h * k->d / k->part;
+}
+
+static size_t n_coefs(const struct klt *k, size_t h)
 {
     size_t n = 0;
 
-    for (size_t i = 0; i < n_parts(k); i++)
-        n += part_of(k, i)->coding.n_coded;
+    for (size_t p = 0; p < n_parts(k); p++)
+        for (size_t i = 0; i < part_of(k, p)->coding.n_coded; i++)
+            n += has_coef(k, h, p, i);
     return n;
+}
+
+static size_t max_coefs(const struct klt *k)
+{
+    size_t max = 0;
+
+    for (size_t h = 0; h < k->n_heads; h++)
+        max = kv_max(max, n_coefs(k, h));
+    return max;
 }
 
 /* The int8 path rounds queries and tables to about a hundredth of a
@@ -128,29 +145,34 @@ static bool int8_will_do(const struct klt *k, const struct sum *s)
     return coded > 0 && k->coding.error >= MIN_ERROR_SHARE * coded;
 }
 
-/* The coefficients of head h of all parts: to [n_coefs()]. */
-static void put_coefs(const struct klt *k, const struct sum *s, size_t h,
-                      struct kv_transform_coef *to)
+/* The coefficients of head h of all parts: to [n_coefs()]; returns their
+ * end. */
+static struct kv_transform_coef *put_coefs(const struct klt *k,
+                                           const struct sum *s, size_t h,
+                                           struct kv_transform_coef *to)
 {
     for (size_t p = 0; p < n_parts(k); p++) {
         const struct kv_klt_coding *g = &part_of(k, p)->coding;
         const size_t before = 8 * part_at(k, p);
 
         for (size_t i = 0; i < g->n_coded; i++)
-            *to++ = (struct kv_transform_coef){
-                .end = before + g->listed[i].end,
-                .table = k->numbers.table + g->listed[i].table,
-                .map = kv_klt_map(g->listed[i].table),
-                .scale = g->listed[i].scale,
-                .inverse =
-                    s->inverse[p] + g->listed[i].index * k->row + h * k->d};
+            if (has_coef(k, h, p, i))
+                *to++ = (struct kv_transform_coef){
+                    .end = before + g->listed[i].end,
+                    .table = k->numbers.table + g->listed[i].table,
+                    .map = kv_klt_map(g->listed[i].table),
+                    .scale = g->listed[i].scale,
+                    .inverse =
+                        s->inverse[p] + g->listed[i].index * k->row + h * k->d};
     }
+    return to;
 }
 
 static void make_transform(const struct kv_codec *c, struct klt *k)
 {
-    const size_t each = n_coefs(k);
-    struct kv_transform_coef *coef = kv_alloc(each * k->n_heads, sizeof(*coef));
+    struct kv_transform_coef *coef =
+        kv_alloc(max_coefs(k) * k->n_heads, sizeof(*coef));
+    struct kv_transform_coef *to = coef;
     size_t *n = kv_alloc(k->n_heads, sizeof(*n));
     struct sum s;
 
@@ -158,8 +180,8 @@ static void make_transform(const struct kv_codec *c, struct klt *k)
     if (c->pre_rope)
         k->rope = kv_tiles_rope_new(k->d, c->shape.n_rot, c->shape.inv_freq);
     for (size_t h = 0; h < k->n_heads; h++) {
-        n[h] = each;
-        put_coefs(k, &s, h, coef + h * each);
+        n[h] = n_coefs(k, h);
+        to = put_coefs(k, &s, h, to);
     }
     k->transform = kv_transform_new(
         &(struct kv_transform_about){.n_heads = k->n_heads,
@@ -181,7 +203,7 @@ bool kv_klt_store(const struct kv_codec *c, struct kv_store *s)
     struct klt *k = c->state;
 
     if ((c->layered && !c->layered->in_place) ||
-        n_coefs(k) > KV_TRANSFORM_COEFS)
+        max_coefs(k) > KV_TRANSFORM_COEFS)
         return false;
 #pragma omp critical(kv_klt_transform)
     if (!k->transform)

@@ -7,13 +7,14 @@
 #include "lib/schemes/klt_pred.h"
 
 struct klt {
-    size_t d, n_heads, row;
+    size_t d, n_heads, row, part;
+    size_t used; /* coefficients of a part from it on have no codes */
     struct kv_klt_numbers numbers;
     struct kv_klt_coding coding;
     struct kv_klt_pred pred; /* none without neighbours */
     float *mean;             /* [row] */
-    float *forward;          /* [row][row], of which coding.n_used columns */
-    float *inverse;          /* [row][row], of which coding.n_used rows */
+    /* [row][row], 0 between parts; coding.n_used columns, and rows, are used */
+    float *forward, *inverse;
     /* In place: the neighbours that are read, by the prediction's sources.  The
      * first of them are a neighbour's own.  They have no numbers, no forward
      * and no neighbours in here. */

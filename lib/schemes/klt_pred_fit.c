@@ -205,7 +205,7 @@ void kv_klt_seen_put(struct kv_klt_seen *s, enum kv_side side,
                      const struct kv_klt_coded *by,
                      const struct kv_klt_parts *p)
 {
-    const size_t row = s->row;
+    const size_t row = s->row, d = by->part;
     float *x = s->x[0][side];
 
     memcpy(x, p->predicted, s->n * row * sizeof(*x));
@@ -214,11 +214,13 @@ void kv_klt_seen_put(struct kv_klt_seen *s, enum kv_side side,
         const size_t n = s->n - t < TOGETHER ? s->n - t : TOGETHER;
         float *y = kv_alloc(n * row, sizeof(*y));
 
-        kv_gemm(false, n, row, row, 1, p->x + t * row, row, by->forward, row, 0,
-                y, row);
+        for (size_t i = 0; i < row; i += d)
+            kv_gemm(false, n, d, d, 1, p->x + t * row + i, row,
+                    by->forward + i * d, d, 0, y + i, row);
         code(by, t, n, row, y);
-        kv_gemm(false, n, row, row, 1, y, row, by->inverse, row, 1, x + t * row,
-                row);
+        for (size_t i = 0; i < row; i += d)
+            kv_gemm(false, n, d, d, 1, y + i, row, by->inverse + i * d, d, 1,
+                    x + t * row + i, row);
         free(y);
     }
     centre(s, x, s->mean[0][side]);

@@ -43,6 +43,7 @@ struct kv_klt_coded {
     const float *sigma, *forward, *inverse;
     const double *share;
     uint64_t seed; /* of the noise */
+    size_t part;   /* values that are transformed together */
 };
 
 /* Keeps what decoders would have of the place. */

@@ -78,7 +78,8 @@ static void shares(const struct pass *p, double *share)
 static void pred_sample(struct training *t, const struct kv_klt_tables *by,
                         const float *size)
 {
-    const size_t row = t->row, most = SAMPLED / (row / 2) + 1;
+    const size_t row = t->row, part = by->part;
+    const size_t most = SAMPLED / (row / 2) + 1;
     const size_t n = most < t->n ? most : t->n;
 
     t->pool.value =
@@ -86,12 +87,14 @@ static void pred_sample(struct training *t, const struct kv_klt_tables *by,
     for (size_t i = 0; i < n; i++) {
         const float *x = t->parts.x + i * t->n / n * row;
 
-        for (size_t k = 0;
-             k < row / 2 && size[k] > 0 && t->weight[i * t->n / n] > 0; k++) {
+        for (size_t k = 0; k < row && t->weight[i * t->n / n] > 0; k++) {
+            const size_t at = k / part * part;
             double y = 0;
 
-            for (size_t j = 0; j < row; j++)
-                y += (double)x[j] * (double)by->forward[j * row + k];
+            if (k - at >= part / 2 || !(size[k] > 0))
+                continue;
+            for (size_t j = at; j < at + part; j++)
+                y += (double)x[j] * (double)by->forward[j * part + k - at];
             t->pool.value[t->pool.n++] = (float)(y / (double)size[k]);
         }
     }
@@ -155,6 +158,7 @@ static int pass_place(struct pass *p, struct kv_err *e)
             .forward = by.forward,
             .inverse = by.inverse,
             .share = share,
+            .part = by.part,
             .seed = kv_mix(kv_mix(t->seed, j->layer), (uint64_t)j->side)},
         &t->parts);
     rc = 0;

@@ -2,10 +2,8 @@
  * what each token counts, then mean, covariance and metric; the trellis is
  * trained on a sample of the coefficients of all layers, K and V. */
 #include "lib/schemes/klt_train.h"
-#include "kernels/eigen.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
-#include "lib/base/half.h"
 #include "lib/base/progress.h"
 #include "lib/base/rng.h"
 #include "lib/calib.h"
@@ -43,7 +41,7 @@ static enum kv_tensor klt_tensor_of(const struct kv_spec *s, enum kv_side side)
                                                 : KV_T_K;
 }
 
-static enum kv_tensor klt_gradient_of(enum kv_side side)
+enum kv_tensor kv_klt_gradient_of(enum kv_side side)
 {
     return side == KV_K ? KV_T_K_GRADIENT : KV_T_V_GRADIENT;
 }
@@ -83,7 +81,7 @@ static int read_lengths(const struct kv_klt_job *j, double *square,
 
     for (size_t at = 0, n; at < dump_tokens(j) && !rc; at += n) {
         n = chunk_at(j, at);
-        rc = klt_read_rows(j, klt_gradient_of(j->side), at, n, g, e);
+        rc = klt_read_rows(j, kv_klt_gradient_of(j->side), at, n, g, e);
         for (size_t i = 0; i < n * j->row && !rc; i++)
             square[at + i / j->row] += (double)g[i] * (double)g[i];
     }
@@ -263,7 +261,7 @@ int kv_klt_metric(const struct kv_klt_job *j, const float *weight, double *m,
     const bool attention = kv_spec_is(j->spec, j->side, "metric", "attention");
     const double ridge = is_fisher(j) ? FISHER_RIDGE : RIDGE;
     double *zero = kv_alloc(j->row, sizeof(*zero)), trace = 0;
-    const int rc = is_fisher(j) ? add_second(j, klt_gradient_of(j->side),
+    const int rc = is_fisher(j) ? add_second(j, kv_klt_gradient_of(j->side),
                                              weight, zero, m, e)
                    : attention  ? attention_metric(j, m, e)
                                 : 0;
@@ -279,84 +277,34 @@ int kv_klt_metric(const struct kv_klt_job *j, const float *weight, double *m,
     return rc;
 }
 
-/* ---- the transform ----------------------------------------------------- */
+/* ---- a side of a layer -------------------------------------------------- */
 
-static float *klt_add_table(const struct kv_klt_job *j, const char *name,
-                            bool square)
+/* Adds the upper half of the coefficients of a token's part, over their
+ * sigma. */
+static void sample_part(const struct kv_klt_tables *from, size_t at,
+                        const float *x, double *y, struct kv_klt_pool *pool)
 {
-    const size_t dims[] = {j->row, j->row};
-    struct kv_table *t = kv_calib_add(j->out, name, (int)j->side, (int)j->layer,
-                                      KV_ALL, square ? 2 : 1, dims);
+    const size_t n = from->part, some = (n + 1) / 2;
 
-    t->half = square;
-    return t->data;
+    memset(y, 0, some * sizeof(*y));
+    for (size_t k = at; k < at + n; k++)
+        for (size_t c = 0; c < some; c++)
+            y[c] += (double)(x[k] - from->mean[k]) *
+                    (double)from->forward[k * n + c];
+    for (size_t c = 0; c < some; c++)
+        if (from->sigma[at + c] > 0)
+            pool->value[pool->n++] =
+                (float)(y[c] *
+                        (double)(from->unit[at + c] / from->sigma[at + c]));
 }
 
-static float to_half(double x)
-{
-    return kv_f16_to_f32(kv_f16_clamp((float)x));
-}
-
-/* Row i of the transform back, column i of the one there, and their unit. */
-static void put_vector(const struct kv_klt_tables *t, size_t row, size_t i,
-                       const double *there, const double *back, double unit)
-{
-    double length = 0;
-
-    for (size_t k = 0; k < row; k++)
-        length += there[k] * there[k];
-    length = sqrt(length);
-    t->unit[i] = (float)(length * unit);
-    for (size_t k = 0; k < row; k++) {
-        t->forward[k * row + i] = to_half(there[k] / length);
-        t->inverse[i * row + k] = to_half(back[k] * length);
-    }
-}
-
-/* The part of the dump that the metric was computed from. */
-static const char *metric_name(const struct kv_klt_job *j)
-{
-    if (kv_spec_is(j->spec, j->side, "metric", "fisher"))
-        return kv_tensor_name(klt_gradient_of(j->side));
-    if (kv_spec_is(j->spec, j->side, "metric", "none"))
-        return "nothing";
-    return j->side == KV_K ? kv_tensor_name(KV_T_Q) : "wo_gram";
-}
-
-int kv_klt_add_tables(const struct kv_klt_job *j, const double *mean,
-                      double *metric, double unit, double *cov,
-                      struct kv_klt_tables *t, struct kv_err *e)
-{
-    const size_t row = j->row;
-    double *value = kv_alloc(row, sizeof(*value));
-    const int rc = kv_eigen_pair(cov, metric, row, value);
-
-    *t = (struct kv_klt_tables){.mean = klt_add_table(j, "mean", false),
-                                .sigma = klt_add_table(j, "sigma", false),
-                                .unit = klt_add_table(j, "unit", false),
-                                .forward = klt_add_table(j, "forward", true),
-                                .inverse = klt_add_table(j, "inverse", true)};
-    for (size_t i = 0; i < row && !rc; i++) {
-        const size_t from = row - 1 - i; /* eigenvalues ascend */
-
-        t->mean[i] = (float)mean[i];
-        t->sigma[i] = (float)(sqrt(value[from] > 0 ? value[from] : 0) * unit);
-        put_vector(t, row, i, cov + from * row, metric + from * row, unit);
-    }
-    free(value);
-    return rc ? kv_fail(e,
-                        "%s: no eigenvectors: the metric, of %s, is not finite "
-                        "or not positive definite, or values are too large",
-                        kv_dump_path(j->dump), metric_name(j))
-              : 0;
-}
-
-/* Adds the upper half of the coefficients of some tokens, over their sigma. */
+/* Those of some tokens. */
 static int klt_sample(const struct kv_klt_job *j,
                       const struct kv_klt_tables *from,
                       struct kv_klt_pool *pool, struct kv_err *e)
 {
-    const size_t row = j->row, some = (row + 1) / 2, tokens = dump_tokens(j);
+    const size_t row = j->row, part = from->part;
+    const size_t some = row / part * ((part + 1) / 2), tokens = dump_tokens(j);
     const size_t max = SAMPLED / some + 1, n = max < tokens ? max : tokens;
     float *x = kv_alloc(row, sizeof(*x));
     double *y = kv_alloc(some, sizeof(*y));
@@ -364,18 +312,9 @@ static int klt_sample(const struct kv_klt_job *j,
 
     pool->value = kv_realloc(pool->value, pool->n + n * some, sizeof(*x));
     for (size_t i = 0; i < n && !rc; i++) {
-        const size_t t = i * tokens / n;
-
-        rc = klt_read_rows(j, j->tensor, t, 1, x, e);
-        memset(y, 0, some * sizeof(*y));
-        for (size_t k = 0; k < row && !rc; k++)
-            for (size_t c = 0; c < some; c++)
-                y[c] += (double)(x[k] - from->mean[k]) *
-                        (double)from->forward[k * row + c];
-        for (size_t c = 0; c < some && !rc; c++)
-            if (from->sigma[c] > 0)
-                pool->value[pool->n++] =
-                    (float)(y[c] * (double)(from->unit[c] / from->sigma[c]));
+        rc = klt_read_rows(j, j->tensor, i * tokens / n, 1, x, e);
+        for (size_t at = 0; at < row && !rc; at += part)
+            sample_part(from, at, x, y, pool);
     }
     free(y);
     free(x);
@@ -463,7 +402,7 @@ static int check_side(const struct kv_spec *s, enum kv_side side,
     if (kv_dump_want(dump, klt_tensor_of(s, side), e))
         return -1;
     if (kv_spec_is(s, side, "metric", "fisher"))
-        return kv_dump_want(dump, klt_gradient_of(side), e);
+        return kv_dump_want(dump, kv_klt_gradient_of(side), e);
     return side == KV_K && kv_spec_is(s, side, "metric", "attention") &&
            kv_dump_want(dump, KV_T_Q, e);
 }

@@ -1,4 +1,4 @@
-/* Between klt_train.c and klt_pred_train.c. */
+/* Between klt_train.c, klt_tables.c and klt_pred_train.c. */
 #ifndef KV_KLT_TRAIN_H
 #define KV_KLT_TRAIN_H
 
@@ -20,6 +20,9 @@ struct kv_klt_job {
 /* Sets the place. */
 void kv_klt_at(struct kv_klt_job *j, size_t layer, enum kv_side side);
 
+/* The gradients of the loss by a side. */
+enum kv_tensor kv_klt_gradient_of(enum kv_side side);
+
 /* The pool that the trellis is trained on: coefficients over their sigma. */
 struct kv_klt_pool {
     float *value;
@@ -35,14 +38,16 @@ int kv_klt_weigh(const struct kv_klt_job *j, float *metric, float *moments,
 int kv_klt_metric(const struct kv_klt_job *j, const float *weight, double *m,
                   double *unit, struct kv_err *e);
 
-/* A place's tables (klt.h). */
+/* A place's tables (klt.h), of parts of so many values. */
 struct kv_klt_tables {
+    size_t part;
     float *mean, *sigma, *unit, *forward, *inverse;
 };
 
-/* Adds those of a covariance in a metric, both of which are overwritten. */
+/* Adds those of a covariance in a metric, [row][row], of which blocks of a
+ * part count. */
 int kv_klt_add_tables(const struct kv_klt_job *j, const double *mean,
-                      double *metric, double unit, double *cov,
+                      const double *metric, double unit, const double *cov,
                       struct kv_klt_tables *t, struct kv_err *e);
 
 /* Adds the table of each kind, and its error. */
