@@ -16,7 +16,7 @@
 /* Coders of a layer, where the backend has kernels for both sides. */
 static int open_layer(struct kv_loop *l, size_t layer, struct kv_err *e)
 {
-    struct kv_codec *const *codec = kv_codecs_at(l->codecs, layer);
+    struct kv_codec *const *codec = kv_loop_codecs(l, layer);
     const bool own = kv_codec_attends(codec[KV_K]);
     struct kv_loop_layer *at = &l->layer[layer];
     struct kv_gpu_code code[KV_SIDES];
@@ -39,6 +39,8 @@ int kv_loop_new(struct kv_loop **out, const struct kv_spec *spec,
                 const struct kv_protocol *protocol, uint64_t seed,
                 const struct kv_backend *b, struct kv_err *e)
 {
+    const bool spans = kv_spec_spans(spec);
+    const struct kv_shape merged = kv_shape_merged(shape);
     struct kv_loop *l = kv_alloc(1, sizeof(*l));
 
     l->shape = *shape;
@@ -49,9 +51,10 @@ int kv_loop_new(struct kv_loop **out, const struct kv_spec *spec,
     l->b = b && b->coder_new ? b : NULL;
     l->layer = kv_alloc(shape->n_layers, sizeof(*l->layer));
     kv_bits_of_spec(&l->bits, spec, shape, calib, KV_ALL, KV_ALL);
-    if (kv_codecs_new(&l->codecs, spec, shape, 0, shape->n_layers, calib, e))
+    if (kv_codecs_new(&l->codecs, spec, spans ? &merged : shape, 0,
+                      spans ? 1 : shape->n_layers, calib, e))
         goto fail;
-    for (size_t i = 0; i < shape->n_layers && l->b; i++)
+    for (size_t i = 0; i < shape->n_layers && l->b && !spans; i++)
         if (open_layer(l, i, e))
             goto fail;
     *out = l;
@@ -78,6 +81,7 @@ void kv_loop_free(struct kv_loop *l)
     for (size_t i = 0; i < l->n_seqs; i++)
         kv_seq_free(l->seq[i]);
     free(l->seq);
+    kv_loop_span_free(l->span);
     kv_codecs_free(l->codecs);
     free(l->layer);
     free(l);
@@ -87,8 +91,10 @@ int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e)
 {
     const struct kv_policy *policy = l->spec.policy.policy;
 
+    if (kv_spec_spans(&l->spec))
+        return kv_loop_span_takes(l, n, e);
     for (size_t i = 0; i < l->shape.n_layers && policy; i++) {
-        struct kv_codec *const *codec = kv_codecs_at(l->codecs, i);
+        struct kv_codec *const *codec = kv_loop_codecs(l, i);
 
         if (policy->patterns
                 ? kv_prefill_check(&l->prefill, &l->spec, &l->protocol, codec,
@@ -199,7 +205,7 @@ static int with_window(const struct windows *work, size_t window,
     const struct kv_qkv *x = work->x;
     struct kv_seq *seq = l->seq[window];
 
-    if ((!x->first && kv_seq_open(seq, kv_codecs_at(l->codecs, x->layer), e)) ||
+    if ((!x->first && kv_seq_open(seq, kv_loop_codecs(l, x->layer), e)) ||
         run(work, window, seq, e))
         return kv_fail_in(e, "window %zu", l->first_window + window);
     if (x->first + x->n < l->length)
@@ -214,15 +220,19 @@ static int with_window(const struct windows *work, size_t window,
  */
 
 /* A side of a window in the forms that its queries may see, keys after RoPE:
- * [n][n_kv_heads][head_dim] each, UNQUANTIZED NULL where none sees it. */
+ * [n][n_kv_heads][head_dim] each, UNQUANTIZED NULL where none sees it.  cache:
+ * NULL with codes of all layers together. */
 static void read_forms(const struct kv_loop *l, const struct kv_qkv *x,
                        size_t window, const struct kv_cache *cache,
                        enum kv_side side, float *const *form)
 {
-    const struct kv_codec *c = kv_codecs_at(l->codecs, x->layer)[side];
+    const struct kv_codec *c = kv_loop_codecs(l, x->layer)[side];
 
-    kv_cache_decode(cache, side, form[QUANTIZED]);
-    if (form[UNQUANTIZED])
+    if (cache)
+        kv_cache_decode(cache, side, form[QUANTIZED]);
+    if (!cache)
+        kv_loop_span_read(l, x, window, side, form);
+    else if (form[UNQUANTIZED])
         kv_codec_unquantized(c, 0, kv_loop_input(l, x, side, window), x->n,
                              form[UNQUANTIZED]);
     for (int f = 0; f < VIEWS; f++)
@@ -231,33 +241,44 @@ static void read_forms(const struct kv_loop *l, const struct kv_qkv *x,
                            l->shape.n_kv_heads);
 }
 
-/* Encodes a window and fills in the forms that its queries may see. */
-static int fill_window(const struct windows *work, size_t window,
-                       struct kv_seq *seq, struct kv_err *e)
+/* Fills in the forms that a window's queries may see. */
+static void fill_forms(const struct kv_loop *l, const struct kv_qkv *x,
+                       size_t window, const struct kv_cache *cache)
 {
-    const struct kv_loop *l = work->l;
-    const struct kv_qkv *x = work->x;
-    const struct kv_tokens all = kv_qkv_tokens(x, window, 0, x->n);
     const size_t at = window * x->n * kv_loop_row(l);
 
-    if (kv_seq_append(seq, x->layer, &all, e))
-        return -1;
     for (int i = 0; i < kv_shape_sides(&l->shape); i++) {
         float *form[VIEWS];
 
         for (int f = 0; f < VIEWS; f++)
             form[f] = l->host[i][f] ? l->host[i][f] + at : NULL;
-        read_forms(l, x, window, kv_seq_cache(seq, x->layer), (enum kv_side)i,
-                   form);
+        read_forms(l, x, window, cache, (enum kv_side)i, form);
     }
+}
+
+/* Encodes a window, too. */
+static int fill_window(const struct windows *work, size_t window,
+                       struct kv_seq *seq, struct kv_err *e)
+{
+    const struct kv_qkv *x = work->x;
+    const struct kv_tokens all = kv_qkv_tokens(x, window, 0, x->n);
+
+    if (kv_seq_append(seq, x->layer, &all, e))
+        return -1;
+    fill_forms(work->l, x, window, kv_seq_cache(seq, x->layer));
     return 0;
 }
 
 static int fill_one(const void *arg, size_t window, size_t thread,
                     struct kv_err *e)
 {
+    const struct windows *work = arg;
+
     (void)thread;
-    return with_window(arg, window, fill_window, e);
+    if (!work->l->span)
+        return with_window(work, window, fill_window, e);
+    fill_forms(work->l, work->x, window, NULL);
+    return 0;
 }
 
 /* ---- step by step ----------------------------------------------------------
@@ -271,8 +292,7 @@ static int step_window(const struct windows *work, size_t window,
     const struct kv_loop *l = work->l;
     const struct kv_qkv *x = work->x;
     const struct kv_protocol *p = &l->protocol;
-    const bool on_codes =
-        kv_codecs_at(l->codecs, x->layer)[KV_K]->prefill_on_codes;
+    const bool on_codes = kv_loop_codecs(l, x->layer)[KV_K]->prefill_on_codes;
     const size_t q_row = l->shape.n_heads * l->shape.head_dim;
     const size_t prompt = x->first ? 0 : exact_queries(l, x->n);
     const size_t step = kv_protocol_steps(p) ? p->step : x->n;
@@ -303,7 +323,7 @@ static int step_one(const void *arg, size_t window, size_t thread,
 static int run_steps(struct kv_loop *l, const struct kv_qkv *x,
                      struct kv_bits *bits, struct kv_err *e)
 {
-    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
+    struct kv_codec *const *codec = kv_loop_codecs(l, x->layer);
     const size_t prompt =
         x->first || codec[KV_K]->prefill_on_codes ? 0 : exact_queries(l, x->n);
     struct kv_attend_job exact;
@@ -321,7 +341,7 @@ static int run_steps(struct kv_loop *l, const struct kv_qkv *x,
                : 0;
 }
 
-/* The forms of a layer out of caches of the host. */
+/* The forms of a layer out of caches of the host, or of all layers' codes. */
 static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
                          struct kv_attend_side *const *side,
                          struct kv_bits *bits, struct kv_err *e)
@@ -332,7 +352,8 @@ static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
     const struct windows work = {l, &host, bits};
     const int n_sides = kv_shape_sides(&l->shape);
 
-    begin_windows(l, x);
+    if (!l->span)
+        begin_windows(l, x);
     for (int i = 0; i < n_sides; i++) {
         l->host[i][QUANTIZED] = kv_alloc(values, sizeof(float));
         if (side[i]->until)
@@ -363,7 +384,7 @@ static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
  * values. */
 static bool unchanged(const struct kv_loop *l, size_t layer)
 {
-    struct kv_codec *const *codec = kv_codecs_at(l->codecs, layer);
+    struct kv_codec *const *codec = kv_loop_codecs(l, layer);
 
     return l->b && !strcmp(codec[KV_K]->scheme->name, "f32") &&
            !strcmp(codec[KV_V]->scheme->name, "f32");
@@ -373,8 +394,8 @@ static int run_unchanged(struct kv_loop *l, const struct kv_qkv *x,
                          struct kv_bits *bits, struct kv_err *e)
 {
     for (size_t i = 0; i < x->n_windows * KV_SIDES; i++) {
-        const struct kv_bits held = kv_bits_of_tokens(
-            kv_codecs_at(l->codecs, x->layer)[i % KV_SIDES], x->n);
+        const struct kv_bits held =
+            kv_bits_of_tokens(kv_loop_codecs(l, x->layer)[i % KV_SIDES], x->n);
 
         kv_bits_add(&bits[i / KV_SIDES], &held);
     }
@@ -398,7 +419,7 @@ static int attend_views(struct kv_loop *l, const struct kv_qkv *x,
 static int run_views(struct kv_loop *l, const struct kv_qkv *x,
                      struct kv_bits *bits, struct kv_err *e)
 {
-    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
+    struct kv_codec *const *codec = kv_loop_codecs(l, x->layer);
     const struct kv_backend *b = x->backend;
     const struct kv_loop_layer *at = &l->layer[x->layer];
     const size_t border = at->on_codes && codec[KV_K]->prefill_on_codes
@@ -436,7 +457,7 @@ static int run_views(struct kv_loop *l, const struct kv_qkv *x,
 static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     struct kv_loop *l = arg;
-    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
+    struct kv_codec *const *codec = kv_loop_codecs(l, x->layer);
     struct kv_bits *bits = kv_alloc(x->n_windows, sizeof(*bits));
     const bool drops = kv_policy_drops(&l->spec.policy);
     const int rc = !drops && unchanged(l, x->layer)

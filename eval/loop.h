@@ -5,8 +5,9 @@
  * key and value in the form it had at the query's time (kernels/attend.h).
  * Schemes with an oracle of their own, codecs with history and policies that
  * drop tokens go through struct kv_seq step by step instead.  Layered codecs
- * are encoded layer by layer upon the layers below.  A test holds both ways to
- * a literal loop of append and attend. */
+ * are encoded layer by layer upon the layers below; codes of all layers
+ * together are made of a pass at full precision before (kv_loop_gather()).  A
+ * test holds both ways to a literal loop of append and attend. */
 #ifndef KV_LOOP_H
 #define KV_LOOP_H
 
@@ -43,6 +44,12 @@ int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e);
  * (no kv_model_forward_file()). */
 struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window,
                                       size_t length);
+
+/* Of a spec whose codes are of all layers together (kv_spec_spans()), for a
+ * kv_model_forward() on the same windows before the one of kv_loop_attention():
+ * attention at full precision, whose keys and values are coded. */
+struct kv_attention kv_loop_gather(struct kv_loop *l, size_t first_window,
+                                   size_t length);
 
 /* The cost of prompts so far: of all queries in protocols all and llama.cpp, of
  * the prompt in prefill:P.  Zeros for other kinds of attention: on codes, on a

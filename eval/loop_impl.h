@@ -4,6 +4,7 @@
 
 #include "eval/loop.h"
 #include "eval/prefill.h"
+#include "lib/mixed.h"
 #include "lib/seq/seq.h"
 
 /* A layer's codecs on the backend. */
@@ -31,7 +32,8 @@ struct kv_loop {
     size_t last;                 /* layer with coders */
     struct kv_bits bits;
     struct kv_prefill prefill;
-    struct kv_seq **seq; /* [n_seqs], windows with caches on the host */
+    struct kv_loop_span *span; /* NULL: layers have codes of their own */
+    struct kv_seq **seq;       /* [n_seqs], windows with caches on the host */
     size_t n_seqs;
     size_t length; /* tokens of a window */
 
@@ -45,6 +47,14 @@ struct kv_loop {
     struct kv_workspace met; /* struct kv_loop_met [n_layers][KV_SIDES]
                               * [n_windows], zeros once they are counted */
 };
+
+/* The codecs of a layer, or of all together. */
+static inline struct kv_codec *const *kv_loop_codecs(const struct kv_loop *l,
+                                                     size_t layer)
+{
+    return kv_codecs_at(l->codecs, kv_spec_spans(&l->spec) ? 0 : layer);
+}
+
 static inline size_t kv_loop_sinks(const struct kv_codec *c)
 {
     return kv_spec_size(&c->spec, c->side, "s");
@@ -62,8 +72,16 @@ static inline const float *kv_loop_input(const struct kv_loop *l,
 {
     const struct kv_tokens t = kv_qkv_tokens(x, window, 0, x->n);
 
-    return kv_tokens_stored(&t, kv_codecs_at(l->codecs, x->layer)[side]);
+    return kv_tokens_stored(&t, kv_loop_codecs(l, x->layer)[side]);
 }
+
+/* Codes of all layers together (loop_span.c): the current layer's rows of a
+ * window in the forms that queries see, keys not yet rotated. */
+void kv_loop_span_read(const struct kv_loop *l, const struct kv_qkv *x,
+                       size_t window, enum kv_side side, float *const *form);
+/* Whether the protocol codes no tokens of which layers see different ones. */
+int kv_loop_span_takes(const struct kv_loop *l, size_t n, struct kv_err *e);
+void kv_loop_span_free(struct kv_loop_span *s); /* NULL is fine */
 
 /* Encodes a layer with coders on the backend, all windows, and makes the forms
  * that its sides need; bits [n_windows]. */

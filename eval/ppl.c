@@ -113,6 +113,7 @@ static int pass_all(const struct kv_ppl *p, struct kv_loop *loop,
 struct run {
     struct kv_ppl *p;
     struct kv_loop *loop;
+    bool spans;          /* the spec's codes are of all layers together */
     FILE *states;        /* where hidden is read from; NULL: the model */
     size_t group, piece; /* windows, and of each tokens, at a time */
     float *hidden;       /* [group][piece][hidden] */
@@ -127,13 +128,22 @@ static int pass_group(const struct run *r, const struct group *g,
                               p->plan.progress, p->plan.ranks};
     const struct kv_attention attention = {.run = watched_run, .arg = &watched};
     const size_t window = p->plan.n * p->info->hidden * sizeof(*r->hidden);
+    const int32_t *tokens =
+        p->plan.tokens + g->first_window * p->plan.n + g->start;
 
     if (r->states)
         return kv_scratch_read(r->states, (g->first_window - p->from) * window,
                                r->hidden, g->n_windows * window, e);
-    return kv_model_forward(
-        p->plan.model, p->plan.tokens + g->first_window * p->plan.n + g->start,
-        g->n_windows, g->n, g->start, &attention, r->hidden, e);
+    if (r->spans) {
+        const struct kv_attention first =
+            kv_loop_gather(r->loop, g->first_window, p->plan.n);
+
+        if (kv_model_forward(p->plan.model, tokens, g->n_windows, g->n, 0,
+                             &first, r->hidden, e))
+            return -1;
+    }
+    return kv_model_forward(p->plan.model, tokens, g->n_windows, g->n, g->start,
+                            &attention, r->hidden, e);
 }
 
 /* Scored rows of the group, to their place in the file. */
@@ -206,9 +216,11 @@ int kv_ppl_pass(struct kv_ppl *p, const struct kv_spec *spec,
     const double start = kv_seconds();
     const size_t piece = piece_of(p, spec);
     const bool whole = piece == p->plan.n;
+    const bool layers_apart =
+        !kv_spec_reads_below(spec) && !kv_spec_spans(spec);
     struct run r = {.p = p,
-                    .states =
-                        whole && !kv_spec_reads_below(spec) ? p->states : NULL,
+                    .spans = kv_spec_spans(spec),
+                    .states = whole && layers_apart ? p->states : NULL,
                     .group = whole ? p->group : 1,
                     .piece = piece};
     int rc = -1;

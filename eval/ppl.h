@@ -9,8 +9,9 @@
  * Memory holds one group of windows: on the CPU, hidden states of other groups
  * lie in another such file while the group passes a layer, so that a layer is
  * read once.  With layered codecs a group passes all layers, which are read for
- * each group.  A long window of a spec with a policy goes piece by piece
- * through all layers, in the memory of a piece. */
+ * each group; with codes of all layers together it passes them twice.  A long
+ * window of a spec with a policy goes piece by piece through all layers, in the
+ * memory of a piece. */
 #ifndef KV_PPL_H
 #define KV_PPL_H
 

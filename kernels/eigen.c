@@ -31,8 +31,8 @@ int kv_eigen(double *a, size_t n, double *value)
     if (!all_finite(a, n * n))
         return -1;
     kv_blas_enter();
-    info = LAPACKE_dsyev(LAPACK_ROW_MAJOR, 'V', 'U', (lapack_int)n, a,
-                         (lapack_int)n, value);
+    info = LAPACKE_dsyevd(LAPACK_ROW_MAJOR, 'V', 'U', (lapack_int)n, a,
+                          (lapack_int)n, value);
     kv_blas_leave();
     return result(info, n);
 }

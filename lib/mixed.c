@@ -76,6 +76,11 @@ bool kv_spec_read_above(const struct kv_spec *s, size_t layer)
     return above && above->n_below;
 }
 
+bool kv_spec_spans(const struct kv_spec *s)
+{
+    return s->scheme->spans && s->scheme->spans(s);
+}
+
 bool kv_spec_reads_below(const struct kv_spec *s)
 {
     return kv_spec_read_above(s, 0);
@@ -85,12 +90,13 @@ int kv_spec_alone(const struct kv_spec *specs, size_t n, const char *what,
                   struct kv_err *e)
 {
     for (size_t i = 0; i < n; i++)
-        if (kv_spec_reads_below(&specs[i]))
-            return kv_fail(
-                e,
-                "%s wants layers that stand alone: %s decodes layers "
-                "from those below",
-                what, specs[i].text);
+        if (kv_spec_reads_below(&specs[i]) || kv_spec_spans(&specs[i]))
+            return kv_fail(e,
+                           "%s wants layers that stand alone: %s decodes "
+                           "layers %s",
+                           what, specs[i].text,
+                           kv_spec_spans(&specs[i]) ? "all together"
+                                                    : "from those below");
     return 0;
 }
 
@@ -100,6 +106,11 @@ int kv_spec_in_place(const struct kv_spec *specs, size_t n, const char *what,
     for (size_t i = 0; i < n; i++) {
         const struct kv_layered *layered = kv_spec_layered(&specs[i], 0);
 
+        if (kv_spec_spans(&specs[i]))
+            return kv_fail(e,
+                           "%s attends in place: %s has no path in place, it "
+                           "decodes all layers together",
+                           what, specs[i].text);
         if (layered && !layered->in_place)
             return kv_fail(e,
                            "%s attends in place: %s has no path in place, it "
@@ -236,6 +247,9 @@ int kv_mixed_sides(struct kv_spec *s, const struct kv_spec side[KV_SIDES],
             return kv_fail(e,
                            "%s is predicted from the layers below or its "
                            "own keys, K and V: both want it",
+                           side[i].text);
+        else if (kv_spec_spans(&side[i]))
+            return kv_fail(e, "%s spans all layers: K and V both want it",
                            side[i].text);
     m.path = kv_strdup("");
     m.member = kv_alloc(KV_SIDES, sizeof(*m.member));

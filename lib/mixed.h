@@ -103,6 +103,10 @@ const struct kv_layered *kv_spec_layered(const struct kv_spec *s, size_t layer);
 bool kv_spec_reads_below(const struct kv_spec *s);
 bool kv_spec_read_above(const struct kv_spec *s, size_t layer);
 
+/* Whether codes are of all layers of a token together (scheme.h).  No member of
+ * a mixed spec's are. */
+bool kv_spec_spans(const struct kv_spec *s);
+
 /* Fails, naming the spec, where a layer of it cannot be decoded by itself, or
  * attended to in place.  what: the sentence's subject. */
 int kv_spec_alone(const struct kv_spec *specs, size_t n, const char *what,

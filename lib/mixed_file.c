@@ -120,6 +120,11 @@ static int read_place(struct reading *r, const char *layers, const char *sides,
                        "%s is predicted from the layers below or its own keys: "
                        "it wants every layer, and no layer file",
                        spec.text);
+    if (kv_spec_spans(&spec))
+        return kv_fail(e,
+                       "%s spans all layers: it wants every layer, and no "
+                       "layer file",
+                       spec.text);
     if (spec.policy.policy)
         return kv_fail(e,
                        "%s: a policy is one for all layers, and stands "

@@ -180,6 +180,12 @@ struct kv_scheme {
      * store() and coefficients() go with it. */
     const struct kv_layered *(*layered)(const struct kv_spec *s, size_t layer);
 
+    /* Whether the spec's codes are of all layers of a token together: its codec
+     * is of kv_shape_merged(), open() fails on several layers.  Codes are made
+     * of a prompt that all layers have seen at full precision; there is no
+     * attention in place, and no layer slides. */
+    bool (*spans)(const struct kv_spec *s);
+
     /* The arguments of encode() and decode() on a CUDA device
      * (kernels/device_code.h).  Tokens that are halves get the same bytes, and
      * decode to the same floats, as on the CPU; no history, no wide scheme.

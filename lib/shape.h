@@ -136,6 +136,21 @@ static inline struct kv_shape kv_shape_layer(const struct kv_shape *s,
     return one;
 }
 
+/* One layer whose KV heads are those of all layers, the lowest first: of a
+ * codec that codes a token's layers together.  It attends to nothing.  s: the
+ * model's shape. */
+static inline struct kv_shape kv_shape_merged(const struct kv_shape *s)
+{
+    struct kv_shape one = *s;
+
+    one.n_heads *= s->n_layers;
+    one.n_kv_heads *= s->n_layers;
+    one.n_layers = 1;
+    memset(one.slides, 0, sizeof(one.slides));
+    memset(one.still, 0, sizeof(one.still));
+    return one;
+}
+
 /* The view for causal attention of queries [first, first + nq) over n tokens of
  * a sequence; valid as long as s. */
 static inline struct kv_attend_view

@@ -323,6 +323,26 @@ static int check_layered(const struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
+/* Codes of all layers of a token have the token in all layers. */
+static int check_spans(const struct kv_spec *s, const struct kv_shape *shape,
+                       struct kv_err *e)
+{
+    if (!kv_spec_spans(s))
+        return 0;
+    if (s->policy.policy)
+        return kv_fail(e, "codes of all layers together go without policies");
+    if (kv_spec_is(s, KV_K, "massive", "yes"))
+        return kv_fail(e, "massive=yes keeps tokens of a layer, and codes of "
+                          "all layers together have none");
+    for (size_t i = 0; i < shape->n_layers; i++)
+        if (kv_shape_slides(shape, i))
+            return kv_fail(e,
+                           "layer %zu slides: it drops tokens that the codes "
+                           "of all layers together have",
+                           i);
+    return 0;
+}
+
 static int fit_bias(struct kv_spec *s, const struct kv_shape *shape,
                     struct kv_err *e)
 {
@@ -373,7 +393,7 @@ int kv_spec_fit(struct kv_spec *s, const struct kv_shape *shape,
     if (!s->mixed && fit_bias(s, shape, e))
         return kv_fail_in(e, "spec '%s'", s->text);
     if ((s->scheme->check && s->scheme->check(s, shape, e)) ||
-        check_layered(s, shape, e) ||
+        check_layered(s, shape, e) || check_spans(s, shape, e) ||
         (shape->latent && check_latent(s, shape, e)))
         return kv_fail_in(e, "spec '%s'", s->text);
     kv_spec_print(s);

@@ -37,7 +37,9 @@ static bool open_codecs(struct ready *r, const char *folder)
     const bool below = kv_spec_reads_below(&r->spec);
     struct kv_err e = {""};
 
-    r->layer = below ? kv_spec_layered(&r->spec, 1)->n_below : 1;
+    r->layer = below                     ? kv_spec_layered(&r->spec, 1)->n_below
+               : kv_spec_spans(&r->spec) ? 0
+                                         : 1;
     r->shape.n_layers = below ? 3 : r->shape.n_layers;
     r->calib = calibration(&r->shape, &r->spec, folder);
     if (below && kv_codecs_new(&r->lower, &r->spec, &r->shape, 0, r->layer,
@@ -70,6 +72,8 @@ static bool prepare(struct ready *r, const char *text, const char *folder)
     }
     if (without_trained && kv_spec_calibrated(&r->spec))
         return false;
+    if (kv_spec_spans(&r->spec))
+        r->shape = kv_shape_merged(&r->shape);
     return open_codecs(r, folder);
 }
 

@@ -10,10 +10,11 @@
 enum { EVERY_SCHEME_SEED = 5 }; /* of caches */
 
 struct ready {
-    struct kv_shape shape; /* head_dim 32 */
+    struct kv_shape shape; /* head_dim 32; merged where the spec spans layers */
     struct kv_spec spec;
     struct kv_calib *calib;
-    size_t layer; /* of the codecs: 1, or as many as they read below */
+    size_t layer; /* of the codecs: 1, or as many as they read below, or 0 of a
+                   * merged shape */
     struct kv_codec *codec[KV_SIDES];
     struct kv_codecs *lower; /* those of the layers below that are read */
 };

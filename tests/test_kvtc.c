@@ -22,12 +22,14 @@ static double try_all(const struct kv_kvtc_errors *e, size_t first, size_t bits)
 
     if (first == e->row)
         return 0;
-    best = (double)e->none[first] + try_all(e, first + 1, bits);
+    best = try_all(e, first + e->step, bits);
+    for (size_t i = first; i < first + e->step; i++)
+        best += (double)e->none[i];
     for (size_t s = 0; s < KV_KVTC_SIZES; s++)
         for (unsigned k = 0; k < KV_KVTC_TYPES; k++) {
             const size_t size = kv_kvtc_sizes[s], cost = kv_kvtc_bits(size, k);
 
-            if (first + size <= e->row && cost <= bits)
+            if (size % e->step == 0 && first + size <= e->row && cost <= bits)
                 best = fmin(best, (double)kv_kvtc_error(e, first, s, k) +
                                       try_all(e, first + size, bits - cost));
         }
@@ -95,7 +97,7 @@ static void test_plan(void **state)
     (void)state;
     for (size_t row = 1; row <= ROW; row += row < 15 ? 7 : 1)
         for (uint64_t seed = 0; seed < 3; seed++) {
-            const struct kv_kvtc_errors e = {row, none, coded};
+            const struct kv_kvtc_errors e = {row, 1, none, coded};
 
             make_errors(row, seed, none, coded);
             for (size_t i = 0; i < sizeof(budgets) / sizeof(*budgets); i++) {
@@ -108,12 +110,34 @@ static void test_plan(void **state)
         }
 }
 
+/* Groups that begin at multiples of 16. */
+static void test_plan_of_steps(void **state)
+{
+    enum { ROW = 96, STEP = 16 };
+    float none[ROW], coded[KV_KVTC_TYPES * KV_KVTC_SIZES * ROW];
+    const struct kv_kvtc_errors e = {ROW, STEP, none, coded};
+    struct kv_kvtc_group group[ROW];
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        make_errors(ROW, seed, none, coded);
+        for (size_t bits = 0; bits < 500; bits += 31) {
+            const size_t n = kv_kvtc_plan(&e, bits, group);
+            const double least = try_all(&e, 0, bits);
+
+            assert_within(error_of(&e, group, n, bits), least, 1e-9 * least);
+            for (size_t i = 0; i < n; i++)
+                assert_int_equal(group[i].first % STEP, 0);
+        }
+    }
+}
+
 /* With room for all, the type of least error; without any, nothing. */
 static void test_plan_ends(void **state)
 {
     enum { ROW = 70 };
     float none[ROW], coded[KV_KVTC_TYPES * KV_KVTC_SIZES * ROW] = {0};
-    const struct kv_kvtc_errors e = {ROW, none, coded};
+    const struct kv_kvtc_errors e = {ROW, 1, none, coded};
     struct kv_kvtc_group group[ROW];
     size_t at = 0, n;
 
@@ -428,11 +452,17 @@ static void test_wants_tables(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan),   cmocka_unit_test(test_plan_ends),
-        cmocka_unit_test(test_floats), cmocka_unit_test(test_deflate),
-        cmocka_unit_test(test_forms),  cmocka_unit_test(test_more_bits),
-        cmocka_unit_test(test_tables), cmocka_unit_test(test_every_bit_and_cut),
-        cmocka_unit_test(test_forged), cmocka_unit_test(test_wants_tables),
+        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_plan_of_steps),
+        cmocka_unit_test(test_plan_ends),
+        cmocka_unit_test(test_floats),
+        cmocka_unit_test(test_deflate),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_more_bits),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_every_bit_and_cut),
+        cmocka_unit_test(test_forged),
+        cmocka_unit_test(test_wants_tables),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

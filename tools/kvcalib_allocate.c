@@ -53,6 +53,11 @@ static int check_spec(const struct kv_spec *s, struct kv_err *e)
                        "--allocate: every token is kept here: a policy stands "
                        "before mixed,file=LAYERS: %s",
                        s->text);
+    if (kv_spec_spans(s))
+        return kv_fail(e,
+                       "--allocate chooses for each layer: %s takes all layers "
+                       "together",
+                       s->text);
     if (kv_spec_together(s) || kv_spec_layered(s, 0))
         return kv_fail(e,
                        "--allocate chooses for keys and values each by itself: "

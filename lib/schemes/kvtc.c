@@ -16,6 +16,9 @@ static const struct kv_param params[] = {
     {"b", NULL, 2, 0.0625, 8, false,
      "bits per value before DEFLATE, fractions too"},
     {"n", NULL, 128, 1, 16384, false, "tokens of a chunk"},
+    {"span", "layer|all", 0, 0, 0, true,
+     "the transform and the budget span a layer, or all layers together: then "
+     "none is decoded alone"},
     {"entropy", "deflate|none", 0, 0, 0, false, "coding of a chunk's bytes"},
     {0},
 };
@@ -25,6 +28,20 @@ static double kvtc_nominal(const struct kv_spec *s, enum kv_side side,
 {
     (void)shape;
     return kv_spec_get(s, side, "b");
+}
+
+bool kv_kvtc_spans(const struct kv_spec *s)
+{
+    return kv_spec_is(s, KV_K, "span", "all");
+}
+
+static int kvtc_check(struct kv_spec *s, const struct kv_shape *shape,
+                      struct kv_err *e)
+{
+    (void)shape;
+    return kv_spec_get(s, KV_K, "span") == kv_spec_get(s, KV_V, "span")
+               ? 0
+               : kv_fail(e, "span is one for K and V");
 }
 
 struct kvtc {
@@ -230,6 +247,9 @@ static int open_kvtc(struct kv_codec *c, const struct kv_calib *calib,
 
     c->state = k;
     k->row = row;
+    if (kv_kvtc_spans(&c->spec) && c->shape.n_layers > 1)
+        return kv_fail(e, "span=all decodes all layers of a token together, "
+                          "which kvppl alone does");
     if (kv_calib_want_set(&set, calib, &c->spec, e) ||
         !(mean = kv_calib_want(c, set, "mean", 0, 1, dims + 2, e)) ||
         !(basis = kv_calib_want(c, set, "basis", 0, 2, dims + 2, e)) ||
@@ -240,7 +260,8 @@ static int open_kvtc(struct kv_codec *c, const struct kv_calib *calib,
     memcpy(k->mean, mean->data, row * sizeof(*k->mean));
     k->group = kv_alloc(row, sizeof(*k->group));
     k->n_groups =
-        kv_kvtc_plan(&(struct kv_kvtc_errors){row, none->data, coded->data},
+        kv_kvtc_plan(&(struct kv_kvtc_errors){row, kv_kvtc_step(&c->spec, row),
+                                              none->data, coded->data},
                      (size_t)floor(b * (double)row), k->group);
     if (k->n_groups) {
         const struct kv_kvtc_group *last = &k->group[k->n_groups - 1];
@@ -275,12 +296,15 @@ static void close_kvtc(struct kv_codec *c)
 
 const struct kv_scheme kv_scheme_kvtc = {
     .name = "kvtc",
+    .newer = "span",
     .brief = "KVTC: PCA, bits by dynamic programming, DEFLATE",
     .params = params,
     .sinks = KV_KVTC_SINKS,
     .residual = 128,
     .residual_rule = {KV_SLIDING, KV_SLIDING},
+    .check = kvtc_check,
     .nominal = kvtc_nominal,
+    .spans = kv_kvtc_spans,
     .training = &kv_kvtc_training,
     .open = open_kvtc,
     .close = close_kvtc,

@@ -23,27 +23,34 @@
  *   b        bits per value before DEFLATE, fractions too: 2 is the paper's
  *            ratio of 8, 1 that of 16
  *   n        tokens of a chunk
+ *   span     the transform and the budget span a layer, or all layers together,
+ *            as in the paper
  *   entropy  deflate, or none
  *
- * Not as in the paper: its V spans all layers of the model (or of one GPU), and
- * so does its budget; it finds that fewer layers do worse, one layer much worse
- * at high ratios.  Here a layer must decode alone: V spans its heads, and every
- * layer has b to itself.  The training takes all tokens but the first 4 of
- * each window, the sinks, where the paper samples 160 thousand; mean and V
- * leave out massive tokens too.
+ * In the paper V spans all layers of the model (or of one GPU), and so does its
+ * budget; it finds that fewer layers do worse, one layer much worse at high
+ * ratios.  That is span=all: no layer decodes without the others, so that it is
+ * a form for storage and transfer (scheme.h, spans).  With span=layer V spans a
+ * layer's heads, and every layer has b to itself.  Not as in the paper: the
+ * training takes all tokens but the first 4 of each window, the sinks, where
+ * the paper samples 160 thousand; mean and V leave out massive tokens too.
  *
  * Our reading: that a group has a shift and a scale for each token; an
  * integer's shift is the least value, a float's the middle of the range, and
  * its scale is stored as the largest distance from there.  The order of bytes
  * before DEFLATE and the length of a chunk are ours.
  *
- * Tables in a calibration, per side and layer, none of which depends on a
- * parameter; row = KV heads x head_dim:
+ * Tables in a calibration, of a side and a layer, or with span=all of a side,
+ * none of which depends on another parameter; row: KV heads x head_dim, of all
+ * layers with span=all:
+ *
  *   mean    [row]
  *   basis   [row][row], fp16: V
  *   none    [row]            mean square of each component of sampled tokens
  *   coded   [3][5][row]      of a group of type and size that begins there, its
- *                            squared error, likewise; 0 where it does not fit
+ *                            squared error, likewise; 0 where it does not fit,
+ *                            and where none begins: with span=all groups of
+ *                            rows above 1024 begin at multiples of 16
  */
 #ifndef KV_KVTC_H
 #define KV_KVTC_H
@@ -77,9 +84,9 @@ static inline size_t kv_kvtc_bits(size_t size, unsigned type)
     return KV_KVTC_HEAD_BITS + size * kv_kvtc_types[type].bits;
 }
 
-/* The tables none and coded of a layer. */
+/* The tables none and coded; groups begin at multiples of step. */
 struct kv_kvtc_errors {
-    size_t row;
+    size_t row, step;
     const float *none, *coded;
 };
 
@@ -93,6 +100,15 @@ static inline float kv_kvtc_error(const struct kv_kvtc_errors *e, size_t first,
  * of a token, by component.  group: [row]; returns their number. */
 size_t kv_kvtc_plan(const struct kv_kvtc_errors *e, size_t budget,
                     struct kv_kvtc_group *group);
+
+bool kv_kvtc_spans(const struct kv_spec *s);
+
+/* Where groups of a row begin: everywhere, or every 16 components where all
+ * layers have many, since all choices would take hours. */
+static inline size_t kv_kvtc_step(const struct kv_spec *s, size_t row)
+{
+    return kv_kvtc_spans(s) && row > KV_KVTC_MAX_SIZE && row % 16 == 0 ? 16 : 1;
+}
 
 extern const struct kv_training kv_kvtc_training;
 

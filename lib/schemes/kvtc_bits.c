@@ -53,9 +53,10 @@ const size_t kv_kvtc_sizes[KV_KVTC_SIZES] = {1, 16, 64, 256, KV_KVTC_MAX_SIZE};
 /* Every group takes an even number of bits. */
 enum { UNIT = 2 };
 
-/* least [i][u]: the least error of components [0, i) in u units or fewer;
- * choice: the group that ends there, 0: component i - 1 is not coded. */
+/* least [i][u]: the least error of the first i steps of components in u units
+ * or fewer; choice: the group that ends there, 0: step i - 1 is not coded. */
 struct table {
+    size_t step;
     size_t units; /* + 1: a line */
     double *least;
     uint8_t *choice;
@@ -65,9 +66,10 @@ static void offer(struct table *t, size_t from, size_t size, size_t cost,
                   double error, uint8_t choice)
 {
     const size_t line = t->units + 1;
-    const double *least = t->least + from * line;
-    double *to = t->least + (from + size) * line + cost;
-    uint8_t *chosen = t->choice + (from + size) * line + cost;
+    const size_t end = (from + size) / t->step;
+    const double *least = t->least + from / t->step * line;
+    double *to = t->least + end * line + cost;
+    uint8_t *chosen = t->choice + end * line + cost;
 
     for (size_t u = 0; u + cost <= t->units; u++)
         if (least[u] + error < to[u]) {
@@ -76,17 +78,28 @@ static void offer(struct table *t, size_t from, size_t size, size_t cost,
         }
 }
 
+static double none_of(const struct kv_kvtc_errors *e, size_t first)
+{
+    double sum = 0;
+
+    for (size_t i = first; i < first + e->step; i++)
+        sum += (double)e->none[i];
+    return sum;
+}
+
 static void kvtc_fill(const struct kv_kvtc_errors *e, struct table *t)
 {
     const size_t line = t->units + 1;
 
-    for (size_t i = line; i < (e->row + 1) * line; i++)
+    for (size_t i = line; i < (e->row / e->step + 1) * line; i++)
         t->least[i] = (double)INFINITY;
-    for (size_t i = 0; i < e->row; i++) {
-        offer(t, i, 1, 0, (double)e->none[i], 0);
+    for (size_t i = 0; i < e->row; i += e->step) {
+        offer(t, i, e->step, 0, none_of(e, i), 0);
         for (size_t s = 0; s < KV_KVTC_SIZES; s++)
             for (unsigned k = 0;
-                 i + kv_kvtc_sizes[s] <= e->row && k < KV_KVTC_TYPES; k++)
+                 kv_kvtc_sizes[s] % e->step == 0 &&
+                 i + kv_kvtc_sizes[s] <= e->row && k < KV_KVTC_TYPES;
+                 k++)
                 offer(t, i, kv_kvtc_sizes[s],
                       kv_kvtc_bits(kv_kvtc_sizes[s], k) / UNIT,
                       (double)kv_kvtc_error(e, i, s, k),
@@ -101,10 +114,10 @@ static size_t read_back(const struct table *t, size_t row,
     size_t n = 0, u = t->units;
 
     for (size_t i = row; i;) {
-        const uint8_t choice = t->choice[i * (t->units + 1) + u];
+        const uint8_t choice = t->choice[i / t->step * (t->units + 1) + u];
 
         if (!choice) {
-            i--;
+            i -= t->step;
             continue;
         }
 
@@ -128,11 +141,12 @@ static size_t read_back(const struct table *t, size_t row,
 size_t kv_kvtc_plan(const struct kv_kvtc_errors *e, size_t budget,
                     struct kv_kvtc_group *group)
 {
-    struct table t = {.units = budget / UNIT};
+    struct table t = {.step = e->step, .units = budget / UNIT};
+    const size_t lines = e->row / e->step + 1;
     size_t n;
 
-    t.least = kv_alloc((e->row + 1) * (t.units + 1), sizeof(*t.least));
-    t.choice = kv_alloc((e->row + 1) * (t.units + 1), sizeof(*t.choice));
+    t.least = kv_alloc(lines * (t.units + 1), sizeof(*t.least));
+    t.choice = kv_alloc(lines * (t.units + 1), sizeof(*t.choice));
     kvtc_fill(e, &t);
     n = read_back(&t, e->row, group);
     free(t.choice);

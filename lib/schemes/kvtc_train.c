@@ -1,5 +1,6 @@
-/* Training of KVTC: one pass over the dump per layer and side finds mean and
- * covariance; then a sample of its tokens is quantized in every way. */
+/* Training of KVTC: one pass over the dump per layer (or all together) and side
+ * finds mean and covariance; then a sample of its tokens is quantized in every
+ * way. */
 #include "kernels/eigen.h"
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
@@ -19,12 +20,14 @@ enum {
     SAMPLED = 512 /* tokens that are quantized in every way */
 };
 
-/* One side of one layer. */
+/* One side of one layer, or of all together. */
 struct job {
+    const struct kv_spec *spec;
     struct kv_dump *dump;
     const struct kv_dump_info *info;
     struct kv_calib_set *out;
-    size_t layer, row;
+    size_t layer, n_layers; /* from layer on */
+    size_t row;             /* values of a token in all of them */
     enum kv_side side;
 };
 
@@ -43,12 +46,32 @@ static size_t used(const struct kv_dump_info *info)
 static int kvtc_read_tokens(const struct job *j, size_t window, size_t i,
                             size_t n, float *x, struct kv_err *e)
 {
-    return kv_interrupted(e) ||
-                   kv_dump_read(j->dump, j->layer, kvtc_tensor_of(j->side),
-                                window * j->info->ctx + KV_KVTC_SINKS + i, n, x,
-                                e)
-               ? -1
-               : 0;
+    const size_t row = j->row / j->n_layers;
+    const size_t first = window * j->info->ctx + KV_KVTC_SINKS + i;
+    float *one = kv_alloc(n, row * sizeof(*one));
+    int rc = 0;
+
+    for (size_t l = 0; l < j->n_layers && !rc; l++) {
+        rc = kv_interrupted(e) ||
+             kv_dump_read(j->dump, j->layer + l, kvtc_tensor_of(j->side), first,
+                          n, one, e);
+        for (size_t t = 0; t < n && !rc; t++)
+            memcpy(x + t * j->row + l * row, one + t * row, row * sizeof(*x));
+    }
+    free(one);
+    return rc ? -1 : 0;
+}
+
+/* Whether a token counts in every layer. */
+static bool counted(const struct job *j, size_t token)
+{
+    for (size_t l = 0; l < j->n_layers; l++) {
+        const bool *counts = kv_calib_counts(j->out, j->info, j->layer + l);
+
+        if (counts && !counts[token])
+            return false;
+    }
+    return true;
 }
 
 /* Moves the tokens that are not massive to the front, of n tokens from the
@@ -56,12 +79,11 @@ static int kvtc_read_tokens(const struct job *j, size_t window, size_t i,
 static size_t keep_counted(const struct job *j, size_t window, size_t i,
                            size_t n, float *x)
 {
-    const bool *counts = kv_calib_counts(j->out, j->info, j->layer);
     const size_t first = window * j->info->ctx + KV_KVTC_SINKS + i;
     size_t kept = 0;
 
     for (size_t t = 0; t < n; t++)
-        if (!counts || counts[first + t])
+        if (counted(j, first + t))
             memmove(x + kept++ * j->row, x + t * j->row, j->row * sizeof(*x));
     return kept;
 }
@@ -116,8 +138,9 @@ static int covariance(const struct job *j, double *mean, double *cov,
 static float *kvtc_add_table(const struct job *j, const char *name, bool half,
                              size_t n_dims, const size_t *dims)
 {
-    struct kv_table *t = kv_calib_add(j->out, name, (int)j->side, (int)j->layer,
-                                      KV_ALL, n_dims, dims);
+    const int layer = kv_kvtc_spans(j->spec) ? KV_ALL : (int)j->layer;
+    struct kv_table *t =
+        kv_calib_add(j->out, name, (int)j->side, layer, KV_ALL, n_dims, dims);
 
     t->half = half;
     return t->data;
@@ -196,12 +219,14 @@ static void add_errors(const struct job *j, const float *y, size_t n_tokens)
     const size_t row = j->row, dims[] = {KV_KVTC_TYPES, KV_KVTC_SIZES, row};
     float *none = kvtc_add_table(j, "none", false, 1, &dims[2]);
     float *coded = kvtc_add_table(j, "coded", false, 3, dims);
+    const size_t step = kv_kvtc_step(j->spec, row);
 
 #pragma omp parallel for schedule(dynamic, 8)
     for (size_t i = 0; i < row; i++) {
         none[i] = (float)group_error(y + i, n_tokens, row, 1, NULL);
-        for (size_t s = 0; s < KV_KVTC_SIZES; s++)
-            for (size_t k = 0; i + kv_kvtc_sizes[s] <= row && k < KV_KVTC_TYPES;
+        for (size_t s = 0; s < KV_KVTC_SIZES && i % step == 0; s++)
+            for (size_t k = 0; kv_kvtc_sizes[s] % step == 0 &&
+                               i + kv_kvtc_sizes[s] <= row && k < KV_KVTC_TYPES;
                  k++)
                 coded[(k * KV_KVTC_SIZES + s) * row + i] = (float)group_error(
                     y + i, n_tokens, row, kv_kvtc_sizes[s], &kv_kvtc_types[k]);
@@ -217,7 +242,9 @@ static int train_side(const struct job *j, struct kv_err *e)
     const int rc =
         add_transform(j, &mean, &basis, e) ||
                 kvtc_sample(j, mean, basis, n, y, e)
-            ? kv_fail_in(e, "layer %zu, %c", j->layer, kv_side_name(j->side))
+            ? kv_fail_in(e, "%s %zu, %c",
+                         kv_kvtc_spans(j->spec) ? "all layers from" : "layer",
+                         j->layer, kv_side_name(j->side))
             : 0;
 
     if (!rc)
@@ -229,7 +256,13 @@ static int train_side(const struct job *j, struct kv_err *e)
 static int kvtc_check_dump(const struct kv_spec *s, struct kv_dump *dump,
                            struct kv_err *e)
 {
-    (void)s;
+    const struct kv_dump_info *info = kv_dump_info(dump);
+
+    if (kv_kvtc_spans(s) &&
+        (info->first_layer || info->last_layer + 1 != info->shape.n_layers))
+        return kv_fail(e, "%s has layers %zu to %zu: span=all wants all %zu",
+                       kv_dump_path(dump), info->first_layer, info->last_layer,
+                       info->shape.n_layers);
     if (!used(kv_dump_info(dump)))
         return kv_fail(e, "windows of %zu tokens: the first %d are left out",
                        kv_dump_info(dump)->ctx, KV_KVTC_SINKS);
@@ -244,17 +277,21 @@ static int kvtc_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                           struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
-    struct job j = {.dump = dump,
+    const size_t n = info->last_layer + 1 - info->first_layer;
+    struct job j = {.spec = s,
+                    .dump = dump,
                     .info = info,
                     .out = out,
-                    .row = info->shape.n_kv_heads * info->shape.head_dim};
+                    .n_layers = kv_kvtc_spans(s) ? n : 1};
 
     (void)seed;
     if (kvtc_check_dump(s, dump, e))
         return -1;
+    j.row = j.n_layers * info->shape.n_kv_heads * info->shape.head_dim;
     if (out->progress)
-        out->progress->total += 2 * (info->last_layer - info->first_layer + 1);
-    for (j.layer = info->first_layer; j.layer <= info->last_layer; j.layer++)
+        out->progress->total += 2 * n / j.n_layers;
+    for (j.layer = info->first_layer; j.layer <= info->last_layer;
+         j.layer += j.n_layers)
         for (int side = 0; side < KV_SIDES; side++) {
             j.side = (enum kv_side)side;
             if (train_side(&j, e))
