@@ -59,8 +59,10 @@
  *             error: mean squared error per value on coefficients of unit
  *             variance that it was not trained on
  *
- * Prior art: KVTC (transform coding of caches), Palu and other low-rank caches,
- * QTIP (the trellis), AQUA-KV (prediction), classic transform coding. */
+ * Prior art: AQUA-KV (arXiv 2501.19392, January 2025: layers predicted from the
+ * decoded one below, values from keys), KVTC (transform coding of caches),
+ * OSCAR (the queries' second moments), Palu and other low-rank caches, QTIP
+ * (the trellis), classic transform coding. */
 #ifndef KV_KLT_H
 #define KV_KLT_H
 

@@ -19,10 +19,11 @@
  * Tables beside klt's (mean has C's part of the features' means in it):
  *   predictor  [features][row]  C, in fp16; side, layer; where there are any
  *
- * Prior art: AQUA-KV (arXiv 2501.19392) predicts keys and values from the
- * decoded layer below, and values from keys, with ridge predictors trained on
- * reconstructions, as here; it codes the rest by HIGGS grids.  DPCM and wavelet
- * coders predict so too; MiniCache and xKV share what layers have in common. */
+ * Prior art: AQUA-KV (arXiv 2501.19392, January 2025) predicts keys and values
+ * from the decoded layer below, and values from keys, with ridge predictors
+ * trained on reconstructions, as here; it codes the rest by HIGGS grids.  DPCM
+ * and wavelet coders predict so too; MiniCache and xKV share what layers have
+ * in common. */
 #ifndef KV_KLT_PRED_H
 #define KV_KLT_PRED_H
 
