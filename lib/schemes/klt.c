@@ -23,7 +23,7 @@ static const struct kv_param params[] = {
      "what a token is predicted from: the layers below (1, 2; then none is "
      "read in place), values from the layer's own keys (vk), and odd layers "
      "from the even one below (pair)"},
-    {"heads", "all|own", 0, 0, 0, true,
+    {"heads", "joint|own", 0, 0, 0, true,
      "a layer's heads are transformed together, or each by itself: attention "
      "is faster, errors are larger"},
     {"code", "trellis|scalar", 0, 0, 0, false,

@@ -39,7 +39,7 @@
  *           from the layer's own keys (vk); odd layers also from the even one
  *           below (pair); all layers from the one or two below (1, 2).  sigma,
  *           forward and inverse are then of the rest
- *   heads   a layer's heads are transformed together (all), or each by itself
+ *   heads   a layer's heads are transformed together (joint), or each by itself
  *           (own): then metric and covariance have nothing between heads,
  *           attention reads of a token's coefficients a head's own alone, but
  *           heads do not gain from each other, unless values are predicted
