@@ -112,6 +112,7 @@ static void test_choices(void **state)
 {
     (void)state;
     check_parts("pq:d4b4,books=model");
+    check_parts("kvtc:b2,span=all");
     check_parts("vecinfer:K-d4b4/V-d8b4,iters=2");
     check_parts("minference:b0.25+f16");
     check_parts("K-pq:d4b4,rope=pre/V-kivi:b2g16r16");

@@ -303,4 +303,5 @@ static int kvtc_calibrate(const struct kv_spec *s, struct kv_dump *dump,
 }
 
 const struct kv_training kv_kvtc_training = {.check_dump = kvtc_check_dump,
-                                             .calibrate = kvtc_calibrate};
+                                             .calibrate = kvtc_calibrate,
+                                             .together = kv_kvtc_spans};
