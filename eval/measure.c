@@ -25,8 +25,9 @@ struct item {
     struct kv_measured sums;
     double *power[KV_SIDES];  /* [n_kv_heads * head_dim]: sums of squares of the
                                * coefficients; NULL without a transform */
-    uint8_t *codes[KV_SIDES]; /* NULL unless they are written */
-    size_t n_codes[KV_SIDES];
+    uint8_t *codes[KV_SIDES]; /* NULL unless they are written or read */
+    struct kv_side_bytes side[KV_SIDES]; /* of codes */
+    uint64_t held_bytes[KV_SIDES];       /* what kv_bits counts of codes */
     struct kv_err error;
     int failed;
 };
@@ -155,15 +156,33 @@ static void measure_side(const struct layer *l, const struct kv_seq *seq,
                           l->shape.head_dim);
     kv_seq_bits(seq, l->layer, side, &item->sums.bits[side]);
     if (l->plan->codes) {
-        const struct kv_reader r = kv_cache_held(cache, side);
+        const struct kv_reader r = kv_cache_reader(cache, side);
+        const size_t n = kv_codes_of(&r, &item->codes[side]);
 
-        item->n_codes[side] = kv_codes_of(&r, &item->codes[side]);
+        item->side[side] =
+            (struct kv_side_bytes){.bytes = item->codes[side],
+                                   .n = n,
+                                   .n_tokens = l->info->ctx,
+                                   .clipped = kv_cache_clipped(cache, side)};
+        item->held_bytes[side] = kv_cache_bytes(cache, side, NULL, NULL);
     }
     if (kv_codec_transforms(codec)) {
         item->power[side] = kv_alloc(kv_codec_row(codec), sizeof(double));
         item->sums.rd_error[side] =
             kv_coefficients_error(cache, side, x, stored, item->power[side]);
     }
+}
+
+/* The window's tokens, or the codes of them, become the layer's. */
+static int enter(const struct layer *l, struct kv_seq *seq,
+                 const struct kv_tokens *t, struct item *item)
+{
+    if (!l->plan->from)
+        return kv_seq_append(seq, l->layer, t, &item->error);
+    if (kv_seq_load_sides(seq, l->layer, item->side, &item->error))
+        return kv_fail_in(&item->error, "%s: layer %zu",
+                          kv_codes_path(l->plan->from), l->layer);
+    return 0;
 }
 
 /* The window enters the layer of its sequence, and is read again. */
@@ -174,7 +193,7 @@ static int measure_tokens(const struct layer *l, struct kv_seq *seq,
     const struct kv_tokens t = tokens_of(l, window);
     const float *in[] = {kv_tokens_stored(&t, key), t.v};
 
-    if (kv_seq_append(seq, l->layer, &t, &item->error))
+    if (enter(l, seq, &t, item))
         return -1;
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
@@ -233,21 +252,15 @@ static int measure_item(const struct layer *l, size_t spec, size_t window,
 static int write_codes(const struct layer *l, size_t spec, size_t window,
                        const struct item *item, struct kv_err *e)
 {
-    struct kv_codes_place p = {.spec = spec,
-                               .layer = l->layer,
-                               .text = l->plan->spec[spec].text,
-                               .n_windows = l->info->n_windows};
+    struct kv_codes_window w = {.spec = spec,
+                                .layer = l->layer,
+                                .window = l->first + window,
+                                .text = l->plan->spec[spec].text,
+                                .codec = codecs_of(l, spec)};
 
-    for (int side = 0; side < kv_shape_sides(&l->shape); side++) {
-        const struct kv_codec *c = codecs_of(l, spec)[side];
-
-        p.side = (enum kv_side)side;
-        p.variable = kv_codec_varies(c);
-        if (kv_codes_put(l->plan->codes, &p, l->first + window,
-                         item->codes[side], item->n_codes[side], e))
-            return -1;
-    }
-    return 0;
+    memcpy(w.side, item->side, sizeof(w.side));
+    memcpy(w.held_bytes, item->held_bytes, sizeof(w.held_bytes));
+    return kv_codes_put(l->plan->codes, &w, e);
 }
 
 static void add_power(const struct layer *l, size_t spec,
@@ -291,6 +304,16 @@ static int collect(const struct layer *l, struct kv_measured *out,
     return 0;
 }
 
+static int read_codes(const struct layer *l, struct kv_err *e)
+{
+    for (size_t i = 0; i < l->plan->n_specs * l->n_windows; i++)
+        if (kv_codes_get(l->plan->from, l->plan->spec[i / l->n_windows].text,
+                         l->layer, l->first + i % l->n_windows,
+                         l->item[i].codes, l->item[i].side, e))
+            return -1;
+    return 0;
+}
+
 /* The tensors of the group in memory, through every spec. */
 static int measure_group(struct layer *l, struct kv_measured *out,
                          struct kv_err *e)
@@ -299,11 +322,13 @@ static int measure_group(struct layer *l, struct kv_measured *out,
     int rc;
 
     l->item = kv_alloc(n_items, sizeof(*l->item));
+    rc = l->plan->from ? read_codes(l, e) : 0;
 #pragma omp parallel for schedule(dynamic)
-    for (size_t i = 0; i < n_items; i++)
+    for (size_t i = 0; i < (rc ? 0 : n_items); i++)
         l->item[i].failed =
             measure_item(l, i / l->n_windows, i % l->n_windows, &l->item[i]);
-    rc = collect(l, out, e);
+    if (!rc)
+        rc = collect(l, out, e);
     for (size_t i = 0; i < n_items; i++)
         for (int side = 0; side < KV_SIDES; side++) {
             free(l->item[i].codes[side]);

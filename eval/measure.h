@@ -13,6 +13,7 @@
 
 struct kv_calib;
 struct kv_codes;
+struct kv_codes_in;
 struct kv_dump;
 
 /* Sums of one spec over windows of one layer, or of several layers. */
@@ -34,11 +35,13 @@ struct kv_measure_plan {
     size_t n_specs;
     const struct kv_calib *calib; /* NULL: none */
     uint64_t seed;
-    size_t memory;          /* bytes of tensors read at a time, at least one
-                             * window */
-    size_t n_queries;       /* query positions per window for attention error;
-                             * 0: it is not measured */
-    struct kv_codes *codes; /* also writes the codes here; NULL: does not */
+    size_t memory;            /* bytes of tensors read at a time, at least one
+                               * window */
+    size_t n_queries;         /* query positions per window for attention error;
+                               * 0: it is not measured */
+    struct kv_codes *codes;   /* also writes the codes here; NULL: does not */
+    struct kv_codes_in *from; /* the codes of the dump's windows, read in place
+                               * of encoding; NULL: encodes */
     const struct kv_backend *backend; /* backend that encodes and decodes all
                                        * schemes but f32; NULL: the CPU */
 };

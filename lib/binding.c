@@ -238,8 +238,12 @@ size_t kv_binding_settled(const struct kv_seq *s, size_t layer, int side)
 void kv_binding_read(const struct kv_seq *s, size_t layer, int side,
                      size_t first, size_t end, float *x)
 {
-    kv_cache_decode_part(kv_seq_cache(s, layer), (enum kv_side)side, first, end,
-                         x);
+    const struct kv_cache *c = kv_seq_cache(s, layer);
+
+    if (!first && end == kv_cache_tokens(c))
+        kv_cache_decode(c, (enum kv_side)side, x);
+    else
+        kv_cache_decode_part(c, (enum kv_side)side, first, end, x);
 }
 
 void kv_binding_bits(const struct kv_binding *b, const struct kv_seq *s,

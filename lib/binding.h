@@ -65,10 +65,10 @@ bool kv_binding_prompt_on_codes(const struct kv_binding *b);
 int kv_binding_seq(const struct kv_binding *b, bool prompt, size_t share_of,
                    uint64_t seed, struct kv_seq **s, struct kv_err *e);
 
-/* Without kv_binding_attends().  The number of tokens whose form in a side of a
- * layer no longer changes; and tokens [first, end) as they are stored, keys
- * before RoPE where kv_binding_pre_rope().  first: 0 or what
- * kv_binding_settled() gave before, end: all tokens.
+/* Without a policy.  The number of tokens whose form in a side of a layer no
+ * longer changes; and tokens [first, end) as they are stored, keys before RoPE
+ * where kv_binding_pre_rope().  first: 0, or without kv_binding_attends() what
+ * kv_binding_settled() gave before; end: all tokens.
  * x: [end - first][n_kv_heads][head_dim]. */
 size_t kv_binding_settled(const struct kv_seq *s, size_t layer, int side);
 void kv_binding_read(const struct kv_seq *s, size_t layer, int side,

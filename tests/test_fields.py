@@ -228,7 +228,7 @@ class Files(Fields):
         self.walk("c.h5", "kvquant", [*MEASURED, "-C", None, at("eval.h5")])
 
     def test_codes(self):
-        """No tool reads them: to all they are another kind of file."""
+        """To all but --codes-in they are another kind of file."""
         must("kvquant", "-s", "f16", "--codes", at("codes.h5"), at("eval.h5"),
              "-o", at("rows.csv"))
         for tool, argv in (("kvquant", ["-s", "f16", at("codes.h5")]),

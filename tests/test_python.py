@@ -9,9 +9,17 @@ import unittest
 
 import numpy as np
 
+try:
+    import h5py
+except ImportError:
+    h5py = None
+
 sys.path.insert(0, os.path.join(os.environ["KV_SOURCE_ROOT"], "python"))
 import kvtools  # noqa: E402
 from kvtools._library import Binding, Bits, Sequence  # noqa: E402
+
+
+KVQUANT = os.path.join(os.environ["KV_BUILD_ROOT"], "tools", "kvquant")
 
 
 def tensor(n, heads=2, dim=64, seed=0):
@@ -176,8 +184,7 @@ class Dumps(unittest.TestCase):
             path = os.path.join(folder, "own.h5")
             kvtools.write_dump(path, k, v, model="mine", text="noise")
             table = subprocess.run(
-                [os.path.join(os.environ["KV_BUILD_ROOT"], "tools", "kvquant"),
-                 "-s", "q4_0", path], text=True, check=True,
+                [KVQUANT, "-s", "q4_0", path], text=True, check=True,
                 stdout=subprocess.PIPE).stdout
             for wrong, sentence in [((k[0], v), "expected .layer."),
                                     ((k, v[:1]), "v has shape"),
@@ -196,6 +203,99 @@ class Dumps(unittest.TestCase):
                     float(row["sqnr_db"]),
                     10 * np.log10((y ** 2).sum() / (error ** 2).sum()),
                     places=3)
+
+
+@unittest.skipIf(h5py is None, "no h5py")
+class CodesFile(unittest.TestCase):
+    SPECS = ["kivi:b2g32s4r32", "hack:b2p64,nearest,rqe=no", "gear:n32",
+             "q8_0", "K-q4_0/V-kivi:b2g32r0"]
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        rng = np.random.default_rng(0)
+        self.k, self.v = rng.standard_normal((2, 2, 3, 99, 2, 64)).astype(
+            np.float32)
+        kvtools.write_dump(self.at("own.h5"), self.k, self.v, model="mine",
+                           k_pre=self.k)
+        self.table = self.kvquant("--keep-window", "--codes",
+                                  self.at("codes.h5"), *[
+            x for s in self.SPECS for x in ("-s", s)], self.at("own.h5"))
+
+    def at(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def kvquant(self, *args):
+        return list(csv.DictReader(subprocess.run(
+            [KVQUANT, "-q", *args], text=True, check=True,
+            stdout=subprocess.PIPE).stdout.splitlines()))
+
+    def test_decoded(self):
+        """As decode() gives them, and with kvquant's bits."""
+        bits = {r["spec"]: float(r["bits"]) for r in self.table
+                if (r["layer"], r["side"]) == ("all", "KV")}
+        read = kvtools.read_codes(self.at("codes.h5"))
+        self.assertEqual([c.spec for c in read], list(bits))
+        for codes in read:
+            self.assertAlmostEqual(codes.bits, bits[codes.spec], 6)
+            self.assertEqual(codes.layers, [0, 1])
+            for layer in codes.layers:
+                for side, x, y in (("k", self.k, codes.k),
+                                   ("v", self.v, codes.v)):
+                    for w in range(3):
+                        np.testing.assert_array_equal(
+                            y[layer][w], kvtools.decode(
+                                codes.spec, x[layer, w], side=side))
+        self.assertEqual(read[1].layout[0, "k"],
+                         "sinks f16[4][2][64] | blocks u8[2][1536] | "
+                         "tail f16[31][2][64]")
+
+    def test_read_back(self):
+        """Rows of the codes are the rows of what was encoded."""
+        self.assertEqual(self.kvquant("--codes-in", self.at("codes.h5"),
+                                      self.at("own.h5")), self.table)
+
+    def test_refused(self):
+        codes = self.at("codes.h5")
+        with self.assertRaisesRegex(ValueError, "expected codes of format"):
+            kvtools.read_codes(self.at("own.h5"))
+        with h5py.File(codes, "a") as f:
+            plane = f["spec_000/layer_001/v"][:]
+            del f["spec_000/layer_001/v"]
+            f["spec_000/layer_001/v"] = plane[:, :-1]
+            f["spec_000/layer_001/v"].attrs["layout"] = ""
+        with self.assertRaisesRegex(ValueError, "are not 99 tokens"):
+            kvtools.read_codes(codes)
+        self.refused("are not 99 tokens", "own.h5")
+        with h5py.File(codes, "a") as f:
+            f.attrs["calibration"] = "0123"
+        with self.assertRaisesRegex(ValueError, "coded with calibration 0123"):
+            kvtools.read_codes(codes)
+        self.refused("coded with calibration 0123: give it by -C", "own.h5")
+        self.refused("goes without -s", "own.h5", "-s", "f16")
+        self.refused("was coded with seed 0", "own.h5", "--seed", "3")
+        self.refused("goes without", "own.h5", "--codes", self.at("x.h5"))
+        self.refused("would replace the input", "own.h5", "-o", codes)
+        kvtools.write_dump(self.at("other.h5"), self.k + 1, self.v,
+                           model="mine", k_pre=self.k)
+        self.refused("holds codes of mine on", "other.h5")
+        for name, value, words in (
+                ("ctx", 0, "ctx"), ("seed", -1, "seed"),
+                ("format", 1, "does not say what its bytes are")):
+            with h5py.File(codes, "a") as f:
+                f.attrs[name] = value
+            self.refused(words, "own.h5")
+        with open(codes, "r+b") as f:
+            f.truncate(2000)
+        self.refused("codes.h5", "own.h5")
+
+    def refused(self, words, dump, *args):
+        done = subprocess.run(
+            [KVQUANT, "--codes-in", self.at("codes.h5"), *args, self.at(dump)],
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn(words, done.stderr)
 
 
 class Package(unittest.TestCase):

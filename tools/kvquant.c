@@ -11,9 +11,9 @@
 #include "lib/mixed.h"
 #include "lib/policy.h"
 #include "lib/seq/bits.h"
-#include "lib/seq/codes_file.h"
 #include "tools/common.h"
 #include "tools/kvquant_check.h"
+#include "tools/kvquant_codes.h"
 #include "tools/kvquant_inspect.h"
 
 #include <math.h>
@@ -39,7 +39,7 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
 struct args {
     struct kv_common common;
     struct kv_strings specs;
-    const char *dump, *calib, *codes;
+    const char *dump, *calib, *codes, *codes_in;
     struct kv_shard shard;
     size_t queries; /* QUERIES unless told */
     bool keep_window, attention, allow_leakage, channels, codebooks, check;
@@ -59,6 +59,7 @@ struct run {
     struct kv_conditions conditions;
     struct kv_results *table;
     struct kv_codes *codes;
+    struct kv_codes_in *from;   /* --codes-in */
     struct kv_backend *backend; /* NULL: the CPU */
     size_t left_out;            /* specs that the GPU does not encode */
 };
@@ -195,6 +196,7 @@ static struct kv_measure_plan plan_of(const struct run *r, const struct args *a)
                                     .n_queries =
                                         info->have[KV_T_Q] ? a->queries : 0,
                                     .codes = r->codes,
+                                    .from = r->from,
                                     .backend = r->backend};
 }
 
@@ -219,7 +221,24 @@ static int leave_out(struct run *r, const struct args *a, struct kv_err *e)
     return 0;
 }
 
-static int prepare(struct run *r, const struct args *a, struct kv_err *e)
+/* The protocol and seed are the codes' own. */
+static int open_codes(struct run *r, struct args *a, struct kv_err *e)
+{
+    const struct kv_codes_info *info;
+
+    if (kvquant_codes_open(&r->from, a->codes_in, &a->specs, e))
+        return -1;
+    info = kv_codes_about(r->from);
+    if (a->common.seed && a->common.seed != info->seed)
+        return kv_fail(e, "--seed %llu: %s was coded with seed %llu",
+                       (unsigned long long)a->common.seed, a->codes_in,
+                       (unsigned long long)info->seed);
+    a->common.seed = info->seed;
+    a->keep_window = info->keep_window;
+    return 0;
+}
+
+static int prepare(struct run *r, struct args *a, struct kv_err *e)
 {
     struct kv_sweep sweep = {.base = "f32",
                              .specs = &a->specs,
@@ -227,18 +246,20 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
                              .shard = a->shard};
     const struct kv_dump_info *info;
 
-    if (kv_protocol_parse(&r->protocol, "all", a->keep_window, e) ||
+    if ((a->codes_in && open_codes(r, a, e)) ||
+        kv_protocol_parse(&r->protocol, "all", a->keep_window, e) ||
         (a->dump ? kv_dump_open(&r->dump, a->dump, e)
                  : kvquant_check_dump(&r->dump, a->common.seed, e)))
         return -1;
     info = kv_dump_info(r->dump);
-    if (a->check)
+    if (a->check || a->codes_in)
         sweep.base = NULL;
     sweep.shape = &info->shape;
     if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &r->n_all, e) ||
         kv_policy_dense(r->spec, r->n_specs, e) ||
         kv_calibration_for_dump(&r->calib, &r->leak, a->calib, r->dump,
                                 a->allow_leakage, e) ||
+        (r->from && kvquant_codes_check(r->from, r->dump, r->calib, e)) ||
         kv_calib_adopt(r->calib, r->spec, r->n_specs, e))
         return -1;
     if (a->common.on_gpu)
@@ -271,7 +292,8 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
     kv_common_conditions(&a->common, &r->conditions);
     if (a->channels || a->codebooks || a->check)
         return 0;
-    if (a->codes && kv_codes_create(&r->codes, a->codes, e))
+    if (a->codes && kvquant_codes_create(&r->codes, a->codes, info, r->calib,
+                                         a->common.seed, a->keep_window, e))
         return -1;
     return kv_common_table(&r->table, &a->common, a->common.output, columns,
                            r->spec, r->n_all, e);
@@ -339,6 +361,7 @@ static int check(const struct run *r, const struct args *a, size_t *broken,
 static void clear(struct run *r)
 {
     kv_codes_discard(r->codes);
+    kv_codes_close(r->from);
     kv_results_discard(r->table);
     free(r->measured);
     free(r->spec);
@@ -356,6 +379,9 @@ static void parse(int argc, char **argv, struct args *a)
         KV_IN('C', "calib", &a->calib, "FILE", "calibration from kvcalib"),
         KV_OUT(0, "codes", &a->codes, "FILE",
                "also write the stored bytes here (HDF5)"),
+        KV_IN(0, "codes-in", &a->codes_in, "FILE",
+              "in place of -s: bytes that --codes wrote of this\n"
+              "dump, read back"),
         KV_SHARD(&a->shard, NULL, NULL,
                  "every N-th spec from the I-th; the base line\n"
                  "is the first (without a value as a launcher\n"
@@ -382,7 +408,9 @@ static void parse(int argc, char **argv, struct args *a)
         KV_OPT_DONE,
     };
     const struct kv_opt_about about = {
-        .usage = "-s SPEC... [-C calib.h5] [options] dump.h5",
+        .usage = "-s SPEC... [-C calib.h5] [options] dump.h5\n"
+                 "       kvquant --codes-in codes.h5 [-C calib.h5] [options] "
+                 "dump.h5",
         .brief =
             "What each scheme makes of the keys and values in a dump: error,\n"
             "measured bits, and the error of attention over what it stored.",
@@ -429,7 +457,11 @@ static void parse(int argc, char **argv, struct args *a)
         kv_common_no_specs(argv + first, argc - first);
         kv_die("expected one dump file, not %d (try --help)", argc - first);
     }
-    if (!a->specs.n)
+    if (a->codes_in &&
+        (a->specs.n || a->codes || a->channels || a->codebooks || a->check))
+        kv_die("--codes-in goes without -s, --codes, --channels, --codebooks "
+               "and --check: its specs are the file's");
+    if (!a->specs.n && !a->codes_in)
         kv_die("nothing to measure: give -s SPEC (try --list)");
     if (a->attention && !a->queries)
         kv_die("--attention wants queries: --queries 0 leaves its columns "

@@ -123,6 +123,14 @@ void kv_cache_decode_part(const struct kv_cache *c, enum kv_side side,
 int kv_cache_read(const struct kv_cache *c, enum kv_side side, float *x,
                   struct kv_err *e);
 
+/* A side of n_tokens tokens as bytes (kv_codes_of(), cache_bytes.h).  clipped:
+ * kv_cache_clipped(). */
+struct kv_side_bytes {
+    const uint8_t *bytes;
+    size_t n, n_tokens;
+    uint64_t clipped;
+};
+
 /* Frees the codes of all tokens quantized so far.  They stay counted.  From
  * here on, readers have correct counts and sizes, but no codes of these tokens.
  */

@@ -207,19 +207,27 @@ static int take_queries(struct bytes *b, struct kv_cache *c)
     return take_halves(b, c->n_queries * row, c->query);
 }
 
-/* How many tokens of n stand where. */
+struct kv_side_counts kv_side_counts(const struct kv_codec *c, size_t n)
+{
+    const size_t sinks = kv_spec_size(&c->spec, c->side, "s");
+    struct kv_side_counts is = {.sinks = n < sinks ? n : sinks};
+    size_t rest = n - is.sinks;
+
+    is.blocks = c->history ? rest / c->block : kv_quantized(c, n) / c->block;
+    rest -= is.blocks * c->block;
+    is.open = c->history ? rest : 0;
+    is.tail = c->history ? 0 : rest;
+    return is;
+}
+
 static void count_tokens(struct kv_cache_side *s, size_t n)
 {
-    const struct kv_codec *c = s->codec;
-    const size_t sinks = kv_spec_size(&c->spec, c->side, "s");
-    size_t rest;
+    const struct kv_side_counts is = kv_side_counts(s->codec, n);
 
-    s->n_sinks = n < sinks ? n : sinks;
-    rest = n - s->n_sinks;
-    s->n_blocks = c->history ? rest / c->block : kv_quantized(c, n) / c->block;
-    rest -= s->n_blocks * c->block;
-    s->n_open = c->history ? rest : 0;
-    s->n_tail = c->history ? 0 : rest;
+    s->n_sinks = is.sinks;
+    s->n_blocks = is.blocks;
+    s->n_open = is.open;
+    s->n_tail = is.tail;
 }
 
 static int load_side(struct kv_cache *c, struct kv_cache_side *s,
@@ -336,14 +344,36 @@ int kv_cache_load_side(struct kv_cache *c, enum kv_side side, size_t n_tokens,
     return s->codec->variable ? check_blocks(s, e) : 0;
 }
 
+int kv_cache_load_sides(struct kv_cache *c,
+                        const struct kv_side_bytes side[KV_SIDES],
+                        struct kv_err *e)
+{
+    assert(!c->n && side[KV_K].n_tokens == side[KV_V].n_tokens);
+    if (kv_cache_check_below(c, side[KV_K].n_tokens, e))
+        return -1;
+    for (int i = 0; i < KV_SIDES; i++) {
+        struct kv_cache_side *s = &c->side[i];
+
+        if (i == KV_V && kv_cache_is_latent(c) && !side[i].n)
+            continue;
+        if (kv_cache_load_side(c, (enum kv_side)i, side[i].n_tokens,
+                               side[i].bytes, side[i].n, e))
+            return -1;
+        s->n_clipped = side[i].clipped;
+        if (s->codec->layered)
+            kv_cache_fill_layered(c, s);
+    }
+    return 0;
+}
+
 int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
                   struct kv_err *e)
 {
     struct bytes b = {bytes, n};
     struct kv_cache_head h;
+    struct kv_side_bytes side[KV_SIDES];
     char hash[KV_HASH_CHARS];
 
-    assert(!c->n);
     if (n < sizeof(h) + HASH_BYTES)
         return kv_fail(e, "a cache of %zu bytes: expected at least %zu", n,
                        sizeof(h) + HASH_BYTES);
@@ -357,19 +387,13 @@ int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
         if (check_spec(c->side[i].codec, take(&b, h.spec_bytes[i]),
                        h.spec_bytes[i], e))
             return -1;
-    if (kv_cache_check_below(c, h.n_tokens, e))
-        return -1;
-    for (int i = 0; i < KV_SIDES; i++) {
-        struct kv_cache_side *s = &c->side[i];
-
-        if (i == KV_V && kv_cache_is_latent(c) && !h.side_bytes[i])
-            continue;
-        if (kv_cache_load_side(c, (enum kv_side)i, h.n_tokens,
-                               take(&b, h.side_bytes[i]), h.side_bytes[i], e))
-            return -1;
-        s->n_clipped = h.clipped[i];
-        if (s->codec->layered)
-            kv_cache_fill_layered(c, s);
-    }
-    return load_massive(c, &b, h.massive_bytes, e);
+    for (int i = 0; i < KV_SIDES; i++)
+        side[i] = (struct kv_side_bytes){.bytes = take(&b, h.side_bytes[i]),
+                                         .n = h.side_bytes[i],
+                                         .n_tokens = h.n_tokens,
+                                         .clipped = h.clipped[i]};
+    return kv_cache_load_sides(c, side, e) ||
+                   load_massive(c, &b, h.massive_bytes, e)
+               ? -1
+               : 0;
 }

@@ -47,6 +47,20 @@ size_t kv_cache_write(const struct kv_cache *c, uint8_t **bytes);
 int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
                   struct kv_err *e);
 
+/* Reads kv_codes_of() both sides of the same tokens into an empty cache.  The
+ * cache then reads and attends as the written one.  Where a codec keeps massive
+ * tokens, none may be appended.  Fails, and leaves the cache, as
+ * kv_cache_load() does where bytes are not those of so many tokens. */
+int kv_cache_load_sides(struct kv_cache *c,
+                        const struct kv_side_bytes side[KV_SIDES],
+                        struct kv_err *e);
+
+/* The parts of a side of n tokens.  open: of a codec with history, else 0. */
+struct kv_side_counts {
+    size_t sinks, blocks, open, tail;
+};
+struct kv_side_counts kv_side_counts(const struct kv_codec *c, size_t n);
+
 /* Reads kv_codes_of() one side of n_tokens tokens into an empty cache, of which
  * only this side may then be read.  Not for layered codecs.  Fails, and leaves
  * the cache, as kv_cache_load() does. */

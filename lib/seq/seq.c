@@ -210,3 +210,13 @@ int kv_seq_load(struct kv_seq *s, size_t layer, const uint8_t *bytes, size_t n,
                ? -1
                : 0;
 }
+
+int kv_seq_load_sides(struct kv_seq *s, size_t layer,
+                      const struct kv_side_bytes side[KV_SIDES],
+                      struct kv_err *e)
+{
+    return refuse_policy(s, e) ||
+                   kv_cache_load_sides(s->layer[layer].cache, side, e)
+               ? -1
+               : 0;
+}

@@ -84,6 +84,12 @@ int kv_seq_write(const struct kv_seq *s, size_t layer, uint8_t **bytes,
  * kv_cache_load() does. */
 int kv_seq_load(struct kv_seq *s, size_t layer, const uint8_t *bytes, size_t n,
                 struct kv_err *e);
+/* The same of its two sides, as codes.h5 holds them (codes_file.h).  No tokens
+ * may be appended where a codec keeps massive tokens.  Fails as
+ * kv_cache_load_sides() does. */
+int kv_seq_load_sides(struct kv_seq *s, size_t layer,
+                      const struct kv_side_bytes side[KV_SIDES],
+                      struct kv_err *e);
 
 KV_PUBLIC_END
 

@@ -5,6 +5,7 @@
     kvtools.cache("kivi:b2g32", model)        # a transformers cache
     kvtools.results("ppl.csv")                # pandas
     kvtools.dump("dump.h5")                   # xarray
+    kvtools.read_codes("codes.h5")            # what kvquant --codes wrote
     kvtools.write_dump("own.h5", k, v)        # tensors of your own, for kvquant
 
 A spec is what the tools' -s takes, but exec.  torch, transformers, pandas and xarray are
@@ -16,6 +17,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ._codec import Codes, bits, decode, encode
+from ._codes_file import FileCodes, read_codes
 from ._frames import dump, results, write_dump
 from ._library import KvtoolsError, version
 
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
     from ._cache import KvCache
 
-__all__ = ["Codes", "KvtoolsError", "bits", "cache", "decode", "dump",
-           "encode", "results", "version", "write_dump"]
+__all__ = ["Codes", "FileCodes", "KvtoolsError", "bits", "cache", "decode",
+           "dump", "encode", "read_codes", "results", "version", "write_dump"]
 
 
 def cache(spec: str, model: transformers.PreTrainedModel,

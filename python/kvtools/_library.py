@@ -33,6 +33,12 @@ class Tokens(C.Structure):
                 ("k_pre", C.c_void_p), ("v", C.c_void_p)]
 
 
+class SideBytes(C.Structure):
+    """struct kv_side_bytes"""
+    _fields_ = [("bytes", C.c_char_p), ("n", C.c_size_t),
+                ("n_tokens", C.c_size_t), ("clipped", C.c_uint64)]
+
+
 class Dump(C.Structure):
     """struct kv_binding_dump; tensors are q, k, v, k_pre."""
     _fields_ = [("model", C.c_char_p), ("text", C.c_char_p),
@@ -95,6 +101,7 @@ _dump = _declare("kv_binding_dump", C.c_int, C.c_char_p, C.POINTER(Model),
                  C.POINTER(Dump), _p)
 _append = _declare("kv_seq_append", C.c_int, _p, _n, C.POINTER(Tokens), _p)
 _step = _declare("kv_seq_step", C.c_int, _p, _n, C.POINTER(Tokens), _p, _p)
+_load = _declare("kv_seq_load_sides", C.c_int, _p, _n, SideBytes * 2, _p)
 _seq_free = _declare("kv_seq_free", None, _p)
 
 
@@ -215,6 +222,11 @@ class Sequence:
               C.byref(Tokens(len(v), _at(q), _at(k), _at(k_pre), _at(v))),
               _at(out))
         return out
+
+    def load(self, layer, tokens, k, v):
+        """Bytes of both sides, as codes.h5 has them, become the layer's."""
+        _call(_load, self.handle, layer,
+              (SideBytes * 2)(*(SideBytes(x, len(x), tokens) for x in (k, v))))
 
     def settled(self, layer, side):
         """How many of the tokens will not change any more."""
