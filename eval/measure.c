@@ -1,5 +1,6 @@
 #include "eval/measure.h"
 #include "eval/coefficients.h"
+#include "eval/measure_tensors.h"
 #include "eval/policy_check.h"
 #include "eval/policy_error.h"
 #include "eval/rd_bound.h"
@@ -28,6 +29,7 @@ struct item {
     uint8_t *codes[KV_SIDES]; /* NULL unless they are written or read */
     struct kv_side_bytes side[KV_SIDES]; /* of codes */
     uint64_t held_bytes[KV_SIDES];       /* what kv_bits counts of codes */
+    float *decoded[KV_SIDES];            /* for the plan's sink, or NULL */
     struct kv_err error;
     int failed;
 };
@@ -173,6 +175,18 @@ static void measure_side(const struct layer *l, const struct kv_seq *seq,
     }
 }
 
+/* What the sink takes, before anything is rotated. */
+static void keep_decoded(const struct layer *l, float *const *stored,
+                         struct item *item)
+{
+    const size_t values = l->info->ctx * row_values(l->info, KV_T_K);
+
+    for (int side = 0; side < KV_SIDES; side++) {
+        item->decoded[side] = kv_alloc(values, sizeof(float));
+        memcpy(item->decoded[side], stored[side], values * sizeof(float));
+    }
+}
+
 /* The window's tokens, or the codes of them, become the layer's. */
 static int enter(const struct layer *l, struct kv_seq *seq,
                  const struct kv_tokens *t, struct item *item)
@@ -204,6 +218,8 @@ static int measure_tokens(const struct layer *l, struct kv_seq *seq,
         if (i < kv_shape_sides(&l->shape))
             measure_side(l, seq, side, in[i], stored[i], item);
     }
+    if (l->plan->decoded && key == codecs_of(l, l->plan->n_specs - 1)[KV_K])
+        keep_decoded(l, stored, item);
     if (l->n_at)
         measure_attention(l, window, key, kv_seq_cache(seq, l->layer), stored,
                           item);
@@ -263,6 +279,19 @@ static int write_codes(const struct layer *l, size_t spec, size_t window,
     return kv_codes_put(l->plan->codes, &w, e);
 }
 
+static int give_decoded(const struct layer *l, size_t spec, size_t window,
+                        const struct item *item, struct kv_err *e)
+{
+    const struct kv_decoded_sink *to = l->plan->decoded;
+
+    for (int side = 0; side < KV_SIDES; side++)
+        if (item->decoded[side] &&
+            to->put(to->arg, codecs_of(l, spec)[side], l->first + window,
+                    item->decoded[side], e))
+            return -1;
+    return 0;
+}
+
 static void add_power(const struct layer *l, size_t spec,
                       const struct item *item)
 {
@@ -298,7 +327,8 @@ static int collect(const struct layer *l, struct kv_measured *out,
         }
         kv_measured_merge(&out[spec * n_layers + row], &item->sums);
         add_power(l, spec, item);
-        if (l->plan->codes && write_codes(l, spec, window, item, e))
+        if ((l->plan->codes && write_codes(l, spec, window, item, e)) ||
+            give_decoded(l, spec, window, item, e))
             return -1;
     }
     return 0;
@@ -332,6 +362,7 @@ static int measure_group(struct layer *l, struct kv_measured *out,
     for (size_t i = 0; i < n_items; i++)
         for (int side = 0; side < KV_SIDES; side++) {
             free(l->item[i].codes[side]);
+            free(l->item[i].decoded[side]);
             free(l->item[i].power[side]);
         }
     free(l->item);
@@ -399,6 +430,9 @@ static int check_policy(const struct layer *l, size_t spec, struct kv_err *e)
     if (l->plan->codes)
         return kv_fail(e, "%s: --codes writes whole windows, without a policy",
                        s->text);
+    if (l->plan->decoded)
+        return kv_fail(
+            e, "%s: --decoded writes whole windows, without a policy", s->text);
     p = kv_policy_protocol(s->policy.policy, n);
     return kv_policy_check(s, &p, codecs_of(l, spec), n, e);
 }
@@ -424,49 +458,6 @@ static void close_layer(struct layer *l)
         free(l->power[i]);
         l->power[i] = NULL;
     }
-}
-
-/* The tensors that the codecs of the layer and the plan need. */
-static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
-                         struct kv_err *e)
-{
-    const char *path = kv_dump_path(l->plan->dump);
-
-    memset(want, 0, KV_TENSORS * sizeof(*want));
-    want[KV_T_K] = want[KV_T_V] = true;
-    want[KV_T_Q] = l->plan->n_queries > 0;
-    for (size_t s = 0; s < l->plan->n_specs; s++) {
-        const struct kv_spec *spec = &l->plan->spec[s];
-
-        if (kv_spec_reads_below(spec) && l->info->first_layer)
-            return kv_fail(e,
-                           "%s begins with layer %zu: %s is predicted from the "
-                           "layers below",
-                           path, l->info->first_layer, spec->text);
-        if (kv_spec_needs_queries(spec) || spec->policy.policy) {
-            want[KV_T_Q] = true;
-            if (!l->info->have[KV_T_Q])
-                return kv_fail(e,
-                               "%s has no queries, which %s needs: make it "
-                               "with kvdump --what q,k,v",
-                               path, spec->text);
-        }
-        if (kv_dump_tensor(codecs_of(l, s)[KV_K]) != KV_T_K_PRE)
-            continue;
-        want[KV_T_K_PRE] = true;
-        if (!l->info->have[KV_T_K_PRE])
-            return kv_fail(e,
-                           "%s has no keys before RoPE, which %s stores: make "
-                           "it with kvdump --rope pre,post",
-                           path, spec->text);
-    }
-    for (int t = 0; t < KV_TENSORS; t++)
-        if (want[t] && !l->info->have[t])
-            return kv_fail(e,
-                           "%s has no %s: make it with kvdump --what q,k,v%s",
-                           path, kv_tensor_name((enum kv_tensor)t),
-                           t == KV_T_K ? " --rope pre,post" : "");
-    return 0;
 }
 
 /* Windows that fit in the plan's memory, and memory for them.  Each thread also
@@ -519,7 +510,9 @@ static int measure_layer(struct layer *l, struct kv_progress *progress,
     size_t max;
     int rc = -1;
 
-    if (open_layer(l, e) || check_tensors(l, want, e))
+    if (open_layer(l, e) ||
+        kv_measure_tensors(l->plan, (const struct kv_codecs *const *)l->codecs,
+                           l->layer, want, e))
         goto out;
     make_tensors(l, &max, want);
     for (l->first = 0; l->first < l->info->n_windows; l->first += max) {

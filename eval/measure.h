@@ -29,6 +29,14 @@ struct kv_measured {
     double rd_error[KV_SIDES], rd_bound[KV_SIDES];
 };
 
+/* Takes a window of a side of a layer as it is stored, keys before RoPE where
+ * the codec is pre_rope.  x: [ctx][n_kv_heads][head_dim]; may be changed. */
+struct kv_decoded_sink {
+    int (*put)(void *arg, const struct kv_codec *c, size_t window, float *x,
+               struct kv_err *e);
+    void *arg;
+};
+
 struct kv_measure_plan {
     struct kv_dump *dump;
     const struct kv_spec *spec; /* [n_specs], fitted to the dump's shape */
@@ -42,6 +50,9 @@ struct kv_measure_plan {
     struct kv_codes *codes;   /* also writes the codes here; NULL: does not */
     struct kv_codes_in *from; /* the codes of the dump's windows, read in place
                                * of encoding; NULL: encodes */
+    const struct kv_decoded_sink *decoded; /* of the last spec's windows, which
+                                            * come layer by layer, in their
+                                            * order; NULL: none */
     const struct kv_backend *backend; /* backend that encodes and decodes all
                                        * schemes but f32; NULL: the CPU */
 };

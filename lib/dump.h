@@ -76,7 +76,7 @@ struct kv_dump_info {
     size_t n_windows, ctx;
     size_t first_layer, last_layer; /* inclusive */
     bool have[KV_TENSORS];
-    /* The model's own order of channels (kv_shape_channel()); not read back. */
+    /* The model's own order of channels (kv_shape_channel()). */
     bool interleaved;
     /* The stored type of all tensors but gradients; h5py reads bf16 as
      * float32. */

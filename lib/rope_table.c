@@ -37,14 +37,29 @@ void kv_rope_rotate(const struct kv_shape *shape, const float *table, float *x,
                         x + i * d + latent, 1, 1, d - latent);
 }
 
-void kv_rope(const struct kv_shape *shape, float *x, size_t n, size_t heads,
-             size_t first)
+/* back: by the negative angles. */
+static void turn(const struct kv_shape *shape, float *x, size_t n, size_t heads,
+                 size_t first, bool back)
 {
-    const size_t row = heads * shape->head_dim;
+    const size_t row = heads * shape->head_dim, n_rot = shape->n_rot;
     float table[KV_MAX_HEAD_DIM];
 
     for (size_t t = 0; t < n; t++) {
         kv_rope_table(shape, 1, first + t, table);
+        for (size_t i = 0; back && i < n_rot; i++)
+            table[n_rot + i] = -table[n_rot + i];
         kv_rope_rotate(shape, table, x + t * row, 1, heads);
     }
+}
+
+void kv_rope(const struct kv_shape *shape, float *x, size_t n, size_t heads,
+             size_t first)
+{
+    turn(shape, x, n, heads, first, false);
+}
+
+void kv_rope_back(const struct kv_shape *shape, float *x, size_t n,
+                  size_t heads, size_t first)
+{
+    turn(shape, x, n, heads, first, true);
 }

@@ -9,6 +9,10 @@
 void kv_rope(const struct kv_shape *shape, float *x, size_t n, size_t heads,
              size_t first);
 
+/* Turns kv_rope()'s output back, to rounding. */
+void kv_rope_back(const struct kv_shape *shape, float *x, size_t n,
+                  size_t heads, size_t first);
+
 /* kv_rope() in two steps, for positions that are used more than once.
  * table: [n][2][n_rot], cosines and sines of positions first + t. */
 void kv_rope_table(const struct kv_shape *shape, size_t n, size_t first,

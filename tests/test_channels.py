@@ -85,7 +85,7 @@ class Inspect(unittest.TestCase):
     def test_refused(self):
         for words, *args in (
                 ["two tables: one is expected", "--channels", "--codebooks"],
-                ["go without --codes, --attention", "--channels",
+                ["go without --codes, --decoded", "--channels",
                  "--attention"]):
             done = run("kvquant", *args, "-s", "f16", self.dump)
             self.assertEqual(done.returncode, 2, done.stderr)

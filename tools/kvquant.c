@@ -10,10 +10,12 @@
 #include "lib/dump.h"
 #include "lib/mixed.h"
 #include "lib/policy.h"
+#include "lib/scheme.h"
 #include "lib/seq/bits.h"
 #include "tools/common.h"
 #include "tools/kvquant_check.h"
 #include "tools/kvquant_codes.h"
+#include "tools/kvquant_decoded.h"
 #include "tools/kvquant_inspect.h"
 
 #include <math.h>
@@ -39,7 +41,7 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
 struct args {
     struct kv_common common;
     struct kv_strings specs;
-    const char *dump, *calib, *codes, *codes_in;
+    const char *dump, *calib, *codes, *codes_in, *decoded;
     struct kv_shard shard;
     size_t queries; /* QUERIES unless told */
     bool keep_window, attention, allow_leakage, channels, codebooks, check;
@@ -59,9 +61,11 @@ struct run {
     struct kv_conditions conditions;
     struct kv_results *table;
     struct kv_codes *codes;
-    struct kv_codes_in *from;   /* --codes-in */
-    struct kv_backend *backend; /* NULL: the CPU */
-    size_t left_out;            /* specs that the GPU does not encode */
+    struct kv_codes_in *from; /* --codes-in */
+    struct kvquant_decoded *decoded;
+    struct kv_decoded_sink sink; /* of decoded */
+    struct kv_backend *backend;  /* NULL: the CPU */
+    size_t left_out;             /* specs that the GPU does not encode */
 };
 
 enum { BOTH = KV_SIDES, ALL_LAYERS = KV_ALL };
@@ -197,6 +201,7 @@ static struct kv_measure_plan plan_of(const struct run *r, const struct args *a)
                                         info->have[KV_T_Q] ? a->queries : 0,
                                     .codes = r->codes,
                                     .from = r->from,
+                                    .decoded = r->decoded ? &r->sink : NULL,
                                     .backend = r->backend};
 }
 
@@ -235,6 +240,22 @@ static int open_codes(struct run *r, struct args *a, struct kv_err *e)
                        (unsigned long long)info->seed);
     a->common.seed = info->seed;
     a->keep_window = info->keep_window;
+    return 0;
+}
+
+/* --decoded: of the one spec that stands behind the base line, or is it. */
+static int create_decoded(struct run *r, const struct args *a, struct kv_err *e)
+{
+    const size_t behind =
+        r->n_specs && !strcmp(r->spec[0].scheme->name, "f32") ? 1 : 0;
+
+    if (r->n_specs - behind > 1 || !r->n_specs)
+        return kv_fail(e, "--decoded %s: expected one spec, not %zu",
+                       a->decoded, r->n_specs - behind);
+    if (kvquant_decoded_create(&r->decoded, a->decoded, r->dump,
+                               &r->spec[r->n_specs - 1], e))
+        return -1;
+    r->sink = kvquant_decoded_sink(r->decoded);
     return 0;
 }
 
@@ -295,6 +316,8 @@ static int prepare(struct run *r, struct args *a, struct kv_err *e)
     if (a->codes && kvquant_codes_create(&r->codes, a->codes, info, r->calib,
                                          a->common.seed, a->keep_window, e))
         return -1;
+    if (a->decoded && create_decoded(r, a, e))
+        return -1;
     return kv_common_table(&r->table, &a->common, a->common.output, columns,
                            r->spec, r->n_all, e);
 }
@@ -319,10 +342,16 @@ static int measure(struct run *r, const struct args *a, struct kv_err *e)
 static int finish(struct run *r, struct kv_err *e)
 {
     struct kv_codes *codes = r->codes;
+    struct kvquant_decoded *decoded = r->decoded;
     struct kv_results *table = r->table;
 
     r->codes = NULL;
-    if (codes && kv_codes_commit(codes, e))
+    r->decoded = NULL;
+    if (codes && kv_codes_commit(codes, e)) {
+        kvquant_decoded_discard(decoded);
+        return -1;
+    }
+    if (decoded && kvquant_decoded_commit(decoded, e))
         return -1;
     if (put_table(r, e))
         return -1;
@@ -362,6 +391,7 @@ static void clear(struct run *r)
 {
     kv_codes_discard(r->codes);
     kv_codes_close(r->from);
+    kvquant_decoded_discard(r->decoded);
     kv_results_discard(r->table);
     free(r->measured);
     free(r->spec);
@@ -382,6 +412,12 @@ static void parse(int argc, char **argv, struct args *a)
         KV_IN(0, "codes-in", &a->codes_in, "FILE",
               "in place of -s: bytes that --codes wrote of this\n"
               "dump, read back"),
+        KV_OUT(0, "decoded", &a->decoded, "FILE",
+               "also write K and V as the one spec gives them\n"
+               "back: .h5, the dump with these, for every tool;\n"
+               ".npz, .safetensors: layers.N.keys (after RoPE)\n"
+               "and layers.N.values, f32 [windows, KV heads,\n"
+               "tokens, channels]"),
         KV_SHARD(&a->shard, NULL, NULL,
                  "every N-th spec from the I-th; the base line\n"
                  "is the first (without a value as a launcher\n"
@@ -466,9 +502,10 @@ static void parse(int argc, char **argv, struct args *a)
     if (a->attention && !a->queries)
         kv_die("--attention wants queries: --queries 0 leaves its columns "
                "blank");
-    if ((a->channels || a->codebooks || a->check) && (a->codes || a->attention))
+    if ((a->channels || a->codebooks || a->check) &&
+        (a->codes || a->decoded || a->attention))
         kv_die("--channels, --codebooks and --check go without --codes, "
-               "--attention");
+               "--decoded, --attention");
     if (a->channels + a->codebooks + a->check > 1)
         kv_die("--channels, --codebooks and --check are tables of their own: "
                "one is expected");

@@ -1,0 +1,310 @@
+#include "lib/arrays/arrays.h"
+#include "lib/arrays/npz.h"
+#include "lib/base/alloc.h"
+#include "lib/base/half.h"
+#include "lib/h5.h"
+#include "lib/model/safetensors.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct kv_arrays {
+    enum kv_arrays_kind kind;
+    char *path;
+    struct kv_array *list;
+    size_t n;
+    struct kv_npz *npz;
+    struct kv_safetensors st;
+    struct kv_h5 *h5;
+};
+
+static bool ends_in(const char *path, const char *suffix)
+{
+    const size_t n = strlen(path), m = strlen(suffix);
+
+    return n > m && !strcmp(path + n - m, suffix);
+}
+
+int kv_arrays_kind(enum kv_arrays_kind *kind, const char *path,
+                   struct kv_err *e)
+{
+    static const struct {
+        const char *suffix;
+        enum kv_arrays_kind kind;
+    } kinds[] = {{".npz", KV_NPZ},
+                 {".safetensors", KV_SAFETENSORS},
+                 {".h5", KV_HDF5},
+                 {".hdf5", KV_HDF5}};
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+        if (ends_in(path, kinds[i].suffix)) {
+            *kind = kinds[i].kind;
+            return 0;
+        }
+    return kv_fail(e, "%s: expected a name in .npz, .safetensors or .h5", path);
+}
+
+/* Fails on a file that runs code where it is read. */
+static int refuse_pickle(const char *path, struct kv_err *e)
+{
+    if (!ends_in(path, ".pt") && !ends_in(path, ".pth") &&
+        !ends_in(path, ".bin"))
+        return 0;
+    return kv_fail(e,
+                   "%s is a pickle, which kvtools does not run: convert a "
+                   "dict of tensors with python3 -c \"import torch, "
+                   "safetensors.torch as s; s.save_file({k: x.contiguous() "
+                   "for k, x in torch.load('%s', weights_only=True).items()}, "
+                   "'own.safetensors')\"",
+                   path, path);
+}
+
+/* ---- values -------------------------------------------------------------- */
+
+enum values { F16, BF16, F32, F64, OTHER };
+
+static size_t bytes_of(enum values v)
+{
+    static const size_t n[] = {2, 2, 4, 8, 0};
+
+    return n[v];
+}
+
+static enum values values_of(const struct kv_array *a)
+{
+    static const struct {
+        const char *type;
+        enum values v;
+    } types[] = {{"<f2", F16},   {"<f4", F32}, {"<f8", F64}, {"F16", F16},
+                 {"BF16", BF16}, {"F32", F32}, {"F64", F64}, {"f16", F16},
+                 {"bf16", BF16}, {"f32", F32}, {"f64", F64}};
+
+    for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
+        if (!strcmp(a->type, types[i].type))
+            return types[i].v;
+    return OTHER;
+}
+
+static void to_floats(enum values v, const uint8_t *from, size_t n, float *x)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half;
+        double wide;
+
+        if (v == F32) {
+            memcpy(&x[i], from + 4 * i, 4);
+        } else if (v == F64) {
+            memcpy(&wide, from + 8 * i, 8);
+            x[i] = (float)wide;
+        } else {
+            memcpy(&half, from + 2 * i, 2);
+            x[i] = v == F16 ? kv_f16_to_f32(half) : kv_bf16_to_f32(half);
+        }
+    }
+}
+
+/* ---- HDF5 ---------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    enum kv_h5_type type;
+} h5_types[] = {
+    {"f32", KV_H5_F32}, {"f16", KV_H5_F16}, {"bf16", KV_H5_BF16},
+    {"f64", KV_H5_F64}, {"i32", KV_H5_I32}, {"u8", KV_H5_U8},
+};
+
+static int add_dataset(struct kv_arrays *a, const char *name, struct kv_err *e)
+{
+    struct kv_array *x;
+    struct kv_err ignored;
+
+    a->list = kv_realloc(a->list, a->n + 1, sizeof(*a->list));
+    x = &a->list[a->n++];
+    *x = (struct kv_array){.n = 1, .type = "?"};
+    snprintf(x->name, sizeof(x->name), "%s", name + 1);
+    if (kv_h5_dims(a->h5, name, &x->n_dims, x->dims, e))
+        return -1;
+    for (size_t i = 0; i < x->n_dims; i++)
+        x->n *= x->dims[i];
+    for (size_t i = 0; i < sizeof(h5_types) / sizeof(*h5_types); i++)
+        if (!kv_h5_check(a->h5, name, h5_types[i].type, x->n_dims, x->dims,
+                         &ignored)) {
+            snprintf(x->type, sizeof(x->type), "%s", h5_types[i].name);
+            x->floats = i < 4;
+        }
+    return 0;
+}
+
+/* Every dataset below the group, which has depth '/' in its name. */
+static int add_group(struct kv_arrays *a, const char *group, int depth,
+                     struct kv_err *e)
+{
+    char(*child)[KV_H5_NAME_CHARS], name[KV_H5_NAME_CHARS];
+    struct kv_err ignored;
+    size_t n;
+    int rc = 0;
+
+    if (kv_h5_children(a->h5, group, &child, &n, e))
+        return -1;
+    for (size_t i = 0; i < n && !rc; i++) {
+        char(*inner)[KV_H5_NAME_CHARS];
+        size_t n_inner;
+
+        if (snprintf(name, sizeof(name), "%s/%s", depth ? group : "",
+                     child[i]) >= (int)sizeof(name)) {
+            rc = kv_fail(e, "%s: a name in %s is too long", a->path, group);
+        } else if (kv_h5_children(a->h5, name, &inner, &n_inner, &ignored)) {
+            rc = add_dataset(a, name, e);
+        } else {
+            free(inner);
+            rc = depth < 3
+                     ? add_group(a, name, depth + 1, e)
+                     : kv_fail(e, "%s: %s: a group too deep", a->path, name);
+        }
+    }
+    free(child);
+    return rc;
+}
+
+static int read_h5(struct kv_arrays *a, const struct kv_array *x, size_t first,
+                   size_t n, enum values v, float *to, struct kv_err *e)
+{
+    size_t from[KV_ARRAY_DIMS] = {0}, count[KV_ARRAY_DIMS], row = x->n;
+    char name[KV_ARRAY_NAME + 1];
+    enum kv_h5_type type = KV_H5_F32;
+    uint8_t *bytes;
+    int rc;
+
+    snprintf(name, sizeof(name), "/%s", x->name);
+    for (size_t i = 0; i < 4; i++)
+        if (!strcmp(x->type, h5_types[i].name))
+            type = h5_types[i].type;
+    memcpy(count, x->dims, sizeof(count));
+    row = x->dims[0] ? x->n / x->dims[0] : 0;
+    if (!row)
+        return 0;
+    /* Whole rows of the first dimension, of which a part is asked for. */
+    from[0] = first / row;
+    count[0] = (first + n + row - 1) / row - from[0];
+    bytes = kv_alloc(count[0] * row, bytes_of(v));
+    rc = kv_h5_read(a->h5, name, type, from, count, bytes, e);
+    if (!rc)
+        to_floats(v, bytes + (first - from[0] * row) * bytes_of(v), n, to);
+    free(bytes);
+    return rc;
+}
+
+/* ---- all ----------------------------------------------------------------- */
+
+static int open_safetensors(struct kv_arrays *a, struct kv_err *e)
+{
+    if (kv_safetensors_open(&a->st, a->path, e))
+        return -1;
+    a->list = kv_alloc(a->st.n_weights, sizeof(*a->list));
+    for (; a->n < a->st.n_weights; a->n++) {
+        const struct kv_weight *w = &a->st.weight[a->n];
+        struct kv_array *x = &a->list[a->n];
+
+        if (w->n_dims > KV_ARRAY_DIMS || strlen(w->name) >= sizeof(x->name))
+            return kv_fail(e,
+                           "%s: %s: expected at most %d dimensions and %d "
+                           "characters",
+                           a->path, w->name, KV_ARRAY_DIMS, KV_ARRAY_NAME - 1);
+        snprintf(x->name, sizeof(x->name), "%s", w->name);
+        snprintf(x->type, sizeof(x->type), "%s", w->dtype);
+        x->n_dims = w->n_dims;
+        memcpy(x->dims, w->dims, w->n_dims * sizeof(*w->dims));
+        x->n = w->n;
+        x->floats = values_of(x) != OTHER;
+    }
+    return 0;
+}
+
+int kv_arrays_open(struct kv_arrays **out, const char *path, struct kv_err *e)
+{
+    struct kv_arrays *a;
+    enum kv_arrays_kind kind = KV_NPZ;
+    int rc;
+
+    if (refuse_pickle(path, e) || kv_arrays_kind(&kind, path, e))
+        return -1;
+    a = kv_alloc(1, sizeof(*a));
+    a->kind = kind;
+    a->path = kv_strdup(path);
+    if (kind == KV_NPZ)
+        rc = kv_npz_open(&a->npz, path, &a->list, &a->n, e);
+    else if (kind == KV_SAFETENSORS)
+        rc = open_safetensors(a, e);
+    else
+        rc = kv_h5_open(&a->h5, path, e) || add_group(a, "/", 0, e) ? -1 : 0;
+    if (rc) {
+        kv_arrays_close(a);
+        return -1;
+    }
+    *out = a;
+    return 0;
+}
+
+void kv_arrays_close(struct kv_arrays *a)
+{
+    if (!a)
+        return;
+    kv_npz_close(a->npz);
+    if (a->st.path)
+        kv_safetensors_clear(&a->st);
+    kv_h5_close(a->h5);
+    free(a->list);
+    free(a->path);
+    free(a);
+}
+
+const char *kv_arrays_path(const struct kv_arrays *a)
+{
+    return a->path;
+}
+
+size_t kv_arrays_list(const struct kv_arrays *a, const struct kv_array **list)
+{
+    *list = a->list;
+    return a->n;
+}
+
+static int read_npz(struct kv_arrays *a, size_t i, size_t first, size_t n,
+                    enum values v, float *x, struct kv_err *e)
+{
+    const size_t bytes = bytes_of(v);
+    uint8_t *stored = kv_alloc(n, bytes);
+    const int rc = kv_npz_read(a->npz, i, first * bytes, n * bytes, stored, e);
+
+    if (!rc)
+        to_floats(v, stored, n, x);
+    free(stored);
+    return rc;
+}
+
+int kv_arrays_read(struct kv_arrays *a, size_t i, size_t first, size_t n,
+                   float *x, struct kv_err *e)
+{
+    const struct kv_array *is = &a->list[i];
+    const enum values v = values_of(is);
+    int rc = 0;
+
+    if (!is->floats)
+        return kv_fail(e,
+                       "%s: %s is of type %s: expected floats of 16, 32 or "
+                       "64 bits",
+                       a->path, is->name, is->type);
+    if (a->kind == KV_NPZ)
+        rc = read_npz(a, i, first, n, v, x, e);
+    else if (a->kind == KV_HDF5)
+        rc = read_h5(a, is, first, n, v, x, e);
+    else
+        to_floats(v, a->st.weight[i].data + first * bytes_of(v), n, x);
+    for (size_t j = 0; j < n && !rc; j++)
+        if (!isfinite(x[j]))
+            rc = kv_fail(e, "%s: %s: value %zu is %s", a->path, is->name,
+                         first + j, isnan(x[j]) ? "NaN" : "beyond f32");
+    return rc;
+}
