@@ -35,6 +35,7 @@ struct kv_ppl_plan {
     uint64_t seed;
     bool no_base; /* the base does not run: nothing is compared with it */
     bool kl;      /* divergence from the base too; not with no_base */
+    bool losses;  /* rows have the losses of their tokens */
     struct kv_klbase *kl_file; /* the base's probabilities from a file instead
                                 * of the base run; or NULL */
     struct kv_ranks *ranks;    /* NULL, or ranks that share the windows, each
@@ -58,6 +59,8 @@ struct kv_ppl_row {
     struct kv_bits bits;
     struct kv_prefill prefill; /* the cost of prompts (eval/loop.h) */
     double seconds;            /* of the run, and its share of scoring */
+    struct kv_loss *loss; /* [n_windows][scored], the caller's to free; NULL
+                           * unless the plan wants losses */
 };
 
 /* Runs that are scored together, at most, and the seconds after which no other

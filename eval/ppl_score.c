@@ -125,19 +125,25 @@ static double mean_nll(const struct kv_loss *s, size_t n, bool of_base)
 struct scoring {
     struct kv_ppl *p;
     struct kv_klbase *to_file;
-    size_t rows;          /* at a time */
-    float *hidden;        /* [1 + n_waits][rows][hidden] */
-    struct kv_loss *loss; /* [n_waits][scored], of each window with ranks */
+    size_t rows;   /* at a time */
+    float *hidden; /* [1 + n_waits][rows][hidden] */
+    struct kv_loss
+        *loss; /* [n_waits][scored], of each window if all are kept */
     struct kv_score *score[KV_PPL_TOGETHER];
     struct kv_ppl_row *row; /* [n_waits]: whose curves they are */
 };
+
+static bool keeps_all(const struct kv_ppl *p)
+{
+    return p->plan.ranks || p->plan.losses;
+}
 
 static struct kv_loss *losses(const struct scoring *s, size_t window)
 {
     const struct kv_ppl *p = s->p;
 
     return s->loss +
-           (p->plan.ranks ? window * p->n_waits * kv_ppl_scored(p) : 0);
+           (keeps_all(p) ? window * p->n_waits * kv_ppl_scored(p) : 0);
 }
 
 static int score_window(const struct scoring *s, size_t window,
@@ -174,6 +180,17 @@ static int score_window(const struct scoring *s, size_t window,
             return -1;
     }
     return 0;
+}
+
+/* The losses of run i, window by window. */
+static struct kv_loss *losses_of(const struct scoring *s, size_t i)
+{
+    const size_t n = kv_ppl_scored(s->p), n_windows = s->p->plan.n_windows;
+    struct kv_loss *loss = kv_alloc(n_windows * n, sizeof(*loss));
+
+    for (size_t w = 0; w < n_windows; w++)
+        memcpy(loss + w * n, losses(s, w) + i * n, n * sizeof(*loss));
+    return loss;
 }
 
 /* The scores of a whole window. */
@@ -291,7 +308,7 @@ int kv_ppl_score(struct kv_ppl *p, struct kv_klbase *to_file,
         return 0;
     s.rows = scored < ROWS ? scored : ROWS;
     s.hidden = kv_alloc((1 + n) * s.rows, p->info->hidden * sizeof(*s.hidden));
-    s.loss = kv_alloc((p->plan.ranks ? p->plan.n_windows : 1) * n * scored,
+    s.loss = kv_alloc((keeps_all(p) ? p->plan.n_windows : 1) * n * scored,
                       sizeof(*s.loss));
     for (size_t i = 0; i < n; i++) {
         s.score[i] = kv_score_new();
@@ -301,8 +318,10 @@ int kv_ppl_score(struct kv_ppl *p, struct kv_klbase *to_file,
     }
     rc = p->plan.ranks ? score_by_ranks(&s, e) : score_windows(&s, e);
     for (size_t i = 0; i < n; i++) {
-        if (!rc && !(p->plan.ranks && p->plan.ranks->self))
+        if (!rc && !(p->plan.ranks && p->plan.ranks->self)) {
             row[i].score = kv_score_summary(s.score[i]);
+            row[i].loss = p->plan.losses ? losses_of(&s, i) : NULL;
+        }
         row[i].seconds =
             p->waits[i].seconds + (kv_seconds() - start) / (double)n;
         kv_score_free(s.score[i]);

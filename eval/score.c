@@ -46,12 +46,21 @@ static double percentile(const float *sorted, size_t n, double share)
 static void put_percentiles(const struct kv_score *s,
                             struct kv_score_summary *to)
 {
-    float *sorted = kv_alloc(s->n_kl, sizeof(*sorted));
+    float *sorted = s->n_kl ? kv_alloc(s->n_kl, sizeof(*sorted)) : NULL;
+    const struct {
+        double *to, share;
+    } wanted[] = {{&to->kl_p999, 0.999}, {&to->kl_p99, 0.99},
+                  {&to->kl_p95, 0.95},   {&to->kl_p90, 0.9},
+                  {&to->kl_p10, 0.1},    {&to->kl_p5, 0.05},
+                  {&to->kl_p1, 0.01},    {&to->kl_median, 0.5}};
 
-    memcpy(sorted, s->token_kl, s->n_kl * sizeof(*sorted));
-    qsort(sorted, s->n_kl, sizeof(*sorted), compare);
-    to->kl_median = percentile(sorted, s->n_kl, 0.5);
-    to->kl_p99 = percentile(sorted, s->n_kl, 0.99);
+    if (sorted) {
+        memcpy(sorted, s->token_kl, s->n_kl * sizeof(*sorted));
+        qsort(sorted, s->n_kl, sizeof(*sorted), compare);
+    }
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++)
+        *wanted[i].to =
+            sorted ? percentile(sorted, s->n_kl, wanted[i].share) : NAN;
     free(sorted);
 }
 
@@ -131,8 +140,6 @@ struct kv_score_summary kv_score_summary(const struct kv_score *s)
         .dnll_se = kv_window_mean_se(&s->dnll),
         .kl_mean = kv_window_mean_value(&s->kl),
         .kl_se = kv_window_mean_se(&s->kl),
-        .kl_median = NAN,
-        .kl_p99 = NAN,
         .kl_max = NAN,
         .same_top1 = NAN,
         .dp_mean = NAN,
@@ -143,10 +150,10 @@ struct kv_score_summary kv_score_summary(const struct kv_score *s)
     r.ppl_se = r.ppl * kv_window_mean_se(&s->nll);
     r.ppl_se_tokens =
         r.ppl * sqrt(fmax(s->token_nll2 / n - mean * mean, 0) / (n - 1));
+    put_percentiles(s, &r);
     if (s->n_kl) {
         const double k = (double)s->n_kl;
 
-        put_percentiles(s, &r);
         r.kl_max = s->kl_max;
         r.same_top1 = (double)s->n_same / k;
         r.dp_mean = s->dp / k;

@@ -33,9 +33,10 @@ struct kv_score_summary {
     double ppl_se_tokens; /* error over tokens, as llama.cpp prints it */
     double dnll, dnll_se; /* mean paired difference to the base */
     double kl_mean, kl_se, kl_max;
-    double kl_median, kl_p99; /* percentiles of the tokens, interpolated
-                               * between the two values beside them */
-    double same_top1;         /* share of tokens */
+    /* percentiles of the tokens, interpolated between the two values beside
+     * them; 999: 99.9 */
+    double kl_p999, kl_p99, kl_p95, kl_p90, kl_median, kl_p10, kl_p5, kl_p1;
+    double same_top1; /* share of tokens */
     double dp_mean, dp_rms;
 };
 struct kv_score_summary kv_score_summary(const struct kv_score *s);

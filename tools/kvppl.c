@@ -24,6 +24,7 @@ static void release(struct kvppl_run *r)
     kv_windows_clear(&r->text);
     kv_tokenizer_free(r->tokenizer);
     kv_model_free(r->model);
+    free(r->extent.window);
     free(r->there);
     free(r->spec);
 }
@@ -134,6 +135,7 @@ static int load_text(struct kvppl_run *r, const struct kvppl_args *a,
     r->conditions.text = r->text.text;
     r->conditions.text_hash = r->text.text_hash;
     r->conditions.reading = r->text.reading;
+    r->n_tokens = ctx + a->own;
     r->conditions.ctx = ctx;
     r->conditions.windows = r->text.n;
     r->conditions.protocol = r->protocol.text;
@@ -194,7 +196,7 @@ static const struct kv_calib *begin_run(struct kvppl_run *r,
 
 static int ended_early(const struct kvppl_run *r, struct kv_err *e)
 {
-    return r->keys.key ? kv_fail_in(e, "finished rows are kept") : -1;
+    return r->study->keys.key ? kv_fail_in(e, "finished rows are kept") : -1;
 }
 
 static int run_base(struct kvppl_run *r, const struct kv_spec *base,
@@ -216,7 +218,7 @@ static bool is_base(const struct kv_spec *spec, const struct kv_spec *base)
 static void find_rows(struct kvppl_run *r, const struct kv_spec *base)
 {
     r->there = kv_alloc(r->n_specs + 1, sizeof(*r->there));
-    for (size_t i = 0; i < r->n_specs && !r->ranks.self; i++)
+    for (size_t i = 0; i < r->n_specs && !r->study->ranks.self; i++)
         r->there[i] = kvppl_find_row(r, &r->spec[i], base);
 }
 
@@ -235,7 +237,8 @@ static bool start_progress(struct kvppl_run *r, const struct kv_spec *base)
     }
     r->n_rows += missing && base;
     kv_progress_init(&r->progress, r->what,
-                     r->n_rows * kv_ranks_first(&r->ranks, 1, r->text.n) *
+                     r->n_rows *
+                         kv_ranks_first(&r->study->ranks, 1, r->text.n) *
                          kv_model_info(r->model)->shape.n_layers);
     return missing;
 }
@@ -246,24 +249,26 @@ static int put_rows(struct kvppl_run *r, const struct kvppl_args *a,
                     size_t first, size_t end, const struct kv_spec *base,
                     const struct kv_ppl_row *of_base, struct kv_err *e)
 {
-    struct kv_ppl_row row[KV_PPL_TOGETHER];
+    struct kv_ppl_row row[KV_PPL_TOGETHER] = {0};
     size_t n = 0;
+    int rc = 0;
 
     if (kv_ppl_score(r->ppl, NULL, row, e) || kv_inputs_unchanged(e))
-        return ended_early(r, e);
-    for (size_t i = first; i < end && !r->ranks.self; i++) {
+        rc = ended_early(r, e);
+    for (size_t i = first; i < end && !rc && !r->study->ranks.self; i++) {
         const struct kv_spec *spec = &r->spec[i];
         const bool there = kvppl_find_row(r, spec, base);
         const bool own = !there && !is_base(spec, base);
 
         if (own)
             kvppl_say_row(r, spec, &row[n].score);
-        if (there ? kv_results_row(r->table, e)
-                  : kvppl_put_row(r, a, spec, own ? &row[n] : of_base, e))
-            return -1;
+        rc = there ? kv_results_row(r->study->table, e)
+                   : kvppl_put_row(r, a, spec, own ? &row[n] : of_base, e);
         n += own;
     }
-    return 0;
+    for (size_t i = 0; i < KV_PPL_TOGETHER; i++)
+        free(row[i].loss);
+    return rc;
 }
 
 /* After a pass that failed: those of specs [first, end) become rows, unless the
@@ -274,7 +279,7 @@ static int keep_passed(struct kvppl_run *r, const struct kvppl_args *a,
 {
     const struct kv_err why = *e;
 
-    if (!kv_interrupted(e) && r->ranks.n < 2)
+    if (!kv_interrupted(e) && r->study->ranks.n < 2)
         put_rows(r, a, first, end, base, of_base, e);
     *e = why;
     return ended_early(r, e);
@@ -283,10 +288,9 @@ static int keep_passed(struct kvppl_run *r, const struct kvppl_args *a,
 /* Rows are compared with the base line.  A shard that does not own its row
  * leaves the row out. */
 static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
-                     struct kv_err *e)
+                     struct kv_ppl_row *of_base, struct kv_err *e)
 {
     struct kv_spec f32, *base = a->no_base ? NULL : &f32;
-    struct kv_ppl_row of_base;
     size_t first = 0;
 
     if (kv_spec_parse(&f32, "f32", e) ||
@@ -294,17 +298,17 @@ static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
         return -1;
     find_rows(r, base);
     if (kvppl_meet_ranks(r, a, e) ||
-        (start_progress(r, base) && base && run_base(r, base, &of_base, e)))
+        (start_progress(r, base) && base && run_base(r, base, of_base, e)))
         return -1;
     for (size_t i = 0; i < r->n_specs; i++) {
         const struct kv_spec *spec = &r->spec[i];
 
         if (!r->there[i] && !is_base(spec, base) &&
             kv_ppl_pass(r->ppl, spec, begin_run(r, spec), e))
-            return keep_passed(r, a, first, i, base, &of_base, e);
+            return keep_passed(r, a, first, i, base, of_base, e);
         if (!kv_ppl_full(r->ppl) && !is_base(spec, base) && i + 1 < r->n_specs)
             continue;
-        if (put_rows(r, a, first, i + 1, base, &of_base, e))
+        if (put_rows(r, a, first, i + 1, base, of_base, e))
             return -1;
         first = i + 1;
     }
@@ -315,6 +319,7 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
                       struct kv_err *e)
 {
     struct kv_ppl_plan plan = {0};
+    struct kv_ppl_row of_base = {0};
     struct kv_klbase *file;
     int32_t *tokens = NULL;
     int rc = -1;
@@ -322,24 +327,29 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
     if (load_text(r, a, e) || kvppl_list_specs(r, a, e) ||
         kvppl_load_calibration(r, a, r->text.tokens, r->text.n * r->text.ctx,
                                e) ||
-        kvppl_try_specs(r, r->text.ctx + a->own, e) || open_kl_base(r, a, e))
+        kvppl_try_specs(r, r->n_tokens, e) || open_kl_base(r, a, e))
         return -1;
-    if ((!r->ranks.self && kvppl_open_tables(r, a, e)) ||
+    if ((!r->study->ranks.self && kvppl_open_tables(r, a, e)) ||
         evaluated_tokens(r, a, &tokens, e))
         goto out;
-    plan = (struct kv_ppl_plan){.model = r->model,
-                                .tokens = tokens,
-                                .n_windows = r->text.n,
-                                .n = r->text.ctx + a->own,
-                                .protocol = r->protocol,
-                                .memory = a->common.memory,
-                                .seed = a->common.seed,
-                                .no_base = a->no_base,
-                                .kl = a->kl || a->kl_read,
-                                .kl_file = r->from_file,
-                                .ranks = r->ranks.n > 1 ? &r->ranks : NULL,
-                                .progress = &r->progress};
-    if (kv_ppl_new(&r->ppl, &plan, e) || run_specs(r, a, e))
+    kvppl_measure_text(r, tokens);
+    if (kvppl_records_set(r, tokens, e))
+        goto out;
+    plan = (struct kv_ppl_plan){
+        .model = r->model,
+        .tokens = tokens,
+        .n_windows = r->text.n,
+        .n = r->n_tokens,
+        .protocol = r->protocol,
+        .memory = a->common.memory,
+        .seed = a->common.seed,
+        .no_base = a->no_base,
+        .kl = a->kl || a->kl_read,
+        .losses = a->records,
+        .kl_file = r->from_file,
+        .ranks = r->study->ranks.n > 1 ? &r->study->ranks : NULL,
+        .progress = &r->progress};
+    if (kv_ppl_new(&r->ppl, &plan, e) || run_specs(r, a, &of_base, e))
         goto out;
     file = r->to_file;
     r->to_file = NULL;
@@ -347,9 +357,10 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
         goto out;
     rc = 0;
 out:
+    free(of_base.loss);
     free(tokens);
     if (!rc)
-        return r->ranks.self ? 0 : kvppl_close_tables(r, e);
+        return r->study->ranks.self ? 0 : kvppl_close_tables(r, e);
     kvppl_discard_tables(r);
     return -1;
 }
@@ -367,9 +378,10 @@ static void check_options(struct kvppl_args *a)
 static int run(struct kvppl_run *r, const struct kvppl_args *a,
                struct kv_err *e)
 {
-    if (kvppl_check_ranks(a, e) || (a->ranks && kv_ranks_start(&r->ranks, e)))
+    if (kvppl_check_ranks(a, e) ||
+        (a->ranks && kv_ranks_start(&r->study->ranks, e)))
         return -1;
-    if (r->ranks.self)
+    if (r->study->ranks.self)
         kv_verbosity_set(0);
     if (kv_protocol_parse(&r->protocol, a->protocol, a->keep_window, e) ||
         load_model(r, a, e))
@@ -383,7 +395,8 @@ int main(int argc, char **argv)
                            .shard = {1, 1},
                            .protocol = "all",
                            .own = KVPPL_NOT_OWN};
-    struct kvppl_run r = {.leak = NAN, .ranks = {.n = 1}};
+    struct kvppl_study study = {.ranks = {.n = 1}};
+    struct kvppl_run r = {.study = &study, .leak = NAN};
     struct kv_err e = {""};
     const struct kv_opt opts[] = {
         KV_IN_FOLDER('m', "model", &a.model, kv_model_holds, "MODEL",
@@ -415,6 +428,9 @@ int main(int argc, char **argv)
         KV_REAL(0, "own-temperature", &a.own_temperature, "T",
                 "sample them, logits divided by T (0: the most\n"
                 "probable token)"),
+        KV_OUT(0, "records", &a.records, "FILE",
+               "write every token's loss and divergence (HDF5),\n"
+               "for scripts/compare"),
         KV_OUT_OR_IN(0, "kl-divergence-base", &a.kl_base, &a.kl_read, "FILE",
                      "write the base line's probabilities as\n"
                      "llama.cpp does"),
@@ -495,10 +511,10 @@ int main(int argc, char **argv)
 
     const int rc = run(&r, &a, &e);
 
-    kv_ranks_stop(&r.ranks, rc ? e.msg : NULL);
+    kv_ranks_stop(&study.ranks, rc ? e.msg : NULL);
     release(&r);
     kv_strings_clear(&a.specs);
-    if (rc && r.ranks.told)
+    if (rc && study.ranks.told)
         return KV_EXIT_CANNOT;
     if (rc)
         kv_die("%s", e.msg);

@@ -7,6 +7,7 @@
 #include "eval/ranks.h"
 #include "lib/base/progress.h"
 #include "lib/base/shard.h"
+#include "lib/h5.h"
 #include "lib/results.h"
 #include "lib/windows.h"
 #include "tools/common.h"
@@ -21,15 +22,33 @@ struct kvppl_args {
     size_t ctx, windows, pool_heads;
     size_t own; /* KVPPL_NOT_OWN; 0 after kvppl_check_own() */
     double own_temperature;
-    const char *curve;
+    const char *curve, *records;
     bool parse_special, bos, kl, kl_read, keep_window, allow_leakage, resume,
         append, no_base, ranks;
 };
 
+/* What all rows of the program share. */
+struct kvppl_study {
+    struct kv_results *table, *curve; /* curve: NULL without --kl-curve */
+    struct kv_results_keys keys;
+    struct kv_h5 *records; /* NULL without --records */
+    size_t n_sets, n_records;
+    struct kv_ranks ranks; /* without --ranks one */
+};
+
+/* The text that is scored; zeros where its tokens cannot be decoded. */
+struct kvppl_extent {
+    double bytes, words;
+    int32_t *window; /* [windows]: bytes */
+};
+
 struct kvppl_run {
+    struct kvppl_study *study;
     struct kv_model *model;
     struct kv_tokenizer *tokenizer;
     struct kv_windows text;
+    size_t n_tokens; /* of a window, own text included */
+    struct kvppl_extent extent;
     struct kv_protocol protocol;
     struct kv_calib *calib;
     double leak;
@@ -40,11 +59,8 @@ struct kvppl_run {
     char what[KV_SPEC_CHARS + 64]; /* "row 3 of 18, SPEC" */
     size_t row, n_rows;            /* that run */
     struct kv_klbase *from_file, *to_file;
-    struct kv_results *table, *curve; /* curve: NULL without --kl-curve */
-    struct kv_results_keys keys;
     struct kv_conditions conditions;
-    struct kv_ranks ranks; /* without --ranks one */
-    uint8_t *there;        /* [n_specs]: rows that need not be measured */
+    uint8_t *there; /* [n_specs]: rows that need not be measured */
 };
 
 /* Loads -C and checks it against the n tokens to be evaluated. */
@@ -87,6 +103,20 @@ int kvppl_open_table(struct kvppl_run *r, const struct kvppl_args *a,
  * then is the row being made.  base: NULL, or what rows are compared with. */
 bool kvppl_find_row(struct kvppl_run *r, const struct kv_spec *spec,
                     const struct kv_spec *base);
+
+/* Sets r->extent, for bits per byte and the like, of the tokens that are
+ * evaluated. */
+void kvppl_measure_text(struct kvppl_run *r, const int32_t *tokens);
+
+/* --records: the file; what the rows that follow share; a row; its end.
+ * Without the option they do nothing. */
+int kvppl_records_open(struct kvppl_study *s, const struct kvppl_args *a,
+                       struct kv_err *e);
+int kvppl_records_set(struct kvppl_run *r, const int32_t *tokens,
+                      struct kv_err *e);
+int kvppl_records_row(struct kvppl_run *r, const struct kv_spec *spec,
+                      const struct kv_ppl_row *row, struct kv_err *e);
+int kvppl_records_close(struct kvppl_study *s, struct kv_err *e);
 
 /* --ranks: the options that it goes without. */
 int kvppl_check_ranks(const struct kvppl_args *a, struct kv_err *e);

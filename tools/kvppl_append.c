@@ -40,9 +40,9 @@ int kvppl_open_table(struct kvppl_run *r, const struct kvppl_args *a,
     if (a->append || a->resume) {
         if (check_options(a, e))
             return -1;
-        form.keys = &r->keys;
+        form.keys = &r->study->keys;
         form.append = a->append;
-        r->keys = (struct kv_results_keys){
+        r->study->keys = (struct kv_results_keys){
             .key = key,
             .full = a->kl ? "kl_mean" : "dnll",
             .alike = {{"tool", r->conditions.tool},
@@ -51,7 +51,7 @@ int kvppl_open_table(struct kvppl_run *r, const struct kvppl_args *a,
     }
     params = kv_spec_columns(r->spec, r->n_all);
     form.params = params;
-    rc = kv_results_open(&r->table, &form, columns, e);
+    rc = kv_results_open(&r->study->table, &form, columns, e);
     kv_spec_columns_free(params);
     return rc;
 }
@@ -59,9 +59,9 @@ int kvppl_open_table(struct kvppl_run *r, const struct kvppl_args *a,
 bool kvppl_find_row(struct kvppl_run *r, const struct kv_spec *spec,
                     const struct kv_spec *base)
 {
-    kv_results_clear_row(r->table);
-    kv_results_conditions(r->table, &r->conditions, spec,
+    kv_results_clear_row(r->study->table);
+    kv_results_conditions(r->study->table, &r->conditions, spec,
                           kv_spec_calibrated(spec) ? r->calib : NULL, r->leak);
-    return kv_results_find_row(r->table,
+    return kv_results_find_row(r->study->table,
                                base && strcmp(spec->text, base->text));
 }

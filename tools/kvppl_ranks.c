@@ -50,15 +50,15 @@ int kvppl_meet_ranks(struct kvppl_run *r, const struct kvppl_args *a,
     char *key;
     int rc;
 
-    if (r->ranks.n == 1)
+    if (r->study->ranks.n == 1)
         return 0;
-    if (r->ranks.n > r->text.n)
+    if (r->study->ranks.n > r->text.n)
         return kv_fail(e,
                        "--ranks: %zu ranks for %zu windows: expected a window "
                        "for each",
-                       r->ranks.n, r->text.n);
+                       r->study->ranks.n, r->text.n);
     key = make_key(r, a);
-    rc = kv_ranks_meet(&r->ranks, key, r->there, r->n_specs, e);
+    rc = kv_ranks_meet(&r->study->ranks, key, r->there, r->n_specs, e);
     free(key);
     return rc;
 }

@@ -13,11 +13,19 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "nll",
                                       "dnll",
                                       "dnll_se",
+                                      "bits_per_byte",
+                                      "word_ppl",
                                       "kl_mean",
                                       "kl_se",
                                       "kl_median",
                                       "kl_p99",
                                       "kl_max",
+                                      "kl_p999",
+                                      "kl_p95",
+                                      "kl_p90",
+                                      "kl_p10",
+                                      "kl_p5",
+                                      "kl_p1",
                                       "kl_slope",
                                       "kl_slope_se",
                                       "same_top1",
@@ -41,30 +49,33 @@ int kvppl_open_tables(struct kvppl_run *r, const struct kvppl_args *a,
     struct kv_common whole = a->common;
 
     whole.columns = NULL; /* the other table's */
-    return kvppl_open_table(r, a, columns, e) ||
+    return kvppl_records_open(r->study, a, e) ||
+                   kvppl_open_table(r, a, columns, e) ||
                    (a->curve &&
-                    kv_common_table(&r->curve, &whole, a->curve, curve_columns,
-                                    r->spec, r->n_specs, e))
+                    kv_common_table(&r->study->curve, &whole, a->curve,
+                                    curve_columns, r->spec, r->n_specs, e))
                ? -1
                : 0;
 }
 
 int kvppl_close_tables(struct kvppl_run *r, struct kv_err *e)
 {
-    struct kv_results *curve = r->curve;
+    struct kv_results *curve = r->study->curve;
 
-    r->curve = NULL;
-    if (curve && kv_results_close(curve, e)) {
+    r->study->curve = NULL;
+    if ((curve && kv_results_close(curve, e)) ||
+        kvppl_records_close(r->study, e)) {
         kvppl_discard_tables(r);
         return -1;
     }
-    return kv_results_close(r->table, e);
+    return kv_results_close(r->study->table, e);
 }
 
 void kvppl_discard_tables(struct kvppl_run *r)
 {
-    kv_results_discard(r->table);
-    kv_results_discard(r->curve);
+    kv_results_discard(r->study->table);
+    kv_results_discard(r->study->curve);
+    kv_h5_close(r->study->records);
 }
 
 /* The tokens of own text that are not scored, as the exact prompt predicts
@@ -85,10 +96,10 @@ static void put_agree(struct kvppl_run *r, const struct kvppl_args *a,
 {
     if (!a->own || a->own_temperature > 0)
         return;
-    kv_results_real(r->table, "agree",
+    kv_results_real(r->study->table, "agree",
                     (double)own_unscored(r, a) +
                         kv_window_mean_value(&c->agree));
-    kv_results_real(r->table, "agree_se", kv_window_mean_se(&c->agree));
+    kv_results_real(r->study->table, "agree_se", kv_window_mean_se(&c->agree));
 }
 
 static void put_conditions(struct kvppl_run *r, struct kv_results *t,
@@ -105,16 +116,17 @@ static int put_curve(struct kvppl_run *r, const struct kv_spec *spec,
         size_t first, last;
 
         kv_kl_curve_ends(c, i, &first, &last);
-        put_conditions(r, r->curve, spec);
-        kv_results_size(r->curve, "first_token", first);
-        kv_results_size(r->curve, "last_token", last);
-        kv_results_real(r->curve, "kl_mean", kv_window_mean_value(&c->kl[i]));
-        kv_results_real(r->curve, "kl_se", kv_window_mean_se(&c->kl[i]));
-        kv_results_real(r->curve, "same_top1",
+        put_conditions(r, r->study->curve, spec);
+        kv_results_size(r->study->curve, "first_token", first);
+        kv_results_size(r->study->curve, "last_token", last);
+        kv_results_real(r->study->curve, "kl_mean",
+                        kv_window_mean_value(&c->kl[i]));
+        kv_results_real(r->study->curve, "kl_se", kv_window_mean_se(&c->kl[i]));
+        kv_results_real(r->study->curve, "same_top1",
                         kv_window_mean_value(&c->same[i]));
-        kv_results_real(r->curve, "same_top1_se",
+        kv_results_real(r->study->curve, "same_top1_se",
                         kv_window_mean_se(&c->same[i]));
-        if (kv_results_row(r->curve, e))
+        if (kv_results_row(r->study->curve, e))
             return -1;
     }
     return 0;
@@ -129,13 +141,25 @@ static void put_prefill(struct kv_results *t, const struct kv_prefill *cost)
     kv_results_real(t, "attn_seconds", cost->seconds);
 }
 
+/* Blank where the tokens cannot be decoded. */
+static void put_extent(struct kv_results *t, const struct kvppl_extent *x,
+                       const struct kv_score_summary *s)
+{
+    const double nats = s->nll * s->tokens;
+
+    if (x->bytes > 0)
+        kv_results_real(t, "bits_per_byte", nats / log(2) / x->bytes);
+    if (x->words > 0)
+        kv_results_real(t, "word_ppl", exp(nats / x->words));
+}
+
 int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,
                   const struct kv_spec *spec, const struct kv_ppl_row *row,
                   struct kv_err *e)
 {
     const struct kv_score_summary *s = &row->score;
     const struct kv_kl_curve *c = &row->curve;
-    struct kv_results *t = r->table;
+    struct kv_results *t = r->study->table;
     const bool tokens = r->protocol.kind == KV_LLAMA_CPP;
 
     kv_common_note_stored(spec, &row->bits);
@@ -147,11 +171,18 @@ int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,
     kv_results_real(t, "nll", s->nll);
     kv_results_real(t, "dnll", s->dnll);
     kv_results_real(t, "dnll_se", s->dnll_se);
+    put_extent(t, &r->extent, s);
     kv_results_real(t, "kl_mean", s->kl_mean);
     kv_results_real(t, "kl_se", s->kl_se);
     kv_results_real(t, "kl_median", s->kl_median);
     kv_results_real(t, "kl_p99", s->kl_p99);
     kv_results_real(t, "kl_max", s->kl_max);
+    kv_results_real(t, "kl_p999", s->kl_p999);
+    kv_results_real(t, "kl_p95", s->kl_p95);
+    kv_results_real(t, "kl_p90", s->kl_p90);
+    kv_results_real(t, "kl_p10", s->kl_p10);
+    kv_results_real(t, "kl_p5", s->kl_p5);
+    kv_results_real(t, "kl_p1", s->kl_p1);
     kv_results_real(t, "kl_slope", 1e3 * kv_window_mean_value(&c->slope));
     kv_results_real(t, "kl_slope_se", 1e3 * kv_window_mean_se(&c->slope));
     kv_results_real(t, "same_top1", s->same_top1);
@@ -161,8 +192,11 @@ int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,
     kv_results_real(t, "tokens", s->tokens);
     kv_results_real(t, "seconds", row->seconds);
     put_prefill(t, &row->prefill);
-    return kv_results_row(t, e) || (r->curve && put_curve(r, spec, c, e)) ? -1
-                                                                          : 0;
+    return kv_results_row(t, e) ||
+                   (r->study->curve && put_curve(r, spec, c, e)) ||
+                   kvppl_records_row(r, spec, row, e)
+               ? -1
+               : 0;
 }
 
 /* One window has no error over windows. */
