@@ -1,5 +1,6 @@
 #include "eval/loop.h"
 #include "eval/loop_impl.h"
+#include "eval/loop_jitter.h"
 #include "eval/policy_check.h"
 #include "kernels/device_code.h"
 #include "lib/base/alloc.h"
@@ -103,6 +104,11 @@ int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e)
             return -1;
     }
     return 0;
+}
+
+void kv_loop_jitter(struct kv_loop *l, size_t repeat)
+{
+    l->jitter = repeat;
 }
 
 struct kv_prefill kv_loop_prefill(const struct kv_loop *l)
@@ -454,9 +460,9 @@ static int run_views(struct kv_loop *l, const struct kv_qkv *x,
     return rc ? -1 : 0;
 }
 
-static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
+static int run_layer(struct kv_loop *l, const struct kv_qkv *x,
+                     struct kv_err *e)
 {
-    struct kv_loop *l = arg;
     struct kv_codec *const *codec = kv_loop_codecs(l, x->layer);
     struct kv_bits *bits = kv_alloc(x->n_windows, sizeof(*bits));
     const bool drops = kv_policy_drops(&l->spec.policy);
@@ -471,6 +477,21 @@ static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
         kv_bits_add(&l->bits, &bits[w]);
     free(bits);
     return rc ? -1 : 0;
+}
+
+static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
+{
+    struct kv_loop *l = arg;
+    struct kv_jittered moved;
+    int rc;
+
+    if (!l->jitter)
+        return run_layer(l, x, e);
+    assert(x->backend->on_host);
+    kv_jittered_new(&moved, x, l->first_window, l->seed, l->jitter);
+    rc = run_layer(l, &moved.x, e);
+    kv_jittered_clear(&moved);
+    return rc;
 }
 
 struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window,

@@ -36,6 +36,10 @@ void kv_loop_free(struct kv_loop *l);
  * kv_loop_attention() assumes it. */
 int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e);
 
+/* From now on keys and values are moved (eval/loop_jitter.h), for the repeat-th
+ * time, from 1; 0, the default: not.  On the CPU. */
+void kv_loop_jitter(struct kv_loop *l, size_t repeat);
+
 /* For kv_model_forward() on whole windows of `length` tokens.  With a policy
  * also for windows in several calls: the first call has the prompt, each call
  * ends with a step.  Every window is a sequence of its own that starts from the

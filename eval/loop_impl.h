@@ -25,6 +25,7 @@ struct kv_loop {
     struct kv_protocol protocol;
     struct kv_spec spec;
     uint64_t seed;
+    size_t jitter; /* 0: none */
     size_t first_window;
     struct kv_codecs *codecs;    /* of all layers */
     const struct kv_backend *b;  /* of coders; NULL: no coders */

@@ -210,8 +210,9 @@ static int run_all(const struct run *r, struct kv_err *e)
     return 0;
 }
 
-int kv_ppl_pass(struct kv_ppl *p, const struct kv_spec *spec,
-                const struct kv_calib *calib, struct kv_err *e)
+int kv_ppl_pass_again(struct kv_ppl *p, const struct kv_spec *spec,
+                      const struct kv_calib *calib, size_t repeat,
+                      struct kv_err *e)
 {
     const double start = kv_seconds();
     const size_t piece = piece_of(p, spec);
@@ -226,8 +227,10 @@ int kv_ppl_pass(struct kv_ppl *p, const struct kv_spec *spec,
     int rc = -1;
 
     if (kv_loop_new(&r.loop, spec, &p->info->shape, calib, &p->plan.protocol,
-                    p->plan.seed, kv_model_backend(p->plan.model), e) ||
-        (r.states && pass_all(p, r.loop, e)))
+                    p->plan.seed, kv_model_backend(p->plan.model), e))
+        goto out;
+    kv_loop_jitter(r.loop, repeat);
+    if (r.states && pass_all(p, r.loop, e))
         goto out;
     r.hidden = kv_alloc(r.group * piece, p->info->hidden * sizeof(*r.hidden));
     if (run_all(&r, e))
@@ -243,6 +246,12 @@ out:
     free(r.hidden);
     kv_loop_free(r.loop);
     return rc;
+}
+
+int kv_ppl_pass(struct kv_ppl *p, const struct kv_spec *spec,
+                const struct kv_calib *calib, struct kv_err *e)
+{
+    return kv_ppl_pass_again(p, spec, calib, 0, e);
 }
 
 int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,

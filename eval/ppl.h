@@ -73,6 +73,12 @@ enum { KV_PPL_TOGETHER = 8, KV_PPL_WAIT_SECONDS = 300 };
 int kv_ppl_pass(struct kv_ppl *p, const struct kv_spec *spec,
                 const struct kv_calib *calib, struct kv_err *e);
 
+/* Another run of the spec that ran last, which waits too, with keys and values
+ * moved (kv_loop_jitter()): the repeat-th, from 1.  On the CPU. */
+int kv_ppl_pass_again(struct kv_ppl *p, const struct kv_spec *spec,
+                      const struct kv_calib *calib, size_t repeat,
+                      struct kv_err *e);
+
 /* Whether the runs that wait are to be scored before another one: eight, or
  * after 300 s (not with several ranks); one at a time where they have no base's
  * logits to share. */

@@ -20,6 +20,13 @@ def line(cells):
     return "| " + " | ".join(cells) + " |"
 
 
+def error_of(*rows):
+    """Of the difference of rows' KL: over windows, or what rounding alone moves
+    (kvppl --jitter) where that is more.  One window has none."""
+    return max(math.hypot(*(float(r.get(column) or none) for r in rows))
+               for column, none in (("kl_se", math.inf), ("kl_jitter", 0)))
+
+
 def label_of(gap, error):
     """Of a pair: why it is not as in the paper; "": it is."""
     if error == math.inf:

@@ -25,9 +25,10 @@ class Pages(Scripts):
         with open(os.path.join(self.folder, "page.md"), encoding="utf-8") as f:
             return f.read()
 
-    def last(self, score, found, full="f32"):
+    def last(self, score, found, full="f32", jitter=None):
         """The last line, of {row: score of the paper} and of {row: (KL, its
-        error)}; row "full" is the cache at full precision."""
+        error)}; row "full" is the cache at full precision.  jitter: None, or
+        all rows' kl_jitter."""
         self.csv("paper.csv", [
             {"table": "t", "row": r, "column": "c", "value": v, "unit": "score",
              "page": "p. 1"} for r, v in score.items()])
@@ -37,8 +38,17 @@ class Pages(Scripts):
         rows = [{"spec": full, "scheme": full, "kl_mean": "", "kl_se": "", **SAME}]
         rows += [{"spec": r, "scheme": r, "kl_mean": kl, "kl_se": se, **SAME}
                  for r, (kl, se) in found.items()]
+        for row in rows if jitter else []:
+            row["kl_jitter"] = jitter if row["kl_mean"] else ""
         self.csv("m-g.csv", rows)
         return self.page("t").splitlines()[-1]
+
+    def test_what_rounding_moves(self):
+        # .1001 is beyond two of .05, not of what --jitter moves
+        score, found = {"a": 8, "b": 7}, {"a": (.2, .03), "b": (.3001, .04)}
+        self.assertIn("one pair alone, as in", self.last(score, found,
+                                                         jitter=".02"))
+        self.assertIn("undecided", self.last(score, found, jitter=".04"))
 
     def figures(self, compares, unit, paper, here):
         """The same of figures, {row: value}."""

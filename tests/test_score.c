@@ -34,6 +34,12 @@ static void test_means(void **state)
     assert_within(r.kl_max, 0.5, 1e-7);
     assert_within(r.kl_median, 0.2, 1e-7);
     assert_within(r.kl_p99, 0.2 + 0.98 * 0.3, 1e-7); /* at 0.99 * 2 of 0 to 2 */
+    assert_within(r.kl_p999, 0.2 + 0.998 * 0.3, 1e-7);
+    assert_within(r.kl_p95, 0.2 + 0.9 * 0.3, 1e-7);
+    assert_within(r.kl_p90, 0.2 + 0.8 * 0.3, 1e-7);
+    assert_within(r.kl_p10, 0.1 + 0.2 * 0.1, 1e-7);
+    assert_within(r.kl_p5, 0.1 + 0.1 * 0.1, 1e-7);
+    assert_within(r.kl_p1, 0.1 + 0.02 * 0.1, 1e-7);
     assert_within(r.same_top1, 2.0 / 3, 1e-12);
     assert_within(r.dp_rms, sqrt(0.02 / 3), 1e-7);
     kv_score_free(s);

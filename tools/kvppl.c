@@ -224,9 +224,11 @@ static void find_rows(struct kvppl_run *r, const struct kv_spec *base)
 
 /* Whether a row of the shard is to be measured; sets up r->progress.  The base
  * line runs where it is wanted and another row does, or its file is written. */
-static bool start_progress(struct kvppl_run *r, const struct kv_spec *base)
+static bool start_progress(struct kvppl_run *r, const struct kvppl_args *a,
+                           const struct kv_spec *base)
 {
     bool missing = r->to_file;
+    size_t runs;
 
     r->n_rows = 0;
     for (size_t i = 0; i < r->n_specs; i++) {
@@ -235,12 +237,24 @@ static bool start_progress(struct kvppl_run *r, const struct kv_spec *base)
         missing = true;
         r->n_rows += !is_base(&r->spec[i], base);
     }
+    runs = r->n_rows * (1 + a->jitter) + (missing && base);
     r->n_rows += missing && base;
     kv_progress_init(&r->progress, r->what,
-                     r->n_rows *
-                         kv_ranks_first(&r->study->ranks, 1, r->text.n) *
+                     runs * kv_ranks_first(&r->study->ranks, 1, r->text.n) *
                          kv_model_info(r->model)->shape.n_layers);
     return missing;
+}
+
+/* The spec's run, and its repeats. */
+static int pass_spec(struct kvppl_run *r, const struct kvppl_args *a,
+                     const struct kv_spec *spec, struct kv_err *e)
+{
+    const struct kv_calib *calib = begin_run(r, spec);
+
+    for (size_t i = 0; i <= a->jitter; i++)
+        if (kv_ppl_pass_again(r->ppl, spec, calib, i, e))
+            return -1;
+    return 0;
 }
 
 /* Rows of specs [first, end), which are there, the base line's, or wait for
@@ -264,7 +278,7 @@ static int put_rows(struct kvppl_run *r, const struct kvppl_args *a,
             kvppl_say_row(r, spec, &row[n].score);
         rc = there ? kv_results_row(r->study->table, e)
                    : kvppl_put_row(r, a, spec, own ? &row[n] : of_base, e);
-        n += own;
+        n += own ? 1 + a->jitter : 0;
     }
     for (size_t i = 0; i < KV_PPL_TOGETHER; i++)
         free(row[i].loss);
@@ -298,15 +312,15 @@ static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
         return -1;
     find_rows(r, base);
     if (kvppl_meet_ranks(r, a, e) ||
-        (start_progress(r, base) && base && run_base(r, base, of_base, e)))
+        (start_progress(r, a, base) && base && run_base(r, base, of_base, e)))
         return -1;
     for (size_t i = 0; i < r->n_specs; i++) {
         const struct kv_spec *spec = &r->spec[i];
 
-        if (!r->there[i] && !is_base(spec, base) &&
-            kv_ppl_pass(r->ppl, spec, begin_run(r, spec), e))
+        if (!r->there[i] && !is_base(spec, base) && pass_spec(r, a, spec, e))
             return keep_passed(r, a, first, i, base, of_base, e);
-        if (!kv_ppl_full(r->ppl) && !is_base(spec, base) && i + 1 < r->n_specs)
+        if (!kv_ppl_full(r->ppl) && !a->jitter && !is_base(spec, base) &&
+            i + 1 < r->n_specs)
             continue;
         if (put_rows(r, a, first, i + 1, base, of_base, e))
             return -1;
@@ -378,7 +392,7 @@ static void check_options(struct kvppl_args *a)
 static int run(struct kvppl_run *r, const struct kvppl_args *a,
                struct kv_err *e)
 {
-    if (kvppl_check_ranks(a, e) ||
+    if (kvppl_check_ranks(a, e) || (a->jitter && kvppl_check_jitter(a, e)) ||
         (a->ranks && kv_ranks_start(&r->study->ranks, e)))
         return -1;
     if (r->study->ranks.self)
@@ -428,6 +442,9 @@ int main(int argc, char **argv)
         KV_REAL(0, "own-temperature", &a.own_temperature, "T",
                 "sample them, logits divided by T (0: the most\n"
                 "probable token)"),
+        KV_SIZE(0, "jitter", &a.jitter, "N",
+                "each row N times more, K and V times 1 + 1e-6 e, e\n"
+                "normal: kl_jitter is the spread of kl_mean"),
         KV_OUT(0, "records", &a.records, "FILE",
                "write every token's loss and divergence (HDF5),\n"
                "for scripts/compare"),

@@ -20,7 +20,8 @@ struct kvppl_args {
     const char *gemm, *model, *text, *calib, *protocol, *kl_base;
     struct kv_shard shard;
     size_t ctx, windows, pool_heads;
-    size_t own; /* KVPPL_NOT_OWN; 0 after kvppl_check_own() */
+    size_t jitter; /* repeats of each row */
+    size_t own;    /* KVPPL_NOT_OWN; 0 after kvppl_check_own() */
     double own_temperature;
     const char *curve, *records;
     bool parse_special, bos, kl, kl_read, keep_window, allow_leakage, resume,
@@ -89,9 +90,16 @@ int kvppl_open_tables(struct kvppl_run *r, const struct kvppl_args *a,
                       struct kv_err *e);
 int kvppl_close_tables(struct kvppl_run *r, struct kv_err *e);
 void kvppl_discard_tables(struct kvppl_run *r);
+/* row: the spec's, and behind it a row for each repeat of --jitter, but for the
+ * base line. */
 int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,
                   const struct kv_spec *spec, const struct kv_ppl_row *row,
                   struct kv_err *e);
+/* --jitter: what it goes without. */
+int kvppl_check_jitter(const struct kvppl_args *a, struct kv_err *e);
+/* The spread of kl_mean over a row and its n repeats, their standard deviation;
+ * NaN: not measured. */
+double kvppl_kl_jitter(const struct kv_ppl_row *row, size_t n);
 /* On stderr. */
 void kvppl_say_row(const struct kvppl_run *r, const struct kv_spec *spec,
                    const struct kv_score_summary *s);
@@ -114,8 +122,9 @@ int kvppl_records_open(struct kvppl_study *s, const struct kvppl_args *a,
                        struct kv_err *e);
 int kvppl_records_set(struct kvppl_run *r, const int32_t *tokens,
                       struct kv_err *e);
-int kvppl_records_row(struct kvppl_run *r, const struct kv_spec *spec,
-                      const struct kv_ppl_row *row, struct kv_err *e);
+int kvppl_records_row(struct kvppl_run *r, const struct kvppl_args *a,
+                      const struct kv_spec *spec, const struct kv_ppl_row *row,
+                      struct kv_err *e);
 int kvppl_records_close(struct kvppl_study *s, struct kv_err *e);
 
 /* --ranks: the options that it goes without. */

@@ -44,7 +44,9 @@ int kvppl_open_table(struct kvppl_run *r, const struct kvppl_args *a,
         form.append = a->append;
         r->study->keys = (struct kv_results_keys){
             .key = key,
-            .full = a->kl ? "kl_mean" : "dnll",
+            .full = a->jitter ? "kl_jitter"
+                    : a->kl   ? "kl_mean"
+                              : "dnll",
             .alike = {{"tool", r->conditions.tool},
                       {"version", kv_version()},
                       {"model_hash", r->conditions.model_hash}}};

@@ -37,6 +37,7 @@ static char *make_key(const struct kvppl_run *r, const struct kvppl_args *a)
     fprintf(f, "--seed %llu\n--memory %zu\n--kl %d\n--no-base %d\n",
             (unsigned long long)a->common.seed, a->common.memory, a->kl,
             a->no_base);
+    fprintf(f, "--jitter %zu\n--records %d\n", a->jitter, a->records != NULL);
     fprintf(f, "number of rows %zu\n", r->n_specs);
     for (size_t i = 0; i < r->n_specs; i++)
         fprintf(f, "spec %s\n", r->spec[i].text);

@@ -128,8 +128,9 @@ static void fill(const char *name, const struct kv_loss *loss, size_t n,
         }
 }
 
-int kvppl_records_row(struct kvppl_run *r, const struct kv_spec *spec,
-                      const struct kv_ppl_row *row, struct kv_err *e)
+int kvppl_records_row(struct kvppl_run *r, const struct kvppl_args *a,
+                      const struct kv_spec *spec, const struct kv_ppl_row *row,
+                      struct kv_err *e)
 {
     static const struct plane planes[] = {{"nll", KV_H5_F32},
                                           {"kl", KV_H5_F32},
@@ -153,6 +154,8 @@ int kvppl_records_row(struct kvppl_run *r, const struct kv_spec *spec,
     kv_h5_put_text(h, at, "calib_hash",
                    r->calib && kv_spec_calibrated(spec) ? r->calib->hash : "");
     kv_h5_put_real(h, at, "bits", row->bits.bytes * 8 / row->bits.values);
+    if (kl && a->jitter)
+        kv_h5_put_real(h, at, "kl_jitter", kvppl_kl_jitter(row, a->jitter));
     x = kv_alloc(n, sizeof(*x));
     for (size_t i = 0; i < (kl ? 4 : 1) && !rc; i++) {
         fill(planes[i].name, row->loss, n, x, (uint8_t *)x);

@@ -26,6 +26,7 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "kl_p10",
                                       "kl_p5",
                                       "kl_p1",
+                                      "kl_jitter",
                                       "kl_slope",
                                       "kl_slope_se",
                                       "same_top1",
@@ -186,6 +187,8 @@ int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,
     kv_results_real(t, "kl_slope", 1e3 * kv_window_mean_value(&c->slope));
     kv_results_real(t, "kl_slope_se", 1e3 * kv_window_mean_se(&c->slope));
     kv_results_real(t, "same_top1", s->same_top1);
+    if (a->jitter && !isnan(s->kl_mean))
+        kv_results_real(t, "kl_jitter", kvppl_kl_jitter(row, a->jitter));
     put_agree(r, a, c);
     kv_results_real(t, "dp_mean", s->dp_mean);
     kv_results_real(t, "dp_rms", s->dp_rms);
@@ -194,7 +197,7 @@ int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,
     put_prefill(t, &row->prefill);
     return kv_results_row(t, e) ||
                    (r->study->curve && put_curve(r, spec, c, e)) ||
-                   kvppl_records_row(r, spec, row, e)
+                   kvppl_records_row(r, a, spec, row, e)
                ? -1
                : 0;
 }
