@@ -22,10 +22,37 @@ static size_t find_format(const char *name)
 
 int kv_results_check_format(const char *format, struct kv_err *e)
 {
-    return find_format(format) < KV_FORMATS
+    return !format || find_format(format) < KV_FORMATS
                ? 0
                : kv_fail(e, "--format %s: expected csv, tsv, jsonl or md",
                          format);
+}
+
+/* The form's format, which is not another one than the file's name says. */
+static int settle_format(const struct kv_results_form *form,
+                         enum kv_format *format, struct kv_err *e)
+{
+    static const char *const others[] = {
+        "json", "h5", "hdf5", "html", "npz", "xls", "xlsx", "yaml", "parquet"};
+    const char *dot = form->path ? strrchr(form->path, '.') : NULL;
+    const char *name = dot && !strchr(dot, '/') ? dot + 1 : "";
+    const size_t said = find_format(name);
+
+    if (kv_results_check_format(form->format, e))
+        return -1;
+    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
+        if (!strcmp(name, others[i]))
+            return kv_fail(e,
+                           "the table %s would not be %s: expected a name in "
+                           ".csv, .tsv, .jsonl or .md",
+                           form->path, name);
+    if (form->format && said < KV_FORMATS && strcmp(name, form->format))
+        return kv_fail(e, "--format %s: the table's name %s says %s",
+                       form->format, form->path, name);
+    *format = (enum kv_format)(form->format        ? find_format(form->format)
+                               : said < KV_FORMATS ? said
+                                                   : KV_CSV);
+    return 0;
 }
 
 /* Flushes each row at once, so that an interrupted run keeps its rows and a
@@ -44,14 +71,14 @@ int kv_results_open(struct kv_results **r, const struct kv_results_form *form,
                     const char *const *columns, struct kv_err *e)
 {
     struct kv_results *t;
+    enum kv_format format = KV_CSV;
 
-    if (kv_results_check_format(form->format, e))
+    if (settle_format(form, &format, e))
         return -1;
-    if (form->safe && strcmp(form->format, "csv") &&
-        strcmp(form->format, "tsv"))
+    if (form->safe && format != KV_CSV && format != KV_TSV)
         return kv_fail(e, "--safe-csv goes with --format csv or tsv");
     t = kv_alloc(1, sizeof(*t));
-    t->format = (enum kv_format)find_format(form->format);
+    t->format = format;
     t->safe = form->safe;
     t->file = stdout;
     t->keys = form->keys;

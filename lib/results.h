@@ -41,7 +41,8 @@ struct kv_results_form {
     /* NULL: stdout, written row by row, the header with the first of them (or
      * at close).  Otherwise the file appears when closed. */
     const char *path;
-    const char *format;  /* "csv", "tsv", "jsonl" or "md" */
+    const char *format;  /* "csv", "tsv", "jsonl" or "md"; NULL: as path ends,
+                          * csv where it says none of them */
     const char *chosen;  /* names of columns with commas between; NULL: all */
     char *const *params; /* kv_spec_columns() of all rows; NULL: no row has a
                           * spec */
@@ -53,7 +54,7 @@ struct kv_results_form {
 /* columns: the tool's own, ends with NULL.  chosen may name these columns,
  * params (all parameters) and any parameter, whether a row has it or not.
  * Fails on an unknown column, listing the names, on none, and on a column given
- * twice.
+ * twice; and where path ends as a file of another format does (.json, .h5).
  *
  * keys are not copied; they need CSV or TSV, all columns and a regular file.
  * Each finished row goes to the disk at once, in a second table beside the
@@ -73,7 +74,7 @@ struct kv_results_form {
 int kv_results_open(struct kv_results **r, const struct kv_results_form *form,
                     const char *const *columns, struct kv_err *e);
 
-/* Fails when there is no such format. */
+/* Fails when there is no such format; NULL is fine. */
 int kv_results_check_format(const char *format, struct kv_err *e);
 
 /* Set a cell of the row being made.  A column that the table lacks is a

@@ -34,6 +34,12 @@ def prompt(path, text):
     return write(path, json.dumps({"prompt": text}).encode() + b"\n")
 
 
+def with_defaults(given, **defaults):
+    """Options, before them those one-letter ones that they lack."""
+    return [w for letter, value in defaults.items() if "-" + letter not in given
+            for w in ("-" + letter, str(value))] + list(map(str, given))
+
+
 def must(tool, *args):
     """Its stdout; fails when it says anything else or does not exit 0."""
     done = run(tool, "-q", *args)

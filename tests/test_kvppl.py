@@ -15,7 +15,7 @@ import time
 import unittest
 
 import tiny_model
-from run_tools import TOOLS, must, read, run, write
+from run_tools import TOOLS, must, read, run, with_defaults, write
 
 CTX, WINDOWS = 64, 6
 
@@ -45,8 +45,7 @@ def at(name):
 
 
 def args(*more):
-    return ["-m", at("m"), "-f", at("eval.txt"), "-c", str(CTX),
-            "-n", str(WINDOWS), *more]
+    return with_defaults(more, m=at("m"), f=at("eval.txt"), c=CTX, n=WINDOWS)
 
 
 def ppl(*more):
@@ -279,8 +278,8 @@ class LongWindows(Case):
         write(at("long.txt"), tiny_model.text(9000, 1).encode())
 
     def args(self, ctx, *more):
-        return ["-m", at("m"), "-f", at("long.txt"), "-c", str(ctx), "-n", "1",
-                "-p", "stream:64", *more]
+        return with_defaults(more, m=at("m"), f=at("long.txt"), c=ctx, n=1,
+                             p="stream:64")
 
     def test_all_kept(self):
         specs = [x for policy in ("streamingllm:s0w9999", "h2o:b1", "tova:b1",
@@ -606,8 +605,6 @@ class Append(Case):
                 ("--append wants -o FILE", args("--append")),
                 ("--format csv or tsv", args(*add, "--format", "jsonl")),
                 ("--columns does not go with", args(*add, "--columns", "ppl")),
-                ("has rows of model_hash", ["-m", at("other"), "-f",
-                                            at("eval.txt"), "-c", "64", *add]),
                 ("no column tool", args(*add, "--format", "tsv"))):
             self.refused(words, *argv)
         for words, old, new in (("rows of version v0, here it is", version,

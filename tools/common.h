@@ -28,7 +28,7 @@ struct kv_common {
     size_t threads, memory;
     uint64_t seed;
     const char *device, *level;  /* level NULL: the highest that the CPU has */
-    const char *output, *format; /* output NULL: stdout */
+    const char *output, *format; /* NULL: stdout, and as output ends */
     const char *columns;         /* of results; NULL: all */
     bool safe_csv;
     bool can_gpu; /* set by tools that compute on one */
@@ -36,8 +36,7 @@ struct kv_common {
     struct kv_device gpu;
 };
 
-#define KV_COMMON_DEFAULTS \
-    .memory = (size_t)1 << 30, .device = "auto", .format = "csv"
+#define KV_COMMON_DEFAULTS .memory = (size_t)1 << 30, .device = "auto"
 #define KV_COMMON_DEFAULT  \
     {                      \
         KV_COMMON_DEFAULTS \
@@ -46,7 +45,8 @@ struct kv_common {
 #define KV_COMMON_OPTS(c)                                                      \
     KV_OUT('o', "output", &(c).output, "FILE",                                 \
            "output file (results: else stdout)"),                              \
-        KV_STR(0, "format", &(c).format, "F", "csv, tsv, jsonl or md (csv)"),  \
+        KV_STR(0, "format", &(c).format, "F",                                  \
+               "csv, tsv, jsonl or md (as FILE is named; csv)"),               \
         KV_STR(0, "columns", &(c).columns, "A,B,...",                          \
                "columns of results, in this order (all); params,\n"            \
                "where there are specs: those of their parameters"),            \

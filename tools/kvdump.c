@@ -457,7 +457,7 @@ static void check_args(const struct args *a)
     if (a->tokens && (a->ctx || a->windows))
         kv_die("--%s goes into a dump: --tokens prints the whole text",
                a->ctx ? "ctx" : "windows");
-    if (a->tokens && strcmp(a->common.format, "csv") != 0)
+    if (a->tokens && a->common.format)
         kv_die("--format %s: --tokens prints ids, one a line",
                a->common.format);
     if (!a->text)

@@ -66,10 +66,10 @@ static int check_limits(const struct kvgen_args *a, struct kv_err *e)
 
 static int check_table(const struct kv_common *c, struct kv_err *e)
 {
-    const char *said = c->columns                      ? "--columns"
-                       : strcmp(c->format, "csv") != 0 ? "--format"
-                       : c->safe_csv                   ? "--safe-csv"
-                                                       : NULL;
+    const char *said = c->columns    ? "--columns"
+                       : c->format   ? "--format"
+                       : c->safe_csv ? "--safe-csv"
+                                     : NULL;
 
     return said ? kv_fail(e,
                           "%s does not go with --serve, which writes no table",

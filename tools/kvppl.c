@@ -1,383 +1,8 @@
 /* kvppl: perplexity and divergence of a model with a quantized cache. */
 #include "tools/kvppl.h"
-#include "eval/calib_check.h"
-#include "eval/loop.h"
-#include "eval/sweep.h"
-#include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
-#include "lib/mixed.h"
-#include "lib/model/model.h"
 #include "lib/model/model_files.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-static void release(struct kvppl_run *r)
-{
-    kv_ppl_free(r->ppl);
-    kv_klbase_close(r->from_file);
-    kv_klbase_close(r->to_file);
-    kv_calib_free(r->calib);
-    kv_windows_clear(&r->text);
-    kv_tokenizer_free(r->tokenizer);
-    kv_model_free(r->model);
-    free(r->extent.window);
-    free(r->there);
-    free(r->spec);
-}
-
-int kvppl_load_calibration(struct kvppl_run *r, const struct kvppl_args *a,
-                           const int32_t *tokens, size_t n, struct kv_err *e)
-{
-    const struct kv_model_info *info = kv_model_info(r->model);
-    struct kv_sketch sketch = {0};
-    int rc;
-
-    if (!a->calib)
-        return 0;
-    kv_sketch_add_windows(&sketch, tokens, n, r->text.ctx, r->text.reading.bos);
-    kv_sketch_sort(&sketch);
-    rc = kv_calibration_load(
-        &r->calib, &r->leak, a->calib,
-        &(struct kv_evaluated){info->hash, &info->shape, &sketch},
-        a->allow_leakage, e);
-    kv_sketch_clear(&sketch);
-    return rc ? -1 : kv_calib_adopt(r->calib, r->spec, r->n_specs, e);
-}
-
-/* llama.cpp evaluates every window with a BOS in the place of its first
- * token, when the model has one; its base file keeps the text's own tokens. */
-static int evaluated_tokens(struct kvppl_run *r, const struct kvppl_args *a,
-                            int32_t **to, struct kv_err *e)
-{
-    const size_t n = r->text.n * r->text.ctx;
-    int32_t *tokens;
-
-    if (a->own)
-        return kvppl_write_own(r, a, to, e);
-    *to = tokens = kv_alloc(n, sizeof(*tokens));
-    memcpy(tokens, r->text.tokens, n * sizeof(*tokens));
-    if (r->protocol.kind == KV_LLAMA_CPP && kv_tokenizer_adds_bos(r->tokenizer))
-        for (size_t w = 0; w < r->text.n; w++)
-            tokens[w * r->text.ctx] = kv_tokenizer_bos(r->tokenizer);
-    return 0;
-}
-
-static int open_kl_base(struct kvppl_run *r, const struct kvppl_args *a,
-                        struct kv_err *e)
-{
-    const size_t n_vocab = kv_model_info(r->model)->n_vocab;
-
-    if (!a->kl_base)
-        return a->kl_read ? kv_fail(e, "--kl-divergence wants the file given "
-                                       "by --kl-divergence-base")
-                          : 0;
-    if (r->protocol.kind != KV_LLAMA_CPP)
-        return kv_fail(e, "--kl-divergence-base goes with --protocol "
-                          "llama.cpp, whose scored tokens the file holds");
-    if (a->kl_read)
-        return kv_klbase_open(&r->from_file, a->kl_base, r->text.ctx, n_vocab,
-                              r->text.n, r->text.tokens, e);
-    return kv_klbase_create(&r->to_file, a->kl_base, r->text.ctx, n_vocab,
-                            r->text.n, r->text.tokens, e);
-}
-
-static int load_model(struct kvppl_run *r, const struct kvppl_args *a,
-                      struct kv_err *e)
-{
-    if (!a->model)
-        return kv_fail(e, "a model is needed: -m MODEL");
-    if (kv_model_open(&r->model, a->model, e) ||
-        (a->pool_heads && kv_model_pool_heads(r->model, a->pool_heads, e)) ||
-        kv_tokenizer_open(&r->tokenizer, a->model, e) ||
-        kv_common_place(&a->common, r->model, a->gemm, e))
-        return -1;
-
-    const struct kv_model_info *info = kv_model_info(r->model);
-
-    r->conditions = (struct kv_conditions){.tool = "kvppl",
-                                           .model = info->name,
-                                           .model_hash = info->hash,
-                                           .weights = info->weights,
-                                           .gemm = kv_model_gemm(r->model)};
-    kv_common_conditions(&a->common, &r->conditions);
-    return 0;
-}
-
-static int load_text(struct kvppl_run *r, const struct kvppl_args *a,
-                     struct kv_err *e)
-{
-    const struct kv_model_info *info = kv_model_info(r->model);
-    size_t ctx;
-
-    if (!a->text)
-        return kv_fail(e, "a text is needed: -f FILE");
-    if (kvppl_own_context(r, a, &ctx, e))
-        return -1;
-    if (ctx + a->own < 2)
-        return kv_fail(e, "-c %zu: expected at least 2 tokens", ctx);
-    if (a->bos && r->protocol.kind == KV_LLAMA_CPP)
-        return kv_fail(e, "--bos does not go with --protocol llama.cpp, which "
-                          "puts a BOS at each window in its own way, of "
-                          "tokenizers that add one");
-    if (kv_windows_read(&r->text, r->tokenizer, a->text,
-                        &(struct kv_windows_wanted){.ctx = ctx,
-                                                    .n = a->windows,
-                                                    .special = a->parse_special,
-                                                    .bos = a->bos},
-                        info->n_vocab, e))
-        return -1;
-    if (r->protocol.kind != KV_LLAMA_CPP)
-        kv_windows_note_bos(&r->text);
-    r->conditions.text = r->text.text;
-    r->conditions.text_hash = r->text.text_hash;
-    r->conditions.reading = r->text.reading;
-    r->n_tokens = ctx + a->own;
-    r->conditions.ctx = ctx;
-    r->conditions.windows = r->text.n;
-    r->conditions.protocol = r->protocol.text;
-    return 0;
-}
-
-int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
-                     struct kv_err *e)
-{
-    struct kv_sweep sweep = {.base = a->no_base ? NULL : "f32",
-                             .specs = &a->specs,
-                             .shape = &kv_model_info(r->model)->shape,
-                             .protocol = &r->protocol,
-                             .shard = a->shard};
-
-    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &r->n_all, e))
-        return -1;
-    kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
-    for (size_t i = 0; i < r->n_specs && a->common.on_gpu; i++)
-        if (r->spec[i].policy.policy)
-            return kv_fail(e,
-                           "%s: policies run on the CPU alone, not with "
-                           "--device %s",
-                           r->spec[i].text, a->common.device);
-    return 0;
-}
-
-int kvppl_try_specs(const struct kvppl_run *r, size_t n, struct kv_err *e)
-{
-    const struct kv_shape *shape = &kv_model_info(r->model)->shape;
-
-    for (size_t i = 0; i < r->n_specs; i++) {
-        struct kv_loop *loop;
-
-        if (kv_loop_new(&loop, &r->spec[i], shape, r->calib, &r->protocol, 0,
-                        NULL, e))
-            return -1;
-
-        const int rc = kv_loop_takes(loop, n, e);
-
-        kv_loop_free(loop);
-        if (rc)
-            return -1;
-    }
-    return 0;
-}
-
-/* ---- perplexity ---------------------------------------------------------- */
-
-/* Names the run for its progress bar. */
-static const struct kv_calib *begin_run(struct kvppl_run *r,
-                                        const struct kv_spec *spec)
-{
-    snprintf(r->what, sizeof(r->what), "row %zu of %zu, %s", ++r->row,
-             r->n_rows, spec->text);
-    return kv_spec_calibrated(spec) ? r->calib : NULL;
-}
-
-static int ended_early(const struct kvppl_run *r, struct kv_err *e)
-{
-    return r->study->keys.key ? kv_fail_in(e, "finished rows are kept") : -1;
-}
-
-static int run_base(struct kvppl_run *r, const struct kv_spec *base,
-                    struct kv_ppl_row *row, struct kv_err *e)
-{
-    if (kv_ppl_run(r->ppl, base, begin_run(r, base), r->to_file, row, e) ||
-        kv_inputs_unchanged(e))
-        return ended_early(r, e);
-    kvppl_say_row(r, base, &row->score);
-    return 0;
-}
-
-static bool is_base(const struct kv_spec *spec, const struct kv_spec *base)
-{
-    return base && !strcmp(spec->text, base->text);
-}
-
-/* Which rows need not be measured: the first rank has the table. */
-static void find_rows(struct kvppl_run *r, const struct kv_spec *base)
-{
-    r->there = kv_alloc(r->n_specs + 1, sizeof(*r->there));
-    for (size_t i = 0; i < r->n_specs && !r->study->ranks.self; i++)
-        r->there[i] = kvppl_find_row(r, &r->spec[i], base);
-}
-
-/* Whether a row of the shard is to be measured; sets up r->progress.  The base
- * line runs where it is wanted and another row does, or its file is written. */
-static bool start_progress(struct kvppl_run *r, const struct kvppl_args *a,
-                           const struct kv_spec *base)
-{
-    bool missing = r->to_file;
-    size_t runs;
-
-    r->n_rows = 0;
-    for (size_t i = 0; i < r->n_specs; i++) {
-        if (r->there[i])
-            continue;
-        missing = true;
-        r->n_rows += !is_base(&r->spec[i], base);
-    }
-    runs = r->n_rows * (1 + a->jitter) + (missing && base);
-    r->n_rows += missing && base;
-    kv_progress_init(&r->progress, r->what,
-                     runs * kv_ranks_first(&r->study->ranks, 1, r->text.n) *
-                         kv_model_info(r->model)->shape.n_layers);
-    return missing;
-}
-
-/* The spec's run, and its repeats. */
-static int pass_spec(struct kvppl_run *r, const struct kvppl_args *a,
-                     const struct kv_spec *spec, struct kv_err *e)
-{
-    const struct kv_calib *calib = begin_run(r, spec);
-
-    for (size_t i = 0; i <= a->jitter; i++)
-        if (kv_ppl_pass_again(r->ppl, spec, calib, i, e))
-            return -1;
-    return 0;
-}
-
-/* Rows of specs [first, end), which are there, the base line's, or wait for
- * their scores. */
-static int put_rows(struct kvppl_run *r, const struct kvppl_args *a,
-                    size_t first, size_t end, const struct kv_spec *base,
-                    const struct kv_ppl_row *of_base, struct kv_err *e)
-{
-    struct kv_ppl_row row[KV_PPL_TOGETHER] = {0};
-    size_t n = 0;
-    int rc = 0;
-
-    if (kv_ppl_score(r->ppl, NULL, row, e) || kv_inputs_unchanged(e))
-        rc = ended_early(r, e);
-    for (size_t i = first; i < end && !rc && !r->study->ranks.self; i++) {
-        const struct kv_spec *spec = &r->spec[i];
-        const bool there = kvppl_find_row(r, spec, base);
-        const bool own = !there && !is_base(spec, base);
-
-        if (own)
-            kvppl_say_row(r, spec, &row[n].score);
-        rc = there ? kv_results_row(r->study->table, e)
-                   : kvppl_put_row(r, a, spec, own ? &row[n] : of_base, e);
-        n += own ? 1 + a->jitter : 0;
-    }
-    for (size_t i = 0; i < KV_PPL_TOGETHER; i++)
-        free(row[i].loss);
-    return rc;
-}
-
-/* After a pass that failed: those of specs [first, end) become rows, unless the
- * program is to end now, or other ranks do not know of the failure. */
-static int keep_passed(struct kvppl_run *r, const struct kvppl_args *a,
-                       size_t first, size_t end, const struct kv_spec *base,
-                       const struct kv_ppl_row *of_base, struct kv_err *e)
-{
-    const struct kv_err why = *e;
-
-    if (!kv_interrupted(e) && r->study->ranks.n < 2)
-        put_rows(r, a, first, end, base, of_base, e);
-    *e = why;
-    return ended_early(r, e);
-}
-
-/* Rows are compared with the base line.  A shard that does not own its row
- * leaves the row out. */
-static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
-                     struct kv_ppl_row *of_base, struct kv_err *e)
-{
-    struct kv_spec f32, *base = a->no_base ? NULL : &f32;
-    size_t first = 0;
-
-    if (kv_spec_parse(&f32, "f32", e) ||
-        kv_spec_fit(&f32, &kv_model_info(r->model)->shape, e))
-        return -1;
-    find_rows(r, base);
-    if (kvppl_meet_ranks(r, a, e) ||
-        (start_progress(r, a, base) && base && run_base(r, base, of_base, e)))
-        return -1;
-    for (size_t i = 0; i < r->n_specs; i++) {
-        const struct kv_spec *spec = &r->spec[i];
-
-        if (!r->there[i] && !is_base(spec, base) && pass_spec(r, a, spec, e))
-            return keep_passed(r, a, first, i, base, of_base, e);
-        if (!kv_ppl_full(r->ppl) && !a->jitter && !is_base(spec, base) &&
-            i + 1 < r->n_specs)
-            continue;
-        if (put_rows(r, a, first, i + 1, base, of_base, e))
-            return -1;
-        first = i + 1;
-    }
-    return 0;
-}
-
-static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
-                      struct kv_err *e)
-{
-    struct kv_ppl_plan plan = {0};
-    struct kv_ppl_row of_base = {0};
-    struct kv_klbase *file;
-    int32_t *tokens = NULL;
-    int rc = -1;
-
-    if (load_text(r, a, e) || kvppl_list_specs(r, a, e) ||
-        kvppl_load_calibration(r, a, r->text.tokens, r->text.n * r->text.ctx,
-                               e) ||
-        kvppl_try_specs(r, r->n_tokens, e) || open_kl_base(r, a, e))
-        return -1;
-    if ((!r->study->ranks.self && kvppl_open_tables(r, a, e)) ||
-        evaluated_tokens(r, a, &tokens, e))
-        goto out;
-    kvppl_measure_text(r, tokens);
-    if (kvppl_records_set(r, tokens, e))
-        goto out;
-    plan = (struct kv_ppl_plan){
-        .model = r->model,
-        .tokens = tokens,
-        .n_windows = r->text.n,
-        .n = r->n_tokens,
-        .protocol = r->protocol,
-        .memory = a->common.memory,
-        .seed = a->common.seed,
-        .no_base = a->no_base,
-        .kl = a->kl || a->kl_read,
-        .losses = a->records,
-        .kl_file = r->from_file,
-        .ranks = r->study->ranks.n > 1 ? &r->study->ranks : NULL,
-        .progress = &r->progress};
-    if (kv_ppl_new(&r->ppl, &plan, e) || run_specs(r, a, &of_base, e))
-        goto out;
-    file = r->to_file;
-    r->to_file = NULL;
-    if (file && kv_klbase_commit(file, e))
-        goto out;
-    rc = 0;
-out:
-    free(of_base.loss);
-    free(tokens);
-    if (!rc)
-        return r->study->ranks.self ? 0 : kvppl_close_tables(r, e);
-    kvppl_discard_tables(r);
-    return -1;
-}
 
 static void check_options(struct kvppl_args *a)
 {
@@ -389,50 +14,87 @@ static void check_options(struct kvppl_args *a)
     kvppl_check_own(a);
 }
 
-static int run(struct kvppl_run *r, const struct kvppl_args *a,
+/* One run writes llama.cpp's file. */
+static int check_settings(const struct kvppl_study *s,
+                          const struct kvppl_args *a, struct kv_err *e)
+{
+    if (s->n > 1 && a->kl_base)
+        return kv_fail(e,
+                       "--kl-divergence-base is of one model, text, context "
+                       "and protocol, not of %zu settings",
+                       s->n);
+    if (s->n_models > 1 && a->common.on_gpu)
+        return kv_fail(e, "several models (-m) do not go with --device %s",
+                       a->common.device);
+    return 0;
+}
+
+static int run(struct kvppl_study *s, const struct kvppl_args *a,
                struct kv_err *e)
 {
     if (kvppl_check_ranks(a, e) || (a->jitter && kvppl_check_jitter(a, e)) ||
-        (a->ranks && kv_ranks_start(&r->study->ranks, e)))
+        (a->ranks && kv_ranks_start(&s->ranks, e)))
         return -1;
-    if (r->study->ranks.self)
+    if (s->ranks.self)
         kv_verbosity_set(0);
-    if (kv_protocol_parse(&r->protocol, a->protocol, a->keep_window, e) ||
-        load_model(r, a, e))
+    if (kvppl_list_settings(s, a, e) || check_settings(s, a, e))
         return -1;
-    return perplexity(r, a, e);
+    for (size_t i = 0; i < s->n; i++)
+        if (kvppl_load_setting(&s->run[i], a,
+                               &s->model[i / (s->n / s->n_models)], e))
+            return -1;
+    if (kvppl_open_base(s, a, e) ||
+        (!s->ranks.self && kvppl_open_tables(s, a, e)))
+        return -1;
+    for (size_t i = 0; i < s->n; i++)
+        if (kvppl_run_setting(&s->run[i], a, e))
+            return -1;
+    return kvppl_close_base(s, e) || kvppl_close_tables(s, e) ? -1 : 0;
+}
+
+static void clear_args(struct kvppl_args *a)
+{
+    kv_strings_clear(&a->models);
+    kv_strings_clear(&a->texts);
+    kv_strings_clear(&a->calibs);
+    kv_strings_clear(&a->protocols);
+    kv_strings_clear(&a->specs);
+    kv_sizes_clear(&a->ctxs);
+    kv_sizes_clear(&a->windows);
 }
 
 int main(int argc, char **argv)
 {
-    struct kvppl_args a = {.common = KV_COMMON_DEFAULT,
-                           .shard = {1, 1},
-                           .protocol = "all",
-                           .own = KVPPL_NOT_OWN};
+    struct kvppl_args a = {
+        .common = KV_COMMON_DEFAULT, .shard = {1, 1}, .own = KVPPL_NOT_OWN};
     struct kvppl_study study = {.ranks = {.n = 1}};
-    struct kvppl_run r = {.study = &study, .leak = NAN};
     struct kv_err e = {""};
     const struct kv_opt opts[] = {
-        KV_IN_FOLDER('m', "model", &a.model, kv_model_holds, "MODEL",
-                     "Hugging Face folder, or a GGUF file"),
-        KV_IN('f', "file", &a.text, "FILE", "text, verbatim, <= 1 GiB"),
+        KV_INS_FOLDER('m', "model", &a.models, kv_model_holds, "MODEL,...",
+                      "Hugging Face folder, or a GGUF file; as -f, -c,\n"
+                      "-n and -p a list or repeated: rows for each"),
+        KV_INS('f', "file", &a.texts, "FILE,...", "text, verbatim, <= 1 GiB"),
         KV_FLAG(0, "parse-special", &a.parse_special,
                 "names of special tokens in the text are tokens"),
         KV_FLAG(0, "bos", &a.bos,
                 "a BOS at each window, not only before the text"),
-        KV_SIZE('c', "ctx", &a.ctx, "N",
-                "tokens in a window (0: the model's context)"),
-        KV_SIZE('n', "windows", &a.windows, "N",
-                "the first N windows (0: all whole ones)"),
+        KV_SIZES('c', "ctx", &a.ctxs, "N,...",
+                 "tokens in a window (0: the model's context)"),
+        KV_SIZES('n', "windows", &a.windows, "N,...",
+                 "the first N windows (0: all whole ones)"),
         KV_SPECS(&a.specs, "scheme and parameters, sweeps in {}; repeatable;\n"
                            "K-q8_0/V-q4_0: a scheme for each side"),
-        KV_IN('C', "calib", &a.calib, "FILE", "calibration, from kvcalib"),
-        KV_STR('p', "protocol", &a.protocol, "P",
-               "all, stream[:STEP], prefill:P or llama.cpp (all)"),
+        KV_INS('C', "calib", &a.calibs, "FILE,...",
+               "calibration, from kvcalib, of each model one"),
+        KV_WORDS('p', "protocol", &a.protocols, "P,...",
+                 "all, stream[:STEP], prefill:P or llama.cpp (all)"),
         KV_FLAG(0, "keep-window", &a.keep_window,
                 "all, llama.cpp: keep the spec's sinks and residual"),
         KV_FLAG(0, "no-base", &a.no_base,
                 "do not run the base line; leaves dnll blank"),
+        KV_OUT(0, "base", &a.base, "FILE",
+               "read the base lines from FILE if it exists, else\n"
+               "write them: for shards, or for more specs"),
         KV_FLAG(0, "kl", &a.kl, "divergence from the base line, same top 1"),
         KV_OUT(0, "kl-curve", &a.curve, "FILE",
                "write it by position, 16 rows for each spec"),
@@ -526,11 +188,11 @@ int main(int argc, char **argv)
     kv_common_specs(&a.specs);
     kv_common_start(&a.common);
 
-    const int rc = run(&r, &a, &e);
+    const int rc = run(&study, &a, &e);
 
     kv_ranks_stop(&study.ranks, rc ? e.msg : NULL);
-    release(&r);
-    kv_strings_clear(&a.specs);
+    kvppl_study_clear(&study);
+    clear_args(&a);
     if (rc && study.ranks.told)
         return KV_EXIT_CANNOT;
     if (rc)

@@ -17,9 +17,11 @@
 struct kvppl_args {
     struct kv_common common;
     struct kv_strings specs;
-    const char *gemm, *model, *text, *calib, *protocol, *kl_base;
+    struct kv_strings models, texts, calibs, protocols;
+    struct kv_sizes ctxs, windows;
+    const char *gemm, *kl_base, *base;
     struct kv_shard shard;
-    size_t ctx, windows, pool_heads;
+    size_t pool_heads;
     size_t jitter; /* repeats of each row */
     size_t own;    /* KVPPL_NOT_OWN; 0 after kvppl_check_own() */
     double own_temperature;
@@ -28,13 +30,32 @@ struct kvppl_args {
         append, no_base, ranks;
 };
 
+/* A model that settings share, open after the first of them. */
+struct kvppl_model {
+    const char *path;
+    struct kv_model *model;
+    struct kv_tokenizer *tokenizer;
+};
+
 /* What all rows of the program share. */
 struct kvppl_study {
+    struct kvppl_model *model; /* [n_models] */
+    size_t n_models;
+    struct kvppl_run *run; /* [n], one a setting */
+    size_t n;
     struct kv_results *table, *curve; /* curve: NULL without --kl-curve */
     struct kv_results_keys keys;
     struct kv_h5 *records; /* NULL without --records */
     size_t n_sets, n_records;
+    struct kv_h5 *base_from, *base_to; /* --base, which is read or written */
+    size_t n_bases;
     struct kv_ranks ranks; /* without --ranks one */
+};
+
+/* What a setting was asked to be. */
+struct kvppl_wanted {
+    const char *text, *protocol;
+    size_t ctx, windows;
 };
 
 /* The text that is scored; zeros where its tokens cannot be decoded. */
@@ -43,12 +64,16 @@ struct kvppl_extent {
     int32_t *window; /* [windows]: bytes */
 };
 
+/* A setting: a model, a text, windows and a protocol, whose specs share a base
+ * line. */
 struct kvppl_run {
     struct kvppl_study *study;
-    struct kv_model *model;
+    struct kvppl_wanted of;
+    struct kv_model *model; /* as the tokenizer the study's */
     struct kv_tokenizer *tokenizer;
     struct kv_windows text;
-    size_t n_tokens; /* of a window, own text included */
+    size_t n_tokens;       /* of a window, own text included */
+    const int32_t *tokens; /* [windows][n_tokens] that are evaluated */
     struct kvppl_extent extent;
     struct kv_protocol protocol;
     struct kv_calib *calib;
@@ -64,16 +89,19 @@ struct kvppl_run {
     uint8_t *there; /* [n_specs]: rows that need not be measured */
 };
 
-/* Loads -C and checks it against the n tokens to be evaluated. */
-int kvppl_load_calibration(struct kvppl_run *r, const struct kvppl_args *a,
-                           const int32_t *tokens, size_t n, struct kv_err *e);
+/* The settings, models x texts x contexts x windows x protocols; and the end of
+ * all of the study. */
+int kvppl_list_settings(struct kvppl_study *s, const struct kvppl_args *a,
+                        struct kv_err *e);
+void kvppl_study_clear(struct kvppl_study *s);
 
-/* The specs of -s, as the protocol runs them. */
-int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
-                     struct kv_err *e);
-/* Opens each once, for n tokens, so that a spec that cannot run fails before
- * the first row. */
-int kvppl_try_specs(const struct kvppl_run *r, size_t n, struct kv_err *e);
+/* Loads all of a setting, and opens each spec once, so that what cannot run
+ * fails before the first row. */
+int kvppl_load_setting(struct kvppl_run *r, const struct kvppl_args *a,
+                       struct kvppl_model *m, struct kv_err *e);
+/* Measures its rows. */
+int kvppl_run_setting(struct kvppl_run *r, const struct kvppl_args *a,
+                      struct kv_err *e);
 
 /* --own: checks its options, and sets a->own and a->kl. */
 void kvppl_check_own(struct kvppl_args *a);
@@ -86,10 +114,10 @@ int kvppl_write_own(struct kvppl_run *r, const struct kvppl_args *a,
                     int32_t **tokens, struct kv_err *e);
 
 /* The table of perplexities, and with --kl-curve the other. */
-int kvppl_open_tables(struct kvppl_run *r, const struct kvppl_args *a,
+int kvppl_open_tables(struct kvppl_study *s, const struct kvppl_args *a,
                       struct kv_err *e);
-int kvppl_close_tables(struct kvppl_run *r, struct kv_err *e);
-void kvppl_discard_tables(struct kvppl_run *r);
+int kvppl_close_tables(struct kvppl_study *s, struct kv_err *e);
+void kvppl_discard_tables(struct kvppl_study *s);
 /* row: the spec's, and behind it a row for each repeat of --jitter, but for the
  * base line. */
 int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,
@@ -104,28 +132,38 @@ double kvppl_kl_jitter(const struct kv_ppl_row *row, size_t n);
 void kvppl_say_row(const struct kvppl_run *r, const struct kv_spec *spec,
                    const struct kv_score_summary *s);
 
-/* The first table, of these columns. */
-int kvppl_open_table(struct kvppl_run *r, const struct kvppl_args *a,
-                     const char *const *columns, struct kv_err *e);
+/* The first table, of these columns and the parameters of n specs. */
+int kvppl_open_table(struct kvppl_study *s, const struct kvppl_args *a,
+                     const char *const *columns, const struct kv_spec *specs,
+                     size_t n, struct kv_err *e);
 /* --resume, --append: whether an earlier run measured the spec's row, which
  * then is the row being made.  base: NULL, or what rows are compared with. */
 bool kvppl_find_row(struct kvppl_run *r, const struct kv_spec *spec,
                     const struct kv_spec *base);
 
-/* Sets r->extent, for bits per byte and the like, of the tokens that are
- * evaluated. */
-void kvppl_measure_text(struct kvppl_run *r, const int32_t *tokens);
+/* Sets r->extent, for bits per byte and the like. */
+void kvppl_measure_text(struct kvppl_run *r);
 
 /* --records: the file; what the rows that follow share; a row; its end.
  * Without the option they do nothing. */
 int kvppl_records_open(struct kvppl_study *s, const struct kvppl_args *a,
                        struct kv_err *e);
-int kvppl_records_set(struct kvppl_run *r, const int32_t *tokens,
-                      struct kv_err *e);
+int kvppl_records_set(struct kvppl_run *r, struct kv_err *e);
 int kvppl_records_row(struct kvppl_run *r, const struct kvppl_args *a,
                       const struct kv_spec *spec, const struct kv_ppl_row *row,
                       struct kv_err *e);
 int kvppl_records_close(struct kvppl_study *s, struct kv_err *e);
+
+/* --base: opens the file, to read it if it exists; in the place of the base
+ * line's run; after it; the end of a file that was written.  Without the option
+ * the last two do nothing. */
+int kvppl_open_base(struct kvppl_study *s, const struct kvppl_args *a,
+                    struct kv_err *e);
+int kvppl_load_base(struct kvppl_run *r, struct kv_ppl_row *row,
+                    struct kv_err *e);
+int kvppl_save_base(struct kvppl_run *r, const struct kv_ppl_row *row,
+                    struct kv_err *e);
+int kvppl_close_base(struct kvppl_study *s, struct kv_err *e);
 
 /* --ranks: the options that it goes without. */
 int kvppl_check_ranks(const struct kvppl_args *a, struct kv_err *e);

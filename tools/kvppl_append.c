@@ -7,9 +7,9 @@
 /* The columns that tell rows apart; the spec, which differs most often, comes
  * first. */
 static const char *const key[] = {
-    "spec",    "text_hash",  "ctx",    "windows", "protocol",
-    "weights", "calib_hash", "device", "seed",    "bos",
-    "special", "gemm",       NULL};
+    "spec",     "model_hash", "text_hash",  "ctx",    "windows",
+    "protocol", "weights",    "calib_hash", "device", "seed",
+    "bos",      "special",    "gemm",       NULL};
 
 static int check_options(const struct kvppl_args *a, struct kv_err *e)
 {
@@ -30,8 +30,9 @@ static int check_options(const struct kvppl_args *a, struct kv_err *e)
     return 0;
 }
 
-int kvppl_open_table(struct kvppl_run *r, const struct kvppl_args *a,
-                     const char *const *columns, struct kv_err *e)
+int kvppl_open_table(struct kvppl_study *s, const struct kvppl_args *a,
+                     const char *const *columns, const struct kv_spec *specs,
+                     size_t n, struct kv_err *e)
 {
     struct kv_results_form form = kv_common_form(&a->common);
     char **params;
@@ -40,20 +41,18 @@ int kvppl_open_table(struct kvppl_run *r, const struct kvppl_args *a,
     if (a->append || a->resume) {
         if (check_options(a, e))
             return -1;
-        form.keys = &r->study->keys;
+        form.keys = &s->keys;
         form.append = a->append;
-        r->study->keys = (struct kv_results_keys){
+        s->keys = (struct kv_results_keys){
             .key = key,
             .full = a->jitter ? "kl_jitter"
                     : a->kl   ? "kl_mean"
                               : "dnll",
-            .alike = {{"tool", r->conditions.tool},
-                      {"version", kv_version()},
-                      {"model_hash", r->conditions.model_hash}}};
+            .alike = {{"tool", "kvppl"}, {"version", kv_version()}}};
     }
-    params = kv_spec_columns(r->spec, r->n_all);
+    params = kv_spec_columns(specs, n);
     form.params = params;
-    rc = kv_results_open(&r->study->table, &form, columns, e);
+    rc = kv_results_open(&s->table, &form, columns, e);
     kv_spec_columns_free(params);
     return rc;
 }

@@ -38,7 +38,7 @@ static int measure(const struct kvppl_run *r, const int32_t *tokens,
     return 0;
 }
 
-void kvppl_measure_text(struct kvppl_run *r, const int32_t *tokens)
+void kvppl_measure_text(struct kvppl_run *r)
 {
     struct kvppl_extent *x = &r->extent;
     size_t first, last;
@@ -48,7 +48,7 @@ void kvppl_measure_text(struct kvppl_run *r, const int32_t *tokens)
     for (size_t w = 0; w < r->text.n; w++) {
         size_t bytes, words;
 
-        if (measure(r, tokens + w * r->n_tokens, first + 1, last + 1, &bytes,
+        if (measure(r, r->tokens + w * r->n_tokens, first + 1, last + 1, &bytes,
                     &words)) {
             x->bytes = x->words = 0;
             return;

@@ -36,15 +36,15 @@ int kvppl_own_context(struct kvppl_run *r, const struct kvppl_args *a,
     const size_t most = kv_model_info(r->model)->n_ctx;
 
     if (!a->own) {
-        *ctx = kv_model_context(r->model, a->ctx);
+        *ctx = kv_model_context(r->model, r->of.ctx);
         return 0;
     }
-    if (a->own >= most || a->ctx > most - a->own)
+    if (a->own >= most || r->of.ctx > most - a->own)
         return kv_fail(e,
                        "--own %zu: after a prompt of %zu tokens (-c) it is "
                        "beyond the model's context of %zu",
-                       a->own, a->ctx, most);
-    *ctx = a->ctx ? a->ctx : most - a->own;
+                       a->own, r->of.ctx, most);
+    *ctx = r->of.ctx ? r->of.ctx : most - a->own;
     kv_model_context(r->model, *ctx + a->own);
     return kv_protocol_own(&r->protocol, *ctx, a->own, a->own_temperature, e);
 }

@@ -71,8 +71,7 @@ static void put_conditions(const struct kvppl_run *r, const char *set)
     kv_h5_put_int(h, set, "special", (int64_t)c->reading.special);
 }
 
-int kvppl_records_set(struct kvppl_run *r, const int32_t *tokens,
-                      struct kv_err *e)
+int kvppl_records_set(struct kvppl_run *r, struct kv_err *e)
 {
     struct kv_h5 *h = r->study->records;
     const size_t n_windows = r->text.n;
@@ -92,7 +91,7 @@ int kvppl_records_set(struct kvppl_run *r, const int32_t *tokens,
     for (size_t w = 0; w < n_windows && !rc; w++)
         rc = kv_h5_write(h, name, KV_H5_I32, (const size_t[]){w, 0},
                          (const size_t[]){1, n},
-                         tokens + w * r->n_tokens + first, e);
+                         r->tokens + w * r->n_tokens + first, e);
     x = kv_alloc(n, sizeof(*x));
     for (size_t i = 0; i < n; i++)
         x[i] = (int32_t)(first + i);

@@ -1,9 +1,12 @@
 /* kvppl's tables: a row for each spec, and with --kl-curve rows of divergence
  * by position. */
+#include "lib/base/alloc.h"
 #include "tools/kvppl.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       KV_BITS_COLUMNS,
@@ -44,39 +47,57 @@ static const char *const curve_columns[] = {
     KV_CONDITION_COLUMNS, "first_token",  "last_token", "kl_mean", "kl_se",
     "same_top1",          "same_top1_se", NULL};
 
-int kvppl_open_tables(struct kvppl_run *r, const struct kvppl_args *a,
+/* The specs of all settings, *n of them. */
+static struct kv_spec *all_specs(const struct kvppl_study *s, size_t *n)
+{
+    struct kv_spec *all = NULL;
+
+    *n = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        const struct kvppl_run *r = &s->run[i];
+
+        all = kv_realloc(all, *n + r->n_all, sizeof(*all));
+        memcpy(all + *n, r->spec, r->n_all * sizeof(*all));
+        *n += r->n_all;
+    }
+    return all;
+}
+
+int kvppl_open_tables(struct kvppl_study *s, const struct kvppl_args *a,
                       struct kv_err *e)
 {
     struct kv_common whole = a->common;
+    struct kv_spec *specs;
+    size_t n;
+    int rc;
 
     whole.columns = NULL; /* the other table's */
-    return kvppl_records_open(r->study, a, e) ||
-                   kvppl_open_table(r, a, columns, e) ||
-                   (a->curve &&
-                    kv_common_table(&r->study->curve, &whole, a->curve,
-                                    curve_columns, r->spec, r->n_specs, e))
-               ? -1
-               : 0;
+    specs = all_specs(s, &n);
+    rc = kvppl_records_open(s, a, e) ||
+         kvppl_open_table(s, a, columns, specs, n, e) ||
+         (a->curve && kv_common_table(&s->curve, &whole, a->curve,
+                                      curve_columns, specs, n, e));
+    free(specs);
+    return rc ? -1 : 0;
 }
 
-int kvppl_close_tables(struct kvppl_run *r, struct kv_err *e)
+int kvppl_close_tables(struct kvppl_study *s, struct kv_err *e)
 {
-    struct kv_results *curve = r->study->curve;
+    struct kv_results *curve = s->curve, *table;
 
-    r->study->curve = NULL;
-    if ((curve && kv_results_close(curve, e)) ||
-        kvppl_records_close(r->study, e)) {
-        kvppl_discard_tables(r);
+    s->curve = NULL;
+    if ((curve && kv_results_close(curve, e)) || kvppl_records_close(s, e))
         return -1;
-    }
-    return kv_results_close(r->study->table, e);
+    table = s->table;
+    s->table = NULL;
+    return table ? kv_results_close(table, e) : 0;
 }
 
-void kvppl_discard_tables(struct kvppl_run *r)
+void kvppl_discard_tables(struct kvppl_study *s)
 {
-    kv_results_discard(r->study->table);
-    kv_results_discard(r->study->curve);
-    kv_h5_close(r->study->records);
+    kv_results_discard(s->table);
+    kv_results_discard(s->curve);
+    kv_h5_close(s->records);
 }
 
 /* The tokens of own text that are not scored, as the exact prompt predicts

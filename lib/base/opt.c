@@ -100,18 +100,6 @@ void kv_close_stdout(void)
                errno ? strerror(errno) : "write error");
 }
 
-static void add_string(struct kv_strings *s, const char *item)
-{
-    s->item = kv_realloc(s->item, s->n + 1, sizeof(*s->item));
-    s->item[s->n++] = item;
-}
-
-void kv_strings_clear(struct kv_strings *s)
-{
-    free(s->item);
-    *s = (struct kv_strings){0};
-}
-
 int kv_parse_bytes(const char *text, size_t *bytes)
 {
     char *end;
@@ -177,6 +165,27 @@ static void help(const struct kv_opt_about *about, const struct kv_opt *opts)
     exit(KV_EXIT_OK);
 }
 
+static unsigned long long count(const struct kv_opt *o, const char *arg)
+{
+    char *end = NULL;
+    unsigned long long x;
+
+    errno = 0;
+    x = strtoull(arg, &end, 10);
+    if (!isdigit((unsigned char)*arg) || *end || errno)
+        kv_die("--%s %s: expected a whole number from 0 on", o->name, arg);
+    return x;
+}
+
+size_t kv_opt_size(const struct kv_opt *o, const char *arg)
+{
+    const unsigned long long x = count(o, arg);
+
+    if (x > KV_OPT_MAX)
+        kv_die("--%s %s: expected at most %llu", o->name, arg, KV_OPT_MAX);
+    return (size_t)x;
+}
+
 static void set(const struct kv_opt *o, const char *arg)
 {
     struct kv_err e = {""};
@@ -191,7 +200,11 @@ static void set(const struct kv_opt *o, const char *arg)
         *(const char **)o->at = arg;
         return;
     case KV_OPT_LIST:
-        add_string(o->at, arg);
+        kv_opt_add_string(o->at, arg);
+        return;
+    case KV_OPT_WORDS:
+    case KV_OPT_SIZES:
+        kv_opt_add_values(o, arg);
         return;
     case KV_OPT_BYTES:
         if (kv_parse_bytes(arg, o->at))
@@ -208,20 +221,27 @@ static void set(const struct kv_opt *o, const char *arg)
             kv_die("%s", e.msg);
         return;
     case KV_OPT_SIZE:
-    case KV_OPT_SEED: {
-        const unsigned long long x = strtoull(arg, &end, 10);
-
-        if (!isdigit((unsigned char)*arg) || *end || errno)
-            kv_die("--%s %s: expected a whole number from 0 on", o->name, arg);
-        if (o->kind == KV_OPT_SIZE && x > KV_OPT_MAX)
-            kv_die("--%s %s: expected at most %llu", o->name, arg, KV_OPT_MAX);
-        if (o->kind == KV_OPT_SIZE)
-            *(size_t *)o->at = (size_t)x;
-        else
-            *(uint64_t *)o->at = x;
+        *(size_t *)o->at = kv_opt_size(o, arg);
+        return;
+    case KV_OPT_SEED:
+        *(uint64_t *)o->at = count(o, arg);
         return;
     }
-    }
+}
+
+/* Lists and flags may be given again; the others only with the same value, so
+ * that none is dropped without a word. */
+static void set_once(const struct kv_opt *o, const char *arg,
+                     const char **before)
+{
+    const bool many = o->kind == KV_OPT_FLAG || o->kind == KV_OPT_LIST ||
+                      o->kind == KV_OPT_WORDS || o->kind == KV_OPT_SIZES;
+
+    if (!many && *before && arg && strcmp(*before, arg))
+        kv_die("--%s is given twice, %s and %s: expected one value", o->name,
+               *before, arg);
+    *before = arg;
+    set(o, arg);
 }
 
 /* Opens /dev/null for closed standard descriptors, so that no file gets their
@@ -306,6 +326,7 @@ int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
     const char *slash = strrchr(argv[0], '/');
     struct option longs[MAX_OPTIONS + 6] = {0};
     char shorts[2 * MAX_OPTIONS + 8] = "";
+    const char *given[MAX_OPTIONS] = {NULL};
     size_t n = 0;
     int said = 0; /* 'q' or 'v' */
 
@@ -338,7 +359,7 @@ int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
                    c == '?' ? "is not an option" : "wants a value");
         for (size_t i = 0; i < n; i++)
             if (c == FIRST + (int)i || c == opts[i].letter)
-                set(&opts[i], value(&opts[i], argc, argv));
+                set_once(&opts[i], value(&opts[i], argc, argv), &given[i]);
     }
     launch(opts);
     kv_opt_check_files(opts, argv + optind, (size_t)(argc - optind));

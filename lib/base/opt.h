@@ -9,7 +9,8 @@
  *   };
  *   int first = kv_opt_parse(argc, argv, &about, opts);
  *
- * -h --help --version -v -q and --list are everywhere and are handled here.  A
+ * An option that takes one value is not given two.  -h --help --version -v -q
+ * and --list are everywhere and are handled here.  A
  * bad option ends the program with exit code 2 and one sentence. */
 #ifndef KV_BASE_OPT_H
 #define KV_BASE_OPT_H
@@ -24,7 +25,9 @@ enum kv_exit { KV_EXIT_OK = 0, KV_EXIT_NO = 1, KV_EXIT_CANNOT = 2 };
 
 enum kv_opt_kind {
     KV_OPT_STR,
-    KV_OPT_LIST,
+    KV_OPT_LIST,  /* struct kv_strings, an item each time it is given */
+    KV_OPT_WORDS, /* struct kv_strings, commas between items too */
+    KV_OPT_SIZES, /* struct kv_sizes, the same of counts */
     KV_OPT_SIZE,  /* size_t, a plain count up to KV_OPT_MAX */
     KV_OPT_BYTES, /* size_t with K, M, G (powers of 1024) */
     KV_OPT_SEED,  /* uint64_t */
@@ -36,12 +39,18 @@ enum kv_opt_kind {
 /* Counts beyond it are slips of the keyboard. */
 #define KV_OPT_MAX 1000000000000ull
 
-/* Strings in the order given; item[i] point into argv. */
+/* Strings in the order given; item[i] live as long as the program. */
 struct kv_strings {
     const char **item;
     size_t n;
 };
 void kv_strings_clear(struct kv_strings *s);
+
+/* Counts, likewise. */
+struct kv_sizes {
+    size_t *item, n;
+};
+void kv_sizes_clear(struct kv_sizes *s);
 
 /* The use of the file that an option names. */
 enum kv_opt_file { KV_NO_FILE, KV_READS, KV_WRITES };
@@ -93,6 +102,14 @@ struct kv_opt {
     {                                                \
         KV_OPT_ROW(l, n, KV_OPT_LIST, at, arg, help) \
     }
+#define KV_WORDS(l, n, at, arg, help)                 \
+    {                                                 \
+        KV_OPT_ROW(l, n, KV_OPT_WORDS, at, arg, help) \
+    }
+#define KV_SIZES(l, n, at, arg, help)                 \
+    {                                                 \
+        KV_OPT_ROW(l, n, KV_OPT_SIZES, at, arg, help) \
+    }
 #define KV_FLAG(l, n, at, help)                       \
     {                                                 \
         KV_OPT_ROW(l, n, KV_OPT_FLAG, at, NULL, help) \
@@ -111,6 +128,16 @@ struct kv_opt {
     {                                                                  \
         KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help), .file = KV_READS, \
                                                      .holds = (holds_) \
+    }
+/* The first two, of several files. */
+#define KV_INS(l, n, at, arg, help)                                     \
+    {                                                                   \
+        KV_OPT_ROW(l, n, KV_OPT_WORDS, at, arg, help), .file = KV_READS \
+    }
+#define KV_INS_FOLDER(l, n, at, holds_, arg, help)                       \
+    {                                                                    \
+        KV_OPT_ROW(l, n, KV_OPT_WORDS, at, arg, help), .file = KV_READS, \
+                                                       .holds = (holds_) \
     }
 #define KV_OUT(l, n, at, arg, help)                                    \
     {                                                                  \
@@ -147,10 +174,10 @@ struct kv_opt {
     }
 
 struct kv_opt_about {
-    const char *usage;   /* after the program's name */
-    const char *brief;   /* the program's purpose, a paragraph */
-    const char *more;    /* after the options: units, examples; or NULL */
-    void (*list)(void);  /* --list; or NULL */
+    const char *usage;  /* after the program's name */
+    const char *brief;  /* the program's purpose, a paragraph */
+    const char *more;   /* after the options: units, examples; or NULL */
+    void (*list)(void); /* --list; or NULL */
     /* Sees all words before they are read; or NULL. */
     void (*before)(int argc, char **argv);
     const char *operand; /* name of the operands, which are files; or NULL */

@@ -85,20 +85,48 @@ static void add_beside(struct paths *p, const struct kv_opt *o)
     add(p, beside);
 }
 
+/* An input, or a folder's. */
+static void add_input(struct paths *in, const struct kv_opt *o,
+                      const char *path)
+{
+    if (o->holds && kv_is_dir(path))
+        add_folder(in, path, o->holds);
+    else
+        add(in, kv_strdup(path));
+}
+
+/* The values of an option that names files, *n of them. */
+static const char *const *values(const struct kv_opt *o, size_t *n)
+{
+    const struct kv_strings *list = o->at;
+
+    if (o->kind == KV_OPT_WORDS) {
+        *n = list->n;
+        return list->item;
+    }
+    *n = o->kind == KV_OPT_STR && *(const char **)o->at;
+    return o->at;
+}
+
 static void add_option(struct paths *in, struct paths *out,
                        const struct kv_opt *opts, const struct kv_opt *o)
 {
-    const char *path = o->kind == KV_OPT_STR ? *(const char **)o->at : NULL;
     const bool reads = o->file == KV_READS || (o->reads && *o->reads);
+    const char *const *path;
+    size_t n;
 
     if (o->named)
         add_list(in, o);
     else if (o->beside && !is_known(opts, o))
         add_beside(out, o);
-    else if (path && o->holds && kv_is_dir(path))
-        add_folder(in, path, o->holds);
-    else if (path && o->file != KV_NO_FILE)
-        add(reads ? in : out, kv_strdup(path));
+    if (o->named || o->beside || o->file == KV_NO_FILE)
+        return;
+    path = values(o, &n);
+    for (size_t i = 0; i < n; i++)
+        if (reads)
+            add_input(in, o, path[i]);
+        else
+            add(out, kv_strdup(path[i]));
 }
 
 /* The same name in the same folder: also for files that do not exist yet. */
@@ -150,10 +178,11 @@ static bool reads_over(const char *input, const char *output)
 
 /* Whether an output that does not exist yet would become one of the folder's
  * inputs. */
-static bool joins(const char *output, const struct kv_opt *o)
+static bool joins(const char *output, const struct kv_opt *o,
+                  const char *folder)
 {
-    const char *folder = o->holds ? *(const char **)o->at : NULL, *name;
-    char *target = folder ? kv_out_target(output) : NULL, *place;
+    char *target = kv_out_target(output), *place;
+    const char *name;
     bool held;
 
     if (!target || is_special(target)) {
@@ -182,10 +211,15 @@ static void check_output(const char *output, const struct paths *in,
         if (reads_over(in->path[i], output))
             kv_die("the output %s would replace the input %s", output,
                    kv_input_name(in->path[i]));
-    for (const struct kv_opt *o = opts; o->name; o++)
-        if (joins(output, o))
-            kv_die("the output %s would become a file of the %s %s", output,
-                   o->name, *(const char **)o->at);
+    for (const struct kv_opt *o = opts; o->name; o++) {
+        size_t n = 0;
+        const char *const *folder = o->holds ? values(o, &n) : NULL;
+
+        for (size_t i = 0; i < n; i++)
+            if (joins(output, o, folder[i]))
+                kv_die("the output %s would become a file of the %s %s", output,
+                       o->name, folder[i]);
+    }
 }
 
 void kv_opt_check_files(const struct kv_opt *opts, char *const *operand,

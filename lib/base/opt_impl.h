@@ -15,6 +15,14 @@ void kv_opt_check_files(const struct kv_opt *opts, char *const *operand,
 /* Outputs get the name of the option's shard. */
 void kv_opt_name_shard(const struct kv_opt *opts, const struct kv_opt *shard);
 
+/* A count of a KV_OPT_SIZE or KV_OPT_SIZES; else ends the program. */
+size_t kv_opt_size(const struct kv_opt *o, const char *arg);
+
+/* opt_lists.c.  A string of a list; the values of a KV_OPT_WORDS or
+ * KV_OPT_SIZES, of which none may come again. */
+void kv_opt_add_string(struct kv_strings *s, const char *item);
+void kv_opt_add_values(const struct kv_opt *o, const char *arg);
+
 /* Which options they are, for --help. */
 void kv_opt_put_files(const struct kv_opt *opts, const char *operand);
 

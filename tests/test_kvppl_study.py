@@ -1,0 +1,141 @@
+"""kvppl over several models, texts, contexts, windows and protocols; base lines
+in a file; options that are given twice."""
+import csv
+import io
+import os
+import shutil
+import tempfile
+import unittest
+
+import tiny_model
+from run_tools import must, read, run
+
+SPECS = "-s", "kivi:b2g32r0"
+
+
+def setUpModule():
+    global folder
+    folder = tempfile.mkdtemp(prefix="kvtools-")
+    for name, seed in ("m", 1), ("other", 2):
+        tiny_model.make(at(name), seed=seed)
+    for name, seed in ("a.txt", 1), ("b,c.txt", 2):
+        with open(at(name), "w", encoding="utf-8") as f:
+            f.write(tiny_model.text(200, seed))
+
+
+def tearDownModule():
+    shutil.rmtree(folder)
+
+
+def at(name):
+    return os.path.join(folder, name)
+
+
+def rows(*args):
+    return [{k: v for k, v in r.items()
+             if k not in ("seconds", "attn_seconds")} for r in
+            csv.DictReader(io.StringIO(must("kvppl", "--kl", *SPECS, *args)))]
+
+
+class Case(unittest.TestCase):
+    maxDiff = None
+
+    def refused(self, words, tool, *args):
+        done = run(tool, "-q", *args)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn(words, done.stderr)
+
+
+class Lists(Case):
+    def test_product(self):
+        texts = at("a.txt"), at("b,c.txt")
+        models = at("m"), at("other")
+        protocols = "all", "prefill:8"
+        # commas and repeated options; a file whose name has a comma is one
+        all_rows = rows("-m", ",".join(models), "-f", texts[0], "-f", texts[1],
+                        "-c", "32,16", "-n", "2", "-p", ",".join(protocols))
+        alone = [row for m in models for f in texts for c in ("32", "16")
+                 for p in protocols
+                 for row in rows("-m", m, "-f", f, "-c", c, "-n", "2", "-p", p)]
+        self.assertEqual(all_rows, alone)
+        self.assertEqual(len(alone), 32)
+        self.assertEqual(len({tuple(r[k] for k in (
+            "model_hash", "text_hash", "ctx", "protocol", "spec"))
+            for r in alone}), 32)
+
+    def test_windows_and_append(self):
+        out = at("rows.csv")
+        first = ["-f", at("a.txt"), "-c", "16", "-o", out, "--append"]
+        must("kvppl", "--kl", *SPECS, "-m", at("m"), "-n", "1", *first)
+        must("kvppl", "--kl", *SPECS, "-m", at("m"), "-m", at("other"), "-n",
+             "1,2", *first)
+        with open(out, encoding="utf-8") as f:
+            found = list(csv.DictReader(f))
+        self.assertEqual([(r["model"], r["windows"]) for r in found[::2]],
+                         [("m", "1"), ("m", "2"), ("other", "1"),
+                          ("other", "2")])
+
+    def test_refused(self):
+        text = ["-f", at("a.txt"), "-c", "16"]
+        for words, *args in (
+                ("--ctx 16 is given twice", "-m", at("m"), *text, "-c", "16"),
+                ("--windows : expected a whole", "-m", at("m"), *text, "-n",
+                 "1,"),
+                ("unknown protocol 'x'", "-m", at("m"), *text, "-p", "all,x"),
+                ("would replace the input", "-m", at("m"), "-m", at("other"),
+                 *text, "-o", at("other/config.json")),
+                ("of one model, text", "-m", at("m"), *text, "-p",
+                 "llama.cpp,all", "--kl-divergence-base", at("x"))):
+            self.refused(words, "kvppl", *args)
+
+    def test_other_tools_take_one(self):
+        for words, tool, *args in (
+                ("--model is given twice, a and b: expected one value",
+                 "kvdump", "-m", "a", "-m", "b"),
+                ("--file is given twice", "kvgen", "-f", "a", "-f", "b"),
+                ("--ctx is given twice, 1 and 2", "kvattn", "-c", "1", "-c",
+                 "2"),
+                ("--shape is given twice", "kvattn", "--shape", "1,1,1,2,2",
+                 "--shape", "1,1,1,2,3"),
+                ("--calib is given twice", "kvquant", "-C", "a", "-C", "b")):
+            self.refused(words, tool, *args)
+
+
+class Base(Case):
+    def setUp(self):
+        self.args = ["-m", at("m"), "-f", at("a.txt"), "-c", "16", "-n", "3",
+                     "-p", "all,stream:4"]
+        self.base = at(self.id() + ".h5")
+
+    def test_rows_are_the_same(self):
+        rows("--base", self.base, *self.args)
+        before = read(self.base)
+        found = rows("--base", self.base, *self.args)
+        self.assertEqual(found, rows(*self.args))
+        self.assertEqual(read(self.base), before)
+        # more specs, and a part of the settings
+        must("kvppl", "--kl", "-s", "nf4", "--base", self.base, *self.args[:-1],
+             "stream:4")
+
+    def test_refused(self):
+        rows("--base", self.base, *self.args)
+        args = self.args[:-1]
+        for words, *more in (
+                ("protocol is all there, stream:2 here", *args,
+                 "stream:2"),
+                ("model_hash is", "-m", at("other"), *args[2:], "all"),
+                ("tokens_hash is", *args[:2], "-f", at("b,c.txt"), *args[4:],
+                 "all"),
+                ("--base does not go with --no-base", *self.args, "--no-base")):
+            self.refused(words, "kvppl", *SPECS, "--base", self.base, *more)
+        self.refused("expected a kvtools-base", "kvppl", *self.args, "--base",
+                     self.records())
+
+    def records(self):
+        must("kvppl", *self.args, "--records", at("r.h5"))
+        return at("r.h5")
+
+
+if __name__ == "__main__":
+    unittest.main()
