@@ -48,8 +48,8 @@ struct kv_common {
         KV_STR(0, "format", &(c).format, "F",                                  \
                "csv, tsv, jsonl or md (as FILE is named; csv)"),               \
         KV_STR(0, "columns", &(c).columns, "A,B,...",                          \
-               "columns of results, in this order (all); params,\n"            \
-               "where there are specs: those of their parameters"),            \
+               "columns of results, in this order (all; help:\n"               \
+               "lists them); params: of specs' parameters"),                   \
         KV_FLAG(0, "safe-csv", &(c).safe_csv,                                  \
                 "csv, tsv: a ' before text cells that a spreadsheet\n"         \
                 "would take for formulas (= + - @ tab ...)"),                  \

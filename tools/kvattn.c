@@ -416,7 +416,8 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
             "and its parts alone, in columns of their own, over f16 by our\n"
             "kernel (speedup) and by cuBLAS and a softmax (speedup_unfused).",
         .before = kv_common_no_cache_types,
-        .list = kv_common_list};
+        .list = kv_common_list,
+        .columns = kvattn_about_columns};
     const int first = kv_opt_parse(argc, argv, &about, opts);
 
     kv_common_no_specs(argv + first, argc - first);

@@ -45,6 +45,10 @@ int kvattn_open_table(struct kvattn_run *r, const struct kvattn_args *a,
 int kvattn_run_all(struct kvattn_run *r, const struct kvattn_args *a,
                    struct kv_err *e);
 
+/* --columns help: of all tables, of -m's. */
+void kvattn_about_columns(void);
+void kvattn_about_step(void);
+
 /* -m: a decoding step of a model's shape.  Does everything except the release
  * at the end of the run. */
 int kvattn_step(struct kvattn_run *r, const struct kvattn_args *a,

@@ -4,6 +4,7 @@
 #include "lib/mixed.h"
 #include "lib/scheme.h"
 #include "lib/seq/bits.h"
+#include "tools/columns_about.h"
 #include "tools/kvattn.h"
 
 #include <math.h>
@@ -37,6 +38,12 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "ops_formula_parts",
                                       "ops_other",
                                       NULL};
+
+void kvattn_about_columns(void)
+{
+    kv_columns_about("kvattn", columns);
+    kvattn_about_step();
+}
 
 /* Operations of a scheme's own attention; the paper has no formula for
  * axes=artifact. */

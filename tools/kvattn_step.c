@@ -10,6 +10,7 @@
 #include "lib/seq/bits.h"
 #include "lib/seq/seq.h"
 #include "lib/seq/tile_cache.h"
+#include "tools/columns_about.h"
 #include "tools/kvattn.h"
 #include "tools/random_calib.h"
 
@@ -35,6 +36,11 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "speedup_unfused",
                                       "path",
                                       NULL};
+
+void kvattn_about_step(void)
+{
+    kv_columns_about("kvattn -m", columns);
+}
 
 struct step {
     struct kvattn_run *run;

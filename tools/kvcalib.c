@@ -9,6 +9,7 @@
 #include "lib/model/model_files.h"
 #include "lib/policy.h"
 #include "lib/scheme.h"
+#include "tools/columns_about.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -24,6 +25,12 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "bytes",
                                       "error",
                                       NULL};
+
+static void about_columns(void)
+{
+    kv_columns_about("kvcalib --table", columns);
+    kvcalib_about_allocate();
+}
 
 /* Sets the word iters where the scheme has it. */
 static void set_iters(struct kv_spec *s, size_t iters)
@@ -365,6 +372,7 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
             "  kvppl -m DIR -f text.txt --kl -s mixed,file=layers.txt",
         .before = kv_common_no_cache_types,
         .list = kv_common_list,
+        .columns = about_columns,
         .operand = "dump.h5",
     };
     const int first = kv_opt_parse(argc, argv, &about, opts);

@@ -31,6 +31,9 @@ int kvcalib_train(struct kv_calib **c, struct kv_ranks *r,
                   const struct kv_spec *specs, size_t n_specs,
                   const struct kv_calib *factors, struct kv_err *e);
 
+/* --columns help of --allocate. */
+void kvcalib_about_allocate(void);
+
 /* --allocate: writes a layer file. */
 int kvcalib_allocate(const struct kvcalib_args *a, struct kv_err *e);
 

@@ -8,6 +8,7 @@
 #include "lib/dump.h"
 #include "lib/mixed.h"
 #include "lib/windows.h"
+#include "tools/columns_about.h"
 #include "tools/kvcalib.h"
 
 #include <ctype.h>
@@ -17,6 +18,11 @@
 
 static const char *const columns[] = {
     KV_CONDITION_COLUMNS, "bits", "side", "layer", "cost", "chosen", NULL};
+
+void kvcalib_about_allocate(void)
+{
+    kv_columns_about("kvcalib --allocate --table", columns);
+}
 
 /* Errors are found on a dump, or with -m on a text that the model reads. */
 struct run {

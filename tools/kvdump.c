@@ -466,6 +466,12 @@ static void check_args(const struct args *a)
         kv_die("wants the file to write: -o dump.h5");
 }
 
+static void about_columns(void)
+{
+    kv_footprint_about();
+    kv_operations_about();
+}
+
 int main(int argc, char **argv)
 {
     struct args a = {.common = KV_COMMON_DEFAULT,
@@ -533,6 +539,7 @@ int main(int argc, char **argv)
                 "\nvalues of two bytes, each read or written once; intensity: "
                 "operations per byte.",
         .list = kv_common_list,
+        .columns = about_columns,
         .operand = "config.json",
     };
     const int first = kv_opt_parse(argc, argv, &about, opts);

@@ -1,5 +1,6 @@
 #include "tools/kvdump_about.h"
 #include "lib/model/tensor_map.h"
+#include "tools/columns_about.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +28,11 @@ static const char *const columns[] = {"model",
                                       "n_states",
                                       "state_bytes",
                                       NULL};
+
+void kv_footprint_about(void)
+{
+    kv_columns_about("kvdump --about", columns);
+}
 
 /* Bytes of one token in one layer. */
 static size_t token_bytes(const struct kv_shape *s)

@@ -31,4 +31,8 @@ int kv_operations_print(const struct kv_config *c, const char *name, size_t ctx,
                         size_t batch, const struct kv_common *common,
                         struct kv_err *e);
 
+/* --columns help of either. */
+void kv_footprint_about(void);
+void kv_operations_about(void);
+
 #endif

@@ -2,12 +2,18 @@
  * "Generative Inference Algorithm Optimization" (COMP6211J, B. Yuan), for any
  * number of KV heads and any MLP. */
 #include "lib/results.h"
+#include "tools/columns_about.h"
 #include "tools/kvdump_about.h"
 
 static const char *const columns[] = {
     "model",      "n_heads", "n_kv_heads", "head_dim", "hidden",
     "ctx",        "batch",   "phase",      "no",       "computation",
     "operations", "bytes",   "intensity",  NULL};
+
+void kv_operations_about(void)
+{
+    kv_columns_about("kvdump --operations", columns);
+}
 
 /* Sizes of one layer, as real numbers: products of long contexts pass 2^64. */
 struct sizes {

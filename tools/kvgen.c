@@ -243,6 +243,13 @@ int kvgen_prepare(struct kvgen_run *r, const struct kvgen_args *a,
     return kvgen_choose_batch(r, a, e);
 }
 
+static void about_columns(void)
+{
+    kvgen_about_answers();
+    kvgen_about_scores();
+    kvgen_about_transfers();
+}
+
 static int run(struct kvgen_run *r, const struct kvgen_args *a,
                struct kv_err *e)
 {
@@ -397,6 +404,7 @@ int main(int argc, char **argv)
             "  kvgen -m DIR -s f16 -s kivi:b2g32 --serve 127.0.0.1:8080",
         .before = kv_common_no_cache_types,
         .list = kv_common_list,
+        .columns = about_columns,
     };
     const int first = kv_opt_parse(argc, argv, &about, opts);
 

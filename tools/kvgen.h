@@ -170,4 +170,9 @@ void kvgen_journal_keep(const struct kvgen_journal *j, FILE *to);
  * empty one is removed when it is freed. */
 void kvgen_journal_end(struct kvgen_journal *j);
 
+/* --columns help, of each job. */
+void kvgen_about_answers(void);
+void kvgen_about_scores(void);
+void kvgen_about_transfers(void);
+
 #endif

@@ -1,4 +1,5 @@
 /* kvgen -f: answers that the model writes. */
+#include "tools/columns_about.h"
 #include "tools/kvgen.h"
 
 #include <math.h>
@@ -51,6 +52,11 @@ static bool take_fields(const json_t *line, struct kv_answer *x)
 /* ---- rows ---------------------------------------------------------------- */
 
 static const char *const columns[] = {KVGEN_ANSWER_COLUMNS, NULL};
+
+void kvgen_about_answers(void)
+{
+    kv_columns_about("kvgen", columns);
+}
 
 enum {
     PROMPT_TOKENS,

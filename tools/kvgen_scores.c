@@ -1,5 +1,6 @@
 /* kvgen --score: the log-likelihood of given continuations. */
 #include "lib/base/alloc.h"
+#include "tools/columns_about.h"
 #include "tools/kvgen.h"
 
 #include <math.h>
@@ -102,6 +103,11 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "seconds",
                                       "tokens_s",
                                       NULL};
+
+void kvgen_about_scores(void)
+{
+    kv_columns_about("kvgen --score", columns);
+}
 
 struct summary {
     struct kv_window_mean likelihood, difference, greedy, prompt, tokens,

@@ -1,4 +1,5 @@
 /* kvgen --disaggregate: what lines and rows say of the transfers. */
+#include "tools/columns_about.h"
 #include "tools/kvgen.h"
 
 #include <math.h>
@@ -17,6 +18,11 @@ enum { NAMES = sizeof(names) / sizeof(*names) - 1 };
 static const char *const fields[] = {KVGEN_ANSWER_FIELDS, TRANSFER_NAMES, NULL};
 static const char *const columns[] = {KVGEN_ANSWER_COLUMNS, "ranks",
                                       TRANSFER_NAMES, "jct_se", NULL};
+
+void kvgen_about_transfers(void)
+{
+    kv_columns_about("kvgen --disaggregate", columns);
+}
 
 static double rate(double bytes, double seconds)
 {

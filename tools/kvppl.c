@@ -178,6 +178,7 @@ int main(int argc, char **argv)
             "-s 'kivi:b{2,4}g32'",
         .before = kv_common_no_cache_types,
         .list = kv_common_list,
+        .columns = kvppl_about_columns,
     };
     const int first = kv_opt_parse(argc, argv, &about, opts);
 

@@ -144,6 +144,9 @@ bool kvppl_find_row(struct kvppl_run *r, const struct kv_spec *spec,
 /* Sets r->extent, for bits per byte and the like. */
 void kvppl_measure_text(struct kvppl_run *r);
 
+/* --columns help. */
+void kvppl_about_columns(void);
+
 /* --records: the file; what the rows that follow share; a row; its end.
  * Without the option they do nothing. */
 int kvppl_records_open(struct kvppl_study *s, const struct kvppl_args *a,

@@ -1,6 +1,7 @@
 /* kvppl's tables: a row for each spec, and with --kl-curve rows of divergence
  * by position. */
 #include "lib/base/alloc.h"
+#include "tools/columns_about.h"
 #include "tools/kvppl.h"
 
 #include <math.h>
@@ -46,6 +47,12 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
 static const char *const curve_columns[] = {
     KV_CONDITION_COLUMNS, "first_token",  "last_token", "kl_mean", "kl_se",
     "same_top1",          "same_top1_se", NULL};
+
+void kvppl_about_columns(void)
+{
+    kv_columns_about("kvppl", columns);
+    kv_columns_about("kvppl --kl-curve", curve_columns);
+}
 
 /* The specs of all settings, *n of them. */
 static struct kv_spec *all_specs(const struct kvppl_study *s, size_t *n)

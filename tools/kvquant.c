@@ -12,6 +12,7 @@
 #include "lib/policy.h"
 #include "lib/scheme.h"
 #include "lib/seq/bits.h"
+#include "tools/columns_about.h"
 #include "tools/common.h"
 #include "tools/kvquant_check.h"
 #include "tools/kvquant_codes.h"
@@ -37,6 +38,13 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "attn_rel_err",
                                       "rd_gap_db",
                                       NULL};
+
+static void about_columns(void)
+{
+    kv_columns_about("kvquant", columns);
+    kvquant_about_check();
+    kvquant_about_inspect();
+}
 
 struct args {
     struct kv_common common;
@@ -486,6 +494,7 @@ static void parse(int argc, char **argv, struct args *a)
             "the base line, is named and left out, and the exit status is 1.",
         .before = kv_common_no_cache_types,
         .list = kv_common_list,
+        .columns = about_columns,
         .operand = "dump.h5"};
     const int first = kv_opt_parse(argc, argv, &about, opts);
 

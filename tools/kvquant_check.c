@@ -5,12 +5,18 @@
 #include "lib/base/alloc.h"
 #include "lib/base/release.h"
 #include "lib/results.h"
+#include "tools/columns_about.h"
 #include "tools/shape_option.h"
 
 #include <stdlib.h>
 
 static const char *const columns[] = {"tool",  "version", "spec", "side",
                                       "check", "holds",   "what", NULL};
+
+void kvquant_about_check(void)
+{
+    kv_columns_about("kvquant --check", columns);
+}
 
 enum { TOKENS = 141 }; /* where a block is not longer */
 

@@ -23,4 +23,7 @@ struct kvquant_check {
 int kvquant_check(const struct kvquant_check *a, size_t *broken,
                   struct kv_err *e);
 
+/* --columns help. */
+void kvquant_about_check(void);
+
 #endif

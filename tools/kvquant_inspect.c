@@ -1,6 +1,7 @@
 #include "tools/kvquant_inspect.h"
 #include "eval/inspect.h"
 #include "lib/results.h"
+#include "tools/columns_about.h"
 
 static const char *const channel_columns[] = {KV_CONDITION_COLUMNS,
                                               "side",
@@ -17,6 +18,12 @@ static const char *const channel_columns[] = {KV_CONDITION_COLUMNS,
 static const char *const book_columns[] = {
     KV_CONDITION_COLUMNS, "side", "layer",     "book",
     "centroids",          "used", "index_ppl", NULL};
+
+void kvquant_about_inspect(void)
+{
+    kv_columns_about("kvquant --channels", channel_columns);
+    kv_columns_about("kvquant --codebooks", book_columns);
+}
 
 static void put_place(struct kv_results *t, const struct kvquant_inspect *a,
                       const struct kv_spec *spec, const struct kv_codec *c)

@@ -21,4 +21,7 @@ struct kvquant_inspect {
 
 int kvquant_inspect(const struct kvquant_inspect *a, struct kv_err *e);
 
+/* --columns help. */
+void kvquant_about_inspect(void);
+
 #endif

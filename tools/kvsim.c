@@ -253,6 +253,7 @@ int main(int argc, char **argv)
     const struct kv_opt_about about = {
         .usage = "-p FILE -m MODEL -g GPU --dataset NAME [-s NAME]... "
                  "[options]",
+        .columns = kvsim_about_columns,
         .brief = "Simulates serving where prefill and decode are on different "
                  "machines and the\nKV cache is sent between them, quantized: "
                  "a row for each scheme and load.",

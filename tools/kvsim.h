@@ -105,4 +105,7 @@ int kvsim_economics(int argc, char **argv);
 int kvsim_rows(struct kvsim_run *r, const struct kvsim_args *a,
                struct kv_err *e);
 
+/* --columns help. */
+void kvsim_about_columns(void);
+
 #endif

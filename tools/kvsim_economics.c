@@ -2,6 +2,7 @@
  * sequence's cache costs to send, to hold and to read. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "tools/columns_about.h"
 #include "tools/kvsim.h"
 
 #include <math.h>
@@ -61,6 +62,11 @@ static const char *const columns[] = {"tool",
                                       "step_even_ctx",
                                       "fit_off",
                                       NULL};
+
+static void about_columns(void)
+{
+    kv_columns_about("kvsim economics", columns);
+}
 
 /* ---- a cache on its way --------------------------------------------------
  */
@@ -371,6 +377,7 @@ int kvsim_economics(int argc, char **argv)
     };
     const struct kv_opt_about about = {
         .usage = "-p FILE -m MODEL -g GPU --attn FILE -s SPEC... [options]",
+        .columns = about_columns,
         .brief = "From which link, context and length on a spec pays, by times "
                  "that were measured.",
         .more =

@@ -1,6 +1,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/rng.h"
+#include "tools/columns_about.h"
 #include "tools/kvsim.h"
 
 #include <math.h>
@@ -63,6 +64,12 @@ static const char *const each_columns[] = {"scheme",
                                            "quantize",
                                            "unpack",
                                            NULL};
+
+void kvsim_about_columns(void)
+{
+    kv_columns_about("kvsim", columns);
+    kv_columns_about("kvsim --each", each_columns);
+}
 static const enum kv_serving_time each_times[] = {
     KV_SERVING_jct,      KV_SERVING_queue,         KV_SERVING_prefill,
     KV_SERVING_wait,     KV_SERVING_communication, KV_SERVING_join,

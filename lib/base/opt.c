@@ -244,6 +244,18 @@ static void set_once(const struct kv_opt *o, const char *arg,
     set(o, arg);
 }
 
+/* --columns help, which wants no other option. */
+static void say_columns(const struct kv_opt_about *about,
+                        const struct kv_opt *o, const char *arg)
+{
+    if (!about->columns || !arg || strcmp(o->name, "columns") ||
+        strcmp(arg, "help"))
+        return;
+    about->columns();
+    kv_close_stdout();
+    exit(KV_EXIT_OK);
+}
+
 /* Opens /dev/null for closed standard descriptors, so that no file gets their
  * number; in the wrong direction, so that their use fails. */
 static void open_standard(void)
@@ -357,9 +369,12 @@ int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
         if (c == '?' || c == ':')
             kv_die("%s %s (try --help)", argv[optind - 1],
                    c == '?' ? "is not an option" : "wants a value");
-        for (size_t i = 0; i < n; i++)
-            if (c == FIRST + (int)i || c == opts[i].letter)
-                set_once(&opts[i], value(&opts[i], argc, argv), &given[i]);
+        for (size_t i = 0; i < n; i++) {
+            if (c != FIRST + (int)i && c != opts[i].letter)
+                continue;
+            set_once(&opts[i], value(&opts[i], argc, argv), &given[i]);
+            say_columns(about, &opts[i], given[i]);
+        }
     }
     launch(opts);
     kv_opt_check_files(opts, argv + optind, (size_t)(argc - optind));

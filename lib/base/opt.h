@@ -174,10 +174,11 @@ struct kv_opt {
     }
 
 struct kv_opt_about {
-    const char *usage;  /* after the program's name */
-    const char *brief;  /* the program's purpose, a paragraph */
-    const char *more;   /* after the options: units, examples; or NULL */
-    void (*list)(void); /* --list; or NULL */
+    const char *usage;     /* after the program's name */
+    const char *brief;     /* the program's purpose, a paragraph */
+    const char *more;      /* after the options: units, examples; or NULL */
+    void (*list)(void);    /* --list; or NULL */
+    void (*columns)(void); /* --columns help; or NULL */
     /* Sees all words before they are read; or NULL. */
     void (*before)(int argc, char **argv);
     const char *operand; /* name of the operands, which are files; or NULL */
