@@ -27,6 +27,9 @@ struct kv_results;
 /* How existing rows are found, in a file and in its journal. */
 struct kv_results_keys {
     const char *const *key; /* columns that tell rows apart, ends with NULL */
+    const char *lead;       /* NULL, or the first key's cell of a row that is
+                             * added before the rows of its other keys, where
+                             * its own are not blank */
     const char *full;       /* a row with this cell blank does not stand for a
                              * row that needs it */
     struct {                /* cells that all rows of a file share */

@@ -162,22 +162,48 @@ static void put_new(struct kv_results *r, const struct row *row)
     put(r);
 }
 
+/* Whether a new row leads this row of the file. */
+static bool leads(const struct kv_results *r, const struct row *new,
+                  const struct kv_results_file *t, size_t row)
+{
+    for (size_t i = 0; r->keys->key[i]; i++) {
+        const struct cell *c = &new->cell[kv_results_find(r, r->keys->key[i])];
+        const char *old = kv_results_file_cell(
+            t, row, kv_results_file_find(t, r->keys->key[i]));
+        const char *own = c->text ? c->text : "";
+
+        if (strcmp(own, i ? old : r->keys->lead) && (!i || *own))
+            return false;
+    }
+    return true;
+}
+
 int kv_results_table_write(struct kv_results *r, struct kv_out *out,
                            const struct kv_results_file *t,
                            const struct row *row, size_t n, struct kv_err *e)
 {
     size_t n_shown, *shown = arrange(r, t, &n_shown);
     struct kv_results to = *r;
+    bool *done = kv_alloc(n + 1, sizeof(*done));
 
     to.file = out->file;
     to.shown = shown;
     to.n_shown = n_shown;
     fputs(t->marked ? KV_UTF8_MARK : "", to.file);
     kv_results_put_header(&to);
-    for (size_t i = 0; i < t->n_rows; i++)
+    for (size_t i = 0; i < t->n_rows; i++) {
+        for (size_t j = 0; j < n && r->keys->lead; j++) {
+            if (done[j] || !leads(r, &row[j], t, i))
+                continue;
+            put_new(&to, &row[j]);
+            done[j] = true;
+        }
         put_old(&to, t, i);
+    }
     for (size_t i = 0; i < n; i++)
-        put_new(&to, &row[i]);
+        if (!done[i])
+            put_new(&to, &row[i]);
+    free(done);
     free(shown);
     return kv_out_commit(out, e);
 }

@@ -3,6 +3,7 @@ in a file; options that are given twice."""
 import csv
 import io
 import os
+import re
 import shutil
 import tempfile
 import unittest
@@ -76,6 +77,21 @@ class Lists(Case):
                          [("m", "1"), ("m", "2"), ("other", "1"),
                           ("other", "2")])
 
+    def test_base_line_leads(self):
+        """Whichever shard comes last to the file."""
+        args = ["-m", at("m"), "-f", at("a.txt"), "-c", "16", "-n", "1", "-s",
+                "absmax:b{2,3,4}", "-p", "all,stream", "-o", at("lead.csv"),
+                "--append"]
+        for part in "2/2", "1/2":
+            must("kvppl", *args, "--shard", part)
+        with open(at("lead.csv"), encoding="utf-8") as f:
+            found = list(csv.DictReader(f))
+        self.assertEqual(len(found), 8)
+        first = {}
+        for row in found:
+            first.setdefault(row["protocol"], row["scheme"])
+        self.assertEqual(first, {"all": "f32", "stream": "f32"})
+
     def test_refused(self):
         text = ["-f", at("a.txt"), "-c", "16"]
         for words, *args in (
@@ -100,6 +116,61 @@ class Lists(Case):
                  "--shape", "1,1,1,2,3"),
                 ("--calib is given twice", "kvquant", "-C", "a", "-C", "b")):
             self.refused(words, tool, *args)
+
+
+class Names(Case):
+    """What an option's value says."""
+
+    def test_tables_are_what_their_names_say(self):
+        args = ["-m", at("m"), "-f", at("a.txt"), "-c", "16", "-n", "1"]
+        for name, start in ("t.csv", "tool,version"), ("t.tsv", "tool\tver"), \
+                ("t.jsonl", '{"tool": '), ("t.md", "| tool | "), \
+                ("t.txt", "tool,version"):
+            must("kvppl", *args, "-o", at(name))
+            self.assertTrue(read(at(name)).decode().startswith(start), name)
+        for words, *more in (
+                ("t.json would not be json", "-o", at("t.json")),
+                ("t.h5 would not be h5", "-o", at("t.h5")),
+                ("--format tsv: the table's name", "-o", at("t.csv"),
+                 "--format", "tsv")):
+            self.refused(words, "kvppl", *args, *more)
+        self.assertFalse(os.path.exists(at("t.json")))
+
+    def test_columns_help(self):
+        for tool, *more in ("kvppl",), ("kvattn",), ("kvcalib",), ("kvdump",), \
+                ("kvgen",), ("kvquant",), ("kvsim",), ("kvsim", "economics"):
+            lines = must(tool, *more, "--columns", "help").splitlines()
+            about = [re.match(r"  (\S+)(?:  +(\S+))?  +(\S.*)", line)
+                     for line in lines if not line.endswith(":")]
+            self.assertTrue(all(about), (tool, lines))
+            self.assertTrue(all(len(line) <= 80 for line in lines), tool)
+            if tool == "kvppl":
+                names = [m.group(1) for m in about]
+        header = must("kvppl", "-m", at("m"), "-f", at("a.txt"), "-c", "16",
+                      "-n", "1").splitlines()[0].split(",")
+        own = [n for n in header if not n.startswith("params.")]
+        self.assertEqual(names[:len(own)], own)
+
+    def test_models(self):
+        os.mkdir(at("ggufs"))
+        for name in "b.gguf", "a.gguf":
+            with open(at("ggufs/" + name), "wb") as f:
+                f.write(b"GGUF")
+        for words, model in (
+                ("has no config.json but 2 GGUF files: name one, " +
+                 at("ggufs/a.gguf"), at("ggufs")),
+                ("is a file of a model's folder: expected the folder, " +
+                 at("m"), at("m/model.safetensors")),
+                ("no such file or folder", at("none"))):
+            self.refused(words, "kvppl", "-m", model, "-f", at("a.txt"))
+            self.refused(words, "kvdump", "--tokens", "-m", model, "-f",
+                         at("a.txt"))
+
+    def test_a_vocabulary_has_tokens(self):
+        os.mkdir(at("vocabulary"))
+        shutil.copy(at("m/tokenizer.json"), at("vocabulary"))
+        self.assertEqual(*(must("kvdump", "--tokens", "-m", at(m), "-f",
+                                at("a.txt")) for m in ("m", "vocabulary")))
 
 
 class Base(Case):

@@ -518,5 +518,17 @@ class Test(Scripts):
             self.assertIn("usage:", out)
 
 
+class Plot(Scripts):
+    def test_help_without_matplotlib(self):
+        self.write("without/matplotlib.py",
+                   'raise ImportError("none", name="matplotlib")\n')
+        without = os.path.join(self.folder, "without")
+        said = self.run_script("scripts/plot", "--help", PYTHONPATH=without)
+        self.assertIn("usage: plot", said)
+        said = self.run_script("scripts/plot", "x.csv", PYTHONPATH=without,
+                               code=2)
+        self.assertIn("has no matplotlib", said)
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=1)

@@ -329,13 +329,13 @@ out:
 
 /* One id a line, to -o or stdout. */
 static int print_tokens(const struct args *a, const struct kv_tokenizer *t,
-                        size_t n_vocab, struct kv_err *e)
+                        struct kv_err *e)
 {
     struct kv_out out = {0};
     int32_t *ids;
     size_t n;
 
-    if (kv_text_tokens(t, a->text, a->parse_special, n_vocab, &ids, &n, NULL,
+    if (kv_text_tokens(t, a->text, a->parse_special, INT32_MAX, &ids, &n, NULL,
                        e))
         return -1;
     if (a->common.output && kv_out_open(&out, a->common.output, true, e)) {
@@ -378,6 +378,19 @@ static int about_model(const struct args *a, struct kv_model *m,
     return kv_footprint_print(f, a->batch > 1 ? 2 : 1, &a->common, e);
 }
 
+/* A vocabulary is enough. */
+static int tokens(const struct args *a, struct kv_err *e)
+{
+    struct kv_tokenizer *t = NULL;
+    int rc;
+
+    if (kv_model_check_path(a->model, e) || kv_tokenizer_open(&t, a->model, e))
+        return -1;
+    rc = print_tokens(a, t, e);
+    kv_tokenizer_free(t);
+    return rc;
+}
+
 static int run(const struct args *a, struct kv_err *e)
 {
     struct kv_tokenizer *t = NULL;
@@ -388,6 +401,8 @@ static int run(const struct args *a, struct kv_err *e)
         return operations(a, e);
     if (a->shape)
         return kv_footprint_of_shape(a->shape, a->ctx, a->batch, &a->common, e);
+    if (a->tokens)
+        return tokens(a, e);
     rc = kv_model_open(&m, a->model, e);
     if (!rc && a->pool_heads)
         rc = kv_model_pool_heads(m, a->pool_heads, e);
@@ -396,9 +411,7 @@ static int run(const struct args *a, struct kv_err *e)
     else if (!rc)
         rc = kv_tokenizer_open(&t, a->model, e) ||
              kv_common_place(&a->common, m, a->gemm, e);
-    if (!rc && a->tokens)
-        rc = print_tokens(a, t, kv_model_info(m)->n_vocab, e);
-    else if (!rc && !a->about)
+    if (!rc && !a->about)
         rc = dump(a, m, t, e);
     kv_tokenizer_free(t);
     kv_model_free(m);

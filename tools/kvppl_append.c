@@ -45,6 +45,7 @@ int kvppl_open_table(struct kvppl_study *s, const struct kvppl_args *a,
         form.append = a->append;
         s->keys = (struct kv_results_keys){
             .key = key,
+            .lead = a->no_base ? NULL : "f32:r0s0",
             .full = a->jitter ? "kl_jitter"
                     : a->kl   ? "kl_mean"
                               : "dnll",

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Models above this size read ahead and let go layer by layer. */
 static const size_t large_model = (size_t)1 << 30;
@@ -214,12 +213,8 @@ static int open_model(struct kv_model *m, const char *path, struct kv_err *e)
 {
     const bool folder = kv_is_dir(path);
 
-    if (!folder && !kv_file_exists(path))
-        return access(path, F_OK)
-                   ? kv_fail(e, "%s: no such file or folder", path)
-                   : kv_fail(e, "%s is neither a model folder nor a GGUF file",
-                             path);
-    if (folder ? read_folder(m, path, e) : read_file(m, path, e))
+    if (kv_model_check_path(path, e) ||
+        (folder ? read_folder(m, path, e) : read_file(m, path, e)))
         return -1;
     if (kv_tensor_map(&m->weights, &m->config, &m->files, path, e)) {
         if (!folder)

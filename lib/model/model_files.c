@@ -1,11 +1,15 @@
 #include "lib/model/model_files.h"
+#include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/file_hash.h"
+#include "lib/model/gguf.h"
 #include "lib/tokenizer/tokenizer_folder.h"
 
+#include <dirent.h>
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Beside the weights and the vocabulary. */
 static const char *const others[] = {"config.json",
@@ -75,4 +79,65 @@ int kv_model_files_hash(struct kv_hash *h, const char *path, struct kv_err *e)
         if (add_file(h, path, *name, e))
             return -1;
     return 0;
+}
+
+/* The first GGUF file of a folder by name, in a new string, *n files in all;
+ * NULL: none. */
+static char *first_gguf(const char *dir, size_t *n)
+{
+    DIR *d = opendir(dir);
+    char *first = NULL;
+
+    *n = 0;
+    if (!d)
+        return NULL;
+    for (const struct dirent *f; (f = readdir(d));) {
+        if (fnmatch("*.gguf", f->d_name, 0))
+            continue;
+        ++*n;
+        if (first && strcmp(first, f->d_name) < 0)
+            continue;
+        free(first);
+        first = kv_strdup(f->d_name);
+    }
+    closedir(d);
+    return first;
+}
+
+static int check_folder(const char *path, struct kv_err *e)
+{
+    char *config = kv_model_file(path, "config.json");
+    size_t n = 0;
+    char *gguf = kv_file_exists(config) ? NULL : first_gguf(path, &n);
+
+    free(config);
+    if (!gguf)
+        return 0;
+    kv_fail(e, "%s has no config.json but %zu GGUF file%s: name %s, %s/%s",
+            path, n, n > 1 ? "s" : "", n > 1 ? "one" : "it", path, gguf);
+    free(gguf);
+    return -1;
+}
+
+int kv_model_check_path(const char *path, struct kv_err *e)
+{
+    const char *name;
+    char *folder;
+    int rc = 0;
+
+    if (kv_is_dir(path))
+        return check_folder(path, e);
+    if (!kv_file_exists(path))
+        return access(path, F_OK)
+                   ? kv_fail(e, "%s: no such file or folder", path)
+                   : kv_fail(e, "%s is neither a model folder nor a GGUF file",
+                             path);
+    folder = kv_path_folder(path, &name);
+    if (!kv_gguf_is(path) && kv_model_holds(name) && fnmatch("*.gguf", name, 0))
+        rc = kv_fail(e,
+                     "%s is a file of a model's folder: expected the folder, "
+                     "%s, or a GGUF file",
+                     path, folder);
+    free(folder);
+    return rc;
 }

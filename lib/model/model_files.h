@@ -23,4 +23,8 @@ char *kv_model_file(const char *dir, const char *name);
  * Adds nothing where path is a file, since its header has all of them. */
 int kv_model_files_hash(struct kv_hash *h, const char *path, struct kv_err *e);
 
+/* Fails where nothing is, and, naming what is meant, on a folder that has GGUF
+ * files and no config.json, and on a file of a model's folder. */
+int kv_model_check_path(const char *path, struct kv_err *e);
+
 #endif
