@@ -105,6 +105,20 @@ class Lists(Case):
                  "llama.cpp,all", "--kl-divergence-base", at("x"))):
             self.refused(words, "kvppl", *args)
 
+    def test_shapes(self):
+        args = ["-s", "kivi:b4g32r0", "--reps", "1", "--warmup", "0"]
+        shapes = "1,2,1,32,64", "2,4,2,64,96"
+        found = [list(csv.DictReader(io.StringIO(must(
+            "kvattn", *args, *(w for s in some for w in ("--shape", s))))))
+            for some in (shapes, shapes[:1], shapes[1:])]
+        untimed = [[{k: r.get(k) for k in ("spec", "model", "ctx", "windows",
+                                           "bits", "attn_rel_err")}
+                    for r in rows] for rows in found]
+        self.assertEqual(untimed[0], untimed[1] + untimed[2])
+        self.assertEqual(len(untimed[0]), 4)
+        self.refused("--shape 1,2: expected B,HQ", "kvattn", *args, "--shape",
+                     shapes[0], "--shape", "1,2")
+
     def test_other_tools_take_one(self):
         for words, tool, *args in (
                 ("--model is given twice, a and b: expected one value",
@@ -112,8 +126,6 @@ class Lists(Case):
                 ("--file is given twice", "kvgen", "-f", "a", "-f", "b"),
                 ("--ctx is given twice, 1 and 2", "kvattn", "-c", "1", "-c",
                  "2"),
-                ("--shape is given twice", "kvattn", "--shape", "1,1,1,2,2",
-                 "--shape", "1,1,1,2,3"),
                 ("--calib is given twice", "kvquant", "-C", "a", "-C", "b")):
             self.refused(words, tool, *args)
 

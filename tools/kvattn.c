@@ -49,7 +49,7 @@ static int calibration_of_shape(struct kvattn_run *r,
                        "%zu, not for --shape %s",
                        a->calib, r->calib->shape.n_heads,
                        r->calib->shape.n_kv_heads, r->calib->shape.head_dim,
-                       a->shape);
+                       r->shape);
     *s = r->calib->shape;
     return 0;
 }
@@ -60,7 +60,7 @@ static int prepare_shape(struct kvattn_run *r, const struct kvattn_args *a,
     const struct kv_shape *s = &r->inputs.shape;
     size_t batch = 1;
 
-    if (kv_shape_option(a->shape, &r->inputs, &batch, e) ||
+    if (kv_shape_option(r->shape, &r->inputs, &batch, e) ||
         calibration_of_shape(r, a, e))
         return -1;
     /* On a GPU, copies of one sequence, so that the host need not hold all. */
@@ -220,7 +220,7 @@ static int prepare_specs(struct kvattn_run *r, const struct kvattn_args *a,
                              e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
-    r->random_calib = a->shape && !a->calib;
+    r->random_calib = r->shape && !a->calib;
     if (r->random_calib &&
         kv_random_calibration(&r->calib, r->spec, r->n_specs, &r->inputs.shape,
                               a->common.seed, e))
@@ -260,7 +260,7 @@ static int prepare(struct kvattn_run *r, const struct kvattn_args *a,
     r->how.gpu = a->common.on_gpu ? &a->common.gpu : NULL;
     r->how.threads = a->common.threads;
     if (parse_paths(r, a, e) ||
-        (a->shape ? prepare_shape(r, a, e) : prepare_dump(r, a, e)) ||
+        (r->shape ? prepare_shape(r, a, e) : prepare_dump(r, a, e)) ||
         prepare_specs(r, a, e))
         return -1;
     snprintf(r->protocol, sizeof(r->protocol), "decode:%zu%s", in->nq,
@@ -272,7 +272,7 @@ static int prepare(struct kvattn_run *r, const struct kvattn_args *a,
     kv_common_conditions(&a->common, &r->conditions);
     if (a->common.on_gpu ? measure_gpu(r, &a->common.gpu, e) : measure_cpu(r))
         return -1;
-    return kvattn_open_table(r, a, e);
+    return r->table ? 0 : kvattn_open_table(r, a, e);
 }
 
 static void clear(struct kvattn_run *r)
@@ -284,6 +284,34 @@ static void clear(struct kvattn_run *r)
     kv_calib_free(r->calib);
     kv_attn_inputs_clear(&r->inputs);
     kv_dump_close(r->dump);
+}
+
+/* What is left of a run for the next shape's. */
+static void next_shape(struct kvattn_run *r)
+{
+    const struct kvattn_run next = {.table = r->table, .left_out = r->left_out};
+
+    r->table = NULL;
+    clear(r);
+    *r = next;
+}
+
+static int run(struct kvattn_run *r, const struct kvattn_args *a,
+               struct kv_err *e)
+{
+    const size_t n = a->shapes.n ? a->shapes.n : 1;
+    struct kv_results *table;
+
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            next_shape(r);
+        r->shape = a->shapes.n ? a->shapes.item[i] : NULL;
+        if (prepare(r, a, e) || kvattn_run_all(r, a, e))
+            return -1;
+    }
+    table = r->table;
+    r->table = NULL;
+    return kv_results_close(table, e);
 }
 
 /* Refuses options about a dump together with --shape and -m. */
@@ -303,7 +331,7 @@ static void refuse_of_dump(const struct kvattn_args *a)
 /* Refuses options that one source of tensors does not have. */
 static void check_source(const struct kvattn_args *a)
 {
-    if (!!a->dump + !!a->shape + !!a->model != 1)
+    if (!!a->dump + (a->shapes.n > 0) + !!a->model != 1)
         kv_die("give one of --dump, --shape and -m (try --help)");
     if (!a->dump)
         refuse_of_dump(a);
@@ -321,9 +349,10 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
                             "K-q8_0/V-q4_0: a scheme for each side"),
         KV_IN('C', "calib", &a->calib, "FILE", "calibration from kvcalib"),
         KV_IN(0, "dump", &a->dump, "FILE", "keys, values, queries from kvdump"),
-        KV_STR(0, "shape", &a->shape, "B,HQ,HKV,D,N[,NQ]",
-               "random tensors instead: batch, query heads,\n"
-               "KV heads, head dimension, tokens, queries"),
+        KV_LIST(0, "shape", &a->shapes, "B,HQ,HKV,D,N[,NQ]",
+                "random tensors instead: batch, query heads,\n"
+                "KV heads, head dimension, tokens, queries;\n"
+                "repeatable: rows for each"),
         KV_IN_FOLDER('m', "model", &a->model, kv_model_holds, "MODEL",
                      "a model's folder or config.json instead: its whole\n"
                      "decoding step on a GPU, weights random"),
@@ -450,10 +479,10 @@ int main(int argc, char **argv)
     int rc;
 
     parse(argc, argv, &a);
-    rc = a.model ? kvattn_step(&r, &a, &e)
-                 : prepare(&r, &a, &e) || kvattn_run_all(&r, &a, &e);
+    rc = a.model ? kvattn_step(&r, &a, &e) : run(&r, &a, &e);
     clear(&r);
     kv_strings_clear(&a.specs);
+    kv_strings_clear(&a.shapes);
     if (rc)
         kv_die("%s", e.msg);
     kv_close_stdout();

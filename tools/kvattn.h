@@ -10,13 +10,14 @@ enum { KV_ATTN_PATHS = KV_ATTN_DEQUANT + 1 };
 
 struct kvattn_args {
     struct kv_common common;
-    struct kv_strings specs;
-    const char *dump, *shape, *model, *calib, *path;
+    struct kv_strings specs, shapes;
+    const char *dump, *model, *calib, *path;
     size_t layer, windows, queries, ctx, batch, reps, warmup;
     bool allow_leakage, warm;
 };
 
 struct kvattn_run {
+    const char *shape;    /* the one that runs of --shape's, or NULL */
     struct kv_dump *dump; /* NULL with --shape and -m */
     struct kv_attn_inputs inputs;
     struct kv_calib *calib;

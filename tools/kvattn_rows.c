@@ -1,13 +1,17 @@
 /* The rows of kvattn: every spec on every path that it has. */
 #include "eval/attn_kept.h"
+#include "eval/sweep.h"
+#include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/mixed.h"
 #include "lib/scheme.h"
 #include "lib/seq/bits.h"
 #include "tools/columns_about.h"
 #include "tools/kvattn.h"
+#include "tools/shape_option.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const columns[] = {KV_CONDITION_COLUMNS,
@@ -241,11 +245,51 @@ static int run_spec(struct kvattn_run *r, const struct kv_spec *spec,
     return rc;
 }
 
+static int open_table(struct kvattn_run *r, const struct kvattn_args *a,
+                      const struct kv_spec *specs, size_t n, struct kv_err *e)
+{
+    return kv_common_table(&r->table, &a->common, a->common.output, columns,
+                           specs, n, e);
+}
+
+/* Adds the specs as they are with a shape. */
+static int add_specs(const struct kvattn_args *a, const char *text,
+                     struct kv_spec **all, size_t *n_all, struct kv_err *e)
+{
+    struct kv_attn_inputs in = {0};
+    const struct kv_sweep sweep = {
+        .base = "f16", .specs = &a->specs, .shape = &in.shape, .shard = {1, 1}};
+    struct kv_spec *list;
+    size_t n, n_list, batch;
+
+    if (kv_shape_option(text, &in, &batch, e) ||
+        kv_sweep_list(&sweep, &list, &n, &n_list, e))
+        return -1;
+    *all = kv_realloc(*all, *n_all + n, sizeof(**all));
+    memcpy(*all + *n_all, list, n * sizeof(*list));
+    *n_all += n;
+    free(list);
+    return 0;
+}
+
+/* The table of all shapes, whose specs may differ in their parameters. */
 int kvattn_open_table(struct kvattn_run *r, const struct kvattn_args *a,
                       struct kv_err *e)
 {
-    return kv_common_table(&r->table, &a->common, a->common.output, columns,
-                           r->spec, r->n_specs, e);
+    const int verbosity = kv_verbosity();
+    struct kv_spec *all = NULL;
+    size_t n = 0;
+    int rc = 0;
+
+    if (a->shapes.n < 2)
+        return open_table(r, a, r->spec, r->n_specs, e);
+    kv_verbosity_set(0); /* each shape says again what its specs are */
+    for (size_t i = 0; i < a->shapes.n && !rc; i++)
+        rc = add_specs(a, a->shapes.item[i], &all, &n, e);
+    kv_verbosity_set(verbosity);
+    rc = rc || open_table(r, a, all, n, e);
+    free(all);
+    return rc ? -1 : 0;
 }
 
 int kvattn_run_all(struct kvattn_run *r, const struct kvattn_args *a,
@@ -271,9 +315,5 @@ int kvattn_run_all(struct kvattn_run *r, const struct kvattn_args *a,
         kv_note("noisy: %zu of %zu rows, whose slow runs (lat_us_p90) took "
                 "more than twice as long as the fast ones (lat_us_p10)",
                 r->noisy, r->rows);
-
-    struct kv_results *table = r->table;
-
-    r->table = NULL;
-    return kv_results_close(table, e);
+    return 0;
 }
