@@ -1,5 +1,6 @@
 #include "eval/measure.h"
 #include "eval/coefficients.h"
+#include "eval/measure_span.h"
 #include "eval/measure_tensors.h"
 #include "eval/policy_check.h"
 #include "eval/policy_error.h"
@@ -39,9 +40,11 @@ struct layer {
     const struct kv_measure_plan *plan;
     const struct kv_dump_info *info;
     size_t layer;
-    struct kv_shape shape;     /* the layer's */
-    struct kv_codecs **codecs; /* [n_specs] */
-    struct kv_codecs **below;  /* [n_specs]: of the layer below */
+    struct kv_shape shape;         /* the layer's */
+    struct kv_codecs **codecs;     /* [n_specs] */
+    struct kv_codecs **below;      /* [n_specs]: of the layer below */
+    struct kv_measure_span **span; /* [n_specs]: of those with codes of all
+                                    * layers together */
     struct kv_seq **seq;       /* [n_specs][all windows], without a policy */
     double **power;            /* [n_specs][KV_SIDES]: the items' sums so far */
     size_t n_windows, first;   /* in memory: windows first .. + n_windows */
@@ -124,6 +127,8 @@ static void measure_attention(const struct layer *l, size_t window,
 
 static struct kv_codec *const *codecs_of(const struct layer *l, size_t spec)
 {
+    if (l->span[spec])
+        return kv_measure_span_codecs(l->span[spec]);
     return kv_codecs_at(l->codecs[spec], l->layer);
 }
 
@@ -246,6 +251,30 @@ static int measure_stored(const struct layer *l, size_t spec, size_t window,
     return rc;
 }
 
+/* A window of codes of all layers together. */
+static int measure_span(const struct layer *l, size_t spec, size_t window,
+                        struct item *item)
+{
+    const struct kv_tokens t = tokens_of(l, window);
+    const size_t values = l->info->ctx * row_values(l->info, KV_T_K);
+    struct kv_codec key = *codecs_of(l, spec)[KV_K]; /* as of this layer */
+    const float *in[] = {kv_tokens_stored(&t, &key), t.v};
+    float *stored[] = {kv_alloc(values, sizeof(float)),
+                       kv_alloc(values, sizeof(float))};
+    int rc = 0;
+
+    key.shape = l->shape;
+    for (int i = 0; i < KV_SIDES && !rc; i++)
+        rc = kv_measure_span_side(l->span[spec], l->first + window, l->layer,
+                                  (enum kv_side)i, in[i], stored[i],
+                                  &item->sums, &item->error);
+    if (!rc && l->n_at)
+        measure_attention(l, window, &key, NULL, stored, item);
+    free(stored[KV_K]);
+    free(stored[KV_V]);
+    return rc;
+}
+
 /* Parallel over items: everything it touches is the item's own. */
 static int measure_item(const struct layer *l, size_t spec, size_t window,
                         struct item *item)
@@ -253,8 +282,9 @@ static int measure_item(const struct layer *l, size_t spec, size_t window,
     const bool policy = l->plan->spec[spec].policy.policy;
 
     if (kv_interrupted(&item->error) ||
-        (policy ? measure_policy(l, spec, window, item)
-                : measure_stored(l, spec, window, item)))
+        (policy          ? measure_policy(l, spec, window, item)
+         : l->span[spec] ? measure_span(l, spec, window, item)
+                         : measure_stored(l, spec, window, item)))
         return -1;
     if (!kv_attn_error_finite(&item->sums.attn))
         return kv_fail(
@@ -440,9 +470,9 @@ static int check_policy(const struct layer *l, size_t spec, struct kv_err *e)
 static int open_layer(struct layer *l, struct kv_err *e)
 {
     for (size_t i = 0; i < l->plan->n_specs; i++)
-        if (open_codecs(l->plan, &l->plan->spec[i], l->layer, &l->codecs[i],
-                        e) ||
-            check_policy(l, i, e))
+        if (!l->span[i] && (open_codecs(l->plan, &l->plan->spec[i], l->layer,
+                                        &l->codecs[i], e) ||
+                            check_policy(l, i, e)))
             return -1;
     return 0;
 }
@@ -544,12 +574,16 @@ int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
         .info = info,
         .codecs = kv_alloc(p->n_specs, sizeof(struct kv_codecs *)),
         .below = kv_alloc(p->n_specs, sizeof(struct kv_codecs *)),
+        .span = kv_alloc(p->n_specs, sizeof(*l.span)),
         .power = kv_alloc(p->n_specs * KV_SIDES, sizeof(*l.power)),
         .seq = kv_alloc(p->n_specs * info->n_windows, sizeof(*l.seq)),
         .at = kv_alloc(info->ctx, sizeof(*l.at))};
     struct kv_progress progress;
     int rc = 0;
 
+    for (size_t i = 0; i < p->n_specs && !rc; i++)
+        if (kv_spec_spans(&p->spec[i]))
+            rc = kv_measure_span_new(&l.span[i], p, &p->spec[i], e);
     for (size_t i = 0; i < p->n_specs * info->n_windows; i++)
         l.seq[i] = kv_seq_new(&(struct kv_seq_plan){
             .n_layers = info->shape.n_layers, .seed = p->seed});
@@ -566,6 +600,9 @@ int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
         kv_seq_free(l.seq[i]);
     for (size_t i = 0; i < p->n_specs; i++)
         kv_codecs_free(l.below[i]);
+    for (size_t i = 0; i < p->n_specs; i++)
+        kv_measure_span_free(l.span[i]);
+    free(l.span);
     free(l.seq);
     free(l.at);
     free(l.power);

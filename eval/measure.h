@@ -71,6 +71,9 @@ int kv_measure_on_gpu(const struct kv_measure_plan *p,
  * Its attention and its bits are measured (policy_error.h), not its
  * reconstruction; it needs queries.
  *
+ * Of codes of all layers together (kv_spec_spans()) each layer has an equal
+ * part of the bits.
+ *
  * out: [n_specs][layers of the dump], cleared here.  The same bits for any
  * number of threads and any memory.
  *

@@ -249,7 +249,7 @@ static int open_kvtc(struct kv_codec *c, const struct kv_calib *calib,
     k->row = row;
     if (kv_kvtc_spans(&c->spec) && c->shape.n_layers > 1)
         return kv_fail(e, "span=all decodes all layers of a token together, "
-                          "which kvppl alone does");
+                          "which kvppl and kvquant alone do");
     if (kv_calib_want_set(&set, calib, &c->spec, e) ||
         !(mean = kv_calib_want(c, set, "mean", 0, 1, dims + 2, e)) ||
         !(basis = kv_calib_want(c, set, "basis", 0, 2, dims + 2, e)) ||

@@ -1,8 +1,11 @@
-/* Codes of all layers of a token together in a protocol's loop: a pass at full
- * precision, then one that reads them, against one cache by hand. */
+/* Codes of all layers of a token together, against one cache by hand: in a
+ * protocol's loop, a pass at full precision, then one that reads them; and
+ * measured on a dump. */
 #include "eval/loop.h"
+#include "eval/measure.h"
 #include "kernels/attend.h"
 #include "lib/base/alloc.h"
+#include "lib/dump.h"
 #include "lib/mixed.h"
 #include "lib/rope_table.h"
 #include "lib/seq/cache.h"
@@ -224,6 +227,71 @@ static void test_all(void **state)
     check_all("kvtc:b2n16s3r20,span=all,entropy=none", true);
 }
 
+/* The whole error and all bytes of a window are the sums over its layers. */
+static void test_measured(void **state)
+{
+    struct kv_measured got[LAYERS];
+    struct kv_bits want = {0};
+    struct setup s;
+    struct kv_dump *dump;
+    struct kv_err e = {""};
+    double error[KV_SIDES] = {0}, sum[KV_SIDES] = {0}, bytes = 0;
+    char *path;
+
+    (void)state;
+    init(&s, "kvtc:b2n16s3r20,span=all");
+    synthetic_dump(&s.shape, WINDOWS, LENGTH, test_folder(), &path);
+    if (kv_dump_open(&dump, path, &e) ||
+        kv_measure(&(struct kv_measure_plan){.dump = dump,
+                                             .spec = &s.spec,
+                                             .n_specs = 1,
+                                             .calib = s.calib,
+                                             .seed = SEED,
+                                             .memory = 1 << 30,
+                                             .n_queries = 4},
+                   got, &e))
+        fail_msg("%s", e.msg);
+    for (size_t l = 0; l < LAYERS; l++)
+        if (kv_dump_read(dump, l, KV_T_K_PRE, 0, WINDOWS * LENGTH,
+                         s.k_pre + l * WINDOWS * LENGTH * s.row, &e) ||
+            kv_dump_read(dump, l, KV_T_V, 0, WINDOWS * LENGTH,
+                         s.v + l * WINDOWS * LENGTH * s.row, &e))
+            fail_msg("%s", e.msg);
+
+    float *const back[KV_SIDES] = {
+        kv_alloc(LENGTH, LAYERS * s.row * sizeof(float)),
+        kv_alloc(LENGTH, LAYERS * s.row * sizeof(float))};
+
+    for (size_t w = 0; w < WINDOWS; w++) {
+        by_hand(&s, &s.spec, w, back, &want);
+        for (size_t i = 0; i < KV_SIDES * LENGTH * LAYERS * s.row; i++) {
+            const size_t at = i / KV_SIDES, row = at / s.row;
+            const float *x = i % KV_SIDES == KV_K ? s.k_pre : s.v;
+            const float was =
+                x[((row % LAYERS * WINDOWS + w) * LENGTH + row / LAYERS) *
+                      s.row +
+                  at % s.row];
+
+            error[i % KV_SIDES] +=
+                pow((double)back[i % KV_SIDES][at] - (double)was, 2);
+        }
+    }
+    for (size_t l = 0; l < LAYERS; l++)
+        for (int i = 0; i < KV_SIDES; i++) {
+            sum[i] += got[l].reconstruction[i].e2;
+            bytes += got[l].bits[i].bytes;
+        }
+    for (int i = 0; i < KV_SIDES; i++)
+        assert_within(sum[i] / error[i], 1, 1e-6);
+    assert_within(bytes / want.bytes, 1, 1e-12);
+    assert_true(got[1].attn.n_rows > 0);
+    free(back[KV_K]);
+    free(back[KV_V]);
+    kv_dump_close(dump);
+    free(path);
+    clear(&s);
+}
+
 static void refused(const struct setup *s, const char *protocol,
                     const char *why)
 {
@@ -289,6 +357,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all),
+        cmocka_unit_test(test_measured),
         cmocka_unit_test(test_refusals),
     };
 

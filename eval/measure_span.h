@@ -1,0 +1,30 @@
+/* The windows of a dump, stored by a spec whose codes are of all layers
+ * together (kv_spec_spans()), and read layer by layer. */
+#ifndef KV_MEASURE_SPAN_H
+#define KV_MEASURE_SPAN_H
+
+#include "eval/measure.h"
+
+struct kv_measure_span;
+
+/* Encodes and decodes every window; decoded rows lie in a temporary file.
+ * Fails where the dump lacks layers or keys before RoPE, as kv_codec_new() and
+ * kv_cache_append() do, and when interrupted. */
+int kv_measure_span_new(struct kv_measure_span **out,
+                        const struct kv_measure_plan *p,
+                        const struct kv_spec *spec, struct kv_err *e);
+void kv_measure_span_free(struct kv_measure_span *m); /* NULL is fine */
+
+/* Of all layers: kept by pointer. */
+struct kv_codec *const *kv_measure_span_codecs(const struct kv_measure_span *m);
+
+/* A side of a window in a layer: x as the dump has it, stored as the cache
+ * gives it, both [ctx][n_kv_heads][head_dim], keys before RoPE where they are
+ * stored so; the error and the layer's part of the bits are added.  Layers have
+ * equal parts.  Thread-safe. */
+int kv_measure_span_side(const struct kv_measure_span *m, size_t window,
+                         size_t layer, enum kv_side side, const float *x,
+                         float *stored, struct kv_measured *sums,
+                         struct kv_err *e);
+
+#endif
