@@ -110,6 +110,41 @@ static void every_packing_decodes_as_numpy_does(void **state)
     }
 }
 
+/* Every code under every scale, a row each. */
+static void mxfp4_is_a_power_of_two_times_a_level(void **state)
+{
+    static const double level[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    enum { SCALES = 256, COLUMNS = 32 };
+    uint8_t code[SCALES][COLUMNS / 2], scale[SCALES];
+    float x[SCALES][COLUMNS];
+    const struct kv_packed p = {.packing = KV_PACKED_MXFP4,
+                                .rows = SCALES,
+                                .columns = COLUMNS,
+                                .block_columns = COLUMNS,
+                                .code = code,
+                                .scale = scale};
+    struct kv_err e;
+
+    (void)state;
+    for (size_t r = 0; r < SCALES; r++) {
+        scale[r] = (uint8_t)r;
+        for (size_t i = 0; i < COLUMNS / 2; i++)
+            code[r][i] = (uint8_t)(i + 16 * (15 - i));
+    }
+    assert_int_equal(kv_packed_check(&p, &e), 0);
+    kv_packed_decode(&p, 0, SCALES, x[0]);
+    for (size_t r = 0; r < SCALES; r++)
+        for (size_t c = 0; c < COLUMNS; c++) {
+            const size_t i = c % 2 ? 15 - c / 2 : c / 2;
+            const double size = ldexp(level[i % 8], (int)r - 127);
+
+            if (r == SCALES - 1)
+                assert_false(isfinite(x[r][c]));
+            else
+                assert_true(x[r][c] == (float)(i < 8 ? size : -size));
+        }
+}
+
 static void what_does_not_fit_is_refused(void **state)
 {
     const int32_t group[8] = {0, 1, 1, 0, 1, 2, 0, -1};
@@ -382,6 +417,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_packing_decodes_as_numpy_does),
+        cmocka_unit_test(mxfp4_is_a_power_of_two_times_a_level),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(folders_hold_every_packing),
         cmocka_unit_test(other_quantization_is_refused),
