@@ -92,8 +92,9 @@ enum kv_norm_of { KV_NORM_OF_HEAD, KV_NORM_OF_OWN_HEAD, KV_NORM_OF_TOKEN };
  * RMSNorm of each head of q and k (norm NULL: none), to q and k_pre, in which
  * the channels that turn are times rope_scale, and RoPE of both, to q and k.
  * On the CPU alone: clip, a rope_scale other than 1, LayerNorm where it centers
- * (bias NULL: none), and norms of all heads of a token as one, or with weights
- * and biases of each head's own. */
+ * (bias NULL: none), norms of all heads of a token as one, or with weights and
+ * biases of each head's own; and norms after RoPE (norm_late), where k_pre is k
+ * turned back. */
 struct kv_heads {
     size_t rows, first, n;
     size_t n_heads, n_kv_heads, head_dim, n_rot;
@@ -101,7 +102,7 @@ struct kv_heads {
     const float *bias, *q_norm, *k_norm;
     const float *q_norm_bias, *k_norm_bias;
     enum kv_norm_of norm_of;
-    bool norm_centers;
+    bool norm_centers, norm_late;
     float clip;
     float rope_scale;
     float eps;

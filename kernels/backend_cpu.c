@@ -217,6 +217,12 @@ static void norm_heads(const struct kv_heads *h, const float *w,
     }
 }
 
+static void norm_both(const struct kv_heads *h, float *k)
+{
+    norm_heads(h, h->q_norm, h->q_norm_bias, h->q, h->n_heads);
+    norm_heads(h, h->k_norm, h->k_norm_bias, k, h->n_kv_heads);
+}
+
 static void clip(float *x, size_t n, float end)
 {
     for (size_t i = 0; i < n; i++)
@@ -230,6 +236,25 @@ static void scale_turning(const struct kv_heads *h, float *x, size_t heads)
 
     for (size_t i = 0; h->rope_scale != 1 && i < 2 * h->rows * heads; i++)
         kv_row_scale(x + i * half, h->n_rot, h->rope_scale);
+}
+
+/* q and k, each token by its place; back: the other way. */
+static void turn(const struct kv_heads *h, bool back, float *x, size_t heads)
+{
+    const size_t row = heads * h->head_dim, angles = 2 * h->n_rot;
+    float *mirrored = back ? kv_alloc(angles, sizeof(*mirrored)) : NULL;
+
+    for (size_t i = 0, some; i < h->rows; i += some) {
+        const size_t at = (h->first + i) % h->n;
+        const float *rope = h->rope + at * angles;
+
+        some = back ? 1 : h->rows - i < h->n - at ? h->rows - i : h->n - at;
+        for (size_t j = 0; j < (back ? angles : 0); j++)
+            mirrored[j] = j < h->n_rot ? rope[j] : -rope[j];
+        kv_rotate_heads(back ? mirrored : rope, h->n_rot, x + i * row, some,
+                        heads, h->head_dim);
+    }
+    free(mirrored);
 }
 
 static int heads(const struct kv_heads *h, struct kv_err *e)
@@ -249,20 +274,18 @@ static int heads(const struct kv_heads *h, struct kv_err *e)
         memcpy(h->k_pre + i * kv_dim, row + q_dim, kv_dim * sizeof(*row));
         memcpy(h->v + i * kv_dim, row + q_dim + kv_dim, kv_dim * sizeof(*row));
     }
-    norm_heads(h, h->q_norm, h->q_norm_bias, h->q, h->n_heads);
-    norm_heads(h, h->k_norm, h->k_norm_bias, h->k_pre, h->n_kv_heads);
+    if (!h->norm_late)
+        norm_both(h, h->k_pre);
     scale_turning(h, h->q, h->n_heads);
     scale_turning(h, h->k_pre, h->n_kv_heads);
     memcpy(h->k, h->k_pre, h->rows * kv_dim * sizeof(*h->k));
-    for (size_t i = 0, at = h->first, some; i < h->rows; i += some, at = 0) {
-        const float *rope = h->rope + at * 2 * h->n_rot;
-
-        some = h->rows - i < h->n - at ? h->rows - i : h->n - at;
-        kv_rotate_heads(rope, h->n_rot, h->q + i * q_dim, some, h->n_heads,
-                        h->head_dim);
-        kv_rotate_heads(rope, h->n_rot, h->k + i * kv_dim, some, h->n_kv_heads,
-                        h->head_dim);
-    }
+    turn(h, false, h->q, h->n_heads);
+    turn(h, false, h->k, h->n_kv_heads);
+    if (!h->norm_late)
+        return 0;
+    norm_both(h, h->k);
+    memcpy(h->k_pre, h->k, h->rows * kv_dim * sizeof(*h->k));
+    turn(h, true, h->k_pre, h->n_kv_heads);
     return 0;
 }
 

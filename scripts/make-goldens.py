@@ -399,6 +399,11 @@ MODELS = {
         layer_types=["mamba", "attention"], mamba_n_heads=3, mamba_d_state=8,
         mamba_conv_bias=False, position_embedding_type="rope",
         residual_multiplier=0.5)),
+    "hunyuan": ("HunYuanDenseV1ForCausalLM", dict(
+        SMALL, max_position_embeddings=32768, attention_bias=True,
+        rope_parameters=dict(
+            rope_type="dynamic", rope_theta=10000.0, factor=1.0,
+            alpha=1000.0))),
     "gptj": ("GPTJForCausalLM", dict(
         vocab_size=53, n_positions=64, n_embd=24, n_layer=2, n_head=3,
         n_inner=27, rotary_dim=4, tie_word_embeddings=False)),
@@ -637,7 +642,8 @@ def expect(model, tokens, folder):
                 config.new_decoder_architecture) else (
                 k.shape[1] if config.multi_query else 1)
             k, k_pre, v = (x[:, ::group] for x in (k, k_pre, v))
-        if hasattr(config, "text_config"):  # its rotation is not seen
+        if hasattr(config, "text_config") or (  # its rotation is not seen
+                config.model_type == "hunyuan_v1_dense"):  # or not the last
             k_pre = None
         for what, x in (("k", k), ("k_pre", k_pre), ("v", v)):
             if x is not None:

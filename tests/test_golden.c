@@ -67,6 +67,26 @@ static void check_rows(struct golden *g, const char *what,
     free(expected);
 }
 
+/* RoPE makes k of k_pre. */
+static void check_rope(const struct golden *g, const struct kv_qkv *x)
+{
+    const struct kv_shape *s = x->shape;
+    const size_t n = x->n * s->n_kv_heads * s->head_dim;
+    float *k = kv_alloc(n, sizeof(*k));
+    struct kv_err e;
+
+    memcpy(k, x->k_pre, n * sizeof(*k));
+    assert_int_equal(x->backend->rotate(x->rope, s->n_rot, x->n, k, x->n,
+                                        s->n_kv_heads, s->head_dim, &e),
+                     0);
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs((double)k[i] - (double)x->k[i]) <= 1e-5))
+            fail_msg("%s: layer %zu: value %zu of k_pre turns to %.9g, not "
+                     "%.9g",
+                     g->name, x->layer, i, (double)k[i], (double)x->k[i]);
+    free(k);
+}
+
 static int check_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     char name[32];
@@ -77,6 +97,7 @@ static int check_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
         check_rows(arg, "k_pre", x, x->k_pre, true);
     if (!x->shape->latent) /* whose values are keys */
         check_rows(arg, "v", x, x->v, false);
+    check_rope(arg, x);
     return kv_attend_exact(NULL, x, e);
 }
 

@@ -156,6 +156,7 @@ struct kv_arch_rope {
     bool interleaved; /* it turns channels 2 i and 2 i + 1 */
     double partial;   /* of a head's channels it turns; 0: all */
     bool channels;    /* rotary_dim says how many it turns */
+    bool alpha;       /* dynamic with alpha is theta times a power of it */
     bool given;       /* the config must describe it: it would be YaRN */
 };
 
@@ -192,8 +193,9 @@ struct kv_arch {
     enum kv_qk_norm qk_norm; /* LayerNorm where layer_norm ... */
     bool qk_norm_read;       /* ... and only where use_qk_norm is true */
     bool qk_norm_bias;
-    bool clips; /* clip_qkv counts: q, k and v end at it */
-    bool sinks; /* attention has a sink logit for each head */
+    bool qk_norm_late; /* after RoPE */
+    bool clips;        /* clip_qkv counts: q, k and v end at it */
+    bool sinks;        /* attention has a sink logit for each head */
     struct kv_arch_layers layers;
     enum kv_mixer mixer;   /* of some layers, by layer_types ... */
     size_t attended_every; /* ... or without it of all but every so many-th */

@@ -547,6 +547,31 @@ const struct kv_own_field kv_fields_of_gpt_oss[] = {
     {0},
 };
 
+const struct kv_tensor_names kv_names_hunyuan = {
+    FRAME,
+    .part =
+        {
+            Q_K_V_O,
+            GATE_UP_DOWN,
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+            [KV_P_Q_NORM] = "self_attn.query_layernorm.weight",
+            [KV_P_K_NORM] = "self_attn.key_layernorm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_hunyuan[] = {
+    {"attention_head_dim", "head_dim", kv_unread},
+    {"head_dim", "head_dim", NULL},
+    {"eod_token_id", NULL, NULL},
+    /* of its own code, as transformers' class has it: */
+    {"norm_type", NULL, "\"rms\""},
+    {"num_experts", NULL, "1"},
+    {"use_cla", NULL, "false"},
+    {"use_qk_norm", NULL, "true"},
+    {0},
+};
+
 /* Of the fields of a model of several parts. */
 const struct kv_own_field kv_fields_of_wrapped[] = {
     {"vision_config", NULL, NULL},

@@ -452,6 +452,7 @@ int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
                 a->layers.still_unless
             ? "layers without RoPE"
         : c->rope.scale != 1                     ? "RoPE with a scale"
+        : a->qk_norm_late                        ? "norms after RoPE"
         : 2 * c->shape.n_rot < c->shape.head_dim ? "RoPE of a part"
         : a->plain_mlp                           ? "an MLP without gate"
         : c->act != KV_ACT_SILU && !a->gemma     ? "an MLP without silu"

@@ -219,12 +219,23 @@ static int put(const struct rope *r, const double *x, const char *type,
     return 0;
 }
 
-/* Longer windows than n_ctx have a larger theta. */
+/* Longer windows than n_ctx have a larger theta; or all have, by alpha. */
 static int scale_dynamic(const struct rope *r, const struct kv_fields *f,
                          double *inv_freq, struct kv_rope_kind *kind,
                          struct kv_err *e)
 {
-    (void)inv_freq;
+    double alpha = 0;
+
+    if (r->arch->rope.alpha && read_real_if(f, "alpha", &alpha, e))
+        return -1;
+    if (alpha > 0) {
+        const double d = (double)r->head_dim;
+        const double theta = r->theta * pow(alpha, d / (d - 2));
+
+        for (size_t i = 0; i < r->head_dim / 2; i++)
+            inv_freq[i] = pow(theta, -2 * (double)i / d);
+        return 0;
+    }
     if (kv_fields_real(f, "factor", &kind->growth, e))
         return -1;
     if (kind->growth < 1 || r->head_dim < 4)
@@ -494,7 +505,12 @@ static int check_block(const struct rope *r, const struct kv_fields *f,
     enum { N = sizeof(type->known) / sizeof(*type->known) };
     static const struct kv_field of_three[] = {{"mrope_section", NULL},
                                                {"mrope_interleaved", NULL}};
-    struct kv_field known[N + 3] = {0};
+    static const struct kv_field with_alpha[] = {{"alpha", NULL},
+                                                 {"beta_fast", NULL},
+                                                 {"beta_slow", NULL},
+                                                 {"mscale", NULL},
+                                                 {"mscale_all_dim", NULL}};
+    struct kv_field known[N + 6] = {0};
     size_t n = 0;
 
     for (; n < N && type->known[n].name; n++) {
@@ -504,6 +520,8 @@ static int check_block(const struct rope *r, const struct kv_fields *f,
     }
     if (r->top->wrapped)
         memcpy(known + n, of_three, sizeof(of_three));
+    else if (r->arch->rope.alpha && type->scale == scale_dynamic)
+        memcpy(known + n, with_alpha, sizeof(with_alpha)); /* alpha is read */
     return kv_fields_check(f, known, e);
 }
 

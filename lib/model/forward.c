@@ -166,6 +166,7 @@ int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
         .k_norm_bias = vector(p, KV_P_K_NORM_BIAS),
         .norm_of = norms[p->m->config.qk_norm],
         .norm_centers = p->m->config.arch->layer_norm,
+        .norm_late = p->m->config.arch->qk_norm_late,
         .clip = p->m->config.clip,
         .eps = p->m->config.norm_eps,
         .rope_scale = p->shape.window ? p->m->config.slide_scale

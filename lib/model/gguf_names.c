@@ -100,6 +100,10 @@ static const struct kv_gguf_family families[] = {
      .model_type = "gpt_oss",
      .pattern = 2,
      .bias = "attention_bias"},
+    {.name = "hunyuan-dense",
+     .arch = "HunYuanDenseV1ForCausalLM",
+     .model_type = "hunyuan_v1_dense",
+     .bias = "attention_bias"},
 };
 
 enum { N_FAMILIES = sizeof(families) / sizeof(*families) };
