@@ -399,6 +399,16 @@ MODELS = {
         layer_types=["mamba", "attention"], mamba_n_heads=3, mamba_d_state=8,
         mamba_conv_bias=False, position_embedding_type="rope",
         residual_multiplier=0.5)),
+    "phimoe": ("PhimoeForCausalLM", dict(
+        vocab_size=53, hidden_size=24, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=11,
+        max_position_embeddings=64, num_local_experts=4, lm_head_bias=True,
+        attention_bias=True, router_jitter_noise=0.4, rope_parameters=dict(
+            rope_type="longrope", rope_theta=100.0, short_mscale=1.25,
+            long_mscale=1.25, attention_factor=1.25,
+            original_max_position_embeddings=16,
+            short_factor=[1.0, 1.25, 1.5, 1.75],
+            long_factor=[1.5, 2.0, 3.0, 3.5]))),
     "hunyuan": ("HunYuanDenseV1ForCausalLM", dict(
         SMALL, max_position_embeddings=32768, attention_bias=True,
         rope_parameters=dict(
@@ -425,6 +435,8 @@ NO_GGUF = ("dynamic", "ministral", "opt", "mistral", "qwen3_moe_raw",
            "gemma3", "smollm3_sliding", "lfm2", "qwen3_next",
            "qwen3_5", "qwen3_5_wrapped", "qwen3_5_moe", "lfm2_moe", "granite_hybrid_moe", "granite_hybrid",
            "granite_hybrid_rope") + HEADLESS
+NO_GGUF = ("dynamic", "phimoe", "ministral", "opt", "mistral", "qwen3_moe_raw",
+           "gemma3", "smollm3_sliding") + HEADLESS
 
 
 # The same with weights in bf16, in which transformers too computes in f32.

@@ -95,9 +95,10 @@ static int check_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
     check_rows(arg, "k", x, x->k, true);
     if (find_if(arg, name))
         check_rows(arg, "k_pre", x, x->k_pre, true);
-    if (!x->shape->latent) /* whose values are keys */
+    if (!x->shape->latent) { /* whose values are keys, turned in part */
         check_rows(arg, "v", x, x->v, false);
-    check_rope(arg, x);
+        check_rope(arg, x);
+    }
     return kv_attend_exact(NULL, x, e);
 }
 

@@ -156,6 +156,8 @@ struct kv_arch_rope {
     bool interleaved; /* it turns channels 2 i and 2 i + 1 */
     double partial;   /* of a head's channels it turns; 0: all */
     bool channels;    /* rotary_dim says how many it turns */
+    bool mscales;     /* longrope alone, which goes by short_factor whatever the
+                       * length; short_mscale and long_mscale are its scale */
     bool alpha;       /* dynamic with alpha is theta times a power of it */
     bool given;       /* the config must describe it: it would be YaRN */
 };
@@ -222,7 +224,7 @@ struct kv_arch {
     bool norms_read;    /* do_layer_norm_before: else norms are of the stream,
                          * after each addition to it, none at the end; and
                          * _remove_final_layer_norm */
-    bool head_bias;     /* the head has one */
+    bool head_bias;     /* the head has one, without lm_head_bias */
     bool plain_mlp;     /* down(act(up)); else down(act(gate) * up) */
     enum kv_act act;    /* without hidden_act */
     bool old_gelu;      /* gelu of hidden_act is gelu_pytorch_tanh */
@@ -230,6 +232,7 @@ struct kv_arch {
     bool sigmoid;       /* shares are sigmoids; else a softmax */
     bool choice_bias;   /* a bias is added where experts are chosen */
     bool router_bias;   /* the router has a bias */
+    bool sparse_mixer;  /* Phi-MoE's shares (experts.c), of two experts */
     bool clamped;       /* gate and up end at swiglu_limit, alpha counts */
     bool shared;        /* all tokens have one more, times a sigmoid ... */
     bool shared_alone;  /* ... or once, and without experts (num_experts 0) it

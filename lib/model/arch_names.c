@@ -572,6 +572,18 @@ const struct kv_own_field kv_fields_of_hunyuan[] = {
     {0},
 };
 
+const struct kv_own_field kv_fields_of_phimoe[] = {
+    {"num_local_experts", "num_experts", NULL},
+    {"num_experts", "num_experts", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", "2"},
+    {"router_jitter_noise", "router_jitter_noise", NULL},
+    {"input_jitter_noise", NULL, NULL}, /* in training */
+    {"lm_head_bias", "lm_head_bias", NULL},
+    {"output_router_logits", NULL, NULL},
+    {"router_aux_loss_coef", NULL, NULL},
+    {0},
+};
+
 /* Of the fields of a model of several parts. */
 const struct kv_own_field kv_fields_of_wrapped[] = {
     {"vision_config", NULL, NULL},

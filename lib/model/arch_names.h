@@ -32,6 +32,6 @@ extern const struct kv_own_field kv_fields_of_gemma2[], kv_fields_of_gpt2[],
     kv_fields_of_glm4_moe_lite[], kv_fields_of_lfm2[],
     kv_fields_of_qwen3_next[], kv_fields_of_qwen3_5[],
     kv_fields_of_granite_hybrid[], kv_fields_of_lfm2_moe[],
-    kv_fields_of_qwen3_5_moe[], kv_fields_of_hunyuan[];
+    kv_fields_of_qwen3_5_moe[], kv_fields_of_hunyuan[], kv_fields_of_phimoe[];
 
 #endif

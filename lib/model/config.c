@@ -131,7 +131,9 @@ static int read_flags(const struct kv_fields *f, struct kv_config *c,
     c->o_bias = a->biased;
     c->parallel = a->parallel;
     c->biases = a->biases;
-    if (kv_fields_flag_if(f, "tie_word_embeddings", &tied, e) ||
+    c->head_bias = a->head_bias;
+    if (kv_fields_flag_if(f, "lm_head_bias", &c->head_bias, e) ||
+        kv_fields_flag_if(f, "tie_word_embeddings", &tied, e) ||
         kv_fields_flag_if(f, "enable_bias", &c->biases, e) ||
         kv_fields_flag_if(f, "layer_norm_elementwise_affine", &affine, e) ||
         (a->qk_norm_read && kv_fields_flag_if(f, "use_qk_norm", &qk_norm, e)) ||

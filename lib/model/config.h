@@ -52,7 +52,8 @@ struct kv_config {
     bool tied_unless; /* ... unless the files have a head */
     bool wrapped;     /* tensors of a tower are beside those of the model */
     bool qkv_bias, o_bias, mlp_bias;
-    bool biases;      /* what all matrices have */
+    bool biases; /* what all matrices have */
+    bool head_bias;
     bool parallel;    /* the MLP adds to the stream beside attention */
     bool norm_plain;  /* norms have neither weight nor bias */
     bool norm_stream; /* the stream is normed after each addition to it */
@@ -76,6 +77,7 @@ struct kv_config {
     bool group_pairs;  /* the best groups by their two best, else by the best */
     bool norm_shares;  /* those of the used ones sum to 1 ... */
     float share_scale; /* ... times this */
+    float jitter;      /* of the sparse mixer */
     float act_limit, act_alpha; /* struct kv_activation's */
     /* Layers without experts: bit layer % 64 of a word; their inter. */
     uint64_t dense[KV_MAX_LAYERS / 64];

@@ -218,6 +218,18 @@ static int read_alone(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
+/* How far below the largest logit others count. */
+static int read_jitter(const struct kv_fields *f, struct kv_config *c,
+                       struct kv_err *e)
+{
+    static const char name[] = "router_jitter_noise";
+    const json_t *j = kv_fields_get(f, name);
+
+    if (j && json_is_number(j) && json_number_value(j) == 0)
+        return 0;
+    return read_real(f, name, 0.01, &c->jitter, e);
+}
+
 int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -234,6 +246,8 @@ int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
         (c->arch->mlp_types && read_types(f, c, e)) ||
         (c->arch->moe_layers && read_moe_layers(f, c, e)) ||
         read_shared(f, c, e) || read_share_scale(f, c, e))
+        return -1;
+    if (c->arch->sparse_mixer && read_jitter(f, c, e))
         return -1;
     if (c->arch->clamped &&
         (read_real(f, "swiglu_limit", 7, &c->act_limit, e) ||

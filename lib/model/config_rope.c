@@ -340,6 +340,23 @@ static int divide(const struct rope *r, const struct kv_fields *f,
     return 0;
 }
 
+/* Phi-MoE's scale, by the length of the text. */
+static int read_mscales(const struct kv_fields *f, double *scale,
+                        struct kv_err *e)
+{
+    double far = 0;
+
+    if (kv_fields_real(f, "short_mscale", scale, e) ||
+        kv_fields_real(f, "long_mscale", &far, e))
+        return -1;
+    return far == *scale
+               ? 0
+               : kv_fail(e,
+                         "%s: field %slong_mscale is %g, and short_mscale %g: "
+                         "that they differ is not implemented",
+                         f->path, f->in, far, *scale);
+}
+
 /* Phi 3: windows up to old_ctx by one list, longer ones by another. */
 static int scale_longrope(const struct rope *r, const struct kv_fields *f,
                           double *inv_freq, struct kv_rope_kind *kind,
@@ -363,8 +380,10 @@ static int scale_longrope(const struct rope *r, const struct kv_fields *f,
                        "%s: RoPE scaling longrope: "
                        "original_max_position_embeddings is %g",
                        f->path, old_ctx);
+    if (r->arch->rope.mscales && read_mscales(f, &scale, e))
+        return -1;
     kind->scale = (float)scale;
-    kind->near = (size_t)old_ctx;
+    kind->near = r->arch->rope.mscales ? 0 : (size_t)old_ctx;
     return put(r, far, "longrope", kind->far_freq, e);
 }
 
@@ -447,7 +466,8 @@ static int read_type(const struct rope *r, const struct kv_fields *f,
         const size_t n = strlen(known);
 
         *type = &types[i];
-        if (only_long && i && strcmp(types[i].name, "longrope") != 0)
+        if ((only_long || r->arch->rope.mscales) && i &&
+            strcmp(types[i].name, "longrope") != 0)
             continue;
         if (name && !strcmp(types[i].name, name))
             return 0;
@@ -510,6 +530,8 @@ static int check_block(const struct rope *r, const struct kv_fields *f,
                                                  {"beta_slow", NULL},
                                                  {"mscale", NULL},
                                                  {"mscale_all_dim", NULL}};
+    static const struct kv_field mscales[] = {{"short_mscale", NULL},
+                                              {"long_mscale", NULL}};
     struct kv_field known[N + 6] = {0};
     size_t n = 0;
 
@@ -522,6 +544,8 @@ static int check_block(const struct rope *r, const struct kv_fields *f,
         memcpy(known + n, of_three, sizeof(of_three));
     else if (r->arch->rope.alpha && type->scale == scale_dynamic)
         memcpy(known + n, with_alpha, sizeof(with_alpha)); /* alpha is read */
+    else if (r->arch->rope.mscales)
+        memcpy(known + n, mscales, sizeof(mscales));
     return kv_fields_check(f, known, e);
 }
 

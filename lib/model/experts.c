@@ -73,6 +73,35 @@ static void choose_groups(const struct kv_config *c, float *rank)
     free(group);
 }
 
+/* Phi-MoE's shares: logits of a token become, of the largest, its share among
+ * those near it (less than twice the jitter below, as a part of the larger of
+ * it and of their size); then likewise without it. */
+static void mix_sparsely(const struct kv_config *c, float *share)
+{
+    const size_t n = c->n_experts;
+    float *logit = kv_alloc(2 * n, sizeof(*logit)), *left = logit + n;
+
+    memcpy(logit, share, n * sizeof(*logit));
+    memcpy(left, share, n * sizeof(*left));
+    memset(share, 0, n * sizeof(*share));
+    for (size_t k = 0; k < c->n_used; k++) {
+        const size_t best = kv_row_argmax(left, n);
+        const float top = left[best];
+        float sum = 0;
+
+        for (size_t i = 0; i < n; i++) {
+            const float size = fmaxf(fabsf(logit[i]), top);
+
+            if (left[i] > -INFINITY &&
+                !((top - logit[i]) / size > 2 * c->jitter))
+                sum += expf(logit[i] - top);
+        }
+        share[best] = 1 / sum;
+        left[best] = -INFINITY;
+    }
+    free(logit);
+}
+
 /* Logits of a token become the shares of the chosen experts: of the largest
  * ones, the bias (NULL: none) added; of equal ones, of the first. */
 static void choose(const struct kv_config *c, const float *bias, float *share)
@@ -220,7 +249,10 @@ static int run_all(const struct work *w, const struct kv_tile *t,
         (bias && w->p->b->add(w->share, bias, t->rows, c->n_experts, e)))
         return -1;
     for (size_t i = 0; i < t->rows; i++)
-        choose(c, vector(w, KV_P_CHOICE_BIAS), w->share + i * c->n_experts);
+        if (c->arch->sparse_mixer)
+            mix_sparsely(c, w->share + i * c->n_experts);
+        else
+            choose(c, vector(w, KV_P_CHOICE_BIAS), w->share + i * c->n_experts);
     for (size_t expert = 0; expert < c->n_experts; expert++) {
         size_t n = 0;
 

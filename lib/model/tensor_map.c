@@ -487,7 +487,7 @@ static int bind_head(const struct binding *b, struct kv_err *e)
     if (tied ? check_tied(m->embed, b->w, name, e)
              : bind(&m->head, b->w, name, c->n_vocab, n_embed(c), b->dir, e))
         return -1;
-    return c->arch->head_bias
+    return c->head_bias
                ? bind(&m->head_bias, b->w, bias, c->n_vocab, 0, b->dir, e)
                : 0;
 }
