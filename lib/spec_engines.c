@@ -20,6 +20,7 @@ static const struct type types[] = {
     {"vllm", "int4_per_token_head", "int4_per_token_head"},
     {"vllm", "int2_per_token_head", "int2_per_token_head"},
     {"vllm", "nvfp4", "nvfp4"},
+    {"vllm", "fp8_ds_mla", "fp8_ds_mla"},
     {"vllm", "turboquant_k8v4",
      "turboquant:K-b8/V-b4,K-levels=fp8,V-levels=uniform,skip=2"},
     {"vllm", "turboquant_4bit_nc",

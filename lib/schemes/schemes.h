@@ -55,7 +55,9 @@
     X(fp4_e2m1)            \
     X(exl3)                \
     X(q8_kv)               \
-    X(q6_0)
+    X(q6_0)                \
+    X(fp8_ds_mla)          \
+    X(nvfp4_ds_mla)
 
 #define KV_DECLARE_SCHEME(name) extern const struct kv_scheme kv_scheme_##name;
 KV_SCHEMES(KV_DECLARE_SCHEME)
