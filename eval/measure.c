@@ -222,6 +222,8 @@ static int measure_tokens(const struct layer *l, struct kv_seq *seq,
             return -1;
         if (i < kv_shape_sides(&l->shape))
             measure_side(l, seq, side, in[i], stored[i], item);
+        else
+            kv_seq_bits(seq, l->layer, side, &item->sums.bits[side]);
     }
     if (l->plan->decoded && key == codecs_of(l, l->plan->n_specs - 1)[KV_K])
         keep_decoded(l, stored, item);

@@ -229,7 +229,8 @@ static int try_massive(const struct kv_calib *c,
         const enum kv_side side = (enum kv_side)(i % KV_SIDES);
         struct kv_codec *codec;
 
-        if (s->mixed || !kv_spec_is(s, side, "massive", "yes"))
+        if (s->mixed || !kv_spec_is(s, side, "massive", "yes") ||
+            (side == KV_V && info->shape.latent))
             continue;
         if (kv_codec_new(&codec, s, &info->shape, info->first_layer, side, c,
                          e))

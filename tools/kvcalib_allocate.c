@@ -99,6 +99,11 @@ static int list_specs(struct run *r, const struct kvcalib_args *a,
 static int check_dump(const struct kv_dump_info *info, const char *path,
                       struct kv_err *e)
 {
+    if (info->shape.latent)
+        return kv_fail(e,
+                       "%s is of latent attention, whose V has no spec of its "
+                       "own: --allocate is not implemented for it",
+                       path);
     if (!info->have[KV_T_Q])
         return kv_fail(e,
                        "%s has no queries, which --allocate needs: make it "

@@ -312,7 +312,7 @@ static int dump(const struct args *a, struct kv_model *m,
     rc = (group < w.n && !a->fisher && kv_model_backend(m)->on_host
               ? dump_by_file(m, &w, group, &c, e)
               : dump_windows(m, &w, group, &c, e)) ||
-         dump_grams(m, &c, e);
+         (!info.shape.latent && dump_grams(m, &c, e));
     kv_progress_clear(&c.bar);
     if (rc)
         kv_dump_discard(c.writer);

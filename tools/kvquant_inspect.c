@@ -81,7 +81,8 @@ static int inspect_layer(struct kv_results *t, const struct kvquant_inspect *a,
     int rc = kv_codecs_new(&codecs, spec, &kv_dump_info(a->dump)->shape, layer,
                            1, a->calib, e);
 
-    for (int side = 0; side < KV_SIDES && !rc; side++) {
+    for (int side = 0;
+         side < kv_shape_sides(&kv_dump_info(a->dump)->shape) && !rc; side++) {
         const struct kv_codec *c = kv_codecs_at(codecs, layer)[side];
 
         rc = kv_inspect(&i, a->dump, c, e) ||

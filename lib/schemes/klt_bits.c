@@ -165,7 +165,7 @@ struct kv_klt_unit kv_klt_share(const struct kv_codec *c,
     size_t n = 0, own = 0;
 
     for (size_t l = 0; l < c->shape.n_layers; l++)
-        for (int i = 0; i < KV_SIDES; i++) {
+        for (int i = 0; i < kv_shape_sides(&c->shape); i++) {
             const enum kv_side side = (enum kv_side)i;
 
             if ((l != c->layer && !layers) || (side != c->side && !sides))

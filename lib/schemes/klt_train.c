@@ -183,17 +183,24 @@ static int add_second(const struct kv_klt_job *j, enum kv_tensor tensor,
 
 /* ---- the metric -------------------------------------------------------- */
 
+static bool turns(const struct kv_shape *s, size_t channel)
+{
+    const size_t half = (s->head_dim - s->latent) / 2;
+
+    return channel >= s->latent && (channel - s->latent) % half < s->n_rot;
+}
+
 /* Before RoPE a key meets queries turned by every angle: of each rotary pair's
  * block half the trace is left, and nothing between pairs.  m: [d][d]. */
 static void average_angles(const struct kv_shape *s, double *m)
 {
-    const size_t d = s->head_dim, half = d / 2, n_rot = s->n_rot;
+    const size_t d = s->head_dim, first = s->latent, half = (d - first) / 2;
 
     for (size_t i = 0; i < d; i++)
         for (size_t k = 0; k < d; k++)
-            if (i != k && (i % half < n_rot || k % half < n_rot))
+            if (i != k && (turns(s, i) || turns(s, k)))
                 m[i * d + k] = 0;
-    for (size_t i = 0; i < n_rot; i++) {
+    for (size_t i = first; i < first + s->n_rot; i++) {
         double *low = &m[i * d + i], *high = &m[(i + half) * d + i + half];
 
         *low = *high = (*low + *high) / 2;
@@ -427,7 +434,8 @@ int kv_klt_trainable(const struct kv_spec *s, struct kv_dump *dump,
 {
     if (check_tokens(s, dump, e))
         return -1;
-    for (int side = 0; side < KV_SIDES; side++)
+    for (int side = 0; side < kv_shape_sides(&kv_dump_info(dump)->shape);
+         side++)
         if (check_side(s, (enum kv_side)side, dump, e))
             return kv_fail_in(e, "%c", kv_side_name((enum kv_side)side));
     return 0;
@@ -464,10 +472,11 @@ int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
     if (kv_spec_layered(s, 0))
         return kv_klt_pred_calibrate(&j, seed, e);
     if (out->progress)
-        out->progress->total +=
-            2 * (info->last_layer - info->first_layer + 1) + KV_KLT_KINDS;
+        out->progress->total += (size_t)kv_shape_sides(&info->shape) *
+                                    (info->last_layer - info->first_layer + 1) +
+                                KV_KLT_KINDS;
     for (size_t l = info->first_layer; l <= info->last_layer && !rc; l++)
-        for (int side = 0; side < KV_SIDES && !rc; side++) {
+        for (int side = 0; side < kv_shape_sides(&info->shape) && !rc; side++) {
             kv_klt_at(&j, l, (enum kv_side)side);
             rc = train_side(&j, &pool, e);
             if (out->progress)
