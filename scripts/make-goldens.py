@@ -323,7 +323,7 @@ MODELS = {
             mscale_all_dim=0.9))),
     "deepseek_v2_groups": ("DeepseekV2ForCausalLM", dict(
         LATENT, num_hidden_layers=1, topk_method="group_limited_greedy",
-        n_routed_experts=6, num_experts_per_tok=2, n_group=3, topk_group=2,
+        n_routed_experts=6, num_experts_per_tok=3, n_group=3, topk_group=2,
         routed_scaling_factor=1.5, n_shared_experts=1)),
     "deepseek_v3": ("DeepseekV3ForCausalLM", dict(
         LATENT, n_routed_experts=6, num_experts_per_tok=3, n_group=3,
