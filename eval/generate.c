@@ -47,8 +47,8 @@ struct kv_generator {
 
 size_t kv_generate_cache_bytes(const struct kv_shape *shape, size_t n)
 {
-    return shape->n_layers * KV_SIDES * shape->n_kv_heads * shape->head_dim *
-               sizeof(float) * n +
+    return shape->n_layers * (size_t)kv_shape_sides(shape) * shape->n_kv_heads *
+               shape->head_dim * sizeof(float) * n +
            kv_shape_state_bytes(shape);
 }
 

@@ -264,7 +264,7 @@ static void check_loop(struct kv_model *m, const char *text)
     attention = kv_loop_attention(loop, 0, LENGTH);
     if (kv_model_forward(m, tokens, 1, LENGTH, 0, &attention, is, &e))
         fail_msg("%s", e.msg);
-    attention = (struct kv_attention){attend_literally, &l};
+    attention = (struct kv_attention){.run = attend_literally, .arg = &l};
     if (kv_model_forward(m, tokens, 1, LENGTH, 0, &attention, should, &e))
         fail_msg("%s", e.msg);
     for (size_t i = 0; i < LENGTH * info->hidden; i++)
