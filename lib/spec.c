@@ -371,7 +371,7 @@ static int check_latent(const struct kv_spec *s, const struct kv_shape *shape,
                            "%s, and V has no codes of its own: K and V take "
                            "one spec",
                            latent);
-        if (scheme->attend || kv_spec_layered(k, i))
+        if (scheme->attend || kv_spec_layered(k, i) || kv_spec_spans(k))
             return kv_fail(e,
                            "%s: %s, which goes by the codes of other records "
                            "too, is not implemented for it",

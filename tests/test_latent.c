@@ -102,6 +102,7 @@ static void test_refused(void **state)
         {"kivi:K-b4/V-b2", "V has no codes of its own: K and V take one"},
         {"hack", "one record a token: hack, which goes by the codes of other"},
         {"klt:b2,metric=fisher,pred=1", "one record a token: klt, which goes"},
+        {"kvtc:b2,span=all", "one record a token: kvtc, which goes by the"},
         {"h2o:b0.5+f16", "one record a token: h2o, which drops tokens"},
         {"fp8_ds_mla:g24", "g=24 must divide the 32 channels of the latent"},
     };

@@ -194,7 +194,7 @@ int kv_footprint_of_shape(const char *path, size_t ctx, size_t batch,
     size_t n = 0;
 
     for (size_t i = 0; i < 3; i++) {
-        if (i && heads[i] == own)
+        if (i && (heads[i] == own || c.shape.latent))
             continue;
         c.shape.n_kv_heads = heads[i];
         f[n++] = of_config(&c, path, ctx, batch);

@@ -36,10 +36,11 @@ int kv_config_latent(const struct kv_fields *f, struct kv_config *c,
     struct kv_latent *l = &c->latent;
     struct kv_shape *s = &c->shape;
 
-    *l = (struct kv_latent){.nope = a->nope,
-                            .rope = a->rope,
-                            .value = a->value,
-                            .interleaved = true};
+    *l =
+        (struct kv_latent){.nope = a->nope, .rope = a->rope, .value = a->value};
+    /* null is false */
+    l->interleaved =
+        !a->interleave_read || !kv_fields_has(f, "rope_interleave");
     s->latent = a->rank;
     if (check_kv_heads(f, c, e) || read_q_rank(f, c, e) ||
         kv_fields_size_if(f, "kv_lora_rank", 1, 1 << 16, &s->latent, e) ||
