@@ -68,7 +68,7 @@ def write_safetensors(path, arrays):
 
 class Case(unittest.TestCase):
     def refused(self, words, tool, *args):
-        done = run(tool, *args)
+        done = run(tool, "-q", *args, timeout=30)
         self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
         for word in [words] if isinstance(words, str) else words:
@@ -136,6 +136,180 @@ class Decoded(Case):
         self.refused("would replace the input", "kvquant", "-s", "kivi",
                      at("eval.h5"), "--decoded", at("eval.h5"))
         self.assertFalse([x for x in os.listdir(folder) if x[0] == "y"])
+
+
+@unittest.skipIf(h5py is None, "no h5py")
+class From(Case):
+    def setUp(self):
+        """[layer][window][heads][tokens][channels]"""
+        with h5py.File(at("eval.h5")) as f:
+            self.x = {name: np.stack([f["layer_%03d/%s" % (i, name)][:]
+                                      for i in range(LAYERS)]).swapaxes(2, 3)
+                      for name in ("q", "k", "v", "k_pre")}
+
+    def arrays(self, k="layers.%d.keys", v="layers.%d.values", **more):
+        return {**{k % i: self.x["k"][i] for i in range(LAYERS)},
+                **{v % i: self.x["v"][i] for i in range(LAYERS)}, **more}
+
+    def check(self, path, tensors=("k", "v", "k_pre"), windows=WINDOWS,
+              about=("--config",), rounded=0.):
+        """The dump that is made of the file has the first one's tensors."""
+        about = [*about, at("m/config.json")] if about == ("--config",) else about
+        must("kvdump", "--from", path, *about, "-o", at("from.h5"))
+        with h5py.File(at("from.h5")) as f:
+            self.assertEqual(list(f["layer_000"]), sorted(tensors))
+            self.assertEqual(f.attrs["last_layer"], LAYERS - 1)
+            for name in tensors:
+                for i in range(LAYERS):
+                    got = f["layer_%03d/%s" % (i, name)][:]
+                    want = self.x[name][i][:windows].swapaxes(1, 2)
+                    np.testing.assert_allclose(
+                        got, want, rounded, rounded or
+                        (1e-6 if name == "k_pre" else 0))
+
+    def test_kinds(self):
+        arrays = self.arrays()
+        np.savez(at("a.npz"), **arrays)
+        self.check(at("a.npz"))
+        np.savez_compressed(at("a.npz"), **arrays)
+        self.check(at("a.npz"))
+        self.check(write_safetensors(at("a.safetensors"), arrays))
+        with h5py.File(at("a.h5"), "w") as f:
+            for name, x in arrays.items():
+                f[name.replace(".", "/")] = x
+        self.check(at("a.h5"))
+        np.savez(at("a.npz"), **{n: x.astype(float) for n, x in arrays.items()})
+        self.check(at("a.npz"))
+        halves = {n: x.astype(np.float16) for n, x in arrays.items()}
+        self.check(write_safetensors(at("a.safetensors"), halves),
+                   rounded=2e-3)
+
+    def test_names_and_layouts(self):
+        first = {n: x[:, 0] for n, x in self.x.items()}
+        for arrays, more in (
+                (self.arrays("key_cache.%d", "value_cache.%d"), {}),
+                (self.arrays("past_key_values.%d.key",
+                             "past_key_values.%d.value"), {}),
+                ({"k": self.x["k"], "v": self.x["v"]}, {}),
+                ({"k": first["k"], "v": first["v"]}, {"windows": 1}),
+                ({"k": first["k"].swapaxes(1, 2),
+                  "v": first["v"].swapaxes(1, 2)}, {"windows": 1}),
+                (self.arrays(**{"k_pre.%d" % i: self.x["k_pre"][i]
+                                for i in range(LAYERS)},
+                             **{"q.%d" % i: self.x["q"][i]
+                                for i in range(LAYERS)}),
+                 {"tensors": ("q", "k", "v", "k_pre")}),
+                (self.arrays(logits=np.zeros(3)), {})):
+            np.savez(at("a.npz"), **arrays)
+            self.check(at("a.npz"), **more)
+        only_pre = {"k_pre": self.x["k_pre"], "v": self.x["v"]}
+        np.savez(at("a.npz"), **only_pre)
+        must("kvdump", "--from", at("a.npz"), "--config", at("m/config.json"),
+             "-o", at("from.h5"))
+        with h5py.File(at("from.h5")) as f:
+            np.testing.assert_allclose(f["layer_001/k"][:], self.x["k"][
+                1].swapaxes(1, 2), 1e-6, 1e-6)
+
+    def test_without_config(self):
+        """RoPE of one base: the model's own is 10000."""
+        np.savez(at("a.npz"), **self.arrays())
+        self.check(at("a.npz"), about=["--rope-theta", "10000"])
+        self.check(at("a.npz"), about=["--rope-theta", "0", "--rope", "post"],
+                   tensors=("k", "v"))
+
+    def test_for_every_tool(self):
+        """Names tell which calibration is whose."""
+        for name in "eval", "calib":
+            must("kvquant", "-s", "f32", at(name + ".h5"), "--decoded",
+                 at(name + ".npz"))
+            must("kvdump", "--from", at(name + ".npz"), "--config",
+                 at("m/config.json"), "-o", at("own-%s.h5" % name))
+        must("kvcalib", "-s", "vecinfer:d4b4", at("own-calib.h5"), "-o",
+             at("own.h5"))
+        table = rows(must("kvquant", "-s", "vecinfer:d4b4", "-C", at("own.h5"),
+                          at("own-eval.h5")))
+        self.assertEqual(table[-1]["model"], "m")
+        self.refused("was calibrated on text that holds", "kvquant", "-s",
+                     "vecinfer:d4b4", "-C", at("own.h5"), at("own-calib.h5"))
+        must("kvdump", "--from", at("eval.npz"), "--rope-theta", "10000",
+             "--name", "other", "-o", at("other.h5"))
+        self.refused("made for another model", "kvquant", "-s",
+                     "vecinfer:d4b4", "-C", at("own.h5"), at("other.h5"))
+
+    def test_all_that_is_missing(self):
+        np.savez(at("a.npz"), k=self.x["k"][:, 0])
+        self.refused(["values (arrays layers.0.values, ...)", "RoPE (",
+                      "(-o dump.h5)"], "kvdump", "--from", at("a.npz"))
+        np.savez(at("a.npz"), k=self.x["k"][:, 0], v=self.x["v"][:, 0])
+        self.refused(["order of [2][2][32][16] (--layout htd or thd", "RoPE (",
+                      "(-o dump.h5)"], "kvdump", "--from", at("a.npz"))
+
+    def refused_arrays(self, words, arrays, *args):
+        np.savez(at("b.npz"), **arrays)
+        self.refused(words, "kvdump", "--from", at("b.npz"), "--rope-theta",
+                     "10000", "-o", at("y.h5"), *args)
+        self.assertFalse(os.path.exists(at("y.h5")))
+
+    def test_refused(self):
+        good = self.arrays()
+        k1 = good["layers.1.keys"]
+        bad = k1.copy()
+        bad[1, 0, 3, 2] = np.nan
+        for words, arrays in (
+                (["layers.1.keys", "NaN"], {**good, "layers.1.keys": bad}),
+                ("beyond f32", {**good, "layers.1.keys": k1 * 1e300}),
+                (["layers.0.keys is of type <i4", "expected floats"],
+                 {**good, "layers.0.keys": k1.astype(np.int32)}),
+                ("keys of layers 0 to 0, and values of 0 to 1",
+                 {n: x for n, x in good.items() if n != "layers.1.keys"}),
+                ("no keys of layer 1, between 0 and 2",
+                 {n.replace("1.keys", "2.keys"): x for n, x in good.items()}),
+                ("layers.1.keys is [3][2][31][16], and layers.0.keys is "
+                 "[3][2][32][16]", {**good, "layers.1.keys": k1[:, :, 1:]}),
+                ("which does not go with layers.0.keys of [3][2][32][16]",
+                 {n: x[:, :1] if "values" in n else x
+                  for n, x in good.items()}),
+                ("there are other keys of the same layers",
+                 {**good, "k_1": k1}),
+                ("expected [windows, if several]", {
+                    n: x[0, 0] for n, x in good.items()}),
+                ("is in Fortran's order", {
+                    n: np.asfortranarray(x) for n, x in good.items()})):
+            self.refused_arrays(words, arrays)
+        self.refused_arrays("--layout tdh: expected htd or thd", good,
+                            "--layout", "tdh")
+        self.refused_arrays("one is expected", good, "--config",
+                            at("m/config.json"))
+        self.refused_arrays("goes without --from", good, "-n", "3")
+        self.refused("goes with --from", "kvdump", "--name", "x", "-m", at("m"),
+                     "-f", at("eval.txt"), "-o", at("y.h5"))
+        wide = {n: np.concatenate([x, x], -1) for n, x in good.items()}
+        np.savez(at("b.npz"), **wide)
+        self.refused("b.npz has 2 KV heads of 32 channels", "kvdump", "--from",
+                     at("b.npz"), "--config", at("m/config.json"), "-o",
+                     at("y.h5"))
+        write(at("b.pt"), b"PK")
+        self.refused(["is a pickle", "weights_only=True"], "kvdump", "--from",
+                     at("b.pt"), "-o", at("y.h5"))
+        self.refused("would replace the input", "kvdump", "--from",
+                     at("b.npz"), "--rope-theta", "1e4", "-o", at("b.npz"))
+
+    def test_damaged(self):
+        """Cut anywhere, or with a byte changed in the data."""
+        np.savez(at("b.npz"), **self.arrays())
+        write_safetensors(at("b.safetensors"), self.arrays())
+        for name in "b.npz", "b.safetensors":
+            data = read(at(name))
+            for cut in 0, 7, 40, len(data) // 2, len(data) - 50:
+                write(at(name), data[:cut])
+                self.refused(name, "kvdump", "--from", at(name),
+                             "--rope-theta", "1e4", "-o", at("y.h5"))
+        np.savez_compressed(at("b.npz"), **self.arrays())
+        data = bytearray(read(at("b.npz")))
+        data[len(data) // 2] ^= 0x40
+        write(at("b.npz"), bytes(data))
+        self.refused("b.npz", "kvdump", "--from", at("b.npz"), "--rope-theta",
+                     "1e4", "-o", at("y.h5"))
 
 
 if __name__ == "__main__":

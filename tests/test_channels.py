@@ -84,7 +84,7 @@ class Inspect(unittest.TestCase):
 
     def test_refused(self):
         for words, *args in (
-                ["two tables: one is expected", "--channels", "--codebooks"],
+                ["tables of their own: one is expected", "--channels", "--codebooks"],
                 ["go without --codes, --decoded", "--channels",
                  "--attention"]):
             done = run("kvquant", *args, "-s", "f16", self.dump)

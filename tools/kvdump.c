@@ -11,8 +11,10 @@
 #include "lib/windows.h"
 #include "tools/common.h"
 #include "tools/kvdump_about.h"
+#include "tools/kvdump_from.h"
+#include "tools/kvdump_words.h"
 
-#include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,51 +24,20 @@ struct args {
     const char *model, *text, *what, *rope, *layers, *dtype, *gemm;
     size_t ctx, windows, batch, pool_heads;
     const char *shape; /* a config.json alone */
+    /* --from */
+    const char *from, *config, *layout, *name;
+    double theta; /* NaN: not given */
     bool tokens, about, operations, fisher, parse_special, bos;
     bool have[KV_TENSORS]; /* --what, --rope and --fisher */
     enum kv_dtype type;    /* --dtype */
 };
 
-/* Ends the program, listing the option's words. */
-static _Noreturn void die_word(const char *option, const char *list,
-                               const char *word, const char *const *words)
-{
-    char known[32] = "";
-    size_t n = 0;
-
-    for (size_t i = 0; words[i]; i++)
-        n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s",
-                              i ? ", " : "", words[i]);
-    kv_die("%s %s: '%.*s' is not one of %s", option, list,
-           (int)strcspn(word, ","), word, known);
-}
-
-/* Words separated by commas as bits: bit i for words[i]. */
-static unsigned parse_list(const char *option, const char *list,
-                           const char *const *words)
-{
-    unsigned bits = 0;
-
-    for (const char *p = list; p; p = strchr(p, ',')) {
-        size_t n, i = 0;
-
-        p += *p == ',';
-        n = strcspn(p, ",");
-        while (words[i] && (strlen(words[i]) != n || strncmp(p, words[i], n)))
-            i++;
-        if (!words[i])
-            die_word(option, list, p, words);
-        bits |= 1u << i;
-    }
-    return bits;
-}
-
 static void parse_tensors(const struct args *a, bool have[KV_TENSORS])
 {
     enum { Q = 1, K = 2, V = 4, PRE = 1, POST = 2 };
-    const unsigned what = parse_list(
+    const unsigned what = kvdump_words(
         "--what", a->what, (const char *const[]){"q", "k", "v", NULL});
-    const unsigned rope = parse_list(
+    const unsigned rope = kvdump_words(
         "--rope", a->rope, (const char *const[]){"pre", "post", NULL});
 
     have[KV_T_Q] = what & Q;
@@ -77,36 +48,6 @@ static void parse_tensors(const struct args *a, bool have[KV_TENSORS])
     have[KV_T_V_GRADIENT] = what & V && a->fisher;
     if (a->fisher && !(what & (K | V)))
         kv_die("--fisher: --what %s has neither k nor v", a->what);
-}
-
-static enum kv_dtype parse_dtype(const char *name)
-{
-    for (enum kv_dtype t = KV_F32; t <= KV_BF16; t++)
-        if (!strcmp(name, kv_dtype_name(t)))
-            return t;
-    kv_die("--dtype %s: expected f32, f16 or bf16", name);
-}
-
-/* "3" or "3-5"; NULL is all.  some: the model has others, without attention. */
-static void parse_layers(const char *text, size_t n_layers, bool some,
-                         size_t *first, size_t *last)
-{
-    char *end;
-
-    *first = 0;
-    *last = n_layers - 1;
-    if (!text)
-        return;
-    *first = *last = strtoull(text, &end, 10);
-    if (*end == '-' && isdigit((unsigned char)end[1]))
-        *last = strtoull(end + 1, &end, 10);
-    if (!isdigit((unsigned char)*text) || *end)
-        kv_die("--layers %s: expected A-B or one number", text);
-    if (*first > *last)
-        kv_die("--layers %s: the first is behind the last", text);
-    if (*last >= n_layers)
-        kv_die("--layers %s: the model has layers 0 to %zu%s", text,
-               n_layers - 1, some ? " with attention" : "");
 }
 
 /* Between a layer's projections and its attention */
@@ -263,8 +204,8 @@ static struct kv_dump_info describe(const struct args *a,
     memcpy(info.have, a->have, sizeof(info.have));
     if (info.shape.latent) /* values are keys */
         info.have[KV_T_V] = false;
-    parse_layers(a->layers, model->shape.n_layers, model->shape.n_states,
-                 &info.first_layer, &info.last_layer);
+    kvdump_layers(a->layers, model->shape.n_layers, model->shape.n_states,
+                  &info.first_layer, &info.last_layer);
     return info;
 }
 
@@ -391,12 +332,28 @@ static int tokens(const struct args *a, struct kv_err *e)
     return rc;
 }
 
+static int from(const struct args *a, struct kv_err *e)
+{
+    struct kvdump_from f = {.path = a->from,
+                            .output = a->common.output,
+                            .config = a->config,
+                            .layout = a->layout,
+                            .name = a->name,
+                            .theta = isnan(a->theta) ? NULL : &a->theta,
+                            .type = a->type};
+
+    memcpy(f.have, a->have, sizeof(f.have));
+    return kvdump_from(&f, e);
+}
+
 static int run(const struct args *a, struct kv_err *e)
 {
     struct kv_tokenizer *t = NULL;
     struct kv_model *m = NULL;
     int rc;
 
+    if (a->from)
+        return from(a, e);
     if (a->operations)
         return operations(a, e);
     if (a->shape)
@@ -441,8 +398,45 @@ static void parse_shape(struct args *a, char *const *operand, int n)
     a->shape = *operand;
 }
 
+/* Options that a model's run has, and options that --from has. */
+static void check_from(const struct args *a)
+{
+    const struct {
+        bool given;
+        const char *name;
+    } runs[] = {{a->model, "-m"},
+                {a->text, "-f"},
+                {a->shape, "a config.json as operand"},
+                {a->ctx, "-c"},
+                {a->windows, "-n"},
+                {a->layers, "--layers"},
+                {a->gemm, "--gemm"},
+                {a->pool_heads, "--pool-heads"},
+                {a->fisher, "--fisher"},
+                {a->bos, "--bos"},
+                {a->parse_special, "--parse-special"},
+                {instead(a), "--about, --operations or --tokens"}},
+      own[] = {{a->config, "--config"},
+               {a->layout, "--layout"},
+               {a->name, "--name"},
+               {!isnan(a->theta), "--rope-theta"}};
+
+    for (size_t i = 0; a->from && i < sizeof(runs) / sizeof(*runs); i++)
+        if (runs[i].given)
+            kv_die("%s goes without --from, which takes tensors as they are",
+                   runs[i].name);
+    for (size_t i = 0; !a->from && i < sizeof(own) / sizeof(*own); i++)
+        if (own[i].given)
+            kv_die("%s goes with --from", own[i].name);
+    if (a->config && !isnan(a->theta))
+        kv_die("--config and --rope-theta both say RoPE: one is expected");
+}
+
 static void check_args(const struct args *a)
 {
+    check_from(a);
+    if (a->from)
+        return;
     if (!a->model && !a->shape)
         kv_die("wants a model: -m MODEL (try --help)");
     if (a->about && a->operations)
@@ -491,7 +485,8 @@ int main(int argc, char **argv)
                      .what = "q,k,v",
                      .rope = "pre,post",
                      .dtype = "f32",
-                     .batch = BATCH};
+                     .batch = BATCH,
+                     .theta = NAN};
     const struct kv_opt opts[] = {
         KV_IN_FOLDER('m', "model", &a.model, kv_model_holds, "MODEL",
                      "folder with config.json, *.safetensors,\n"
@@ -516,6 +511,21 @@ int main(int argc, char **argv)
         KV_FLAG(0, "fisher", &a.fisher,
                 "also the gradients of the loss by k (before RoPE)\n"
                 "and v, in f32"),
+        KV_IN(0, "from", &a.from, "FILE",
+              "no model: K, V, Q of this .npz, .safetensors or\n"
+              ".h5, named layers.0.keys, layers.0.values (below)"),
+        KV_IN(0, "config", &a.config, "FILE",
+              "--from: the model's config.json, for its shape and\n"
+              "RoPE"),
+        KV_REAL(0, "rope-theta", &a.theta, "BASE",
+                "--from, in place of --config: RoPE over whole\n"
+                "heads (0: none); logits are q.k / sqrt(channels)"),
+        KV_STR(0, "layout", &a.layout, "ORDER",
+               "--from: htd or thd, of heads, tokens, channels\n"
+               "(by --config's KV heads; with windows: htd)"),
+        KV_STR(0, "name", &a.name, "NAME",
+               "--from: the model's name, by which dumps and\n"
+               "calibrations go together (--config's, or FILE's)"),
         KV_FLAG(0, "tokens", &a.tokens, "print the token ids, nothing else"),
         KV_FLAG(0, "about", &a.about, "print what model and cache weigh"),
         KV_FLAG(0, "operations", &a.operations,
@@ -528,6 +538,7 @@ int main(int argc, char **argv)
     };
     const struct kv_opt_about about = {
         .usage = "-m MODEL -f TEXT -o dump.h5 [options]\n"
+                 "       kvdump --from FILE [--config config.json] -o dump.h5\n"
                  "       kvdump --about | --operations (-m MODEL | "
                  "config.json) [options]",
         .brief = "Runs a model on a text and writes the queries, keys and "
@@ -541,7 +552,17 @@ int main(int argc, char **argv)
                 "  kvdump -m model -f wiki.txt -c 4096 --device cuda --memory "
                 "8G -o dump.h5\n"
                 "  kvdump -m model --about -c 4096 --batch 8 --format md\n"
+                "  kvdump --from cache.npz --config config.json -o dump.h5\n"
                 "  kvdump --operations config.json -c 4096\n\n"
+                "--from: an array is a layer, [heads, tokens, channels] or "
+                "[tokens, heads,\nchannels], with [windows, ...] before where "
+                "there are several, as a batch of\ntransformers' cache; floats "
+                "of 16, 32 or 64 bits.  Names: layers.0.keys,\nlayer_000/k, "
+                "key_cache.0, past_key_values.0.value, q.0, k_pre.0 (before "
+                "RoPE);\nwithout a number all layers, [layers, ...].  Keys are "
+                "after RoPE from position 0\non, with the model's order of "
+                "channels; those before it are computed.\n--dtype, --what and "
+                "--rope count.\n\n"
                 "A config.json alone has no weights: as halves, they would "
                 "weigh so much; rows\nfor as many KV heads as it says, as "
                 "query heads, and one.  even_ctx: in longer\ncontexts one "
@@ -561,7 +582,7 @@ int main(int argc, char **argv)
     parse_shape(&a, argv + first, argc - first);
     check_args(&a);
     parse_tensors(&a, a.have);
-    a.type = parse_dtype(a.dtype);
+    a.type = kvdump_dtype(a.dtype);
     a.common.can_gpu = !a.fisher && !instead(&a);
     kv_common_start(&a.common);
     if (run(&a, &e))

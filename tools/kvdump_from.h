@@ -1,0 +1,22 @@
+/* kvdump --from: a dump of keys, values and queries that a file of another
+ * program holds (lib/arrays/arrays.h). */
+#ifndef KV_KVDUMP_FROM_H
+#define KV_KVDUMP_FROM_H
+
+#include "lib/base/err.h"
+#include "lib/dump.h"
+
+struct kvdump_from {
+    const char *path, *output;
+    const char *config;    /* of the model: a file or folder; or NULL */
+    const char *layout;    /* "htd", "thd"; NULL: as the shape tells */
+    const char *name;      /* the model's; NULL: config's, else path's */
+    const double *theta;   /* of RoPE without config; NULL: not given */
+    bool have[KV_TENSORS]; /* wanted, as far as they are there */
+    enum kv_dtype type;
+};
+
+/* Names everything that is missing in one sentence. */
+int kvdump_from(const struct kvdump_from *f, struct kv_err *e);
+
+#endif
