@@ -1,4 +1,5 @@
 #include "calib/calibrate.h"
+#include "calib/calibrate_impl.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
@@ -69,7 +70,7 @@ static size_t pick(const struct kv_spec *specs, size_t n,
     return n_picked;
 }
 
-static struct kv_calib *start(struct kv_dump *dump, size_t n_sets)
+struct kv_calib *kv_calib_start(struct kv_dump *dump, size_t n_sets)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
     struct kv_calib *c = kv_alloc(1, sizeof(*c));
@@ -87,9 +88,8 @@ static struct kv_calib *start(struct kv_dump *dump, size_t n_sets)
     return c;
 }
 
-/* The norms of every layer of the dump, and its tokens that training takes. */
-static int find_massive(struct kv_calib *c, struct kv_dump *dump, bool **counts,
-                        struct kv_err *e)
+int kv_calib_massive(struct kv_calib *c, struct kv_dump *dump, bool **counts,
+                     struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
     const size_t n = info->n_windows * info->ctx;
@@ -238,7 +238,7 @@ int kv_calib_run_part(struct kv_calib **out, struct kv_calib_part part,
     struct picked *picked;
     const size_t n = pick(specs, n_specs, &picked);
     bool wanted = n;
-    struct kv_calib *c = start(dump, n);
+    struct kv_calib *c = kv_calib_start(dump, n);
     const bool *counts;
     bool *all_counts = NULL;
     int rc = -1;
@@ -253,7 +253,7 @@ int kv_calib_run_part(struct kv_calib **out, struct kv_calib_part part,
         name_set(&c->set[c->n_sets], &picked[c->n_sets], seed);
     if (check_dump(picked, n, dump, e) || kv_sketch_dump(&c->sketch, dump, e) ||
         take_factors(c, factors, picked, n, kv_dump_info(dump), e) ||
-        find_massive(c, dump, &all_counts, e))
+        kv_calib_massive(c, dump, &all_counts, e))
         goto out;
     counts = all_counts;
     if (train_sets(c, part, true, picked, dump, counts, e) ||

@@ -312,5 +312,95 @@ class From(Case):
                      "1e4", "-o", at("y.h5"))
 
 
+@unittest.skipIf(h5py is None, "no h5py")
+class Tables(Case):
+    def trained(self, spec):
+        """kvcalib's own tables as another program would have them."""
+        must("kvcalib", "-s", spec, at("calib.h5"), "-o", at("own.h5"))
+        arrays = {}
+        with h5py.File(at("own.h5")) as f:
+            for name, x in f["set_000"].items():
+                table, side, layer, *head = name.split("_")
+                arrays["layers.%d.%s%s.%s" % (
+                    int(layer[1:]), "heads.%d." % int(head[0][1:]) if head
+                    else "", side.lower(), table)] = x[:].astype(np.float32)
+        return arrays
+
+    def take(self, spec, arrays):
+        np.savez(at("t.npz"), **arrays)
+        must("kvcalib", "--tables", at("t.npz"), "-s", spec, at("calib.h5"),
+             "-o", at("taken.h5"))
+
+    def test_the_same_calibration(self):
+        for spec in ("vecinfer:d4b4,iters=2", "cq:c4b3,w=none,iters=2",
+                     "kvquant:b2,w=none", "pq:d4b4,iters=2"):
+            arrays = self.trained(spec)
+            self.take(spec, arrays)
+            table = [[{k: v for k, v in r.items() if "calib" not in k}
+                      for r in rows(must("kvquant", "-s", spec, "-C", at(c),
+                                         at("eval.h5")))]
+                     for c in ("own.h5", "taken.h5")]
+            self.assertEqual(*table)
+
+    def test_heads_in_one_array(self):
+        spec = "cq:c4b3,w=none,iters=2"
+        arrays = self.trained(spec)
+        joined = {"%s.%d.codebook" % (side, i): np.stack(
+            [arrays["layers.%d.heads.%d.%s.codebook" % (i, h, side)]
+             for h in range(HEADS)]) for side in "kv" for i in range(LAYERS)}
+        table = []
+        for names in arrays, joined:
+            self.take(spec, names)
+            table.append(must("kvquant", "-s", spec, "-C", at("taken.h5"),
+                              at("eval.h5"), "--columns", "layer,side,mse,bits"))
+        self.assertEqual(*table)
+
+    def test_the_text_is_known(self):
+        self.take("pq:d4b4,iters=2", self.trained("pq:d4b4,iters=2"))
+        self.refused("was calibrated on text that holds", "kvquant", "-s",
+                     "pq:d4b4,iters=2", "-C", at("taken.h5"), at("calib.h5"))
+
+    def test_refused(self):
+        spec = "vecinfer:d4b4"
+        good = self.trained(spec + ",iters=2")
+        book = "layers.1.v.codebook"
+        bad = good[book].copy()
+        bad[0, 3, 2] = np.inf
+        for words, arrays in (
+                ("layers.1.v.codebook: value 14 is beyond f32",
+                 {**good, book: bad}),
+                ("is of type <i4: expected floats",
+                 {**good, book: good[book].astype(np.int32)}),
+                ("'codebook' for layer 1, V, head 0 is missing",
+                 {n: x for n, x in good.items() if n != book}),
+                ("is 1 x 15 x 4, expected 1 x 16 x 4\n",
+                 {**good, book: good[book][:, 1:]}),
+                ("the table 'smoth' of K, layer 0",
+                 {**good, "layers.0.k.smoth": good["layers.0.k.smooth"]}),
+                ("the table 'smooth' of V, layer 0",
+                 {**good, "layers.0.v.smooth": good["layers.0.k.smooth"]}),
+                ("layer 2, head -1", {
+                    **good, "layers.2.v.codebook": good[book]}),
+                ("layer 1, head 1", {
+                    **good, "layers.1.heads.1.v.codebook": good[book]}),
+                ("is none of vecinfer", {**good, "codebook.v.1": good[book]}),
+                ("expected the name of a table", {**good, "a.b.c": good[book]}),
+                ("are not all positive", {
+                    **good, "layers.0.k.smooth": -good["layers.0.k.smooth"]})):
+            np.savez(at("t.npz"), **arrays)
+            self.refused(["t.npz", words], "kvcalib", "--tables", at("t.npz"),
+                         "-s", spec, at("calib.h5"), "-o", at("y.h5"))
+        np.savez(at("t.npz"), **good)
+        for words, *args in (
+                ("expected one spec, not 2", "-s", "vecinfer:d{2,4}b4"),
+                ("--tables is for vecinfer", "-s", "klt:b2,metric=none"),
+                ("--tables is for vecinfer", "-s", "kivi"),
+                ("trains nothing", "-s", spec, "--factors", at("own.h5")),
+                ("two jobs", "-s", spec, "--allocate", "2")):
+            self.refused(words, "kvcalib", "--tables", at("t.npz"), *args,
+                         at("calib.h5"), "-o", at("y.h5"))
+        self.assertFalse(os.path.exists(at("y.h5")))
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,6 +1,7 @@
 /* kvcalib: trains the tables of schemes (codebooks, smoothing) on a dump. */
 #include "tools/kvcalib.h"
 #include "calib/calibrate.h"
+#include "calib/tables.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
@@ -240,6 +241,24 @@ static int try_massive(const struct kv_calib *c,
     return 0;
 }
 
+/* --tables: those of the one spec. */
+static int take_tables(struct kv_calib **c, const struct kvcalib_args *a,
+                       struct kv_dump *dump, const struct kv_spec *specs,
+                       size_t n, struct kv_err *e)
+{
+    struct kv_arrays *tables;
+    int rc;
+
+    if (n != 1)
+        return kv_fail(e, "--tables %s: expected one spec, not %zu", a->tables,
+                       n);
+    if (kv_arrays_open(&tables, a->tables, e))
+        return -1;
+    rc = kv_calib_take_tables(c, dump, specs, tables, a->common.seed, e);
+    kv_arrays_close(tables);
+    return rc;
+}
+
 /* What the first rank does with all tables. */
 static int finish(const struct kvcalib_args *a, struct kv_calib *c,
                   const struct kv_dump_info *info, const struct kv_spec *specs,
@@ -269,7 +288,8 @@ static int calibrate(const struct kvcalib_args *a, struct kv_ranks *r,
         list_specs(a, &kv_dump_info(dump)->shape, &specs, &n, e) ||
         (!r->self && (try_output(a->common.output, e) || try_columns(a, e))) ||
         (a->factors && kv_calib_load(&factors, a->factors, e)) ||
-        kvcalib_train(&c, r, a, dump, specs, n, factors, e))
+        (a->tables ? take_tables(&c, a, dump, specs, n, e)
+                   : kvcalib_train(&c, r, a, dump, specs, n, factors, e)))
         goto out;
     rc = r->self ? 0 : finish(a, c, kv_dump_info(dump), specs, n, e);
 out:
@@ -312,6 +332,10 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
         KV_IN(0, "factors", &a->factors, "FILE",
               "take smoothing factors (t=S, SH, HS) of this\n"
               "calibration: codebooks alone are the dump's"),
+        KV_IN(0, "tables", &a->tables, "FILE",
+              "no training: the tables of the one spec, from a\n"
+              ".npz, .safetensors or .h5, trained elsewhere on\n"
+              "the text of dump.h5 (below)"),
         KV_FLAG(0, "table", &a->table,
                 "a row for each table to stdout; with\n"
                 "--allocate, for each layer, side and spec"),
@@ -358,6 +382,12 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
             "one of one rank.\n\n"
             "-s mixed,file=LAYERS trains every spec that the layer file "
             "names.\n\n"
+            "--tables: arrays layers.0.k.codebook [books, entries, channels] "
+            "of vecinfer, cq,\npq, million (rounded to f16), layers.0.k.smooth "
+            "[KV heads, channels] where t is\nnot none; kvquant's levels and "
+            "range, oscar's rotation, rotatekv's order\n(docs/schemes.md).  "
+            "Without a layer or k or v, an array is for all of them; of\na "
+            "head: layers.0.heads.1.k.codebook, or [KV heads, ...] in one.\n\n"
             "--allocate writes a layer file, for -s mixed,file=LAYERS: for "
             "each layer and\nside the spec that makes the sum of errors "
             "least while the measured bits, the\nmean over all values at s0 "
@@ -368,6 +398,7 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
             "  kvcalib -s 'vecinfer:d{2,4}b8' dump.h5 -o calib.h5\n"
             "  kvcalib -s vecinfer:d4b8 --factors calib.h5 other.h5 -o "
             "both.h5\n"
+            "  kvcalib --tables own.npz -s vecinfer:d4b8 dump.h5 -o calib.h5\n"
             "  kvcalib --allocate 3 -s 'kivi:b{1,2,3,4}g32' dump.h5 -o "
             "layers.txt\n"
             "  kvppl -m DIR -f text.txt --kl -s mixed,file=layers.txt",
@@ -389,9 +420,12 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
     if (!a->common.output)
         kv_die("wants the file to write: -o %s",
                a->allocate ? "layers.txt" : "calib.h5");
-    if (a->allocate && (a->factors || a->ranks))
-        kv_die("%s goes with training, --allocate trains nothing",
-               a->factors ? "--factors" : "--ranks");
+    if ((a->allocate || a->tables) && (a->factors || a->ranks))
+        kv_die("%s goes with training, --%s trains nothing",
+               a->factors ? "--factors" : "--ranks",
+               a->allocate ? "allocate" : "tables");
+    if (a->allocate && a->tables)
+        kv_die("--allocate and --tables are two jobs: one is expected");
     if (!a->allocate)
         check_options(a);
     kv_common_specs(&a->specs);

@@ -13,7 +13,7 @@ struct kvcalib_args {
     struct kv_common common;
     struct kv_strings specs;
     const char *dump; /* or NULL */
-    const char *factors;
+    const char *factors, *tables;
     size_t iters;
     bool table, ranks;
     /* --allocate */

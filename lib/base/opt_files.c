@@ -315,8 +315,10 @@ static void put_reads(const struct kv_opt *opts, const char *operand)
         else if (o->file == KV_READS)
             put_file(&column, o, o->named ? o->suffix : NULL);
     }
-    printf("%s%s\n", operand ? column > FIRST ? ", " : " " : "",
-           operand ? operand : "");
+    if (operand)
+        printf("%s%s%s", column > FIRST ? "," : "",
+               column + strlen(operand) + 2 > 80 ? "\n  " : " ", operand);
+    printf("\n");
 }
 
 static void put_writes(const struct kv_opt *opts)

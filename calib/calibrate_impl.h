@@ -1,0 +1,16 @@
+/* Shared by calibrate.c and tables.c. */
+#ifndef KV_CALIBRATE_IMPL_H
+#define KV_CALIBRATE_IMPL_H
+
+#include "lib/calib.h"
+#include "lib/dump.h"
+
+/* Of the dump's model and text, with room for so many sets. */
+struct kv_calib *kv_calib_start(struct kv_dump *dump, size_t n_sets);
+
+/* Sets c->norms.  *counts: [layers of the dump][its tokens], whether training
+ * takes the token; the caller's to free, also after a failure. */
+int kv_calib_massive(struct kv_calib *c, struct kv_dump *dump, bool **counts,
+                     struct kv_err *e);
+
+#endif

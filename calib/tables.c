@@ -1,0 +1,219 @@
+#include "calib/tables.h"
+#include "calib/calibrate_impl.h"
+#include "lib/base/alloc.h"
+#include "lib/base/half.h"
+#include "lib/scheme.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a name says of a table. */
+struct place {
+    char table[32];
+    int side, layer, head;
+};
+
+static bool takes(const struct kv_spec *s)
+{
+    static const char *const schemes[] = {
+        "vecinfer", "cq", "pq", "million", "kvquant", "oscar", "rotatekv"};
+
+    for (size_t i = 0; i < sizeof(schemes) / sizeof(*schemes); i++)
+        if (!strcmp(s->scheme->name, schemes[i]))
+            return !s->mixed && !s->policy.policy;
+    return false;
+}
+
+/* A word between '.', '/' or '-'; false where it says nothing new. */
+static bool take_word(struct place *p, const char *word)
+{
+    const bool number = isdigit((unsigned char)*word) && strlen(word) < 6;
+
+    if (!strcmp(word, "layer") || !strcmp(word, "layers") ||
+        !strcmp(word, "head") || !strcmp(word, "heads"))
+        return true;
+    if (number && strspn(word, "0123456789") == strlen(word)) {
+        int *to = p->layer == KV_ALL ? &p->layer : &p->head;
+
+        if (*to != KV_ALL)
+            return false;
+        *to = atoi(word);
+        return true;
+    }
+    if (!strcmp(word, "k") || !strcmp(word, "v")) {
+        if (p->side != KV_ALL)
+            return false;
+        p->side = *word == 'k' ? KV_K : KV_V;
+        return true;
+    }
+    if (*p->table || strlen(word) >= sizeof(p->table))
+        return false;
+    snprintf(p->table, sizeof(p->table), "%s", word);
+    return true;
+}
+
+static int read_place(struct place *p, const char *path, const char *name,
+                      struct kv_err *e)
+{
+    char words[KV_ARRAY_NAME], *rest = NULL;
+    bool good = true;
+
+    *p = (struct place){.side = KV_ALL, .layer = KV_ALL, .head = KV_ALL};
+    snprintf(words, sizeof(words), "%s", name);
+    for (char *w = strtok_r(words, "./-", &rest); w && good;
+         w = strtok_r(NULL, "./-", &rest))
+        good = take_word(p, w);
+    if (good && *p->table)
+        return 0;
+    return kv_fail(e,
+                   "%s: %s: expected the name of a table with k or v and a "
+                   "layer, as in layers.0.k.codebook",
+                   path, name);
+}
+
+/* Codebooks of all heads in one array, [heads] before the rest, are one table
+ * for each. */
+static int add_table(struct kv_calib_set *set, struct kv_arrays *file, size_t i,
+                     const struct kv_array *a, struct kv_err *e)
+{
+    const char *path = kv_arrays_path(file);
+    struct place p;
+
+    if (read_place(&p, path, a->name, e))
+        return -1;
+
+    const bool half = !strcmp(p.table, "codebook");
+    const size_t heads = half && a->n_dims == 4 ? a->dims[0] : 1;
+    const size_t skip = heads > 1 || (half && a->n_dims == 4);
+    const size_t n_dims = a->n_dims - skip, n = heads ? a->n / heads : 0;
+
+    if (n_dims < 1 || n_dims > 4 || !n || (skip && p.head != KV_ALL))
+        return kv_fail(e, "%s: %s has %zu dimensions%s", path, a->name,
+                       a->n_dims, n ? "" : ", and no values");
+    for (size_t h = 0; h < heads; h++) {
+        struct kv_table *t =
+            kv_calib_add(set, p.table, p.side, p.layer,
+                         heads > 1 ? (int)h : p.head, n_dims, a->dims + skip);
+
+        t->half = half;
+        if (kv_arrays_read(file, i, h * n, n, t->data, e))
+            return -1;
+        for (size_t j = 0; half && j < n; j++)
+            t->data[j] = kv_f16_to_f32(kv_f16_clamp(t->data[j]));
+    }
+    return 0;
+}
+
+static int open_all(const struct kv_calib *c, const struct kv_spec *spec,
+                    const struct kv_shape *shape, struct kv_err *e)
+{
+    struct kv_codecs *cs;
+
+    if (kv_codecs_new(&cs, spec, shape, 0, shape->n_layers, c, e))
+        return -1;
+    kv_codecs_free(cs);
+    return 0;
+}
+
+/* A codec that reads a table of this place. */
+static int open_at(const struct kv_calib *c, const struct kv_spec *spec,
+                   const struct kv_shape *shape, const struct kv_table *t,
+                   struct kv_err *e)
+{
+    struct kv_codec *codec;
+
+    if (kv_codec_new(&codec, spec, shape, t->layer < 0 ? 0 : (size_t)t->layer,
+                     t->side == KV_V ? KV_V : KV_K, c, e))
+        return -1;
+    kv_codec_free(codec);
+    return 0;
+}
+
+/* Every table is read: without it its codec does not open. */
+static int check_used(struct kv_calib *c, const struct kv_spec *spec,
+                      const struct kv_shape *shape, const char *path,
+                      struct kv_err *e)
+{
+    struct kv_calib_set *set = &c->set[0];
+    struct kv_err ignored;
+
+    for (size_t i = 0; i < set->n_tables; i++) {
+        struct kv_table *t = &set->table[i];
+        char name[sizeof(t->name)];
+        bool opens;
+
+        memcpy(name, t->name, sizeof(name));
+        snprintf(t->name, sizeof(t->name), "-");
+        opens = t->layer >= (int)shape->n_layers ||
+                !open_at(c, spec, shape, t, &ignored);
+        memcpy(t->name, name, sizeof(name));
+        if (opens)
+            return kv_fail(e,
+                           "%s: the table '%s' of %s, layer %d, head %d (-1: "
+                           "all) is none of %s, or is there twice",
+                           path, name,
+                           t->side == KV_K   ? "K"
+                           : t->side == KV_V ? "V"
+                                             : "both sides",
+                           t->layer, t->head, spec->text);
+    }
+    return 0;
+}
+
+static int fill(struct kv_calib *c, const struct kv_spec *spec,
+                const struct kv_shape *shape, struct kv_arrays *file,
+                struct kv_err *e)
+{
+    static const char hint[] = ": kvcalib makes it anew";
+    struct kv_calib_set *set = &c->set[0];
+    const struct kv_array *list;
+    const size_t n = kv_arrays_list(file, &list);
+    char *at;
+
+    c->n_sets = 1;
+    kv_spec_calib_key(spec, set->key);
+    snprintf(set->spec, sizeof(set->spec), "%s", spec->text);
+    for (size_t i = 0; i < n; i++)
+        if (add_table(set, file, i, &list[i], e))
+            return -1;
+    if (open_all(c, spec, shape, e)) {
+        at = strstr(e->msg, hint);
+        if (at)
+            *at = 0;
+        return kv_fail_in(e, "%s", kv_arrays_path(file));
+    }
+    return check_used(c, spec, shape, kv_arrays_path(file), e);
+}
+
+int kv_calib_take_tables(struct kv_calib **out, struct kv_dump *dump,
+                         const struct kv_spec *spec, struct kv_arrays *tables,
+                         uint64_t seed, struct kv_err *e)
+{
+    const struct kv_dump_info *info = kv_dump_info(dump);
+    struct kv_calib *c;
+    bool *counts = NULL;
+    size_t used;
+    int rc;
+
+    if (!takes(spec))
+        return kv_fail(e,
+                       "%s: --tables is for vecinfer, cq, pq, million, "
+                       "kvquant, oscar and rotatekv",
+                       spec->text);
+    c = kv_calib_start(dump, 1);
+    used = strlen(c->text);
+    snprintf(c->text + used, sizeof(c->text) - used, "+tables");
+    c->set[0].seed = seed;
+    rc = fill(c, spec, &info->shape, tables, e) ||
+         kv_sketch_dump(&c->sketch, dump, e) ||
+         kv_calib_massive(c, dump, &counts, e);
+    free(counts);
+    if (rc) {
+        kv_calib_free(c);
+        return -1;
+    }
+    *out = c;
+    return 0;
+}
