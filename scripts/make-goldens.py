@@ -432,8 +432,9 @@ HEADLESS = ("opt_decoder", "llama_headless")
 # What llama.cpp has not, or its converter does not write, or not without a
 # tokenizer.
 NO_GGUF = ("dynamic", "ministral", "opt", "mistral", "qwen3_moe_raw",
-           "gemma3", "smollm3_sliding", "lfm2", "qwen3_next",
-           "qwen3_5", "qwen3_5_wrapped", "qwen3_5_moe", "lfm2_moe", "granite_hybrid_moe", "granite_hybrid",
+           "gemma3", "smollm3_sliding", "qwen3_next",
+           "qwen3_5", "qwen3_5_wrapped", "qwen3_5_moe", "lfm2_moe",
+           "granite_hybrid", "granite_hybrid_moe",
            "granite_hybrid_rope") + HEADLESS
 NO_GGUF = ("dynamic", "phimoe", "ministral", "opt", "mistral", "qwen3_moe_raw",
            "gemma3", "smollm3_sliding") + HEADLESS
@@ -724,7 +725,11 @@ TINY = dict(
     n_layers=2, vocab_size=53, n_positions=32, rotary_dim=4, num_experts=4,
     num_local_experts=4, num_experts_per_tok=2, experts_per_token=2,
     n_routed_experts=4, moe_num_experts=4, moe_k=2, moe_intermediate_size=9, sliding_window=8, sliding_window_size=8,
-    attention_head_dim=16, shared_expert_intermediate_size=11)
+    attention_head_dim=16, shared_expert_intermediate_size=11,
+    shared_intermediate_size=23, block_dim=64, block_ff_dim=24, conv_dim=64,
+    conv_dim_out=64, num_heads=4, linear_key_head_dim=16,
+    linear_value_head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4,
+    mamba_n_heads=2, full_attn_idxs=[2])
 VISION = dict(
     hidden_size=32, intermediate_size=16, num_attention_heads=2, num_heads=2,
     num_hidden_layers=1, depth=1, head_dim=16, image_size=28,
@@ -740,8 +745,9 @@ def shrink(released):
         if key in c:
             c[key] = {1: 1, heads: 4}.get(c[key], 2)
     for key in "layer_types", "no_rope_layers":
-        if c.get(key):
-            c[key] = c[key][:4]
+        if c.get(key):  # Granite's first five have no attention
+            first = 2 if set(c[key][:4]) == {"mamba"} else 0
+            c[key] = c[key][first:first + 4]
     if "do_layer_norm_before" in c:
         c["max_position_embeddings"] = 32
         if released["word_embed_proj_dim"] < released["hidden_size"]:

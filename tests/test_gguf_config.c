@@ -34,23 +34,14 @@ static struct tiny_gguf begin(const char *name)
     return g;
 }
 
-/* It says what begin() does, and this; g is cleared. */
-static void check(struct tiny_gguf *g, const char *arch, const char *model_type,
-                  const char *more)
+/* It says this, whose quotes become "; g is cleared. */
+static void check_text(struct tiny_gguf *g, char *text)
 {
-    char *path = kv_path_join(test_folder(), "m.gguf");
-    char text[2048], *got;
+    char *path = kv_path_join(test_folder(), "m.gguf"), *got;
     struct kv_gguf_model m;
     struct kv_err e = {""};
     json_t *is = NULL, *should;
 
-    snprintf(text, sizeof(text),
-             "{'architectures': ['%s'], 'model_type': '%s', "
-             "'num_hidden_layers': 3, 'max_position_embeddings': 512, "
-             "'hidden_size': 8, 'intermediate_size': 16, 'vocab_size': 1, "
-             "'num_attention_heads': 2, 'num_key_value_heads': 2, "
-             "'tie_word_embeddings': true, %s}",
-             arch, model_type, more);
     for (char *quote = text; (quote = strchr(quote, '\''));)
         *quote = '"';
     should = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
@@ -69,6 +60,22 @@ static void check(struct tiny_gguf *g, const char *arch, const char *model_type,
     kv_gguf_model_clear(&m);
     tiny_gguf_clear(g);
     free(path);
+}
+
+/* It says what begin() does, and this; g is cleared. */
+static void check(struct tiny_gguf *g, const char *arch, const char *model_type,
+                  const char *more)
+{
+    char text[2048];
+
+    snprintf(text, sizeof(text),
+             "{'architectures': ['%s'], 'model_type': '%s', "
+             "'num_hidden_layers': 3, 'max_position_embeddings': 512, "
+             "'hidden_size': 8, 'intermediate_size': 16, 'vocab_size': 1, "
+             "'num_attention_heads': 2, 'num_key_value_heads': 2, "
+             "'tie_word_embeddings': true, %s}",
+             arch, model_type, more);
+    check_text(g, text);
 }
 
 static void test_windows(void **state)
@@ -371,6 +378,39 @@ static void test_experts(void **state)
           "'num_local_experts': 8, 'num_experts_per_tok': 2");
 }
 
+/* KV heads say which layers have attention. */
+static void test_hybrid(void **state)
+{
+    char text[] =
+        "{'architectures': ['Lfm2ForCausalLM'], 'model_type': 'lfm2', "
+        "'num_hidden_layers': 3, 'max_position_embeddings': 512, "
+        "'hidden_size': 8, 'block_ff_dim': 16, 'vocab_size': 1, "
+        "'num_attention_heads': 2, 'num_key_value_heads': 1, 'head_dim': 4, "
+        "'tie_embedding': true, 'rope_theta': 10000.0, 'conv_L_cache': 3, "
+        "'block_auto_adjust_ff_dim': false, "
+        "'layer_types': ['conv', 'full_attention', 'conv']}";
+    const uint32_t heads[] = {0, 1, 0}, differ[] = {2, 1, 0};
+    struct tiny_gguf g = begin("lfm2");
+
+    (void)state;
+    tiny_key_u32(&g, key("shortconv.l_cache"), 3);
+    tiny_key_array(&g, key("attention.head_count_kv"), TINY_U32, 3, heads,
+                   sizeof(heads));
+    check_text(&g, text);
+    g = begin("lfm2");
+    tiny_key_u32(&g, key("shortconv.l_cache"), 3);
+    tiny_key_array(&g, key("attention.head_count_kv"), TINY_U32, 3, differ,
+                   sizeof(differ));
+    refuse(&g, "lfm2.attention.head_count_kv: layers differ, which is not "
+               "implemented: one has 2, layer 1 has 1");
+    g = begin("lfm2");
+    refuse(&g, "key lfm2.shortconv.l_cache is missing");
+    g = begin("llama"); /* all have attention */
+    tiny_key_array(&g, key("attention.head_count_kv"), TINY_U32, 3, heads,
+                   sizeof(heads));
+    refuse(&g, "layers differ, which is not implemented");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -378,6 +418,7 @@ int main(void)
         cmocka_unit_test(test_families),    cmocka_unit_test(test_experts),
         cmocka_unit_test(test_multipliers), cmocka_unit_test(test_factors),
         cmocka_unit_test(test_counts),      cmocka_unit_test(test_turning),
+        cmocka_unit_test(test_hybrid),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,6 +35,7 @@ static const struct row {
      KV_GGUF_COUNT},
     {"expert_feed_forward_length", "gpt-oss", "intermediate_size",
      KV_GGUF_COUNT},
+    {"shortconv.l_cache", "lfm2", "conv_L_cache", KV_GGUF_COUNT},
     {"logit_scale", "granite", "logits_scaling", KV_GGUF_REAL},
     {"logit_scale", "command-r", "logit_scale", KV_GGUF_REAL},
     {"logit_scale", "cohere2", "logit_scale", KV_GGUF_REAL},
@@ -132,6 +133,31 @@ static int check_layers(const struct kv_gguf_value *v, const char *path,
     return 0;
 }
 
+/* KV heads of each layer; a layer without any has no attention. */
+static int set_kv_heads(const struct kv_gguf_maker *k, const char *field,
+                        const struct kv_gguf_value *v, struct kv_err *e)
+{
+    json_t *types = json_array();
+    int64_t heads = 0;
+
+    json_object_set_new(k->config, "layer_types", types);
+    for (size_t i = 0; i < v->n; i++) {
+        const int64_t n = kv_gguf_int(v, i);
+
+        json_array_append_new(types,
+                              json_string(n ? "full_attention" : "conv"));
+        if (n && heads && n != heads)
+            return kv_fail(e,
+                           "%s: key %s: layers differ, which is not "
+                           "implemented: one has %lld, layer %zu has %lld",
+                           k->g->path, v->key, (long long)heads, i,
+                           (long long)n);
+        heads = n ? n : heads;
+    }
+    kv_gguf_set_int(k->config, field, heads);
+    return 0;
+}
+
 static int set_field(const struct kv_gguf_maker *k, const struct row *row,
                      const struct kv_gguf_value *v, struct kv_err *e)
 {
@@ -139,6 +165,8 @@ static int set_field(const struct kv_gguf_maker *k, const struct row *row,
 
     if (kv_gguf_get(k->g, v->key, row->kind, list, &v, e))
         return -1;
+    if (list && k->arch->mixer && !strcmp(row->field, "num_key_value_heads"))
+        return set_kv_heads(k, row->field, v, e);
     if (list && check_layers(v, k->g->path, e))
         return -1;
     if (row->kind == KV_GGUF_COUNT)
@@ -196,6 +224,7 @@ static int set_sizes(const struct kv_gguf_maker *k, struct kv_err *e)
         need(k, "max_position_embeddings", "context_length", e) ||
         need(k, "hidden_size", "embedding_length", e) ||
         need(k, "num_attention_heads", "attention.head_count", e) ||
+        (k->arch->mixer && need(k, "conv_L_cache", "shortconv.l_cache", e)) ||
         kv_gguf_maker_get(k, "attention.value_length", KV_GGUF_COUNT, &v, e))
         return -1;
     if (kv_gguf_maker_int(k, "num_attention_heads") < 1)
@@ -407,6 +436,8 @@ static int set_all(struct kv_gguf_maker *k, struct kv_err *e)
     set_experts(k);
     if (!strcmp(f->name, "falcon"))
         set_falcon(k);
+    if (!strcmp(f->name, "lfm2")) /* the MLP is as wide as it says */
+        set_flag(k, "block_auto_adjust_ff_dim", false);
     if (!strncmp(f->name, "gemma", 5) && f->pattern)
         set_gemma(k);
     return 0;

@@ -104,6 +104,7 @@ static const struct kv_gguf_family families[] = {
      .arch = "HunYuanDenseV1ForCausalLM",
      .model_type = "hunyuan_v1_dense",
      .bias = "attention_bias"},
+    {.name = "lfm2", .arch = "Lfm2ForCausalLM", .model_type = "lfm2"},
 };
 
 enum { N_FAMILIES = sizeof(families) / sizeof(*families) };
@@ -181,22 +182,27 @@ static const struct {
     {"ffn_gate", NULL, KV_P_GATE},
     {"ffn_up", NULL, KV_P_UP},
     {"ffn_down", NULL, KV_P_DOWN},
+    {"shortconv.conv", NULL, KV_P_MIX_CONV},
+    {"shortconv.in_proj", NULL, KV_P_MIX},
+    {"shortconv.out_proj", NULL, KV_P_MIX_OUT},
     {"ffn_gate_inp", NULL, KV_P_ROUTER},
     {"ffn_gate_exps", NULL, KV_P_GATE},
     {"ffn_up_exps", NULL, KV_P_UP},
     {"ffn_down_exps", NULL, KV_P_DOWN},
 };
 
-/* Those outside of layers: which member of struct kv_tensor_names. */
+/* Those outside of layers: which member of struct kv_tensor_names; family: as
+ * above. */
 static const struct {
-    const char *from;
+    const char *from, *family;
     size_t member;
 } tops[] = {
-    {"token_embd", offsetof(struct kv_tensor_names, embed)},
-    {"token_embd_norm", offsetof(struct kv_tensor_names, embed_norm)},
-    {"position_embd", offsetof(struct kv_tensor_names, positions)},
-    {"output_norm", offsetof(struct kv_tensor_names, norm)},
-    {"output", offsetof(struct kv_tensor_names, head)},
+    {"token_embd", NULL, offsetof(struct kv_tensor_names, embed)},
+    {"token_embd_norm", "lfm2", offsetof(struct kv_tensor_names, norm)},
+    {"token_embd_norm", NULL, offsetof(struct kv_tensor_names, embed_norm)},
+    {"position_embd", NULL, offsetof(struct kv_tensor_names, positions)},
+    {"output_norm", NULL, offsetof(struct kv_tensor_names, norm)},
+    {"output", NULL, offsetof(struct kv_tensor_names, head)},
 };
 
 /* Read with the keys. */
@@ -257,7 +263,8 @@ static const char *find_name(const struct kv_arch *a,
     const char *name;
 
     for (size_t i = 0; i < COUNT(tops) && !*layer; i++)
-        if (is(tops[i].from, part, n)) {
+        if (is(tops[i].from, part, n) &&
+            (!tops[i].family || !strcmp(tops[i].family, f->name))) {
             memcpy(&name, (const char *)a->names + tops[i].member,
                    sizeof(name));
             return name;

@@ -82,3 +82,33 @@ int kv_tensor_joined(const struct kv_joined *j, enum kv_part p,
         *out = down ? t : cut_rows(j, t, up);
     return 0;
 }
+
+int kv_tensor_stacked(const struct kv_joined *j, enum kv_part p,
+                      const struct kv_weight **out, struct kv_err *e)
+{
+    const bool two = p != KV_P_DOWN;
+    const size_t rows = two ? j->c->inter : j->c->hidden;
+    const size_t cols = two ? j->c->hidden : j->c->inter;
+    const size_t shape[3] = {j->c->n_experts, two ? 2 * rows : rows, cols};
+    const struct kv_weight *t;
+    struct kv_weight *mine;
+
+    if (kv_tensor_bind(&t, j->w, j->before, shape, j->dir, e))
+        return -1;
+    *out = t;
+    if (!two)
+        return 0;
+    if (t->packed)
+        return kv_fail(e,
+                       "%s: tensor %s is of several parts, of which none may "
+                       "be quantized so",
+                       t->path, t->name);
+    mine = (*j->made)++;
+    *mine = *t;
+    mine->dims[1] = mine->run = rows;
+    mine->step = 2 * rows;
+    mine->start = p == KV_P_UP ? rows : 0;
+    mine->n = t->n / 2;
+    *out = mine;
+    return 0;
+}

@@ -311,9 +311,12 @@ static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
     if (row)
         rc = bind(&t, b->w, name, 1, at.rows, b->dir, e);
     else if (p == KV_P_MIX_CONV)
-        rc = kv_tensor_bind(&t, b->w, name,
-                            (const size_t[]){c->mixer.conv, 1, c->mixer.kernel},
-                            b->dir, e);
+        rc = kv_tensor_bind(
+            &t, b->w, name,
+            b->w->gguf.n_parts
+                ? (const size_t[3]){c->mixer.conv, c->mixer.kernel}
+                : (const size_t[3]){c->mixer.conv, 1, c->mixer.kernel},
+            b->dir, e);
     else if (own)
         rc = bind(&t, b->w, name, at.rows / d, d, b->dir, e);
     else
@@ -324,40 +327,6 @@ static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
     if (turned || own || row || at.rows < at.all || reordered(c, p))
         return cut(b, t, p, at, out, e);
     *out = t;
-    return 0;
-}
-
-/* Of a tensor that has all experts' gates and ups, or downs. */
-static int bind_stacked(struct binding *b, size_t p, const char *name,
-                        const struct kv_weight **out, struct kv_err *e)
-{
-    const size_t rows = kv_part_rows(b->c, b->layer, p);
-    const size_t cols = kv_part_cols(b->c, b->layer, p);
-    const bool two = p != KV_P_DOWN;
-    const size_t shape[3] = {b->c->n_experts, two ? 2 * rows : rows, cols};
-    const struct kv_weight *t;
-    struct kv_weight *mine;
-    size_t skip;
-
-    if (kv_tensor_bind(&t, b->w, name, shape, b->dir, e))
-        return -1;
-    *out = t;
-    if (!two)
-        return 0;
-    if (t->packed)
-        return kv_fail(e,
-                       "%s: tensor %s is of several parts, of which none may "
-                       "be quantized so",
-                       t->path, t->name);
-    mine = b->made++;
-    *mine = *t;
-    mine->dims[1] = mine->run = rows;
-    mine->step = 2 * rows;
-    mine->n = t->n / 2;
-    skip = p == KV_P_UP ? t->bytes / (2 * shape[0]) : 0;
-    mine->data += skip;
-    mine->bytes -= skip;
-    *out = mine;
     return 0;
 }
 
@@ -379,7 +348,9 @@ static int bind_experts(struct binding *b, size_t p,
         snprintf(name, sizeof(name), "%s%s%zu.%s", b->prefix, names->layers,
                  layer, stacked);
         if (!names->experts || kv_weights_find(b->w, name))
-            return bind_stacked(b, p, name, out, e);
+            return kv_tensor_stacked(
+                &(struct kv_joined){b->w, b->c, b->dir, name, &b->made}, p, out,
+                e);
     }
     name_of(part, sizeof(part), names->part[kv_part_of(p)], bias);
     snprintf(name, sizeof(name), "%s%s%zu.%s%s", b->prefix, names->layers,
