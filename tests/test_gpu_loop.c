@@ -64,7 +64,7 @@ static int forward(struct kv_model *m, struct kv_loop *l, size_t windows,
 {
     int32_t tokens[WINDOWS * N];
     struct spy spy = {.inner = kv_loop_attention(l, FIRST, N)};
-    const struct kv_attention a = {spy_run, &spy};
+    const struct kv_attention a = {.run = spy_run, .arg = &spy};
     int rc;
 
     for (int i = 0; i < WINDOWS * N; i++)

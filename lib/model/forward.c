@@ -5,7 +5,6 @@
 #include "lib/rope_table.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -248,16 +247,6 @@ static int norm_stream(const struct kv_pass *p, const struct kv_tile *t,
                : 0;
 }
 
-/* The tile's outputs of attention, times the sigmoids of its gate. */
-static void gate_out(const struct kv_pass *p, const struct kv_tile *t)
-{
-    const float *gate = p->out_gate + t->at * p->q_dim;
-    float *out = p->out + t->at * p->q_dim;
-
-    for (size_t i = 0; i < t->rows * p->q_dim; i++)
-        out[i] *= 1 / (1 + expf(-gate[i]));
-}
-
 /* x += Wo out, or what a layer without attention has in its place. */
 static int out_product(const struct kv_pass *p, const struct kv_tile *t,
                        struct kv_err *e)
@@ -269,7 +258,7 @@ static int out_product(const struct kv_pass *p, const struct kv_tile *t,
     const void *a;
 
     if (!p->mixes && p->m->config.arch->out_gate)
-        gate_out(p, t);
+        kv_pass_gate_out(p, t);
     if (p->shape.latent) {
         kv_pass_latent_values(p, t, t->wide);
         out = t->wide;

@@ -35,12 +35,12 @@ void kv_mixer_convolve(const struct kv_pass *p, bool silu, float *state,
 
 void kv_mixer_norm(const float *w, size_t n, float eps, float *x)
 {
-    float sum = 0;
+    double sum = 0;
 
     for (size_t i = 0; i < n; i++)
-        sum += x[i] * x[i];
+        sum += (double)x[i] * (double)x[i];
 
-    const float scale = 1 / sqrtf(sum / (float)n + eps);
+    const float scale = (float)(1 / sqrt(sum / (double)n + (double)eps));
 
     for (size_t i = 0; i < n; i++)
         x[i] *= scale * w[i];

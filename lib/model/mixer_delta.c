@@ -46,11 +46,11 @@ static void order(const struct kv_mixer_sizes *m, const float *row, float *to)
 /* To length 1, times scale. */
 static void norm_length(float *x, size_t n, float scale)
 {
-    float sum = 0;
+    double sum = 1e-6;
 
     for (size_t i = 0; i < n; i++)
-        sum += x[i] * x[i];
-    scale /= sqrtf(sum + 1e-6F);
+        sum += (double)x[i] * (double)x[i];
+    scale = (float)((double)scale / sqrt(sum));
     for (size_t i = 0; i < n; i++)
         x[i] *= scale;
 }

@@ -137,10 +137,8 @@ int kv_pass_mix(struct kv_pass *p, const struct kv_attention *attention,
 int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
                 struct kv_err *e);
 
-/* c [rows][outputs] (+)= a times the matrix that begins with this part. */
-int kv_pass_multiply(const struct kv_pass *p, const struct kv_tile *t,
-                     enum kv_part part, const void *a, size_t inputs, float *c,
-                     size_t outputs, bool add, struct kv_err *e);
+/* A tile's outputs of attention, times the sigmoids of its gate. */
+void kv_pass_gate_out(const struct kv_pass *p, const struct kv_tile *t);
 
 /* Latent attention (latent.c), on the host alone: q, k and k_pre of the tile
  * from a, the input of its products; and values [rows][n_heads][value] of its

@@ -1,6 +1,8 @@
-/* A layer's queries, keys and values on their way to attention. */
+/* A layer's queries, keys and values on their way to attention, and back. */
 #include "lib/base/alloc.h"
 #include "lib/model/pass.h"
+
+#include <math.h>
 
 struct kv_tokens kv_qkv_tokens(const struct kv_qkv *x, size_t window,
                                size_t first, size_t n)
@@ -86,4 +88,13 @@ int kv_qkv_from_host(const struct kv_qkv *x, const struct kv_qkv *host,
                                     x->n_windows * x->n * s->n_heads *
                                         s->head_dim * sizeof(*x->out),
                                     e);
+}
+
+void kv_pass_gate_out(const struct kv_pass *p, const struct kv_tile *t)
+{
+    const float *gate = p->out_gate + t->at * p->q_dim;
+    float *out = p->out + t->at * p->q_dim;
+
+    for (size_t i = 0; i < t->rows * p->q_dim; i++)
+        out[i] *= 1 / (1 + expf(-gate[i]));
 }
