@@ -275,6 +275,15 @@ static float *state_of(void *arg, size_t sequence)
     return kv_seq_state(r->live[sequence]->seq);
 }
 
+/* After a prompt that all live ones have. */
+static void share_state(const struct kv_generator *r)
+{
+    for (size_t i = 1; i < r->n_live; i++)
+        kv_seq_copy_state(r->live[i]->seq, r->live[0]->seq);
+    if (kv_seq_state(r->live[0]->seq))
+        tell_layer(r, r->n_layers);
+}
+
 /* ---- tokens -------------------------------------------------------------- */
 
 /* The next token of a live sequence, by its logits [n_vocab], which change. */
@@ -319,14 +328,13 @@ static void run_prompt(struct kv_generator *r)
         kv_model_logits(r->g.model, r->hidden + (a->n_prompt - 1) * r->n_hidden,
                         1, logits, &e))
         fail_live(r, &e);
+    share_state(r);
     r->prompt = false;
     for (size_t i = 0; i < r->n_live; i++) {
         struct sequence *s = r->live[i];
 
         if (s->ended)
             continue;
-        if (i)
-            kv_seq_copy_state(s->seq, r->live[0]->seq);
         memcpy(r->logits, logits, r->n_vocab * sizeof(*logits));
         s->begun = kv_seconds();
         s->a->prompt_seconds = s->begun - start;

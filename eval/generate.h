@@ -21,7 +21,8 @@ struct kv_generation {
      * step. */
     int (*ended)(void *arg, struct kv_answer *a, struct kv_err *e);
     /* NULL, or called when a layer holds an answer's prompt, before the layer
-     * attends; -1 fails the answer. */
+     * attends, and of a model with layers without attention once more, as layer
+     * n_layers, when the state does; -1 fails the answer. */
     int (*layer)(void *arg, const struct kv_answer *a, const struct kv_seq *s,
                  size_t layer, struct kv_err *e);
     void *arg;

@@ -186,6 +186,37 @@ static void test_steps(void **state)
     }
 }
 
+/* A state as a message: damaged, it is refused, and nothing has changed. */
+static void test_message(void **state)
+{
+    const struct kv_seq_plan plan = {
+        .n_layers = 1, .n_states = 2, .state_floats = 5};
+    struct kv_seq *from = kv_seq_new(&plan), *to = kv_seq_new(&plan);
+    const size_t all = kv_seq_state_bytes(from);
+    const float before[10] = {0};
+    struct kv_err e = {""};
+    uint8_t *bytes;
+    size_t n;
+
+    (void)state;
+    for (size_t i = 0; i < 10; i++)
+        kv_seq_state(from)[i] = (float)i + 1;
+    kv_seq_write_state(from, &bytes, &n);
+    assert_int_equal(n, 4 + all);
+    assert_int_equal(kv_seq_load_state(to, bytes, n - 1, &e), -1);
+    assert_says(e, "a state of 43 bytes, where 44 are expected");
+    bytes[20] ^= 1;
+    assert_int_equal(kv_seq_load_state(to, bytes, n, &e), -1);
+    assert_says(e, "the state: ");
+    assert_memory_equal(kv_seq_state(to), before, all);
+    bytes[20] ^= 1;
+    assert_int_equal(kv_seq_load_state(to, bytes, n, &e), 0);
+    assert_memory_equal(kv_seq_state(to), kv_seq_state(from), all);
+    free(bytes);
+    kv_seq_free(from);
+    kv_seq_free(to);
+}
+
 /* Two specs' answers to a prompt that runs once are those of each alone. */
 static void test_shared_prompt(void **state)
 {
@@ -514,10 +545,10 @@ static void test_bad_tensors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steps),         cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_shared_prompt), cmocka_unit_test(test_shape),
-        cmocka_unit_test(test_fields),        cmocka_unit_test(test_bad_fields),
-        cmocka_unit_test(test_bad_tensors)};
+        cmocka_unit_test(test_steps),      cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_message),    cmocka_unit_test(test_shared_prompt),
+        cmocka_unit_test(test_shape),      cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_bad_fields), cmocka_unit_test(test_bad_tensors)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

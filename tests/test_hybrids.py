@@ -91,6 +91,11 @@ def rows(text):
             for r in csv.DictReader(io.StringIO(text))]
 
 
+def ids(name):
+    with open(at(name)) as f:
+        return [json.loads(line)["ids"] for line in f]
+
+
 def ppl(*more):
     return rows(must("kvppl", "-m", at("m"), "-f",
                      os.path.join(DATA, "sample.txt"), "-c", "96", "-n", "3",
@@ -138,8 +143,7 @@ class Hybrids(unittest.TestCase):
         def answers(*more):
             must("kvgen", "-m", at("m"), "-f", at("p.jsonl"), *SPECS, "-n", "9",
                  "--ignore-eos", *more, "-o", at("a.jsonl"))
-            with open(at("a.jsonl")) as f:
-                return [json.loads(line)["ids"] for line in f]
+            return ids("a.jsonl")
         self.assertEqual(answers("--batch", "1"), answers("--batch", "8"))
 
     def refused(self, words, tool, *args):
@@ -156,16 +160,27 @@ class Hybrids(unittest.TestCase):
         self.refused("knows no model with layers without attention", "kvdump",
                      "--operations")
         self.assertFalse(os.path.exists(at("no.h5")))
-        if not shutil.which("mpirun") or "has no MPI" in run(
-                "kvgen", "--disaggregate", "1:1", "-m", "none", "-f", "none",
-                "-o", "none", env=MPI_ENV).stderr:
-            return
-        done = subprocess.run(
-            ["mpirun", "-n", "2", os.path.join(TOOLS, "kvgen"), "-m", at("m"),
-             "-f", at("p.jsonl"), "-o", at("no.jsonl"), "--disaggregate",
-             "1:1"], env=MPI_ENV, text=True, capture_output=True)
-        self.assertIn("whose state is not sent", done.stderr)
-        self.assertFalse(os.path.exists(at("no.jsonl")))
+
+    @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
+    def test_disaggregated(self):
+        """A state goes with its cache: the answers of one process.  The 3rd
+        message is the first state: altered, it comes again."""
+        if "has no MPI" in run("kvgen", "--disaggregate", "1:1", "-m", "none",
+                               "-f", "none", "-o", "none", env=MPI_ENV).stderr:
+            self.skipTest("a build without MPI")
+        more = ["-m", at("m"), "-f", at("p.jsonl"), *SPECS, "-n", "9",
+                "--ignore-eos", "-q"]
+        must("kvgen", *more[:-1], "-o", at("one.jsonl"))
+        for n, fault in enumerate([[], ["--disaggregate-fault", "alter:3"]]):
+            done = subprocess.run(
+                ["mpirun", "-n", "2", os.path.join(TOOLS, "kvgen"), *more,
+                 "--disaggregate", "1:1", *fault, "-o", at("two.jsonl")],
+                env=MPI_ENV, text=True, capture_output=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(ids("one.jsonl"), ids("two.jsonl"))
+            with open(at("two.jsonl")) as f:
+                self.assertEqual(sum(json.loads(line)["layers_again"]
+                                     for line in f), n)
 
 
 if __name__ == "__main__":

@@ -68,11 +68,6 @@ static int check_places(const struct kvgen_run *r, const struct kvgen_args *a,
                        "--disaggregate runs on the CPU alone, not with "
                        "--device %s",
                        a->common.device);
-    if (kv_model_info(r->model)->shape.n_states)
-        return kv_fail(e,
-                       "%s has layers without attention, whose state is not "
-                       "sent, so it does not go with --disaggregate",
-                       kv_model_info(r->model)->name);
     for (size_t i = 0; i < r->n_specs; i++)
         if (kv_policy_drops(&r->spec[i].policy))
             return kv_fail(e,

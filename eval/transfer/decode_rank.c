@@ -26,9 +26,9 @@ struct kv_decode_rank {
     const struct kv_transfer *t;
     struct kv_transfer_job *job;
     struct kv_generator *generator;
-    size_t n_layers, n_layers_taken;
-    struct receiving **all; /* [n] in the order in which they asked */
-    size_t n, held;         /* held: bytes of those granted */
+    size_t n_layers, n_layers_taken; /* with the state, the last */
+    struct receiving **all;          /* [n] in the order in which they asked */
+    size_t n, held;                  /* held: bytes of those granted */
     size_t n_jobs;
     uint32_t *least; /* [n_jobs] attempts below it are over */
 };
@@ -208,8 +208,8 @@ static void count_codes(struct receiving *r, const uint8_t *bytes)
         (double)head.side_bytes[KV_K] + (double)head.side_bytes[KV_V];
 }
 
-/* Loads the next layer.  One that is damaged is asked for again, unless it got
- * into the cache. */
+/* Loads the next layer, or the state.  One that is damaged is asked for again,
+ * unless it got into the cache. */
 static int load_layer(struct kv_decode_rank *d, struct receiving *r,
                       struct kv_err *e)
 {
@@ -217,10 +217,14 @@ static int load_layer(struct kv_decode_rank *d, struct receiving *r,
     struct kv_message *m = &r->layer[layer];
     const struct kv_msg_layer which = {r->done.of, layer};
     const double start = kv_seconds();
-    const int rc = kv_seq_load(r->seq, layer, m->bytes + head, m->n - head, e);
+    const bool state =
+        layer == kv_model_info(d->t->generation.model)->shape.n_layers;
+    const int rc =
+        (state ? kv_seq_load_state(r->seq, m->bytes + head, m->n - head, e)
+               : kv_seq_load(r->seq, layer, m->bytes + head, m->n - head, e));
 
     r->done.load += kv_seconds() - start;
-    if (!rc)
+    if (!rc && !state)
         count_codes(r, m->bytes + head);
     free(m->bytes);
     *m = (struct kv_message){0};
@@ -228,9 +232,9 @@ static int load_layer(struct kv_decode_rank *d, struct receiving *r,
         r->n_loaded++;
         return 0;
     }
-    if (kv_cache_tokens(kv_seq_cache(r->seq, layer)) ||
+    if ((!state && kv_cache_tokens(kv_seq_cache(r->seq, layer))) ||
         r->again[layer]++ == AGAIN_MAX)
-        return kv_fail_in(e, "layer %zu", layer);
+        return state ? -1 : kv_fail_in(e, "layer %zu", layer);
     r->done.again++;
     kv_transfer_send(d->t, r->from, KV_TAG_AGAIN, &which, sizeof(which), NULL,
                      0);
@@ -333,8 +337,7 @@ struct kv_decode_rank *kv_decode_rank_new(const struct kv_transfer *t,
                                  .n_jobs = n,
                                  .least = kv_alloc(n, sizeof(*d->least)),
                                  .generator = kv_generator_new(&g),
-                                 .n_layers =
-                                     kv_model_info(g.model)->shape.n_layers};
+                                 .n_layers = kv_transfer_layers(t)};
     return d;
 }
 

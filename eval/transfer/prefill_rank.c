@@ -28,7 +28,7 @@ struct kv_prefill_rank {
     int (*poll)(void *arg, struct kv_err *e);
     void *arg;
     struct kv_generator *generator;
-    size_t n_layers;
+    size_t n_layers; /* one more where there is a state, which comes last */
     struct sending **all; /* [n] in the order of their prompts */
     size_t n;
     struct sending *now; /* its prompt runs */
@@ -114,7 +114,9 @@ static int layer_ready(void *arg, const struct kv_answer *a,
     (void)a;
     if (s->dropped)
         return kv_fail(e, "another rank runs this prompt");
-    if (kv_seq_write(seq, layer, &s->layer[layer], &s->bytes[layer], e))
+    if (layer == kv_model_info(p->t->generation.model)->shape.n_layers)
+        kv_seq_write_state(seq, &s->layer[layer], &s->bytes[layer]);
+    else if (kv_seq_write(seq, layer, &s->layer[layer], &s->bytes[layer], e))
         return -1;
     s->n_ready = layer + 1;
     p->kept += s->bytes[layer];
@@ -310,8 +312,7 @@ kv_prefill_rank_new(const struct kv_transfer *t, struct kv_transfer_job *job,
                                   .poll = poll,
                                   .arg = arg,
                                   .generator = kv_generator_new(&g),
-                                  .n_layers =
-                                      kv_model_info(g.model)->shape.n_layers};
+                                  .n_layers = kv_transfer_layers(t)};
     return p;
 }
 

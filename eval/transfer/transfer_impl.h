@@ -11,7 +11,8 @@ enum kv_transfer_tag {
     KV_TAG_PREFILLED, /* struct kv_msg_prefilled */
     KV_TAG_ASK,       /* struct kv_msg */
     KV_TAG_GRANT,     /* struct kv_msg */
-    KV_TAG_LAYER,     /* struct kv_msg_layer, the layer's message */
+    KV_TAG_LAYER,     /* struct kv_msg_layer, the layer's message or the
+                       * state's */
     KV_TAG_AGAIN,     /* struct kv_msg_layer */
     KV_TAG_FIRST,     /* struct kv_msg_first */
     KV_TAG_LOADED,    /* struct kv_msg */
@@ -70,6 +71,9 @@ void kv_transfer_send(const struct kv_transfer *t, size_t to, int tag,
                       size_t n_more);
 void kv_transfer_fail(const struct kv_transfer *t, struct kv_msg of,
                       bool elsewhere, const char *why);
+/* Messages of an answer: one for each layer, and last the state of a model with
+ * layers without attention. */
+size_t kv_transfer_layers(const struct kv_transfer *t);
 /* Reads the head of m; false: it is shorter, and is nobody's. */
 bool kv_transfer_head(const struct kv_message *m, void *head, size_t n);
 

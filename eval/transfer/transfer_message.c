@@ -25,6 +25,13 @@ void kv_transfer_fail(const struct kv_transfer *t, struct kv_msg of,
     kv_transfer_send(t, 0, KV_TAG_FAILED, &f, sizeof(f), why, strlen(why));
 }
 
+size_t kv_transfer_layers(const struct kv_transfer *t)
+{
+    const struct kv_shape *s = &kv_model_info(t->generation.model)->shape;
+
+    return s->n_layers + (s->n_states > 0);
+}
+
 bool kv_transfer_head(const struct kv_message *m, void *head, size_t n)
 {
     if (m->n < n)

@@ -1,5 +1,6 @@
 #include "lib/seq/seq.h"
 #include "lib/base/alloc.h"
+#include "lib/base/crc32.h"
 #include "lib/mixed.h"
 #include "lib/scheme.h"
 #include "lib/seq/bits.h"
@@ -219,4 +220,32 @@ int kv_seq_load_sides(struct kv_seq *s, size_t layer,
                    kv_cache_load_sides(s->layer[layer].cache, side, e)
                ? -1
                : 0;
+}
+
+void kv_seq_write_state(const struct kv_seq *s, uint8_t **bytes, size_t *n)
+{
+    const size_t state = kv_seq_state_bytes(s);
+    uint32_t sum;
+
+    *n = sizeof(sum) + state;
+    *bytes = kv_alloc(*n, 1);
+    if (state)
+        memcpy(*bytes + sizeof(sum), s->state, state);
+    sum = kv_crc32(*bytes + sizeof(sum), state);
+    memcpy(*bytes, &sum, sizeof(sum));
+}
+
+int kv_seq_load_state(struct kv_seq *s, const uint8_t *bytes, size_t n,
+                      struct kv_err *e)
+{
+    const size_t state = kv_seq_state_bytes(s), head = sizeof(uint32_t);
+
+    if (n != head + state)
+        return kv_fail(e, "a state of %zu bytes, where %zu are expected", n,
+                       head + state);
+    if (kv_crc32_check(bytes, n, e))
+        return kv_fail_in(e, "the state");
+    if (state)
+        memcpy(s->state, bytes + head, state);
+    return 0;
 }

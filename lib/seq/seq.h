@@ -91,6 +91,12 @@ int kv_seq_load_sides(struct kv_seq *s, size_t layer,
                       const struct kv_side_bytes side[KV_SIDES],
                       struct kv_err *e);
 
+/* The same of the state: a checksum, then its floats.  Fails on a message that
+ * is damaged or of another size; the state is as before then. */
+void kv_seq_write_state(const struct kv_seq *s, uint8_t **bytes, size_t *n);
+int kv_seq_load_state(struct kv_seq *s, const uint8_t *bytes, size_t n,
+                      struct kv_err *e);
+
 KV_PUBLIC_END
 
 #endif
