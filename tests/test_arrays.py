@@ -402,5 +402,83 @@ class Tables(Case):
         self.assertFalse(os.path.exists(at("y.h5")))
 
 
+@unittest.skipIf(h5py is None, "no h5py")
+class Export(Case):
+    NAME = "model.layers.%d.self_attn.%s_proj.%s_scale"
+
+    @classmethod
+    def setUpClass(cls):
+        must("kvcalib", "-s", "modelopt:fp8", "-s", "pq:d4b2,iters=2",
+             at("calib.h5"), "-o", at("fp8.h5"))
+
+    def layers(self, *specs):
+        with open(at("layers.txt"), "w", encoding="utf-8") as f:
+            for i, spec in enumerate(specs):
+                f.write("%d %s %s\n" % (i // 2, "KV"[i % 2], spec))
+        return "mixed,file=" + at("layers.txt")
+
+    def test_scales(self):
+        """The largest magnitude over the largest code, 448."""
+        said = must("kvcalib", "--export", at("s.safetensors"), "-C",
+                    at("fp8.h5"))
+        self.assertEqual(said, "--kv-cache-dtype fp8\n")
+        about, scales = read_safetensors(at("s.safetensors"))
+        self.assertEqual(about["kv_cache_dtype_skip_layers"], "")
+        self.assertEqual(len(scales), 2 * LAYERS)
+        with h5py.File(at("calib.h5")) as f:
+            for i in range(LAYERS):
+                for side in "kv":
+                    scale = scales[self.NAME % (i, side, side)]
+                    self.assertEqual(scale.shape, ())
+                    self.assertAlmostEqual(
+                        scale * 448 / np.abs(
+                            f["layer_%03d/%s" % (i, side)][:]).max(), 1, 5)
+
+    def test_skipped_layers(self):
+        fp8 = "modelopt:fp8"
+        for specs, skipped in (([fp8, fp8, "f16", "f16"], "1"),
+                               (["bf16", fp8, fp8, fp8], "0")):
+            said = must("kvcalib", "--export", at("s.safetensors"), "-C",
+                        at("fp8.h5"), "-s", self.layers(*specs))
+            self.assertEqual(said, "--kv-cache-dtype fp8 "
+                             "--kv-cache-dtype-skip-layers %s\n" % skipped)
+            about, scales = read_safetensors(at("s.safetensors"))
+            self.assertEqual(about["kv_cache_dtype_skip_layers"], skipped)
+            self.assertEqual(sorted(scales), sorted(
+                self.NAME % (1 - int(skipped), side, side) for side in "kv"))
+
+    def test_of_allocate(self):
+        must("kvcalib", "--allocate", "10", "-C", at("fp8.h5"), "-s",
+             "modelopt:fp8", "-s", "f16", at("eval.h5"), "-o",
+             at("chosen.txt"))
+        must("kvcalib", "--export", at("s.safetensors"), "-C", at("fp8.h5"),
+             "-s", "mixed,file=" + at("chosen.txt"))
+
+    def test_refused(self):
+        export = ["kvcalib", "--export", at("y.safetensors")]
+        mixed = self.layers("modelopt:fp8", "modelopt:fp8", "absmax:b8",
+                            "f16")
+        for words, *args in (
+                ("-C calib.h5",),
+                ("layer 1: keys are absmax", "-C", at("fp8.h5"), "-s", mixed),
+                ("layer 0: keys are kivi", "-C", at("fp8.h5"), "-s", "kivi"),
+                ("nothing to export", "-C", at("fp8.h5"), "-s", "f16"),
+                ("expected one spec", "-C", at("fp8.h5"), "-s", "{f16,bf16}"),
+                ("goes with -C and -s alone", "-C", at("fp8.h5"), "-o",
+                 at("y.h5")),
+                ("layer 0: keys are modelopt", "-C", at("fp8.h5"), "-s",
+                 "modelopt:nvfp4"),
+                ("is a kvtools-dump", "-C", at("eval.h5"))):
+            self.refused(words, *export, *args)
+        must("kvcalib", "-s", "pq:d4b2,iters=2", at("calib.h5"), "-o",
+             at("no.h5"))
+        self.refused("no.h5", *export, "-C", at("no.h5"))
+        self.refused("expected a name in .safetensors", "kvcalib", "--export",
+                     at("y.npz"), "-C", at("fp8.h5"))
+        self.refused("would replace the input", "kvcalib", "--export",
+                     at("fp8.h5"), "-C", at("fp8.h5"))
+        self.assertFalse([x for x in os.listdir(folder) if x[0] == "y"])
+
+
 if __name__ == "__main__":
     unittest.main()

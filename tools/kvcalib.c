@@ -306,7 +306,7 @@ static void check_options(const struct kvcalib_args *a)
     const struct {
         bool given;
         const char *name;
-    } others[] = {{a->calib != NULL, "-C"},
+    } others[] = {{a->calib && !a->export, "-C"},
                   {a->model != NULL, "-m"},
                   {a->text != NULL, "-f"},
                   {a->parse_special, "--parse-special"},
@@ -319,6 +319,18 @@ static void check_options(const struct kvcalib_args *a)
     for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
         if (others[i].given)
             kv_die("%s goes with --allocate", others[i].name);
+}
+
+static void check_export(const struct kvcalib_args *a)
+{
+    if (!a->export)
+        return;
+    if (!a->calib)
+        kv_die("--export wants the calibration whose scales it writes: -C "
+               "calib.h5");
+    if (a->dump || a->common.output || a->allocate || a->tables || a->factors ||
+        a->table || a->ranks || a->iters)
+        kv_die("--export goes with -C and -s alone: it writes FILE");
 }
 
 static void parse(int argc, char **argv, struct kvcalib_args *a)
@@ -336,6 +348,9 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
               "no training: the tables of the one spec, from a\n"
               ".npz, .safetensors or .h5, trained elsewhere on\n"
               "the text of dump.h5 (below)"),
+        KV_OUT(0, "export", &a->export, "FILE",
+               "no training: k_scale and v_scale of -C's set of\n"
+               "modelopt:fp8, for vLLM and SGLang (.safetensors)"),
         KV_FLAG(0, "table", &a->table,
                 "a row for each table to stdout; with\n"
                 "--allocate, for each layer, side and spec"),
@@ -345,7 +360,7 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
                "no training: choose one of the specs for each\n"
                "layer and side, at most BITS per value"),
         KV_IN('C', "calib", &a->calib, "FILE",
-              "--allocate: calibration of the specs"),
+              "--allocate, --export: calibration of the specs"),
         KV_IN_FOLDER('m', "model", &a->model, kv_model_holds, "MODEL",
                      "--allocate: by the divergence of this model, not\n"
                      "by the attention of a dump"),
@@ -369,7 +384,9 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
     const struct kv_opt_about about = {
         .usage = "-s SPEC... dump.h5 -o calib.h5 [options]\n"
                  "       kvcalib --allocate BITS -s SPEC... (dump.h5 | -m DIR "
-                 "-f TEXT)\n               -o layers.txt",
+                 "-f TEXT)\n               -o layers.txt\n"
+                 "       kvcalib --export FILE.safetensors -C calib.h5 "
+                 "[-s mixed,file=LAYERS]",
         .brief = "Trains what schemes must know beforehand (codebooks, "
                  "smoothing factors) on the\ntensors of a dump, and writes it "
                  "with a sketch of the text it was trained on.",
@@ -388,6 +405,11 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
             "range, oscar's rotation, rotatekv's order\n(docs/schemes.md).  "
             "Without a layer or k or v, an array is for all of them; of\na "
             "head: layers.0.heads.1.k.codebook, or [KV heads, ...] in one.\n\n"
+            "--export: an f32 for the keys and one for the values of each "
+            "layer, value =\nscale x code, named as in a checkpoint, "
+            "model.layers.0.self_attn.k_proj.k_scale.\nLayers that a layer "
+            "file keeps in f16 or bf16, of K or of V, are left out;\nstdout "
+            "names them in vLLM's options.\n\n"
             "--allocate writes a layer file, for -s mixed,file=LAYERS: for "
             "each layer and\nside the spec that makes the sum of errors "
             "least while the measured bits, the\nmean over all values at s0 "
@@ -411,15 +433,16 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
 
     if (argc - first > 1 || a->model)
         kv_common_no_specs(argv + first, argc - first);
-    if (argc - first > 1 || (argc == first && !a->allocate))
+    if (argc - first > 1 || (argc == first && !a->allocate && !a->export))
         kv_die("wants one dump, %d files were given (try --help)",
                argc - first);
     a->dump = first < argc ? argv[first] : NULL;
-    if (!a->specs.n)
+    if (!a->specs.n && !a->export)
         kv_die("wants at least one scheme: -s SPEC (see --list)");
-    if (!a->common.output)
+    if (!a->common.output && !a->export)
         kv_die("wants the file to write: -o %s",
                a->allocate ? "layers.txt" : "calib.h5");
+    check_export(a);
     if ((a->allocate || a->tables) && (a->factors || a->ranks))
         kv_die("%s goes with training, --%s trains nothing",
                a->factors ? "--factors" : "--ranks",
@@ -441,8 +464,9 @@ int main(int argc, char **argv)
 
     parse(argc, argv, &a);
 
-    const int rc =
-        a.allocate ? kvcalib_allocate(&a, &e) : calibrate(&a, &r, &e);
+    const int rc = a.export     ? kvcalib_export(&a, &e)
+                   : a.allocate ? kvcalib_allocate(&a, &e)
+                                : calibrate(&a, &r, &e);
 
     kv_ranks_stop(&r, rc ? e.msg : NULL);
     kv_strings_clear(&a.specs);

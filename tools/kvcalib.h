@@ -1,4 +1,4 @@
-/* kvcalib's options, shared by its two jobs. */
+/* kvcalib's options, shared by its jobs. */
 #ifndef KV_TOOL_KVCALIB_H
 #define KV_TOOL_KVCALIB_H
 
@@ -13,7 +13,7 @@ struct kvcalib_args {
     struct kv_common common;
     struct kv_strings specs;
     const char *dump; /* or NULL */
-    const char *factors, *tables;
+    const char *factors, *tables, *export;
     size_t iters;
     bool table, ranks;
     /* --allocate */
@@ -33,6 +33,9 @@ int kvcalib_train(struct kv_calib **c, struct kv_ranks *r,
 
 /* --columns help of --allocate. */
 void kvcalib_about_allocate(void);
+
+/* --export: writes scales of a calibration. */
+int kvcalib_export(const struct kvcalib_args *a, struct kv_err *e);
 
 /* --allocate: writes a layer file. */
 int kvcalib_allocate(const struct kvcalib_args *a, struct kv_err *e);

@@ -1,0 +1,163 @@
+/* kvcalib --export: the scales of an fp8 cache, for engines.
+ *
+ * Names are ModelOpt's, model.layers.N.self_attn.k_proj.k_scale and .v_proj.
+ * v_scale, which vLLM and SGLang load as .self_attn.attn.k_scale and v_scale of
+ * the layer: one f32 each, value = scale * code. */
+#include "lib/arrays/arrays.h"
+#include "lib/base/alloc.h"
+#include "lib/base/progress.h"
+#include "lib/calib.h"
+#include "lib/scheme.h"
+#include "tools/kvcalib.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_fp8(const struct kv_spec *s)
+{
+    return !strcmp(s->scheme->name, "modelopt") &&
+           kv_spec_is(s, KV_K, "type", "fp8");
+}
+
+static bool is_plain(const struct kv_spec *s)
+{
+    return !strcmp(s->scheme->name, "f16") || !strcmp(s->scheme->name, "bf16");
+}
+
+/* Whether the layer's scales are exported: 1; 0: it is skipped. */
+static int is_exported(const struct kv_spec *s, size_t layer, struct kv_err *e)
+{
+    const struct kv_spec *k = kv_spec_at(s, layer, KV_K);
+    const struct kv_spec *v = kv_spec_at(s, layer, KV_V);
+
+    if (is_fp8(k) && is_fp8(v))
+        return 1;
+    if ((is_plain(k) || is_fp8(k)) && (is_plain(v) || is_fp8(v))) {
+        if (is_fp8(k) || is_fp8(v))
+            kv_note("layer %zu keeps its %s in 16 bits: skipped as a whole, "
+                    "since an engine has one type for a layer",
+                    layer, is_fp8(k) ? "values" : "keys");
+        return 0;
+    }
+    return kv_fail(e,
+                   "layer %zu: keys are %s, values %s: --export expects "
+                   "modelopt:fp8, or f16 or bf16, which skips the layer",
+                   layer, k->text, v->text);
+}
+
+static int put_scale(struct kv_arrays_out *out, size_t i,
+                     const struct kv_calib *c, const struct kv_spec *s,
+                     size_t layer, enum kv_side side, struct kv_err *e)
+{
+    const struct kv_calib_set *set;
+    const struct kv_table *t;
+
+    if (kv_calib_want_set(&set, c, kv_spec_at(s, layer, side), e))
+        return kv_fail_in(e, "%s", c->path);
+    t = kv_calib_table(set, "scale", side, layer, 0);
+    if (!t || kv_table_values(t) != 1)
+        return kv_fail(e, "%s has no scale of layer %zu, %c", c->path, layer,
+                       kv_side_name(side));
+    return kv_arrays_put(out, i, 0, 1, t->data, e);
+}
+
+/* Names of the scales, K and V of each exported layer in turn; at: their
+ * layers.  skipped: "0 3". */
+static int list_layers(const struct kv_spec *s, size_t n_layers,
+                       struct kv_array *list, size_t *at, size_t *n,
+                       char *skipped, size_t capacity, struct kv_err *e)
+{
+    size_t used = 0;
+
+    *n = 0;
+    for (size_t l = 0; l < n_layers; l++) {
+        const int exported = is_exported(s, l, e);
+
+        if (exported < 0)
+            return -1;
+        if (!exported)
+            used += (size_t)snprintf(skipped + used, capacity - used, "%s%zu",
+                                     used ? " " : "", l);
+        for (int side = 0; side < KV_SIDES && exported; side++) {
+            const char name = side == KV_K ? 'k' : 'v';
+
+            at[*n] = l;
+            snprintf(list[*n].name, sizeof(list[*n].name),
+                     "model.layers.%zu.self_attn.%c_proj.%c_scale", l, name,
+                     name);
+            ++*n;
+        }
+    }
+    return *n ? 0
+              : kv_fail(e, "%s has no layer of modelopt:fp8: nothing to export",
+                        s->text);
+}
+
+static int write_scales(const struct kvcalib_args *a, const struct kv_calib *c,
+                        const struct kv_spec *s, struct kv_err *e)
+{
+    enum { LAYER_CHARS = 5 };
+    const size_t n_layers = c->shape.n_layers;
+    const size_t room = n_layers * LAYER_CHARS + 1;
+    struct kv_array *list = kv_alloc(2 * n_layers, sizeof(*list));
+    size_t *at = kv_alloc(2 * n_layers, sizeof(*at)), n;
+    char *skipped = kv_alloc(room, 1);
+    struct kv_arrays_out *out = NULL;
+    int rc = list_layers(s, n_layers, list, at, &n, skipped, room, e);
+
+    if (!rc) {
+        const char *const about[][2] = {{"kv_cache_dtype", "fp8"},
+                                        {"kv_cache_dtype_skip_layers", skipped},
+                                        {"model", c->model},
+                                        {"text", c->text},
+                                        {NULL, NULL}};
+
+        rc = kv_arrays_create(&out, a->export, list, n, about, e);
+    }
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = put_scale(out, i, c, s, at[i], (enum kv_side)(i % KV_SIDES), e);
+    if (rc)
+        kv_arrays_discard(out);
+    else
+        rc = kv_arrays_commit(out, e);
+    if (!rc)
+        printf("--kv-cache-dtype fp8%s%s\n",
+               *skipped ? " --kv-cache-dtype-skip-layers " : "", skipped);
+    free(skipped);
+    free(at);
+    free(list);
+    return rc;
+}
+
+int kvcalib_export(const struct kvcalib_args *a, struct kv_err *e)
+{
+    static const char *const fp8[] = {"modelopt:fp8"};
+    const char *const *texts = a->specs.n ? a->specs.item : fp8;
+    struct kv_calib *c = NULL;
+    struct kv_spec *s = NULL;
+    enum kv_arrays_kind kind;
+    size_t n;
+    int rc = -1;
+
+    if (kv_arrays_kind(&kind, a->export, e))
+        return -1;
+    if (kind != KV_SAFETENSORS)
+        return kv_fail(e, "--export %s: expected a name in .safetensors",
+                       a->export);
+    if (kv_spec_expand(texts, a->specs.n ? a->specs.n : 1, &s, &n, e) ||
+        kv_calib_load(&c, a->calib, e))
+        goto out;
+    if (n != 1 || s->policy.policy) {
+        kv_fail(e, "--export %s: expected one spec without a policy",
+                a->export);
+        goto out;
+    }
+    if (kv_spec_fit(s, &c->shape, e) || kv_calib_adopt(c, s, 1, e))
+        goto out;
+    rc = write_scales(a, c, s, e);
+out:
+    kv_calib_free(c);
+    free(s);
+    return rc;
+}
