@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_HEAD = 1 << 16, PIECE = 1 << 20 };
+/* MOST: how many bytes DEFLATE makes of one; ENTRY: bytes of a member in the
+ * directory, at least. */
+enum { MAX_HEAD = 1 << 16, PIECE = 1 << 20, MOST = 1040, ENTRY = 46 };
 
 /* Data of a member. */
 struct member {
@@ -167,7 +169,8 @@ static int add_member(struct kv_npz *z, struct kv_array *a, struct kv_err *e)
         return kv_fail(e, "%s: %s: expected NAME.npy of up to %zu characters",
                        z->path, a->name, sizeof(a->name) - 5);
     a->name[end - 4] = 0;
-    if (info.uncompressed_size > 1040 * (uint64_t)info.compressed_size + 4096 ||
+    if (info.compressed_size > kv_input_size(z->input) ||
+        info.uncompressed_size > MOST * (uint64_t)info.compressed_size + 4096 ||
         unzOpenCurrentFile(z->zip) != UNZ_OK)
         return fail_damaged(z, a->name, e);
     rc = read_head(z, a, &m->head, e);
@@ -191,7 +194,7 @@ static int list_members(struct kv_npz *z, struct kv_array **list,
     unz_global_info64 all;
     int rc = unzGetGlobalInfo64(z->zip, &all);
 
-    if (rc != UNZ_OK || all.number_entry > 1000000)
+    if (rc != UNZ_OK || all.number_entry > kv_input_size(z->input) / ENTRY)
         return kv_fail(e, "%s: its directory is damaged", z->path);
     z->member = kv_alloc((size_t)all.number_entry, sizeof(*z->member));
     *list = kv_alloc((size_t)all.number_entry, sizeof(**list));
