@@ -35,11 +35,13 @@ void kv_jittered_new(struct kv_jittered *j, const struct kv_qkv *x,
 
     j->k = moved(x, x->k, window, kv_mix(key, KV_K));
     j->k_pre = x->k_pre ? moved(x, x->k_pre, window, kv_mix(key, KV_K)) : NULL;
-    j->v = moved(x, x->v, window, kv_mix(key, KV_V));
+    j->v = x->v == x->k /* of a latent */
+               ? NULL
+               : moved(x, x->v, window, kv_mix(key, KV_V));
     j->x = *x;
     j->x.k = j->k;
     j->x.k_pre = j->k_pre;
-    j->x.v = j->v;
+    j->x.v = j->v ? j->v : j->k;
 }
 
 void kv_jittered_clear(struct kv_jittered *j)

@@ -1,6 +1,7 @@
 /* Codes of all layers of a token together: made of a pass at full precision,
  * read layer by layer in the next one. */
 #include "eval/loop_impl.h"
+#include "eval/loop_jitter.h"
 #include "lib/base/alloc.h"
 #include "lib/mixed.h"
 #include "lib/rope_table.h"
@@ -78,6 +79,7 @@ static int gather(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     struct kv_loop *l = arg;
     const size_t row = kv_loop_row(l);
+    struct kv_jittered moved;
     struct kv_qkv host;
     int rc = 0;
 
@@ -85,6 +87,10 @@ static int gather(void *arg, const struct kv_qkv *x, struct kv_err *e)
         begin(l, x);
     if (kv_qkv_to_host(x, &host, e) || kv_attend_exact(NULL, x, e))
         return -1;
+    if (l->jitter) {
+        kv_jittered_new(&moved, &host, l->first_window, l->seed, l->jitter);
+        host = moved.x;
+    }
     for (size_t i = 0; i < x->n_windows * KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)(i % KV_SIDES);
         const size_t window = i / KV_SIDES;
@@ -92,6 +98,8 @@ static int gather(void *arg, const struct kv_qkv *x, struct kv_err *e)
         copy_rows(kv_loop_input(l, &host, side, window), row, x->n, row,
                   rows_of(l, side, window, x->layer), row * l->shape.n_layers);
     }
+    if (l->jitter)
+        kv_jittered_clear(&moved);
     for (size_t w = 0;
          w < x->n_windows && x->layer + 1 == l->shape.n_layers && !rc; w++)
         rc = code_window(l, w, e);

@@ -163,6 +163,8 @@ static const struct about lines[] = {
     {NULL, "layer_weight_bytes", "bytes", "a layer's matrices, as halves"},
     {NULL, "layer_kv_bytes", "bytes", "a layer's cache"},
     {NULL, "even_ctx", "tokens", "from which the cache is larger"},
+    {NULL, "n_states", "", "layers with a state in place of a cache"},
+    {NULL, "state_bytes", "bytes", "of the sequences' states"},
     {NULL, "phase", "", "prefill or decode"},
     {NULL, "no", "", "the lecture's number"},
     {NULL, "computation", "", "its name"},
