@@ -190,7 +190,7 @@ static const struct {
     {"\"hidden_size\": 24", "\"hidden_size\": 0", "hidden_size is not"},
     {"\"vocab_size\": 61", "\"vocab_size\": -1", "vocab_size is not"},
     {"\"head_dim\": 8", "\"head_dim\": 7", "head_dim 7 is not an even"},
-    {"\"head_dim\": 8", "\"head_dim\": 514", "head_dim is not a whole"},
+    {"\"head_dim\": 8", "\"head_dim\": 578", "head_dim is not a whole"},
     {"6, \"num_key_value_heads\": 2, \"head_dim\": 8",
      "10, \"num_key_value_heads\": 2",
      "hidden_size 24 is no multiple of 10 heads"},

@@ -18,6 +18,8 @@ static const char *why_not(const struct ready *r, const char *const *how)
 
     if (kv_spec_reads_below(&r->spec))
         return "which predicts layers from lower ones";
+    if (kv_spec_spans(&r->spec) && !strncmp(how[1], "stream", 6))
+        return "codes a prompt that all layers have seen";
     if (kv_spec_size(&k->spec, KV_K, "s") > budget)
         return "fewer than its";
     if (!kv_codec_attends(k))
