@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 import tiny_model
-from run_tools import must, read, run, write
+from run_tools import must, read, run, with_defaults, write
 
 
 def setUpModule():
@@ -29,8 +29,8 @@ def at(name):
 def args(*more, texts=("a text", "another one", "third")):
     path = write(at("p.jsonl"), "".join(json.dumps({"prompt": x}) + "\n"
                                         for x in texts).encode())
-    return ["-m", at("m"), "-f", path, "-n", "12", "--ignore-eos", "-o",
-            at("a.jsonl"), *more]
+    return with_defaults(more, m=at("m"), f=path, n=12, o=at("a.jsonl")) + \
+        ["--ignore-eos"]
 
 
 SPECS = "-s", "f32", "-s", "kivi:b2g8r8"

@@ -77,6 +77,23 @@ class Lists(Case):
                          [("m", "1"), ("m", "2"), ("other", "1"),
                           ("other", "2")])
 
+    def test_calibrations(self):
+        """One for each model, in any order."""
+        files = []
+        for model in "m", "other":
+            must("kvdump", "-m", at(model), "-f", at("b,c.txt"), "-c", "32",
+                 "-o", at("dump.h5"))
+            files.append(at(model + ".h5"))
+            must("kvcalib", "-s", "vecinfer:d4b4", at("dump.h5"), "-o",
+                 files[-1])
+        text = ["-f", at("a.txt"), "-c", "16", "-n", "1", "-s", "vecinfer:d4b4"]
+        both = rows("-m", at("m"), "-m", at("other"), "-C", files[1], "-C",
+                    files[0], *text)
+        self.assertEqual(both, rows("-m", at("m"), "-C", files[0], *text) +
+                         rows("-m", at("other"), "-C", files[1], *text))
+        self.refused("was made for another model", "kvppl", "-m", at("m"), "-m",
+                     at("other"), "-C", files[0], *text)
+
     def test_base_line_leads(self):
         """Whichever shard comes last to the file."""
         args = ["-m", at("m"), "-f", at("a.txt"), "-c", "16", "-n", "1", "-s",

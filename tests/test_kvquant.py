@@ -12,7 +12,7 @@ import time
 import unittest
 
 import tiny_model
-from run_tools import TOOLS, must, run
+from run_tools import TOOLS, must, run, with_defaults
 
 CTX, WINDOWS = 64, 12
 SIDES = ["K", "V", "KV"]
@@ -63,8 +63,8 @@ def at(name):
 
 
 def dump(name, model, text, *more):
-    must("kvdump", "-m", at(model), "-f", at(text), "-c", str(CTX),
-         "-n", str(WINDOWS), "-o", at(name), *more)
+    must("kvdump", *with_defaults(more, m=at(model), f=at(text), c=CTX,
+                                  n=WINDOWS, o=at(name)))
 
 
 class Case(unittest.TestCase):

@@ -222,6 +222,9 @@ int kvppl_run_setting(struct kvppl_run *r, const struct kvppl_args *a,
     int32_t *tokens = NULL;
     int rc = -1;
 
+    if (r->study->n > 1)
+        kv_note("%s, %s, %zu x %zu tokens, %s:", r->conditions.model,
+                r->text.text, r->text.n, r->n_tokens, r->protocol.text);
     if (kv_model_by_length(r->model))
         kv_model_context(r->model,
                          r->n_tokens); /* another setting's till now */
