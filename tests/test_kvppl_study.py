@@ -86,7 +86,7 @@ class Lists(Case):
             files.append(at(model + ".h5"))
             must("kvcalib", "-s", "vecinfer:d4b4", at("dump.h5"), "-o",
                  files[-1])
-        text = ["-f", at("a.txt"), "-c", "16", "-n", "1", "-s", "vecinfer:d4b4"]
+        text = ["-f", at("a.txt"), "-c", "32", "-n", "4", "-s", "vecinfer:d4b4"]
         both = rows("-m", at("m"), "-m", at("other"), "-C", files[1], "-C",
                     files[0], *text)
         self.assertEqual(both, rows("-m", at("m"), "-C", files[0], *text) +
