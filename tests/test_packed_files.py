@@ -164,6 +164,80 @@ def fp8(shape, name="weight_scale", place="config.json", **header):
     return pack, header, place
 
 
+def said(**weights):
+    """A header of compressed-tensors, flat: format beside those of weights."""
+    return {"symmetric": True, "dynamic": False, **weights}
+
+
+def dense(bits, group=0, sym=True, order=False):
+    """pack-quantized; group 0: a scale for each row."""
+
+    def pack(rng, rows, columns):
+        size, per = group or columns, 32 // bits
+        q = rng.integers(0, 1 << bits, (rows, columns))
+        n = columns // size
+        scale = rng.uniform(.01, .03, (rows, n)).astype(np.float16)
+        zero = np.full((rows, n), 1 << (bits - 1))
+        if not sym:
+            zero = rng.integers(0, 1 << bits, zero.shape)
+        g = np.arange(columns) // size
+        if order:
+            g = rng.permutation(g)
+        x = scale[:, g].astype(np.float32) * (q - zero[:, g]).astype(np.float32)
+        parts = {"weight_packed": i32(words(q.reshape(rows, -1, per), bits)),
+                 "weight_scale": f16(scale),
+                 "weight_shape": ("I64", [2], np.array(
+                     [rows, columns], "<i8").tobytes())}
+        if not sym:
+            parts["weight_zero_point"] = i32(words(
+                zero.reshape(-1, per, n).transpose(0, 2, 1), bits))
+        if order:
+            parts["weight_g_idx"] = i32(g)
+        return x, parts
+
+    more = {"actorder": "group"} if order else {}
+    more |= {"group_size": group} if group else {}
+    return pack, said(format="pack-quantized", type="int", num_bits=bits,
+                      strategy="group" if group else "channel",
+                      **{**more, "symmetric": sym}), "compressed"
+
+
+def int8(rng, rows, columns):
+    q = rng.integers(-127, 128, (rows, columns)).astype(np.int8)
+    scale = rng.uniform(.001, .002, (rows, 1)).astype(np.float32)
+    return q.astype(np.float32) * scale, {
+        "weight": ("I8", [rows, columns], q.tobytes()),
+        "weight_scale": f32(scale)}
+
+
+def fp4(block, names=("weight_packed", "weight_global_scale")):
+    """nvfp4 of 16, mxfp4 of 32 values."""
+
+    def pack(rng, rows, columns):
+        code = rng.integers(0, 16, (rows, columns)).astype(np.uint8)
+        level = np.array([0, .5, 1, 1.5, 2, 3, 4, 6], np.float32)
+        level = np.concatenate([level, -level])
+        shape = rows, columns // block
+        parts = {names[0]: ("U8", [rows, columns // 2],
+                            (code[:, ::2] | code[:, 1::2] << 4).tobytes())}
+        if block == 32:
+            s = rng.integers(118, 122, shape).astype(np.uint8)
+            parts["weight_scale"] = "U8", list(shape), s.tobytes()
+            scale = np.ldexp(np.float32(1), s.astype(np.int32) - 127)
+        else:
+            s = rng.integers(0x30, 0x48, shape).astype(np.uint8)
+            parts["weight_scale"] = "F8_E4M3", list(shape), s.tobytes()
+            over = np.float32(rng.uniform(50, 60))
+            if names[1] == "weight_scale_2":
+                over = np.float32(1) / over
+            parts[names[1]] = f32(np.array([over]))
+            scale = e4m3(s)
+            scale = scale * over if over < 1 else scale / over
+        return level[code] * scale.repeat(block, 1), parts
+
+    return pack
+
+
 def e4m3(code):
     e, m = (code >> 3 & 15).astype(np.int32), (code & 7).astype(np.float32)
     value = np.where(e > 0, np.ldexp(1 + m / 8, e - 7), np.ldexp(m / 8, -6))
@@ -190,7 +264,35 @@ FORMATS = {
                       "weight_scale_inv", **BLOCKS),
     "fp8 modelopt": fp8(lambda r, c: (), place="hf_quant_config.json",
                         quant_algo="FP8"),
+    "w4a16": dense(4, 16), "w4a16 zeros": dense(4, 16, sym=False),
+    "w4a16 act order": dense(4, 16, order=True), "w8a16": dense(8),
+    "w2a16": dense(2, 32, sym=False),
+    "fp8 channel": (*fp8(lambda r, c: (r, 1))[:1], said(
+        format="float-quantized", type="float", num_bits=8,
+        strategy="channel"), "compressed"),
+    "fp8 tensor": (*fp8(lambda r, c: (1,))[:1], said(
+        format="naive-quantized", type="float", num_bits=8,
+        strategy="tensor"), "compressed"),
+    "fp8 block": (*fp8(lambda r, c: (-(-r // 16), -(-c // 32)))[:1], said(
+        format="float-quantized", type="float", num_bits=8, strategy="block",
+        block_structure=[16, 32]), "compressed"),
+    "w8a8": (int8, said(format="int-quantized", type="int", num_bits=8,
+                        strategy="channel"), "compressed"),
+    "nvfp4": (fp4(16), said(
+        format="nvfp4-pack-quantized", type="float", num_bits=4,
+        strategy="tensor_group", group_size=16), "compressed"),
+    "mxfp4": (fp4(32), said(
+        format="mxfp4-pack-quantized", type="float", num_bits=4,
+        strategy="group", group_size=32), "compressed"),
+    "nvfp4 modelopt": (fp4(16, ("weight", "weight_scale_2")), dict(
+        quant_algo="NVFP4", group_size=16), "hf_quant_config.json"),
 }
+
+
+# Read by the code of others, which are walked through.
+ALIKE = ("w4a16", "w8a16", "w2a16", "fp8 channel", "fp8 tensor",
+         "nvfp4 modelopt")
+WALKED_FORMATS = [name for name in FORMATS if name not in ALIKE]
 
 
 class Case:
@@ -222,6 +324,13 @@ class Case:
     def files(self, header):
         if self.place == "config.json":
             return {"config.json": {**config, "quantization_config": header}}
+        if self.place == "compressed":
+            rest = {k: v for k, v in header.items() if k != "format"}
+            return {"config.json": {**config, "quantization_config": {
+                "quant_method": "compressed-tensors", "ignore": ["lm_head"],
+                "format": header.get("format"), "kv_cache_scheme": None,
+                "config_groups": {"group_0": {"targets": ["Linear"],
+                                              "weights": rest}}}}}
         if self.place == "hf_quant_config.json":
             header = {"producer": {"name": "modelopt"}, "quantization": header}
         return {"config.json": config, self.place: header}
@@ -248,7 +357,8 @@ def changed_counts(header):
 
 def resized(dtype, shape, content, new):
     """The same of another shape: cut off, or with zeros behind."""
-    each = {"F32": 4, "F16": 2, "I32": 4, "F8_E4M3": 1}[dtype]
+    each = {"F32": 4, "F16": 2, "I32": 4, "F8_E4M3": 1, "I64": 8, "U8": 1,
+            "I8": 1}[dtype]
     n = int(np.prod(new, dtype=np.int64)) * each
     return dtype, list(new), (content + b"\0" * n)[:n]
 
@@ -288,7 +398,7 @@ class PackedFiles(unittest.TestCase):
                 self.assertEqual((done.stdout, done.stderr), (case.nll, ""))
 
     def test_counts_of_the_header(self):
-        for name in FORMATS:
+        for name in WALKED_FORMATS:
             case = Case.of(name)
             for field, header in changed_counts(case.header):
                 with self.subTest(name, header=header):
@@ -297,7 +407,7 @@ class PackedFiles(unittest.TestCase):
                                        "group_size"}.get(field, field))
 
     def test_shapes_of_the_tensors(self):
-        for name in FORMATS:
+        for name in WALKED_FORMATS:
             case = Case.of(name)
             files = case.files(case.header)
             for part in case.parts:
@@ -324,7 +434,8 @@ class PackedFiles(unittest.TestCase):
             for part in case.parts:
                 dtype, shape, content = case.tensors[part]
                 other = {"I32": "F32", "F32": "I32", "F16": "I16",
-                         "F8_E4M3": "U8"}[dtype]
+                         "F8_E4M3": "U8", "I64": "F64", "U8": "I8",
+                         "I8": "U8"}[dtype]
                 with self.subTest(name, part=part):
                     done = measure({**case.tensors,
                                     part: (other, shape, content)},
@@ -384,6 +495,36 @@ class PackedFiles(unittest.TestCase):
         self.refused(measure({**case.tensors, name: codes},
                              case.files(case.header)), name)
 
+    def test_headers_of_compressed_tensors(self):
+        case = Case.of("fp8 tensor")
+        packing = case.files(case.header)["config.json"]["quantization_config"]
+        group = packing["config_groups"]["group_0"]
+        other = {**group, "weights": {**group["weights"],
+                                      "strategy": "channel"}}
+        for name, changes in (
+                ("marlin-24", {"format": "marlin-24"}),
+                ("sparsity_config", {"sparsity_config": {
+                    "format": "sparse-24-bitmask"}}),
+                ("transform_config", {"transform_config": {"config_groups":
+                                                           {}}}),
+                ("config_groups", {"config_groups": {}}),
+                ("config_groups", {"config_groups": {"a": group,
+                                                     "b": other}}),
+                ("weights", {"config_groups": {"a": {"weights": None}}}),
+                ("symmetric", {"config_groups": {"a": {"weights": {
+                    **group["weights"], "symmetric": False}}}})):
+            with self.subTest(name):
+                self.refused(measure(case.tensors, {"config.json": {
+                    **config, "quantization_config": {**packing, **changes}}}),
+                    name)
+
+    def test_scales_of_activations_and_of_a_cache(self):
+        case = Case.of("fp8 tensor")
+        one = f32(np.ones(1, np.float32))
+        done = measure({**case.tensors, WALKED + "input_scale": one,
+                        WALKED + "k_scale": one}, case.files(case.header))
+        self.assertEqual((done.stdout, done.stderr), (case.nll, ""))
+
     def test_fewer_inputs_than_a_group(self):
         case = Case.of("gptq one group")
         done = measure(case.tensors, case.files({**case.header,
@@ -396,7 +537,7 @@ class PackedFiles(unittest.TestCase):
             with self.subTest(name):
                 case = Case.of(name)
                 self.refused(measure(tensors, case.files(case.header)),
-                             case.place)
+                             case.place, "config.json")
 
 
 if __name__ == "__main__":

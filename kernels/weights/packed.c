@@ -10,7 +10,7 @@
  * two columns of a row in memory then stays in the cache. */
 enum { TILE = 64 };
 
-enum { MXFP4 = 32 }; /* values of a scale */
+enum { NVFP4 = 16, MXFP4 = 32 }; /* values of a scale */
 
 static float scale_at(const struct kv_packed *p, size_t i)
 {
@@ -108,14 +108,26 @@ static void decode_integers(const struct kv_packed *p, size_t row, size_t first,
     }
 }
 
+static void read_int8(const struct kv_packed *p, size_t row, float *x)
+{
+    const int8_t *code = (const int8_t *)p->code + row * p->columns;
+
+    for (size_t c = 0; c < p->columns; c++)
+        x[c] = code[c];
+}
+
 static void decode_scaled(const struct kv_packed *p, size_t row, float *x)
 {
     const size_t blocks =
         (p->columns + p->block_columns - 1) / p->block_columns;
-    const size_t bytes = p->columns * kv_stored_bytes(p->code_type);
 
-    kv_stored_decode(p->code_type, (const uint8_t *)p->code + row * bytes,
-                     p->columns, x);
+    if (p->code_type == KV_STORED_OTHER)
+        read_int8(p, row, x);
+    else
+        kv_stored_decode(p->code_type,
+                         (const uint8_t *)p->code +
+                             row * p->columns * kv_stored_bytes(p->code_type),
+                         p->columns, x);
     for (size_t b = 0; b < blocks; b++) {
         const size_t first = b * p->block_columns;
         const size_t rest = p->columns - first;
@@ -123,6 +135,41 @@ static void decode_scaled(const struct kv_packed *p, size_t row, float *x)
         kv_row_scale(x + first,
                      rest < p->block_columns ? rest : p->block_columns,
                      scale_at(p, row / p->block_rows * blocks + b));
+    }
+}
+
+static void decode_words(const struct kv_packed *p, size_t row, float *x)
+{
+    const size_t per = 32 / p->bits, n = (p->columns + per - 1) / per;
+
+    for (size_t c = 0; c < p->columns; c++) {
+        const size_t g = group_of(p, c);
+        const uint32_t word = word_at(p->code, row * n + c / per);
+        float zero = (float)(1u << (p->bits - 1));
+
+        if (p->zero)
+            zero = code_of(p, word_at(p->zero, row / per * p->n_groups + g),
+                           row % per);
+        x[c] = scale_at(p, row * p->n_groups + g) *
+               (code_of(p, word, c % per) - zero);
+    }
+}
+
+static void decode_nvfp4(const struct kv_packed *p, size_t row, float *x)
+{
+    const size_t blocks = p->columns / NVFP4;
+    const uint8_t *code = (const uint8_t *)p->code + row * p->columns / 2;
+    const uint8_t *scale = (const uint8_t *)p->scale + row * blocks;
+
+    for (size_t b = 0; b < blocks; b++) {
+        float by;
+
+        kv_stored_decode(KV_STORED_F8_E4M3, scale + b, 1, &by);
+        by = by / p->over * p->times / 2; /* the levels are doubled */
+        for (size_t i = 0; i < NVFP4 / 2; i++, code++) {
+            *x++ = kv_weights_e2m1[*code & 15] * by;
+            *x++ = kv_weights_e2m1[*code >> 4] * by;
+        }
     }
 }
 
@@ -146,10 +193,16 @@ static void decode_mxfp4(const struct kv_packed *p, size_t row, float *x)
 void kv_packed_decode(const struct kv_packed *p, size_t first, size_t n,
                       float *x)
 {
-    if (p->packing == KV_PACKED_SCALED || p->packing == KV_PACKED_MXFP4) {
+    static void (*const by_row[])(const struct kv_packed *p, size_t row,
+                                  float *x) = {
+        [KV_PACKED_SCALED] = decode_scaled,
+        [KV_PACKED_WORDS] = decode_words,
+        [KV_PACKED_NVFP4] = decode_nvfp4,
+        [KV_PACKED_MXFP4] = decode_mxfp4};
+
+    if (by_row[p->packing]) {
         for (size_t r = 0; r < n; r++)
-            (p->packing == KV_PACKED_SCALED ? decode_scaled : decode_mxfp4)(
-                p, first + r, x + r * p->columns);
+            by_row[p->packing](p, first + r, x + r * p->columns);
         return;
     }
     for (size_t c = 0; c < p->columns; c += TILE) {
@@ -164,11 +217,13 @@ void kv_packed_decode(const struct kv_packed *p, size_t first, size_t n,
 static int check_integers(const struct kv_packed *p, struct kv_err *e)
 {
     const bool awq = p->packing == KV_PACKED_AWQ;
+    const bool words = p->packing == KV_PACKED_WORDS;
 
     if (p->bits != 4 && (awq || (p->bits != 2 && p->bits != 8)))
         return kv_fail(e, "codes of %u bits: %s", p->bits,
                        awq ? "only 4 are known" : "only 2, 4 and 8 are known");
-    if (p->rows % (32 / p->bits) || (!awq && p->columns % (32 / p->bits)))
+    if ((!words && p->rows % (32 / p->bits)) ||
+        (!awq && !words && p->columns % (32 / p->bits)))
         return kv_fail(e, "%zu outputs and %zu inputs do not fill words of %u",
                        p->rows, p->columns, 32 / p->bits);
     for (size_t i = 0; i < p->columns; i++)
@@ -182,10 +237,13 @@ int kv_packed_check(const struct kv_packed *p, struct kv_err *e)
 {
     if (!p->block_columns || (p->packing == KV_PACKED_SCALED && !p->block_rows))
         return kv_fail(e, "a scale of no values");
-    if (p->packing == KV_PACKED_MXFP4)
-        return p->block_columns == MXFP4 && p->columns % MXFP4 == 0
+    if (p->packing == KV_PACKED_MXFP4 || p->packing == KV_PACKED_NVFP4) {
+        const size_t block = p->packing == KV_PACKED_MXFP4 ? MXFP4 : NVFP4;
+
+        return p->block_columns == block && p->columns % block == 0
                    ? 0
-                   : kv_fail(e, "%zu inputs do not fill blocks of %d",
-                             p->columns, MXFP4);
+                   : kv_fail(e, "%zu inputs do not fill blocks of %zu",
+                             p->columns, block);
+    }
     return p->packing == KV_PACKED_SCALED ? 0 : check_integers(p, e);
 }

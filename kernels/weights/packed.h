@@ -2,7 +2,8 @@
  * them.  W [rows][columns] = [outputs][inputs]; words are uint32, code k of a
  * word stands at its bits k * bits.
  *
- *   scaled   code [rows][columns] floats of 8 bits
+ *   scaled   code [rows][columns] floats of 8 bits; or int8, where code_type is
+ *            KV_STORED_OTHER
  *            scale [rows / block_rows][columns / block_columns], rounded up
  *            W = code * scale
  *   gptq     code [columns / per][rows] words of `per` = 32 / bits columns
@@ -13,6 +14,13 @@
  *            codes stand for rows 0, 2, 4, 6, 1, 3, 5, 7 of eight
  *            scale [groups][rows]; bits is 4
  *            W = scale * (code - zero)
+ *   words    code [rows][columns / per] words of `per` columns, rounded up
+ *            zero [rows / per][groups] words, rounded up; NULL: 2^(bits - 1)
+ *            scale [rows][groups], group [columns] as gptq's
+ *            W = scale * (code - zero)
+ *   nvfp4    code as mxfp4's
+ *            scale [rows][columns / 16] floats e4m3; block_columns is 16
+ *            W = e2m1 * (scale / over * times)
  *   mxfp4    code [rows][columns / 2] bytes, column 2 i at the low half
  *            scale [rows][columns / 32] bytes; block_columns is 32
  *            W = 2^(scale - 127) * e2m1, not finite where scale is 255
@@ -34,6 +42,8 @@ enum kv_packing {
     KV_PACKED_SCALED,
     KV_PACKED_GPTQ,
     KV_PACKED_AWQ,
+    KV_PACKED_WORDS,
+    KV_PACKED_NVFP4,
     KV_PACKED_MXFP4
 };
 
@@ -44,11 +54,12 @@ struct kv_packed {
     size_t block_rows, block_columns; /* that share a scale; rows: of scaled */
     enum kv_stored code_type;         /* of scaled */
     enum kv_type scale_type;
-    unsigned bits;   /* of gptq and awq */
-    size_t n_groups; /* of gptq and awq */
-    bool zero_less;  /* of gptq */
+    unsigned bits; /* of gptq, awq and words, as n_groups */
+    size_t n_groups;
+    bool zero_less;    /* of gptq */
+    float over, times; /* of nvfp4 */
     const void *code, *scale;
-    const void *zero, *group; /* of gptq and awq; group of gptq, or NULL */
+    const void *zero, *group; /* as drawn; group not of awq */
 };
 
 /* Fails when sizes do not fit each other and when a group is not below

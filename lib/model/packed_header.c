@@ -3,6 +3,7 @@
 #include "lib/json_file.h"
 #include "lib/model/config_fields.h"
 #include "lib/model/model_files.h"
+#include "lib/model/packed_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -162,17 +163,22 @@ static int read_fp8(struct kv_packed_header *h, const struct kv_fields *f,
     return 0;
 }
 
-/* ModelOpt's: a scale for each matrix. */
-static int read_modelopt(const struct kv_fields *f, struct kv_err *e)
+/* ModelOpt's: a scale for each matrix; or for each 16 inputs and the matrix. */
+static int read_modelopt(struct kv_packed_header *h, const struct kv_fields *f,
+                         struct kv_err *e)
 {
+    static const struct kv_field group = {"group_size", "16"};
     const char *algo = text_of(f, "quant_algo", "(none)");
 
-    return strcmp(algo, "FP8")
-               ? kv_fail(e,
-                         "%s: field %squant_algo is %s, which is not "
-                         "implemented, only FP8",
-                         f->path, f->in, algo)
-               : 0;
+    if (!strcmp(algo, "FP8"))
+        return 0;
+    if (strcmp(algo, "NVFP4"))
+        return kv_fail(e,
+                       "%s: field %squant_algo is %s, which is not "
+                       "implemented, only FP8 and NVFP4",
+                       f->path, f->in, algo);
+    h->packing = KV_PACKED_NVFP4;
+    return kv_fields_get(f, "group_size") ? kv_fields_only(f, &group, e) : 0;
 }
 
 /* ---- all ----------------------------------------------------------------- */
@@ -190,7 +196,9 @@ static int read_method(struct kv_packed_header *h, const struct kv_fields *f,
     if (!strcmp(method, "fp8"))
         return read_fp8(h, f, e);
     if (!strcmp(method, "modelopt"))
-        return read_modelopt(f, e);
+        return read_modelopt(h, f, e);
+    if (!strcmp(method, "compressed-tensors"))
+        return kv_packed_compressed(h, f, e);
     if (!strcmp(method, "mxfp4")) {
         h->packing = KV_PACKED_MXFP4;
         return 0;
@@ -199,7 +207,8 @@ static int read_method(struct kv_packed_header *h, const struct kv_fields *f,
     if (strcmp(method, "awq") && strcmp(method, "gptq"))
         return kv_fail(e,
                        "%s: field %squant_method is %s; only fp8, modelopt, "
-                       "mxfp4, gptq and awq are implemented",
+                       "compressed-tensors, mxfp4, gptq and awq are "
+                       "implemented",
                        f->path, f->in, method);
     return read_integers(h, f, e);
 }
@@ -235,9 +244,9 @@ static int read_file(struct kv_packed_header *h, size_t i, const char *dir,
 static bool differ(const struct kv_packed_header *a,
                    const struct kv_packed_header *b)
 {
-    return a->packing != b->packing || a->bits != b->bits ||
-           a->group != b->group || a->zero_less != b->zero_less ||
-           a->block_rows != b->block_rows ||
+    return a->packing != b->packing || a->compressed != b->compressed ||
+           a->int8 != b->int8 || a->bits != b->bits || a->group != b->group ||
+           a->zero_less != b->zero_less || a->block_rows != b->block_rows ||
            a->block_columns != b->block_columns;
 }
 

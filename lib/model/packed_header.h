@@ -19,7 +19,10 @@
 struct kv_packed_header {
     char *path; /* of the file that says it; NULL: none does */
     enum kv_packing packing;
-    unsigned bits;                    /* of gptq and awq */
+    bool compressed;                  /* by compressed-tensors, its names */
+    bool int8;                        /* of scaled: codes are int8 */
+    bool by_row, by_tensor;           /* of scaled: one scale for each; said */
+    unsigned bits;                    /* of gptq, awq and words */
     size_t group;                     /* inputs; 0: all */
     bool zero_less;                   /* as struct kv_packed */
     bool symmetric;                   /* every zero is 2^(bits - 1) */

@@ -1,43 +1,14 @@
 #include "lib/model/packed_tensors.h"
 #include "lib/base/alloc.h"
-#include "lib/model/packed_header.h"
+#include "lib/model/packed_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHAPE = 200 }; /* letters of a shape in a sentence */
+enum { SHAPE = KV_PACKED_SHAPE };
 
 /* ---- what the header says of a tensor ------------------------------------ */
-
-static void list_dims(char *text, size_t bytes, const size_t *dims, size_t n)
-{
-    *text = 0;
-    for (size_t i = 0; i < n; i++)
-        snprintf(text + strlen(text), bytes - strlen(text), "%s%zu",
-                 i ? ", " : "", dims[i]);
-}
-
-/* t has not the shape want[n] that the header and tensor `of` make. */
-static int wrong_shape(const struct kv_packed_header *h,
-                       const struct kv_weight *t, const struct kv_weight *of,
-                       const size_t *want, size_t n, struct kv_err *e)
-{
-    char is[SHAPE], should[SHAPE], by[128];
-
-    list_dims(is, sizeof(is), t->dims, t->n_dims);
-    list_dims(should, sizeof(should), want, n);
-    if (h->packing == KV_PACKED_SCALED)
-        snprintf(by, sizeof(by), "weight_block_size [%zu, %zu]", h->block_rows,
-                 h->block_columns);
-    else
-        snprintf(by, sizeof(by), "bits %u and group_size %zd", h->bits,
-                 h->group ? (ssize_t)h->group : -1);
-    return kv_fail(e,
-                   "%s: tensor %s has shape [%s]; by %s in %s and tensor %s it "
-                   "is [%s]",
-                   t->path, t->name, is, by, h->path, of->name, should);
-}
 
 static int check_shape(const struct kv_packed_header *h,
                        const struct kv_weight *t, const struct kv_weight *of,
@@ -45,63 +16,34 @@ static int check_shape(const struct kv_packed_header *h,
 {
     const size_t want[2] = {rows, columns};
 
-    return t->n_dims == 2 && t->dims[0] == rows && t->dims[1] == columns
-               ? 0
-               : wrong_shape(h, t, of, want, 2, e);
-}
-
-static int check_words(const struct kv_weight *t, struct kv_err *e)
-{
-    return strcmp(t->dtype, "I32")
-               ? kv_fail(e, "%s: tensor %s has type %s; I32 expected", t->path,
-                         t->name, t->dtype)
-               : 0;
-}
-
-/* The tensor that is called so, after the first n letters of base. */
-static const struct kv_weight *part_of(const struct kv_weights *w,
-                                       const char *base, size_t n,
-                                       const char *last)
-{
-    char name[KV_UNPACKED_NAME + 32];
-
-    snprintf(name, sizeof(name), "%.*s%s", (int)n, base, last);
-    return kv_weights_find(w, name);
-}
-
-static int read_scales(struct kv_packed *p, const struct kv_weight *scale,
-                       struct kv_err *e)
-{
-    if (scale->type > KV_STORED_BF16)
-        return kv_fail(e,
-                       "%s: tensor %s has type %s; F32, F16 or BF16 expected",
-                       scale->path, scale->name, scale->dtype);
-    p->scale = scale->data;
-    p->scale_type = scale->type == KV_STORED_F32   ? KV_TYPE_F32
-                    : scale->type == KV_STORED_F16 ? KV_TYPE_F16
-                                                   : KV_TYPE_BF16;
-    return 0;
+    return kv_packed_shape(h, t, of, want, 2, e);
 }
 
 /* ---- fp8 ----------------------------------------------------------------- */
 
 /* Without weight_block_size: one scale for all, or one for each row. */
-static int set_blocks(struct kv_packed *p, const struct kv_weight *t,
-                      const struct kv_weight *scale, struct kv_err *e)
+static int set_blocks(struct kv_packed *p, const struct kv_packed_header *h,
+                      const struct kv_weight *t, const struct kv_weight *scale,
+                      struct kv_err *e)
 {
     const bool column =
         scale->n_dims < 2 || (scale->n_dims == 2 && scale->dims[1] == 1);
+    const bool said = h->by_row      ? scale->n == p->rows
+                      : h->by_tensor ? scale->n == 1
+                                     : true;
     char is[SHAPE];
 
     p->block_rows = scale->n == 1 ? p->rows : 1;
     p->block_columns = p->columns;
-    if (column && (scale->n == 1 || scale->n == p->rows))
+    if (column && said && (scale->n == 1 || scale->n == p->rows))
         return 0;
-    list_dims(is, sizeof(is), scale->dims, scale->n_dims);
+    kv_packed_dims(is, scale->dims, scale->n_dims);
     return kv_fail(e,
                    "%s: tensor %s has shape [%s]; for the %zu rows of tensor "
-                   "%s and without weight_block_size it is [], [1] or [%zu, 1]",
-                   scale->path, scale->name, is, p->rows, t->name, p->rows);
+                   "%s and without weight_block_size it is [], [1] or [%zu, "
+                   "1]%s",
+                   scale->path, scale->name, is, p->rows, t->name, p->rows,
+                   said ? "" : ", and strategy says which");
 }
 
 static int read_scaled(struct kv_packed *p, const struct kv_packed_header *h,
@@ -122,12 +64,12 @@ static int read_scaled(struct kv_packed *p, const struct kv_packed_header *h,
                             .block_columns = h->block_columns,
                             .code_type = t->type,
                             .code = t->data};
-    if (read_scales(p, scale, e))
+    if (kv_packed_scales(p, scale, e))
         return -1;
     return h->block_rows
                ? check_shape(h, scale, t, (p->rows - 1) / p->block_rows + 1,
                              (p->columns - 1) / p->block_columns + 1, e)
-               : set_blocks(p, t, scale, e);
+               : set_blocks(p, h, t, scale, e);
 }
 
 /* ---- gptq and awq -------------------------------------------------------- */
@@ -208,7 +150,7 @@ static int read_codes(struct kv_packed *p, const struct kv_packed_header *h,
     const size_t per = 32 / h->bits;
     const bool awq = h->packing == KV_PACKED_AWQ;
 
-    if (check_words(t, e))
+    if (kv_packed_type(t, "I32", e))
         return -1;
     if (t->n_dims != 2 || !t->n)
         return kv_fail(e, "%s: tensor %s is no matrix", t->path, t->name);
@@ -248,10 +190,10 @@ static int read_groups(struct kv_packed *p, const struct kv_packed_header *h,
                              t->path, t->name, p->block_columns, h->path,
                              p->columns)
                    : 0;
-    if (check_words(group, e))
+    if (kv_packed_type(group, "I32", e))
         return -1;
     if (group->n != p->columns)
-        return wrong_shape(h, group, t, want, 1, e);
+        return kv_packed_shape(h, group, t, want, 1, e);
     p->group = group->data;
     return check_groups(p, h, group, e);
 }
@@ -261,17 +203,18 @@ static int read_words(struct kv_packed *p, const struct kv_packed_header *h,
                       const struct kv_weights *w, const struct kv_weight *t,
                       size_t n, struct kv_err *e)
 {
-    const struct kv_weight *scale = part_of(w, t->name, n, "scales");
-    const struct kv_weight *zero = part_of(w, t->name, n, "qzeros");
-    const struct kv_weight *group =
-        h->packing == KV_PACKED_GPTQ ? part_of(w, t->name, n, "g_idx") : NULL;
+    const struct kv_weight *scale = kv_packed_part(w, t->name, n, "scales");
+    const struct kv_weight *zero = kv_packed_part(w, t->name, n, "qzeros");
+    const struct kv_weight *group = h->packing == KV_PACKED_GPTQ
+                                        ? kv_packed_part(w, t->name, n, "g_idx")
+                                        : NULL;
 
     if (!scale || !zero)
         return kv_fail(e, "%s: tensor %s has no %s beside it", t->path, t->name,
                        scale ? "qzeros" : "scales");
-    if (read_codes(p, h, t, e) || read_scales(p, scale, e) ||
+    if (read_codes(p, h, t, e) || kv_packed_scales(p, scale, e) ||
         check_shape(h, scale, t, p->n_groups, p->rows, e) ||
-        check_words(zero, e) ||
+        kv_packed_type(zero, "I32", e) ||
         check_shape(h, zero, t, p->n_groups, p->rows * h->bits / 32, e))
         return -1;
     p->zero = zero->data;
@@ -279,46 +222,12 @@ static int read_words(struct kv_packed *p, const struct kv_packed_header *h,
                                                                         : 0;
 }
 
-/* ---- mxfp4 ----------------------------------------------------------------
- */
-
-/* t: X_blocks, n letters of X. */
-static int read_mxfp4(struct kv_packed *p, const struct kv_weights *w,
-                      const struct kv_weight *t, size_t n, struct kv_err *e)
-{
-    enum { DIMS = 4, BYTES = 16 };
-    const struct kv_weight *scale = part_of(w, t->name, n, "_scales");
-    char is[SHAPE], should[SHAPE];
-
-    if (!scale)
-        return kv_fail(e, "%s: tensor %s has no _scales beside it", t->path,
-                       t->name);
-    for (size_t i = 0; i < 2; i++)
-        if (strcmp((i ? scale : t)->dtype, "U8"))
-            return kv_fail(e, "%s: tensor %s has type %s; U8 expected", t->path,
-                           (i ? scale : t)->name, (i ? scale : t)->dtype);
-    list_dims(is, sizeof(is), t->dims, t->n_dims);
-    if (t->n_dims != DIMS || t->dims[DIMS - 1] != BYTES || !t->n)
-        return kv_fail(e,
-                       "%s: tensor %s has shape [%s]; four dimensions, the "
-                       "last of %d bytes, were expected of mxfp4",
-                       t->path, t->name, is, BYTES);
-    list_dims(should, sizeof(should), t->dims, DIMS - 1);
-    list_dims(is, sizeof(is), scale->dims, scale->n_dims);
-    if (strcmp(is, should))
-        return kv_fail(e,
-                       "%s: tensor %s has shape [%s]; by tensor %s it is [%s]",
-                       scale->path, scale->name, is, t->name, should);
-    *p = (struct kv_packed){.packing = KV_PACKED_MXFP4,
-                            .rows = t->dims[0] * t->dims[1],
-                            .columns = t->dims[2] * 2 * BYTES,
-                            .block_columns = 2 * BYTES,
-                            .code = t->data,
-                            .scale = scale->data};
-    return 0;
-}
-
 /* ---- all ----------------------------------------------------------------- */
+
+static bool is_fp8(const struct kv_weight *t)
+{
+    return t->type == KV_STORED_F8_E4M3 || t->type == KV_STORED_F8_E5M2;
+}
 
 /* Will be in place of w->weight[i], which holds its codes. */
 static void add(struct kv_weights *w, size_t i, const struct kv_packed *p,
@@ -330,15 +239,15 @@ static void add(struct kv_weights *w, size_t i, const struct kv_packed *p,
     u->packed = *p;
     u->weight = *t;
     snprintf(u->name, sizeof(u->name), "%.*s%s", (int)n, t->name,
-             p->packing == KV_PACKED_MXFP4 ? "" : "weight");
+             t->n_dims > 2 ? "" : "weight");
     u->weight.name = u->name;
-    u->weight.type = p->packing == KV_PACKED_SCALED ? t->type : KV_STORED_F32;
+    u->weight.type = is_fp8(t) ? t->type : KV_STORED_F32;
     u->weight.packed = &u->packed;
     u->weight.n_dims = 2;
     u->weight.dims[0] = p->rows;
     u->weight.dims[1] = p->columns;
     u->weight.n = p->rows * p->columns;
-    if (p->packing == KV_PACKED_MXFP4) {
+    if (t->n_dims > 2) { /* several, of mxfp4 */
         u->weight.n_dims = 3;
         u->weight.dims[0] = t->dims[0];
         u->weight.dims[1] = t->dims[1];
@@ -360,11 +269,6 @@ static size_t before(const char *name, const char *last)
                : 0;
 }
 
-static bool is_fp8(const struct kv_weight *t)
-{
-    return t->type == KV_STORED_F8_E4M3 || t->type == KV_STORED_F8_E5M2;
-}
-
 static int not_packed(const struct kv_weight *t, struct kv_err *e)
 {
     return kv_fail(e,
@@ -382,8 +286,8 @@ static int unpack_scaled(struct kv_packed *p, const struct kv_packed_header *h,
 
     if (!n)
         return not_packed(t, e);
-    scale = part_of(w, t->name, n, "weight_scale_inv");
-    scale = scale ? scale : part_of(w, t->name, n, "weight_scale");
+    scale = kv_packed_part(w, t->name, n, "weight_scale_inv");
+    scale = scale ? scale : kv_packed_part(w, t->name, n, "weight_scale");
     if (!scale)
         return kv_fail(e,
                        "%s: tensor %s has type %s, but its scale is missing: "
@@ -399,24 +303,47 @@ static const char *code_name(const struct kv_packed_header *h)
     static const char *const names[] = {[KV_PACKED_SCALED] = "weight",
                                         [KV_PACKED_GPTQ] = "qweight",
                                         [KV_PACKED_AWQ] = "qweight",
+                                        [KV_PACKED_NVFP4] = "weight",
                                         [KV_PACKED_MXFP4] = "_blocks"};
 
-    return names[h->packing];
+    return h->compressed && h->packing != KV_PACKED_SCALED ? "weight_packed"
+                                                           : names[h->packing];
+}
+
+/* Letters before that; 0: the tensor holds no codes. */
+static size_t before_codes(const struct kv_packed_header *h,
+                           const struct kv_weight *t)
+{
+    const size_t n = before(t->name, code_name(h));
+
+    if (h->packing == KV_PACKED_NVFP4 && !h->compressed)
+        return strcmp(t->dtype, "U8") ? 0 : n;
+    return h->int8 && strcmp(t->dtype, "I8") ? 0 : n;
 }
 
 static int unpack(struct kv_weights *w, size_t i,
                   const struct kv_packed_header *h, struct kv_err *e)
 {
     const struct kv_weight *t = w->weight[i];
-    const bool scaled = h->packing == KV_PACKED_SCALED;
-    const size_t n = before(t->name, code_name(h));
+    const bool fp8 = h->packing == KV_PACKED_SCALED && !h->int8;
+    const size_t n = before_codes(h, t);
     struct kv_packed p;
+    int rc;
 
-    if (scaled ? !is_fp8(t) : !n)
+    if (fp8 ? !is_fp8(t) : !n)
         return 0;
-    if (scaled                          ? unpack_scaled(&p, h, w, t, n, e)
-        : h->packing == KV_PACKED_MXFP4 ? read_mxfp4(&p, w, t, n, e)
-                                        : read_words(&p, h, w, t, n, e))
+    switch (h->packing) {
+    case KV_PACKED_SCALED:
+        rc = unpack_scaled(&p, h, w, t, n, e);
+        break;
+    case KV_PACKED_GPTQ:
+    case KV_PACKED_AWQ:
+        rc = read_words(&p, h, w, t, n, e);
+        break;
+    default:
+        rc = kv_packed_blocks(&p, h, w, t, n, e);
+    }
+    if (rc)
         return -1;
     if (kv_packed_check(&p, e))
         return kv_fail_in(e, "%s: tensor %s", t->path, t->name);
@@ -432,7 +359,8 @@ static int check_plain(const struct kv_weights *w, const char *dir,
         const struct kv_weight *t = w->weight[i];
 
         if (is_fp8(t) || before(t->name, ".qweight") ||
-            before(t->name, ".weight_packed") || before(t->name, "_blocks"))
+            before(t->name, ".weight_packed") ||
+            before(t->name, ".weight_scale") || before(t->name, "_blocks"))
             return kv_fail(e,
                            "%s: tensor %s is packed, but config.json of %s has "
                            "no quantization_config, and no other file there "
@@ -460,26 +388,33 @@ static int check_blocks(const struct kv_weights *w,
     }
     for (size_t i = 0; i < 2; i++)
         if (several[i] && !divides[i])
-            return kv_fail(e,
-                           "%s: weight_block_size [%zu, %zu] divides the %s of "
-                           "no matrix of the model",
-                           h->path, h->block_rows, h->block_columns,
-                           i ? "columns" : "rows");
+            return kv_fail(
+                e,
+                "%s: %s [%zu, %zu] divides the %s of no matrix of "
+                "the model",
+                h->path,
+                h->compressed ? "block_structure" : "weight_block_size",
+                h->block_rows, h->block_columns, i ? "columns" : "rows");
     return 0;
 }
 
-/* Beside words: zeros whose codes are gone, and codes of another packing. */
-static int check_parts(const struct kv_weights *w, struct kv_err *e)
+/* Beside words: zeros or scales whose codes are gone, and codes of another
+ * packing. */
+static int check_parts(const struct kv_weights *w,
+                       const struct kv_packed_header *h, struct kv_err *e)
 {
+    const char *codes = h->compressed ? "weight_packed" : "qweight";
+
     for (size_t i = 0; i < w->n_weights; i++) {
         const struct kv_weight *t = w->weight[i];
-        const size_t n = before(t->name, "qzeros");
+        const size_t n =
+            before(t->name, h->compressed ? "weight_scale" : "qzeros");
 
-        if (is_fp8(t))
+        if (is_fp8(t) && !before(t->name, "weight_scale"))
             return not_packed(t, e);
-        if (n && !part_of(w, t->name, n, "qweight"))
-            return kv_fail(e, "%s: tensor %s has no qweight beside it", t->path,
-                           t->name);
+        if (n && !kv_packed_part(w, t->name, n, codes))
+            return kv_fail(e, "%s: tensor %s has no %s beside it", t->path,
+                           t->name, codes);
     }
     return 0;
 }
@@ -487,17 +422,23 @@ static int check_parts(const struct kv_weights *w, struct kv_err *e)
 static int unpack_all(struct kv_weights *w, const struct kv_packed_header *h,
                       struct kv_err *e)
 {
-    if (h->packing != KV_PACKED_SCALED && check_parts(w, e))
+    if (h->packing != KV_PACKED_SCALED && check_parts(w, h, e))
         return -1;
     for (size_t i = 0; i < w->n_weights; i++)
         if (unpack(w, i, h, e))
             return -1;
     if (!w->unpacked)
-        return kv_fail(e, "%s says that weights are packed, but no tensor %s",
-                       h->path,
-                       h->packing == KV_PACKED_SCALED  ? "is of type F8"
-                       : h->packing == KV_PACKED_MXFP4 ? "is called ..._blocks"
-                                                       : "is called qweight");
+        return kv_fail(
+            e, "%s says that weights are packed, but no tensor is %s%s%s",
+            h->path,
+            h->packing == KV_PACKED_SCALED ? "of type "
+            : *code_name(h) == '_'         ? "called ..."
+                                           : "called ",
+            h->packing != KV_PACKED_SCALED ? code_name(h)
+            : h->int8                      ? "I8"
+                                           : "F8",
+            h->packing == KV_PACKED_NVFP4 && !h->compressed ? " and of type U8"
+                                                            : "");
     if (h->block_rows && check_blocks(w, h, e))
         return -1;
     for (struct kv_unpacked *u = w->unpacked; u; u = u->next)

@@ -5,6 +5,13 @@
  *   gptq   X.qweight, X.qzeros, X.scales, X.g_idx (may be left out)
  *   awq    X.qweight, X.qzeros, X.scales
  *   mxfp4  X_blocks, X_scales: of several matrices, those of experts
+ *   compressed-tensors
+ *          X.weight and X.weight_scale of floats or integers of 8 bits; else
+ *          X.weight_packed, X.weight_scale, and X.weight_shape, of zeros
+ *          X.weight_zero_point, of act order X.weight_g_idx; or
+ *          X.weight_global_scale of nvfp4
+ *   ModelOpt's nvfp4
+ *          X.weight, X.weight_scale, X.weight_scale_2
  *
  * Each becomes one tensor X.weight, or X of mxfp4.  Activations are not
  * quantized, whatever activation_scheme says; tensors with scales of
@@ -24,7 +31,12 @@
  *          bits / 32], scales [groups][outputs], g_idx [inputs], whose groups
  *          have group_size inputs each, but the last
  *   awq    qweight [inputs][outputs * bits / 32], the rest as gptq's
- *
+ *   words  weight_packed [rows][columns * bits / 32], rounded up, weight_shape
+ *          I64 [2], weight_scale [rows][groups], weight_zero_point
+ *          [rows * bits / 32][groups], rounded up, weight_g_idx [columns]
+ *   nvfp4  codes U8 [rows][columns / 2], scales F8_E4M3 [rows][columns / 16],
+ *          the scale of all F32, one number; mxfp4 of one matrix: scales U8
+ *          [rows][columns / 32]
  *   mxfp4  blocks [matrices][rows][columns / 32][16] and scales
  *          [matrices][rows][columns / 32], both U8
  *

@@ -53,6 +53,26 @@ static bool is_spare(const char *name, const struct kv_config *c)
     return false;
 }
 
+/* Beside packed matrices: scales of activations and of a cache, and sizes that
+ * were read. */
+static bool is_beside_packed(const char *name)
+{
+    static const char *const parts[] = {".input_scale",
+                                        ".input_global_scale",
+                                        ".output_scale",
+                                        ".k_scale",
+                                        ".v_scale",
+                                        ".weight_shape",
+                                        ".weight_global_scale",
+                                        ".weight_scale_2"};
+    const char *dot = strrchr(name, '.');
+
+    for (size_t i = 0; dot && i < sizeof(parts) / sizeof(*parts); i++)
+        if (!strcmp(dot, parts[i]))
+            return true;
+    return false;
+}
+
 /* A bias of zeros, which some quantizers add, changes nothing. */
 static bool is_zero_bias(const struct kv_weight *t)
 {
@@ -108,7 +128,7 @@ int kv_tensor_spares(const struct kv_model_weights *m,
 
         if (!bsearch(&t->name, bound, n, sizeof(*bound), by_address) &&
             !is_spare(t->name, c) && !kv_weights_is_part(w, t) &&
-            !(w->unpacked && is_zero_bias(t)))
+            !(w->unpacked && (is_zero_bias(t) || is_beside_packed(t->name))))
             rc = kv_fail(e,
                          "%s: tensor %s has no place in a %s of this "
                          "configuration",

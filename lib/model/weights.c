@@ -248,6 +248,8 @@ const char *kv_weights_type(const struct kv_weights *w)
     static const char *const packings[] = {[KV_PACKED_SCALED] = "fp8",
                                            [KV_PACKED_GPTQ] = "gptq",
                                            [KV_PACKED_AWQ] = "awq",
+                                           [KV_PACKED_WORDS] = "packed",
+                                           [KV_PACKED_NVFP4] = "nvfp4",
                                            [KV_PACKED_MXFP4] = "mxfp4"};
     const char *mixture = w->gguf.n_parts ? kv_gguf_mixture(&w->gguf) : NULL;
     size_t bytes[KV_STORED_OTHER + 1] = {0};
