@@ -143,6 +143,23 @@ class Sinks(unittest.TestCase):
             self.assertLess(float(r["attn_rel_err"]), 0.05)
 
 
+    def test_arrays_do_not_hold_them(self):
+        arrays = {f"layers.{i}.{name}": np.ones((1, heads, 24, DIM), "<f4")
+                  for i in range(LAYERS) for name, heads in (
+                      ("keys", KV_HEADS), ("values", KV_HEADS),
+                      ("queries", HEADS))}
+        path = os.path.join(folder, "a.npz")
+        args = ["--from", path, "--config", model + "/config.json", "-o",
+                os.path.join(folder, "a.h5")]
+        np.savez(path, **arrays)
+        done = run("kvdump", *args)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("has sink logits", done.stderr)
+        np.savez(path, **{k: x for k, x in arrays.items() if "q" not in k})
+        done = run("kvdump", *args)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
 class Refusals(unittest.TestCase):
     def refused(self, changed, *says, **fields):
         done = run("kvppl", "-m", write("bad", {

@@ -94,6 +94,29 @@ static int own_shape(struct job *j, struct kv_err *e)
     return 0;
 }
 
+/* Arrays that the model's attention has otherwise, or has more beside. */
+static int check_attention(const struct job *j, struct kv_err *e)
+{
+    const struct kv_config *c = &j->config;
+    const struct kvdump_layers *of = j->arrays.of;
+    const bool scales =
+        c->rope.scale != 1 || (c->shape.slide_window && c->slide_scale != 1);
+
+    if (of[KV_T_K_PRE].have && (scales || c->arch->qk_norm_late))
+        return kv_fail(e,
+                       "%s: keys before RoPE, which %s them in %s: expected "
+                       "keys after RoPE alone",
+                       j->f->path, scales ? "scales" : "comes before a norm of",
+                       j->f->config);
+    return of[KV_T_Q].have && c->arch->sinks
+               ? kv_fail(e,
+                         "%s: queries, whose attention in %s has sink logits, "
+                         "which the arrays do not hold: expected keys and "
+                         "values alone",
+                         j->f->path, j->f->config)
+               : 0;
+}
+
 /* The arrays against the model. */
 static int config_shape(struct job *j, struct kv_err *e)
 {
@@ -117,14 +140,8 @@ static int config_shape(struct job *j, struct kv_err *e)
                        q->have ? q->heads : s->n_heads, a->last_layer,
                        j->f->config, s->n_kv_heads, s->head_dim, s->n_heads,
                        s->n_layers - 1);
-    if (a->of[KV_T_K_PRE].have &&
-        (j->config.rope.scale != 1 ||
-         (s->slide_window && j->config.slide_scale != 1)))
-        return kv_fail(
-            e,
-            "%s: keys before RoPE, which scales them in %s: expected "
-            "keys after RoPE alone",
-            j->f->path, j->f->config);
+    if (check_attention(j, e))
+        return -1;
     j->info.shape = *s;
     j->info.interleaved = j->config.arch->rope.interleaved && s->n_rot;
     snprintf(j->info.arch, sizeof(j->info.arch), "%s", j->config.arch->name);
