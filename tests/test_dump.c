@@ -379,6 +379,8 @@ enum wrong {
     TOKEN_BELOW_0,
     LATE,
     NO_VALUES,
+    SHORT_SINKS,
+    NAN_SINKS,
     HALF_A_LAYER,
     UNCOUNTED_LAYER
 };
@@ -440,6 +442,14 @@ static void write_raw(enum wrong wrong)
     x[5] = -2;
     kv_h5_dataset(h, "/layer_000/v_gradient", KV_H5_F32, 4, q_dims);
     kv_h5_write(h, "/layer_000/v_gradient", KV_H5_F32, NULL, NULL, x, &e);
+    x[0] = NAN;
+    if (wrong == SHORT_SINKS || wrong == NAN_SINKS) {
+        const size_t sinks[] = {1, wrong == SHORT_SINKS ? 2 : 1};
+
+        kv_h5_dataset(h, "/sink_logit", KV_H5_F32, 2, sinks);
+        kv_h5_write(h, "/sink_logit", KV_H5_F32, NULL, NULL, x, &e);
+    }
+    x[0] = 0;
     if (wrong >= HALF_A_LAYER) {
         kv_h5_group(h, "/layer_001");
         kv_h5_dataset(h, "/layer_001/q", KV_H5_F32, 4, q_dims);
@@ -465,6 +475,8 @@ static void a_wrong_file_is_named(void **state)
         {TOKEN_BELOW_0, "raw.h5: /tokens: token 1 is -1, expected 0 or more"},
         {LATE, "raw.h5: /positions: token 1 is at 2, expected 1"},
         {NO_VALUES, "/layer_000/k has 0 of its 1 chunks"},
+        {SHORT_SINKS, "/sink_logit is [1][2], expected [1][1]"},
+        {NAN_SINKS, "/sink_logit holds a value that is "},
         {HALF_A_LAYER, "raw.h5 has /layer_000/k, but no /layer_001/k"},
         {UNCOUNTED_LAYER, "raw.h5 has /layer_001, but its first_layer is 0 and "
                           "its last_layer 0"},
