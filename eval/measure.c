@@ -535,6 +535,19 @@ static void bound_errors(const struct layer *l, struct kv_measured *out)
     }
 }
 
+static int want_tensors(const struct layer *l, bool want[KV_TENSORS],
+                        struct kv_err *e)
+{
+    const struct kv_codec **key = kv_alloc(l->plan->n_specs, sizeof(*key));
+    int rc;
+
+    for (size_t i = 0; i < l->plan->n_specs; i++)
+        key[i] = codecs_of(l, i)[KV_K];
+    rc = kv_measure_tensors(l->plan, key, want, e);
+    free(key);
+    return rc;
+}
+
 static int measure_layer(struct layer *l, struct kv_progress *progress,
                          struct kv_measured *out, struct kv_err *e)
 {
@@ -542,9 +555,7 @@ static int measure_layer(struct layer *l, struct kv_progress *progress,
     size_t max;
     int rc = -1;
 
-    if (open_layer(l, e) ||
-        kv_measure_tensors(l->plan, (const struct kv_codecs *const *)l->codecs,
-                           l->layer, want, e))
+    if (open_layer(l, e) || want_tensors(l, want, e))
         goto out;
     make_tensors(l, &max, want);
     for (l->first = 0; l->first < l->info->n_windows; l->first += max) {

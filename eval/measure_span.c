@@ -115,10 +115,11 @@ static int check_dump(const struct kv_measure_plan *p,
         return kv_fail(e, "%s has layers %zu to %zu: %s codes all %zu together",
                        kv_dump_path(p->dump), info->first_layer,
                        info->last_layer, spec->text, info->shape.n_layers);
-    if (p->codes)
-        return kv_fail(e,
-                       "--codes writes a layer's codes: %s has codes of all "
-                       "layers together",
+    if (p->codes || p->from || p->decoded)
+        return kv_fail(e, "%s goes by layers: %s has codes of all together",
+                       p->codes  ? "--codes"
+                       : p->from ? "--codes-in"
+                                 : "--decoded",
                        spec->text);
     if (p->backend)
         return kv_fail(e, "%s codes all layers together, on the CPU alone",

@@ -4,8 +4,8 @@
 #include <string.h>
 
 int kv_measure_tensors(const struct kv_measure_plan *p,
-                       const struct kv_codecs *const *codecs, size_t layer,
-                       bool want[KV_TENSORS], struct kv_err *e)
+                       const struct kv_codec *const *key, bool want[KV_TENSORS],
+                       struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(p->dump);
     const char *path = kv_dump_path(p->dump);
@@ -29,7 +29,7 @@ int kv_measure_tensors(const struct kv_measure_plan *p,
                                "with kvdump --what q,k,v",
                                path, spec->text);
         }
-        if (kv_dump_tensor(kv_codecs_at(codecs[s], layer)[KV_K]) != KV_T_K_PRE)
+        if (kv_dump_tensor(key[s]) != KV_T_K_PRE)
             continue;
         want[KV_T_K_PRE] = true;
         if (!info->have[KV_T_K_PRE])

@@ -6,10 +6,10 @@
 #include "lib/codec.h"
 #include "lib/dump.h"
 
-/* Those that the plan and the codecs of its specs [n_specs] need in a layer.
- * Fails, naming kvdump's option, where the dump lacks one. */
+/* Those that the plan and the codecs of its specs' keys [n_specs] need in a
+ * layer.  Fails, naming kvdump's option, where the dump lacks one. */
 int kv_measure_tensors(const struct kv_measure_plan *p,
-                       const struct kv_codecs *const *codecs, size_t layer,
-                       bool want[KV_TENSORS], struct kv_err *e);
+                       const struct kv_codec *const *key, bool want[KV_TENSORS],
+                       struct kv_err *e);
 
 #endif
