@@ -56,14 +56,17 @@ class Lists(Case):
         # commas and repeated options; a file whose name has a comma is one
         all_rows = rows("-m", ",".join(models), "-f", texts[0], "-f", texts[1],
                         "-c", "32,16", "-n", "2", "-p", ",".join(protocols))
-        alone = [row for m in models for f in texts for c in ("32", "16")
-                 for p in protocols
-                 for row in rows("-m", m, "-f", f, "-c", c, "-n", "2", "-p", p)]
-        self.assertEqual(all_rows, alone)
-        self.assertEqual(len(alone), 32)
-        self.assertEqual(len({tuple(r[k] for k in (
-            "model_hash", "text_hash", "ctx", "protocol", "spec"))
-            for r in alone}), 32)
+        keys = "model", "text", "ctx", "protocol", "scheme"
+        self.assertEqual([tuple(r[k] for k in keys) for r in all_rows], [
+            (m, t, c, p, s) for m in ("m", "other")
+            for t in ("a.txt", "b,c.txt") for c in ("32", "16")
+            for p in protocols for s in ("f32", "kivi")])
+        # as each alone: the first, one in the middle, the last
+        for i, m, f, c, p in ((0, 0, 0, "32", 0), (14, 0, 1, "16", 1),
+                              (30, 1, 1, "16", 1)):
+            self.assertEqual(all_rows[i:i + 2], rows(
+                "-m", models[m], "-f", texts[f], "-c", c, "-n", "2", "-p",
+                protocols[p]))
 
     def test_windows_and_append(self):
         out = at("rows.csv")
