@@ -1,6 +1,7 @@
 """What kvppl --records wrote, and errors of means over few windows."""
 import math
 import os
+import sys
 
 import numpy
 
@@ -39,7 +40,8 @@ def read(path):
     try:
         import h5py
     except ImportError:
-        raise Refused("records are HDF5: python3-h5py is needed") from None
+        raise Refused(f"{sys.executable} has no h5py: scripts/deps installs it "
+                      "for the system's Python") from None
     try:
         with h5py.File(path, "r") as f:
             if words(f.attrs).get("kind") != "kvtools-records":

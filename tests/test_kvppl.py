@@ -563,7 +563,7 @@ class Append(Case):
             self.add("no-base.csv", *spec, *more)
         self.assertEqual([(r["scheme"], r["dnll"] == "")
                           for r in self.rows("no-base.csv")],
-                         [("absmax", True), ("f32", True), ("absmax", False)])
+                         [("f32", True), ("absmax", True), ("absmax", False)])
 
     def test_side_by_side(self):
         started = [subprocess.Popen(
@@ -603,9 +603,10 @@ class Append(Case):
         version = self.rows("no.csv")[0]["version"].encode()
         for words, argv in (
                 ("--append wants -o FILE", args("--append")),
-                ("--format csv or tsv", args(*add, "--format", "jsonl")),
+                ("--format csv or tsv", args(
+                    "--append", "-o", at("no.jsonl"), "-s", "absmax:b3")),
                 ("--columns does not go with", args(*add, "--columns", "ppl")),
-                ("no column tool", args(*add, "--format", "tsv"))):
+                ("the table's name", args(*add, "--format", "tsv"))):
             self.refused(words, *argv)
         for words, old, new in (("rows of version v0, here it is", version,
                                  b"v0"),

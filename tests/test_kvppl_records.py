@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+import subprocess
 import sys
 import unittest
 
@@ -42,7 +43,11 @@ class Records(Scripts):
             must("kvppl", *self.args(*more, **options)))))
 
     def compare(self, *args, code=0):
-        return self.run_script("scripts/compare", *args, code=code)
+        done = subprocess.run(
+            [sys.executable, os.path.join(ROOT, "scripts/compare"), *args],
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(done.returncode, code, done.stdout)
+        return done.stdout
 
     def refused(self, words, *more):
         done = run("kvppl", "-q", *self.args(*more))

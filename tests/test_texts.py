@@ -121,8 +121,8 @@ class TextTest(unittest.TestCase):
                 for code in "utf-32", "utf-16":
                     with open(path, "wb") as f:
                         f.write(before.decode().encode(code))
-                    self.refused([name, "byte 0", code.upper()], "kvdump",
-                                 "-m", self.model, "-f", text, "--tokens")
+                    self.refused([name, "byte 0", code.upper()], "kvppl",
+                                 "-m", self.model, "-f", text)
             finally:
                 with open(path, "wb") as f:
                     f.write(before)

@@ -567,11 +567,11 @@ int main(int argc, char **argv)
                 "weigh so much; rows\nfor as many KV heads as it says, as "
                 "query heads, and one.  even_ctx: in longer\ncontexts one "
                 "sequence's cache is more than the matrices.  n_states, "
-                "state_bytes: layers\nwithout attention and what they hold of "
-                "the sequences, in f32; kv_bytes has\nnone of it.  An "
-                "operation of one layer multiplies and adds (two operations)"
-                "\nvalues of two bytes, each read or written once; intensity: "
-                "operations per byte.",
+                "state_bytes:\nlayers without attention and what they hold of "
+                "the sequences, in f32; kv_bytes\nhas none of it.  An "
+                "operation of one layer multiplies and adds (two "
+                "operations)\nvalues of two bytes, each read or written once; "
+                "intensity: operations per byte.",
         .list = kv_common_list,
         .columns = about_columns,
         .operand = "config.json",
