@@ -156,6 +156,15 @@ static int read_real(const struct kv_fields *f, const char *name, double x,
     return 0;
 }
 
+/* otherwise: without the field; 0: it must be there. */
+static int read_count(const struct kv_fields *f, const char *name, size_t max,
+                      size_t otherwise, size_t *out, struct kv_err *e)
+{
+    *out = otherwise;
+    return otherwise ? kv_fields_size_if(f, name, 1, max, out, e)
+                     : kv_fields_size(f, name, 1, max, out, e);
+}
+
 /* Experts are chosen from the best groups alone. */
 static int read_groups(const struct kv_fields *f, struct kv_config *c,
                        struct kv_err *e)
@@ -166,8 +175,6 @@ static int read_groups(const struct kv_fields *f, struct kv_config *c,
     const size_t least = a->sigmoid ? 2 : 1; /* by which groups are chosen */
     size_t group;
 
-    c->n_groups = a->n_groups;
-    c->used_groups = a->used_groups;
     c->group_pairs = a->sigmoid;
     if (a->topk_method && kv_fields_get(f, method) &&
         (!name ||
@@ -178,10 +185,9 @@ static int read_groups(const struct kv_fields *f, struct kv_config *c,
                        f->path, method);
     if (a->topk_method ? !name || !strcmp(name, "greedy") : !a->n_groups)
         return 0;
-    if ((a->n_groups ? kv_fields_size_if : kv_fields_size)(
-            f, "n_group", 1, c->n_experts, &c->n_groups, e) ||
-        (a->n_groups ? kv_fields_size_if : kv_fields_size)(
-            f, "topk_group", 1, c->n_groups, &c->used_groups, e))
+    if (read_count(f, "n_group", c->n_experts, a->n_groups, &c->n_groups, e) ||
+        read_count(f, "topk_group", c->n_groups, a->used_groups,
+                   &c->used_groups, e))
         return -1;
     group = c->n_experts / c->n_groups;
     if (c->n_experts % c->n_groups || c->used_groups > c->n_groups ||
