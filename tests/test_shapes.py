@@ -52,6 +52,18 @@ class Shapes(unittest.TestCase):
                          int(rows[0]["weight_bytes"]))
         self.assertEqual(len(shape), 3)
 
+    def test_experts_and_latents(self):
+        for name in "mixtral", "deepseek_v2", "glm4_moe_lite":
+            model = os.path.join(os.path.dirname(__file__), "golden", name)
+            whole = self.rows("--about", "-m", model)[0]
+            shape = self.rows("--about", os.path.join(model, "config.json"))
+            self.assertEqual(int(shape[0]["weight_bytes"]) * 2,
+                             int(whole["weight_bytes"]), name)
+            self.assertEqual(shape[0]["kv_bytes_per_token"],
+                             whole["kv_bytes_per_token"])
+        self.assertEqual(len(shape), 1)  # a latent has one KV head
+        self.assertEqual(int(whole["kv_bytes_per_token"]), 2 * 2 * (8 + 4))
+
     def test_operations(self):
         n, d, h = 50, 64, 16
         rows = self.rows("--operations", self.opt(), "-c", str(n))

@@ -143,6 +143,17 @@ static size_t halves(const struct kv_weight *w)
     return w ? sizeof(uint16_t) * w->n : 0;
 }
 
+/* Of every expert, where the tensor is one's. */
+static size_t part_bytes(const struct kv_config *c,
+                         const struct kv_model_weights *w, size_t layer,
+                         size_t part)
+{
+    const bool expert = kv_config_has_experts(c, layer) && part >= KV_P_GATE &&
+                        part <= KV_P_DOWN;
+
+    return halves(w->layer[layer].part[part]) * (expert ? c->n_experts : 1);
+}
+
 /* Its tensors, of this shape, as halves. */
 static void weigh(struct kv_footprint *f, const struct kv_config *c)
 {
@@ -155,9 +166,9 @@ static void weigh(struct kv_footprint *f, const struct kv_config *c)
            sizeof(uint16_t) * c->n_places * c->hidden;
     for (size_t i = 0; i < kv_config_layers_of(c); i++)
         for (size_t p = 0; p < KV_PARTS; p++) {
-            *all += halves(w.layer[i].part[p]);
+            *all += part_bytes(c, &w, i, p);
             if (i == first && p <= KV_P_DOWN)
-                f->layer_bytes += halves(w.layer[i].part[p]);
+                f->layer_bytes += part_bytes(c, &w, i, p);
         }
     kv_tensor_unmap(&w);
 }
