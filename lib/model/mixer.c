@@ -1,4 +1,5 @@
 #include "lib/model/mixer.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 
 #include <stdlib.h>
@@ -29,21 +30,25 @@ void kv_mixer_convolve(const struct kv_pass *p, bool silu, float *state,
             state[j * m->conv + i] = state[(j + 1) * m->conv + i];
         if (past)
             state[(past - 1) * m->conv + i] = x[i];
-        x[i] = silu ? sum * kv_mixer_sigmoid(sum) : sum;
+        x[i] = sum;
     }
+    if (silu)
+        kv_activate(KV_ACT_SILU, x, m->conv, x);
 }
 
-void kv_mixer_norm(const float *w, size_t n, float eps, float *x)
+void kv_mixer_put(const struct kv_mixer_sizes *m, float *state,
+                  const float *key, const float *value)
 {
-    double sum = 0;
+    kv_vecops_times(key, 1, m->k_dim, value, 1, m->v_dim, m->v_dim, state,
+                    m->v_dim);
+}
 
-    for (size_t i = 0; i < n; i++)
-        sum += (double)x[i] * (double)x[i];
-
-    const float scale = (float)(1 / sqrt(sum / (double)n + (double)eps));
-
-    for (size_t i = 0; i < n; i++)
-        x[i] *= scale * w[i];
+void kv_mixer_read(const struct kv_mixer_sizes *m, const float *state,
+                   const float *query, float *out)
+{
+    memset(out, 0, m->v_dim * sizeof(*out));
+    kv_vecops_times(query, m->k_dim, 1, state, m->k_dim, m->v_dim, m->v_dim,
+                    out, m->v_dim);
 }
 
 /* LFM2: rows of B, C and x; out = C * conv(B * x). */

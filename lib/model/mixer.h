@@ -48,7 +48,10 @@ static inline float kv_mixer_softplus(float x)
     return x > 20 ? x : log1pf(expf(x));
 }
 
-/* x [n] = its RMSNorm times w. */
-void kv_mixer_norm(const float *w, size_t n, float eps, float *x);
+/* A head's state [k_dim][v_dim] += key^T value; out [v_dim] = query state. */
+void kv_mixer_put(const struct kv_mixer_sizes *m, float *state,
+                  const float *key, const float *value);
+void kv_mixer_read(const struct kv_mixer_sizes *m, const float *state,
+                   const float *query, float *out);
 
 #endif

@@ -11,6 +11,7 @@
  *   S = exp(-exp(decay) softplus(a + step)) S
  *   S = S + k (sigmoid(b) (v - k S))
  *   out = norm(q S / sqrt(k_dim)) silu(z) */
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/model/mixer.h"
 
@@ -76,33 +77,17 @@ static void enter(const struct kv_pass *p, const struct kv_mixer_run *r)
 }
 
 /* One token of a head: state [k_dim][v_dim], out [v_dim]; decay is the state's
- * factor, beta the share of the correction. */
+ * factor, beta the share of the correction [v_dim]. */
 static void step(const struct kv_mixer_sizes *m, const float *q, const float *k,
                  const float *v, float decay, float beta, float *state,
                  float *correction, float *out)
 {
-    const size_t n = m->v_dim;
-
-    memset(correction, 0, n * sizeof(*correction));
-    for (size_t i = 0; i < m->k_dim; i++) {
-        float *s = state + i * n;
-
-        for (size_t j = 0; j < n; j++) {
-            s[j] *= decay;
-            correction[j] += s[j] * k[i];
-        }
-    }
-    for (size_t j = 0; j < n; j++)
-        correction[j] = (v[j] - correction[j]) * beta;
-    memset(out, 0, n * sizeof(*out));
-    for (size_t i = 0; i < m->k_dim; i++) {
-        float *s = state + i * n;
-
-        for (size_t j = 0; j < n; j++) {
-            s[j] += k[i] * correction[j];
-            out[j] += s[j] * q[i];
-        }
-    }
+    kv_row_scale(state, m->k_dim * m->v_dim, decay);
+    kv_mixer_read(m, state, k, correction);
+    for (size_t i = 0; i < m->v_dim; i++)
+        correction[i] = (v[i] - correction[i]) * beta;
+    kv_mixer_put(m, state, k, correction);
+    kv_mixer_read(m, state, q, out);
 }
 
 static void run_head(const struct kv_pass *p, const struct kv_mixer_run *r,
@@ -130,9 +115,8 @@ static void run_head(const struct kv_pass *p, const struct kv_mixer_run *r,
 
         step(m, q, k, v, expf(-rate * a), kv_mixer_sigmoid(*b), state,
              correction, out);
-        kv_mixer_norm(w, m->v_dim, p->m->config.mixer_eps, out);
-        for (size_t i = 0; i < m->v_dim; i++)
-            out[i] *= z[i] * kv_mixer_sigmoid(z[i]);
+        kv_rms_norm(out, w, m->v_dim, p->m->config.mixer_eps, out);
+        kv_silu_mul(z, out, m->v_dim, out);
     }
     free(correction);
 }

@@ -4,14 +4,18 @@
  *   | dt [v_heads] |
  *
  * The convolution runs over x, B and C, then silu.  Each head has a state S
- * [v_dim][k_dim]; v_heads / k_heads of them share B and C:
+ * [k_dim][v_dim]; v_heads / k_heads of them share B and C:
  *
  *   dt = softplus(dt + step)
- *   S = exp(-exp(decay) dt) S + dt x B
- *   y = S C + skip x
+ *   S = exp(-exp(decay) dt) S + B (dt x)
+ *   y = C S + skip x
  *
  * and out is the RMSNorm of y silu(gate), of the heads that share B alone. */
+#include "kernels/vecops/vecops.h"
+#include "lib/base/alloc.h"
 #include "lib/model/mixer.h"
+
+#include <stdlib.h>
 
 static void enter(const struct kv_pass *p, const struct kv_mixer_run *r)
 {
@@ -19,22 +23,6 @@ static void enter(const struct kv_pass *p, const struct kv_mixer_run *r)
 
     for (size_t t = 0; t < r->n; t++)
         kv_mixer_convolve(p, true, r->state, r->x + t * m->in + m->out);
-}
-
-/* One token of a head: state [v_dim][k_dim], out [v_dim]. */
-static void step(const struct kv_mixer_sizes *m, const float *x, const float *b,
-                 const float *c, float dt, float decay, float skip,
-                 float *state, float *out)
-{
-    for (size_t i = 0; i < m->v_dim; i++) {
-        float *s = state + i * m->k_dim, y = 0;
-
-        for (size_t j = 0; j < m->k_dim; j++) {
-            s[j] = s[j] * decay + dt * b[j] * x[i];
-            y += s[j] * c[j];
-        }
-        out[i] = y + skip * x[i];
-    }
 }
 
 static void run_head(const struct kv_pass *p, const struct kv_mixer_run *r,
@@ -47,7 +35,8 @@ static void run_head(const struct kv_pass *p, const struct kv_mixer_run *r,
     const float skip = kv_layers_vector(l, KV_P_MIX_SKIP)[head];
     const size_t group = head / (m->v_heads / m->k_heads) * m->k_dim;
     float *state =
-        r->state + (m->kernel - 1) * m->conv + head * m->v_dim * m->k_dim;
+        r->state + (m->kernel - 1) * m->conv + head * m->k_dim * m->v_dim;
+    float *value = kv_alloc(m->v_dim, sizeof(*value));
 
     for (size_t t = 0; t < r->n; t++) {
         const float *row = r->x + t * m->in;
@@ -57,9 +46,17 @@ static void run_head(const struct kv_pass *p, const struct kv_mixer_run *r,
         const float dt =
             kv_mixer_softplus(row[m->out + m->conv + head] + shift);
 
-        step(m, x, b, c, dt, expf(-rate * dt), skip, state,
-             r->out + t * m->out + head * m->v_dim);
+        float *out = r->out + t * m->out + head * m->v_dim;
+
+        for (size_t i = 0; i < m->v_dim; i++)
+            value[i] = dt * x[i];
+        kv_row_scale(state, m->k_dim * m->v_dim, expf(-rate * dt));
+        kv_mixer_put(m, state, b, value);
+        kv_mixer_read(m, state, c, out);
+        for (size_t i = 0; i < m->v_dim; i++)
+            out[i] += skip * x[i];
     }
+    free(value);
 }
 
 static void leave(const struct kv_pass *p, const struct kv_mixer_run *r)
@@ -72,10 +69,9 @@ static void leave(const struct kv_pass *p, const struct kv_mixer_run *r)
         const float *gate = r->x + t * m->in;
         float *out = r->out + t * m->out;
 
-        for (size_t i = 0; i < m->out; i++)
-            out[i] *= gate[i] * kv_mixer_sigmoid(gate[i]);
+        kv_silu_mul(gate, out, m->out, out);
         for (size_t i = 0; i < m->out; i += n)
-            kv_mixer_norm(w + i, n, p->m->config.mixer_eps, out + i);
+            kv_rms_norm(out + i, w + i, n, p->m->config.mixer_eps, out + i);
     }
 }
 
