@@ -44,7 +44,7 @@ def mutate_safetensors(rng, data):
         return spoiled_floats(rng, data, 8 + n, len(data))
     head = tree.parse(head)
     if how < 6:  # an offset, a count or a type that may well be right
-        _, t = rng.choice(head)
+        t = rng.choice([t for name, t in head if name != "__metadata__"])
         field = rng.choice(t)
         if field[0] == "dtype":
             field[1] = rng.choice("F64 F32 F16 BF16 I64 I32 I8 U8 BOOL F8_E4M3 "

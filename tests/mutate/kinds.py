@@ -211,6 +211,10 @@ def make(folder):
         must("kvdump", "-m", at("m"), "-c", CTX, "-o", at(name), *more)
     must("kvcalib", "-s", "vecinfer:d4b2,iters=2", "-s", "kvquant:b2", "-s",
          "klt:b2", at("b.h5"), "-o", at("c.h5"))
+    must("kvquant", "-s", "kivi:b2g8", "-s", "hack:b2p16,rqe=no", at("a.h5"),
+         "--codes", at("codes.h5"))
+    must("kvquant", "-s", "f32", at("a.h5"), "--decoded",
+         at("own.safetensors"))
     must("kvppl", *text, "-s", "kivi:b2g8", "-p", "llama.cpp",
          "--kl-divergence-base", at("base.kld"))
     table = ["-m", at("m"), "-f", at("a.txt"), "-c", CTX, "-n", "2", "-s",
@@ -299,6 +303,12 @@ def kinds(folder):
             ["kvquant", "-s", "klt:b2", "-C", "CASE", at("a.h5")],
             ["kvcalib", "-s", "vecinfer:d4b2,iters=3", "--factors", "CASE",
              at("b.h5"), "-o", "OUT"]]),
+        "codes": (at("codes.h5"), [("", h5)], [
+            ["kvquant", "--codes-in", "CASE", at("a.h5")]]),
+        "arrays": (at("own.safetensors"), [in_folder("", st)], [
+            ["kvdump", "--from", "CASE", "--config", at("m/config.json"), "-o",
+             "OUT"],
+            ["kvdump", "--from", "CASE", "--rope-theta", "1e4", "-o", "OUT"]]),
         "klbase": (at("base.kld"), [in_folder("", formats.mutate_klbase)], [
             ppl("-p", "llama.cpp", "--kl-divergence", "--kl-divergence-base",
                 "CASE", model=at("m"))]),

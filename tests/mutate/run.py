@@ -129,7 +129,8 @@ def run_sealed(args, case, bounds, folder):
 
 def case_of(name, folder):
     """Where a kind's file is copied to: some names say what a file is."""
-    end = {"journal": ".csv.partial", "gguf": ".gguf"}.get(name, "")
+    end = {"arrays": ".safetensors", "journal": ".csv.partial",
+           "gguf": ".gguf"}.get(name, "")
     return os.path.join(folder, "case" + end)
 
 
