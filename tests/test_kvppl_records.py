@@ -2,6 +2,7 @@
 from tokens: percentiles, bits per byte, perplexity per word."""
 import csv
 import io
+import json
 import math
 import os
 import subprocess
@@ -27,8 +28,7 @@ class Records(Scripts):
     def setUp(self):
         super().setUp()
         tiny_model.make(self.at("m"), seed=1)
-        self.text = tiny_model.text(400, 1)
-        self.write("eval.txt", self.text)
+        self.write("eval.txt", tiny_model.text(400, 1))
         self.records = self.at("r.h5")
 
     def at(self, name):
@@ -89,14 +89,25 @@ class Records(Scripts):
     def near(self, cell, value):
         self.assertAlmostEqual(float(cell), value, delta=1e-6 * abs(value))
 
-    def test_words(self):
-        # the tiny model's tokens are words with a space before each, or less
-        row = self.rows()[0]
-        words = float(row["tokens"]) * float(row["nll"]) / \
-            math.log(float(row["word_ppl"]))
-        self.assertAlmostEqual(words, round(words), places=4)
-        self.assertGreater(words, 1)
-        self.assertLessEqual(words, len(self.text.split()))
+    def test_bytes_and_words(self):
+        """Of a window that is the whole text, all but its first token."""
+        text = tiny_model.text(20, 1)
+        self.write("short.txt", text)
+        short = ["-m", self.at("m"), "-f", self.at("short.txt")]
+        ids = must("kvdump", "--tokens", *short).split()
+        with open(self.at("m/tokenizer.json"), encoding="utf-8") as f:
+            vocabulary = json.load(f)["model"]["vocab"]
+        at = len({str(i): t for t, i in vocabulary.items()}[ids[0]])
+        words = sum(not text[i].isspace() and (not i or text[i - 1].isspace())
+                    for i in range(at, len(text)))
+        row, = csv.DictReader(io.StringIO(must(
+            "kvppl", *short, "-c", str(len(ids)), "-n", "1", "--records",
+            self.records)))
+        with h5py.File(self.records) as f:
+            self.assertEqual(list(f["set_000/bytes"]), [len(text) - at])
+        nats = float(row["tokens"]) * float(row["nll"])
+        self.assertAlmostEqual(nats / math.log(float(row["word_ppl"])), words,
+                               places=4)
 
     def test_jitter(self):
         plain = self.rows("--columns", "spec,kl_mean")
