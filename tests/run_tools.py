@@ -1,7 +1,10 @@
 """The built tools, run as a user would."""
+import csv
+import io
 import json
 import os
 import subprocess
+import unittest
 
 TOOLS = os.path.join(os.environ["KV_BUILD_ROOT"], "tools")
 # More ranks than cores, of whoever runs the tests.
@@ -46,3 +49,20 @@ def must(tool, *args):
     if done.returncode or done.stderr:
         raise AssertionError(f"{tool} {args}: {done.stderr}")
     return done.stdout
+
+
+def rows(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+class Case(unittest.TestCase):
+    maxDiff = None
+
+    def refused(self, words, tool, *args, **more):
+        """Exit code 2, nothing on stdout, one sentence on stderr."""
+        done = run(tool, "-q", *args, **more)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertFalse(done.stdout)
+        self.assertTrue(done.stderr.startswith(tool + ": "), done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn(words, done.stderr)

@@ -86,8 +86,8 @@ static void check_parts(const char *text)
         fail_msg("%s", e.msg);
     save(run_part((struct kv_calib_part){0, 1}, &spec), whole_path);
     for (size_t n = 2; n <= LAYERS + 1; n += LAYERS - 1) {
-        char *a, *b;
-        size_t na, nb;
+        char *a = NULL, *b = NULL;
+        size_t na = 0, nb = 0;
 
         save(join(n, &spec), joined_path);
         if (kv_file_read(whole_path, &a, &na, &e) ||
