@@ -186,7 +186,7 @@ static void keep_decoded(const struct layer *l, float *const *stored,
 {
     const size_t values = l->info->ctx * row_values(l->info, KV_T_K);
 
-    for (int side = 0; side < KV_SIDES; side++) {
+    for (int side = 0; side < kv_shape_sides(&l->shape); side++) {
         item->decoded[side] = kv_alloc(values, sizeof(float));
         memcpy(item->decoded[side], stored[side], values * sizeof(float));
     }

@@ -59,6 +59,8 @@ static int create_dump(struct kvquant_decoded *d, const char *path,
     const size_t named = strlen(info.model);
 
     info.have[KV_T_K_GRADIENT] = info.have[KV_T_V_GRADIENT] = false;
+    if (info.shape.latent) /* values are keys */
+        info.have[KV_T_V] = false;
     info.dtype = KV_F32;
     snprintf(info.model + named, sizeof(info.model) - named, " as %s",
              spec->text);
@@ -94,7 +96,8 @@ static int create_arrays(struct kvquant_decoded *d, const char *path,
                          const struct kv_spec *spec, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(d->from);
-    const size_t n = 2 * (info->last_layer - info->first_layer + 1);
+    const size_t sides = (size_t)kv_shape_sides(&info->shape);
+    const size_t n = sides * (info->last_layer - info->first_layer + 1);
     const char *const about[][2] = {{"spec", spec->text},
                                     {"model", info->model},
                                     {"text", info->text},
@@ -108,7 +111,7 @@ static int create_arrays(struct kvquant_decoded *d, const char *path,
                               .dims = {info->n_windows, info->shape.n_kv_heads,
                                        info->ctx, info->shape.head_dim}};
         snprintf(list[i].name, sizeof(list[i].name), "layers.%zu.%s",
-                 info->first_layer + i / 2, i % 2 ? "values" : "keys");
+                 info->first_layer + i / sides, i % sides ? "values" : "keys");
     }
     rc = kv_arrays_create(&d->arrays, path, list, n, about, e);
     free(list);
@@ -122,6 +125,7 @@ static int put_arrays(struct kvquant_decoded *d, const struct kv_codec *c,
     const struct kv_dump_info *info = kv_dump_info(d->from);
     const size_t n = info->ctx, heads = c->shape.n_kv_heads;
     const size_t dim = c->shape.head_dim, values = n * heads * dim;
+    const size_t sides = (size_t)kv_shape_sides(&info->shape);
     float *y = kv_alloc(values, sizeof(*y));
     int rc;
 
@@ -137,7 +141,7 @@ static int put_arrays(struct kvquant_decoded *d, const struct kv_codec *c,
         y[(h * n + t) * dim + own] = x[i];
     }
     rc = kv_arrays_put(d->arrays,
-                       2 * (c->layer - info->first_layer) + (c->side == KV_V),
+                       sides * (c->layer - info->first_layer) + c->side,
                        window * values, values, y, e);
     free(y);
     return rc;

@@ -106,6 +106,9 @@ def read_codes(path: str | os.PathLike,
                 raise KvtoolsError(
                     "%s was coded with calibration %s, and %s is %s"
                     % (path, made_with or "none", calib, is_of))
+        if "latent" in f.attrs:
+            raise KvtoolsError("%s holds codes of latents, which are read by "
+                               "kvquant --codes-in alone" % path)
         model = _model(f)
         return [_read(f, f[name], model, calib)
                 for name in sorted(f) if name.startswith("spec_")]
