@@ -221,6 +221,18 @@ class Base(Case):
         must("kvppl", "--kl", "-s", "nf4", "--base", self.base, *self.args[:-1],
              "stream:4")
 
+    def test_shards_share_it(self):
+        """One that a launcher names, too."""
+        must("kvppl", "--base", self.base, *self.args)
+        task = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "2",
+                "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_MAX": "2",
+                "SLURM_ARRAY_TASK_STEP": "1"}
+        before = set(os.listdir(folder))
+        done = run("kvppl", "-q", *SPECS, "--base", self.base, *self.args,
+                   "--shard", "-o", at("part.csv"), env={**os.environ, **task})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(set(os.listdir(folder)) - before, {"part-1-of-2.csv"})
+
     def test_refused(self):
         rows("--base", self.base, *self.args)
         args = self.args[:-1]

@@ -92,9 +92,9 @@ int main(int argc, char **argv)
                 "all, llama.cpp: keep the spec's sinks and residual"),
         KV_FLAG(0, "no-base", &a.no_base,
                 "do not run the base line; leaves dnll blank"),
-        KV_OUT(0, "base", &a.base, "FILE",
-               "read the base lines from FILE if it exists, else\n"
-               "write them: for shards, or for more specs"),
+        KV_OUT_ONCE(0, "base", &a.base, "FILE",
+                    "read the base lines from FILE if it exists, else\n"
+                    "write them: for shards, or for more specs"),
         KV_FLAG(0, "kl", &a.kl, "divergence from the base line, same top 1"),
         KV_OUT(0, "kl-curve", &a.curve, "FILE",
                "write it by position, 16 rows for each spec"),

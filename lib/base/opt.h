@@ -64,6 +64,7 @@ struct kv_opt {
 
     enum kv_opt_file file;
     const bool *reads; /* KV_WRITES: reads it instead if *reads */
+    bool once; /* KV_WRITES: a file that exists is read; shards share it */
     /* of a folder: whether the program reads a file of this name in it */
     bool (*holds)(const char *name);
     /* a list: the file that an item names, or NULL */
@@ -117,9 +118,10 @@ struct kv_opt {
 
 /* Options that name files.  IN: reads a file ("-": standard input).  IN_FOLDER:
  * reads the files of a folder that holds() accepts, existing or not.  OUT:
- * writes a file.  OUT_OR_IN: reads it if *reads, else writes it.  IN_LIST:
- * texts, of which some name a file to read (how: as in "word=FILE").  Last, a
- * flag: writes the file *beside + suffix too. */
+ * writes a file.  OUT_ONCE: writes it unless it exists.  OUT_OR_IN: reads it if
+ * *reads, else writes it.  IN_LIST: texts, of which some name a file to read
+ * (how: as in "word=FILE").  Last, a flag: writes the file *beside + suffix
+ * too. */
 #define KV_IN(l, n, at, arg, help)                                    \
     {                                                                 \
         KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help), .file = KV_READS \
@@ -142,6 +144,11 @@ struct kv_opt {
 #define KV_OUT(l, n, at, arg, help)                                    \
     {                                                                  \
         KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help), .file = KV_WRITES \
+    }
+#define KV_OUT_ONCE(l, n, at, arg, help)                                \
+    {                                                                   \
+        KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help), .file = KV_WRITES, \
+                                                     .once = true       \
     }
 #define KV_OUT_OR_IN(l, n, at, reads_, arg, help)                       \
     {                                                                   \

@@ -255,7 +255,8 @@ void kv_opt_name_shard(const struct kv_opt *opts, const struct kv_opt *shard)
 {
     for (const struct kv_opt *o = opts; o->name; o++) {
         const char **path = o->kind == KV_OPT_STR ? o->at : NULL;
-        const bool writes = o->file == KV_WRITES && !(o->reads && *o->reads);
+        const bool writes =
+            o->file == KV_WRITES && !o->once && !(o->reads && *o->reads);
         const bool shared = shard->shares && *shard->shares &&
                             (const char *const *)path == shard->shared;
 
