@@ -267,7 +267,8 @@ struct kv_arch {
     size_t skip_positions; /* rows of learned ones before position 0's */
 };
 
-extern const struct kv_arch kv_archs[]; /* ends with name NULL */
+/* Both end with name NULL. */
+extern const struct kv_arch kv_archs[], kv_archs_later[];
 
 /* A model that has a language model among its parts. */
 struct kv_wrapper {

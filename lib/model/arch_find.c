@@ -52,39 +52,51 @@ static bool ends(const char *name, const char *with)
     return n >= m && !strcmp(name + n - m, with);
 }
 
+static const struct kv_arch *const tables[] = {kv_archs, kv_archs_later};
+enum { TABLES = sizeof(tables) / sizeof(*tables) };
+
 /* NULL: there is none. */
 static const struct kv_arch *find(const char *name, const json_t *config)
 {
     const char *type = json_string_value(json_object_get(config, "model_type"));
+    const bool by_type = type && ends(name, "ForCausalLM");
 
-    for (size_t i = 0; kv_archs[i].name; i++)
-        if (!strcmp(kv_archs[i].name, name))
-            return &kv_archs[i];
-    for (size_t i = 0; type && kv_archs[i].name; i++)
-        if (!strcmp(kv_archs[i].model_type, type) && ends(name, "ForCausalLM"))
-            return &kv_archs[i];
+    for (size_t t = 0; t < TABLES; t++)
+        for (const struct kv_arch *a = tables[t]; a->name; a++)
+            if (!strcmp(a->name, name))
+                return a;
+    for (size_t t = 0; by_type && t < TABLES; t++)
+        for (const struct kv_arch *a = tables[t]; a->name; a++)
+            if (!strcmp(a->model_type, type))
+                return a;
     return NULL;
+}
+
+static int fail_unknown(const char *name, struct kv_err *e)
+{
+    char known[3072] = "";
+
+    for (size_t t = 0; t < TABLES; t++)
+        for (const struct kv_arch *a = tables[t]; a->name; a++)
+            if (a == tables[t] || !a[-1].variant)
+                snprintf(known + strlen(known), sizeof(known) - strlen(known),
+                         "%s%s", *known ? ", " : "", a->name);
+    return kv_fail(e, "unknown architecture %s (known: %s)", name, known);
 }
 
 int kv_arch_find(const struct kv_arch **arch, const char *name,
                  const json_t *config, struct kv_err *e)
 {
-    char known[1536] = "";
-
     *arch = find(name, config);
     while (*arch && (*arch)->variant &&
            is_set(json_object_get(config, (*arch)->variant)))
         ++*arch;
     if (*arch)
         return 0;
-    for (size_t i = 0; kv_archs[i].name; i++)
-        if (!i || !kv_archs[i - 1].variant)
-            snprintf(known + strlen(known), sizeof(known) - strlen(known),
-                     "%s%s", i ? ", " : "", kv_archs[i].name);
     if (is_latent(name))
         return kv_fail(e,
                        "%s is multi-head latent attention, whose cache holds a "
                        "latent and not keys and values: not implemented",
                        name);
-    return kv_fail(e, "unknown architecture %s (known: %s)", name, known);
+    return fail_unknown(name, e);
 }

@@ -1,5 +1,6 @@
 /* Of models with layers without attention. */
 #include "lib/model/arch_names.h"
+#include "lib/model/arch_parts.h"
 
 #define LFM2_PARTS                                                            \
     [KV_P_Q] = "self_attn.q_proj.weight",                                     \
@@ -56,9 +57,6 @@ const struct kv_own_field kv_fields_of_lfm2[] = {
 };
 
 /* What many call alike. */
-#define FRAME                                                                  \
-    .prefix = "model.", .embed = "embed_tokens.weight", .norm = "norm.weight", \
-    .head = "lm_head.weight", .layers = "layers."
 #define QWEN_PARTS                                       \
     [KV_P_Q] = "self_attn.q_proj.weight",                \
     [KV_P_OUT_GATE] = "self_attn.q_proj.weight",         \
@@ -94,7 +92,7 @@ const struct kv_own_field kv_fields_of_lfm2[] = {
     }
 
 const struct kv_tensor_names kv_names_qwen3_next = {
-    FRAME,
+    KV_ARCH_FRAME,
     .experts = "mlp.experts.",
     .dense = "mlp.",
     .stacked = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"},
@@ -123,7 +121,7 @@ const struct kv_own_field kv_fields_of_qwen3_next[] = {
 };
 
 const struct kv_tensor_names kv_names_qwen3_5 = {
-    FRAME,
+    KV_ARCH_FRAME,
     .part =
         {
             QWEN_PARTS,
@@ -148,7 +146,7 @@ const struct kv_own_field kv_fields_of_qwen3_5[] = {
 };
 
 const struct kv_tensor_names kv_names_granite_hybrid = {
-    FRAME,
+    KV_ARCH_FRAME,
     .dense = "",
     .stacked = {"block_sparse_moe.input_linear.weight",
                 "block_sparse_moe.output_linear.weight"},
@@ -206,7 +204,7 @@ const struct kv_own_field kv_fields_of_granite_hybrid[] = {
 };
 
 const struct kv_tensor_names kv_names_qwen3_5_moe = {
-    FRAME,
+    KV_ARCH_FRAME,
     .experts = "mlp.experts.",
     .dense = "mlp.",
     .stacked = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"},
