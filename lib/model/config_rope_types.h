@@ -1,0 +1,44 @@
+/* The types of RoPE scaling (rope_type): which fields each has, and what it
+ * does to the frequencies. */
+#ifndef KV_MODEL_CONFIG_ROPE_TYPES_H
+#define KV_MODEL_CONFIG_ROPE_TYPES_H
+
+#include "lib/model/config_fields.h"
+#include "lib/shape.h"
+
+/* An object that describes RoPE: rope_parameters, that of a layer type in it,
+ * or rope_scaling.  label: its name, a dot after it. */
+struct kv_rope_block {
+    char label[64];
+    struct kv_fields fields;
+};
+
+struct kv_rope_reading {
+    const struct kv_arch *arch;
+    const struct kv_fields *top;
+    struct kv_rope_block block[2];
+    size_t n_blocks;
+    double theta;
+    size_t head_dim, n_ctx; /* head_dim: the channels that turn */
+    bool partial;           /* may be fewer than all */
+};
+
+struct kv_rope_type {
+    const char *name;
+    struct kv_field known[17];
+    /* Scales inv_freq [r->head_dim / 2], and sets the rest of kind. */
+    int (*scale)(const struct kv_rope_reading *r, const struct kv_fields *f,
+                 double *inv_freq, struct kv_rope_kind *kind, struct kv_err *e);
+};
+extern const struct kv_rope_type kv_rope_types[]; /* [0]: without scaling */
+
+/* The type of a block: rope_type, or type as older files have it.  Fails on one
+ * that is not known. */
+int kv_rope_type(const struct kv_rope_reading *r, const struct kv_fields *f,
+                 const struct kv_rope_type **type, struct kv_err *e);
+
+/* x [r->head_dim / 2] as floats; type: for the sentence. */
+int kv_rope_put(const struct kv_rope_reading *r, const double *x,
+                const char *type, float *inv_freq, struct kv_err *e);
+
+#endif
