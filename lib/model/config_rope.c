@@ -1,7 +1,6 @@
 #include "lib/model/config_rope.h"
 #include "lib/model/config_rope_types.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

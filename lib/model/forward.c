@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- tiles --------------------------------------------------------------- */
-
 /* Tokens that tiles do not cross: a window's, or all. */
 static size_t stretch(const struct kv_pass *p)
 {
