@@ -413,44 +413,6 @@ static int read_group(struct layer *l, struct kv_err *e)
     return 0;
 }
 
-/* A layer's codecs, on the plan's backend if it has one.  f32 is stored
- * unchanged: nothing is encoded.  Frees nothing when it fails. */
-static int open_codecs(const struct kv_measure_plan *p,
-                       const struct kv_spec *spec, size_t layer,
-                       struct kv_codecs **cs, struct kv_err *e)
-{
-    if (kv_codecs_new(cs, spec, &kv_dump_info(p->dump)->shape, layer, 1,
-                      p->calib, e))
-        return -1;
-    if (spec->policy.policy && p->backend) {
-        kv_fail(e, "%s: tokens are dropped on the CPU alone", spec->text);
-        return 1;
-    }
-    for (int side = 0; side < KV_SIDES && p->backend; side++) {
-        struct kv_codec *c = kv_codecs_at(*cs, layer)[side];
-
-        if (strcmp(c->scheme->name, "f32") != 0 &&
-            kv_codec_place(c, p->backend, e))
-            return 1;
-    }
-    return 0;
-}
-
-int kv_measure_on_gpu(const struct kv_measure_plan *p,
-                      const struct kv_spec *spec, struct kv_err *e)
-{
-    const struct kv_dump_info *info = kv_dump_info(p->dump);
-    int rc = 0;
-
-    for (size_t l = info->first_layer; l <= info->last_layer && !rc; l++) {
-        struct kv_codecs *cs = NULL;
-
-        rc = open_codecs(p, spec, l, &cs, e);
-        kv_codecs_free(cs);
-    }
-    return rc;
-}
-
 static int check_policy(const struct layer *l, size_t spec, struct kv_err *e)
 {
     const struct kv_spec *s = &l->plan->spec[spec];
@@ -472,8 +434,8 @@ static int check_policy(const struct layer *l, size_t spec, struct kv_err *e)
 static int open_layer(struct layer *l, struct kv_err *e)
 {
     for (size_t i = 0; i < l->plan->n_specs; i++)
-        if (!l->span[i] && (open_codecs(l->plan, &l->plan->spec[i], l->layer,
-                                        &l->codecs[i], e) ||
+        if (!l->span[i] && (kv_measure_codecs(l->plan, &l->plan->spec[i],
+                                              l->layer, &l->codecs[i], e) ||
                             check_policy(l, i, e)))
             return -1;
     return 0;

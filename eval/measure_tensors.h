@@ -1,4 +1,4 @@
-/* The tensors of a dump that a measurement reads. */
+/* What the measurement of a layer needs: tensors of the dump, codecs. */
 #ifndef KV_MEASURE_TENSORS_H
 #define KV_MEASURE_TENSORS_H
 
@@ -11,5 +11,12 @@
 int kv_measure_tensors(const struct kv_measure_plan *p,
                        const struct kv_codec *const *key, bool want[KV_TENSORS],
                        struct kv_err *e);
+
+/* A layer's codecs, on the plan's backend if it has one.  f32 is stored
+ * unchanged: nothing is encoded.  Frees nothing when it fails; 1: for what the
+ * backend lacks. */
+int kv_measure_codecs(const struct kv_measure_plan *p,
+                      const struct kv_spec *spec, size_t layer,
+                      struct kv_codecs **cs, struct kv_err *e);
 
 #endif
