@@ -249,7 +249,7 @@ static void check_loop(struct kv_model *m, const char *text)
     float *should = is + LENGTH * info->hidden;
     struct kv_attention attention;
     struct kv_protocol stream;
-    struct kv_loop *loop;
+    struct kv_loop *loop = NULL;
     struct literal l;
     struct kv_bits bits;
     struct kv_err e = {""};
@@ -386,7 +386,7 @@ static void test_dump(void **state)
     float *k = rows_of(&s, 1, 2), *v = kv_alloc(N, D * sizeof(*v));
     const int32_t tokens[N] = {0};
     struct kv_dump_writer *w;
-    struct kv_dump *d;
+    struct kv_dump *d = NULL;
     struct kv_err e = {""};
 
     (void)state;
