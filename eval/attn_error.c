@@ -129,6 +129,7 @@ static void add_tile(struct kv_attn_error *sum, const struct kv_attn_window *w,
     const size_t d = w->view.head_dim, rows = t->n_at * t->group;
     const size_t stride = w->view.n_kv_heads * d, n = t->n_keys;
     const size_t skip = t->kv_head * d;
+    const size_t values_dim = w->value_dim ? w->value_dim : d;
     const float scale = w->view.scale;
 
     take_queries(w, t);
@@ -145,13 +146,15 @@ static void add_tile(struct kv_attn_error *sum, const struct kv_attn_window *w,
 
     for (size_t c = 0; c <= KV_ATTN_CASES; c++)
         if (c != 1 + KV_ATTN_BOTH || !w->own)
-            kv_gemm(false, rows, d, n, 1, weights[c], n, values[c] + skip,
-                    stride, 0, t->out[c], d);
+            kv_gemm(false, rows, values_dim, n, 1, weights[c], n,
+                    values[c] + skip, stride, 0, t->out[c], d);
     if (w->own)
         take_own(w, t, first);
     for (size_t i = 0; i < rows * d; i++) {
         const double o = t->out[0][i];
 
+        if (i % d >= values_dim)
+            continue;
         sum->out_x2 += o * o;
         for (size_t c = 0; c < KV_ATTN_CASES; c++) {
             const double e = (double)t->out[1 + c][i] - o;

@@ -26,13 +26,17 @@ struct kv_attn_error {
  * at: n_at query positions, ascending, each below n.  own:
  * [n_at][n_heads][head_dim], the scheme's own attention output at these
  * positions in place of attention over k_stored and v_stored (kv_scheme's
- * attend()); or NULL. */
+ * attend()); or NULL.
+ *
+ * value_dim: the first channels of v, which are its values (kv_shape's latent);
+ * 0: all are. */
 struct kv_attn_window {
     struct kv_attend_view view;
     const float *q, *k, *v, *k_stored, *v_stored;
     const size_t *at;
     size_t n_at;
     const float *own;
+    size_t value_dim;
 };
 
 /* Products in f32 (kernels/gemm.h), softmax and sums in double.  Equal

@@ -114,7 +114,8 @@ static void measure_attention(const struct layer *l, size_t window,
                                .k_stored = stored[KV_K],
                                .v_stored = stored[KV_V],
                                .at = l->at,
-                               .n_at = l->n_at};
+                               .n_at = l->n_at,
+                               .value_dim = shape->latent};
     float *own = NULL;
 
     kv_codec_rotate(key, stored[KV_K], w.view.n);

@@ -256,7 +256,7 @@ void kv_binding_bits(const struct kv_binding *b, const struct kv_seq *s,
 
 /* ---- one side as bytes --------------------------------------------------- */
 
-static int open_side(const struct kv_binding *b, size_t layer,
+static int open_side(const struct kv_binding *b, size_t layer, int side,
                      struct kv_cache **c, struct kv_err *e)
 {
     const struct kv_layered *layered;
@@ -270,6 +270,9 @@ static int open_side(const struct kv_binding *b, size_t layer,
                        "%s: %s drops tokens of a sequence: expected a spec "
                        "without a policy",
                        b->spec.text, b->spec.policy.policy->name);
+    if (side >= kv_shape_sides(&b->shape))
+        return kv_fail(e, "V of latent attention is a part of K: it has no "
+                          "codes");
     layered = kv_spec_layered(&b->spec, layer);
     if (layered || kv_spec_needs_queries(&b->spec))
         return kv_fail(e,
@@ -299,7 +302,7 @@ int kv_binding_encode(const struct kv_binding *b, size_t layer, int side,
         .n = n, .k = k, .k_pre = k, .v = side == KV_V ? x : zeros};
     struct kv_cache *c = NULL;
     const int rc =
-        open_side(b, layer, &c, e) || kv_cache_append(c, &t, e) ? -1 : 0;
+        open_side(b, layer, side, &c, e) || kv_cache_append(c, &t, e) ? -1 : 0;
 
     if (!rc) {
         const struct kv_reader r = kv_cache_reader(c, (enum kv_side)side);
@@ -317,7 +320,7 @@ int kv_binding_decode(const struct kv_binding *b, size_t layer, int side,
 {
     struct kv_cache *c = NULL;
     const int rc =
-        open_side(b, layer, &c, e) ||
+        open_side(b, layer, side, &c, e) ||
                 kv_cache_load_side(c, (enum kv_side)side, n, bytes, n_bytes, e)
             ? -1
             : 0;

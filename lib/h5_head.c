@@ -85,6 +85,9 @@ static int put_rest(struct kv_h5 *h, const struct kv_shape *s, struct kv_err *e)
         return -1;
     if (has_still(s) && put_layers(h, "/still", s->n_layers, s->still, e))
         return -1;
+    if (s->n_states &&
+        put_layers(h, "/stateful", s->n_layers + s->n_states, s->stateful, e))
+        return -1;
     if (!s->slide_window)
         return 0;
     kv_h5_put_int(h, "/", "slide_window", (int64_t)s->slide_window);
@@ -206,6 +209,25 @@ static int get_latent(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
                          kv_h5_path(h), s->latent, s->n_rot);
 }
 
+/* A byte for each layer of the model's own count. */
+static int get_stateful(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
+{
+    size_t n_dims, dims[KV_H5_MAX_DIMS], n;
+
+    if (kv_h5_dims(h, "/stateful", &n_dims, dims, e))
+        return -1;
+    n = dims[0];
+    if (n_dims == 1 && n > s->n_layers && n <= KV_MAX_LAYERS) {
+        if (get_layers(h, "/stateful", n, s->stateful, e))
+            return -1;
+        s->n_states = kv_shape_states(s, n);
+        if (s->n_states + s->n_layers == n)
+            return 0;
+    }
+    return kv_fail(e, "%s: /stateful does not leave %zu layers with attention",
+                   kv_h5_path(h), s->n_layers);
+}
+
 /* What only some models have. */
 static int get_rest(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
 {
@@ -218,6 +240,8 @@ static int get_rest(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
         return -1;
     if (kv_h5_has(h, "/still") &&
         get_layers(h, "/still", s->n_layers, s->still, e))
+        return -1;
+    if (kv_h5_has(h, "/stateful") && get_stateful(h, s, e))
         return -1;
     return kv_h5_has_attr(h, "/", "slide_window") || kv_h5_has(h, "/slides")
                ? get_slides(h, s, e)

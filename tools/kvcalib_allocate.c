@@ -96,14 +96,22 @@ static int list_specs(struct run *r, const struct kvcalib_args *a,
 
 /* ---- cost of each spec at each place ------------------------------------- */
 
+static int check_latent(const struct kv_shape *s, const char *path,
+                        struct kv_err *e)
+{
+    return s->latent ? kv_fail(e,
+                               "%s is of latent attention, whose V has no spec "
+                               "of its own: --allocate is not implemented for "
+                               "it",
+                               path)
+                     : 0;
+}
+
 static int check_dump(const struct kv_dump_info *info, const char *path,
                       struct kv_err *e)
 {
-    if (info->shape.latent)
-        return kv_fail(e,
-                       "%s is of latent attention, whose V has no spec of its "
-                       "own: --allocate is not implemented for it",
-                       path);
+    if (check_latent(&info->shape, path, e))
+        return -1;
     if (!info->have[KV_T_Q])
         return kv_fail(e,
                        "%s has no queries, which --allocate needs: make it "
@@ -182,6 +190,8 @@ static int open_text(struct run *r, const struct kvcalib_args *a,
         kv_tokenizer_open(&r->tokenizer, a->model, e))
         return -1;
     info = kv_model_info(r->model);
+    if (check_latent(&info->shape, a->model, e))
+        return -1;
     ctx = kv_model_context(r->model, a->ctx);
     if (ctx < 2)
         return kv_fail(e, "-c %zu: expected at least 2 tokens", ctx);
@@ -258,9 +268,13 @@ static const char *what_costs(const struct run *r)
                       "with this place alone stored";
 }
 
-/* Bits per value of a place, each of which has the same share of values. */
+/* Bits per value of a place, where each has the same share of values; NaN where
+ * a layer slides, and holds fewer. */
 static double place_bits(const struct run *r, const struct kv_offer *o)
 {
+    for (size_t i = 0; i < r->shape.n_layers; i++)
+        if (kv_shape_slides(&r->shape, i))
+            return NAN;
     return o->bytes * 8 * (double)r->n_places / r->values;
 }
 

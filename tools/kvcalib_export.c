@@ -64,27 +64,28 @@ static int put_scale(struct kv_arrays_out *out, size_t i,
 
 /* Names of the scales, K and V of each exported layer in turn; at: their
  * layers.  skipped: "0 3". */
-static int list_layers(const struct kv_spec *s, size_t n_layers,
+static int list_layers(const struct kv_spec *s, const struct kv_shape *shape,
                        struct kv_array *list, size_t *at, size_t *n,
                        char *skipped, size_t capacity, struct kv_err *e)
 {
     size_t used = 0;
 
     *n = 0;
-    for (size_t l = 0; l < n_layers; l++) {
+    for (size_t l = 0; l < shape->n_layers; l++) {
+        const size_t own = kv_shape_own(shape, l);
         const int exported = is_exported(s, l, e);
 
         if (exported < 0)
             return -1;
         if (!exported)
             used += (size_t)snprintf(skipped + used, capacity - used, "%s%zu",
-                                     used ? " " : "", l);
+                                     used ? " " : "", own);
         for (int side = 0; side < KV_SIDES && exported; side++) {
             const char name = side == KV_K ? 'k' : 'v';
 
             at[*n] = l;
             snprintf(list[*n].name, sizeof(list[*n].name),
-                     "model.layers.%zu.self_attn.%c_proj.%c_scale", l, name,
+                     "model.layers.%zu.self_attn.%c_proj.%c_scale", own, name,
                      name);
             ++*n;
         }
@@ -104,7 +105,7 @@ static int write_scales(const struct kvcalib_args *a, const struct kv_calib *c,
     size_t *at = kv_alloc(2 * n_layers, sizeof(*at)), n;
     char *skipped = kv_alloc(room, 1);
     struct kv_arrays_out *out = NULL;
-    int rc = list_layers(s, n_layers, list, at, &n, skipped, room, e);
+    int rc = list_layers(s, &c->shape, list, at, &n, skipped, room, e);
 
     if (!rc) {
         const char *const about[][2] = {{"kv_cache_dtype", "fp8"},
@@ -151,6 +152,13 @@ int kvcalib_export(const struct kvcalib_args *a, struct kv_err *e)
     if (n != 1 || s->policy.policy) {
         kv_fail(e, "--export %s: expected one spec without a policy",
                 a->export);
+        goto out;
+    }
+    if (c->shape.latent) {
+        kv_fail(e,
+                "--export %s: %s is of latent attention, which has no k_proj "
+                "and v_proj",
+                a->export, c->path);
         goto out;
     }
     if (kv_spec_fit(s, &c->shape, e) || kv_calib_adopt(c, s, 1, e))

@@ -219,7 +219,8 @@ static void note_times(const struct kv_dispatcher *d, size_t i)
         .transfer = at_least_0(arrived - (granted > ready ? granted : ready)),
         .code_bytes = x->result.code_bytes,
         .wire_bytes = x->result.wire_bytes,
-        .values = (double)(d->job[i].answer->n_prompt * KV_SIDES * s->n_layers *
+        .values = (double)(d->job[i].answer->n_prompt *
+                           (size_t)kv_shape_sides(s) * s->n_layers *
                            s->n_kv_heads * s->head_dim),
         .again = (size_t)x->result.again,
         .attempts = x->attempt};

@@ -89,9 +89,19 @@ static int by_address(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
+/* A part's pieces: each expert's, or one. */
+static size_t n_pieces(const struct kv_weight *t)
+{
+    size_t n = 0;
+
+    for (; t; t = t->next)
+        n++;
+    return n;
+}
+
 /* The names of all that is bound, by address. */
 static size_t list_bound(const struct kv_model_weights *m, size_t n_layers,
-                         size_t n_weights, const char ***names)
+                         const char ***names)
 {
     const struct kv_weight *const top[] = {m->embed,      m->norm,
                                            m->norm_bias,  m->positions,
@@ -99,9 +109,11 @@ static size_t list_bound(const struct kv_model_weights *m, size_t n_layers,
                                            m->head,       m->head_bias,
                                            m->project_in, m->project_out};
     const size_t n_top = sizeof(top) / sizeof(*top);
-    size_t n = 0;
+    size_t room = n_top, n = 0;
 
-    *names = kv_alloc(n_top + n_layers * KV_PARTS + n_weights, sizeof(**names));
+    for (size_t i = 0; i < n_layers * KV_PARTS; i++)
+        room += n_pieces(m->layer[i / KV_PARTS].part[i % KV_PARTS]);
+    *names = kv_alloc(room, sizeof(**names));
     for (size_t i = 0; i < n_top; i++)
         if (top[i])
             (*names)[n++] = top[i]->name;
@@ -119,8 +131,7 @@ int kv_tensor_spares(const struct kv_model_weights *m,
                      struct kv_err *e)
 {
     const char **bound;
-    const size_t n =
-        list_bound(m, kv_config_layers_of(c), w->n_weights, &bound);
+    const size_t n = list_bound(m, kv_config_layers_of(c), &bound);
     int rc = 0;
 
     for (size_t i = 0; i < w->n_weights && !rc; i++) {

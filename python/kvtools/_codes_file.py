@@ -50,6 +50,9 @@ def _bytes(plane, window):
 
 
 def _read(f, group, model, calib):
+    if "latent" in f.attrs:
+        raise ValueError("codes of latent attention are not read here "
+                         "(kvquant --codes-in reads them)")
     first, last = int(f.attrs["first_layer"]), int(f.attrs["last_layer"])
     windows, ctx = int(f.attrs["n_windows"]), int(f.attrs["ctx"])
     b = Binding(_text(group.attrs["spec"]), model, calib)

@@ -98,9 +98,11 @@ def _check_rope(attention, rope, head_dim):
     x = torch.linspace(-1, 1, 2 * head_dim).view(1, 1, 2, head_dim)
     cos, sin = angles.cos(), angles.sin()
     expected = x * cos + rotate_half(x) * sin
-    if rope.inv_freq(rope.layer_types[0]).size != head_dim // 2 or \
-            not torch.allclose(apply(x, x, cos, sin)[1], expected,
-                               atol=1e-5):
+    try:
+        same = torch.allclose(apply(x, x, cos, sin)[1], expected, atol=1e-5)
+    except RuntimeError:  # it takes angles of another shape
+        same = False
+    if rope.inv_freq(rope.layer_types[0]).size != head_dim // 2 or not same:
         raise KvtoolsError(
             "%s: RoPE that turns a part of a head, or neighbouring channels, "
             "is not implemented here (kvppl has it)" % name)
@@ -127,6 +129,9 @@ class Description:
         if getattr(config, "num_kv_shared_layers", 0):
             raise KvtoolsError("layers that share keys and values are not "
                                "implemented here")
+        if getattr(config, "kv_lora_rank", None):
+            raise KvtoolsError("%s: latent attention is not implemented here "
+                               "(kvppl has it)" % type(model).__name__)
         n, heads = config.num_hidden_layers, config.num_attention_heads
         kv_heads = getattr(config, "num_key_value_heads", None) or heads
         dim = getattr(config, "head_dim", None) or config.hidden_size // heads
