@@ -119,6 +119,29 @@ def ppl(of, protocol, *specs):
     return [float(r["ppl"]) for r in rows(out)]
 
 
+class Experts(unittest.TestCase):
+    def test_many_that_are_not_packed(self):
+        """Each is a piece of two tensors; of so many more than the parts of a
+        layer, the first two are those of the model with two."""
+        n, rng = 200, np.random.default_rng(6)
+        dense = {k: x for k, x in tensors.items() if "mlp" not in k}
+        for i in range(LAYERS):
+            p = f"model.layers.{i}.mlp."
+            for name, shape in (
+                    ("router.weight", (n, HIDDEN)), ("router.bias", (n,)),
+                    ("experts.gate_up_proj", (n, HIDDEN, 2 * INTER)),
+                    ("experts.gate_up_proj_bias", (n, 2 * INTER)),
+                    ("experts.down_proj", (n, INTER, HIDDEN)),
+                    ("experts.down_proj_bias", (n, HIDDEN))):
+                dense[p + name] = rng.normal(0, .1, shape).astype("<f4")
+            dense[p + "router.bias"][2:] = -99  # never chosen
+        two = {k: x[:2] if ".mlp." in k else x for k, x in dense.items()}
+        plain = {"quantization_config": None}
+        many, few = (ppl(write(f"e{x}", t, num_local_experts=x, **plain),
+                         "all", "f32")[0] for x, t in ((n, dense), (2, two)))
+        self.assertLess(abs(many / few - 1), 1e-6)
+
+
 class Sinks(unittest.TestCase):
     def test_they_count_in_every_protocol_and_scheme(self):
         without = write("without", {
