@@ -5,6 +5,7 @@
 #include "lib/scheme.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,8 +101,12 @@ static int add_table(struct kv_calib_set *set, struct kv_arrays *file, size_t i,
         t->half = half;
         if (kv_arrays_read(file, i, h * n, n, t->data, e))
             return -1;
-        for (size_t j = 0; half && j < n; j++)
+        for (size_t j = 0; half && j < n; j++) {
+            if (fabsf(t->data[j]) > 65504)
+                return kv_fail(e, "%s: %s has a value of %g, beyond fp16", path,
+                               a->name, (double)t->data[j]);
             t->data[j] = kv_f16_to_f32(kv_f16_clamp(t->data[j]));
+        }
     }
     return 0;
 }
@@ -131,6 +136,25 @@ static int open_at(const struct kv_calib *c, const struct kv_spec *spec,
     return 0;
 }
 
+static int fail_unused(const char *path, const struct kv_table *t,
+                       const struct kv_spec *spec, struct kv_err *e)
+{
+    char at[64] = "";
+    size_t n = 0;
+
+    if (t->layer >= 0)
+        n = (size_t)snprintf(at, sizeof(at), " of layer %d", t->layer);
+    if (t->side >= 0)
+        n += (size_t)snprintf(at + n, sizeof(at) - n, ", %c",
+                              kv_side_name((enum kv_side)t->side));
+    if (t->head >= 0)
+        snprintf(at + n, sizeof(at) - n, ", head %d", t->head);
+    return kv_fail(e,
+                   "%s: %s does not read a table '%s'%s, or the file has it "
+                   "twice",
+                   path, spec->text, t->name, at);
+}
+
 /* Every table is read: without it its codec does not open. */
 static int check_used(struct kv_calib *c, const struct kv_spec *spec,
                       const struct kv_shape *shape, const char *path,
@@ -144,20 +168,17 @@ static int check_used(struct kv_calib *c, const struct kv_spec *spec,
         char name[sizeof(t->name)];
         bool opens;
 
+        if (t->layer >= (int)shape->n_layers)
+            return kv_fail(e,
+                           "%s: a table '%s' of layer %d: the dump has "
+                           "layers 0 to %zu",
+                           path, t->name, t->layer, shape->n_layers - 1);
         memcpy(name, t->name, sizeof(name));
         snprintf(t->name, sizeof(t->name), "-");
-        opens = t->layer >= (int)shape->n_layers ||
-                !open_at(c, spec, shape, t, &ignored);
+        opens = !open_at(c, spec, shape, t, &ignored);
         memcpy(t->name, name, sizeof(name));
         if (opens)
-            return kv_fail(e,
-                           "%s: the table '%s' of %s, layer %d, head %d (-1: "
-                           "all) is none of %s, or is there twice",
-                           path, name,
-                           t->side == KV_K   ? "K"
-                           : t->side == KV_V ? "V"
-                                             : "both sides",
-                           t->layer, t->head, spec->text);
+            return fail_unused(path, t, spec, e);
     }
     return 0;
 }

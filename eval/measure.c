@@ -221,6 +221,9 @@ static int measure_tokens(const struct layer *l, struct kv_seq *seq,
         if (kv_cache_read(kv_seq_cache(seq, l->layer), side, stored[i],
                           &item->error))
             return -1;
+        if (l->plan->from && kv_measure_decoded(l->plan, l->layer, side,
+                                                stored[i], &item->error))
+            return -1;
         if (i < kv_shape_sides(&l->shape))
             measure_side(l, seq, side, in[i], stored[i], item);
         else

@@ -1,6 +1,8 @@
 #include "eval/measure_tensors.h"
 #include "lib/mixed.h"
+#include "lib/seq/codes_file.h"
 
+#include <math.h>
 #include <string.h>
 
 int kv_measure_tensors(const struct kv_measure_plan *p,
@@ -44,5 +46,20 @@ int kv_measure_tensors(const struct kv_measure_plan *p,
                            "%s has no %s: make it with kvdump --what q,k,v%s",
                            path, kv_tensor_name((enum kv_tensor)t),
                            t == KV_T_K ? " --rope pre,post" : "");
+    return 0;
+}
+
+int kv_measure_decoded(const struct kv_measure_plan *p, size_t layer,
+                       enum kv_side side, const float *x, struct kv_err *e)
+{
+    const struct kv_dump_info *info = kv_dump_info(p->dump);
+    const size_t n = info->ctx * info->shape.n_kv_heads * info->shape.head_dim;
+
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(x[i]))
+            return kv_fail(e,
+                           "%s: layer %zu, %c: codes of values that are not "
+                           "finite",
+                           kv_codes_path(p->from), layer, kv_side_name(side));
     return 0;
 }

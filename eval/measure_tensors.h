@@ -19,4 +19,9 @@ int kv_measure_codecs(const struct kv_measure_plan *p,
                       const struct kv_spec *spec, size_t layer,
                       struct kv_codecs **cs, struct kv_err *e);
 
+/* Fails where a window that was decoded from a file of codes, which may be any
+ * bytes, is not finite.  x: [ctx][n_kv_heads][head_dim]. */
+int kv_measure_decoded(const struct kv_measure_plan *p, size_t layer,
+                       enum kv_side side, const float *x, struct kv_err *e);
+
 #endif

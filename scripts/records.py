@@ -78,7 +78,8 @@ def find(operand):
         path, "no row is '%s'" % name if not found else
         "'%s' is %d rows" % (name, len(found)) if name else
         "which of its rows", ", ".join(
-            "%d %s" % (r.number, r.spec) for r in rows)))
+            "%d %s (%s)" % (r.number, r.spec, r.about["protocol"])
+            for r in rows)))
 
 
 def check_pair(a, b):

@@ -395,15 +395,15 @@ class Tables(Case):
                  {n: x for n, x in good.items() if n != book}),
                 ("is 1 x 15 x 4, expected 1 x 16 x 4\n",
                  {**good, book: good[book][:, 1:]}),
-                ("the table 'smoth' of K, layer 0",
+                ("a table 'smoth' of layer 0, K",
                  {**good, "layers.0.k.smoth": good["layers.0.k.smooth"]}),
-                ("the table 'smooth' of V, layer 0",
+                ("a table 'smooth' of layer 0, V",
                  {**good, "layers.0.v.smooth": good["layers.0.k.smooth"]}),
-                ("layer 2, head -1", {
+                ("of layer 2: the dump has layers 0 to 1", {
                     **good, "layers.2.v.codebook": good[book]}),
-                ("layer 1, head 1", {
+                ("layer 1, V, head 1", {
                     **good, "layers.1.heads.1.v.codebook": good[book]}),
-                ("is none of vecinfer", {**good, "codebook.v.1": good[book]}),
+                ("does not read a table 'codebook'", {**good, "codebook.v.1": good[book]}),
                 ("expected the name of a table", {**good, "a.b.c": good[book]}),
                 ("are not all positive", {
                     **good, "layers.0.k.smooth": -good["layers.0.k.smooth"]})):

@@ -148,7 +148,7 @@ static const struct about lines[] = {
     {NULL, "chosen", "", "1: the allocation takes it"},
     /* kvdump */
     {NULL, "arch", "", "architecture"},
-    {NULL, "n_layers", "", "layers"},
+    {NULL, "n_layers", "", "layers with attention"},
     {NULL, "n_heads", "", "query heads"},
     {NULL, "n_kv_heads", "", "KV heads"},
     {NULL, "head_dim", "", "channels of a head"},
@@ -158,7 +158,7 @@ static const struct about lines[] = {
     {NULL, "weight_bytes", "bytes", "of the weights"},
     {NULL, "kv_bytes_per_token", "bytes", "of the cache in fp16"},
     {NULL, "batch", "", "sequences at a time"},
-    {NULL, "kv_bytes", "bytes", "of the caches in fp16"},
+    {NULL, "kv_bytes", "bytes", "of the caches in fp16 (sliding: its window)"},
     {NULL, "kv_share", "share", "of caches and weights together"},
     {NULL, "layer_weight_bytes", "bytes", "a layer's matrices, as halves"},
     {NULL, "layer_kv_bytes", "bytes", "a layer's cache"},

@@ -447,6 +447,8 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
         kv_die("%s goes with training, --%s trains nothing",
                a->factors ? "--factors" : "--ranks",
                a->allocate ? "allocate" : "tables");
+    if (a->tables && a->iters)
+        kv_die("--iters goes with training, --tables trains nothing");
     if (a->allocate && a->tables)
         kv_die("--allocate and --tables are two jobs: one is expected");
     if (!a->allocate)

@@ -58,7 +58,7 @@ static int check_missing(const struct job *j, bool no_order, struct kv_err *e)
              "RoPE (--config config.json, or --rope-theta BASE, 0 for none)");
     if (!j->f->output)
         miss(text, sizeof(text), "the file to write (-o dump.h5)");
-    return *text ? kv_fail(e, "%s: missing are %s", j->f->path, text) : 0;
+    return *text ? kv_fail(e, "%s: still wanted: %s", j->f->path, text) : 0;
 }
 
 /* ---- the shape ----------------------------------------------------------- */

@@ -11,6 +11,10 @@ static void check_options(struct kvppl_args *a)
                "nothing to compare with");
     if (a->no_base && !a->specs.n)
         kv_die("--no-base without -s leaves nothing to run");
+    if (a->calibs.n > 1 && a->calibs.n > a->models.n)
+        kv_die("-C names %zu calibrations, -m %zu models: expected one for "
+               "each model at most",
+               a->calibs.n, a->models.n);
     kvppl_check_own(a);
 }
 
@@ -105,8 +109,8 @@ int main(int argc, char **argv)
                 "sample them, logits divided by T (0: the most\n"
                 "probable token)"),
         KV_SIZE(0, "jitter", &a.jitter, "N",
-                "each row N times more, K and V times 1 + 1e-6 e, e\n"
-                "normal: kl_jitter is the spread of kl_mean"),
+                "each row N times more (1 to 7), K and V times\n"
+                "1 + 1e-6 e, e normal: kl_jitter is their spread"),
         KV_OUT(0, "records", &a.records, "FILE",
                "write every token's loss and divergence (HDF5),\n"
                "for scripts/compare"),

@@ -506,6 +506,9 @@ static void parse(int argc, char **argv, struct args *a)
         (a->specs.n || a->codes || a->channels || a->codebooks || a->check))
         kv_die("--codes-in goes without -s, --codes, --channels, --codebooks "
                "and --check: its specs are the file's");
+    if (a->codes_in && a->keep_window)
+        kv_die("--keep-window goes with encoding: %s says how it was coded",
+               a->codes_in);
     if (!a->specs.n && !a->codes_in)
         kv_die("nothing to measure: give -s SPEC (try --list)");
     if (a->attention && !a->queries)
