@@ -119,7 +119,7 @@ struct run {
     float *hidden;       /* [group][piece][hidden] */
 };
 
-/* hidden: of the group, from that file or through the model. */
+/* Fills r->hidden for the group, from r->states or by the model. */
 static int pass_group(const struct run *r, const struct group *g,
                       struct kv_err *e)
 {

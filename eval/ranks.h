@@ -21,8 +21,9 @@ int kv_ranks_start(struct kv_ranks *r, struct kv_err *e);
 /* Leaves it; why: NULL, or the sentence of an error, which the others get. */
 void kv_ranks_stop(struct kv_ranks *r, const char *why);
 
-/* All take what the first has in row [n] if their keys, lines of "name value",
- * are alike; else all fail, naming the first line that is not. */
+/* Copies the first rank's row [n] to all ranks if each sends the same key
+ * (lines of "name value"); else all fail, naming the first line that differs.
+ */
 int kv_ranks_meet(struct kv_ranks *r, const char *key, uint8_t *row, size_t n,
                   struct kv_err *e);
 

@@ -67,9 +67,9 @@ static size_t threads(void)
     return (size_t)omp_get_max_threads();
 }
 
-/* The error is the first item's, whichever thread had it.  A single item runs
- * outside any parallel region: a region inside a region of one thread would
- * start its threads anew each time. */
+/* Gives the error of the lowest item that fails, on whichever thread.  A single
+ * item runs outside any parallel region: a region inside a region of one thread
+ * would start its threads anew each time. */
 static int each(size_t n, kv_tile_work *work, const void *arg, struct kv_err *e)
 {
     size_t bad = n;

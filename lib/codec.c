@@ -75,7 +75,7 @@ static int open_massive(struct kv_codec *c, const struct kv_calib *calib,
     return find_norms(c, calib, e);
 }
 
-/* The words that every scheme has. */
+/* Spec words that all schemes have: k_bias, massive. */
 static int open_words(struct kv_codec *c, const struct kv_calib *calib,
                       struct kv_err *e)
 {

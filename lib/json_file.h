@@ -1,4 +1,4 @@
-/* A model's JSON files, read in one way. */
+/* The one reader of JSON files, JSON lines and request bodies. */
 #ifndef KV_MODEL_JSON_FILE_H
 #define KV_MODEL_JSON_FILE_H
 

@@ -85,7 +85,8 @@ static bool among(char *const *names, size_t n, const char *name)
     return false;
 }
 
-/* names [n]: of --columns; "params" are those that no other names. */
+/* names [n]: from --columns; "params" means every parameter not listed by
+ * itself. */
 static int choose(struct kv_results *r, char *const *names, size_t n,
                   const struct kv_results_form *form, struct kv_err *e)
 {

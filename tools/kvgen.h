@@ -118,7 +118,8 @@ double kvgen_speed(const struct kv_answer *x);
 
 extern const struct kvgen_job kvgen_answers, kvgen_scores, kvgen_transfers;
 
-/* Names that lines and rows of answers have, also with others after them. */
+/* Names in the lines (FIELDS) and rows (COLUMNS) of answers; a job may add
+ * more. */
 #define KVGEN_ANSWER_FIELDS                                                 \
     "spec", "sample", "text", "tokens", "finish_reason", "bits", "kept",    \
         "prompt_seconds", "seconds", "tokens_s", "agrees", "prompt_tokens", \

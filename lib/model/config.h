@@ -95,7 +95,7 @@ struct kv_field {
     const char *name, *only;
 };
 
-/* All of config.json; ends with name NULL. */
+/* All fields that config.json may have; the last name is NULL. */
 extern const struct kv_field kv_config_known[];
 
 /* Every field that changes numbers is honoured as transformers 5 does, or

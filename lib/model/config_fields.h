@@ -35,8 +35,8 @@ bool kv_fields_has(const struct kv_fields *f, const char *name);
  * other name. */
 const json_t *kv_fields_get(const struct kv_fields *f, const char *name);
 
-/* A whole number from min to max.  Must be there; or, by _if, may be absent
- * and leaves *out alone then. */
+/* A whole number from min to max.  The field must be there; with _if it may be
+ * absent, and *out then stays as it is. */
 int kv_fields_size(const struct kv_fields *f, const char *name, size_t min,
                    size_t max, size_t *out, struct kv_err *e);
 int kv_fields_size_if(const struct kv_fields *f, const char *name, size_t min,

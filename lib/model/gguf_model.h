@@ -32,7 +32,7 @@ struct kv_gguf_family {
     const char *sliding[2]; /* the two where there is a window; or NULL */
     size_t pattern;   /* every pattern-th layer does not slide; 0: all alike */
     bool interleaved; /* the halves of a head's rows of q and k are in turn */
-    float norm_add;   /* to weights of norms, to be as in transformers */
+    float norm_add;   /* added to norm weights to match transformers */
     /* Fields of config.json that say whether q, k and v have biases, q and k
      * norms; NULL: none does. */
     const char *bias, *qk_norm;

@@ -154,7 +154,7 @@ struct losses {
     struct kv_loss_base *part; /* [threads][tile] */
 };
 
-/* The base's logits are made once, for all. */
+/* The base's logits are made once for all hidden states. */
 static int losses_tile(const void *arg, size_t i, size_t thread,
                        struct kv_err *e)
 {

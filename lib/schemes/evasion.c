@@ -1,9 +1,10 @@
 /* EVASION (Wang et al. 2025): a codebook per layer and sub-space.  The
  * four-page paper leaves the sizes open; in our reading its 4 bits are d2b8,
- * its 3 bits d4b12, and nothing is kept apart.
+ * its 3 bits d4b12, and by default nothing is kept apart.
  *
- * o: per cent of a token's values that are (its "sparse computation"), those
- * that their codes miss by most, lowest place first where equal:
+ * o: per cent of a token's values kept in fp16 as outliers (our reading of its
+ * "sparse computation"): those that their codes miss by most; of equal ones,
+ * the lowest place first:
  *
  *   | codes (codebook.h) | outliers (sparse.h) | */
 #include "kernels/topk.h"

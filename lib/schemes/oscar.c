@@ -323,7 +323,7 @@ static const struct kv_group_quantizer quantizer = {
 struct oscar {
     struct kv_codec integers; /* the same codec with a state of integers.h */
     float *forward, *back;    /* [d][d]: the rotation, and its transpose */
-    size_t rank;              /* of the magnitude that clips, from 0 on */
+    size_t rank;              /* of the clip magnitude; 0: the smallest */
 };
 
 static int oscar_by_size(const void *a, const void *b)

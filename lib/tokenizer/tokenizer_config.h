@@ -26,7 +26,8 @@ struct kv_tokenizer_main {
 
 struct kv_tokenizer_config {
     int32_t bos; /* the token called "bos_token", or -1 */
-    int prepend; /* enum kv_prepend of a class's own; -1: tokenizer.json's */
+    int prepend; /* enum kv_prepend, as the class wants; -1: as tokenizer.json
+                  */
     bool splits_special; /* names of special tokens are always plain text */
     /* A special token whose other flags tokenizer.json gives otherwise, or
      * NULL; stays with the added tokens. */

@@ -107,7 +107,7 @@ static int read_lines(struct reading *r, const char *text, size_t bytes,
 {
     size_t n = 0, at = 0;
 
-    /* a byte is a character of at most two: the text stays where it is */
+    /* a byte becomes at most two: names is not moved while it grows */
     kv_text_extend(&r->names, 2 * bytes + 1);
     r->pieces.piece = kv_alloc(r->kind->n_ranks, sizeof(*r->pieces.piece));
     for (size_t end; at < bytes && n < r->kind->n_ranks; at = end + 1, n++) {
