@@ -71,6 +71,10 @@ class Case(unittest.TestCase):
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
         for one in [words] if isinstance(words, str) else words:
             self.assertIn(one, done.stderr)
+        for _ in range(100):  # killed, and not yet gone
+            if not ours():
+                break
+            time.sleep(0.05)
         self.assertEqual(ours(), [])
 
 

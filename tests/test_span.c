@@ -23,6 +23,7 @@ struct setup {
     size_t row, q_row;
     float *q, *k_pre, *k, *v; /* [LAYERS][WINDOWS][LENGTH][row] */
     float *rope;
+    struct kv_backend *cpu; /* outlives the loops */
 };
 
 static struct kv_spec spec_of(const char *text, const struct kv_shape *shape)
@@ -57,6 +58,7 @@ static void init(struct setup *s, const char *text)
     for (size_t i = 0; i < LAYERS * WINDOWS; i++)
         kv_rope(&s->shape, s->k + i * LENGTH * s->row, LENGTH,
                 s->shape.n_kv_heads, 0);
+    s->cpu = kv_backend_cpu(KV_TYPE_F32);
     s->rope = kv_alloc(LENGTH, 2 * s->shape.n_rot * sizeof(float));
     kv_rope_table(&s->shape, LENGTH, 0, s->rope);
 }
@@ -69,18 +71,18 @@ static void clear(struct setup *s)
     free(s->k_pre);
     free(s->v);
     free(s->rope);
+    kv_backend_free(s->cpu);
 }
 
 /* One pass of all layers; out: [LAYERS][WINDOWS][LENGTH][q_row]. */
 static void pass(const struct setup *s, struct kv_attention a, float *out)
 {
-    struct kv_backend *cpu = kv_backend_cpu(KV_TYPE_F32);
     struct kv_err e = {""};
 
     for (size_t l = 0; l < LAYERS; l++) {
         const size_t at = l * WINDOWS * LENGTH;
         const struct kv_qkv x = {.shape = &s->shape,
-                                 .backend = cpu,
+                                 .backend = s->cpu,
                                  .rope = s->rope,
                                  .layer = l,
                                  .n_windows = WINDOWS,
@@ -94,7 +96,6 @@ static void pass(const struct setup *s, struct kv_attention a, float *out)
         if (a.run(a.arg, &x, &e))
             fail_msg("%s", e.msg);
     }
-    kv_backend_free(cpu);
 }
 
 /* A window of all layers as one cache of as many heads decodes it. */
