@@ -345,9 +345,14 @@ static int write_file(struct run *r, struct kv_err *e)
     for (size_t i = 0; i < r->n_places; i++) {
         const struct kv_offer *o = &r->offer[i * r->n_specs + r->choice[i]];
 
-        fprintf(r->out.file, "%zu %c %s # %.6g bits, cost %.6g\n", i / KV_SIDES,
+        const double bits = place_bits(r, o);
+
+        fprintf(r->out.file, "%zu %c %s #", i / KV_SIDES,
                 kv_side_name((enum kv_side)(i % KV_SIDES)),
-                r->asked[r->choice[i]].text, place_bits(r, o), o->cost);
+                r->asked[r->choice[i]].text);
+        if (!isnan(bits))
+            fprintf(r->out.file, " %.6g bits,", bits);
+        fprintf(r->out.file, " cost %.6g\n", o->cost);
     }
     return kv_out_commit(&r->out, e);
 }

@@ -138,12 +138,11 @@ int kvcalib_export(const struct kvcalib_args *a, struct kv_err *e)
     struct kv_calib *c = NULL;
     struct kv_spec *s = NULL;
     enum kv_arrays_kind kind;
+    struct kv_err ignored;
     size_t n;
     int rc = -1;
 
-    if (kv_arrays_kind(&kind, a->export, e))
-        return -1;
-    if (kind != KV_SAFETENSORS)
+    if (kv_arrays_kind(&kind, a->export, &ignored) || kind != KV_SAFETENSORS)
         return kv_fail(e, "--export %s: expected a name in .safetensors",
                        a->export);
     if (kv_spec_expand(texts, a->specs.n ? a->specs.n : 1, &s, &n, e) ||
