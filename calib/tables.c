@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a name says of a table. */
+/* The table that an array's name asks for; KV_ALL where the name leaves a part
+ * out. */
 struct place {
     char table[32];
     int side, layer, head;

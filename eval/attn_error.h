@@ -14,8 +14,7 @@ enum kv_attn_case { KV_ATTN_K, KV_ATTN_V, KV_ATTN_BOTH, KV_ATTN_CASES };
 /* Sums, so that parts measured apart can be added.  Start from { 0 }. */
 struct kv_attn_error {
     double logit_e2, n_logits; /* over visible (query, head, key) */
-    double kl, n_rows;         /* over (query, head); of weights, that of a sink
-                                * logit too */
+    double kl, n_rows; /* over (query, head); of weights, a sink's included */
     double out_x2, out_e2[KV_ATTN_CASES];
 };
 

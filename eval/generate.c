@@ -266,8 +266,8 @@ static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
                : kv_qkv_from_host(x, &host, e);
 }
 
-/* Of the live sequence of this number; a prompt that many have is the first
- * one's. */
+/* Gives the state of live sequence number `sequence`.  Sequences that share a
+ * prompt share the state of the first of them. */
 static float *state_of(void *arg, size_t sequence)
 {
     const struct kv_generator *r = arg;

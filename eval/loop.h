@@ -49,9 +49,9 @@ void kv_loop_jitter(struct kv_loop *l, size_t repeat);
 struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window,
                                       size_t length);
 
-/* Of a spec whose codes are of all layers together (kv_spec_spans()), for a
- * kv_model_forward() on the same windows before the one of kv_loop_attention():
- * attention at full precision, whose keys and values are coded. */
+/* Attention at full precision that keeps the keys and values of all layers and
+ * codes them together.  For a spec that kv_spec_spans(): kv_model_forward()
+ * runs with it on the windows first, then with kv_loop_attention(). */
 struct kv_attention kv_loop_gather(struct kv_loop *l, size_t first_window,
                                    size_t length);
 

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The windows of a group: rows of all layers, [n_windows][n][n_layers][row],
- * keys before RoPE where they are stored so; first those of the pass at full
- * precision, then as they are decoded. */
+/* The windows of a group.  rows: [n_windows][n][n_layers][row], keys before
+ * RoPE where the codec stores them so.  The pass at full precision writes them;
+ * decoded rows then take their place. */
 struct kv_loop_span {
     float *rows[KV_SIDES];
     size_t n_windows, n;

@@ -181,7 +181,7 @@ static void measure_side(const struct layer *l, const struct kv_seq *seq,
     }
 }
 
-/* What the sink takes, before anything is rotated. */
+/* Copies the decoded rows for plan->decoded, before RoPE turns the keys. */
 static void keep_decoded(const struct layer *l, float *const *stored,
                          struct item *item)
 {

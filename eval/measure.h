@@ -71,8 +71,8 @@ int kv_measure_on_gpu(const struct kv_measure_plan *p,
  * Its attention and its bits are measured (policy_error.h), not its
  * reconstruction; it needs queries.
  *
- * Of codes of all layers together (kv_spec_spans()) each layer has an equal
- * part of the bits.
+ * Where one code holds all layers (kv_spec_spans()), each layer counts an equal
+ * part of its bits.
  *
  * out: [n_specs][layers of the dump], cleared here.  The same bits for any
  * number of threads and any memory.

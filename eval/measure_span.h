@@ -15,7 +15,7 @@ int kv_measure_span_new(struct kv_measure_span **out,
                         const struct kv_spec *spec, struct kv_err *e);
 void kv_measure_span_free(struct kv_measure_span *m); /* NULL is fine */
 
-/* Of all layers: kept by pointer. */
+/* The codecs [KV_SIDES], of all layers together; m owns them. */
 struct kv_codec *const *kv_measure_span_codecs(const struct kv_measure_span *m);
 
 /* A side of a window in a layer: x as the dump has it, stored as the cache

@@ -1,4 +1,4 @@
-/* What the measurement of a layer needs: tensors of the dump, codecs. */
+/* The tensors of the dump and the codecs that measuring a layer needs. */
 #ifndef KV_MEASURE_TENSORS_H
 #define KV_MEASURE_TENSORS_H
 
