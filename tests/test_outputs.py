@@ -38,6 +38,17 @@ def at(name):
     return os.path.join(folder, name)
 
 
+def opened(pid):
+    """What a running process has open; it may close one while we look."""
+    found, fds = [], f"/proc/{pid}/fd"
+    for n in os.listdir(fds):
+        try:
+            found.append(os.readlink(os.path.join(fds, n)))
+        except FileNotFoundError:
+            pass
+    return found
+
+
 class Outputs(unittest.TestCase):
     """An empty folder for each test."""
 
@@ -554,10 +565,7 @@ class Ends(Outputs):
                  "klt,rope=post,metric=none", "-s",
                  "pq:d{1,2,4,8}b{4,5,6,7,8}", dump, "-o", self.path("c.h5")],
                 stderr=subprocess.PIPE, text=True) as running:
-            fds = f"/proc/{running.pid}/fd"
-            while running.poll() is None and dump not in [
-                    os.readlink(os.path.join(fds, n)) for n in os.listdir(fds)
-                    if os.path.islink(os.path.join(fds, n))]:
+            while running.poll() is None and dump not in opened(running.pid):
                 time.sleep(0.002)
             os.utime(dump)
             _, words = running.communicate(timeout=240)
