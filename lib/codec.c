@@ -229,6 +229,11 @@ bool kv_codec_attends(const struct kv_codec *c)
     return c->scheme->attend;
 }
 
+bool kv_codec_codes_alone(const struct kv_codec *c)
+{
+    return !c->less_bias && !c->massive;
+}
+
 bool kv_codec_varies(const struct kv_codec *c)
 {
     return c->variable || c->massive;

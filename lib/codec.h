@@ -158,6 +158,11 @@ void kv_codec_unquantized(const struct kv_codec *c, size_t first,
  * then have one scheme, and kv_cache_attend() runs its attend(). */
 bool kv_codec_attends(const struct kv_codec *c);
 
+/* Whether the scheme's codes alone give the tokens they stand for, as kernels
+ * that read them where they lie need: no spec word (k_bias=no, massive=yes) has
+ * the cache add anything to them. */
+bool kv_codec_codes_alone(const struct kv_codec *c);
+
 /* Whether the number of bytes of n tokens depends on their values: blocks
  * differ in size, or massive tokens are kept beside them. */
 bool kv_codec_varies(const struct kv_codec *c);

@@ -24,7 +24,7 @@ bool kv_codec_code(const struct kv_codec *c, struct kv_gpu_code *code)
                                  .head_dim = c->shape.head_dim,
                                  .block = c->block,
                                  .block_bytes = c->block_bytes};
-    return !c->layered && !c->less_bias && !c->massive && c->scheme->device &&
+    return !c->layered && kv_codec_codes_alone(c) && c->scheme->device &&
            c->scheme->device(c, code);
 }
 

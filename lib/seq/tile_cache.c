@@ -20,8 +20,8 @@ static bool codes_store(const struct kv_codec *c, struct kv_store *s)
     *s = (struct kv_store){.values = c->side == KV_V,
                            .n_heads = c->shape.n_kv_heads,
                            .head_dim = c->shape.head_dim};
-    return !c->less_bias && !c->massive && !c->shape.latent &&
-           c->scheme->store && c->scheme->store(c, s);
+    return kv_codec_codes_alone(c) && !c->shape.latent && c->scheme->store &&
+           c->scheme->store(c, s);
 }
 
 bool kv_tile_cache_stored(const struct kv_cache *c)
