@@ -49,9 +49,9 @@ struct kv_answer {
     double prompt_seconds, seconds; /* out: to the first new token; after it */
     double encode_seconds; /* out: of prompt_seconds, in which its tokens
                             * entered the cache; 0 where they attend on codes */
-    struct kv_bits bits;   /* out: of the cache at its end, without shared_bytes
-                            * and nominal; a policy drops tokens after the prompt
-                            * or every token */
+    struct kv_bits bits;   /* out: of the cache at the answer's end, without
+                            * shared_bytes and nominal; a policy drops tokens
+                            * once, after the prompt, or after every token */
 };
 
 /* Frees the results. */

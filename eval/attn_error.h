@@ -14,7 +14,8 @@ enum kv_attn_case { KV_ATTN_K, KV_ATTN_V, KV_ATTN_BOTH, KV_ATTN_CASES };
 /* Sums, so that parts measured apart can be added.  Start from { 0 }. */
 struct kv_attn_error {
     double logit_e2, n_logits; /* over visible (query, head, key) */
-    double kl, n_rows; /* over (query, head); of weights, a sink's included */
+    double kl, n_rows; /* over (query, head): divergence of the attention
+                        * weights, with the weight of a sink logit */
     double out_x2, out_e2[KV_ATTN_CASES];
 };
 

@@ -50,8 +50,8 @@ struct kv_measure_plan {
     struct kv_codes *codes;   /* also writes the codes here; NULL: does not */
     struct kv_codes_in *from; /* the codes of the dump's windows, read in place
                                * of encoding; NULL: encodes */
-    const struct kv_decoded_sink *decoded; /* of the last spec's windows, which
-                                            * come layer by layer, in their
+    const struct kv_decoded_sink *decoded; /* takes the last spec's windows,
+                                            * layer by layer, each layer's in
                                             * order; NULL: none */
     const struct kv_backend *backend; /* backend that encodes and decodes all
                                        * schemes but f32; NULL: the CPU */

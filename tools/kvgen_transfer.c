@@ -5,7 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Of an answer, in this order; a row has their means over prompts. */
+/* The numbers of an answer's transfer, in the order of values_of(); a row has
+ * their means over prompts. */
 #define TRANSFER_NAMES                                                        \
     "jct", "queue_seconds", "wait_seconds", "communication_seconds",          \
         "join_seconds", "encode_seconds", "load_seconds", "transfer_seconds", \

@@ -104,7 +104,8 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
 }
 
 /* ---- the table ------------------------------------------------------------
- * | the family's | keys before RoPE: angles within a tile |, floats */
+ * Floats: the family's table; behind it, for keys before RoPE, the angles of
+ * the positions within a tile. */
 
 static size_t family_floats(const struct kv_store *s)
 {

@@ -299,8 +299,8 @@ static float sink_of(const struct kv_tile_head *h, size_t row)
     return sink ? sink[kv_tile_query_head(h->job, h->head, row)] : -INFINITY;
 }
 
-/* Reduces the chunks' sums into chunk 0, relative to the largest maximum;
- * total: of the weights, that of a sink logit too. */
+/* Adds the chunks' sums up in chunk 0, relative to the largest maximum.
+ * total: each row's sum of weights, with the weight of a sink logit. */
 static void combine(const struct kv_tile_head *h, size_t group, double *total)
 {
     const size_t rows = h->group[group].rows;

@@ -110,7 +110,8 @@ template <int BITS> KV_DEVICE unsigned kv_keep_min(const int *cost, int *best)
     return which;
 }
 
-// The least of n groups a lane becomes 0.
+// Subtracts the least cost of a warp's groups from the costs of all of them.
+// best [N]: the costs of this lane's groups.
 template <int N> KV_DEVICE void kv_subtract_min(int *best)
 {
     int all = best[0];

@@ -153,7 +153,8 @@ void kv_codebook_forward(const struct kv_codebook_transform *t, float *x,
                          size_t n);
 void kv_codebook_inverse(const struct kv_codebook_transform *t, float *x,
                          size_t n);
-/* The transform of an open codec, in place: what its codes are chosen for. */
+/* Applies the transform of an open codec to x, in place.  The codec chooses its
+ * codes for the result. */
 void kv_codebook_transformed(const struct kv_codec *c, float *x, size_t n);
 /* q: [head_dim], a query of this KV head, in place: q . k is afterwards the
  * product with the transformed key. */

@@ -26,8 +26,9 @@ void kv_klt_seen_up(struct kv_klt_seen *s);
 
 /* What a place (layer, side) is predicted by, and the parts of its tokens. */
 struct kv_klt_parts {
-    float *x, *predicted; /* [n][row]: the tokens, then the rest x - p; p less
-                           * its mean */
+    float *x, *predicted; /* [n][row]: the tokens, which kv_klt_predict()
+                           * replaces by x - mean - predicted; the prediction
+                           * without the mean */
     float *matrix;        /* [sources][row][row], values of halves */
     double *mean, *bias;  /* [row]: of x; of x less the features' part */
 };
