@@ -93,7 +93,7 @@ void every_only(int argc, char **argv, bool trained)
 {
     only = argc > 1 ? argv[1] : NULL;
     without_trained = SANITIZED && !only && !trained;
-    step = SANITIZED && !only && trained ? 6 : 1;
+    step = SANITIZED && !only && trained ? 9 : 1;
     n_asked = step - 1;
 }
 

@@ -20,7 +20,7 @@ struct ready {
 };
 
 /* From main()'s arguments: every() is of the scheme argv[1] alone, where there
- * is one.  Without, and under a sanitizer, it takes every sixth spec if
+ * is one.  Without, and under a sanitizer, it takes every ninth spec if
  * `trained`, else all that want no calibration: trainings are most of the time
  * of such a program. */
 void every_only(int argc, char **argv, bool trained);

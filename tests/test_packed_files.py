@@ -1,5 +1,5 @@
 """Folders of packed weights, a table of their formats: each gives the loss of
-the weights that numpy unpacks; with any count of its header or any size of its
+the weights that numpy unpacks; with a count of its header or a size of its
 tensors changed it gives that loss or is refused by name, and with a part left
 out it is refused."""
 import functools
@@ -376,6 +376,15 @@ def changed_shapes(tensor):
             yield resized(*tensor, other)
 
 
+def third(name, changes):
+    """A third of the changes, another one for the next format: all formats
+    together meet every kind."""
+    first = list(FORMATS).index(name)
+    for i, change in enumerate(changes):
+        if (i + first) % 3 == 0:
+            yield change
+
+
 class PackedFiles(unittest.TestCase):
     def refused(self, done, *names):
         self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
@@ -400,7 +409,7 @@ class PackedFiles(unittest.TestCase):
     def test_counts_of_the_header(self):
         for name in WALKED_FORMATS:
             case = Case.of(name)
-            for field, header in changed_counts(case.header):
+            for field, header in third(name, changed_counts(case.header)):
                 with self.subTest(name, header=header):
                     self.right(case, measure(case.tensors, case.files(header)),
                                field, {"w_bit": "bits", "q_group_size":
@@ -411,7 +420,8 @@ class PackedFiles(unittest.TestCase):
             case = Case.of(name)
             files = case.files(case.header)
             for part in case.parts:
-                for tensor in changed_shapes(case.tensors[part]):
+                for tensor in third(name, changed_shapes(
+                        case.tensors[part])):
                     with self.subTest(name, part=part, shape=tensor[1]):
                         done = measure({**case.tensors, part: tensor}, files)
                         self.right(case, done, part, WALKED + "weight")
