@@ -199,6 +199,21 @@ int kv_ranks_gather(struct kv_ranks *r, void *all, const size_t *at,
     return 0;
 }
 
+int kv_ranks_wait(struct kv_ranks *r, struct kv_err *e)
+{
+    uint8_t here = 1;
+
+    if (r->self) {
+        put(r, 0, DATA, &here, 1);
+        return await_bytes(r, 0, &here, 1, e);
+    }
+    for (size_t i = 1; i < r->n; i++)
+        if (await_bytes(r, i, &here, 1, e))
+            return -1;
+    put_to_others(r, DATA, &here, 1);
+    return 0;
+}
+
 int kv_ranks_collect(struct kv_ranks *r, uint8_t *bytes, size_t n,
                      struct kv_message *part, struct kv_err *e)
 {

@@ -40,6 +40,9 @@ int kv_ranks_gather(struct kv_ranks *r, void *all, const size_t *at,
 int kv_ranks_collect(struct kv_ranks *r, uint8_t *bytes, size_t n,
                      struct kv_message *part, struct kv_err *e);
 
+/* Returns when all ranks have called it. */
+int kv_ranks_wait(struct kv_ranks *r, struct kv_err *e);
+
 /* Fails when another rank has, or has said nothing for some seconds. */
 int kv_ranks_check(struct kv_ranks *r, struct kv_err *e);
 

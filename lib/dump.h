@@ -27,6 +27,9 @@
  * Of a latent (shape.h) there is no /layer_000/v, for values are keys: the
  * first `latent` channels of k.
  *
+ * The tensors of /layer_000 may be virtual datasets over dumps of some windows
+ * each, files beside this one (kv_dump_create_index()).
+ *
  * Chunked by tokens with Fletcher-32 checksums.  The file is written as a
  * stream, so memory does not grow with the text.  With h5py:
  *
@@ -101,6 +104,15 @@ int kv_dump_put(struct kv_dump_writer *w, size_t layer, enum kv_tensor t,
 int kv_dump_put_gram(struct kv_dump_writer *w, size_t layer, const float *gram,
                      struct kv_err *e);
 int kv_dump_commit(struct kv_dump_writer *w, struct kv_err *e); /* frees w */
+/* A dump of all windows whose tensors are in others: in part[i].file, a dump in
+ * the same folder, of the part[i].n windows after those before.  Tokens and
+ * Gram matrices are put as into any dump.  It is read as one dump; reading
+ * fails where a part is missing or of another model, text or place. */
+struct kv_h5_part;
+int kv_dump_create_index(struct kv_dump_writer **w, const char *path,
+                         const struct kv_dump_info *info,
+                         const struct kv_h5_part *part, size_t n_parts,
+                         struct kv_err *e);
 void kv_dump_discard(struct kv_dump_writer *w); /* frees w; NULL is fine */
 
 /* Reading.  Token numbers run through all windows: window * ctx + position.

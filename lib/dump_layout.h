@@ -1,4 +1,5 @@
-/* Names and types inside dump.h5: for dump_write.c and dump_read.c alone. */
+/* Names and types inside dump.h5: for dump_write.c, dump_read.c and
+ * dump_parts.c alone. */
 #ifndef KV_DUMP_LAYOUT_H
 #define KV_DUMP_LAYOUT_H
 
@@ -31,6 +32,14 @@ enum kv_h5_type kv_dump_type(const struct kv_dump_info *info, enum kv_tensor t);
 
 /* kvdump's option that writes it: "--fisher". */
 const char *kv_dump_option(enum kv_tensor t);
+
+/* As kv_dump_open(); fails on an index. */
+int kv_dump_open_part(struct kv_dump **d, const char *path, struct kv_err *e);
+
+/* Whether the parts of an index, h, which d reads, are dumps of the same model
+ * and text, of its windows in order. */
+int kv_dump_check_parts(struct kv_dump *d, const struct kv_h5 *h,
+                        struct kv_err *e);
 
 /* Index of the first value that is NaN, or beyond most; n if all are good. */
 size_t kv_dump_bad_value(const float *x, size_t n, float max);

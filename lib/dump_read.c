@@ -275,18 +275,37 @@ static int get_channels(struct kv_dump *d, struct kv_err *e)
     return 0;
 }
 
-int kv_dump_open(struct kv_dump **out, const char *path, struct kv_err *e)
+/* A part has none of its own: no circle of files that name each other. */
+static int check_parts(struct kv_dump *d, bool is_part, struct kv_err *e)
+{
+    if (is_part && kv_h5_n_parts(d->h5))
+        return kv_fail(e, "%s has parts, and is a part", kv_dump_path(d));
+    return kv_dump_check_parts(d, d->h5, e);
+}
+
+static int open_dump(struct kv_dump **out, const char *path, bool is_part,
+                     struct kv_err *e)
 {
     struct kv_dump *d = kv_alloc(1, sizeof(*d));
 
     if (kv_h5_open(&d->h5, path, e) || get_info(d->h5, &d->info, e) ||
         check_sets(d->h5, &d->info, e) || check_tokens(d->h5, &d->info, e) ||
-        get_channels(d, e) || get_vectors(d, e)) {
+        check_parts(d, is_part, e) || get_channels(d, e) || get_vectors(d, e)) {
         kv_dump_close(d);
         return -1;
     }
     *out = d;
     return 0;
+}
+
+int kv_dump_open(struct kv_dump **out, const char *path, struct kv_err *e)
+{
+    return open_dump(out, path, false, e);
+}
+
+int kv_dump_open_part(struct kv_dump **out, const char *path, struct kv_err *e)
+{
+    return open_dump(out, path, true, e);
 }
 
 void kv_dump_close(struct kv_dump *d)

@@ -11,6 +11,7 @@
 struct kv_dump_writer {
     struct kv_h5 *h5;
     struct kv_dump_info info;
+    bool index;  /* tensors are in other files */
     size_t *put; /* [layers][KV_TENSORS] windows put so far */
     size_t put_tokens;
     uint16_t *narrow; /* one window in 16 bits; NULL for f32 */
@@ -50,7 +51,19 @@ static void put_info(struct kv_h5 *h, const struct kv_dump_info *info)
     kv_h5_put_int(h, "/", "last_layer", (int64_t)info->last_layer);
 }
 
-static void make_sets(struct kv_h5 *h, const struct kv_dump_info *info)
+/* A tensor's; n_parts 0: of this file. */
+static void make_set(struct kv_h5 *h, const char *name, enum kv_h5_type type,
+                     const size_t dims[4], const struct kv_h5_part *part,
+                     size_t n_parts)
+{
+    if (n_parts)
+        kv_h5_virtual(h, name, type, 4, dims, part, n_parts);
+    else
+        kv_h5_dataset(h, name, type, 4, dims);
+}
+
+static void make_sets(struct kv_h5 *h, const struct kv_dump_info *info,
+                      const struct kv_h5_part *part, size_t n_parts)
 {
     const size_t places[] = {info->n_windows, info->ctx};
 
@@ -67,8 +80,8 @@ static void make_sets(struct kv_h5 *h, const struct kv_dump_info *info)
                                    info->shape.head_dim};
 
             if (info->have[t])
-                kv_h5_dataset(h, kv_dump_set(l, t).text, kv_dump_type(info, t),
-                              4, dims);
+                make_set(h, kv_dump_set(l, t).text, kv_dump_type(info, t), dims,
+                         part, n_parts);
         }
     }
 }
@@ -122,13 +135,21 @@ static int put_channels(struct kv_h5 *h, const struct kv_dump_info *info,
 int kv_dump_create(struct kv_dump_writer **out, const char *path,
                    const struct kv_dump_info *info, struct kv_err *e)
 {
+    return kv_dump_create_index(out, path, info, NULL, 0, e);
+}
+
+int kv_dump_create_index(struct kv_dump_writer **out, const char *path,
+                         const struct kv_dump_info *info,
+                         const struct kv_h5_part *part, size_t n_parts,
+                         struct kv_err *e)
+{
     const size_t d = info->shape.head_dim;
     struct kv_h5 *h;
 
     if (kv_h5_create(&h, path, e))
         return -1;
     put_info(h, info);
-    make_sets(h, info);
+    make_sets(h, info, part, n_parts);
     if (kv_h5_put_shape(h, &info->shape, e) || put_vectors(h, info, e) ||
         put_channels(h, info, e)) {
         kv_h5_close(h);
@@ -139,6 +160,7 @@ int kv_dump_create(struct kv_dump_writer **out, const char *path,
 
     w->h5 = h;
     w->info = *info;
+    w->index = n_parts > 0;
     w->put = kv_alloc(n_layers(info) * KV_TENSORS, sizeof(*w->put));
     if (info->dtype != KV_F32)
         w->narrow =
@@ -250,7 +272,7 @@ static int check_whole(const struct kv_dump_writer *w, struct kv_err *e)
     if (w->put_tokens != info->n_windows)
         return kv_fail(e, "%s: tokens of %zu windows of %zu were put", path,
                        w->put_tokens, info->n_windows);
-    for (size_t i = 0; i < n_layers(info) * KV_TENSORS; i++) {
+    for (size_t i = 0; i < n_layers(info) * KV_TENSORS && !w->index; i++) {
         const enum kv_tensor t = (enum kv_tensor)(i % KV_TENSORS);
 
         if (info->have[t] && w->put[i] != info->n_windows)

@@ -274,6 +274,7 @@ void kv_h5_close(struct kv_h5 *h)
     close_set(h);
     if (h->file >= 0)
         H5Fclose(h->file);
+    kv_h5_parts_clear(h);
     kv_input_close(h->input);
     kv_out_discard(&h->out);
     free(h->path);
@@ -390,6 +391,21 @@ static void chunk_dims(size_t n_dims, const hsize_t *dims, size_t value_bytes,
     }
 }
 
+/* Closes t and create. */
+static void make_set(struct kv_h5 *h, const char *name, hid_t t, size_t n_dims,
+                     const hsize_t *size, hid_t create)
+{
+    const hid_t space = H5Screate_simple((int)n_dims, size, NULL);
+    const hid_t set =
+        H5Dcreate2(h->file, name, t, space, H5P_DEFAULT, create, H5P_DEFAULT);
+
+    if (set < 0 || H5Dclose(set) < 0)
+        kv_h5_keep(h, "make", name);
+    H5Sclose(space);
+    H5Tclose(t);
+    H5Pclose(create);
+}
+
 void kv_h5_dataset(struct kv_h5 *h, const char *name, enum kv_h5_type type,
                    size_t n_dims, const size_t *dims)
 {
@@ -408,15 +424,36 @@ void kv_h5_dataset(struct kv_h5 *h, const char *name, enum kv_h5_type type,
         H5Pset_fletcher32(create);
     }
 
-    const hid_t space = H5Screate_simple((int)n_dims, size, NULL);
-    const hid_t set =
-        H5Dcreate2(h->file, name, t, space, H5P_DEFAULT, create, H5P_DEFAULT);
+    make_set(h, name, t, n_dims, size, create);
+}
 
-    if (set < 0 || H5Dclose(set) < 0)
-        kv_h5_keep(h, "make", name);
-    H5Sclose(space);
-    H5Tclose(t);
-    H5Pclose(create);
+void kv_h5_virtual(struct kv_h5 *h, const char *name, enum kv_h5_type type,
+                   size_t n_dims, const size_t *dims,
+                   const struct kv_h5_part *part, size_t n_parts)
+{
+    static const uint8_t missing[] = {255, 255, 255, 255, 255, 255, 255, 255};
+    const hid_t create = H5Pcreate(H5P_DATASET_CREATE), t = type_new(type);
+    hsize_t size[KV_H5_MAX_DIMS], from[KV_H5_MAX_DIMS] = {0};
+    hsize_t n[KV_H5_MAX_DIMS];
+
+    for (size_t i = 0; i < n_dims; i++)
+        size[i] = n[i] = dims[i];
+    H5Pset_obj_track_times(create, false);
+    H5Pset_fill_value(create, t, missing);
+    for (size_t i = 0; i < n_parts; i++) {
+        const hid_t here = H5Screate_simple((int)n_dims, size, NULL);
+        hid_t there;
+
+        n[0] = part[i].n;
+        there = H5Screate_simple((int)n_dims, n, NULL);
+        H5Sselect_hyperslab(here, H5S_SELECT_SET, from, NULL, n, NULL);
+        if (H5Pset_virtual(create, here, part[i].file, name, there) < 0)
+            kv_h5_keep(h, "make", name);
+        from[0] += n[0];
+        H5Sclose(there);
+        H5Sclose(here);
+    }
+    make_set(h, name, t, n_dims, size, create);
 }
 
 /* Makes name the open dataset. */
@@ -432,6 +469,10 @@ static int use_set(struct kv_h5 *h, const char *name, struct kv_err *e)
     if (h->set < 0)
         return kv_h5_fail(h, "open", name, e);
     snprintf(h->set_name, sizeof(h->set_name), "%s", name);
+    if (!h->out.path && kv_h5_parts_use(h, name, e)) {
+        close_set(h);
+        return -1;
+    }
     return 0;
 }
 
@@ -460,8 +501,11 @@ static int get_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
 /* A file that is being written need not be complete yet. */
 static int check_stored(struct kv_h5 *h, const char *name, struct kv_err *e)
 {
-    return h->out.path ? 0
-                       : kv_h5_check_stored(h->set, h->path, name, h->bytes, e);
+    if (h->out.path)
+        return 0;
+    return h->set_virtual
+               ? kv_h5_parts_check(h, name, e)
+               : kv_h5_check_stored(h->set, h->path, name, h->bytes, e);
 }
 
 int kv_h5_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
@@ -574,5 +618,8 @@ int kv_h5_read(struct kv_h5 *h, const char *name, enum kv_h5_type type,
                const size_t *first, const size_t *count, void *x,
                struct kv_err *e)
 {
-    return transfer(h, name, type, first, count, NULL, x, e);
+    if (use_set(h, name, e))
+        return -1;
+    return h->set_virtual ? kv_h5_parts_read(h, name, type, first, count, x, e)
+                          : transfer(h, name, type, first, count, NULL, x, e);
 }

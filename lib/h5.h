@@ -7,7 +7,8 @@
  *
  * Reading accepts only the storage that kvtools writes, and copies of it by
  * h5repack and h5py (lib/h5_stored.h): hard links, known filters, and values
- * that lie in the file and fit into its size.  An attribute may be text of any
+ * that lie in the file and fit into its size, or in whole files beside it that
+ * it names as its parts (kv_h5_virtual()).  An attribute may be text of any
  * kind or a number of any width.
  *
  * Names are paths inside the file: "/", "/layer_000/k".  Every failure names
@@ -57,6 +58,17 @@ uint64_t kv_h5_bytes(const struct kv_h5 *h); /* of a file that is read */
 void kv_h5_group(struct kv_h5 *h, const char *name);
 void kv_h5_dataset(struct kv_h5 *h, const char *name, enum kv_h5_type type,
                    size_t n_dims, const size_t *dims);
+/* A dataset whose values are in datasets of the same name in n_parts files of
+ * the folder, which need not exist yet: part i has part[i].n entries of the
+ * first dimension.  h5py reads it as one, with NaN or -1 where a part is
+ * missing.  All such datasets of a file have the same parts. */
+struct kv_h5_part {
+    const char *file; /* without its folder; shorter than KV_H5_NAME_CHARS */
+    size_t n;
+};
+void kv_h5_virtual(struct kv_h5 *h, const char *name, enum kv_h5_type type,
+                   size_t n_dims, const size_t *dims,
+                   const struct kv_h5_part *part, size_t n_parts);
 void kv_h5_put_text(struct kv_h5 *h, const char *object, const char *name,
                     const char *text);
 void kv_h5_put_int(struct kv_h5 *h, const char *object, const char *name,
@@ -80,6 +92,10 @@ int kv_h5_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
 /* Fails when the dataset's type or shape is not this. */
 int kv_h5_check(struct kv_h5 *h, const char *name, enum kv_h5_type type,
                 size_t n_dims, const size_t *dims, struct kv_err *e);
+
+/* The parts that the datasets seen so far have; 0: none. */
+size_t kv_h5_n_parts(const struct kv_h5 *h);
+const char *kv_h5_part_path(const struct kv_h5 *h, size_t i);
 
 /* Attributes of a group or dataset.  A number outside [min, max] fails, a whole
  * one that is stored as 2.5, and text that does not fit in room bytes with its

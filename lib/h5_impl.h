@@ -1,9 +1,10 @@
-/* The inside of an HDF5 file, shared by h5.c and h5_attr.c. */
+/* The inside of an HDF5 file, shared by h5.c, h5_attr.c and h5_parts.c. */
 #ifndef KV_H5_IMPL_H
 #define KV_H5_IMPL_H
 
 #include "lib/base/file.h"
 #include "lib/h5.h"
+#include "lib/h5_parts.h"
 
 #include <hdf5.h>
 
@@ -15,7 +16,11 @@ struct kv_h5 {
     hid_t file;
     hid_t set; /* the dataset used last, kept open for its chunk cache */
     char set_name[KV_H5_NAME_CHARS];
-    bool failed; /* writing: error holds the first error */
+    bool set_virtual; /* its values are in the parts (lib/h5_parts.h) */
+    struct kv_h5_source *source; /* [n_sources]: the parts; NULL: none yet */
+    size_t n_sources;
+    bool is_part; /* of another file: it has none of its own */
+    bool failed;  /* writing: error holds the first error */
     struct kv_err error;
 };
 

@@ -204,9 +204,7 @@ int kv_h5_check_stored(hid_t set, const char *path, const char *name,
                 "%s: %s is %s, expected contiguous or chunked values in the "
                 "file itself",
                 path, name,
-                layout == H5D_VIRTUAL   ? "a virtual dataset"
-                : layout == H5D_COMPACT ? "compact"
-                                        : "stored in other files");
+                layout == H5D_COMPACT ? "compact" : "stored in other files");
         goto out;
     }
     if (check_filters(create, &s, path, name, e))

@@ -1,7 +1,9 @@
 #include "lib/h5_trial.h"
 #include "lib/base/trial.h"
+#include "lib/h5_parts.h"
 #include "lib/h5_stored.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { MAX_ATTRIBUTE = 1 << 20 };
@@ -42,8 +44,17 @@ static herr_t see_object(hid_t file, const char *name, const H5O_info_t *info,
 
     H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, see_attribute,
                 NULL);
-    if (info->type == H5O_TYPE_DATASET)
+    if (info->type == H5O_TYPE_DATASET && kv_h5_is_virtual(object)) {
+        char full[KV_H5_NAME_CHARS];
+        struct kv_h5_source *s;
+        size_t n;
+
+        snprintf(full, sizeof(full), "/%s", name);
+        kv_h5_sources(object, t->path, full, &s, &n, &e);
+        free(s);
+    } else if (info->type == H5O_TYPE_DATASET) {
         kv_h5_check_stored(object, t->path, name, t->bytes, &e);
+    }
     H5Oclose(object);
     return 0;
 }

@@ -12,6 +12,7 @@
 #include "tools/common.h"
 #include "tools/kvdump_about.h"
 #include "tools/kvdump_from.h"
+#include "tools/kvdump_ranks.h"
 #include "tools/kvdump_words.h"
 
 #include <math.h>
@@ -27,7 +28,7 @@ struct args {
     /* --from */
     const char *from, *config, *layout, *name;
     double theta; /* NaN: not given */
-    bool tokens, about, operations, fisher, parse_special, bos;
+    bool tokens, about, operations, fisher, parse_special, bos, ranks;
     bool have[KV_TENSORS]; /* --what, --rope and --fisher */
     enum kv_dtype type;    /* --dtype */
 };
@@ -56,6 +57,7 @@ struct capture {
     struct kv_dump_writer *writer;
     const struct kv_dump_info *info;
     size_t first_window, end_window; /* of a call of the model */
+    struct kv_ranks *ranks;
     struct kv_progress bar;
     bool fisher; /* the pass goes on to the loss, and back */
     bool done;   /* the last layer wanted is in the file */
@@ -72,7 +74,7 @@ static int capture_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
     const bool end = !c->fisher && x->layer == info->last_layer;
     struct kv_qkv h;
 
-    if (kv_qkv_to_host(x, &h, e))
+    if (kv_ranks_check(c->ranks, e) || kv_qkv_to_host(x, &h, e))
         return -1;
 
     const float *tensor[KV_TENSORS] = {
@@ -102,7 +104,7 @@ static int capture_gradient(void *arg, const struct kv_gradient *g,
             rc = kv_dump_put(c->writer, g->layer, t, c->first_window,
                              g->n_windows, gradient[t], e);
     kv_progress_step(&c->bar, g->n_windows);
-    return rc;
+    return rc || kv_ranks_check(c->ranks, e) ? -1 : 0;
 }
 
 static int run_windows(struct kv_model *m, const int32_t *tokens, size_t n,
@@ -165,17 +167,17 @@ out:
     return rc;
 }
 
-static int dump_grams(struct kv_model *m, const struct capture *c,
-                      struct kv_err *e)
+static int dump_grams(struct kv_model *m, struct kv_dump_writer *writer,
+                      const struct kv_dump_info *info, struct kv_err *e)
 {
-    const struct kv_shape *s = &c->info->shape;
+    const struct kv_shape *s = &info->shape;
     float *gram =
         kv_alloc(s->n_kv_heads * s->head_dim, s->head_dim * sizeof(*gram));
     int rc = 0;
 
-    for (size_t l = c->info->first_layer; l <= c->info->last_layer && !rc; l++)
+    for (size_t l = info->first_layer; l <= info->last_layer && !rc; l++)
         rc = kv_model_wo_gram(m, l, gram, e) ||
-             kv_dump_put_gram(c->writer, l, gram, e);
+             kv_dump_put_gram(writer, l, gram, e);
     free(gram);
     return rc;
 }
@@ -217,53 +219,78 @@ static size_t n_steps(const struct args *a, const struct kv_dump_info *info)
     return a->fisher ? 2 * n_layers - info->first_layer : info->last_layer + 1;
 }
 
-static int dump(const struct args *a, struct kv_model *m,
-                const struct kv_tokenizer *t, struct kv_err *e)
+static int read_windows(const struct args *a, struct kv_model *m,
+                        const struct kv_tokenizer *t, struct kv_windows *w,
+                        struct kv_err *e)
 {
-    const struct kv_model_info *model = kv_model_info(m);
     const size_t ctx = kv_model_context(m, a->ctx);
-    struct kv_windows w;
-    int rc;
 
     if (a->fisher && ctx < 2)
         return kv_fail(e,
                        "--fisher: a window of %zu token has no next token "
                        "to predict; --ctx 2 or more is expected",
                        ctx);
-    if (kv_windows_read(&w, t, a->text,
+    if (kv_windows_read(w, t, a->text,
                         &(struct kv_windows_wanted){.ctx = ctx,
                                                     .n = a->windows,
                                                     .special = a->parse_special,
                                                     .bos = a->bos},
-                        model->n_vocab, e))
+                        kv_model_info(m)->n_vocab, e))
         return -1;
-    kv_windows_note_bos(&w);
+    kv_windows_note_bos(w);
+    return 0;
+}
 
-    const struct kv_dump_info info = describe(a, model, kv_model_gemm(m), &w);
-    struct capture c = {.info = &info, .fisher = a->fisher};
+/* The rank's windows, and what is of the model. */
+static int dump_tensors(const struct args *a, struct kv_model *m,
+                        const struct kvdump_out *o, struct kv_err *e)
+{
+    const struct kv_windows *w = &o->windows;
+    const struct kv_dump_info *info = &o->info;
+    struct capture c = {.writer = o->writer,
+                        .info = info,
+                        .fisher = a->fisher,
+                        .ranks = o->ranks};
     const size_t group =
-        a->fisher
-            ? kv_backward_windows(m, ctx, info.first_layer, a->common.memory)
-            : kv_model_windows(m, ctx, false, a->common.memory);
+        a->fisher ? kv_backward_windows(m, w->ctx, info->first_layer,
+                                        a->common.memory)
+                  : kv_model_windows(m, w->ctx, false, a->common.memory);
+    int rc;
 
-    rc = kv_dump_create(&c.writer, a->common.output, &info, e);
-    if (rc)
-        goto out;
-    kv_progress_init(&c.bar, "windows x layers", w.n * n_steps(a, &info));
-    rc = (group < w.n && !a->fisher && kv_model_backend(m)->on_host
-              ? dump_by_file(m, &w, group, &c, e)
-              : dump_windows(m, &w, group, &c, e)) ||
-         (!info.shape.latent && dump_grams(m, &c, e));
+    kv_progress_init(&c.bar, "windows x layers", w->n * n_steps(a, info));
+    rc = (group < w->n && !a->fisher && kv_model_backend(m)->on_host
+              ? dump_by_file(m, w, group, &c, e)
+              : dump_windows(m, w, group, &c, e)) ||
+         (!info->shape.latent && !o->ranks->self &&
+          dump_grams(m, kvdump_out_whole(o), info, e));
     kv_progress_clear(&c.bar);
+    return rc ? -1 : 0;
+}
+
+static int dump(const struct args *a, struct kv_model *m,
+                const struct kv_tokenizer *t, struct kv_ranks *r,
+                struct kv_err *e)
+{
+    struct kvdump_out o;
+    struct kv_windows w;
+    int rc;
+
+    if (read_windows(a, m, t, &w, e))
+        return -1;
+
+    const struct kv_dump_info info =
+        describe(a, kv_model_info(m), kv_model_gemm(m), &w);
+
+    rc = kvdump_out_open(&o, r, a->common.output, &info, &w, e) ||
+         dump_tensors(a, m, &o, e);
     if (rc)
-        kv_dump_discard(c.writer);
+        kvdump_out_discard(&o);
     else
-        rc = kv_dump_commit(c.writer, e);
+        rc = kvdump_out_commit(&o, &w, e);
     if (!rc)
         kv_note("%s: %zu windows of %zu tokens, layers %zu to %zu, %s",
-                a->common.output, w.n, ctx, info.first_layer, info.last_layer,
+                a->common.output, w.n, w.ctx, info.first_layer, info.last_layer,
                 a->dtype);
-out:
     kv_windows_clear(&w);
     return rc ? -1 : 0;
 }
@@ -346,12 +373,16 @@ static int from(const struct args *a, struct kv_err *e)
     return kvdump_from(&f, e);
 }
 
-static int run(const struct args *a, struct kv_err *e)
+static int run(const struct args *a, struct kv_ranks *r, struct kv_err *e)
 {
     struct kv_tokenizer *t = NULL;
     struct kv_model *m = NULL;
     int rc;
 
+    if (a->ranks && kv_ranks_start(r, e))
+        return -1;
+    if (r->self)
+        kv_verbosity_set(0);
     if (a->from)
         return from(a, e);
     if (a->operations)
@@ -369,7 +400,7 @@ static int run(const struct args *a, struct kv_err *e)
         rc = kv_tokenizer_open(&t, a->model, e) ||
              kv_common_place(&a->common, m, a->gemm, e);
     if (!rc && !a->about)
-        rc = dump(a, m, t, e);
+        rc = dump(a, m, t, r, e);
     kv_tokenizer_free(t);
     kv_model_free(m);
     return rc;
@@ -415,6 +446,7 @@ static void check_from(const struct args *a)
                 {a->fisher, "--fisher"},
                 {a->bos, "--bos"},
                 {a->parse_special, "--parse-special"},
+                {a->ranks, "--ranks"},
                 {instead(a), "--about, --operations or --tokens"}},
       own[] = {{a->config, "--config"},
                {a->layout, "--layout"},
@@ -451,6 +483,8 @@ static void check_args(const struct args *a)
         kv_die("--fisher goes with --gemm f32: gradients are not computed in "
                "%s",
                a->gemm);
+    if (a->ranks && instead(a))
+        kv_die("--ranks goes into a dump, --%s makes none", instead(a));
     if (a->bos && instead(a))
         kv_die("--bos goes into a dump, --%s makes none", instead(a));
     if (a->about && a->parse_special)
@@ -511,6 +545,9 @@ int main(int argc, char **argv)
         KV_FLAG(0, "fisher", &a.fisher,
                 "also the gradients of the loss by k (before RoPE)\n"
                 "and v, in f32"),
+        KV_FLAG(0, "ranks", &a.ranks,
+                "windows by the ranks that mpirun has started, each\n"
+                "in a file beside -o, which is read as one dump"),
         KV_IN(0, "from", &a.from, "FILE",
               "no model: K, V, Q of this .npz, .safetensors or\n"
               ".h5, named layers.0.keys, layers.0.values (below)"),
@@ -577,6 +614,7 @@ int main(int argc, char **argv)
         .operand = "config.json",
     };
     const int first = kv_opt_parse(argc, argv, &about, opts);
+    struct kv_ranks ranks = {.n = 1};
     struct kv_err e = {""};
 
     parse_shape(&a, argv + first, argc - first);
@@ -585,7 +623,13 @@ int main(int argc, char **argv)
     a.type = kvdump_dtype(a.dtype);
     a.common.can_gpu = !a.fisher && !instead(&a);
     kv_common_start(&a.common);
-    if (run(&a, &e))
+
+    const int rc = run(&a, &ranks, &e);
+
+    kv_ranks_stop(&ranks, rc ? e.msg : NULL);
+    if (rc && ranks.told)
+        return KV_EXIT_CANNOT;
+    if (rc)
         kv_die("%s", e.msg);
     kv_close_stdout();
     return KV_EXIT_OK;

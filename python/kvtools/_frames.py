@@ -39,6 +39,16 @@ def results(*paths: str | os.PathLike) -> pandas.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def _check_parts(f, path):
+    """HDF5 gives NaN for the tensors of a file that is not there."""
+    group = f["layer_%03d" % f.attrs["first_layer"]]
+    sets = [x for x in group.values() if x.is_virtual]
+    for source in sets[0].virtual_sources() if sets else []:
+        part = os.path.join(os.path.dirname(path), source.file_name)
+        if not os.path.exists(part):
+            raise ValueError("%s: its part %s is not there" % (path, part))
+
+
 def dump(path: str | os.PathLike) -> xarray.Dataset:
     """kvdump's tensors as an xarray.Dataset in memory.
 
@@ -57,6 +67,7 @@ def dump(path: str | os.PathLike) -> xarray.Dataset:
         if attrs.get("kind") != "kvtools-dump":
             raise ValueError("%s: kind %r, expected a dump of kvdump"
                              % (path, attrs.get("kind")))
+        _check_parts(f, path)
         layers = range(attrs["first_layer"], attrs["last_layer"] + 1)
         groups = [f["layer_%03d" % i] for i in layers]
         data = {}
