@@ -1,0 +1,118 @@
+"""Ranks that are killed at random moments: nothing is half-written, and a run
+afterwards gives the bytes of an undisturbed one.  KV_KILLS=20 for more."""
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import tiny_model
+from run_tools import MPI_ENV, TOOLS, must, read, run, write
+from test_kvppl_ranks import rows
+
+KILLS = int(os.environ.get("KV_KILLS", "1"))
+RANKS = 3
+
+
+def setUpModule():
+    global folder
+    if not shutil.which("mpirun"):
+        raise unittest.SkipTest("mpirun is not installed (openmpi-bin)")
+    if "has no MPI" in run("kvppl", "--ranks", env=MPI_ENV).stderr:
+        raise unittest.SkipTest("a build without MPI")
+    folder = tempfile.mkdtemp(prefix="kvtools-")
+    tiny_model.make(at("m"), seed=1, layers=3)
+    write(at("text.txt"), tiny_model.text(6000, 1).encode())
+
+
+def tearDownModule():
+    if "folder" in globals():
+        shutil.rmtree(folder)
+
+
+def at(name):
+    return os.path.join(folder, name)
+
+
+def mpirun(tool, options):
+    return subprocess.Popen(["mpirun", "-n", str(RANKS),
+                             os.path.join(TOOLS, tool), "--ranks", "-t", "1",
+                             *options], env=MPI_ENV,
+                            stderr=subprocess.DEVNULL)
+
+
+def kill_one(p):
+    """Whether a rank was there to be killed."""
+    found = subprocess.run(["pgrep", "-P", str(p.pid)], text=True,
+                           capture_output=True).stdout.split()
+    try:
+        os.kill(int(random.choice(found)), signal.SIGKILL)
+    except (IndexError, ProcessLookupError):
+        return False
+    return True
+
+
+class Killed(unittest.TestCase):
+    def check(self, tool, options, out, seen, kept=()):
+        """seen(path): what must equal the run of one process; kept: files
+        that may stay."""
+        os.mkdir(at(tool))
+        path = os.path.join(at(tool), out)
+        options = [*options, "-o", path]
+        must(tool, "-t", "1", *options)
+        want = seen(path)
+        os.unlink(path)
+        killed, most = 0, 1.5
+        while killed < KILLS:
+            with mpirun(tool, options) as p:
+                time.sleep(random.uniform(0, most))
+                hit = kill_one(p)
+                start = time.monotonic()
+                p.wait(timeout=60)
+                self.assertLess(time.monotonic() - start, 10)
+            if p.returncode == 0:  # it was done before
+                self.assertEqual(seen(path), want)
+                most *= 0.8
+                for name in os.listdir(at(tool)):
+                    os.unlink(os.path.join(at(tool), name))
+                continue
+            killed += hit
+            left = set(os.listdir(at(tool))) - set(kept)
+            self.assertEqual(left, set())
+        with mpirun(tool, options) as p:
+            p.wait(timeout=60)
+        self.assertEqual(p.returncode, 0)
+        self.assertEqual(seen(path), want)
+
+    def test_kvdump(self):
+        import h5py
+
+        def seen(path):
+            with h5py.File(path) as f:
+                sets = []
+                f.visititems(lambda name, o: sets.append(name) if isinstance(
+                    o, h5py.Dataset) else None)
+                return {name: f[name][()].tobytes() for name in sets}
+
+        self.check("kvdump", ["-m", at("m"), "-f", at("text.txt"), "-c", "64",
+                              "-n", "60", "--fisher"], "d.h5", seen)
+
+    def test_kvcalib(self):
+        must("kvdump", "-m", at("m"), "-f", at("text.txt"), "-c", "64", "-n",
+             "8", "--fisher", "-o", at("calib-dump.h5"))
+        self.check("kvcalib", ["-s", "vecinfer:d4b4", "-s", "kvquant:b2o1",
+                               "-s", "klt:b2", at("calib-dump.h5")],
+                   "c.h5", read)
+
+    def test_kvppl(self):
+        self.check("kvppl", ["-m", at("m"), "-f", at("text.txt"), "-c", "64",
+                             "-n", "6", "-p", "stream", "--kl", "--resume",
+                             "-s", "kivi:b{1,2,3,4,5,6,7,8}g{8,16}r0"],
+                   "r.csv", rows, ["r.csv.partial"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=0)
