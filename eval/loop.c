@@ -193,7 +193,8 @@ static void begin_windows(struct kv_loop *l, const struct kv_qkv *x)
                (x->n_windows - l->n_seqs) * sizeof(struct kv_seq *));
         l->n_seqs = x->n_windows;
     }
-    for (size_t i = 0; i < l->n_seqs && !x->layer && !x->first; i++) {
+    for (size_t i = 0; i < l->n_seqs && x->layer == x->first_layer && !x->first;
+         i++) {
         kv_seq_free(l->seq[i]);
         l->seq[i] = NULL;
     }

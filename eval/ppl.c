@@ -35,7 +35,7 @@ int kv_ppl_new(struct kv_ppl **out, const struct kv_ppl_plan *plan,
         goto fail;
     }
     p->to = plan->n_windows;
-    if (plan->ranks) {
+    if (plan->ranks && !plan->ranks->by_layers) {
         const size_t self = plan->ranks->self;
 
         p->from = kv_ranks_first(plan->ranks, self, plan->n_windows);
@@ -181,7 +181,7 @@ static int run_windows(const struct run *r, size_t first_window, size_t n,
                                 .last = end < p->last ? end : p->last};
 
         if (kv_interrupted(e) || pass_group(r, &g, e) ||
-            (g.first < g.last && keep_scored(r, &g, e)))
+            (g.first < g.last && kv_ppl_scores(p) && keep_scored(r, &g, e)))
             return -1;
     }
     return 0;

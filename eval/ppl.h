@@ -39,7 +39,8 @@ struct kv_ppl_plan {
     struct kv_klbase *kl_file; /* the base's probabilities from a file instead
                                 * of the base run; or NULL */
     struct kv_ranks *ranks;    /* NULL, or ranks that share the windows, each
-                                * has one at least; not with files */
+                                * has one at least, or the layers; not with
+                                * files */
     struct kv_progress *progress; /* a step for each window and layer of a run,
                                    * or NULL; cleared after each run */
 };

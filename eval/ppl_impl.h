@@ -17,7 +17,7 @@ struct kv_ppl {
     struct kv_ppl_plan plan;
     const struct kv_model_info *info;
     size_t first, last; /* scored positions */
-    size_t from, to;    /* this rank's windows */
+    size_t from, to;    /* windows that this rank runs */
     size_t group;       /* windows at a time */
     FILE *states;       /* NULL, or hidden states of all windows of a run, which
                          * do not fit in memory: [n_windows][n][hidden]; not of
@@ -30,6 +30,15 @@ struct kv_ppl {
     struct kv_ppl_waits waits[KV_PPL_TOGETHER];
     size_t n_waits;
 };
+
+/* Whether this rank scores what it runs: of ranks that share layers the last.
+ */
+static inline bool kv_ppl_scores(const struct kv_ppl *p)
+{
+    const struct kv_ranks *r = p->plan.ranks;
+
+    return !r || !r->by_layers || r->self == r->n - 1;
+}
 
 static inline size_t kv_ppl_scored(const struct kv_ppl *p)
 {

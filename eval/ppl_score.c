@@ -265,12 +265,12 @@ static int gather_losses(const struct scoring *s, struct kv_err *e)
     return rc;
 }
 
-/* Each its windows; the first sums all, in order. */
+/* Each its windows, or the last all; the first sums them, in order. */
 static int score_by_ranks(const struct scoring *s, struct kv_err *e)
 {
     const struct kv_ppl *p = s->p;
 
-    for (size_t w = p->from; w < p->to; w++)
+    for (size_t w = p->from; w < p->to && kv_ppl_scores(p); w++)
         if (kv_interrupted(e) || kv_ranks_check(p->plan.ranks, e) ||
             score_window(s, w, e))
             return -1;

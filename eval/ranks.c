@@ -1,13 +1,16 @@
 #include "eval/ranks.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/base/progress.h"
+#include "lib/model/relay.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A rank sends the first one message, and waits for its answer. */
-enum { DATA = 1, FAILED = 2, SILENCE_SECONDS = 8 };
+/* A rank sends the first one message, and waits for its answer.  It sends the
+ * rank after it states, and waits until they are taken before it sends more. */
+enum { DATA = 1, FAILED, STATES, TAKEN, SILENCE_SECONDS = 8 };
 
 int kv_ranks_start(struct kv_ranks *r, struct kv_err *e)
 {
@@ -26,7 +29,10 @@ static void put(struct kv_ranks *r, size_t to, int tag, const void *data,
 {
     uint8_t *bytes = kv_alloc(n, 1);
 
-    memcpy(bytes, data, n);
+    if (n)
+        memcpy(bytes, data, n);
+    r->messages++;
+    r->bytes += n;
     kv_transport_send(r->transport, to, tag, bytes, n);
 }
 
@@ -45,7 +51,11 @@ void kv_ranks_stop(struct kv_ranks *r, const char *why)
         put(r, 0, FAILED, why, strlen(why) + 1);
     else if (why)
         put_to_others(r, FAILED, why, strlen(why) + 1);
+    kv_detail(
+        "--ranks: rank 0 of %zu sent and received %zu messages, %zu bytes",
+        r->n, r->messages, r->bytes);
     kv_transport_stop(r->transport, !why);
+    free(r->states.bytes);
     for (size_t i = 0; i < r->n; i++)
         free(r->arrived[i].bytes);
     free(r->arrived);
@@ -56,6 +66,18 @@ static int take(struct kv_ranks *r, struct kv_message *m, struct kv_err *e)
 {
     int rc;
 
+    r->messages++;
+    r->bytes += m->n;
+    if (m->tag == TAKEN) {
+        r->untaken = false;
+        free(m->bytes);
+        return 0;
+    }
+    if (m->tag == STATES) {
+        free(r->states.bytes);
+        r->states = *m;
+        return 0;
+    }
     if (m->tag == DATA) {
         free(r->arrived[m->from].bytes);
         r->arrived[m->from] = *m;
@@ -174,6 +196,8 @@ int kv_ranks_meet(struct kv_ranks *r, const char *key, uint8_t *row, size_t n,
 
 size_t kv_ranks_first(const struct kv_ranks *r, size_t rank, size_t n)
 {
+    if (r->by_layers) /* the last has all */
+        return rank < r->n ? 0 : n;
     return n * rank / r->n;
 }
 
@@ -214,12 +238,85 @@ int kv_ranks_wait(struct kv_ranks *r, struct kv_err *e)
     return 0;
 }
 
+/* ---- layers -------------------------------------------------------------- */
+
+/* A message holds so many bytes of states. */
+static const size_t piece_bytes = (size_t)256 << 20;
+
+static int pass_on(struct kv_ranks *r, const void *data, size_t n,
+                   struct kv_err *e)
+{
+    while (r->untaken)
+        if (listen(r, 0.1, e))
+            return -1;
+    r->untaken = true;
+    put(r, r->self + 1, STATES, data, n);
+    return 0;
+}
+
+static int take_states(struct kv_ranks *r, void *data, size_t n,
+                       struct kv_err *e)
+{
+    const uint8_t taken = 1;
+    int rc = 0;
+
+    while (!r->states.bytes)
+        if (listen(r, 0.1, e))
+            return -1;
+    if (r->states.n != n)
+        rc = kv_fail(e, "rank %zu sent states of %zu bytes, expected %zu",
+                     r->states.from, r->states.n, n);
+    else
+        memcpy(data, r->states.bytes, n);
+    free(r->states.bytes);
+    r->states.bytes = NULL;
+    put(r, r->self - 1, TAKEN, &taken, 1);
+    return rc;
+}
+
+static int give(void *ranks, const float *x, size_t n, struct kv_err *e)
+{
+    const size_t bytes = n * sizeof(*x);
+
+    for (size_t at = 0; at < bytes; at += piece_bytes)
+        if (pass_on(ranks, (const uint8_t *)x + at,
+                    bytes - at < piece_bytes ? bytes - at : piece_bytes, e))
+            return -1;
+    return 0;
+}
+
+static int take_all(void *ranks, float *x, size_t n, struct kv_err *e)
+{
+    const size_t bytes = n * sizeof(*x);
+
+    for (size_t at = 0; at < bytes; at += piece_bytes)
+        if (take_states(ranks, (uint8_t *)x + at,
+                        bytes - at < piece_bytes ? bytes - at : piece_bytes, e))
+            return -1;
+    return 0;
+}
+
+int kv_ranks_by_layers(struct kv_ranks *r, struct kv_model *m, struct kv_err *e)
+{
+    struct kv_relay relay = {.take = take_all, .give = give, .arg = r};
+
+    if (kv_model_split(m, r->self, r->n, &relay.first, &relay.end, e))
+        return kv_fail_in(e, "--ranks");
+    r->by_layers = true;
+    kv_model_relay(m, &relay);
+    return 0;
+}
+
+/* ---- other parts of a whole ---------------------------------------------- */
+
 int kv_ranks_collect(struct kv_ranks *r, uint8_t *bytes, size_t n,
                      struct kv_message *part, struct kv_err *e)
 {
     uint8_t done = 1;
 
     if (r->self && n <= INT_MAX) {
+        r->messages++;
+        r->bytes += n;
         kv_transport_send(r->transport, 0, DATA, bytes, n);
         return await_bytes(r, 0, &done, 1, e);
     }

@@ -25,6 +25,7 @@ def setUpModule():
     folder = tempfile.mkdtemp(prefix="kvtools-")
     for name, seed in ("m", 1), ("other", 2):
         tiny_model.make(at(name), seed=seed)
+    tiny_model.make(at("deep"), seed=3, layers=4)
     write(at("eval.txt"), tiny_model.text(800, 1).encode())
     write(at("text.txt"), tiny_model.text(800, 2).encode())
 
@@ -69,6 +70,19 @@ class Ranks(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(rows(at("more.csv")), rows(at("one.csv")))
 
+    def test_layers(self):
+        """The rows, and every token's losses, of one rank."""
+        for n, more in ((2, ["--memory", "1"]),
+                        (3, ["-p", "stream", "-s", "h2o:b0.5+absmax:b4"])):
+            options = args("--kl", *more, *SPECS, model="deep")
+            must("kvppl", *options, "--records", at("one.h5"), "-o",
+                 at("one.csv"))
+            options += ["--split", "layers", "--records", at("more.h5")]
+            done = mpirun(*[options + ["-o", at("more.csv")]] * n)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(rows(at("more.csv")), rows(at("one.csv")))
+            self.assertEqual(read(at("more.h5")), read(at("one.h5")))
+
     def test_resumed(self):
         options = args("--kl", *SPECS)
         must("kvppl", *options, "-o", at("whole.csv"))
@@ -100,12 +114,21 @@ class Ranks(unittest.TestCase):
                              ["--own", "4"]),
                             ("--kl-divergence-base does not go with --ranks",
                              ["--kl", "-p", "llama.cpp",
-                              "--kl-divergence-base", at("b.bin")])):
+                              "--kl-divergence-base", at("b.bin")]),
+                            ("--split rows: expected windows or layers",
+                             ["--split", "rows"])):
             done = run("kvppl", *args("--ranks", *more), env=MPI_ENV)
             self.assertEqual(done.returncode, 2)
             self.assertIn(words, done.stderr)
         done = mpirun(*[args("-o", at("no.csv"))[:-2] + ["-n", "1"]] * 2)
         self.assertIn("2 ranks for 1 windows", done.stderr)
+        split = ["--split", "layers"]
+        self.assertIn("--split goes with --ranks",
+                      run("kvppl", *args(*split)).stderr)
+        done = mpirun(*[args(*split, model="deep")] * 5)
+        self.assertIn("5 parts of 4 layers", done.stderr)
+        done = mpirun(args(*split), args())
+        self.assertIn("rank 1 has the --split windows", done.stderr)
 
     def test_a_rank_that_is_killed(self):
         """What was finished is kept."""

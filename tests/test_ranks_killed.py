@@ -72,7 +72,7 @@ class Killed(unittest.TestCase):
                 hit = kill_one(p)
                 start = time.monotonic()
                 p.wait(timeout=60)
-                self.assertLess(time.monotonic() - start, 10)
+                took = time.monotonic() - start
             if p.returncode == 0:  # it was done before
                 self.assertEqual(seen(path), want)
                 most *= 0.8
@@ -80,6 +80,7 @@ class Killed(unittest.TestCase):
                     os.unlink(os.path.join(at(tool), name))
                 continue
             killed += hit
+            self.assertLess(took, 10)
             left = set(os.listdir(at(tool))) - set(kept)
             self.assertEqual(left, set())
         with mpirun(tool, options) as p:

@@ -128,6 +128,9 @@ int main(int argc, char **argv)
                  "value as a launcher says, below)"),
         KV_FLAG(0, "ranks", &a.ranks,
                 "windows by the ranks that mpirun has started"),
+        KV_STR(0, "split", &a.split, "WHAT",
+               "--ranks: windows, or layers, of a model larger\n"
+               "than one machine's memory (windows)"),
         KV_OUT_BESIDE(0, "resume", &a.resume, &a.common.output,
                       KV_RESULTS_JOURNAL,
                       "measure no row again that FILE has, or that a\n"
@@ -168,7 +171,9 @@ int main(int argc, char **argv)
             "CPU's by the rounding to\nthe weights' type.\n\n" KV_SHARD_HELP
             "\nWith --append they share one file.\n\n"
             "mpirun -n 4 kvppl --ranks: each rank takes a part of the windows; "
-            "the first\nwrites the rows, which are those of one rank.\n\n"
+            "the first\nwrites the rows, which are those of one rank.  With "
+            "--split layers each rank reads\nthe weights of some layers alone, "
+            "and windows pass from rank to rank.\n\n"
             "Units: losses and divergences in nats per token, bits per value "
             "of K and V.\nA layer that slides holds its window, and of older "
             "tokens what shares a block\nwith it: these bytes, over the "

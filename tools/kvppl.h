@@ -19,7 +19,7 @@ struct kvppl_args {
     struct kv_strings specs;
     struct kv_strings models, texts, calibs, protocols;
     struct kv_sizes ctxs, windows;
-    const char *gemm, *kl_base, *base;
+    const char *gemm, *kl_base, *base, *split;
     struct kv_shard shard;
     size_t pool_heads;
     size_t jitter; /* repeats of each row */
@@ -168,6 +168,7 @@ int kvppl_save_base(struct kvppl_run *r, const struct kv_ppl_row *row,
                     struct kv_err *e);
 int kvppl_close_base(struct kvppl_study *s, struct kv_err *e);
 
+bool kvppl_by_layers(const struct kvppl_args *a); /* --split */
 /* --ranks: the options that it goes without. */
 int kvppl_check_ranks(const struct kvppl_args *a, struct kv_err *e);
 /* Whether all ranks have the same model, text and so on; they then go on with

@@ -1,9 +1,11 @@
-/* kvppl --ranks: windows by the ranks of mpirun. */
+/* kvppl --ranks: windows by the ranks of mpirun, or layers. */
 #include "lib/base/alloc.h"
+#include "lib/mixed.h"
 #include "tools/kvppl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 int kvppl_check_ranks(const struct kvppl_args *a, struct kv_err *e)
 {
@@ -11,8 +13,35 @@ int kvppl_check_ranks(const struct kvppl_args *a, struct kv_err *e)
                         : a->kl_base ? "--kl-divergence-base"
                                      : NULL;
 
-    return a->ranks && other ? kv_fail(e, "%s does not go with --ranks", other)
-                             : 0;
+    if (a->ranks && other)
+        return kv_fail(e, "%s does not go with --ranks", other);
+    if (!a->split)
+        return 0;
+    if (strcmp(a->split, "windows") != 0 && strcmp(a->split, "layers") != 0)
+        return kv_fail(e, "--split %s: expected windows or layers", a->split);
+    if (!a->ranks)
+        return kv_fail(e, "--split goes with --ranks");
+    return kvppl_by_layers(a) && a->common.on_gpu
+               ? kv_fail(e, "--split layers does not go with --device %s",
+                         a->common.device)
+               : 0;
+}
+
+bool kvppl_by_layers(const struct kvppl_args *a)
+{
+    return a->split && !strcmp(a->split, "layers");
+}
+
+/* Codes that go by layers which another rank runs. */
+static int check_specs(const struct kvppl_run *r, struct kv_err *e)
+{
+    for (size_t i = 0; i < r->n_specs; i++)
+        if (kv_spec_reads_below(&r->spec[i]) || kv_spec_spans(&r->spec[i]))
+            return kv_fail(e,
+                           "spec '%s' makes its codes of several layers, "
+                           "which does not go with --split layers",
+                           r->spec[i].text);
+    return 0;
 }
 
 /* What must be alike, a line each. */
@@ -37,6 +66,9 @@ static char *make_key(const struct kvppl_run *r, const struct kvppl_args *a)
     fprintf(f, "--seed %llu\n--memory %zu\n--kl %d\n--no-base %d\n",
             (unsigned long long)a->common.seed, a->common.memory, a->kl,
             a->no_base);
+    fprintf(f, "--split %s\n", kvppl_by_layers(a) ? "layers" : "windows");
+    if (kvppl_by_layers(a)) /* by which windows go together */
+        fprintf(f, "--threads %zu\n", r->conditions.threads);
     fprintf(f, "--jitter %zu\n--records %d\n", a->jitter, a->records != NULL);
     fprintf(f, "number of rows %zu\n", r->n_specs);
     for (size_t i = 0; i < r->n_specs; i++)
@@ -53,7 +85,9 @@ int kvppl_meet_ranks(struct kvppl_run *r, const struct kvppl_args *a,
 
     if (r->study->ranks.n == 1)
         return 0;
-    if (r->study->ranks.n > r->text.n)
+    if (kvppl_by_layers(a) && check_specs(r, e))
+        return -1;
+    if (!kvppl_by_layers(a) && r->study->ranks.n > r->text.n)
         return kv_fail(e,
                        "--ranks: %zu ranks for %zu windows: expected a window "
                        "for each",

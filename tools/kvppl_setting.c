@@ -43,7 +43,7 @@ static int load_calibration(struct kvppl_run *r, const struct kvppl_args *a,
 
 /* Opens the model unless another setting has. */
 static int load_model(const struct kvppl_args *a, struct kvppl_model *m,
-                      struct kv_err *e)
+                      struct kv_ranks *ranks, struct kv_err *e)
 {
     if (m->model)
         return 0;
@@ -51,7 +51,9 @@ static int load_model(const struct kvppl_args *a, struct kvppl_model *m,
                    (a->pool_heads &&
                     kv_model_pool_heads(m->model, a->pool_heads, e)) ||
                    kv_tokenizer_open(&m->tokenizer, m->path, e) ||
-                   kv_common_place(&a->common, m->model, a->gemm, e)
+                   kv_common_place(&a->common, m->model, a->gemm, e) ||
+                   (kvppl_by_layers(a) && ranks->n > 1 &&
+                    kv_ranks_by_layers(ranks, m->model, e))
                ? -1
                : 0;
 }
@@ -146,7 +148,7 @@ int kvppl_load_setting(struct kvppl_run *r, const struct kvppl_args *a,
                        struct kvppl_model *m, struct kv_err *e)
 {
     if (kv_protocol_parse(&r->protocol, r->of.protocol, a->keep_window, e) ||
-        load_model(a, m, e))
+        load_model(a, m, &r->study->ranks, e))
         return -1;
     r->model = m->model;
     r->tokenizer = m->tokenizer;

@@ -338,7 +338,7 @@ static int final_norm(const void *arg, size_t i, size_t thread,
 
 int kv_pass_norm_all(struct kv_pass *p, struct kv_err *e)
 {
-    return kv_pass_each(p, final_norm, p, e);
+    return kv_pass_is_last(p->m) ? kv_pass_each(p, final_norm, p, e) : 0;
 }
 
 /* ---- a pass -------------------------------------------------------------- */
@@ -502,6 +502,8 @@ int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
         .shape = &p->shape,
         .backend = p->b,
         .layer = p->attended,
+        .first_layer = p->m->relay.first -
+                       kv_shape_states(&p->m->config.shape, p->m->relay.first),
         .first_window = p->first_window,
         .n_windows = p->n_windows,
         .n = p->n,
@@ -527,10 +529,10 @@ int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
 int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
                    struct kv_err *e)
 {
-    const size_t n_layers = kv_config_layers_of(&p->m->config);
+    const size_t end = kv_pass_end(p->m);
 
-    for (size_t l = 0; l < n_layers; l++)
-        if (kv_pass_load(p, l, l + 1 < n_layers ? l + 1 : l, e) ||
+    for (size_t l = p->m->relay.first; l < end; l++)
+        if (kv_pass_load(p, l, l + 1 < end ? l + 1 : l, e) ||
             kv_pass_layer(p, attention, e))
             return -1;
     return 0;
@@ -552,7 +554,8 @@ static int forward(struct kv_pass *p, const struct kv_attention *attention,
     p->x = m->backend->on_host ? hidden : m->workspace[KV_WORK_X].p;
     rc = kv_pass_init(p, e) || kv_pass_layers(p, attention, e) ||
          kv_pass_norm_all(p, e) ||
-         kv_backend_give(m->backend, hidden, p->x, bytes, e);
+         kv_backend_give(m->backend, hidden, p->x, bytes, e) ||
+         kv_pass_give(m, hidden, bytes / sizeof(*hidden), e);
     kv_pass_clear(p);
     return rc ? -1 : 0;
 }
@@ -572,7 +575,8 @@ int kv_model_forward(struct kv_model *m, const int32_t *tokens,
         return 0;
     if (kv_pass_check(m, tokens, n_windows, n, first, e))
         return -1;
-    kv_pass_embed(m, tokens, n_windows, n, first, hidden);
+    if (kv_pass_begin(m, tokens, n_windows, n, first, hidden, e))
+        return -1;
     return forward(&p, attention, hidden, e);
 }
 
@@ -586,7 +590,7 @@ int kv_model_forward_batch(struct kv_model *m, const struct kv_batch *b,
                         .few = m->backend->on_host,
                         .batch = b};
 
-    assert(b->n_spans && attention);
+    assert(b->n_spans && attention && !m->relay.end);
     for (size_t i = 0, at = 0; i < b->n_spans; at += b->span[i++].n) {
         const struct kv_span *s = &b->span[i];
 

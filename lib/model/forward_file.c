@@ -20,14 +20,17 @@ static int pass_group(struct kv_pass *p, const int32_t *tokens,
                       const struct kv_attention *attention, FILE *f,
                       struct kv_err *e)
 {
-    const bool last = p->loaded + 1 == kv_config_layers_of(&p->m->config);
+    const bool last = p->loaded + 1 == kv_pass_end(p->m);
+    const size_t n = p->n_windows * p->n * p->hidden;
 
-    if (p->loaded == 0)
-        kv_pass_embed(p->m, tokens + p->first_window * p->n, p->n_windows, p->n,
-                      0, p->x);
-    else if (states(p, f, false, e))
+    if (p->loaded == p->m->relay.first
+            ? kv_pass_begin(p->m, tokens + p->first_window * p->n, p->n_windows,
+                            p->n, 0, p->x, e)
+            : states(p, f, false, e))
         return -1;
-    return kv_pass_layer(p, attention, e) || (last && kv_pass_norm_all(p, e)) ||
+    return kv_pass_layer(p, attention, e) ||
+                   (last && (kv_pass_norm_all(p, e) ||
+                             kv_pass_give(p->m, p->x, n, e))) ||
                    states(p, f, true, e)
                ? -1
                : 0;
@@ -38,15 +41,15 @@ int kv_model_forward_file(struct kv_model *m, const int32_t *tokens,
                           const struct kv_attention *attention, FILE *hidden,
                           struct kv_err *e)
 {
-    const size_t n_layers = kv_config_layers_of(&m->config);
+    const size_t end = kv_pass_end(m);
     float *x = kv_alloc(group * n, m->config.hidden * sizeof(*x));
     struct kv_pass p = {
         .m = m, .n_windows = group, .n = n, .x = x, .few = n <= KV_FEW_ROWS};
     int rc = kv_pass_check(m, tokens, n_windows, n, 0, e);
 
     rc = rc || kv_pass_init(&p, e);
-    for (size_t l = 0; l < n_layers && !rc; l++) {
-        rc = kv_pass_load(&p, l, l + 1 < n_layers ? l + 1 : l, e);
+    for (size_t l = m->relay.first; l < end && !rc; l++) {
+        rc = kv_pass_load(&p, l, l + 1 < end ? l + 1 : l, e);
         for (size_t w = 0; w < n_windows && !rc; w += group) {
             p.first_window = w;
             p.n_windows = n_windows - w < group ? n_windows - w : group;

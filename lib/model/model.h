@@ -114,7 +114,8 @@ struct kv_host_layer;
 struct kv_qkv {
     const struct kv_shape *shape;
     const struct kv_backend *backend;
-    size_t layer; /* of those with attention */
+    size_t layer;       /* of those with attention */
+    size_t first_layer; /* of the pass: layers before run elsewhere */
     size_t n_windows, n, first;
     size_t first_window; /* the group's first window within the call */
     const float *q, *k, *k_pre, *v;

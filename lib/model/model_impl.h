@@ -4,6 +4,7 @@
 
 #include "lib/model/layers.h"
 #include "lib/model/model.h"
+#include "lib/model/relay.h"
 
 /* The workspaces of a pass; f32 unless said otherwise. */
 enum kv_work {
@@ -31,6 +32,7 @@ struct kv_model {
     struct kv_backend *backend;
     struct kv_layers *layers;
     struct kv_workspace workspace[KV_WORKSPACES];
+    struct kv_relay relay;      /* end 0: all layers run here */
     float *k_bias, *sink_logit; /* the shape's, or NULL */
 };
 

@@ -82,6 +82,18 @@ int kv_pass_check_window(const struct kv_model *m, size_t n, struct kv_err *e);
 void kv_pass_embed(const struct kv_model *m, const int32_t *tokens,
                    size_t n_windows, size_t n, size_t first, float *x);
 
+/* Layers [m->relay.first, kv_pass_end()) run here (relay.h).  x [n_windows][n]
+ * [hidden], the host's, is at first the tokens' embeddings, or what the layers
+ * before have made of them; kv_pass_give() of its floats is nothing after the
+ * last layer. */
+size_t kv_pass_end(const struct kv_model *m);
+bool kv_pass_is_last(const struct kv_model *m);
+int kv_pass_begin(const struct kv_model *m, const int32_t *tokens,
+                  size_t n_windows, size_t n, size_t first, float *x,
+                  struct kv_err *e);
+int kv_pass_give(const struct kv_model *m, const float *x, size_t n,
+                 struct kv_err *e);
+
 /* Sizes and memory.  Fails without memory on a device. */
 int kv_pass_init(struct kv_pass *p, struct kv_err *e);
 void kv_pass_clear(struct kv_pass *p);
@@ -93,7 +105,7 @@ int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
 int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
                    struct kv_err *e);
 
-/* x becomes its final norm. */
+/* x becomes its final norm, after the last layer. */
 int kv_pass_norm_all(struct kv_pass *p, struct kv_err *e);
 
 /* logits [n][n_vocab] of x [n][hidden], after the final norm; n at most
