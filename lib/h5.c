@@ -70,10 +70,10 @@ static const struct {
     const char *name;
     size_t bytes;
 } types[] = {
-    [KV_H5_U8] = {"u8", 1},     [KV_H5_I32] = {"i32", 4},
-    [KV_H5_U64] = {"u64", 8},   [KV_H5_F16] = {"f16", 2},
-    [KV_H5_BF16] = {"bf16", 2}, [KV_H5_F32] = {"f32", 4},
-    [KV_H5_F64] = {"f64", 8},
+    [KV_H5_U8] = {"u8", 1},   [KV_H5_I32] = {"i32", 4},
+    [KV_H5_I64] = {"i64", 8}, [KV_H5_U64] = {"u64", 8},
+    [KV_H5_F16] = {"f16", 2}, [KV_H5_BF16] = {"bf16", 2},
+    [KV_H5_F32] = {"f32", 4}, [KV_H5_F64] = {"f64", 8},
 };
 
 size_t kv_h5_type_bytes(enum kv_h5_type t)
@@ -100,6 +100,8 @@ static hid_t type_new(enum kv_h5_type t)
         return H5Tcopy(H5T_STD_U8LE);
     case KV_H5_I32:
         return H5Tcopy(H5T_STD_I32LE);
+    case KV_H5_I64:
+        return H5Tcopy(H5T_STD_I64LE);
     case KV_H5_U64:
         return H5Tcopy(H5T_STD_U64LE);
     case KV_H5_F16:

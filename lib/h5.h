@@ -29,6 +29,7 @@ struct kv_h5;
 enum kv_h5_type {
     KV_H5_U8,
     KV_H5_I32,
+    KV_H5_I64,
     KV_H5_U64,
     KV_H5_F16,
     KV_H5_BF16,

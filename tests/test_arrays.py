@@ -276,7 +276,7 @@ class From(Case):
         bad = k1.copy()
         bad[1, 0, 3, 2] = np.nan
         for words, arrays in (
-                (["layers.1.keys", "NaN"], {**good, "layers.1.keys": bad}),
+                (["layers.1.keys[1][0][3][2] is NaN"], {**good, "layers.1.keys": bad}),
                 ("beyond f32", {**good, "layers.1.keys": k1 * 1e300}),
                 (["layers.0.keys is of type <i4", "expected floats"],
                  {**good, "layers.0.keys": k1.astype(np.int32)}),
@@ -292,6 +292,8 @@ class From(Case):
                 ("there are other keys of the same layers",
                  {**good, "k_1": k1}),
                 ("expected [windows, if several]", {
+                    n: x[0, 0, 0] for n, x in good.items()}),
+                ("the KV heads of [32][16] (--config config.json)", {
                     n: x[0, 0] for n, x in good.items()}),
                 ("is in Fortran's order", {
                     n: np.asfortranarray(x) for n, x in good.items()})):
@@ -387,7 +389,7 @@ class Tables(Case):
         bad = good[book].copy()
         bad[0, 3, 2] = np.inf
         for words, arrays in (
-                ("layers.1.v.codebook: value 14 is beyond f32",
+                ("layers.1.v.codebook[0][3][2] is beyond f32",
                  {**good, book: bad}),
                 ("is of type <i4: expected floats",
                  {**good, book: good[book].astype(np.int32)}),

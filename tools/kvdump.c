@@ -11,6 +11,7 @@
 #include "lib/windows.h"
 #include "tools/common.h"
 #include "tools/kvdump_about.h"
+#include "tools/kvdump_files.h"
 #include "tools/kvdump_from.h"
 #include "tools/kvdump_ranks.h"
 #include "tools/kvdump_words.h"
@@ -319,9 +320,10 @@ static int print_tokens(const struct args *a, const struct kv_tokenizer *t,
 static int operations(const struct args *a, struct kv_err *e)
 {
     const char *path = a->shape ? a->shape : a->model;
-    const char *slash = strrchr(path, '/');
+    char name[128];
     struct kv_config c;
 
+    kvdump_model_name(path, name, sizeof(name));
     if (kv_model_config(&c, path, e))
         return -1;
     if (c.shape.latent)
@@ -329,9 +331,8 @@ static int operations(const struct args *a, struct kv_err *e)
                        "--operations: those of latent attention, which a %s "
                        "has, are not implemented",
                        c.arch->name);
-    return kv_operations_print(&c, slash && slash[1] ? slash + 1 : path,
-                               a->ctx ? a->ctx : c.n_ctx, a->batch, &a->common,
-                               e);
+    return kv_operations_print(&c, name, a->ctx ? a->ctx : c.n_ctx, a->batch,
+                               &a->common, e);
 }
 
 /* A row for one sequence, and one for a batch of them. */
@@ -548,9 +549,10 @@ int main(int argc, char **argv)
         KV_FLAG(0, "ranks", &a.ranks,
                 "windows by the ranks that mpirun has started, each\n"
                 "in a file beside -o, which is read as one dump"),
-        KV_IN(0, "from", &a.from, "FILE",
-              "no model: K, V, Q of this .npz, .safetensors or\n"
-              ".h5, named layers.0.keys, layers.0.values (below)"),
+        KV_IN_FOLDER(0, "from", &a.from, kvdump_files_holds, "FILE",
+                     "no model: K, V, Q of this .npz, .safetensors or\n"
+                     ".h5, or of a folder of them, named layers.0.keys,\n"
+                     "layers.0.values (below)"),
         KV_IN(0, "config", &a.config, "FILE",
               "--from: the model's config.json, for its shape and\n"
               "RoPE"),
@@ -596,10 +598,17 @@ int main(int argc, char **argv)
                 "there are several, as a batch of\ntransformers' cache; floats "
                 "of 16, 32 or 64 bits.  Names: layers.0.keys,\nlayer_000/k, "
                 "key_cache.0, past_key_values.0.value, q.0, k_pre.0 (before "
-                "RoPE);\nwithout a number all layers, [layers, ...].  Numbers "
-                "count layers with attention\nalone.  Keys are after RoPE from "
-                "position 0 on, with the model's order of\nchannels; keys "
-                "before it are computed.  --dtype, --what and --rope count.\n\n"
+                "RoPE);\nwithout a number all layers, [layers, ...].  kv.0 is "
+                "both, [2, ...] or [tokens, 2,\n...]; [tokens, channels of all "
+                "heads] wants --config.  layer_0_chunk_3_k is a part\nof the "
+                "tokens.  tokens, input_ids: ids, [windows, tokens].  Of a "
+                "folder, file\nnames belong to the name: vLLM's "
+                "model.layers.0.self_attn.attn.safetensors with\nkv_cache.  "
+                "Numbers "
+                "count layers with attention alone.  Keys are after RoPE from\n"
+                "position 0 on, with the model's order of channels; keys "
+                "before it are computed.\n--dtype, --what and --rope "
+                "count.\n\n"
                 "A config.json alone has no weights: as halves, they would "
                 "weigh so much; rows\nfor as many KV heads as it says, as "
                 "query heads, and one.  even_ctx: in longer\ncontexts one "

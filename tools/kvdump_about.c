@@ -1,8 +1,10 @@
 #include "tools/kvdump_about.h"
+#include "lib/base/file.h"
 #include "lib/model/tensor_map.h"
 #include "tools/columns_about.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const columns[] = {"model",
@@ -173,14 +175,29 @@ static void weigh(struct kv_footprint *f, const struct kv_config *c)
     kv_tensor_unmap(&w);
 }
 
+void kvdump_model_name(const char *path, char *name, size_t capacity)
+{
+    char *full = realpath(path, NULL), *folder = NULL;
+    const char *last;
+
+    folder = kv_path_folder(full ? full : path, &last);
+    if (!strcmp(last, "config.json")) {
+        const char *slash = strrchr(folder, '/');
+
+        last = slash && slash[1] ? slash + 1 : folder;
+    }
+    snprintf(name, capacity, "%s", last);
+    free(folder);
+    free(full);
+}
+
 static struct kv_footprint of_config(const struct kv_config *c,
                                      const char *path, size_t ctx, size_t batch)
 {
     struct kv_footprint f = {.ctx = ctx ? ctx : c->n_ctx, .batch = batch};
     struct kv_model_info *i = &f.info;
-    const char *slash = strrchr(path, '/');
 
-    snprintf(i->name, sizeof(i->name), "%s", slash ? slash + 1 : path);
+    kvdump_model_name(path, i->name, sizeof(i->name));
     snprintf(i->arch, sizeof(i->arch), "%s", c->arch->name);
     snprintf(i->weights, sizeof(i->weights), "f16");
     i->n_vocab = c->n_vocab;

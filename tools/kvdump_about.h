@@ -25,6 +25,10 @@ int kv_footprint_print(const struct kv_footprint *f, size_t n,
 int kv_footprint_of_shape(const char *path, size_t ctx, size_t batch,
                           const struct kv_common *common, struct kv_err *e);
 
+/* The model's name by the path of its folder or its config.json: the last part,
+ * of config.json the folder's. */
+void kvdump_model_name(const char *path, char *name, size_t capacity);
+
 /* A row for each operation of one layer: 13 of prefill, of ctx tokens, and 15
  * of a decoding step after them.  name: the model's. */
 int kv_operations_print(const struct kv_config *c, const char *name, size_t ctx,

@@ -36,8 +36,8 @@ miss(char *text, size_t capacity, const char *format, ...)
     va_end(args);
 }
 
-/* no_order: nothing tells heads from tokens. */
-static int check_missing(const struct job *j, bool no_order, struct kv_err *e)
+/* unknown: what the shapes do not tell, of kvdump_arrays_fit(), or 0. */
+static int check_missing(const struct job *j, int unknown, struct kv_err *e)
 {
     const struct kvdump_arrays *a = &j->arrays;
     char text[700] = "", shape[128];
@@ -47,10 +47,15 @@ static int check_missing(const struct job *j, bool no_order, struct kv_err *e)
         miss(text, sizeof(text), "keys (arrays layers.0.keys, ...)");
     if (!a->of[KV_T_V].have)
         miss(text, sizeof(text), "values (arrays layers.0.values, ...)");
-    if (no_order) {
-        kvdump_arrays_shape(a, a->of[KV_T_K].have ? KV_T_K : KV_T_K_PRE, shape);
+    if (unknown) {
+        kvdump_arrays_shape(
+            kvdump_arrays_first(a, a->of[KV_T_K].have ? KV_T_K : KV_T_K_PRE),
+            shape);
         miss(text, sizeof(text),
-             "the order of %s (--layout htd or thd: heads, tokens, channels)",
+             unknown == KVDUMP_NO_ORDER
+                 ? "the order of %s (--layout htd or thd: heads, tokens, "
+                   "channels)"
+                 : "the KV heads of %s (--config config.json)",
              shape);
     }
     if (!j->f->config && !j->f->theta)
@@ -243,8 +248,9 @@ static int put_window(struct job *j, enum kv_tensor t, size_t layer,
     return kv_dump_put(j->writer, layer, t, window, 1, x, e);
 }
 
-/* Ids of each token's values in the first layer: kvtools then sees whether a
- * calibration was made of the tokens that it is measured on. */
+/* Without the file's: ids of each token's values in the first layer, so that
+ * kvtools sees whether a calibration was made of the tokens that it is measured
+ * on. */
 static void make_ids(const struct job *j, const float *v, int32_t *ids)
 {
     const size_t row = j->info.shape.n_kv_heads * j->info.shape.head_dim;
@@ -262,17 +268,40 @@ static void make_ids(const struct job *j, const float *v, int32_t *ids)
     }
 }
 
+/* The file's, of a vocabulary that is known. */
+static int check_ids(const struct job *j, const int32_t *ids, size_t n,
+                     struct kv_err *e)
+{
+    const size_t n_vocab = j->config.n_vocab;
+
+    for (size_t i = 0; i < n && j->f->config; i++)
+        if ((size_t)ids[i] >= n_vocab)
+            return kv_fail(e,
+                           "%s: token %zu of window %zu has id %d: %s has a "
+                           "vocabulary of %zu",
+                           j->f->path, i % j->info.ctx, i / j->info.ctx,
+                           (int)ids[i], j->f->config, n_vocab);
+    return 0;
+}
+
 /* Before the writer is there, since their hash is in the file's head. */
 static int read_ids(struct job *j, int32_t *ids, float *x, struct kv_err *e)
 {
     const size_t n = j->info.n_windows * j->info.ctx;
+    const bool own = j->arrays.of[KVDUMP_IDS].have;
 
     for (size_t w = 0; w < j->info.n_windows; w++) {
-        if (kvdump_arrays_read(&j->arrays, KV_T_V, j->info.first_layer, w, x,
-                               e))
+        int32_t *id = ids + w * j->info.ctx;
+
+        if (own ? kvdump_arrays_ids(&j->arrays, w, id, e)
+                : kvdump_arrays_read(&j->arrays, KV_T_V, j->info.first_layer, w,
+                                     x, e))
             return -1;
-        make_ids(j, x, ids + w * j->info.ctx);
+        if (!own)
+            make_ids(j, x, id);
     }
+    if (own && check_ids(j, ids, n, e))
+        return -1;
     kv_hash_bytes(ids, n * sizeof(*ids), j->info.text_hash);
     return 0;
 }
@@ -323,7 +352,7 @@ static int write_dump(struct job *j, struct kv_err *e)
 static int run(struct job *j, struct kv_err *e)
 {
     const struct kvdump_arrays *a = &j->arrays;
-    int order = 0;
+    int unknown = 0;
 
     if (j->f->layout && strcmp(j->f->layout, "htd") != 0 &&
         strcmp(j->f->layout, "thd") != 0)
@@ -332,10 +361,10 @@ static int run(struct job *j, struct kv_err *e)
         (j->f->config && kv_model_config(&j->config, j->f->config, e)))
         return -1;
     if (a->of[KV_T_V].have && (a->of[KV_T_K].have || a->of[KV_T_K_PRE].have))
-        order =
+        unknown =
             kvdump_arrays_fit(&j->arrays, j->f->layout,
                               j->f->config ? j->config.shape.n_kv_heads : 0, e);
-    if (order < 0 || check_missing(j, order, e) ||
+    if (unknown < 0 || check_missing(j, unknown, e) ||
         (j->f->config ? config_shape(j, e) : own_shape(j, e)))
         return -1;
     describe(j);

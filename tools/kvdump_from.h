@@ -1,5 +1,5 @@
-/* kvdump --from: a dump of keys, values and queries that a file of another
- * program holds (lib/arrays/arrays.h). */
+/* kvdump --from: a dump of keys, values and queries that a file or folder of
+ * another program holds (tools/kvdump_arrays.h). */
 #ifndef KV_KVDUMP_FROM_H
 #define KV_KVDUMP_FROM_H
 

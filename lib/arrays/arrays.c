@@ -63,11 +63,11 @@ static int refuse_pickle(const char *path, struct kv_err *e)
 
 /* ---- values -------------------------------------------------------------- */
 
-enum values { F16, BF16, F32, F64, OTHER };
+enum values { F16, BF16, F32, F64, I32, U32, I64, U64, OTHER };
 
 static size_t bytes_of(enum values v)
 {
-    static const size_t n[] = {2, 2, 4, 8, 0};
+    static const size_t n[] = {2, 2, 4, 8, 4, 4, 8, 8, 0};
 
     return n[v];
 }
@@ -79,12 +79,23 @@ static enum values values_of(const struct kv_array *a)
         enum values v;
     } types[] = {{"<f2", F16},   {"<f4", F32}, {"<f8", F64}, {"F16", F16},
                  {"BF16", BF16}, {"F32", F32}, {"F64", F64}, {"f16", F16},
-                 {"bf16", BF16}, {"f32", F32}, {"f64", F64}};
+                 {"bf16", BF16}, {"f32", F32}, {"f64", F64}, {"<i4", I32},
+                 {"<u4", U32},   {"<i8", I64}, {"<u8", U64}, {"I32", I32},
+                 {"U32", U32},   {"I64", I64}, {"U64", U64}, {"i32", I32},
+                 {"i64", I64},   {"u64", U64}};
 
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
         if (!strcmp(a->type, types[i].type))
             return types[i].v;
     return OTHER;
+}
+
+static void say_kind(struct kv_array *a)
+{
+    const enum values v = values_of(a);
+
+    a->floats = v <= F64;
+    a->wholes = v >= I32 && v <= U64;
 }
 
 static void to_floats(enum values v, const uint8_t *from, size_t n, float *x)
@@ -105,6 +116,20 @@ static void to_floats(enum values v, const uint8_t *from, size_t n, float *x)
     }
 }
 
+/* A whole number of any of the types; INT64_MAX for one beyond. */
+static int64_t whole(enum values v, const uint8_t *from)
+{
+    int64_t wide;
+    int32_t low;
+
+    if (v == I64 || v == U64) {
+        memcpy(&wide, from, 8);
+        return v == U64 && wide < 0 ? INT64_MAX : wide;
+    }
+    memcpy(&low, from, 4);
+    return v == I32 ? low : (int64_t)(uint32_t)low;
+}
+
 /* ---- HDF5 ---------------------------------------------------------------- */
 
 static const struct {
@@ -112,8 +137,10 @@ static const struct {
     enum kv_h5_type type;
 } h5_types[] = {
     {"f32", KV_H5_F32}, {"f16", KV_H5_F16}, {"bf16", KV_H5_BF16},
-    {"f64", KV_H5_F64}, {"i32", KV_H5_I32}, {"u8", KV_H5_U8},
+    {"f64", KV_H5_F64}, {"i32", KV_H5_I32}, {"i64", KV_H5_I64},
+    {"u64", KV_H5_U64}, {"u8", KV_H5_U8},
 };
+enum { H5_TYPES = sizeof(h5_types) / sizeof(*h5_types) };
 
 static int add_dataset(struct kv_arrays *a, const char *name, struct kv_err *e)
 {
@@ -128,12 +155,10 @@ static int add_dataset(struct kv_arrays *a, const char *name, struct kv_err *e)
         return -1;
     for (size_t i = 0; i < x->n_dims; i++)
         x->n *= x->dims[i];
-    for (size_t i = 0; i < sizeof(h5_types) / sizeof(*h5_types); i++)
+    for (size_t i = 0; i < H5_TYPES; i++)
         if (!kv_h5_check(a->h5, name, h5_types[i].type, x->n_dims, x->dims,
-                         &ignored)) {
+                         &ignored))
             snprintf(x->type, sizeof(x->type), "%s", h5_types[i].name);
-            x->floats = i < 4;
-        }
     return 0;
 }
 
@@ -169,7 +194,7 @@ static int add_group(struct kv_arrays *a, const char *group, int depth,
 }
 
 static int read_h5(struct kv_arrays *a, const struct kv_array *x, size_t first,
-                   size_t n, enum values v, float *to, struct kv_err *e)
+                   size_t n, size_t value, uint8_t *to, struct kv_err *e)
 {
     size_t from[KV_ARRAY_DIMS] = {0}, count[KV_ARRAY_DIMS], row = x->n;
     char name[KV_ARRAY_NAME + 1];
@@ -178,7 +203,7 @@ static int read_h5(struct kv_arrays *a, const struct kv_array *x, size_t first,
     int rc;
 
     snprintf(name, sizeof(name), "/%s", x->name);
-    for (size_t i = 0; i < 4; i++)
+    for (size_t i = 0; i < H5_TYPES; i++)
         if (!strcmp(x->type, h5_types[i].name))
             type = h5_types[i].type;
     memcpy(count, x->dims, sizeof(count));
@@ -188,10 +213,10 @@ static int read_h5(struct kv_arrays *a, const struct kv_array *x, size_t first,
     /* Whole rows of the first dimension, of which a part is asked for. */
     from[0] = first / row;
     count[0] = (first + n + row - 1) / row - from[0];
-    bytes = kv_alloc(count[0] * row, bytes_of(v));
+    bytes = kv_alloc(count[0] * row, value);
     rc = kv_h5_read(a->h5, name, type, from, count, bytes, e);
     if (!rc)
-        to_floats(v, bytes + (first - from[0] * row) * bytes_of(v), n, to);
+        memcpy(to, bytes + (first - from[0] * row) * value, n * value);
     free(bytes);
     return rc;
 }
@@ -217,7 +242,6 @@ static int open_safetensors(struct kv_arrays *a, struct kv_err *e)
         x->n_dims = w->n_dims;
         memcpy(x->dims, w->dims, w->n_dims * sizeof(*w->dims));
         x->n = w->n;
-        x->floats = values_of(x) != OTHER;
     }
     return 0;
 }
@@ -243,6 +267,8 @@ int kv_arrays_open(struct kv_arrays **out, const char *path, struct kv_err *e)
         kv_arrays_close(a);
         return -1;
     }
+    for (size_t i = 0; i < a->n; i++)
+        say_kind(&a->list[i]);
     *out = a;
     return 0;
 }
@@ -271,17 +297,31 @@ size_t kv_arrays_list(const struct kv_arrays *a, const struct kv_array **list)
     return a->n;
 }
 
-static int read_npz(struct kv_arrays *a, size_t i, size_t first, size_t n,
-                    enum values v, float *x, struct kv_err *e)
+/* Elements as the file has them. */
+static int read_stored(struct kv_arrays *a, size_t i, size_t first, size_t n,
+                       uint8_t *to, struct kv_err *e)
 {
-    const size_t bytes = bytes_of(v);
-    uint8_t *stored = kv_alloc(n, bytes);
-    const int rc = kv_npz_read(a->npz, i, first * bytes, n * bytes, stored, e);
+    const size_t value = bytes_of(values_of(&a->list[i]));
 
-    if (!rc)
-        to_floats(v, stored, n, x);
-    free(stored);
-    return rc;
+    if (a->kind == KV_NPZ)
+        return kv_npz_read(a->npz, i, a->list[i].name, first * value, n * value,
+                           to, e);
+    if (a->kind == KV_HDF5)
+        return read_h5(a, &a->list[i], first, n, value, to, e);
+    memcpy(to, a->st.weight[i].data + first * value, n * value);
+    return 0;
+}
+
+/* "layers.0.keys[1][0][3]", of an element. */
+static void name_element(const struct kv_array *a, size_t at, char text[256])
+{
+    size_t n = (size_t)snprintf(text, 256, "%s", a->name), rest = a->n;
+
+    for (size_t i = 0; i < a->n_dims; i++) {
+        rest /= a->dims[i];
+        n += (size_t)snprintf(text + n, 256 - n, "[%zu]", at / rest);
+        at %= rest;
+    }
 }
 
 int kv_arrays_read(struct kv_arrays *a, size_t i, size_t first, size_t n,
@@ -289,22 +329,55 @@ int kv_arrays_read(struct kv_arrays *a, size_t i, size_t first, size_t n,
 {
     const struct kv_array *is = &a->list[i];
     const enum values v = values_of(is);
-    int rc = 0;
+    char name[256];
+    uint8_t *stored;
+    int rc;
 
     if (!is->floats)
         return kv_fail(e,
                        "%s: %s is of type %s: expected floats of 16, 32 or "
                        "64 bits",
                        a->path, is->name, is->type);
-    if (a->kind == KV_NPZ)
-        rc = read_npz(a, i, first, n, v, x, e);
-    else if (a->kind == KV_HDF5)
-        rc = read_h5(a, is, first, n, v, x, e);
-    else
-        to_floats(v, a->st.weight[i].data + first * bytes_of(v), n, x);
+    stored = kv_alloc(n, bytes_of(v));
+    rc = read_stored(a, i, first, n, stored, e);
+    if (!rc)
+        to_floats(v, stored, n, x);
+    free(stored);
     for (size_t j = 0; j < n && !rc; j++)
-        if (!isfinite(x[j]))
-            rc = kv_fail(e, "%s: %s: value %zu is %s", a->path, is->name,
-                         first + j, isnan(x[j]) ? "NaN" : "beyond f32");
+        if (!isfinite(x[j])) {
+            name_element(is, first + j, name);
+            rc = kv_fail(e, "%s: %s is %s", a->path, name,
+                         isnan(x[j]) ? "NaN" : "beyond f32");
+        }
+    return rc;
+}
+
+int kv_arrays_read_ids(struct kv_arrays *a, size_t i, size_t first, size_t n,
+                       int32_t *id, struct kv_err *e)
+{
+    const struct kv_array *is = &a->list[i];
+    const enum values v = values_of(is);
+    char name[256];
+    uint8_t *stored;
+    int rc;
+
+    if (!is->wholes)
+        return kv_fail(e,
+                       "%s: %s is of type %s: expected ids of tokens, whole "
+                       "numbers of 32 or 64 bits",
+                       a->path, is->name, is->type);
+    stored = kv_alloc(n, bytes_of(v));
+    rc = read_stored(a, i, first, n, stored, e);
+    for (size_t j = 0; j < n && !rc; j++) {
+        const int64_t one = whole(v, stored + j * bytes_of(v));
+
+        if (one < 0 || one > INT32_MAX) {
+            name_element(is, first + j, name);
+            rc = kv_fail(e, "%s: %s is %lld: expected the id of a token",
+                         a->path, name, (long long)one);
+        }
+        id[j] = (int32_t)one;
+    }
+    free(stored);
     return rc;
 }

@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum kv_arrays_kind { KV_NPZ, KV_SAFETENSORS, KV_HDF5 };
 
@@ -21,7 +22,8 @@ enum { KV_ARRAY_DIMS = 5, KV_ARRAY_NAME = 128 };
 struct kv_array {
     char name[KV_ARRAY_NAME];
     char type[16]; /* as the file has it: "<f4", "BF16", "f16" */
-    bool floats;   /* 16, 32 or 64 bits: can be read */
+    bool floats;   /* of 16, 32 or 64 bits: kv_arrays_read() */
+    bool wholes;   /* numbers of 32 or 64 bits: kv_arrays_read_ids() */
     size_t n_dims, dims[KV_ARRAY_DIMS];
     size_t n; /* product of dims */
 };
@@ -45,6 +47,11 @@ size_t kv_arrays_list(const struct kv_arrays *a, const struct kv_array **list);
  * thread-safe. */
 int kv_arrays_read(struct kv_arrays *a, size_t i, size_t first, size_t n,
                    float *x, struct kv_err *e);
+
+/* The same elements of an array of whole numbers, as ids of tokens.  Fails on a
+ * negative one, and on one beyond 2^31 - 1. */
+int kv_arrays_read_ids(struct kv_arrays *a, size_t i, size_t first, size_t n,
+                       int32_t *id, struct kv_err *e);
 
 /* ---- to write (arrays_write.c) ------------------------------------------- */
 

@@ -88,8 +88,6 @@ static int parse_head(struct kv_array *a, const char *head, const char *path,
                        a->name);
     n = strcspn(++type, "'");
     snprintf(a->type, sizeof(a->type), "%.*s", (int)(n < 15 ? n : 15), type);
-    a->floats = !strcmp(a->type, "<f2") || !strcmp(a->type, "<f4") ||
-                !strcmp(a->type, "<f8");
     if (parse_shape(a, shape))
         return kv_fail(e, "%s: %s: expected a shape of at most %d sizes", path,
                        a->name, KV_ARRAY_DIMS);
@@ -276,13 +274,11 @@ static int open_member(struct kv_npz *z, size_t i)
     return skip(z, m->head);
 }
 
-int kv_npz_read(struct kv_npz *z, size_t i, size_t first, size_t n, void *to,
-                struct kv_err *e)
+int kv_npz_read(struct kv_npz *z, size_t i, const char *name, size_t first,
+                size_t n, void *to, struct kv_err *e)
 {
     struct member *m = &z->member[i];
-    char name[16];
 
-    snprintf(name, sizeof(name), "array %zu", i);
     if (((z->open != i || first < z->done) && open_member(z, i)) ||
         skip(z, first - z->done) || read_bytes(z, to, n))
         return fail_damaged(z, name, e);

@@ -17,9 +17,10 @@ int kv_npz_open(struct kv_npz **z, const char *path, struct kv_array **list,
                 size_t *n, struct kv_err *e);
 void kv_npz_close(struct kv_npz *z); /* NULL is fine */
 
-/* Bytes [first, first + n) of the i-th array's data. */
-int kv_npz_read(struct kv_npz *z, size_t i, size_t first, size_t n, void *to,
-                struct kv_err *e);
+/* Bytes [first, first + n) of the i-th array's data; name: the array's, for the
+ * sentence. */
+int kv_npz_read(struct kv_npz *z, size_t i, const char *name, size_t first,
+                size_t n, void *to, struct kv_err *e);
 
 /* Writes the arrays, whose data follow each other in f, to the file temp, for
  * the output path. */
