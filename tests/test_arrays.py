@@ -469,6 +469,38 @@ class Export(Case):
             self.assertEqual(sorted(scales), sorted(
                 self.NAME % (1 - int(skipped), side, side) for side in "kv"))
 
+    def test_tables(self):
+        """Rotations and codebooks come back as --tables."""
+        for spec, names in (
+                ("oscar:b2g8", ["layers.%d.%s.rotation" % (i, side)
+                                for i in range(LAYERS) for side in "kv"]),
+                ("cq:c4b3,w=none,iters=2", [
+                    "layers.%d.heads.%d.%s.codebook" % (i, h, side)
+                    for i in range(LAYERS) for h in range(HEADS)
+                    for side in "kv"])):
+            must("kvcalib", "-s", spec, at("calib.h5"), "-o", at("own.h5"))
+            self.assertEqual(must(
+                "kvcalib", "--export", at("s.safetensors"), "-C", at("own.h5"),
+                "-s", spec), "")
+            about, tables = read_safetensors(at("s.safetensors"))
+            self.assertTrue(about["spec"].startswith(spec[:4]))
+            self.assertEqual(sorted(tables), sorted(names))
+            must("kvcalib", "--tables", at("s.safetensors"), "-s", spec,
+                 at("calib.h5"), "-o", at("back.h5"))
+            table = [[{k: v for k, v in r.items() if "calib" not in k}
+                      for r in rows(must("kvquant", "-s", spec, "-C", at(c),
+                                         at("eval.h5")))]
+                     for c in ("own.h5", "back.h5")]
+            self.assertEqual(*table)
+        rotation = "klt:b2,metric=none"
+        must("kvcalib", "-s", rotation, at("calib.h5"), "-o", at("own.h5"))
+        must("kvcalib", "--export", at("s.safetensors"), "-C", at("own.h5"),
+             "-s", rotation)
+        self.assertEqual(read_safetensors(at("s.safetensors"))[1][
+            "layers.1.v.forward"].shape[-1], HEADS * DIM)
+        self.refused("own.h5", "kvcalib", "--export", at("y.safetensors"),
+                     "-C", at("own.h5"), "-s", "oscar:b2g8")
+
     def test_of_allocate(self):
         must("kvcalib", "--allocate", "10", "-C", at("fp8.h5"), "-s",
              "modelopt:fp8", "-s", "f16", at("eval.h5"), "-o",

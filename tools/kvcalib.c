@@ -280,8 +280,6 @@ static int calibrate(const struct kvcalib_args *a, struct kv_ranks *r,
     size_t n = 0;
     int rc = -1;
 
-    if (a->ranks && kv_ranks_start(r, e))
-        return -1;
     if (r->self)
         kv_verbosity_set(0);
     if (kv_dump_open(&dump, a->dump, e) ||
@@ -350,7 +348,8 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
               "the text of dump.h5 (below)"),
         KV_OUT(0, "export", &a->export, "FILE",
                "no training: k_scale and v_scale of -C's set of\n"
-               "modelopt:fp8, for vLLM and SGLang (.safetensors)"),
+               "modelopt:fp8, for vLLM and SGLang (.safetensors);\n"
+               "of another spec the tables, as --tables reads them"),
         KV_FLAG(0, "table", &a->table,
                 "a row for each table to stdout; with\n"
                 "--allocate, for each layer, side and spec"),
@@ -409,7 +408,9 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
             "layer, value =\nscale x code, named as in a checkpoint, "
             "model.layers.0.self_attn.k_proj.k_scale.\nLayers that a layer "
             "file keeps in f16 or bf16, of K or of V, are left out;\nstdout "
-            "names them in vLLM's options.\n\n"
+            "names them in vLLM's options.  Of another spec, each table in "
+            "f32 under\nthe name that --tables reads: oscar's "
+            "layers.0.k.rotation, klt's forward.\n\n"
             "--allocate writes a layer file, for -s mixed,file=LAYERS: for "
             "each layer and\nside the spec that makes the sum of errors "
             "least while the measured bits, the\nmean over all values at s0 "
@@ -443,9 +444,8 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
         kv_die("wants the file to write: -o %s",
                a->allocate ? "layers.txt" : "calib.h5");
     check_export(a);
-    if ((a->allocate || a->tables) && (a->factors || a->ranks))
-        kv_die("%s goes with training, --%s trains nothing",
-               a->factors ? "--factors" : "--ranks",
+    if ((a->allocate || a->tables) && a->factors)
+        kv_die("--factors goes with training, --%s trains nothing",
                a->allocate ? "allocate" : "tables");
     if (a->tables && a->iters)
         kv_die("--iters goes with training, --tables trains nothing");
@@ -457,6 +457,21 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
     kv_common_start(&a->common);
 }
 
+/* Once for all ranks: what they refuse here one of them says. */
+static int start_ranks(const struct kvcalib_args *a, struct kv_ranks *r,
+                       struct kv_err *e)
+{
+    const char *other = a->allocate ? "allocate" : a->tables ? "tables" : NULL;
+
+    if (!a->ranks)
+        return 0;
+    if (kv_ranks_start(r, e))
+        return -1;
+    return other ? kv_fail(e, "--ranks goes with training, --%s trains nothing",
+                           other)
+                 : 0;
+}
+
 int main(int argc, char **argv)
 {
     struct kvcalib_args a = {.common = {KV_COMMON_DEFAULTS, .can_gpu = true},
@@ -466,9 +481,10 @@ int main(int argc, char **argv)
 
     parse(argc, argv, &a);
 
-    const int rc = a.export     ? kvcalib_export(&a, &e)
-                   : a.allocate ? kvcalib_allocate(&a, &e)
-                                : calibrate(&a, &r, &e);
+    const int rc = start_ranks(&a, &r, &e) ? -1
+                   : a.export              ? kvcalib_export(&a, &e)
+                   : a.allocate            ? kvcalib_allocate(&a, &e)
+                                           : calibrate(&a, &r, &e);
 
     kv_ranks_stop(&r, rc ? e.msg : NULL);
     kv_strings_clear(&a.specs);

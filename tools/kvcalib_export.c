@@ -1,6 +1,9 @@
-/* kvcalib --export: the scales of an fp8 cache, for engines.
+/* kvcalib --export: the scales of an fp8 cache, for engines, or the tables of
+ * another scheme, rotations and codebooks.
  *
- * Names are ModelOpt's, model.layers.N.self_attn.k_proj.k_scale and .v_proj.
+ * Tables have the names that --tables reads (calib/tables.h):
+ * layers.0.k.rotation, of layers with attention alone, f32.  Names of scales
+ * are ModelOpt's, model.layers.N.self_attn.k_proj.k_scale and .v_proj.
  * v_scale, which vLLM and SGLang load as .self_attn.attn.k_scale and v_scale of
  * the layer: one f32 each, value = scale * code. */
 #include "lib/arrays/arrays.h"
@@ -131,6 +134,74 @@ static int write_scales(const struct kvcalib_args *a, const struct kv_calib *c,
     return rc;
 }
 
+/* ---- tables -------------------------------------------------------------- */
+
+/* "layers.3.heads.1.k.codebook", without what the table is for all of. */
+static void name_table(const struct kv_table *t, char name[KV_ARRAY_NAME])
+{
+    size_t n = 0;
+
+    if (t->layer != KV_ALL)
+        n += (size_t)snprintf(name, KV_ARRAY_NAME, "layers.%d.", t->layer);
+    if (t->head != KV_ALL)
+        n +=
+            (size_t)snprintf(name + n, KV_ARRAY_NAME - n, "heads.%d.", t->head);
+    if (t->side != KV_ALL)
+        n += (size_t)snprintf(name + n, KV_ARRAY_NAME - n, "%c.",
+                              t->side == KV_K ? 'k' : 'v');
+    snprintf(name + n, KV_ARRAY_NAME - n, "%s", t->name);
+}
+
+static int write_set(const struct kvcalib_args *a, const struct kv_calib *c,
+                     const struct kv_calib_set *set, struct kv_err *e)
+{
+    const char *const about[][2] = {{"spec", set->spec},
+                                    {"model", c->model},
+                                    {"text", c->text},
+                                    {NULL, NULL}};
+    struct kv_array *list = kv_alloc(set->n_tables, sizeof(*list));
+    struct kv_arrays_out *out = NULL;
+    int rc;
+
+    for (size_t i = 0; i < set->n_tables; i++) {
+        const struct kv_table *t = &set->table[i];
+
+        name_table(t, list[i].name);
+        list[i].n_dims = t->n_dims;
+        memcpy(list[i].dims, t->dims, t->n_dims * sizeof(*t->dims));
+    }
+    rc = kv_arrays_create(&out, a->export, list, set->n_tables, about, e);
+    for (size_t i = 0; i < set->n_tables && !rc; i++)
+        rc = kv_arrays_put(out, i, 0, kv_table_values(&set->table[i]),
+                           set->table[i].data, e);
+    if (rc)
+        kv_arrays_discard(out);
+    else
+        rc = kv_arrays_commit(out, e);
+    if (!rc)
+        kv_note("%s: %zu tables of %s", a->export, set->n_tables, set->spec);
+    free(list);
+    return rc;
+}
+
+/* Whether the spec has tables that are not an engine's scales. */
+static bool has_tables(const struct kv_spec *s)
+{
+    return !s->mixed && strcmp(s->scheme->name, "modelopt") != 0 &&
+           kv_spec_calibrated(s);
+}
+
+static int write_tables(const struct kvcalib_args *a, const struct kv_calib *c,
+                        const struct kv_spec *s, struct kv_err *e)
+{
+    const struct kv_calib_set *set;
+
+    return kv_calib_want_set(&set, c, s, e) ? kv_fail_in(e, "%s", c->path)
+                                            : write_set(a, c, set, e);
+}
+
+/* ---- all ----------------------------------------------------------------- */
+
 int kvcalib_export(const struct kvcalib_args *a, struct kv_err *e)
 {
     static const char *const fp8[] = {"modelopt:fp8"};
@@ -162,7 +233,7 @@ int kvcalib_export(const struct kvcalib_args *a, struct kv_err *e)
     }
     if (kv_spec_fit(s, &c->shape, e) || kv_calib_adopt(c, s, 1, e))
         goto out;
-    rc = write_scales(a, c, s, e);
+    rc = has_tables(s) ? write_tables(a, c, s, e) : write_scales(a, c, s, e);
 out:
     kv_calib_free(c);
     free(s);
