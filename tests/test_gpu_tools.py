@@ -188,6 +188,16 @@ class StepTest(unittest.TestCase):
                              "cuda", "-s", "h2o:b0.5+f16")
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn("a decoding step keeps every token", done.stderr)
+            done = self.step("-m", shape, "-c", "40,30", "-c", "20", "--batch",
+                             "1,2", "--device", "cuda", "--reps", "1", "-s",
+                             "f16", "--columns", "ctx,windows,path")
+            self.assertEqual(
+                [line.split(",") for line in done.stdout.split()[1:]],
+                [[c, b, path] for c in ("40", "30", "20") for b in "12"
+                 for path in ("unfused", "exact")])
+            done = self.step("-m", shape, "-c", "40,0", "--device", "cuda",
+                             "-s", "f16")
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
             done = self.step("-m", shape, "-c", "150", "-s", "f16")
             self.assertEqual(done.returncode, 2)
             self.assertIn("--device cuda", done.stderr)

@@ -73,7 +73,7 @@ class Kvsim(unittest.TestCase):
     def test_same(self):
         """No result depends on threads or on other rows."""
         one = rows("--load", ".7", "--load", ".5", "-n", 400, "-t", 1)
-        self.assertEqual(one, rows("--load", ".7", "--load", ".5", "-n", 400,
+        self.assertEqual(one, rows("--load", ".7,.5", "-n", 400,
                                    "-t", 4))
         alone, = rows("--load", ".5", "-n", 400, "-s", "kvquant")
         kvquant = next(r for r in one if r["scheme"] == "kvquant" and

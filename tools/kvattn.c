@@ -101,47 +101,46 @@ static bool on_gpu_alone(enum kv_attn_path path)
     return path == KV_ATTN_UNFUSED || path == KV_ATTN_DEQUANT;
 }
 
-/* One word of --path, n characters.  auto is exact on a GPU. */
+/* One word of --path.  auto is exact on a GPU. */
 static int parse_path(struct kvattn_run *r, const struct kvattn_args *a,
-                      const char *word, size_t n, struct kv_err *e)
+                      const char *word, struct kv_err *e)
 {
     for (size_t i = 0; i < KV_ATTN_PATHS; i++) {
         const enum kv_attn_path path = i == KV_ATTN_AUTO && a->common.on_gpu
                                            ? KV_ATTN_EXACT
                                            : (enum kv_attn_path)i;
 
-        if (strlen(path_names[i]) != n || memcmp(word, path_names[i], n) != 0)
+        if (strcmp(word, path_names[i]) != 0)
             continue;
         if (on_gpu_alone((enum kv_attn_path)i) && !a->common.on_gpu)
             return kv_fail(e, "--path %s is for a GPU: --device cuda",
                            path_names[i]);
         for (size_t k = 0; k < r->n_paths; k++)
             if (r->path[k] == path)
-                return kv_fail(e, "--path %s: %s is there twice%s", a->path,
-                               path_names[path],
-                               a->common.on_gpu ? " (auto is exact on a GPU)"
-                                                : "");
+                return kv_fail(e,
+                               "--path %s: %s is there twice (auto is exact on "
+                               "a GPU)",
+                               word, path_names[path]);
         r->path[r->n_paths++] = path;
         return 0;
     }
     return kv_fail(e,
                    "--path %s: expected auto, exact, int8, generic, unfused or "
                    "dequant, or several of them with commas between",
-                   a->path);
+                   word);
 }
 
 static int parse_paths(struct kvattn_run *r, const struct kvattn_args *a,
                        struct kv_err *e)
 {
-    for (const char *at = a->path;; at++) {
-        const size_t n = strcspn(at, ",");
+    static const char *const none[] = {"auto"};
+    const char *const *word = a->paths.n ? a->paths.item : none;
+    const size_t n = a->paths.n ? a->paths.n : 1;
 
-        if (parse_path(r, a, at, n, e))
+    for (size_t i = 0; i < n; i++)
+        if (parse_path(r, a, word[i], e))
             return -1;
-        at += n;
-        if (!*at)
-            return 0;
-    }
+    return 0;
 }
 
 static void want_queries(struct kvattn_run *r)
@@ -286,8 +285,7 @@ static void clear(struct kvattn_run *r)
     kv_dump_close(r->dump);
 }
 
-/* What is left of a run for the next shape's. */
-static void next_shape(struct kvattn_run *r)
+void kvattn_next(struct kvattn_run *r)
 {
     const struct kvattn_run next = {.table = r->table, .left_out = r->left_out};
 
@@ -304,7 +302,7 @@ static int run(struct kvattn_run *r, const struct kvattn_args *a,
 
     for (size_t i = 0; i < n; i++) {
         if (i)
-            next_shape(r);
+            kvattn_next(r);
         r->shape = a->shapes.n ? a->shapes.item[i] : NULL;
         if (prepare(r, a, e) || kvattn_run_all(r, a, e))
             return -1;
@@ -331,13 +329,15 @@ static void refuse_of_dump(const struct kvattn_args *a)
 /* Refuses options that one source of tensors does not have. */
 static void check_source(const struct kvattn_args *a)
 {
-    if (!!a->dump + (a->shapes.n > 0) + !!a->model != 1)
+    const bool model = a->models.n;
+
+    if (!!a->dump + (a->shapes.n > 0) + model != 1)
         kv_die("give one of --dump, --shape and -m (try --help)");
     if (!a->dump)
         refuse_of_dump(a);
-    if (!a->model && (a->ctx || a->batch != 1))
-        kv_die("%s goes with -m", a->ctx ? "-c" : "--batch");
-    if (a->model && (a->warm || strcmp(a->path, "auto") != 0))
+    if (!model && (a->ctxs.n || a->batches.n))
+        kv_die("%s goes with -m", a->ctxs.n ? "-c" : "--batch");
+    if (model && (a->warm || a->paths.n))
         kv_die("%s does not go with -m", a->warm ? "--warm" : "--path");
 }
 
@@ -353,24 +353,25 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
                 "random tensors instead: batch, query heads,\n"
                 "KV heads, head dimension, tokens, queries;\n"
                 "repeatable: rows for each"),
-        KV_IN_FOLDER('m', "model", &a->model, kv_model_holds, "MODEL",
-                     "a model's folder or config.json instead: its whole\n"
-                     "decoding step on a GPU, weights random"),
-        KV_SIZE('c', "ctx", &a->ctx, "N", "-m: tokens before the step"),
-        KV_SIZE(0, "batch", &a->batch, "N", "-m: sequences (1)"),
+        KV_INS_FOLDER('m', "model", &a->models, kv_model_holds, "MODEL,...",
+                      "a model's folder or config.json instead: its whole\n"
+                      "decoding step on a GPU, weights random; as -c and\n"
+                      "--batch a list or repeated: rows for each"),
+        KV_SIZES('c', "ctx", &a->ctxs, "N,...", "-m: tokens before the step"),
+        KV_SIZES(0, "batch", &a->batches, "N,...", "-m: sequences (1)"),
         KV_SIZE(0, "layer", &a->layer, "L", "layer of the dump (its first)"),
         KV_SIZE('n', "windows", &a->windows, "N",
                 "windows of the dump, the batch (0: all)"),
         KV_SIZE(0, "queries", &a->queries, "NQ",
                 "newest queries of each window, a step (1)"),
-        KV_STR(0, "path", &a->path, "PATH[,PATH...]",
-               "which attention, a row for each (auto):\n"
-               "int8 rounds queries and weights, exact does not,\n"
-               "generic decodes the whole cache; a scheme that\n"
-               "lacks one has the next; auto is int8 where that\n"
-               "adds less error than the scheme has (below), else\n"
-               "exact; also, on a GPU, unfused (f16) and dequant\n"
-               "(all others)"),
+        KV_WORDS(0, "path", &a->paths, "PATH,...",
+                 "which attention, a row for each (auto):\n"
+                 "int8 rounds queries and weights, exact does not,\n"
+                 "generic decodes the whole cache; a scheme that\n"
+                 "lacks one has the next; auto is int8 where that\n"
+                 "adds less error than the scheme has (below), else\n"
+                 "exact; also, on a GPU, unfused (f16) and dequant\n"
+                 "(all others)"),
         KV_FLAG(0, "warm", &a->warm,
                 "on the CPU: each timed run follows the same run,\n"
                 "and finds in the caches what fits there"),
@@ -469,9 +470,7 @@ int main(int argc, char **argv)
     struct kvattn_args a = {.common = {KV_COMMON_DEFAULTS, .can_gpu = true},
                             .layer = NOT_GIVEN,
                             .windows = NOT_GIVEN,
-                            .path = "auto",
                             .queries = NOT_GIVEN,
-                            .batch = 1,
                             .reps = 20,
                             .warmup = 3};
     struct kvattn_run r = {0};
@@ -479,10 +478,14 @@ int main(int argc, char **argv)
     int rc;
 
     parse(argc, argv, &a);
-    rc = a.model ? kvattn_step(&r, &a, &e) : run(&r, &a, &e);
+    rc = a.models.n ? kvattn_step(&r, &a, &e) : run(&r, &a, &e);
     clear(&r);
     kv_strings_clear(&a.specs);
     kv_strings_clear(&a.shapes);
+    kv_strings_clear(&a.models);
+    kv_strings_clear(&a.paths);
+    kv_sizes_clear(&a.ctxs);
+    kv_sizes_clear(&a.batches);
     if (rc)
         kv_die("%s", e.msg);
     kv_close_stdout();

@@ -10,9 +10,10 @@ enum { KV_ATTN_PATHS = KV_ATTN_DEQUANT + 1 };
 
 struct kvattn_args {
     struct kv_common common;
-    struct kv_strings specs, shapes;
-    const char *dump, *model, *calib, *path;
-    size_t layer, windows, queries, ctx, batch, reps, warmup;
+    struct kv_strings specs, shapes, models, paths;
+    struct kv_sizes ctxs, batches;
+    const char *dump, *calib;
+    size_t layer, windows, queries, reps, warmup;
     bool allow_leakage, warm;
 };
 
@@ -46,12 +47,19 @@ int kvattn_open_table(struct kvattn_run *r, const struct kvattn_args *a,
 int kvattn_run_all(struct kvattn_run *r, const struct kvattn_args *a,
                    struct kv_err *e);
 
+/* Adds the specs as they are with a shape, of a table of several. */
+int kvattn_add_specs(const struct kvattn_args *a, const struct kv_shape *shape,
+                     struct kv_spec **all, size_t *n, struct kv_err *e);
+
+/* What is left of a run for the next shape's or model's. */
+void kvattn_next(struct kvattn_run *r);
+
 /* --columns help: of all tables, of -m's. */
 void kvattn_about_columns(void);
 void kvattn_about_step(void);
 
-/* -m: a decoding step of a model's shape.  Does everything except the release
- * at the end of the run. */
+/* -m: a decoding step of each model's shape, context and batch.  Does
+ * everything except the release at the end of the run. */
 int kvattn_step(struct kvattn_run *r, const struct kvattn_args *a,
                 struct kv_err *e);
 

@@ -252,18 +252,20 @@ static int open_table(struct kvattn_run *r, const struct kvattn_args *a,
                            specs, n, e);
 }
 
-/* Adds the specs as they are with a shape. */
-static int add_specs(const struct kvattn_args *a, const char *text,
+int kvattn_add_specs(const struct kvattn_args *a, const struct kv_shape *shape,
                      struct kv_spec **all, size_t *n_all, struct kv_err *e)
 {
-    struct kv_attn_inputs in = {0};
     const struct kv_sweep sweep = {
-        .base = "f16", .specs = &a->specs, .shape = &in.shape, .shard = {1, 1}};
+        .base = "f16", .specs = &a->specs, .shape = shape, .shard = {1, 1}};
+    const int verbosity = kv_verbosity();
     struct kv_spec *list;
-    size_t n, n_list, batch;
+    size_t n, n_list;
+    int rc;
 
-    if (kv_shape_option(text, &in, &batch, e) ||
-        kv_sweep_list(&sweep, &list, &n, &n_list, e))
+    kv_verbosity_set(0); /* each shape says again what its specs are */
+    rc = kv_sweep_list(&sweep, &list, &n, &n_list, e);
+    kv_verbosity_set(verbosity);
+    if (rc)
         return -1;
     *all = kv_realloc(*all, *n_all + n, sizeof(**all));
     memcpy(*all + *n_all, list, n * sizeof(*list));
@@ -276,17 +278,16 @@ static int add_specs(const struct kvattn_args *a, const char *text,
 int kvattn_open_table(struct kvattn_run *r, const struct kvattn_args *a,
                       struct kv_err *e)
 {
-    const int verbosity = kv_verbosity();
+    struct kv_attn_inputs in = {0};
     struct kv_spec *all = NULL;
-    size_t n = 0;
+    size_t n = 0, batch;
     int rc = 0;
 
     if (a->shapes.n < 2)
         return open_table(r, a, r->spec, r->n_specs, e);
-    kv_verbosity_set(0); /* each shape says again what its specs are */
     for (size_t i = 0; i < a->shapes.n && !rc; i++)
-        rc = add_specs(a, a->shapes.item[i], &all, &n, e);
-    kv_verbosity_set(verbosity);
+        rc = kv_shape_option(a->shapes.item[i], &in, &batch, e) ||
+             kvattn_add_specs(a, &in.shape, &all, &n, e);
     rc = rc || open_table(r, a, all, n, e);
     free(all);
     return rc ? -1 : 0;

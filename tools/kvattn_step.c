@@ -48,6 +48,8 @@ struct step {
     struct kv_config config;
     struct kv_step *step;
     struct kv_tiles_job *jobs; /* [batch] */
+    const char *path;
+    size_t ctx, batch;
     char model[256];
     double base, unfused; /* medians; NaN before they are known */
 };
@@ -77,7 +79,7 @@ static int make_inputs(struct step *l, struct kv_err *e)
 
     *in = (struct kv_attn_inputs){.shape = l->config.shape,
                                   .n_batch = 1,
-                                  .n = l->args->ctx,
+                                  .n = l->ctx,
                                   .nq = 1,
                                   .has_k_pre = true};
     in->shape.n_layers = 1;
@@ -91,6 +93,30 @@ static int make_inputs(struct step *l, struct kv_err *e)
     return 0;
 }
 
+/* Of all models, whose specs may differ in their parameters. */
+static int open_table(struct step *l, size_t n_all, struct kv_err *e)
+{
+    const struct kvattn_args *a = l->args;
+    struct kvattn_run *r = l->run;
+    struct kv_spec *all = NULL;
+    size_t n = 0;
+    int rc = 0;
+
+    if (a->models.n < 2)
+        return kv_common_table(&r->table, &a->common, a->common.output, columns,
+                               r->spec, n_all, e);
+    for (size_t i = 0; i < a->models.n && !rc; i++) {
+        struct kv_config config;
+
+        rc = kv_model_config(&config, a->models.item[i], e) ||
+             kvattn_add_specs(a, &config.shape, &all, &n, e);
+    }
+    rc = rc || kv_common_table(&r->table, &a->common, a->common.output, columns,
+                               all, n, e);
+    free(all);
+    return rc ? -1 : 0;
+}
+
 static int prepare(struct step *l, struct kv_err *e)
 {
     const struct kvattn_args *a = l->args;
@@ -98,13 +124,9 @@ static int prepare(struct step *l, struct kv_err *e)
     struct kv_shape shape;
     size_t n_all;
 
-    if (!a->common.on_gpu)
-        return kv_fail(e, "-m: a step is measured on a GPU: --device cuda");
-    if (!a->ctx || !a->batch)
-        return kv_fail(e, "-m wants -c and --batch above 0");
-    if (kv_model_config(&l->config, a->model, e))
+    if (kv_model_config(&l->config, l->path, e))
         return -1;
-    name_model(l, a->model);
+    name_model(l, l->path);
     shape = l->config.shape;
     shape.n_layers = 1;
 
@@ -129,16 +151,15 @@ static int prepare(struct step *l, struct kv_err *e)
         return -1;
     r->conditions.tool = "kvattn";
     r->conditions.model = l->model;
-    r->conditions.ctx = a->ctx;
-    r->conditions.windows = a->batch;
+    r->conditions.ctx = l->ctx;
+    r->conditions.windows = l->batch;
     r->conditions.protocol = "decode-step";
     r->conditions.gemm = "f16";
     kv_common_conditions(&a->common, &r->conditions);
-    l->jobs = kv_alloc(a->batch, sizeof(*l->jobs));
-    return kv_step_new(&l->step, &l->config, &a->common.gpu, a->batch, a->ctx,
+    l->jobs = kv_alloc(l->batch, sizeof(*l->jobs));
+    return kv_step_new(&l->step, &l->config, &a->common.gpu, l->batch, l->ctx,
                        a->common.seed, e) ||
-           kv_common_table(&r->table, &a->common, a->common.output, columns,
-                           r->spec, n_all, e);
+           (r->table ? 0 : open_table(l, n_all, e));
 }
 
 /* A row's columns other than times. */
@@ -167,7 +188,7 @@ static int put_row(struct step *l, const struct row *row,
         snprintf(name, sizeof(name), "%s_us", kv_step_names[i]);
         kv_results_real(t, name, part[i] * 1e6);
     }
-    kv_results_real(t, "tokens_s", (double)l->args->batch / whole->p50);
+    kv_results_real(t, "tokens_s", (double)l->batch / whole->p50);
     kv_results_size(t, "device_bytes", row->device_bytes);
     kv_results_real(t, "speedup", l->base / whole->p50);
     kv_results_real(t, "speedup_unfused", l->unfused / whole->p50);
@@ -186,7 +207,7 @@ static int time_unfused(struct step *l, struct kv_err *e)
     struct kv_step_caches *caches;
     int rc;
 
-    if (kv_step_caches_unfused(&caches, &l->config.shape, a->batch, a->ctx,
+    if (kv_step_caches_unfused(&caches, &l->config.shape, l->batch, l->ctx,
                                a->common.seed, e)) {
         kv_warn("unfused attention: %s: left out", e->msg);
         l->run->left_out++;
@@ -219,9 +240,9 @@ static int open_caches(struct step *l, const struct kv_cache *cache,
     }
     t = kv_tile_cache_new(cache);
     kv_tile_cache_update(t);
-    for (size_t i = 0; i < a->batch; i++)
+    for (size_t i = 0; i < l->batch; i++)
         l->jobs[i] = kv_tile_cache_job(t, 1);
-    rc = kv_step_caches_fused(caches, &a->common.gpu, l->jobs, a->batch,
+    rc = kv_step_caches_fused(caches, &a->common.gpu, l->jobs, l->batch,
                               l->config.shape.n_layers, KV_PATH_INT8, e);
     kv_tile_cache_free(t);
     return rc ? 1 : 0;
@@ -282,27 +303,57 @@ static int time_spec(struct step *l, const struct kv_spec *spec,
     return 0;
 }
 
-int kvattn_step(struct kvattn_run *r, const struct kvattn_args *a,
-                struct kv_err *e)
+static int run_setting(struct step *l, struct kv_err *e)
 {
-    struct step l = {.run = r, .args = a, .base = NAN, .unfused = NAN};
+    struct kvattn_run *r = l->run;
     struct kv_progress progress;
-    int rc = prepare(&l, e);
+    int rc = prepare(l, e);
 
     if (!rc) {
         kv_progress_init(&progress, "decoding", r->n_specs + 1);
-        rc = time_unfused(&l, e);
+        rc = time_unfused(l, e);
         for (size_t i = 0; i < r->n_specs && !rc; i++) {
             kv_progress_step(&progress, 1);
-            rc = kv_interrupted(e) || time_spec(&l, &r->spec[i], e) ? -1 : 0;
+            rc = kv_interrupted(e) || time_spec(l, &r->spec[i], e) ? -1 : 0;
         }
         kv_progress_clear(&progress);
     }
-    if (!rc) {
-        rc = kv_results_close(r->table, e);
-        r->table = NULL;
-    }
-    kv_step_free(l.step);
-    free(l.jobs);
+    kv_step_free(l->step);
+    free(l->jobs);
     return rc;
+}
+
+static bool has_zero(const struct kv_sizes *s)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (!s->item[i])
+            return true;
+    return false;
+}
+
+int kvattn_step(struct kvattn_run *r, const struct kvattn_args *a,
+                struct kv_err *e)
+{
+    const size_t batches = a->batches.n ? a->batches.n : 1;
+    const size_t n = a->models.n * a->ctxs.n * batches;
+    struct kv_results *table;
+
+    if (!a->common.on_gpu)
+        return kv_fail(e, "-m: a step is measured on a GPU: --device cuda");
+    if (!n || has_zero(&a->ctxs) || has_zero(&a->batches))
+        return kv_fail(e, "-m wants -c and --batch above 0");
+    for (size_t i = 0; i < n; i++) {
+        struct step l = {.run = r, .args = a, .base = NAN, .unfused = NAN};
+
+        if (i)
+            kvattn_next(r);
+        l.path = a->models.item[i / batches / a->ctxs.n];
+        l.ctx = a->ctxs.item[i / batches % a->ctxs.n];
+        l.batch = a->batches.n ? a->batches.item[i % batches] : 1;
+        if (run_setting(&l, e))
+            return -1;
+    }
+    table = r->table;
+    r->table = NULL;
+    return kv_results_close(table, e);
 }

@@ -231,9 +231,9 @@ int main(int argc, char **argv)
                 "(baseline, cachegen, kvquant, hack64)"),
         KV_FLAG(0, "unpack", &a.setting.unpack,
                 "specs: decoded on arrival, then as f16"),
-        KV_LIST(0, "load", &a.loads, "X",
-                "requests/s over what the narrowest part can take;\n"
-                "repeatable (0.3, 0.5, 0.7, 0.9)"),
+        KV_WORDS(0, "load", &a.loads, "X,...",
+                 "requests/s over what the narrowest part can take;\n"
+                 "a list or repeated (0.3, 0.5, 0.7, 0.9)"),
         KV_REAL(0, "rps", &a.rps, "R", "requests/s, instead"),
         KV_STR(0, "base", &a.base, "NAME",
                "the scheme whose capacity is load 1 (baseline)"),

@@ -366,11 +366,12 @@ int kvsim_economics(int argc, char **argv)
         KVSIM_SETTING_OPTS(a.setting),
         KV_LIST('s', "scheme", &a.setting.schemes, "SPEC",
                 "a spec, as the rows have it; repeatable"),
-        KV_LIST(0, "link", &a.links, "GBITS",
-                "of a replica's network, Gbit/s; repeatable\n(10, 100, 400)"),
-        KV_LIST(0, "ctx", &a.contexts, "N",
-                "tokens of a sequence; repeatable (1024, 8192,\n32768, "
-                "131072)"),
+        KV_WORDS(0, "link", &a.links, "GBITS,...",
+                 "of a replica's network, Gbit/s; a list or repeated\n"
+                 "(10, 100, 400)"),
+        KV_WORDS(0, "ctx", &a.contexts, "N,...",
+                 "tokens of a sequence; a list or repeated (1024,\n8192, "
+                 "32768, 131072)"),
         KV_SIZE(0, "batch", &a.batch, "N", "sequences in a step (1)"),
         KV_COMMON_OPTS(a.common),
         KV_OPT_DONE,
