@@ -75,11 +75,20 @@ static int read_place(struct place *p, const char *path, const char *name,
                    path, name);
 }
 
+/* The set that the arrays of a file become. */
+struct taken {
+    struct kv_arrays *file;
+    struct kv_calib_set *set;
+    const char **array; /* [set's tables]: the name of each one's array */
+};
+
 /* Codebooks of all heads in one array, [heads] before the rest, are one table
  * for each. */
-static int add_table(struct kv_calib_set *set, struct kv_arrays *file, size_t i,
-                     const struct kv_array *a, struct kv_err *e)
+static int add_table(struct taken *to, size_t i, const struct kv_array *a,
+                     struct kv_err *e)
 {
+    struct kv_arrays *file = to->file;
+    struct kv_calib_set *set = to->set;
     const char *path = kv_arrays_path(file);
     struct place p;
 
@@ -100,6 +109,8 @@ static int add_table(struct kv_calib_set *set, struct kv_arrays *file, size_t i,
                          heads > 1 ? (int)h : p.head, n_dims, a->dims + skip);
 
         t->half = half;
+        to->array = kv_realloc(to->array, set->n_tables, sizeof(*to->array));
+        to->array[set->n_tables - 1] = a->name;
         if (kv_arrays_read(file, i, h * n, n, t->data, e))
             return -1;
         for (size_t j = 0; half && j < n; j++) {
@@ -137,8 +148,9 @@ static int open_at(const struct kv_calib *c, const struct kv_spec *spec,
     return 0;
 }
 
-static int fail_unused(const char *path, const struct kv_table *t,
-                       const struct kv_spec *spec, struct kv_err *e)
+static int fail_unused(const char *path, const char *array,
+                       const struct kv_table *t, const struct kv_spec *spec,
+                       struct kv_err *e)
 {
     char at[64] = "";
     size_t n = 0;
@@ -151,35 +163,70 @@ static int fail_unused(const char *path, const struct kv_table *t,
     if (t->head >= 0)
         snprintf(at + n, sizeof(at) - n, ", head %d", t->head);
     return kv_fail(e,
-                   "%s: %s does not read a table '%s'%s, or the file has it "
-                   "twice",
-                   path, spec->text, t->name, at);
+                   "%s: %s: %s does not read a table '%s'%s, or the file has "
+                   "it twice",
+                   path, array, spec->text, t->name, at);
+}
+
+/* Whether the codec of the table's place opens without it. */
+static bool opens_without(const struct kv_calib *c, const struct kv_spec *spec,
+                          const struct kv_shape *shape, struct kv_table *t,
+                          struct kv_err *e)
+{
+    char name[sizeof(t->name)];
+    bool opens;
+
+    memcpy(name, t->name, sizeof(name));
+    snprintf(t->name, sizeof(t->name), "-");
+    opens = !open_at(c, spec, shape, t, e);
+    memcpy(t->name, name, sizeof(name));
+    return opens;
+}
+
+/* The sentence of why codecs do not open, with the array that is wrong: without
+ * it there is another sentence, on a table that is missing. */
+static int fail_array(const struct taken *to, const struct kv_calib *c,
+                      const struct kv_spec *spec, const struct kv_shape *shape,
+                      struct kv_err *e)
+{
+    static const char hint[] = ": kvcalib makes it anew";
+    const char *path = kv_arrays_path(to->file), *array = NULL;
+    struct kv_err with, without;
+    char *at = strstr(e->msg, hint);
+
+    for (size_t i = 0; i < to->set->n_tables && !array; i++) {
+        struct kv_table *t = &to->set->table[i];
+
+        if (open_at(c, spec, shape, t, &with) &&
+            (opens_without(c, spec, shape, t, &without) ||
+             strcmp(with.msg, without.msg) != 0))
+            array = to->array[i];
+    }
+    if (at)
+        *at = 0;
+    return array ? kv_fail_in(e, "%s: %s", path, array)
+                 : kv_fail_in(e, "%s", path);
 }
 
 /* Every table is read: without it its codec does not open. */
-static int check_used(struct kv_calib *c, const struct kv_spec *spec,
-                      const struct kv_shape *shape, const char *path,
+static int check_used(const struct taken *to, const struct kv_calib *c,
+                      const struct kv_spec *spec, const struct kv_shape *shape,
                       struct kv_err *e)
 {
-    struct kv_calib_set *set = &c->set[0];
+    const char *path = kv_arrays_path(to->file);
     struct kv_err ignored;
 
-    for (size_t i = 0; i < set->n_tables; i++) {
-        struct kv_table *t = &set->table[i];
-        char name[sizeof(t->name)];
-        bool opens;
+    for (size_t i = 0; i < to->set->n_tables; i++) {
+        struct kv_table *t = &to->set->table[i];
 
         if (t->layer >= (int)shape->n_layers)
             return kv_fail(e,
-                           "%s: a table '%s' of layer %d: the dump has "
+                           "%s: %s: a table '%s' of layer %d: the dump has "
                            "layers 0 to %zu",
-                           path, t->name, t->layer, shape->n_layers - 1);
-        memcpy(name, t->name, sizeof(name));
-        snprintf(t->name, sizeof(t->name), "-");
-        opens = !open_at(c, spec, shape, t, &ignored);
-        memcpy(t->name, name, sizeof(name));
-        if (opens)
-            return fail_unused(path, t, spec, e);
+                           path, to->array[i], t->name, t->layer,
+                           shape->n_layers - 1);
+        if (opens_without(c, spec, shape, t, &ignored))
+            return fail_unused(path, to->array[i], t, spec, e);
     }
     return 0;
 }
@@ -188,25 +235,22 @@ static int fill(struct kv_calib *c, const struct kv_spec *spec,
                 const struct kv_shape *shape, struct kv_arrays *file,
                 struct kv_err *e)
 {
-    static const char hint[] = ": kvcalib makes it anew";
     struct kv_calib_set *set = &c->set[0];
+    struct taken to = {.file = file, .set = set};
     const struct kv_array *list;
     const size_t n = kv_arrays_list(file, &list);
-    char *at;
+    int rc = 0;
 
     c->n_sets = 1;
     kv_spec_calib_key(spec, set->key);
     snprintf(set->spec, sizeof(set->spec), "%s", spec->text);
-    for (size_t i = 0; i < n; i++)
-        if (add_table(set, file, i, &list[i], e))
-            return -1;
-    if (open_all(c, spec, shape, e)) {
-        at = strstr(e->msg, hint);
-        if (at)
-            *at = 0;
-        return kv_fail_in(e, "%s", kv_arrays_path(file));
-    }
-    return check_used(c, spec, shape, kv_arrays_path(file), e);
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = add_table(&to, i, &list[i], e);
+    if (!rc)
+        rc = open_all(c, spec, shape, e) ? fail_array(&to, c, spec, shape, e)
+                                         : check_used(&to, c, spec, shape, e);
+    free(to.array);
+    return rc;
 }
 
 int kv_calib_take_tables(struct kv_calib **out, struct kv_dump *dump,

@@ -2,6 +2,7 @@
 #include "lib/base/alloc.h"
 #include "lib/dump.h"
 #include "lib/h5_head.h"
+#include "lib/spec_impl.h"
 
 #include <assert.h>
 #include <math.h>
@@ -151,13 +152,33 @@ static int no_set(const struct kv_calib *calib, const struct kv_spec *spec,
                    n ? has : "none", n < sizeof(has) ? "" : " ...");
 }
 
+/* Whether a word of the spec is "fisher": it is trained on gradients. */
+static bool wants_gradients(const struct kv_spec *s)
+{
+    static const char *const words[] = {"fisher", "fisher-s2"};
+
+    for (size_t i = 0; i < kv_spec_n_params(s->scheme) * KV_SIDES; i++) {
+        const size_t p = i / KV_SIDES;
+        const char *choices = kv_spec_param(s->scheme, p)->choices;
+
+        for (size_t w = 0; choices && w < 2; w++) {
+            const int at = kv_choice_find(choices, words[w], strlen(words[w]));
+
+            if (at >= 0 && s->value[i % KV_SIDES][p] == at)
+                return true;
+        }
+    }
+    return false;
+}
+
 int kv_calib_want_set(const struct kv_calib_set **set,
                       const struct kv_calib *calib, const struct kv_spec *spec,
                       struct kv_err *e)
 {
     if (!calib)
         return kv_fail(
-            e, "needs a calibration made for it (kvcalib, then -C FILE)");
+            e, "needs a calibration made for it (%skvcalib, then -C FILE)",
+            wants_gradients(spec) ? "kvdump --fisher, " : "");
     *set = kv_calib_find(calib, spec);
     return *set ? 0 : no_set(calib, spec, e);
 }

@@ -272,8 +272,10 @@ int kv_check_finite(size_t layer, char name, size_t first, const float *x,
     for (size_t t = 0; t < n; t++)
         for (size_t i = 0; i < row; i++)
             if (!isfinite(x[t * row + i]))
-                return kv_fail(e, "layer %zu, %c, token %zu: %s in the input",
-                               layer, name, first + t,
+                return kv_fail(e,
+                               "layer %zu, %c, token %zu, value %zu: %s in the "
+                               "input",
+                               layer, name, first + t, i,
                                isnan(x[t * row + i]) ? "NaN" : "infinity");
     return 0;
 }

@@ -418,9 +418,12 @@ int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
         const size_t bad = kv_dump_bad_value(out, values, MAX_VALUE);
 
         if (bad < values)
-            return kv_fail(e, "%s: layer %zu, %s, token %zu is %s",
+            return kv_fail(e,
+                           "%s: layer %zu, %s, token %zu, head %zu, channel "
+                           "%zu is %s",
                            kv_dump_path(d), layer, kv_tensor_name(t),
-                           first_token + bad / row, badness(out[bad]));
+                           first_token + bad / row, bad % row / dim, bad % dim,
+                           badness(out[bad]));
         if (less)
             kv_k_bias_take(&shape, t == KV_T_K_PRE, at, out, take, out);
         first_token += take;

@@ -124,7 +124,7 @@ class Bootstrap:
     def halfwidth(self, figure):
         """figure: of windows' numbers, [draws][windows] -> [draws].  Half of
         the interval: the standard deviation over draws, by Student's factor.
-        NaN of one window."""
-        if self.windows < 2:
+        NaN of one window, and of two, whose factor says nothing."""
+        if self.windows < 3:
             return math.nan
         return self.factor * float(numpy.std(figure(self.drawn)))

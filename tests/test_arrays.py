@@ -395,9 +395,10 @@ class Tables(Case):
                  {**good, book: good[book].astype(np.int32)}),
                 ("'codebook' for layer 1, V, head 0 is missing",
                  {n: x for n, x in good.items() if n != book}),
+                ("layers.1.v.codebook: ", {**good, book: good[book][:, 1:]}),
                 ("is 1 x 15 x 4, expected 1 x 16 x 4\n",
                  {**good, book: good[book][:, 1:]}),
-                ("a table 'smoth' of layer 0, K",
+                ("layers.0.k.smoth: vecinfer",
                  {**good, "layers.0.k.smoth": good["layers.0.k.smooth"]}),
                 ("a table 'smooth' of layer 0, V",
                  {**good, "layers.0.v.smooth": good["layers.0.k.smooth"]}),
@@ -407,7 +408,7 @@ class Tables(Case):
                     **good, "layers.1.heads.1.v.codebook": good[book]}),
                 ("does not read a table 'codebook'", {**good, "codebook.v.1": good[book]}),
                 ("expected the name of a table", {**good, "a.b.c": good[book]}),
-                ("are not all positive", {
+                ("layers.0.k.smooth: ", {
                     **good, "layers.0.k.smooth": -good["layers.0.k.smooth"]})):
             np.savez(at("t.npz"), **arrays)
             self.refused(["t.npz", words], "kvcalib", "--tables", at("t.npz"),

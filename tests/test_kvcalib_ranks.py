@@ -81,6 +81,12 @@ class Ranks(unittest.TestCase):
                    "-o", at("no.txt"), env=MPI_ENV)
         self.assertEqual(done.returncode, 2)
         self.assertIn("--ranks goes with training", done.stderr)
+        done = subprocess.run(
+            ["mpirun", "-n", "2", KVCALIB, "--ranks", "--allocate", "2", *SPECS,
+             at("d.h5"), "-o", at("no.txt")], env=MPI_ENV, text=True,
+            stderr=subprocess.PIPE)
+        self.assertEqual(done.stderr.count("--ranks goes with training"), 1,
+                         done.stderr)
 
     def test_a_rank_that_is_killed(self):
         options = ["-s", "klt:b2,metric={fisher,none},rope={pre,post}", "-s",

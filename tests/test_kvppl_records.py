@@ -191,8 +191,12 @@ class Records(Scripts):
         self.assertTrue(said.startswith("compare: "), said)
         self.assertIn("windows 5", said)
         self.rows("--records", self.at("one.h5"), windows=1)
-        self.assertIn("One window alone has no error", self.compare(
+        self.assertIn("One window has no interval", self.compare(
             self.at("one.h5:1"), self.at("one.h5:2")))
+        self.rows("--records", self.at("two.h5"), windows=2)
+        said = self.compare(self.at("two.h5:1"), self.at("two.h5:2"))
+        self.assertIn("Two windows give no interval, since Student's factor is "
+                      "12.7 for them (2.36 for eight): undecided.", said)
 
 
 if __name__ == "__main__":

@@ -139,12 +139,20 @@ class Lists(Case):
         self.refused("--shape 1,2: expected B,HQ", "kvattn", *args, "--shape",
                      shapes[0], "--shape", "1,2")
 
+    def test_notes_are_said_once(self):
+        """Not once a setting."""
+        done = run("kvppl", "-m", at("m"), "-f", at("a.txt"), "-c", "8,16",
+                   "-n", "1", "-p", "all,stream", "-s", "f32")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr.count("f32 is the base line"), 1,
+                         done.stderr)
+
     def test_other_tools_take_one(self):
         for words, tool, *args in (
                 ("--model is given twice, a and b: expected one value",
                  "kvdump", "-m", "a", "-m", "b"),
                 ("--file is given twice", "kvgen", "-f", "a", "-f", "b"),
-                ("--ctx is given twice, 1 and 2", "kvattn", "-c", "1", "-c",
+                ("--layer is given twice, 1 and 2", "kvattn", "--layer", "1", "--layer",
                  "2"),
                 ("--calib is given twice", "kvquant", "-C", "a", "-C", "b")):
             self.refused(words, tool, *args)
@@ -237,11 +245,13 @@ class Base(Case):
         rows("--base", self.base, *self.args)
         args = self.args[:-1]
         for words, *more in (
-                ("protocol is all there, stream:2 here", *args,
+                ("has protocol all, and here it is stream:2", *args,
                  "stream:2"),
-                ("model_hash is", "-m", at("other"), *args[2:], "all"),
-                ("tokens_hash is", *args[:2], "-f", at("b,c.txt"), *args[4:],
-                 "all"),
+                ("has model_hash", "-m", at("other"), *args[2:], "all"),
+                ("text b,c.txt (%s)" % at("b,c.txt"), *args[:2], "-f",
+                 at("b,c.txt"), *args[4:], "all"),
+                ("and text a.txt, has tokens_hash", *args[:2], "-f",
+                 at("b,c.txt"), *args[4:], "all"),
                 ("--base does not go with --no-base", *self.args, "--no-base")):
             self.refused(words, "kvppl", *SPECS, "--base", self.base, *more)
         self.refused("expected a kvtools-base", "kvppl", *self.args, "--base",

@@ -312,6 +312,8 @@ class Calibrated(Case):
         self.refused("made for another model", "kvquant", *spec,
                      "-C", at("other-calib.h5"), at("eval.h5"))
         self.refused("needs a calibration", "kvquant", *spec, at("eval.h5"))
+        self.refused("(kvdump --fisher, kvcalib, then -C FILE)", "kvquant",
+                     "-s", "klt:b2", at("eval.h5"))
         for words in "no tables for vecinfer:d2b4", "it has vecinfer:d4b4":
             self.refused(words, "kvquant", "-s", "vecinfer:d2b4",
                          "-C", at("calib.h5"), at("eval.h5"))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -250,6 +251,17 @@ class CodesFile(unittest.TestCase):
                          "sinks f16[4][2][64] | blocks u8[2][1536] | "
                          "tail f16[31][2][64]")
 
+    def test_without_a_package(self):
+        """One sentence, with the package's name."""
+        for module, call, at in (("h5py", kvtools.read_codes, "codes.h5"),
+                                 ("h5py", kvtools.dump, "own.h5"),
+                                 ("pandas", kvtools.results, "r.csv")):
+            with mock.patch.dict(sys.modules, {module: None}):
+                with self.assertRaisesRegex(
+                        ImportError, "kvtools.*wants the package %s: pip "
+                        "install %s" % (module, module)):
+                    call(self.at(at))
+
     def test_read_back(self):
         """Rows of the codes are the rows of what was encoded."""
         self.assertEqual(self.kvquant("--codes-in", self.at("codes.h5"),
@@ -264,7 +276,9 @@ class CodesFile(unittest.TestCase):
             del f["spec_000/layer_001/v"]
             f["spec_000/layer_001/v"] = plane[:, :-1]
             f["spec_000/layer_001/v"].attrs["layout"] = ""
-        with self.assertRaisesRegex(ValueError, "are not 99 tokens"):
+        with self.assertRaisesRegex(
+                ValueError, "codes.h5: /spec_000/layer_001/v, window 0: .* are "
+                "not 99 tokens"):
             kvtools.read_codes(codes)
         self.refused("are not 99 tokens", "own.h5")
         with h5py.File(codes, "a") as f:

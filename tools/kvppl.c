@@ -36,8 +36,8 @@ static int check_settings(const struct kvppl_study *s,
 static int run(struct kvppl_study *s, const struct kvppl_args *a,
                struct kv_err *e)
 {
-    if (kvppl_check_ranks(a, e) || (a->jitter && kvppl_check_jitter(a, e)) ||
-        (a->ranks && kv_ranks_start(&s->ranks, e)))
+    if ((a->ranks && kv_ranks_start(&s->ranks, e)) || kvppl_check_ranks(a, e) ||
+        (a->jitter && kvppl_check_jitter(a, e)))
         return -1;
     if (s->ranks.self)
         kv_verbosity_set(0);

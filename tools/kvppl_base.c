@@ -83,7 +83,7 @@ static int find(struct kvppl_run *r, char group[KV_H5_NAME_CHARS],
 {
     struct kv_h5 *h = r->study->base_from;
     struct member m[MEMBERS];
-    char value[128], nearest[128] = "";
+    char value[128], nearest[128] = "", model[128] = "", text[128] = "";
     size_t at, best = 0;
 
     describe(r, m);
@@ -95,16 +95,22 @@ static int find(struct kvppl_run *r, char group[KV_H5_NAME_CHARS],
             return -1;
         if (at == MEMBERS)
             return 0;
-        if (!*nearest || at > best)
-            memcpy(nearest, value, sizeof(nearest));
-        best = at > best ? at : best;
+        if (*nearest && at <= best)
+            continue;
+        best = at;
+        memcpy(nearest, value, sizeof(nearest));
+        if (kv_h5_get_text(h, group, "model", model, sizeof(model), e) ||
+            kv_h5_get_text(h, group, "text", text, sizeof(text), e))
+            return -1;
     }
     return kv_fail(e,
-                   "%s has no base line of model %s, text %s, %zu x %zu "
-                   "tokens, protocol %s: %s is %s there, %s here",
-                   kv_h5_path(h), r->conditions.model, r->text.text, r->text.n,
-                   r->n_tokens, r->protocol.text, m[best].name,
-                   *nearest ? nearest : "nothing", m[best].value);
+                   "%s has no base line of model %s, text %s (%s), %zu x %zu "
+                   "tokens, protocol %s: the nearest, of model %s and text %s, "
+                   "has %s %s, and here it is %s",
+                   kv_h5_path(h), r->conditions.model, r->text.text, r->of.text,
+                   r->text.n, r->n_tokens, r->protocol.text,
+                   *model ? model : "nothing", *text ? text : "nothing",
+                   m[best].name, *nearest ? nearest : "nothing", m[best].value);
 }
 
 int kvppl_load_base(struct kvppl_run *r, struct kv_ppl_row *row,

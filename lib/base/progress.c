@@ -1,4 +1,5 @@
 #include "lib/base/progress.h"
+#include "lib/base/alloc.h"
 #include "lib/base/utf8.h"
 #include "lib/base/waits.h"
 
@@ -32,32 +33,62 @@ double kv_seconds(void)
 }
 
 /* The line at once, so that no other program's comes between. */
-void kv_vsay(const char *who, const char *fmt, va_list ap)
+static void say(const char *who, const char *text)
 {
     const bool bar = verbosity && isatty(STDERR_FILENO);
-    char *text = NULL, *shown;
     size_t n;
+    char *shown = kv_shown(text, strlen(text), "", &n);
 
-    if (vasprintf(&text, fmt, ap) < 0)
-        text = NULL;
-    shown = kv_shown(text ? text : fmt, strlen(text ? text : fmt), "", &n);
     kv_wait_begin();
     fprintf(stderr, "%s%s%s%s\n", bar ? "\r\033[K" : "", who ? who : "",
             who ? ": " : "", shown);
     kv_wait_end();
     free(shown);
+}
+
+void kv_vsay(const char *who, const char *fmt, va_list ap)
+{
+    char *text = NULL;
+
+    if (vasprintf(&text, fmt, ap) < 0)
+        text = NULL;
+    say(who, text ? text : fmt);
     free(text);
+}
+
+/* Whether the line was said before; remembers the first ones of a run. */
+static bool was_said(const char *text)
+{
+    enum { MOST = 256 };
+    static char *said[MOST];
+    static size_t n;
+    bool found = false;
+
+    flockfile(stderr); /* threads */
+    for (size_t i = 0; i < n && !found; i++)
+        found = !strcmp(said[i], text);
+    if (!found && n < MOST)
+        said[n++] = kv_strdup(text);
+    funlockfile(stderr);
+    return found;
 }
 
 void kv_note(const char *fmt, ...)
 {
+    char *text;
     va_list ap;
+    int n;
 
     if (verbosity < 1)
         return;
     va_start(ap, fmt);
-    kv_vsay(NULL, fmt, ap);
+    n = vasprintf(&text, fmt, ap);
     va_end(ap);
+    if (n < 0)
+        return;
+    if (!was_said(text))
+        say(NULL, text);
+    free(text);
 }
 
 void kv_detail(const char *fmt, ...)

@@ -146,6 +146,22 @@ static float *kvtc_add_table(const struct job *j, const char *name, bool half,
     return t->data;
 }
 
+enum { STAGES = 3 }; /* of a side: covariance, eigenvectors, errors */
+
+/* A stage begins: of all layers together it takes minutes, so it is said. */
+static void begin(const struct job *j, const char *what)
+{
+    if (kv_kvtc_spans(j->spec))
+        kv_note("span=all: %s of %c, %zu values a token", what,
+                kv_side_name(j->side), j->row);
+}
+
+static void end(const struct job *j)
+{
+    if (j->out->progress)
+        kv_progress_step(j->out->progress, 1);
+}
+
 /* Adds mean and basis. */
 static int add_transform(const struct job *j, float **mean, float **basis,
                          struct kv_err *e)
@@ -154,10 +170,15 @@ static int add_transform(const struct job *j, float **mean, float **basis,
     double *m = kv_alloc(row, sizeof(*m));
     double *cov = kv_alloc(row * row, sizeof(*cov));
     double *value = kv_alloc(row, sizeof(*value));
-    int rc = covariance(j, m, cov, e);
+    int rc;
 
+    begin(j, "covariance");
+    rc = covariance(j, m, cov, e);
+    end(j);
+    begin(j, "eigenvectors");
     if (!rc && (rc = kv_eigen(cov, row, value)))
         kv_fail(e, "no eigenvectors: the covariance is not finite");
+    end(j);
     *mean = kvtc_add_table(j, "mean", false, 1, dims);
     *basis = kvtc_add_table(j, "basis", true, 2, dims);
     for (size_t i = 0; i < row; i++)
@@ -247,8 +268,10 @@ static int train_side(const struct job *j, struct kv_err *e)
                          j->layer, kv_side_name(j->side))
             : 0;
 
+    begin(j, "errors of every code");
     if (!rc)
         add_errors(j, y, n);
+    end(j);
     free(y);
     return rc;
 }
@@ -289,15 +312,13 @@ static int kvtc_calibrate(const struct kv_spec *s, struct kv_dump *dump,
         return -1;
     j.row = j.n_layers * info->shape.n_kv_heads * info->shape.head_dim;
     if (out->progress)
-        out->progress->total += 2 * n / j.n_layers;
+        out->progress->total += (size_t)STAGES * KV_SIDES * n / j.n_layers;
     for (j.layer = info->first_layer; j.layer <= info->last_layer;
          j.layer += j.n_layers)
         for (int side = 0; side < KV_SIDES; side++) {
             j.side = (enum kv_side)side;
             if (train_side(&j, e))
                 return -1;
-            if (out->progress)
-                kv_progress_step(out->progress, 1);
         }
     return 0;
 }

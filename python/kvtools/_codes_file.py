@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ._library import Binding, KvtoolsError, Sequence
+from ._library import Binding, KvtoolsError, Sequence, wanted
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,12 @@ def _read(f, group, model, calib):
         seq = Sequence(b, False, 0, int(f.attrs["seed"]))
         for i in layers:
             at = group["layer_%03d" % i]
-            seq.load(i, ctx, _bytes(at["k"], w), _bytes(at["v"], w))
+            try:
+                seq.load(i, ctx, _bytes(at["k"], w), _bytes(at["v"], w))
+            except (KvtoolsError, KeyError, OSError) as error:
+                side = {"K": "/k", "V": "/v"}.get(str(error)[:1], "")
+                raise KvtoolsError("%s: %s%s, window %d: %s" % (
+                    f.filename, at.name, side, w, error)) from None
             for side in "kv":
                 out[side][i][w] = seq.read(i, side, 0, ctx)
     for i in layers:
@@ -90,7 +95,7 @@ def read_codes(path: str | os.PathLike,
     tables wants it.  Wants h5py.  Raises ValueError on another kind of file,
     on another calibration, and on bytes that are not the spec's.
     """
-    import h5py
+    h5py = wanted("h5py", "kvtools.read_codes()")
 
     with h5py.File(path, "r") as f:
         kind = _text(f.attrs.get("kind", ""))

@@ -21,7 +21,7 @@ def results(*paths: str | os.PathLike) -> pandas.DataFrame:
     Numbers are numbers, blanks are missing values; every column of any of the
     files is there (results/README.md says what they mean).
     """
-    import pandas as pd
+    pd = _library.wanted("pandas", "kvtools.results()")
 
     frames = []
     for path in paths:
@@ -57,8 +57,8 @@ def dump(path: str | os.PathLike) -> xarray.Dataset:
     tokens: [window][token].  Attributes are the file's.  Channels of heads are
     in the file's order (attribute channel_order, kvtools/dump.h).
     """
-    import h5py
-    import xarray as xr
+    h5py = _library.wanted("h5py", "kvtools.dump()")
+    xr = _library.wanted("xarray", "kvtools.dump()")
 
     with h5py.File(path, "r") as f:
         attrs = {k: v.decode() if isinstance(v, bytes) else

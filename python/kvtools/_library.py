@@ -1,5 +1,6 @@
 """libkvtools by ctypes: the functions of kvtools/binding.h and kvtools/seq.h."""
 import ctypes as C
+import importlib
 import os
 from pathlib import Path
 
@@ -53,6 +54,19 @@ class Bits(C.Structure):
                  "quantized_values", "shared_bytes", "nominal")]
     _fields_ += [("coded", C.c_double * 2), ("clipped", C.c_double),
                  ("declared", C.c_bool)]
+
+
+def wanted(module, by):
+    """The module, or one sentence that says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        if error.name != module:
+            raise
+        raise ImportError(
+            "%s wants the package %s: pip install %s (on Debian and Ubuntu "
+            "also apt install python3-%s)" % (by, module, module, module),
+            name=module) from None
 
 
 def _open():
