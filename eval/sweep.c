@@ -107,6 +107,20 @@ static bool comes_again(const struct kv_sweep *s, const struct row *rows,
     return i < n - 1;
 }
 
+/* The spec of this text, or this spec, unless a row equals it. */
+static int add(const struct kv_sweep *s, struct row *rows, size_t *n,
+               const char *text, const struct kv_spec *spec, struct kv_err *e)
+{
+    struct row *row = &rows[*n];
+
+    if (text ? kv_spec_parse(&row->asked, text, e) : (row->asked = *spec, 0))
+        return -1;
+    if (prepare(s, row, e))
+        return -1;
+    *n += !comes_again(s, rows, *n + 1);
+    return 0;
+}
+
 /* This shard's rows, then the others'. */
 static void take(const struct kv_shard *shard, const struct row *rows, size_t n,
                  struct kv_spec *list, size_t *n_own)
@@ -131,17 +145,14 @@ int kv_sweep_list(const struct kv_sweep *s, struct kv_spec **list, size_t *n,
 
     if (kv_spec_expand(s->specs->item, s->specs->n, &asked, &n_asked, e))
         return -1;
-    rows = kv_alloc(n_asked + 1, sizeof(*rows));
+    rows = kv_alloc(n_asked + 2, sizeof(*rows));
     note_dropped(s, asked, n_asked);
-    if (s->base && kv_spec_parse(&rows[0].asked, s->base, e))
+    if ((s->base && add(s, rows, &n_rows, s->base, NULL, e)) ||
+        (s->floor && add(s, rows, &n_rows, s->floor, NULL, e)))
         goto out;
-    for (size_t i = s->base ? 0 : 1; i <= n_asked; i++) {
-        if (i)
-            rows[n_rows].asked = asked[i - 1];
-        if (prepare(s, &rows[n_rows], e))
+    for (size_t i = 0; i < n_asked; i++)
+        if (add(s, rows, &n_rows, NULL, &asked[i], e))
             goto out;
-        n_rows += !comes_again(s, rows, n_rows + 1);
-    }
     *list = kv_alloc(n_rows, sizeof(**list));
     take(&s->shard, rows, n_rows, *list, n);
     *n_all = n_rows;

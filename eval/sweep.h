@@ -11,7 +11,8 @@
 #include <stddef.h>
 
 struct kv_sweep {
-    const char *base; /* the base line's spec, always first; NULL: none */
+    const char *base;  /* the base line's spec, always first; NULL: none */
+    const char *floor; /* a spec that then follows; NULL: none */
     const struct kv_strings *specs; /* the arguments of -s, sweeps included */
     const struct kv_shape *shape;   /* the shape to fit them to */
     const struct kv_protocol

@@ -93,6 +93,22 @@ class Rows(Case):
         self.assertNotEqual(rounded["nll"], exact["nll"])
         self.assertAlmostEqual(float(rounded["nll"]), float(exact["nll"]), 2)
 
+    def test_gemm_auto(self):
+        """bf16 where no matrix holds more; then with the row of an f16 cache."""
+        source = os.path.join(os.environ["KV_SOURCE_ROOT"], "data")
+        argv = ["-m", os.path.join(source, "model"), "-f",
+                os.path.join(source, "sample.txt"), "-c", "32", "-n", "1"]
+        self.assertEqual({r["gemm"] for r in ppl("--gemm", "auto")}, {"f32"})
+        has = run("kvppl", *argv, "--gemm", "bf16").returncode == 0
+        argv += ["--gemm", "auto", "-s", "kivi:b4g32", "--columns", "spec,gemm"]
+        done = run("kvppl", *argv)
+        rows = [line.split(",")[-1] for line in done.stdout.split()[1:]]
+        self.assertEqual(rows, ["bf16"] * 3 if has else ["f32"] * 2)
+        self.assertEqual("f16:r0s0" in done.stdout, has)
+        self.assertEqual("less is their rounding" in done.stderr, has)
+        alone = must("kvppl", *argv, "--no-base").split()
+        self.assertEqual([r.split(",")[-1] for r in alone[1:]], ["f32"])
+
     def test_residual_helps_stream(self):
         kept, none = (float(ppl("-p", "stream", "--kl", "-s", spec)[1]
                             ["kl_mean"])

@@ -133,7 +133,8 @@ int kv_common_place(const struct kv_common *c, struct kv_model *m,
     const bool bf16 = gemm && !strcmp(gemm, "bf16");
 
     if (gemm && !bf16 && strcmp(gemm, "f32") != 0)
-        return kv_fail(e, "--gemm %s: expected f32 or bf16", gemm);
+        return kv_fail(e, "--gemm %s: expected f32 or bf16, of kvppl also auto",
+                       gemm);
     if (gemm && c->on_gpu)
         return kv_fail(e, "--gemm goes with --device cpu: on a GPU products "
                           "are in the weights' type");

@@ -481,8 +481,8 @@ static void check_args(const struct args *a)
     if (a->gemm && instead(a))
         kv_die("--gemm goes into a dump, --%s makes none", instead(a));
     if (a->fisher && a->gemm && strcmp(a->gemm, "f32") != 0)
-        kv_die("--fisher goes with --gemm f32: gradients are not computed in "
-               "%s",
+        kv_die("--fisher goes with --gemm f32, not %s: gradients are computed "
+               "in f32",
                a->gemm);
     if (a->ranks && instead(a))
         kv_die("--ranks goes into a dump, --%s makes none", instead(a));

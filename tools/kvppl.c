@@ -120,8 +120,9 @@ int main(int argc, char **argv)
         KV_FLAG(0, "kl-divergence", &a.kl_read,
                 "read that file instead, and compare with it"),
         KV_STR(0, "gemm", &a.gemm, "T",
-               "products with weights in f32, or in bf16, to which\n"
-               "both are rounded, if the processor has it (f32)"),
+               "products with weights in f32; in bf16, to which both\n"
+               "are rounded, if the processor has it; or auto: bf16\n"
+               "where the weights hold no more, with a row f16 (f32)"),
         KV_POOL_HEADS(&a.pool_heads),
         KV_SHARD(&a.shard, &a.common.output, &a.append,
                  "every N-th row from the I-th on (1/1; without a\n"

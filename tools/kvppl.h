@@ -87,6 +87,7 @@ struct kvppl_run {
     struct kv_klbase *from_file, *to_file;
     struct kv_conditions conditions;
     uint8_t *there; /* [n_specs]: rows that need not be measured */
+    bool floor;     /* --gemm auto took bf16: an f16 cache has a row */
 };
 
 /* The settings, models x texts x contexts x windows x protocols; and the end of
@@ -128,7 +129,9 @@ int kvppl_check_jitter(const struct kvppl_args *a, struct kv_err *e);
 /* The spread of kl_mean over a row and its n repeats, their standard deviation;
  * NaN: not measured. */
 double kvppl_kl_jitter(const struct kv_ppl_row *row, size_t n);
-/* On stderr. */
+/* On stderr.  floor: of the row that --gemm auto adds where it takes bf16, the
+ * f16 cache's: how far such products alone move a row. */
+void kvppl_say_floor(const struct kv_score_summary *s);
 void kvppl_say_row(const struct kvppl_run *r, const struct kv_spec *spec,
                    const struct kv_score_summary *s);
 

@@ -230,6 +230,17 @@ int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,
                : 0;
 }
 
+void kvppl_say_floor(const struct kv_score_summary *s)
+{
+    char kl[64] = "";
+
+    if (!isnan(s->kl_mean))
+        snprintf(kl, sizeof(kl), ", KL %.2g", s->kl_mean);
+    kv_note("--gemm auto: products in bf16; an f16 cache differs from f32 by "
+            "dnll %.2g%s: less is their rounding",
+            s->dnll, kl);
+}
+
 /* One window has no error over windows. */
 void kvppl_say_row(const struct kvppl_run *r, const struct kv_spec *spec,
                    const struct kv_score_summary *s)

@@ -1,6 +1,7 @@
 /* A setting's rows: the base line, then the specs, compared with it. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/scheme.h"
 #include "tools/kvppl.h"
 
 #include <stdio.h>
@@ -121,6 +122,12 @@ static int pass_spec(struct kvppl_run *r, const struct kvppl_args *a,
     return 0;
 }
 
+static bool is_floor(const struct kvppl_run *r, const struct kv_spec *spec)
+{
+    return r->floor && !spec->mixed && !spec->policy.policy &&
+           !strcmp(spec->scheme->name, "f16");
+}
+
 /* Rows of specs [first, end), which are there, the base line's, or wait for
  * their scores. */
 static int put_rows(struct kvppl_run *r, const struct kvppl_args *a,
@@ -140,6 +147,8 @@ static int put_rows(struct kvppl_run *r, const struct kvppl_args *a,
 
         if (own)
             kvppl_say_row(r, spec, &row[n].score);
+        if (own && is_floor(r, spec))
+            kvppl_say_floor(&row[n].score);
         rc = there ? kv_results_row(r->study->table, e)
                    : kvppl_put_row(r, a, spec, own ? &row[n] : of_base, e);
         n += own ? 1 + a->jitter : 0;

@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* The calibration that is of this model, of those of -C. */
 static int choose_calibration(struct kvppl_run *r, const struct kvppl_args *a,
@@ -41,6 +42,15 @@ static int load_calibration(struct kvppl_run *r, const struct kvppl_args *a,
     return rc ? -1 : kv_calib_adopt(r->calib, r->spec, r->n_specs, e);
 }
 
+/* --gemm, auto decided: bf16 where no matrix is stored in more, and where a row
+ * can say how far such products alone move the others. */
+static const char *gemm_of(const struct kvppl_args *a, const struct kv_model *m)
+{
+    if (!a->gemm || strcmp(a->gemm, "auto"))
+        return a->gemm;
+    return !a->no_base && kv_model_suits_bf16(m) ? "bf16" : "f32";
+}
+
 /* Opens the model unless another setting has. */
 static int load_model(const struct kvppl_args *a, struct kvppl_model *m,
                       struct kv_ranks *ranks, struct kv_err *e)
@@ -51,7 +61,8 @@ static int load_model(const struct kvppl_args *a, struct kvppl_model *m,
                    (a->pool_heads &&
                     kv_model_pool_heads(m->model, a->pool_heads, e)) ||
                    kv_tokenizer_open(&m->tokenizer, m->path, e) ||
-                   kv_common_place(&a->common, m->model, a->gemm, e) ||
+                   kv_common_place(&a->common, m->model, gemm_of(a, m->model),
+                                   e) ||
                    (kvppl_by_layers(a) && ranks->n > 1 &&
                     kv_ranks_by_layers(ranks, m->model, e))
                ? -1
@@ -68,6 +79,8 @@ static void begin_conditions(struct kvppl_run *r, const struct kvppl_args *a)
                                            .weights = info->weights,
                                            .gemm = kv_model_gemm(r->model)};
     kv_common_conditions(&a->common, &r->conditions);
+    r->floor = a->gemm && !strcmp(a->gemm, "auto") &&
+               !strcmp(r->conditions.gemm, "bf16");
 }
 
 static int load_text(struct kvppl_run *r, const struct kvppl_args *a,
@@ -107,6 +120,7 @@ static int list_specs(struct kvppl_run *r, const struct kvppl_args *a,
                       struct kv_err *e)
 {
     struct kv_sweep sweep = {.base = a->no_base ? NULL : "f32",
+                             .floor = r->floor ? "f16" : NULL,
                              .specs = &a->specs,
                              .shape = &kv_model_info(r->model)->shape,
                              .protocol = &r->protocol,

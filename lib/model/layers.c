@@ -68,6 +68,23 @@ enum kv_type kv_layers_type(const struct kv_model_weights *w, size_t n_layers)
     return has[KV_STORED_BF16] && !blocks ? KV_TYPE_BF16 : KV_TYPE_F16;
 }
 
+static bool is_coarse(const struct kv_weight *w)
+{
+    return w->packed || (w->type != KV_STORED_F32 && w->type != KV_STORED_F16);
+}
+
+bool kv_layers_coarse(const struct kv_model_weights *w, size_t n_layers)
+{
+    bool all = is_coarse(w->head);
+
+    for (size_t i = 0; i < n_layers; i++)
+        for (enum kv_part p = 0; is_matrix(p); p++)
+            for (const struct kv_weight *t = w->layer[i].part[p]; t;
+                 t = t->next)
+                all = all && is_coarse(t);
+    return all;
+}
+
 /* As cudaMalloc() does it: products of layers alike take the same path. */
 static size_t line_up(size_t bytes)
 {

@@ -71,4 +71,8 @@ const float *kv_layers_head_bias(const struct kv_layers *l); /* or NULL */
  * f16. */
 enum kv_type kv_layers_type(const struct kv_model_weights *w, size_t n_layers);
 
+/* Whether every matrix of the layers and the head is stored in bf16, or
+ * quantized. */
+bool kv_layers_coarse(const struct kv_model_weights *w, size_t n_layers);
+
 #endif

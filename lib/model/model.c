@@ -337,6 +337,12 @@ int kv_model_to_bf16(struct kv_model *m, struct kv_err *e)
     return place(m, kv_backend_cpu(KV_TYPE_BF16), 0, e);
 }
 
+bool kv_model_suits_bf16(const struct kv_model *m)
+{
+    return kv_gemm_has_bf16() &&
+           kv_layers_coarse(&m->weights, kv_config_layers_of(&m->config));
+}
+
 void kv_model_few_in_f32(struct kv_model *m)
 {
     m->backend->stored_type = KV_TYPE_F32;

@@ -81,6 +81,10 @@ int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
  * kv_model_backward(). */
 int kv_model_to_bf16(struct kv_model *m, struct kv_err *e);
 
+/* Whether the machine has such products, and every matrix of layers and head is
+ * stored in bf16 or quantized. */
+bool kv_model_suits_bf16(const struct kv_model *m);
+
 /* From here on the products of up to KV_FEW_ROWS rows are in f32 on the CPU,
  * after kv_model_to_bf16() too: a step of a few tokens would take longer to
  * round the weights than to multiply by them. */
