@@ -5,43 +5,64 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a tile's experts work in.  mid is as wide as the widest. */
+/* What n tokens of a tile work in.  mid is as wide as the widest. */
 struct work {
     const struct kv_pass *p;
-    float *share;    /* [rows][n_experts]; 0: the token has not this one */
-    size_t *row;     /* [rows]: those that have the expert at hand */
-    float *in, *mid; /* [rows][hidden], [rows][2 inter] */
-    float *out;      /* [rows][hidden], of the expert */
+    float *in, *mid; /* [n][hidden], [n][2 inter] */
+    float *out;      /* [n][hidden], of the expert */
     float *bias;     /* [2 inter], of the expert's gate and up */
-    float *mix;      /* [rows], of the shared expert */
-    float *sum;      /* the same, of all */
 };
 
-/* c [rows][outputs], its rows c_row apart, = a times the expert's matrix. */
-static int multiply(const struct work *w, enum kv_part part, size_t expert,
-                    const float *a, size_t rows, size_t inputs, float *c,
-                    size_t outputs, size_t c_row, struct kv_err *e)
+static struct work new_work(const struct kv_pass *p, size_t n)
 {
-    const struct kv_backend *b = w->p->b;
-    const struct kv_layers *layers = w->p->m->layers;
-    const size_t bytes = outputs * inputs * kv_type_bytes(b->weight_type);
+    const struct kv_config *c = &p->m->config;
+
+    return (struct work){
+        .p = p,
+        .in = kv_alloc(n * c->hidden, sizeof(float)),
+        .mid = kv_alloc(n * 2 * kv_config_widest(c), sizeof(float)),
+        .out = kv_alloc(n * c->hidden, sizeof(float)),
+        .bias = kv_alloc(2 * c->inter, sizeof(float)),
+    };
+}
+
+static void free_work(struct work *w)
+{
+    free(w->in);
+    free(w->mid);
+    free(w->out);
+    free(w->bias);
+}
+
+/* c [rows][outputs], its rows c_row apart, = a times the matrix: of an expert
+ * its own one, widened; NULL: stored. */
+static int multiply(const struct kv_pass *p, enum kv_part part, size_t expert,
+                    const void *matrix, const float *a, size_t rows,
+                    size_t inputs, float *c, size_t outputs, size_t c_row,
+                    struct kv_err *e)
+{
     struct kv_stored_part stored;
     struct kv_product product = {.rows = rows,
                                  .outputs = outputs,
                                  .inputs = inputs,
                                  .a = a,
+                                 .w = matrix,
                                  .c = c,
                                  .c_row = c_row};
 
-    if (w->p->few) {
-        stored = kv_layers_stored_rows(layers, part, expert * outputs, outputs);
+    if (!matrix) {
+        stored = kv_layers_stored_rows(p->m->layers, part, expert * outputs,
+                                       outputs);
         product.stored = &stored;
         product.n_stored = 1;
-    } else {
-        product.w =
-            (const uint8_t *)kv_layers_matrix(layers, part) + expert * bytes;
     }
-    return b->multiply(b, &product, e);
+    return p->b->multiply(p->b, &product, e);
+}
+
+/* A part that all tokens have, widened; NULL: it stays stored. */
+static const void *matrix_of(const struct kv_pass *p, enum kv_part part)
+{
+    return p->few ? NULL : kv_layers_matrix(p->m->layers, part);
 }
 
 /* The best rank of a group's n experts, or the sum of its two best. */
@@ -134,48 +155,51 @@ static void choose(const struct kv_config *c, const float *bias, float *share)
     free(all);
 }
 
-/* The parts of a gated MLP, and how wide it is. */
+/* The parts of a gated MLP, how wide it is, and its matrices, widened; NULL:
+ * they stay stored. */
 struct mlp {
     enum kv_part gate, up, down;
     size_t expert, inter;
+    const void *of_gate, *of_up, *of_down;
 };
 
-static const float *vector(const struct work *w, enum kv_part part)
+static const float *vector(const struct kv_pass *p, enum kv_part part)
 {
-    return kv_layers_vector(w->p->m->layers, part);
+    return kv_layers_vector(p->m->layers, part);
 }
 
 /* The biases of an expert's gate and up, side by side; NULL: it has none. */
-static const float *gate_up_bias(const struct work *w, struct mlp mlp)
+static const float *gate_up_bias(const struct work *w, const struct mlp *mlp)
 {
-    const float *gate = vector(w, KV_P_GATE_BIAS);
-    const size_t n = mlp.inter, at = mlp.expert * n;
+    const float *gate = vector(w->p, KV_P_GATE_BIAS);
+    const size_t n = mlp->inter, at = mlp->expert * n;
 
-    if (mlp.gate != KV_P_GATE || !gate)
+    if (mlp->gate != KV_P_GATE || !gate)
         return NULL;
     memcpy(w->bias, gate + at, n * sizeof(*gate));
-    memcpy(w->bias + n, vector(w, KV_P_UP_BIAS) + at, n * sizeof(*gate));
+    memcpy(w->bias + n, vector(w->p, KV_P_UP_BIAS) + at, n * sizeof(*gate));
     return w->bias;
 }
 
 /* The rows of the MLP's output get its bias, where it has one. */
-static int add_down_bias(const struct work *w, struct mlp mlp, size_t n,
+static int add_down_bias(const struct work *w, const struct mlp *mlp, size_t n,
                          struct kv_err *e)
 {
     const size_t h = w->p->m->config.hidden;
-    const float *bias = vector(w, KV_P_DOWN_BIAS);
+    const float *bias = vector(w->p, KV_P_DOWN_BIAS);
 
-    return mlp.down == KV_P_DOWN && bias
-               ? w->p->b->add(w->out, bias + mlp.expert * h, n, h, e)
+    return mlp->down == KV_P_DOWN && bias
+               ? w->p->b->add(w->out, bias + mlp->expert * h, n, h, e)
                : 0;
 }
 
 /* out = the MLP of n rows of in. */
-static int run_mlp(const struct work *w, struct mlp mlp, const float *in,
+static int run_mlp(const struct work *w, const struct mlp *mlp, const float *in,
                    size_t n, struct kv_err *e)
 {
-    const struct kv_config *c = &w->p->m->config;
-    const size_t h = c->hidden, m = mlp.inter;
+    const struct kv_pass *p = w->p;
+    const struct kv_config *c = &p->m->config;
+    const size_t h = c->hidden, m = mlp->inter;
     const struct kv_activation act = {.act = c->act,
                                       .gated = true,
                                       .bias = gate_up_bias(w, mlp),
@@ -183,116 +207,191 @@ static int run_mlp(const struct work *w, struct mlp mlp, const float *in,
                                       .limit = c->act_limit,
                                       .alpha = c->act_alpha};
 
-    return multiply(w, mlp.gate, mlp.expert, in, n, h, w->mid, m, 2 * m, e) ||
-                   multiply(w, mlp.up, mlp.expert, in, n, h, w->mid + m, m,
-                            2 * m, e) ||
-                   w->p->b->activate(&act, w->mid, n, KV_TYPE_F32, w->mid, e) ||
-                   multiply(w, mlp.down, mlp.expert, w->mid, n, m, w->out, h, h,
-                            e) ||
+    return multiply(p, mlp->gate, mlp->expert, mlp->of_gate, in, n, h, w->mid,
+                    m, 2 * m, e) ||
+                   multiply(p, mlp->up, mlp->expert, mlp->of_up, in, n, h,
+                            w->mid + m, m, 2 * m, e) ||
+                   p->b->activate(&act, w->mid, n, KV_TYPE_F32, w->mid, e) ||
+                   multiply(p, mlp->down, mlp->expert, mlp->of_down, w->mid, n,
+                            m, w->out, h, h, e) ||
                    add_down_bias(w, mlp, n, e)
                ? -1
                : 0;
 }
 
-/* sum += shares of the expert's output for the n tokens of w->row. */
-static int run_expert(const struct work *w, size_t expert, const float *a,
-                      size_t n, struct kv_err *e)
+/* ---- a tile's tokens: which experts they have -----------------------------
+ */
+
+int kv_pass_route(const struct kv_pass *p, const struct kv_tile *t,
+                  const float *a, struct kv_err *e)
 {
-    const struct kv_config *c = &w->p->m->config;
-    const size_t h = c->hidden;
-    const struct mlp mlp = {KV_P_GATE, KV_P_UP, KV_P_DOWN, expert, c->inter};
+    const struct kv_config *c = &p->m->config;
+    const float *bias = vector(p, KV_P_ROUTER_BIAS);
+    const size_t h = c->hidden, n = c->n_experts;
+    float *share = p->experts.share + t->at * n;
 
-    for (size_t i = 0; i < n; i++)
-        memcpy(w->in + i * h, a + w->row[i] * h, h * sizeof(*a));
-    if (run_mlp(w, mlp, w->in, n, e))
-        return -1;
-    for (size_t i = 0; i < n; i++) {
-        const float share = w->share[w->row[i] * c->n_experts + expert];
-
-        for (size_t j = 0; j < h; j++)
-            w->sum[w->row[i] * h + j] += share * w->out[i * h + j];
-    }
-    return 0;
-}
-
-/* sum += the expert that all tokens have, times a sigmoid of each where there
- * is one. */
-static int run_shared(const struct work *w, const float *a, size_t n,
-                      struct kv_err *e)
-{
-    const struct kv_config *c = &w->p->m->config;
-    const size_t h = c->hidden;
-    const struct mlp mlp = {KV_P_SHARED_GATE, KV_P_SHARED_UP, KV_P_SHARED_DOWN,
-                            0, c->shared_inter};
-
-    if ((c->arch->shared &&
-         multiply(w, KV_P_SHARED_MIX, 0, a, n, h, w->mix, 1, 1, e)) ||
-        run_mlp(w, mlp, a, n, e))
-        return -1;
-    for (size_t i = 0; i < n; i++) {
-        const float mix = c->arch->shared ? 1 / (1 + expf(-w->mix[i])) : 1;
-
-        for (size_t j = 0; j < h; j++)
-            w->sum[i * h + j] += mix * w->out[i * h + j];
-    }
-    return 0;
-}
-
-static int run_all(const struct work *w, const struct kv_tile *t,
-                   const float *a, struct kv_err *e)
-{
-    const struct kv_config *c = &w->p->m->config;
-    const float *bias = vector(w, KV_P_ROUTER_BIAS);
-
-    if (multiply(w, KV_P_ROUTER, 0, a, t->rows, c->hidden, w->share,
-                 c->n_experts, c->n_experts, e) ||
-        (bias && w->p->b->add(w->share, bias, t->rows, c->n_experts, e)))
+    memcpy(p->experts.in + t->at * h, a, t->rows * h * sizeof(*a));
+    memset(p->experts.sum + t->at * h, 0, t->rows * h * sizeof(*a));
+    if (multiply(p, KV_P_ROUTER, 0, matrix_of(p, KV_P_ROUTER), a, t->rows, h,
+                 share, n, n, e) ||
+        (bias && p->b->add(share, bias, t->rows, n, e)))
         return -1;
     for (size_t i = 0; i < t->rows; i++)
         if (c->arch->sparse_mixer)
-            mix_sparsely(c, w->share + i * c->n_experts);
+            mix_sparsely(c, share + i * n);
         else
-            choose(c, vector(w, KV_P_CHOICE_BIAS), w->share + i * c->n_experts);
-    for (size_t expert = 0; expert < c->n_experts; expert++) {
-        size_t n = 0;
-
-        for (size_t i = 0; i < t->rows; i++)
-            if (w->share[i * c->n_experts + expert] > 0)
-                w->row[n++] = i;
-        if (n && run_expert(w, expert, a, n, e))
-            return -1;
-    }
-    if (c->shared_inter && run_shared(w, a, t->rows, e))
-        return -1;
-    return w->p->b->add(w->p->x + t->at * c->hidden, w->sum, 1,
-                        t->rows * c->hidden, e);
+            choose(c, vector(p, KV_P_CHOICE_BIAS), share + i * n);
+    return 0;
 }
 
-int kv_pass_experts(const struct kv_pass *p, const struct kv_tile *t,
-                    const float *a, struct kv_err *e)
+/* ---- experts, one after the other -----------------------------------------
+ */
+
+struct run {
+    const struct kv_pass *p;
+    struct mlp mlp;
+};
+
+/* sum += shares of the expert's output, for the tokens of a tile that have it.
+ */
+static int run_tile(const void *arg, size_t i, size_t thread, struct kv_err *e)
+{
+    const struct run *r = arg;
+    const struct kv_pass *p = r->p;
+    const struct kv_tile t = kv_pass_tile(p, i, thread);
+    const size_t h = p->hidden, n_experts = p->m->config.n_experts;
+    const float *share = p->experts.share + t.at * n_experts + r->mlp.expert;
+    struct work w;
+    size_t n = 0;
+    int rc;
+
+    for (size_t row = 0; row < t.rows; row++)
+        n += share[row * n_experts] > 0;
+    if (!n)
+        return 0;
+    w = new_work(p, n);
+    n = 0;
+    for (size_t row = 0; row < t.rows; row++)
+        if (share[row * n_experts] > 0)
+            memcpy(w.in + n++ * h, p->experts.in + (t.at + row) * h,
+                   h * sizeof(*w.in));
+    rc = run_mlp(&w, &r->mlp, w.in, n, e);
+    n = 0;
+    for (size_t row = 0; row < t.rows && !rc; row++) {
+        const float by = share[row * n_experts];
+        float *sum = p->experts.sum + (t.at + row) * h;
+
+        if (!(by > 0))
+            continue;
+        for (size_t j = 0; j < h; j++)
+            sum[j] += by * w.out[n * h + j];
+        n++;
+    }
+    free_work(&w);
+    return rc;
+}
+
+static bool is_chosen(const struct kv_pass *p, size_t expert)
+{
+    const size_t n = p->n_windows * p->n, n_experts = p->m->config.n_experts;
+
+    for (size_t i = 0; i < n; i++)
+        if (p->experts.share[i * n_experts + expert] > 0)
+            return true;
+    return false;
+}
+
+/* The expert's matrices, one behind the other, in `wide`. */
+static int widen(const struct kv_pass *p, struct mlp *mlp, uint8_t *wide,
+                 struct kv_err *e)
+{
+    const struct kv_layers *l = p->m->layers;
+    const size_t m = mlp->inter, h = p->hidden, x = mlp->expert;
+    const size_t bytes = m * h * kv_type_bytes(p->b->weight_type);
+
+    mlp->of_gate = wide;
+    mlp->of_up = wide + bytes;
+    mlp->of_down = wide + 2 * bytes;
+    return kv_layers_widen(l, mlp->gate, x * m, m, wide, e) ||
+           kv_layers_widen(l, mlp->up, x * m, m, wide + bytes, e) ||
+           kv_layers_widen(l, mlp->down, x * h, h, wide + 2 * bytes, e);
+}
+
+int kv_pass_experts(const struct kv_pass *p, struct kv_err *e)
 {
     const struct kv_config *c = &p->m->config;
-    const size_t n = t->rows, h = c->hidden;
-    const struct work w = {
-        .p = p,
-        .share = kv_alloc(n * c->n_experts, sizeof(float)),
-        .row = kv_alloc(n, sizeof(size_t)),
-        .in = kv_alloc(n * h, sizeof(float)),
-        .mid = kv_alloc(n * 2 * kv_config_widest(c), sizeof(float)),
-        .out = kv_alloc(n * h, sizeof(float)),
-        .bias = kv_alloc(2 * c->inter, sizeof(float)),
-        .mix = kv_alloc(n, sizeof(float)),
-        .sum = kv_alloc(n * h, sizeof(float)),
-    };
-    const int rc = run_all(&w, t, a, e);
+    const size_t bytes =
+        3 * c->inter * c->hidden * kv_type_bytes(p->b->weight_type);
+    uint8_t *wide = p->few ? NULL : kv_alloc(bytes, 1);
+    int rc = 0;
 
-    free(w.share);
-    free(w.row);
-    free(w.in);
-    free(w.mid);
-    free(w.out);
-    free(w.bias);
-    free(w.mix);
-    free(w.sum);
-    return rc;
+    for (size_t expert = 0; expert < c->n_experts && !rc; expert++) {
+        struct run r = {p,
+                        {.gate = KV_P_GATE,
+                         .up = KV_P_UP,
+                         .down = KV_P_DOWN,
+                         .expert = expert,
+                         .inter = c->inter}};
+
+        if (is_chosen(p, expert))
+            rc = (wide && widen(p, &r.mlp, wide, e)) ||
+                 kv_pass_each(p, run_tile, &r, e);
+    }
+    for (enum kv_part part = KV_P_GATE; wide && part <= KV_P_DOWN; part++)
+        kv_layers_release(p->m->layers, part);
+    free(wide);
+    return rc ? -1 : 0;
+}
+
+/* ---- what all tokens have --------------------------------------------------
+ */
+
+/* sum += the expert that all tokens have, times a sigmoid of each where there
+ * is one. */
+static int run_shared(const struct work *w, const struct kv_tile *t,
+                      struct kv_err *e)
+{
+    const struct kv_pass *p = w->p;
+    const struct kv_config *c = &p->m->config;
+    const size_t h = c->hidden, n = t->rows;
+    const float *a = p->experts.in + t->at * h;
+    float *sum = p->experts.sum + t->at * h;
+    float *mix = w->in; /* [n] */
+    const struct mlp mlp = {.gate = KV_P_SHARED_GATE,
+                            .up = KV_P_SHARED_UP,
+                            .down = KV_P_SHARED_DOWN,
+                            .inter = c->shared_inter,
+                            .of_gate = matrix_of(p, KV_P_SHARED_GATE),
+                            .of_up = matrix_of(p, KV_P_SHARED_UP),
+                            .of_down = matrix_of(p, KV_P_SHARED_DOWN)};
+
+    if ((c->arch->shared &&
+         multiply(p, KV_P_SHARED_MIX, 0, matrix_of(p, KV_P_SHARED_MIX), a, n, h,
+                  mix, 1, 1, e)) ||
+        run_mlp(w, &mlp, a, n, e))
+        return -1;
+    for (size_t i = 0; i < n; i++) {
+        const float by = c->arch->shared ? 1 / (1 + expf(-mix[i])) : 1;
+
+        for (size_t j = 0; j < h; j++)
+            sum[i * h + j] += by * w->out[i * h + j];
+    }
+    return 0;
+}
+
+int kv_pass_add_experts(const struct kv_pass *p, const struct kv_tile *t,
+                        struct kv_err *e)
+{
+    const size_t at = t->at * p->hidden;
+    int rc = 0;
+
+    if (p->m->config.shared_inter) {
+        struct work w = new_work(p, t->rows);
+
+        rc = run_shared(&w, t, e);
+        free_work(&w);
+    }
+    return rc ? -1
+              : p->b->add(p->x + at, p->experts.sum + at, 1,
+                          t->rows * p->hidden, e);
 }

@@ -286,6 +286,12 @@ static int mlp(const struct kv_pass *p, const struct kv_tile *t, const void *a,
            add_to_stream(p, t, end, t->input, p->inter, e);
 }
 
+static bool has_experts(const struct kv_pass *p)
+{
+    return kv_config_has_experts(&p->m->config, p->loaded);
+}
+
+/* Of experts: which each token has. */
 static int mlp_half(const struct kv_pass *p, const struct kv_tile *t,
                     struct kv_err *e)
 {
@@ -295,28 +301,58 @@ static int mlp_half(const struct kv_pass *p, const struct kv_tile *t,
         return -1;
     if (!runs(p, KV_STEP_MLP))
         return 0;
-    return kv_config_has_experts(&p->m->config, p->loaded)
-               ? kv_pass_experts(p, t, a, e)
-               : mlp(p, t, a, e);
+    return has_experts(p) ? kv_pass_route(p, t, a, e) : mlp(p, t, a, e);
 }
 
-/* In parallel, the MLP comes first: x is still what attention saw. */
+static int out_half(const struct kv_pass *p, const struct kv_tile *t,
+                    struct kv_err *e)
+{
+    if ((runs(p, KV_STEP_OUT) && out_product(p, t, e)) ||
+        norm_stream(p, t, KV_P_ATTN_NORM, KV_P_ATTN_NORM_BIAS, e))
+        return -1;
+    keep(p, t, p->kept_mid);
+    return 0;
+}
+
+/* What follows the MLP.  In parallel that comes first: x is still what
+ * attention saw. */
+static int after_mlp(const struct kv_pass *p, const struct kv_tile *t,
+                     struct kv_err *e)
+{
+    return p->m->config.parallel
+               ? out_half(p, t, e)
+               : norm_stream(p, t, KV_P_MLP_NORM, KV_P_MLP_NORM_BIAS, e);
+}
+
 static int after_attention(const void *arg, size_t i, size_t thread,
                            struct kv_err *e)
 {
     const struct kv_pass *p = arg;
     const struct kv_tile t = kv_pass_tile(p, i, thread);
-    const bool parallel = p->m->config.parallel;
 
-    if (parallel && mlp_half(p, &t, e))
-        return -1;
-    if ((runs(p, KV_STEP_OUT) && out_product(p, &t, e)) ||
-        norm_stream(p, &t, KV_P_ATTN_NORM, KV_P_ATTN_NORM_BIAS, e))
-        return -1;
-    keep(p, &t, p->kept_mid);
-    return parallel ? 0
-                    : mlp_half(p, &t, e) || norm_stream(p, &t, KV_P_MLP_NORM,
-                                                        KV_P_MLP_NORM_BIAS, e);
+    return (!p->m->config.parallel && out_half(p, &t, e)) ||
+                   mlp_half(p, &t, e) ||
+                   (!has_experts(p) && after_mlp(p, &t, e))
+               ? -1
+               : 0;
+}
+
+static int after_experts(const void *arg, size_t i, size_t thread,
+                         struct kv_err *e)
+{
+    const struct kv_pass *p = arg;
+    const struct kv_tile t = kv_pass_tile(p, i, thread);
+
+    return kv_pass_add_experts(p, &t, e) || after_mlp(p, &t, e) ? -1 : 0;
+}
+
+/* The experts, whose tokens are of all tiles. */
+static int experts(const struct kv_pass *p, struct kv_err *e)
+{
+    return has_experts(p) && (kv_pass_experts(p, e) ||
+                              kv_pass_each(p, after_experts, p, e))
+               ? -1
+               : 0;
 }
 
 static int final_norm(const void *arg, size_t i, size_t thread,
@@ -431,6 +467,17 @@ static void release(struct kv_model *m)
         kv_workspace_clear(m->backend, &m->workspace[r]);
 }
 
+static int want_experts(struct kv_pass *p, size_t n, struct kv_err *e)
+{
+    const size_t row = p->hidden * sizeof(float);
+    const size_t shares = p->m->config.n_experts * sizeof(float);
+
+    return shares &&
+           (want(p, KV_WORK_EXPERTS_IN, n, row, &p->experts.in, e) ||
+            want(p, KV_WORK_EXPERTS_SUM, n, row, &p->experts.sum, e) ||
+            want(p, KV_WORK_EXPERTS_SHARE, n, shares, &p->experts.share, e));
+}
+
 /* Of a latent they are keys. */
 static int want_values(struct kv_pass *p, size_t bytes, struct kv_err *e)
 {
@@ -470,7 +517,7 @@ int kv_pass_init(struct kv_pass *p, struct kv_err *e)
             want(p, KV_WORK_MIXER, n, c->mixer.in * word, &p->mixer, e)) ||
            want(p, KV_WORK_K, n, p->kv_dim * word, &p->k, e) ||
            want(p, KV_WORK_K_PRE, n, p->kv_dim * word, &p->k_pre, e) ||
-           want_values(p, n * p->kv_dim * word, e) ||
+           want_values(p, n * p->kv_dim * word, e) || want_experts(p, n, e) ||
            want(p, KV_WORK_INPUT, threads, p->input_bytes, &p->input, e) ||
            want(p, KV_WORK_WIDE, threads, p->wide_floats * word, &p->wide, e) ||
            make_rope(p, e);
@@ -521,7 +568,8 @@ int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
     return (p->mixes ? kv_pass_mix(p, a, e)
                      : kv_pass_each(p, before_attention, p, e) ||
                            a->run(a->arg, &x, e)) ||
-                   kv_pass_each(p, after_attention, p, e) || kv_interrupted(e)
+                   kv_pass_each(p, after_attention, p, e) || experts(p, e) ||
+                   kv_interrupted(e)
                ? -1
                : 0;
 }

@@ -96,18 +96,33 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+/* Experts of the host stay stored. */
+static bool stays(const struct kv_layers *l, size_t layer, enum kv_part p)
+{
+    return l->b->on_host && p >= KV_P_GATE && p <= KV_P_DOWN &&
+           l->w->layer[layer].part[KV_P_ROUTER];
+}
+
+/* A part of the layer's block or vectors; NULL: it has none. */
+static const struct kv_weight *part_of(const struct kv_layers *l, size_t layer,
+                                       enum kv_part p)
+{
+    return stays(l, layer, p) ? NULL : l->w->layer[layer].part[p];
+}
+
 static void lay_out_one(struct kv_layers *l, size_t layer)
 {
-    const struct kv_weight *const *part = l->w->layer[layer].part;
     size_t matrices = 0, vectors = 0;
 
     for (enum kv_part p = 0; p < KV_PARTS; p++) {
         size_t *bytes = is_matrix(p) ? &matrices : &vectors;
 
-        if (part[p] && !(follows(p) && part[p - 1]))
+        const struct kv_weight *w = part_of(l, layer, p);
+
+        if (w && !(follows(p) && part_of(l, layer, p - 1)))
             *bytes = line_up(*bytes);
         l->at[layer][p] = *bytes;
-        for (const struct kv_weight *w = part[p]; w; w = w->next)
+        for (; w; w = w->next)
             *bytes += w->n * kv_type_bytes(type_of(l, p));
     }
     l->layer_bytes = larger(l->layer_bytes, line_up(matrices));
@@ -178,11 +193,10 @@ static int put_large(const struct kv_layers *l, size_t layer, size_t next,
                      uint8_t *to, struct kv_err *e)
 {
     for (enum kv_part p = 0; is_matrix(p); p++) {
-        const struct kv_weight *ahead = l->w->layer[next].part[p];
+        const struct kv_weight *ahead = part_of(l, next, p);
         uint8_t *at = to + l->at[layer][p];
 
-        for (const struct kv_weight *w = l->w->layer[layer].part[p]; w;
-             w = w->next) {
+        for (const struct kv_weight *w = part_of(l, layer, p); w; w = w->next) {
             const struct kv_load one = load_part(l, layer, p, w, at);
 
             if (l->b->load(&one, 1, e))
@@ -202,20 +216,19 @@ static int put_parts(const struct kv_layers *l, size_t layer,
                      enum kv_part first, enum kv_part end, uint8_t *to,
                      struct kv_err *e)
 {
-    const struct kv_weight *const *part = l->w->layer[layer].part;
     struct kv_load *load;
     size_t n = 0;
     int rc;
 
     for (enum kv_part p = first; p < end; p++)
-        for (const struct kv_weight *w = part[p]; w; w = w->next)
+        for (const struct kv_weight *w = part_of(l, layer, p); w; w = w->next)
             n++;
     load = kv_alloc(n, sizeof(*load));
     n = 0;
     for (enum kv_part p = first; p < end; p++) {
         uint8_t *at = to + l->at[layer][p];
 
-        for (const struct kv_weight *w = part[p]; w; w = w->next) {
+        for (const struct kv_weight *w = part_of(l, layer, p); w; w = w->next) {
             load[n] = load_part(l, layer, p, w, at);
             at += w->n * kv_type_bytes(load[n++].to_type);
         }
@@ -391,16 +404,43 @@ size_t kv_layers_stored(const struct kv_layers *l, enum kv_part part,
     return n;
 }
 
+/* The piece of a part that row *first is in, as which row. */
+static const struct kv_weight *piece_of(const struct kv_layers *l,
+                                        enum kv_part part, size_t *first)
+{
+    const struct kv_weight *w = l->w->layer[l->loaded].part[part];
+
+    for (size_t rows; *first >= (rows = w->n / w->dims[w->n_dims - 1]);
+         w = w->next)
+        *first -= rows;
+    return w;
+}
+
 struct kv_stored_part kv_layers_stored_rows(const struct kv_layers *l,
                                             enum kv_part part, size_t first,
                                             size_t n)
 {
-    const struct kv_weight *w = l->w->layer[l->loaded].part[part];
+    const struct kv_weight *w = piece_of(l, part, &first);
 
-    for (size_t rows; first >= (rows = w->n / w->dims[w->n_dims - 1]);
-         w = w->next)
-        first -= rows;
     return stored_rows(w, first, n);
+}
+
+int kv_layers_widen(const struct kv_layers *l, enum kv_part part, size_t first,
+                    size_t n, void *to, struct kv_err *e)
+{
+    const struct kv_weight *w = piece_of(l, part, &first);
+    const size_t row = w->dims[w->n_dims - 1];
+    const struct kv_load one =
+        load_of(w, first * row, n * row, l->b->weight_type, 0, to);
+
+    return l->b->load(&one, 1, e);
+}
+
+void kv_layers_release(const struct kv_layers *l, enum kv_part part)
+{
+    for (const struct kv_weight *w = l->w->layer[l->loaded].part[part];
+         w && l->large; w = w->next)
+        kv_weight_release(w);
 }
 
 struct kv_stored_part kv_layers_stored_head(const struct kv_layers *l,

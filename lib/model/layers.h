@@ -2,7 +2,8 @@
  *
  * Matrices have the backend's weight type; vectors are f32 and stay.  The
  * matrices of one product (q, k, v; gate, up) form one matrix.  The embedding
- * stays in its file.  Layers that do not fit, on the CPU all layers, share the
+ * stays in its file.  On the CPU experts do too: they are widened one by one.
+ * Layers that do not fit, on the CPU all layers, share the
  * memory of one: each layer's matrices replace the last layer's.  On the CPU a
  * large head passes through memory in panels.
  *
@@ -35,7 +36,8 @@ int kv_layers_load(struct kv_layers *l, size_t layer, size_t next,
 /* The same for the layer's vectors and stored matrices alone; cannot fail. */
 void kv_layers_turn_to(struct kv_layers *l, size_t layer);
 
-/* A part of the loaded layer; NULL when the model has no such part. */
+/* A part of the loaded layer; NULL when the model has no such part.  Not of an
+ * expert's. */
 const void *kv_layers_matrix(const struct kv_layers *l, enum kv_part part);
 const float *kv_layers_vector(const struct kv_layers *l, enum kv_part part);
 
@@ -51,7 +53,14 @@ struct kv_stored_part kv_layers_stored_rows(const struct kv_layers *l,
                                             enum kv_part part, size_t first,
                                             size_t n);
 
-/* The same for rows of the head. */
+/* Widens these rows to `to`, of the backend's type. */
+int kv_layers_widen(const struct kv_layers *l, enum kv_part part, size_t first,
+                    size_t n, void *to, struct kv_err *e);
+
+/* Where the model is large, lets go of the part's pages. */
+void kv_layers_release(const struct kv_layers *l, enum kv_part part);
+
+/* Rows of the head, as they are stored. */
 struct kv_stored_part kv_layers_stored_head(const struct kv_layers *l,
                                             size_t first, size_t n);
 

@@ -396,9 +396,12 @@ size_t kv_model_windows(const struct kv_model *m, size_t n, bool decodes,
     const size_t q = s->n_heads * s->head_dim;
     const size_t kv = s->n_kv_heads * s->head_dim;
     const size_t mix = m->config.mixer.in + m->config.mixer.out;
-    /* hidden; q and out; k, k_pre and v; what enters and leaves a mixer */
+    const size_t experts =
+        m->config.n_experts ? 2 * m->config.hidden + m->config.n_experts : 0;
+    /* hidden; q and out; k, k_pre and v; what enters and leaves a mixer and
+     * experts */
     const size_t token =
-        (m->config.hidden + 2 * q + 3 * kv + mix) * sizeof(float);
+        (m->config.hidden + 2 * q + 3 * kv + mix + experts) * sizeof(float);
 
     /* a thread fills a window's cache: tokens to encode, and codes */
     const size_t busy = decodes ? 3 * kv * sizeof(float) : 0;

@@ -49,7 +49,12 @@ struct kv_pass {
     size_t hidden, inter, q_dim, kv_dim;
     float *q, *k, *k_pre, *v, *out; /* as in struct kv_qkv */
     float *out_gate;                /* as q, where the model has one */
-    float *mixer;   /* [n_windows][n][mixer.in], of layers without attention */
+    float *mixer; /* [n_windows][n][mixer.in], of layers without attention */
+    /* Of layers of experts, for all tokens: what enters the MLP and its sum
+     * [hidden], and shares [n_experts], 0 of what the token has not. */
+    struct {
+        float *in, *sum, *share;
+    } experts;
     float *rope;    /* kv_rope_table() of the loaded layer */
     float *ropes;   /* of full attention; then of sliding */
     uint8_t *input; /* [threads][input_bytes] */
@@ -160,10 +165,15 @@ int kv_pass_latent(const struct kv_pass *p, const struct kv_tile *t,
 void kv_pass_latent_values(const struct kv_pass *p, const struct kv_tile *t,
                            float *values);
 
-/* Adds the MLP of experts (experts.c) to the tile's x; on the host alone.  a:
- * [rows][hidden] f32, the input of the router and the experts. */
-int kv_pass_experts(const struct kv_pass *p, const struct kv_tile *t,
-                    const float *a, struct kv_err *e);
+/* The MLP of experts (experts.c), on the host alone: each tile's tokens choose
+ * theirs, by a [rows][hidden] f32, the input of the router and the experts;
+ * each expert, widened, has the tokens of all tiles that chose it; the sums are
+ * added to each tile's x. */
+int kv_pass_route(const struct kv_pass *p, const struct kv_tile *t,
+                  const float *a, struct kv_err *e);
+int kv_pass_experts(const struct kv_pass *p, struct kv_err *e);
+int kv_pass_add_experts(const struct kv_pass *p, const struct kv_tile *t,
+                        struct kv_err *e);
 
 /* out [rows][hidden], of this type, = the norm of x. */
 int kv_pass_norm(const struct kv_pass *p, const float *w, const float *bias,
