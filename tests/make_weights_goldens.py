@@ -14,7 +14,9 @@ BLOCKS = 1000
 TYPES = {  # where a block has halves, which must be finite
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0],
     "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2],
-    "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": []}
+    "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": [],
+    "TQ1_0": [52], "TQ2_0": [64], "IQ1_S": [0], "IQ1_M": [], "IQ2_XXS": [0],
+    "IQ2_XS": [0], "IQ2_S": [0], "IQ3_XXS": [0], "IQ3_S": [0], "NVFP4": []}
 
 
 def blocks(name, halves):
@@ -28,6 +30,8 @@ def blocks(name, halves):
                                 0xFF).astype(np.uint8)
     if name == "MXFP4":
         x[:, 0] %= 250
+    if name == "IQ1_M":  # the exponent's highest bit
+        x[:, 55] &= 0xBF
     return x, qtype
 
 

@@ -240,7 +240,7 @@ static void test_factors(void **state)
     static const char *const names[] = {"rope_freqs.weight",
                                         "rope_factors_long.weight",
                                         "rope_factors_short.weight"};
-    static const uint8_t blocks[66];
+    static const uint8_t blocks[292];
     const float one[] = {1, 1, 1}, bad[] = {1, 0}, worse[] = {NAN, 1};
     char words[128];
 
@@ -257,13 +257,13 @@ static void test_factors(void **state)
             else if (j == 2)
                 tiny_tensor(&g, names[i], 0, 1, (size_t[]){3}, one, 12);
             else
-                tiny_tensor(&g, names[i], 16, 1, (size_t[]){256}, blocks,
+                tiny_tensor(&g, names[i], 15, 1, (size_t[]){256}, blocks,
                             sizeof(blocks));
             snprintf(words, sizeof(words), "tensor %s%s", names[i],
                      (const char *[]){
                          ": value 1 is 0, not above 0", ": value 0 is nan",
                          " has 3 values, but RoPE turns 2 pairs",
-                         " has type IQ2_XXS, which is not implemented"}[j]);
+                         " has type Q8_K, which is not implemented"}[j]);
             refuse(&g, words);
         }
 }

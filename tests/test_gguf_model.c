@@ -365,6 +365,16 @@ static void test_types(void **state)
     check_type(20, KV_STORED_IQ4_NL, path);
     check_type(23, KV_STORED_IQ4_XS, path);
     check_type(39, KV_STORED_MXFP4, path);
+    check_type(16, KV_STORED_IQ2_XXS, path);
+    check_type(17, KV_STORED_IQ2_XS, path);
+    check_type(18, KV_STORED_IQ3_XXS, path);
+    check_type(19, KV_STORED_IQ1_S, path);
+    check_type(21, KV_STORED_IQ3_S, path);
+    check_type(22, KV_STORED_IQ2_S, path);
+    check_type(29, KV_STORED_IQ1_M, path);
+    check_type(34, KV_STORED_TQ1_0, path);
+    check_type(35, KV_STORED_TQ2_0, path);
+    check_type(40, KV_STORED_NVFP4, path);
     free(path);
 }
 
@@ -452,7 +462,7 @@ static void refuse(struct tiny_gguf *g, const char *words)
 
 static void test_refused(void **state)
 {
-    static const uint8_t blocks[61 * 66];
+    static const uint8_t blocks[61 * 292];
     const int32_t widths[] = {40, 40, 41};
     struct tiny_model m = tiny_variant(0);
     const float x[8] = {1};
@@ -491,9 +501,9 @@ static void test_refused(void **state)
     refuse(&g, "has no place in a LlamaForCausalLM");
     tiny_drop(&m, "lm_head.weight");
     make(&g, &m);
-    tiny_tensor(&g, "output.weight", 16, 2, (size_t[]){61, 256}, blocks,
+    tiny_tensor(&g, "output.weight", 15, 2, (size_t[]){61, 256}, blocks,
                 sizeof(blocks));
-    refuse(&g, "tensor output.weight (lm_head.weight) has type IQ2_XXS, which "
+    refuse(&g, "tensor output.weight (lm_head.weight) has type Q8_K, which "
                "is not implemented");
     m.n_layers = 4;
     make(&g, &m);

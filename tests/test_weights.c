@@ -16,7 +16,7 @@
 static void every_type_decodes_as_gguf_does(void **state)
 {
     (void)state;
-    for (enum kv_stored t = KV_STORED_Q4_0; t <= KV_STORED_MXFP4; t++) {
+    for (enum kv_stored t = KV_STORED_Q4_0; t <= KV_STORED_NVFP4; t++) {
         const size_t n = GOLDEN_BLOCKS * kv_stored_values(t);
         uint8_t *b = test_blocks(t, GOLDEN_BLOCKS);
         float *x = kv_alloc(n, sizeof(*x));
@@ -93,7 +93,7 @@ static void small_floats_are_those_of_the_cache(void **state)
 static void what_is_no_number_shows(void **state)
 {
     (void)state;
-    for (enum kv_stored t = KV_STORED_Q4_0; t <= KV_STORED_MXFP4; t++)
+    for (enum kv_stored t = KV_STORED_Q4_0; t <= KV_STORED_NVFP4; t++)
         for (size_t h = 0; h < 2 && goldens[t].halves[h] >= 0; h++) {
             uint8_t *b = test_blocks(t, 1);
             float x[256];

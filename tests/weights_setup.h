@@ -26,6 +26,8 @@ static inline uint8_t *test_blocks(enum kv_stored type, size_t n)
         }
     for (size_t i = 0; i < n && type == KV_STORED_MXFP4; i++)
         b[i * bytes] %= 250;
+    for (size_t i = 0; i < n && type == KV_STORED_IQ1_M; i++)
+        b[i * bytes + 55] &= 0xbf;
     for (size_t i = 0; i < n && kv_stored_values(type) == 1; i++)
         b[i * bytes + bytes - 1] &= 0xbf;
     return b;

@@ -4,6 +4,7 @@
  * A scale times a small integer has at most 24 bits, so that v_muladd() rounds
  * once at every level: the same bits. */
 #include "kernels/simd/prefetch.h"
+#include "kernels/weights/grids.h"
 #include "kernels/weights/impl.h"
 #include "lib/base/half.h"
 
@@ -403,6 +404,31 @@ ALWAYS_INLINE void iq4_xs(const uint8_t *b, struct sink *s)
     }
 }
 
+/* ---- blocks of entries of grids, as kernels/weights/grid_blocks.c has them */
+
+#define BY_GRID(type, values)                                 \
+    ALWAYS_INLINE void type(const uint8_t *b, struct sink *s) \
+    {                                                         \
+        float x[values];                                      \
+                                                              \
+        kv_block_##type(b, x);                                \
+        for (size_t j = 0; j < (values); j += 32)             \
+            VALUES                                            \
+        for (size_t i = 0; i < 32; i += V_WIDTH)              \
+            put(s, j + i, v_load(x + j + i));                 \
+    }
+
+BY_GRID(tq1_0, 256)
+BY_GRID(tq2_0, 256)
+BY_GRID(iq1_s, 256)
+BY_GRID(iq1_m, 256)
+BY_GRID(iq2_xxs, 256)
+BY_GRID(iq2_xs, 256)
+BY_GRID(iq2_s, 256)
+BY_GRID(iq3_xxs, 256)
+BY_GRID(iq3_s, 256)
+BY_GRID(nvfp4, 64)
+
 /* ---- plain floats, of which 32 make a block ------------------------------ */
 
 #define FLOATS(type, bytes, load)                             \
@@ -559,6 +585,16 @@ VERSIONS(q6_k, 256, 210)
 VERSIONS(iq4_nl, 32, 18)
 VERSIONS(iq4_xs, 256, 136)
 VERSIONS(mxfp4, 32, 17)
+VERSIONS(tq1_0, 256, 54)
+VERSIONS(tq2_0, 256, 66)
+VERSIONS(iq1_s, 256, 50)
+VERSIONS(iq1_m, 256, 56)
+VERSIONS(iq2_xxs, 256, 66)
+VERSIONS(iq2_xs, 256, 74)
+VERSIONS(iq2_s, 256, 82)
+VERSIONS(iq3_xxs, 256, 98)
+VERSIONS(iq3_s, 256, 110)
+VERSIONS(nvfp4, 64, 36)
 
 #include "kernels/weights/panel.h"
 
@@ -570,7 +606,12 @@ VERSIONS(mxfp4, 32, 17)
     [KV_STORED_Q3_K] = f##_q3_k, [KV_STORED_Q4_K] = f##_q4_k,             \
     [KV_STORED_Q5_K] = f##_q5_k, [KV_STORED_Q6_K] = f##_q6_k,             \
     [KV_STORED_IQ4_NL] = f##_iq4_nl, [KV_STORED_IQ4_XS] = f##_iq4_xs,     \
-    [KV_STORED_MXFP4] = f##_mxfp4
+    [KV_STORED_MXFP4] = f##_mxfp4, [KV_STORED_TQ1_0] = f##_tq1_0,         \
+    [KV_STORED_TQ2_0] = f##_tq2_0, [KV_STORED_IQ1_S] = f##_iq1_s,         \
+    [KV_STORED_IQ1_M] = f##_iq1_m, [KV_STORED_IQ2_XXS] = f##_iq2_xxs,     \
+    [KV_STORED_IQ2_XS] = f##_iq2_xs, [KV_STORED_IQ2_S] = f##_iq2_s,       \
+    [KV_STORED_IQ3_XXS] = f##_iq3_xxs, [KV_STORED_IQ3_S] = f##_iq3_s,     \
+    [KV_STORED_NVFP4] = f##_nvfp4
 
 const struct kv_weights_loops NAME(kv_weights) = {
     .decode = {TABLE(decode)},

@@ -22,6 +22,13 @@
  *   q5_k    | d | m | s, t: 6 bits[8] | high[32] | low[128] |    d s code - m t
  *   q6_k    | low[128] | high[64] | s: int8[16] | d |            d s code
  *   iq4_xs  | d | s: 6 bits[8] | nibble[128] |              d s level[code]
+ *   tq2_0   | low[64] | d |                                  d (code - 1)
+ *   tq1_0   | five codes of 3 in a byte[52] | d |            d (code - 1)
+ *
+ * and of iq1, iq2 and iq3 entries of a grid, each of which has the codes of
+ * eight or four values, their signs or which way they move, and scales
+ * (kernels/weights/grid_blocks.c).  nvfp4 has 64 values, of 16 a scale e4m3
+ * without its sign: | s[4] | nibble[32] |.
  *
  * kernels/weights/loops.h has where each bit stands. */
 #ifndef KV_WEIGHTS_H
@@ -46,6 +53,16 @@ enum kv_stored {
     KV_STORED_IQ4_NL,
     KV_STORED_IQ4_XS,
     KV_STORED_MXFP4,
+    KV_STORED_TQ1_0,
+    KV_STORED_TQ2_0,
+    KV_STORED_IQ1_S,
+    KV_STORED_IQ1_M,
+    KV_STORED_IQ2_XXS,
+    KV_STORED_IQ2_XS,
+    KV_STORED_IQ2_S,
+    KV_STORED_IQ3_XXS,
+    KV_STORED_IQ3_S,
+    KV_STORED_NVFP4,
     KV_STORED_F8_E4M3, /* no infinity; 0x7f and 0xff are NaN */
     KV_STORED_F8_E5M2,
     KV_STORED_OTHER /* integers and the like: no weights */

@@ -142,12 +142,15 @@ int kv_gguf_family(const struct kv_gguf_model *m,
 const char *kv_gguf_mixture(const struct kv_gguf_model *m)
 {
     static const char *const mixtures[] = {
-        [0] = "f32",     [1] = "f16",     [2] = "q4_0",    [3] = "q4_1",
-        [7] = "q8_0",    [8] = "q5_0",    [9] = "q5_1",    [10] = "q2_k",
-        [11] = "q3_k_s", [12] = "q3_k_m", [13] = "q3_k_l", [14] = "q4_k_s",
-        [15] = "q4_k_m", [16] = "q5_k_s", [17] = "q5_k_m", [18] = "q6_k",
-        [21] = "q2_k_s", [25] = "iq4_nl", [30] = "iq4_xs", [32] = "bf16",
-        [38] = "mxfp4",
+        [0] = "f32",      [1] = "f16",     [2] = "q4_0",    [3] = "q4_1",
+        [7] = "q8_0",     [8] = "q5_0",    [9] = "q5_1",    [10] = "q2_k",
+        [11] = "q3_k_s",  [12] = "q3_k_m", [13] = "q3_k_l", [14] = "q4_k_s",
+        [15] = "q4_k_m",  [16] = "q5_k_s", [17] = "q5_k_m", [18] = "q6_k",
+        [19] = "iq2_xxs", [20] = "iq2_xs", [21] = "q2_k_s", [22] = "iq3_xs",
+        [23] = "iq3_xxs", [24] = "iq1_s",  [25] = "iq4_nl", [26] = "iq3_s",
+        [27] = "iq3_m",   [28] = "iq2_s",  [29] = "iq2_m",  [30] = "iq4_xs",
+        [31] = "iq1_m",   [32] = "bf16",   [36] = "tq1_0",  [37] = "tq2_0",
+        [38] = "mxfp4",   [39] = "nvfp4",
     };
     const struct kv_gguf_value *v =
         kv_gguf_find(&m->part[0], "general.file_type");
