@@ -78,6 +78,7 @@ struct kv_calib *kv_calib_start(struct kv_dump *dump, size_t n_sets)
     c->shape = info->shape;
     c->shape.k_bias = NULL; /* the dump's, which may not stay */
     c->shape.sink_logit = NULL;
+    c->shape.cache_scale = NULL;
     snprintf(c->model, sizeof(c->model), "%s", info->model);
     snprintf(c->model_hash, sizeof(c->model_hash), "%s", info->model_hash);
     snprintf(c->text, sizeof(c->text), "%s", info->text);

@@ -63,6 +63,23 @@ static int prepare(const struct kv_sweep *s, struct row *row, struct kv_err *e)
     return kv_spec_fit(&row->run, s->shape, e);
 }
 
+/* The first fp8 cache whose scale, 1, is not the model's own. */
+static void note_scale(const struct kv_sweep *s, const struct row *rows,
+                       size_t n)
+{
+    for (size_t i = 0; s->shape->cache_scale && i < n; i++) {
+        const struct kv_spec *run = &rows[i].run;
+
+        if (run->mixed || strcmp(run->scheme->name, "fp8") ||
+            !kv_spec_is(run, KV_K, "scale", "none"))
+            continue;
+        kv_note("%s has a scale of 1; the model's files hold scales of an fp8 "
+                "cache, which vLLM takes, as modelopt:fp8 does",
+                rows[i].asked.given);
+        return;
+    }
+}
+
 /* Whether two rows that are one would be two without the protocol. */
 static bool protocol_joins(const struct kv_sweep *s, const struct row *a,
                            const struct row *b)
@@ -156,6 +173,7 @@ int kv_sweep_list(const struct kv_sweep *s, struct kv_spec **list, size_t *n,
     *list = kv_alloc(n_rows, sizeof(**list));
     take(&s->shard, rows, n_rows, *list, n);
     *n_all = n_rows;
+    note_scale(s, rows, n_rows);
     rc = 0;
 out:
     free(rows);

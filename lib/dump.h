@@ -12,7 +12,8 @@
  * /layer_000/{k_gradient,v_gradient} f32 [windows][ctx][kv_heads][head_dim];
  * /layer_000/wo_gram f32 [kv_heads][d][d] where it was put; /k_bias f32
  * [n_layers][kv_heads][head_dim] where the model has one; /sink_logit f32
- * [n_layers][n_heads] likewise, of attention (kernels/attend.h).
+ * [n_layers][n_heads] likewise, of attention (kernels/attend.h); /cache_scale
+ * f32 [n_layers][2], K and V, likewise: scales of an fp8 cache (lib/shape.h).
  *
  * Of a model with layers without attention these are the layers that have it;
  * the attribute model_layer of /layer_000 is its number in the model.

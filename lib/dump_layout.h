@@ -12,6 +12,7 @@
 enum { KV_DUMP_SHAPES = 2, KV_DUMP_FORMAT = 3 };
 #define KV_DUMP_K_BIAS "/k_bias"
 #define KV_DUMP_SINKS "/sink_logit"
+#define KV_DUMP_CACHE_SCALE "/cache_scale"
 #define KV_DUMP_CHANNELS "/channels"
 
 struct kv_dump_name {

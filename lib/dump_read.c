@@ -22,7 +22,7 @@ static const char *badness(float x)
 struct kv_dump {
     struct kv_h5 *h5;
     struct kv_dump_info info;
-    float *k_bias, *sink_logit; /* the shape's, or NULL */
+    float *k_bias, *sink_logit, *cache_scale; /* the shape's, or NULL */
     bool less_bias;
 };
 
@@ -243,12 +243,15 @@ static int get_vectors(struct kv_dump *d, struct kv_err *e)
     struct kv_shape *s = &d->info.shape;
     const size_t biases[] = {s->n_layers, s->n_kv_heads, s->head_dim};
     const size_t sinks[] = {s->n_layers, s->n_heads};
+    const size_t scales[] = {s->n_layers, KV_SIDES};
 
     if (get_floats(d, KV_DUMP_K_BIAS, 3, biases, &d->k_bias, e) ||
-        get_floats(d, KV_DUMP_SINKS, 2, sinks, &d->sink_logit, e))
+        get_floats(d, KV_DUMP_SINKS, 2, sinks, &d->sink_logit, e) ||
+        get_floats(d, KV_DUMP_CACHE_SCALE, 2, scales, &d->cache_scale, e))
         return -1;
     s->k_bias = d->k_bias;
     s->sink_logit = d->sink_logit;
+    s->cache_scale = d->cache_scale;
     return 0;
 }
 
@@ -315,6 +318,7 @@ void kv_dump_close(struct kv_dump *d)
     kv_h5_close(d->h5);
     free(d->k_bias);
     free(d->sink_logit);
+    free(d->cache_scale);
     free(d);
 }
 

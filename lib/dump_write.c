@@ -103,9 +103,12 @@ static int put_vectors(struct kv_h5 *h, const struct kv_dump_info *info,
     const struct kv_shape *s = &info->shape;
     const size_t biases[] = {s->n_layers, s->n_kv_heads, s->head_dim};
     const size_t sinks[] = {s->n_layers, s->n_heads};
+    const size_t scales[] = {s->n_layers, KV_SIDES};
 
     return put_floats(h, KV_DUMP_K_BIAS, 3, biases, s->k_bias, e) ||
-                   put_floats(h, KV_DUMP_SINKS, 2, sinks, s->sink_logit, e)
+                   put_floats(h, KV_DUMP_SINKS, 2, sinks, s->sink_logit, e) ||
+                   put_floats(h, KV_DUMP_CACHE_SCALE, 2, scales, s->cache_scale,
+                              e)
                ? -1
                : 0;
 }

@@ -11,6 +11,8 @@
 
 enum { KV_MAX_HEAD_DIM = 576, KV_MAX_LAYERS = 4096, KV_MAX_SLOPES = 256 };
 
+enum kv_side { KV_K, KV_V, KV_SIDES };
+
 struct kv_shape {
     size_t n_layers;
     size_t n_heads;    /* query heads */
@@ -49,6 +51,10 @@ struct kv_shape {
     /* kv_attend_view's, [n_layers][n_heads], or [n_heads] of this shape's one
      * layer; NULL: the model has none.  Memory as k_bias. */
     const float *sink_logit;
+    /* Scales of an fp8 cache that the model's files hold, value = scale * code:
+     * [n_layers][KV_SIDES], or [KV_SIDES] of this shape's one layer; 0: it has
+     * none of this layer and side; NULL: none at all.  Memory as k_bias. */
+    const float *cache_scale;
 };
 
 /* The index, in the model's own order, of channel i of a head of q and k.  The
@@ -133,6 +139,8 @@ static inline struct kv_shape kv_shape_layer(const struct kv_shape *s,
         one.k_bias = s->k_bias + layer * s->n_kv_heads * s->head_dim;
     if (s->sink_logit)
         one.sink_logit = s->sink_logit + layer * s->n_heads;
+    if (s->cache_scale)
+        one.cache_scale = s->cache_scale + layer * KV_SIDES;
     return one;
 }
 
@@ -175,8 +183,6 @@ static inline size_t kv_shape_seen(const struct kv_shape *s, size_t n)
 {
     return s->window && s->window < n ? s->window : n;
 }
-
-enum kv_side { KV_K, KV_V, KV_SIDES };
 
 /* How many sides have records of their own: a latent is K's alone. */
 static inline int kv_shape_sides(const struct kv_shape *s)

@@ -71,7 +71,8 @@ void kvgen_key(const struct kvgen_run *r, const struct kvgen_args *a,
     add_text(h, c->device);
     add_text(h, c->level);
     add_text(h, x->spec->text);
-    add_text(h, kv_spec_calibrated(x->spec) ? r->calib->hash : NULL);
+    add_text(h,
+             r->calib && kv_spec_calibrated(x->spec) ? r->calib->hash : NULL);
     kv_hash_add(h, real, sizeof(real));
     kv_hash_add(h, size, sizeof(size));
     add_ids(h, x->prompt, x->n_prompt);

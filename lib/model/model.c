@@ -5,6 +5,7 @@
 #include "lib/base/file.h"
 #include "lib/base/hash.h"
 #include "lib/base/progress.h"
+#include "lib/model/cache_scales.h"
 #include "lib/model/model_files.h"
 #include "lib/model/model_impl.h"
 #include "lib/model/packed_header.h"
@@ -127,6 +128,15 @@ static void fill_sinks(struct kv_model *m)
     m->info.shape = *s;
 }
 
+static int fill_cache_scales(struct kv_model *m, struct kv_err *e)
+{
+    if (kv_cache_scales(&m->files, &m->config, &m->cache_scale, e))
+        return -1;
+    m->config.shape.cache_scale = m->cache_scale;
+    m->info.shape = m->config.shape;
+    return 0;
+}
+
 bool kv_model_by_length(const struct kv_model *m)
 {
     return m->config.rope.near > 0;
@@ -226,6 +236,8 @@ static int open_model(struct kv_model *m, const char *path, struct kv_err *e)
     fill_info(m, path);
     fill_k_bias(m);
     fill_sinks(m);
+    if (fill_cache_scales(m, e))
+        return -1;
     return place(m, kv_backend_cpu(KV_TYPE_F32), 0, e);
 }
 
@@ -310,6 +322,7 @@ void kv_model_free(struct kv_model *m)
     kv_tensor_unmap(&m->weights);
     free(m->k_bias);
     free(m->sink_logit);
+    free(m->cache_scale);
     free(m);
 }
 

@@ -35,8 +35,8 @@ struct kv_model {
     struct kv_backend *backend;
     struct kv_layers *layers;
     struct kv_workspace workspace[KV_WORKSPACES];
-    struct kv_relay relay;      /* end 0: all layers run here */
-    float *k_bias, *sink_logit; /* the shape's, or NULL */
+    struct kv_relay relay;                    /* end 0: all layers run here */
+    float *k_bias, *sink_logit, *cache_scale; /* the shape's, or NULL */
 };
 
 #endif

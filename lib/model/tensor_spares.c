@@ -1,5 +1,6 @@
 #include "lib/model/tensor_spares.h"
 #include "lib/base/alloc.h"
+#include "lib/model/cache_scales.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -53,18 +54,13 @@ static bool is_spare(const char *name, const struct kv_config *c)
     return false;
 }
 
-/* Beside packed matrices: scales of activations and of a cache, and sizes that
- * were read. */
+/* Beside packed matrices: scales of activations, and sizes that were read. */
 static bool is_beside_packed(const char *name)
 {
-    static const char *const parts[] = {".input_scale",
-                                        ".input_global_scale",
-                                        ".output_scale",
-                                        ".k_scale",
-                                        ".v_scale",
-                                        ".weight_shape",
-                                        ".weight_global_scale",
-                                        ".weight_scale_2"};
+    static const char *const parts[] = {
+        ".input_scale",   ".input_global_scale",  ".output_scale",
+        ".weight_shape",  ".weight_global_scale", ".weight_scale_2",
+        ".weight_format", ".bitsandbytes__nf4",   ".bitsandbytes__fp4"};
     const char *dot = strrchr(name, '.');
 
     for (size_t i = 0; dot && i < sizeof(parts) / sizeof(*parts); i++)
@@ -138,7 +134,8 @@ int kv_tensor_spares(const struct kv_model_weights *m,
         const struct kv_weight *t = w->weight[i];
 
         if (!bsearch(&t->name, bound, n, sizeof(*bound), by_address) &&
-            !is_spare(t->name, c) && !kv_weights_is_part(w, t) &&
+            !is_spare(t->name, c) && !kv_is_cache_scale(t->name) &&
+            !kv_weights_is_part(w, t) &&
             !(w->unpacked && (is_zero_bias(t) || is_beside_packed(t->name))))
             rc = kv_fail(e,
                          "%s: tensor %s has no place in a %s of this "

@@ -18,6 +18,9 @@
  * fp8,none, and nvfp4 for S = 1.  That S of an affine type is taken after the
  * bias is our reading.)
  *
+ * Without a calibration fp8 has the scales that the model's files hold
+ * (lib/shape.h).
+ *
  * Tables in a calibration, per side and layer: scale [1]; bias [KV
  * heads][head_dim] of affine types. */
 #include "kernels/hadamard.h"
@@ -317,6 +320,19 @@ static void close_modelopt(struct kv_codec *c)
     free(m);
 }
 
+/* The scale of the model's files. */
+static int load_own(struct modelopt *m, const struct kv_codec *c,
+                    struct kv_err *e)
+{
+    m->scale = c->shape.cache_scale[c->side];
+    return m->scale > 0
+               ? 0
+               : kv_fail(e,
+                         "the model has scales of an fp8 cache, but no single "
+                         "one of layer %zu, %c",
+                         c->layer, kv_side_name(c->side));
+}
+
 /* The scale and the bias. */
 static int load_tables(struct modelopt *m, const struct kv_codec *c,
                        const struct kv_calib *calib, struct kv_err *e)
@@ -326,6 +342,9 @@ static int load_tables(struct modelopt *m, const struct kv_codec *c,
     const struct kv_calib_set *set;
     const struct kv_table *t;
 
+    if (c->shape.cache_scale && kv_spec_is(&c->spec, KV_K, "type", "fp8") &&
+        (!calib || !kv_calib_find(calib, &c->spec)))
+        return load_own(m, c, e);
     if (kv_calib_want_set(&set, calib, &c->spec, e) ||
         !(t = kv_calib_want(c, set, "scale", 0, 1, &one, e)))
         return -1;
