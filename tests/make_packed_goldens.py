@@ -20,6 +20,7 @@ PACKED = [
     ("gptq", 8, 200, 0, 128, "f16", 8, 1, 1),
     ("gptq", 32, 64, 0, 64, "bf16", 2, 1, 1),
     ("awq", 40, 129, 0, 43, "f16", 4, 0, 0),
+    ("gptq", 64, 96, 0, 32, "f16", 3, 0, 1),
 ]
 FLOATS = {"f32": np.float32, "f16": np.float16}
 SMALL = {"f8_e4m3": (4, 3), "f8_e5m2": (5, 2)}  # bits of exponent, mantissa
@@ -56,7 +57,14 @@ def small_float(b, exponent, mantissa):
 
 
 def codes(words, bits, axis, order=None):
-    """The codes of words [..], `32 / bits` for each along this axis."""
+    """The codes of words [..], `32 / bits` for each along this axis, or 32 for
+    each three."""
+    if bits == 3:
+        words = np.ascontiguousarray(np.moveaxis(words, axis, -1))
+        bit = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
+        bit = bit.reshape(*words.shape[:-1], -1, 3)
+        return np.moveaxis(bit @ np.array([1, 2, 4]), -1, axis).astype(
+            np.float32)
     per = 32 // bits
     shifts = np.arange(0, 32, bits, dtype=np.uint32)
     out = words[..., None] >> shifts & np.uint32((1 << bits) - 1)
@@ -80,18 +88,17 @@ def unpack(i, packing, rows, columns, block_rows, block_columns, scale, how,
         s = s.repeat(block_rows, 0)[:rows].repeat(block_columns, 1)[:, :columns]
         code = random_bytes(10 * i, rows * columns).reshape(rows, columns)
         return small_float(code, *SMALL[how]) * s
-    per = 32 // how
     words = random_bytes(10 * i, rows * columns * how // 8).view(np.uint32)
     zeros = random_bytes(10 * i + 2, across * rows * how // 8).view(np.uint32)
     s = random_scales(10 * i + 1, across * rows, scale).reshape(across, rows)
     order = [0, 2, 4, 6, 1, 3, 5, 7] if packing == "awq" else None
     if zero_less:  # as one number, by GPTQModel: the code above may have lent 1
         zeros = zeros + np.uint32(0xFFFFFFFF // ((1 << how) - 1))
-    zero = codes(zeros.reshape(across, rows // per), how, 1, order)
+    zero = codes(zeros.reshape(across, -1), how, 1, order)
     if packing == "awq":
         q = codes(words.reshape(columns, rows // 8), 4, 1, order)
     else:
-        q = codes(words.reshape(columns // per, rows), how, 0)
+        q = codes(words.reshape(-1, rows), how, 0)
     group = np.arange(columns) // block_columns
     if grouped:
         group = np.arange(columns) * 37 % columns // block_columns

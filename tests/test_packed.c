@@ -168,7 +168,10 @@ static void what_does_not_fit_is_refused(void **state)
     assert_says(e, "12 outputs and 8 inputs do not fill words of 8");
     p.bits = 3;
     assert_int_equal(kv_packed_check(&p, &e), -1);
-    assert_says(e, "codes of 3 bits: only 2, 4 and 8 are known");
+    assert_says(e, "12 outputs and 8 inputs do not fill words of 32");
+    p.bits = 5;
+    assert_int_equal(kv_packed_check(&p, &e), -1);
+    assert_says(e, "codes of 5 bits: only 2, 3, 4 and 8 are known");
     p.packing = KV_PACKED_AWQ;
     p.bits = 8;
     assert_int_equal(kv_packed_check(&p, &e), -1);
@@ -250,7 +253,7 @@ static const char *write_packed(const struct kv_packed *p)
         [KV_TYPE_F32] = "F32", [KV_TYPE_F16] = "F16", [KV_TYPE_BF16] = "BF16"};
     const bool scaled = p->packing == KV_PACKED_SCALED;
     const bool awq = p->packing == KV_PACKED_AWQ;
-    const size_t per = scaled ? 1 : 32 / p->bits;
+    const size_t bits = p->bits;
     const size_t across = (p->columns - 1) / p->block_columns + 1;
     const size_t down = scaled ? (p->rows - 1) / p->block_rows + 1 : p->rows;
     struct file f = {.n = 0};
@@ -272,10 +275,10 @@ static const char *write_packed(const struct kv_packed *p)
         write_config(dir, config);
         return dir;
     }
-    put(&f, "a.qweight", "I32", awq ? p->columns : p->columns / per,
-        awq ? p->rows / per : p->rows, p->code, p->rows * p->columns / per * 4);
-    put(&f, "a.qzeros", "I32", across, p->rows / per, p->zero,
-        across * p->rows / per * 4);
+    put(&f, "a.qweight", "I32", awq ? p->columns : p->columns * bits / 32,
+        awq ? p->rows / 8 : p->rows, p->code, p->rows * p->columns * bits / 8);
+    put(&f, "a.qzeros", "I32", across, p->rows * bits / 32, p->zero,
+        across * p->rows * bits / 8);
     put(&f, "a.scales", types[p->scale_type], across, down, p->scale,
         down * across * kv_type_bytes(p->scale_type));
     if (p->group)
@@ -352,7 +355,11 @@ static void other_quantization_is_refused(void **state)
         {"[]", "header is no object"},
         {"{}", "quant_method is (none)"},
         {"{\"quant_method\": \"bitsandbytes\"}",
-         "quant_method is bitsandbytes"},
+         "load_in_8bit: one of them is expected to be true"},
+        {"{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true, "
+         "\"bnb_4bit_quant_storage\": \"bfloat16\"}",
+         "bnb_4bit_quant_storage is \"bfloat16\""},
+        {"{\"quant_method\": \"quanto\"}", "quant_method is quanto"},
         {"{\"quant_method\": \"gptq_marlin\"}", "quant_method is gptq_marlin"},
         {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"W4A8_AWQ\"}",
          "quant_algo is W4A8_AWQ"},
@@ -385,8 +392,8 @@ static void other_quantization_is_refused(void **state)
         {"{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 8, "
          "\"desc_act\": 1}",
          "desc_act is neither true nor false"},
-        {"{\"quant_method\": \"gptq\", \"bits\": 3, \"group_size\": 8}",
-         "gptq of 3 bits is not implemented"},
+        {"{\"quant_method\": \"gptq\", \"bits\": 5, \"group_size\": 8}",
+         "gptq of 5 bits is not implemented"},
         {"{\"quant_method\": \"gptq\", \"bits\": 8, \"group_size\": 32}",
          "tensor a.scales has shape [3, 24]; by bits 8 and group_size 32 in "},
         {"{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 16}",

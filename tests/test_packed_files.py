@@ -86,6 +86,19 @@ def measure(tensors, files):
 # ---- formats -----------------------------------------------------------------
 
 
+def thirds(codes):
+    """Codes of 3 bits [..][32 n], as AutoGPTQ's loop writes them to 3 n words."""
+    out = []
+    for i in range(0, codes.shape[-1], 32):
+        c = [codes[..., i + j].astype(np.uint64) for j in range(32)]
+        out += [sum(c[j] << np.uint64(3 * j) for j in range(11)),
+                (c[10] >> np.uint64(2)) + (c[21] << np.uint64(31)) + sum(
+                    c[11 + j] << np.uint64(3 * j + 1) for j in range(10)),
+                (c[21] >> np.uint64(1)) + sum(
+                    c[22 + j] << np.uint64(3 * j + 2) for j in range(10))]
+    return np.stack(out, -1).astype(np.uint32)
+
+
 def words(codes, bits):
     """Codes [n][32 / bits], the first lowest, as words."""
     shifts = np.arange(0, 32, bits, dtype=np.uint64)
@@ -123,6 +136,93 @@ def gptq(bits=4, group=16, sym=False, v2=False, order=None, **header):
     if order:
         said["desc_act"] = order == "g_idx"
     return pack, {**said, **header}, "config.json"
+
+
+def gptq3(less=None, sym=False, **header):
+    """less: how zeros of 4 are held less 1: by each code, or by GPTQModel's
+    constants, of the word as a number; None: as they are."""
+
+    def pack(rng, rows, columns):
+        q = rng.integers(0, 8, (rows, columns))
+        scale = rng.uniform(.01, .03, (columns // 32, rows)).astype(np.float16)
+        zero = np.full(scale.shape, 4) if sym else rng.integers(0, 8, scale.shape)
+        g = np.arange(columns) // 32
+        x = scale[g].T.astype(np.float32) * (q - zero[g].T).astype(np.float32)
+        stored = thirds(zero - (less == "code"))
+        if less == "words":
+            stored -= np.tile(np.array([0x24924924, 0x92492492, 0x49249249],
+                                       np.uint32), rows // 32)
+        return x, {"qweight": i32(thirds(q).T), "qzeros": i32(stored),
+                   "scales": f16(scale)}
+
+    return pack, {"quant_method": "gptq", "bits": 3, "group_size": 32,
+                  "sym": sym,
+                  "checkpoint_format": "gptq" if less else "gptq_v2",
+                  **header}, "config.json"
+
+
+LEVELS = np.array([-1, -.6961928009986877, -.5250730514526367,
+                   -.39491748809814453, -.28444138169288635,
+                   -.18477343022823334, -.09105003625154495, 0,
+                   .07958029955625534, .16093020141124725, .24611230194568634,
+                   .33791524171829224, .44070982933044434, .5626170039176941,
+                   .7229568362236023, 1], np.float32)
+
+
+def bitsandbytes(kind, nested, block=64):
+    """Weights in turn, two codes a byte, the first at the high half; scales as
+    floats, or as bytes that have scales."""
+
+    def pack(rng, rows, columns):
+        n = rows * columns
+        level = LEVELS
+        if kind == "fp4":
+            level = np.array([0, .005208333, .6666667, 1, .33333334, .5,
+                              .16666667, .25], np.float32)
+            level = np.concatenate([level, -level])
+        q = rng.integers(0, 16, n).astype(np.uint8)
+        blocks = -(-n // block)
+        state = {"quant_type": kind, "blocksize": block, "dtype": "bfloat16",
+                 "shape": [rows, columns]}
+        name = "weight."
+        parts = {"weight": ("U8", [n // 2, 1],
+                            (q[::2] << 4 | q[1::2]).tobytes()),
+                 name + "quant_map": f32(level)}
+        if nested:
+            code = rng.integers(0, 256, blocks).astype(np.uint8)
+            table = np.sort(rng.uniform(-1, 1, 256).astype(np.float32))
+            of = rng.uniform(.01, .02, -(-blocks // 16)).astype(np.float32)
+            offset = np.float32(.03)
+            scale = table[code] * of.repeat(16)[:blocks] + offset
+            parts |= {name + "absmax": ("U8", [blocks], code.tobytes()),
+                      name + "nested_quant_map": f32(table),
+                      name + "nested_absmax": f32(of)}
+            state |= {"nested_blocksize": 16, "nested_dtype": "float32",
+                      "nested_offset": float(offset)}
+        else:
+            scale = rng.uniform(.01, .02, blocks).astype(np.float32)
+            parts[name + "absmax"] = f32(scale)
+        text = json.dumps(state).encode()
+        parts[name + "quant_state.bitsandbytes__" + kind] = (
+            "U8", [len(text)], text)
+        x = level[q] * scale.repeat(block)[:n]
+        return x.reshape(rows, columns), parts
+
+    return pack, {"quant_method": "bitsandbytes", "load_in_4bit": True,
+                  "load_in_8bit": False, "bnb_4bit_quant_type": kind,
+                  "bnb_4bit_use_double_quant": nested,
+                  "bnb_4bit_compute_dtype": "bfloat16",
+                  "bnb_4bit_quant_storage": "uint8"}, "config.json"
+
+
+def scb(rng, rows, columns):
+    """bitsandbytes' int8."""
+    q = rng.integers(-127, 128, (rows, columns)).astype(np.int8)
+    scale = rng.uniform(.1, .2, rows).astype(np.float32)
+    x = q.astype(np.float32) * scale[:, None] * np.float32(
+        7.874015718698502e-3)
+    return x, {"weight": ("I8", [rows, columns], q.tobytes()),
+               "SCB": f32(scale), "weight_format": ("U8", [], b"\0")}
 
 
 def awq(old=False):
@@ -244,6 +344,17 @@ def e4m3(code):
     return np.where(code >> 7, -value, value).astype(np.float32)
 
 
+def to_e4m3(x):
+    """The nearest value, of two as near the even code's; 448 at most."""
+    values = e4m3(np.arange(0x7f, dtype=np.uint8)).astype(np.float64)
+    middle = (values[1:] + values[:-1]) / 2
+    size = np.abs(x.astype(np.float64))
+    code = np.searchsorted(middle, size)  # the lower of two as near
+    even = (code < len(middle)) & (size == middle[np.minimum(
+        code, len(middle) - 1)]) & (code % 2 == 1)
+    return np.copysign(values[code + even], x).astype(np.float32)
+
+
 FP8 = dict(quant_method="fp8")
 BLOCKS = dict(quant_method="fp8", weight_block_size=[16, 32])
 FORMATS = {
@@ -255,6 +366,14 @@ FORMATS = {
     "gptq act order 8": gptq(bits=8, order="g_idx", sym=True),
     "gptq static": gptq(desc_act=True, static_groups=True),
     "gptq old": (*gptq()[:2], "quantize_config.json"),
+    "gptq 3": gptq3("code", True), "gptq 3 v2": gptq3(),
+    "gptq 3 of GPTQModel": gptq3("words", True),
+    "nf4": bitsandbytes("nf4", False), "nf4 double": bitsandbytes("nf4", True),
+    "nf4 across rows": bitsandbytes("nf4", True, 128),
+    "fp4": bitsandbytes("fp4", False),
+    "bitsandbytes int8": (scb, {
+        "quant_method": "bitsandbytes", "load_in_4bit": False,
+        "load_in_8bit": True, "llm_int8_threshold": 6.0}, "config.json"),
     "awq": awq(), "awq old": awq(old=True),
     "fp8 []": fp8(lambda r, c: (), **FP8),
     "fp8 [1]": fp8(lambda r, c: (1,), **FP8, fmt="e4m3"),
@@ -290,7 +409,7 @@ FORMATS = {
 
 
 # Read by the code of others, which are walked through.
-ALIKE = ("w4a16", "w8a16", "w2a16", "fp8 channel", "fp8 tensor",
+ALIKE = ("gptq 3 v2", "gptq 3 of GPTQModel", "nf4 across rows", "fp4", "w4a16", "w8a16", "w2a16", "fp8 channel", "fp8 tensor",
          "nvfp4 modelopt")
 WALKED_FORMATS = [name for name in FORMATS if name not in ALIKE]
 
@@ -433,7 +552,8 @@ class PackedFiles(unittest.TestCase):
                 rest = {t: x for t, x in case.tensors.items() if t != part}
                 with self.subTest(name, part=part):
                     done = measure(rest, case.files(case.header))
-                    if name == "gptq in order" and part.endswith("g_idx"):
+                    if (name == "gptq in order" and part.endswith("g_idx")
+                            or part.endswith("weight_format")):
                         self.assertEqual(done.stdout, case.nll)
                     else:
                         self.refused(done, part.split(".")[-1])
@@ -465,7 +585,8 @@ class PackedFiles(unittest.TestCase):
                     self.refused(done, part)
 
     def test_zeros_that_sym_contradicts(self):
-        for name in "gptq 4 sym", "gptq 2 v2", "gptq 8 sym v2":
+        for name in ("gptq 4 sym", "gptq 2 v2", "gptq 8 sym v2",
+                     "gptq 3", "gptq 3 of GPTQModel"):
             case = Case.of(name)
             v2 = case.header["checkpoint_format"] == "gptq_v2"
             header = {**case.header,
@@ -534,6 +655,42 @@ class PackedFiles(unittest.TestCase):
         done = measure({**case.tensors, WALKED + "input_scale": one,
                         WALKED + "k_scale": one}, case.files(case.header))
         self.assertEqual((done.stdout, done.stderr), (case.nll, ""))
+
+    def test_scales_of_a_cache_feed_modelopt(self):
+        """modelopt:fp8 without -C: e4m3 of x / scale, times the scale of the
+        checkpoint; from the model and from a dump of it."""
+        case = Case.of("fp8 tensor")
+        layer = "model.layers.0.self_attn."
+        for names in (("k_proj.k_scale", "v_proj.v_scale"),
+                      ("attn.k_scale", "attn.v_scale"), ("kv_scale",)):
+            scale = np.float32([.013, .0021][:len(names)])
+            more = {layer + name: f32(x.reshape(1))
+                    for name, x in zip(names, scale)}
+            model = write_model({**case.tensors, **more},
+                                case.files(case.header))
+            must("kvdump", "-m", model, "-f", at("text"), "-c", "32", "-n",
+                 "1", "-o", at("dump.h5"))
+            for spec in "f16", "modelopt:fp8":
+                must("kvquant", "-s", spec, at("dump.h5"), "--decoded",
+                     at(spec[-3:] + ".npz"), "-o", at(spec[-3:] + ".csv"))
+            with np.load(at("f16.npz")) as x, np.load(at("fp8.npz")) as y:
+                for name in x.files:
+                    s = scale[len(names) - 1 if "values" in name else 0]
+                    with self.subTest(names, name=name):
+                        np.testing.assert_array_equal(
+                            y[name], to_e4m3(x[name] / s) * s)
+            rows = must("kvppl", "-m", model, "-s", "modelopt:fp8", "-s",
+                        "vllm:fp8", *map(lambda a: at(a) if a == "text" else a,
+                                         ARGS)).split()
+            self.assertEqual(len(rows), 4)
+            self.assertNotEqual(rows[2], rows[3])
+        done = measure({**case.tensors, layer + "k_scale": f32(np.zeros(1))},
+                       case.files(case.header))
+        self.refused(done, "k_scale is 0, a scale above 0 expected")
+        done = run("kvppl", "-m", write_model(
+            {**case.tensors, layer + "k_scale": f32(np.ones(1))}, case.files(
+                case.header)), "-s", "modelopt:fp8", *ARGS, cwd=folder)
+        self.refused(done, "no single one of layer 0, V")
 
     def test_fewer_inputs_than_a_group(self):
         case = Case.of("gptq one group")

@@ -54,8 +54,24 @@ static size_t group_of(const struct kv_packed *p, size_t column)
     return p->group ? word_at(p->group, column) : column / p->block_columns;
 }
 
+/* Code i of those of 3 bits; their words are `stride` words apart. */
+static float third_of(const void *words, size_t first, size_t stride, size_t i)
+{
+    const size_t bit = 3 * i, word = first + bit / 32 * stride;
+    uint32_t code = word_at(words, word) >> bit % 32;
+
+    if (bit % 32 > 29)
+        code |= word_at(words, word + stride) << (32 - bit % 32);
+    return (float)(code & 7);
+}
+
 static float zero_of(const struct kv_packed *p, size_t group, size_t row)
 {
+    if (p->bits == 3)
+        return p->all_middle
+                   ? 4
+                   : third_of(p->zero, group * (p->rows * 3 / 32), 1, row);
+
     const size_t per = 32 / p->bits;
     const uint32_t word = word_at(p->zero, group * (p->rows / per) + row / per);
     const uint32_t ones = UINT32_MAX / ((1u << p->bits) - 1);
@@ -82,7 +98,9 @@ static void decode_gptq(const struct kv_packed *p, size_t row, size_t first,
 {
     const size_t per = 32 / p->bits;
 
-    for (size_t c = first; c < end;) {
+    for (size_t c = first; c < end && p->bits == 3; c++)
+        x[c] = scale * (third_of(p->code, row, p->rows, c) - zero);
+    for (size_t c = first; c < end && p->bits != 3;) {
         const uint32_t word = word_at(p->code, c / per * p->rows + row);
 
         for (size_t k = c % per; k < per && c < end; k++, c++)
@@ -136,6 +154,8 @@ static void decode_scaled(const struct kv_packed *p, size_t row, float *x)
                      rest < p->block_columns ? rest : p->block_columns,
                      scale_at(p, row / p->block_rows * blocks + b));
     }
+    if (p->times != 0)
+        kv_row_scale(x, p->columns, p->times);
 }
 
 static void decode_words(const struct kv_packed *p, size_t row, float *x)
@@ -190,6 +210,40 @@ static void decode_mxfp4(const struct kv_packed *p, size_t row, float *x)
     }
 }
 
+static float float_at(const void *floats, size_t i)
+{
+    float x;
+
+    memcpy(&x, (const uint8_t *)floats + i * sizeof(x), sizeof(x));
+    return x;
+}
+
+static float nested_scale(const struct kv_packed *p, size_t i)
+{
+    const uint8_t *scale = p->scale;
+
+    if (!p->nest)
+        return float_at(p->scale, i);
+    return float_at(p->nest_level, scale[i]) *
+               float_at(p->nest_scale, i / p->nest) +
+           p->nest_offset;
+}
+
+static void decode_levels(const struct kv_packed *p, size_t row, float *x)
+{
+    const uint8_t *code = p->code;
+    float scale = 0;
+
+    for (size_t c = 0; c < p->columns; c++) {
+        const size_t i = row * p->columns + c;
+
+        if (!c || i % p->block_columns == 0)
+            scale = nested_scale(p, i / p->block_columns);
+        x[c] = float_at(p->level, i % 2 ? code[i / 2] & 15 : code[i / 2] >> 4) *
+               scale;
+    }
+}
+
 void kv_packed_decode(const struct kv_packed *p, size_t first, size_t n,
                       float *x)
 {
@@ -198,7 +252,8 @@ void kv_packed_decode(const struct kv_packed *p, size_t first, size_t n,
         [KV_PACKED_SCALED] = decode_scaled,
         [KV_PACKED_WORDS] = decode_words,
         [KV_PACKED_NVFP4] = decode_nvfp4,
-        [KV_PACKED_MXFP4] = decode_mxfp4};
+        [KV_PACKED_MXFP4] = decode_mxfp4,
+        [KV_PACKED_LEVELS] = decode_levels};
 
     if (by_row[p->packing]) {
         for (size_t r = 0; r < n; r++)
@@ -219,13 +274,18 @@ static int check_integers(const struct kv_packed *p, struct kv_err *e)
     const bool awq = p->packing == KV_PACKED_AWQ;
     const bool words = p->packing == KV_PACKED_WORDS;
 
-    if (p->bits != 4 && (awq || (p->bits != 2 && p->bits != 8)))
+    const bool gptq = p->packing == KV_PACKED_GPTQ;
+    const unsigned per = p->bits == 3 ? 32 : 32 / p->bits;
+
+    if (p->bits != 4 && (awq || (p->bits != 2 && p->bits != 8)) &&
+        (p->bits != 3 || !gptq))
         return kv_fail(e, "codes of %u bits: %s", p->bits,
-                       awq ? "only 4 are known" : "only 2, 4 and 8 are known");
-    if ((!words && p->rows % (32 / p->bits)) ||
-        (!awq && !words && p->columns % (32 / p->bits)))
+                       awq    ? "only 4 are known"
+                       : gptq ? "only 2, 3, 4 and 8 are known"
+                              : "only 2, 4 and 8 are known");
+    if ((!words && p->rows % per) || (gptq && p->columns % per))
         return kv_fail(e, "%zu outputs and %zu inputs do not fill words of %u",
-                       p->rows, p->columns, 32 / p->bits);
+                       p->rows, p->columns, per);
     for (size_t i = 0; i < p->columns; i++)
         if (group_of(p, i) >= p->n_groups)
             return kv_fail(e, "input %zu is of group %zu, there are %zu", i,
@@ -245,5 +305,7 @@ int kv_packed_check(const struct kv_packed *p, struct kv_err *e)
                    : kv_fail(e, "%zu inputs do not fill blocks of %zu",
                              p->columns, block);
     }
-    return p->packing == KV_PACKED_SCALED ? 0 : check_integers(p, e);
+    return p->packing == KV_PACKED_SCALED || p->packing == KV_PACKED_LEVELS
+               ? 0
+               : check_integers(p, e);
 }

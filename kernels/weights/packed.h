@@ -5,11 +5,13 @@
  *   scaled   code [rows][columns] floats of 8 bits; or int8, where code_type is
  *            KV_STORED_OTHER
  *            scale [rows / block_rows][columns / block_columns], rounded up
- *            W = code * scale
+ *            W = code * scale, times `times` where that is not 0
  *   gptq     code [columns / per][rows] words of `per` = 32 / bits columns
  *            zero [groups][rows / per] words, scale [groups][rows]
  *            group [columns] int32: of each column; NULL: by block_columns
  *            W = scale * (code - zero)
+ *            of 3 bits 32 columns, or rows, share 3 words: code k stands at
+ *            their bits 3 k; all_middle: every zero is 4
  *   awq      code [columns][rows / 8], zero [groups][rows / 8] words, whose
  *            codes stand for rows 0, 2, 4, 6, 1, 3, 5, 7 of eight
  *            scale [groups][rows]; bits is 4
@@ -24,6 +26,12 @@
  *   mxfp4    code [rows][columns / 2] bytes, column 2 i at the low half
  *            scale [rows][columns / 32] bytes; block_columns is 32
  *            W = 2^(scale - 127) * e2m1, not finite where scale is 255
+ *   levels   of all values in turn, rows one behind the other:
+ *            code two a byte, value 2 i at the high half; level [16]
+ *            scale f32, of block_columns values each; or, where nest is not 0,
+ *            bytes: nest_level[byte] * nest_scale[..] + nest_offset, nest bytes
+ *            sharing one of nest_scale
+ *            W = level[code] * scale
  *
  * Files of gptq hold the words of zeros less 1 in each code, unless they call
  * their format gptq_v2: zero_less says so.  The word is subtracted from as one
@@ -44,7 +52,8 @@ enum kv_packing {
     KV_PACKED_AWQ,
     KV_PACKED_WORDS,
     KV_PACKED_NVFP4,
-    KV_PACKED_MXFP4
+    KV_PACKED_MXFP4,
+    KV_PACKED_LEVELS
 };
 
 /* Arrays are at any address and stay the caller's. */
@@ -56,8 +65,11 @@ struct kv_packed {
     enum kv_type scale_type;
     unsigned bits; /* of gptq, awq and words, as n_groups */
     size_t n_groups;
-    bool zero_less;    /* of gptq */
-    float over, times; /* of nvfp4 */
+    bool zero_less, all_middle; /* of gptq */
+    float over, times;          /* of nvfp4; times also of scaled */
+    size_t nest; /* of levels, as all below; f32 at any address */
+    const void *level, *nest_level, *nest_scale;
+    float nest_offset;
     const void *code, *scale;
     const void *zero, *group; /* as drawn; group not of awq */
 };

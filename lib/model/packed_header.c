@@ -60,7 +60,7 @@ static int read_bits(struct kv_packed_header *h, const struct kv_fields *f,
 
     if (read_count(f, "bits", "w_bit", 1, &bits, e))
         return -1;
-    if (bits != 4 && (awq || (bits != 2 && bits != 8)))
+    if (bits != 4 && (awq || (bits != 2 && bits != 3 && bits != 8)))
         return kv_fail(e, "%s: %s of %zu bits is not implemented", f->path,
                        awq ? "awq" : "gptq", bits);
     h->bits = (unsigned)bits;
@@ -181,6 +181,30 @@ static int read_modelopt(struct kv_packed_header *h, const struct kv_fields *f,
     return kv_fields_get(f, "group_size") ? kv_fields_only(f, &group, e) : 0;
 }
 
+/* ---- bitsandbytes -------------------------------------------------------- */
+
+static int read_bitsandbytes(struct kv_packed_header *h,
+                             const struct kv_fields *f, struct kv_err *e)
+{
+    static const struct kv_field bytes = {"bnb_4bit_quant_storage",
+                                          "\"uint8\""};
+    bool four = false, eight = false;
+
+    if (kv_fields_flag_if(f, "load_in_4bit", &four, e) ||
+        kv_fields_flag_if(f, "load_in_8bit", &eight, e))
+        return -1;
+    if (four == eight)
+        return kv_fail(e,
+                       "%s: fields %sload_in_4bit and %sload_in_8bit: one of "
+                       "them is expected to be true",
+                       f->path, f->in, f->in);
+    h->bitsandbytes = true;
+    h->int8 = eight;
+    h->packing = four ? KV_PACKED_LEVELS : KV_PACKED_SCALED;
+    return four && kv_fields_get(f, bytes.name) ? kv_fields_only(f, &bytes, e)
+                                                : 0;
+}
+
 /* ---- all ----------------------------------------------------------------- */
 
 static int read_method(struct kv_packed_header *h, const struct kv_fields *f,
@@ -199,6 +223,8 @@ static int read_method(struct kv_packed_header *h, const struct kv_fields *f,
         return read_modelopt(h, f, e);
     if (!strcmp(method, "compressed-tensors"))
         return kv_packed_compressed(h, f, e);
+    if (!strcmp(method, "bitsandbytes"))
+        return read_bitsandbytes(h, f, e);
     if (!strcmp(method, "mxfp4")) {
         h->packing = KV_PACKED_MXFP4;
         return 0;
@@ -207,8 +233,8 @@ static int read_method(struct kv_packed_header *h, const struct kv_fields *f,
     if (strcmp(method, "awq") && strcmp(method, "gptq"))
         return kv_fail(e,
                        "%s: field %squant_method is %s; only fp8, modelopt, "
-                       "compressed-tensors, mxfp4, gptq and awq are "
-                       "implemented",
+                       "compressed-tensors, bitsandbytes, mxfp4, gptq and "
+                       "awq are implemented",
                        f->path, f->in, method);
     return read_integers(h, f, e);
 }
@@ -245,7 +271,8 @@ static bool differ(const struct kv_packed_header *a,
                    const struct kv_packed_header *b)
 {
     return a->packing != b->packing || a->compressed != b->compressed ||
-           a->int8 != b->int8 || a->bits != b->bits || a->group != b->group ||
+           a->int8 != b->int8 || a->bitsandbytes != b->bitsandbytes ||
+           a->bits != b->bits || a->group != b->group ||
            a->zero_less != b->zero_less || a->block_rows != b->block_rows ||
            a->block_columns != b->block_columns;
 }

@@ -21,6 +21,7 @@ struct kv_packed_header {
     enum kv_packing packing;
     bool compressed;                  /* by compressed-tensors, its names */
     bool int8;                        /* of scaled: codes are int8 */
+    bool bitsandbytes;                /* by it, its names */
     bool by_row, by_tensor;           /* of scaled: one scale for each; said */
     unsigned bits;                    /* of gptq, awq and words */
     size_t group;                     /* inputs; 0: all */

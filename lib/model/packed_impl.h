@@ -40,4 +40,12 @@ int kv_packed_blocks(struct kv_packed *p, const struct kv_packed_header *h,
                      const struct kv_weights *w, const struct kv_weight *t,
                      size_t n, struct kv_err *e);
 
+/* A matrix of bitsandbytes, of 4 bits (KV_PACKED_LEVELS) or of int8; t and n
+ * likewise. */
+int kv_packed_bitsandbytes(struct kv_packed *p,
+                           const struct kv_packed_header *h,
+                           const struct kv_weights *w,
+                           const struct kv_weight *t, size_t n,
+                           struct kv_err *e);
+
 #endif

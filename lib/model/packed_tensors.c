@@ -74,14 +74,56 @@ static int read_scaled(struct kv_packed *p, const struct kv_packed_header *h,
 
 /* ---- gptq and awq -------------------------------------------------------- */
 
+/* Zeros of 3 bits.  Files of format gptq hold them less 1 by two programs,
+ * which take it from different bits: AutoGPTQ from each code, GPTQModel from
+ * the words as numbers by a pattern of its own.  Which it was shows where sym
+ * says that all are 4. */
+static int check_thirds(struct kv_packed *p, const struct kv_packed_header *h,
+                        const struct kv_weight *zero, struct kv_err *e)
+{
+    static const uint32_t fours[3][3] = {
+        {0x24924924, 0x49249249, 0x92492492}, /* gptq_v2 */
+        {0xdb6db6db, 0xb6db6db6, 0x6db6db6d}, /* threes, AutoGPTQ's */
+        {0x00000000, 0xb6db6db7, 0x49249249}  /* GPTQModel's */
+    };
+    bool is[3] = {!p->zero_less, p->zero_less, p->zero_less};
+
+    if (!h->symmetric)
+        return p->zero_less
+                   ? kv_fail(e,
+                             "%s: tensor %s: sym is not true in %s; of bits 3 "
+                             "and checkpoint_format gptq, in which programs "
+                             "hold such zeros differently, this is not "
+                             "implemented, only gptq_v2",
+                             zero->path, zero->name, h->path)
+                   : 0;
+    for (size_t i = 0; i < zero->n; i++) {
+        uint32_t word;
+
+        memcpy(&word, zero->data + 4 * i, sizeof(word));
+        for (size_t k = 0; k < 3; k++)
+            is[k] = is[k] && word == fours[k][i % 3];
+    }
+    p->all_middle = true;
+    return is[0] || is[1] || is[2]
+               ? 0
+               : kv_fail(e,
+                         "%s: tensor %s: sym is true in %s, so that every zero "
+                         "is 4, but not all are as checkpoint_format %s has "
+                         "them: they contradict each other",
+                         zero->path, zero->name, h->path,
+                         p->zero_less ? "gptq" : "gptq_v2");
+}
+
 /* sym: all zeros are 2^(bits - 1), once the format's 1 is added. */
-static int check_zeros(const struct kv_packed *p,
-                       const struct kv_packed_header *h,
+static int check_zeros(struct kv_packed *p, const struct kv_packed_header *h,
                        const struct kv_weight *zero, struct kv_err *e)
 {
     const uint32_t ones = UINT32_MAX / ((1u << p->bits) - 1);
     const uint32_t middle = 1u << (p->bits - 1);
 
+    if (p->bits == 3)
+        return check_thirds(p, h, zero, e);
     for (size_t i = 0; i < zero->n && h->symmetric; i++) {
         uint32_t word;
         size_t k = 0;
@@ -147,16 +189,18 @@ static int check_groups(const struct kv_packed *p,
 static int read_codes(struct kv_packed *p, const struct kv_packed_header *h,
                       const struct kv_weight *t, struct kv_err *e)
 {
-    const size_t per = 32 / h->bits;
+    const size_t words = h->bits == 3 ? 3 : 1, per = 32 * words / h->bits;
     const bool awq = h->packing == KV_PACKED_AWQ;
 
     if (kv_packed_type(t, "I32", e))
         return -1;
-    if (t->n_dims != 2 || !t->n)
-        return kv_fail(e, "%s: tensor %s is no matrix", t->path, t->name);
+    if (t->n_dims != 2 || !t->n || (!awq && t->dims[0] % words))
+        return kv_fail(e, "%s: tensor %s is no matrix%s", t->path, t->name,
+                       words > 1 ? " of three words for 32 inputs" : "");
     *p = (struct kv_packed){.packing = h->packing,
                             .rows = t->dims[1] * (awq ? per : 1),
-                            .columns = t->dims[0] * (awq ? 1 : per),
+                            .columns = t->dims[0] / (awq ? 1 : words) *
+                                       (awq ? 1 : per),
                             .bits = h->bits,
                             .zero_less = h->zero_less,
                             .code = t->data};
@@ -300,11 +344,10 @@ static int unpack_scaled(struct kv_packed *p, const struct kv_packed_header *h,
 /* What ends the name of the tensor that holds a matrix's codes. */
 static const char *code_name(const struct kv_packed_header *h)
 {
-    static const char *const names[] = {[KV_PACKED_SCALED] = "weight",
-                                        [KV_PACKED_GPTQ] = "qweight",
-                                        [KV_PACKED_AWQ] = "qweight",
-                                        [KV_PACKED_NVFP4] = "weight",
-                                        [KV_PACKED_MXFP4] = "_blocks"};
+    static const char *const names[] = {
+        [KV_PACKED_SCALED] = "weight", [KV_PACKED_GPTQ] = "qweight",
+        [KV_PACKED_AWQ] = "qweight",   [KV_PACKED_NVFP4] = "weight",
+        [KV_PACKED_MXFP4] = "_blocks", [KV_PACKED_LEVELS] = "weight"};
 
     return h->compressed && h->packing != KV_PACKED_SCALED ? "weight_packed"
                                                            : names[h->packing];
@@ -316,7 +359,8 @@ static size_t before_codes(const struct kv_packed_header *h,
 {
     const size_t n = before(t->name, code_name(h));
 
-    if (h->packing == KV_PACKED_NVFP4 && !h->compressed)
+    if ((h->packing == KV_PACKED_NVFP4 && !h->compressed) ||
+        h->packing == KV_PACKED_LEVELS)
         return strcmp(t->dtype, "U8") ? 0 : n;
     return h->int8 && strcmp(t->dtype, "I8") ? 0 : n;
 }
@@ -334,7 +378,11 @@ static int unpack(struct kv_weights *w, size_t i,
         return 0;
     switch (h->packing) {
     case KV_PACKED_SCALED:
-        rc = unpack_scaled(&p, h, w, t, n, e);
+        rc = h->bitsandbytes ? kv_packed_bitsandbytes(&p, h, w, t, n, e)
+                             : unpack_scaled(&p, h, w, t, n, e);
+        break;
+    case KV_PACKED_LEVELS:
+        rc = kv_packed_bitsandbytes(&p, h, w, t, n, e);
         break;
     case KV_PACKED_GPTQ:
     case KV_PACKED_AWQ:
@@ -360,7 +408,8 @@ static int check_plain(const struct kv_weights *w, const char *dir,
 
         if (is_fp8(t) || before(t->name, ".qweight") ||
             before(t->name, ".weight_packed") ||
-            before(t->name, ".weight_scale") || before(t->name, "_blocks"))
+            before(t->name, ".weight_scale") || before(t->name, "_blocks") ||
+            before(t->name, ".absmax") || before(t->name, ".SCB"))
             return kv_fail(e,
                            "%s: tensor %s is packed, but config.json of %s has "
                            "no quantization_config, and no other file there "

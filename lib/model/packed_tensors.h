@@ -10,6 +10,11 @@
  *          X.weight_packed, X.weight_scale, and X.weight_shape, of zeros
  *          X.weight_zero_point, of act order X.weight_g_idx; or
  *          X.weight_global_scale of nvfp4
+ *   bitsandbytes
+ *          X.weight of int8 and X.SCB; else X.weight of 4 bits with .absmax,
+ *          .quant_map, .quant_state.bitsandbytes__nf4 (or __fp4), of double
+ *          quantization also .nested_absmax and .nested_quant_map behind its
+ *          name
  *   ModelOpt's nvfp4
  *          X.weight, X.weight_scale, X.weight_scale_2
  *
@@ -37,8 +42,11 @@
  *   nvfp4  codes U8 [rows][columns / 2], scales F8_E4M3 [rows][columns / 16],
  *          the scale of all F32, one number; mxfp4 of one matrix: scales U8
  *          [rows][columns / 32]
- *   mxfp4  blocks [matrices][rows][columns / 32][16] and scales
- *          [matrices][rows][columns / 32], both U8
+ *   nf4    codes U8, two a byte; what the quant_state says, a JSON object, of
+ *          blocksize values a scale; its dtype, to which others round values,
+ * is not applied; int8: codes I8 [rows][columns], SCB F32 [rows] mxfp4  blocks
+ * [matrices][rows][columns / 32][16] and scales [matrices][rows][columns / 32],
+ * both U8
  *
  * Words are I32, other scales F32, F16 or BF16.  Fails on other types and
  * shapes, naming both tensors, and where the files declare packed matrices and

@@ -238,19 +238,19 @@ bool kv_weights_is_part(const struct kv_weights *w, const struct kv_weight *t)
 {
     for (const struct kv_unpacked *u = w->unpacked; u; u = u->next)
         if (t->data == u->packed.scale || t->data == u->packed.zero ||
-            t->data == u->packed.group)
+            t->data == u->packed.group || t->data == u->packed.level ||
+            t->data == u->packed.nest_level || t->data == u->packed.nest_scale)
             return true;
     return false;
 }
 
 const char *kv_weights_type(const struct kv_weights *w)
 {
-    static const char *const packings[] = {[KV_PACKED_SCALED] = "fp8",
-                                           [KV_PACKED_GPTQ] = "gptq",
-                                           [KV_PACKED_AWQ] = "awq",
-                                           [KV_PACKED_WORDS] = "packed",
-                                           [KV_PACKED_NVFP4] = "nvfp4",
-                                           [KV_PACKED_MXFP4] = "mxfp4"};
+    static const char *const packings[] = {
+        [KV_PACKED_SCALED] = "fp8",  [KV_PACKED_GPTQ] = "gptq",
+        [KV_PACKED_AWQ] = "awq",     [KV_PACKED_WORDS] = "packed",
+        [KV_PACKED_NVFP4] = "nvfp4", [KV_PACKED_MXFP4] = "mxfp4",
+        [KV_PACKED_LEVELS] = "nf4"};
     const char *mixture = w->gguf.n_parts ? kv_gguf_mixture(&w->gguf) : NULL;
     size_t bytes[KV_STORED_OTHER + 1] = {0};
     enum kv_stored max = 0;
