@@ -300,8 +300,17 @@ int kv_ranks_by_layers(struct kv_ranks *r, struct kv_model *m, struct kv_err *e)
 {
     struct kv_relay relay = {.take = take_all, .give = give, .arg = r};
 
-    if (kv_model_split(m, r->self, r->n, &relay.first, &relay.end, e))
-        return kv_fail_in(e, "--ranks");
+    for (size_t i = 0, first, end; i < r->n; i++) {
+        if (kv_model_split(m, i, r->n, &first, &end, e))
+            return kv_fail_in(e, "--ranks");
+        kv_detail("--split layers: rank %zu has layers %zu to %zu, %zu bytes "
+                  "of weights",
+                  i, first, end - 1, kv_model_part_bytes(m, first, end));
+        if (i == r->self) {
+            relay.first = first;
+            relay.end = end;
+        }
+    }
     r->by_layers = true;
     kv_model_relay(m, &relay);
     return 0;

@@ -29,7 +29,7 @@
  * first `latent` channels of k.
  *
  * The tensors of /layer_000 may be virtual datasets over dumps of some windows
- * each, files beside this one (kv_dump_create_index()).
+ * or layers each, files beside this one (kv_dump_create_index()).
  *
  * Chunked by tokens with Fletcher-32 checksums.  The file is written as a
  * stream, so memory does not grow with the text.  With h5py:
@@ -105,14 +105,18 @@ int kv_dump_put(struct kv_dump_writer *w, size_t layer, enum kv_tensor t,
 int kv_dump_put_gram(struct kv_dump_writer *w, size_t layer, const float *gram,
                      struct kv_err *e);
 int kv_dump_commit(struct kv_dump_writer *w, struct kv_err *e); /* frees w */
-/* A dump of all windows whose tensors are in others: in part[i].file, a dump in
- * the same folder, of the part[i].n windows after those before.  Tokens and
- * Gram matrices are put as into any dump.  It is read as one dump; reading
- * fails where a part is missing or of another model, text or place. */
-struct kv_h5_part;
+/* A dump whose tensors are in others, which have some of its windows or some of
+ * its layers.  Tokens and Gram matrices are put as into any dump.  It is read
+ * as one dump; reading fails where a part is missing or of another model, text
+ * or place. */
+struct kv_dump_part {
+    const char *file; /* in the same folder: without it */
+    size_t n_windows; /* those after the parts before that have the layer */
+    size_t first_layer, last_layer; /* inclusive */
+};
 int kv_dump_create_index(struct kv_dump_writer **w, const char *path,
                          const struct kv_dump_info *info,
-                         const struct kv_h5_part *part, size_t n_parts,
+                         const struct kv_dump_part *part, size_t n_parts,
                          struct kv_err *e);
 void kv_dump_discard(struct kv_dump_writer *w); /* frees w; NULL is fine */
 

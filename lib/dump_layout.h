@@ -38,7 +38,7 @@ const char *kv_dump_option(enum kv_tensor t);
 int kv_dump_open_part(struct kv_dump **d, const char *path, struct kv_err *e);
 
 /* Whether the parts of an index, h, which d reads, are dumps of the same model
- * and text, of its windows in order. */
+ * and text, of its windows. */
 int kv_dump_check_parts(struct kv_dump *d, const struct kv_h5 *h,
                         struct kv_err *e);
 

@@ -43,16 +43,15 @@ static int check_part(struct kv_dump *d, struct kv_dump *part, size_t first,
 int kv_dump_check_parts(struct kv_dump *d, const struct kv_h5 *h,
                         struct kv_err *e)
 {
-    size_t first = 0;
     int rc = 0;
 
     for (size_t i = 0; i < kv_h5_n_parts(h) && !rc; i++) {
         struct kv_dump *part;
+        size_t first;
 
-        if (kv_dump_open_part(&part, kv_h5_part_path(h, i), e))
+        if (kv_dump_open_part(&part, kv_h5_part_path(h, i, &first), e))
             return -1;
         rc = check_part(d, part, first, e);
-        first += kv_dump_info(part)->n_windows;
         kv_dump_close(part);
     }
     return rc;

@@ -51,19 +51,32 @@ static void put_info(struct kv_h5 *h, const struct kv_dump_info *info)
     kv_h5_put_int(h, "/", "last_layer", (int64_t)info->last_layer);
 }
 
-/* A tensor's; n_parts 0: of this file. */
-static void make_set(struct kv_h5 *h, const char *name, enum kv_h5_type type,
-                     const size_t dims[4], const struct kv_h5_part *part,
-                     size_t n_parts)
+/* A layer's tensor; n_parts 0: of this file. */
+static void make_set(struct kv_h5 *h, const struct kv_dump_info *info,
+                     size_t layer, enum kv_tensor t,
+                     const struct kv_dump_part *part, size_t n_parts)
 {
-    if (n_parts)
-        kv_h5_virtual(h, name, type, 4, dims, part, n_parts);
-    else
-        kv_h5_dataset(h, name, type, 4, dims);
+    const size_t dims[] = {info->n_windows, info->ctx, kv_dump_heads(info, t),
+                           info->shape.head_dim};
+    const struct kv_dump_name name = kv_dump_set(layer, t);
+    const enum kv_h5_type type = kv_dump_type(info, t);
+    struct kv_h5_part *have;
+    size_t n = 0;
+
+    if (!n_parts) {
+        kv_h5_dataset(h, name.text, type, 4, dims);
+        return;
+    }
+    have = kv_alloc(n_parts, sizeof(*have));
+    for (size_t i = 0; i < n_parts; i++)
+        if (part[i].first_layer <= layer && layer <= part[i].last_layer)
+            have[n++] = (struct kv_h5_part){part[i].file, part[i].n_windows};
+    kv_h5_virtual(h, name.text, type, 4, dims, have, n);
+    free(have);
 }
 
 static void make_sets(struct kv_h5 *h, const struct kv_dump_info *info,
-                      const struct kv_h5_part *part, size_t n_parts)
+                      const struct kv_dump_part *part, size_t n_parts)
 {
     const size_t places[] = {info->n_windows, info->ctx};
 
@@ -74,15 +87,9 @@ static void make_sets(struct kv_h5 *h, const struct kv_dump_info *info,
         if (info->shape.n_states)
             kv_h5_put_int(h, kv_dump_group(l).text, "model_layer",
                           (int64_t)kv_shape_own(&info->shape, l));
-        for (enum kv_tensor t = 0; t < KV_TENSORS; t++) {
-            const size_t dims[] = {info->n_windows, info->ctx,
-                                   kv_dump_heads(info, t),
-                                   info->shape.head_dim};
-
+        for (enum kv_tensor t = 0; t < KV_TENSORS; t++)
             if (info->have[t])
-                make_set(h, kv_dump_set(l, t).text, kv_dump_type(info, t), dims,
-                         part, n_parts);
-        }
+                make_set(h, info, l, t, part, n_parts);
     }
 }
 
@@ -143,7 +150,7 @@ int kv_dump_create(struct kv_dump_writer **out, const char *path,
 
 int kv_dump_create_index(struct kv_dump_writer **out, const char *path,
                          const struct kv_dump_info *info,
-                         const struct kv_h5_part *part, size_t n_parts,
+                         const struct kv_dump_part *part, size_t n_parts,
                          struct kv_err *e)
 {
     const size_t d = info->shape.head_dim;

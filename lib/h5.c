@@ -245,6 +245,7 @@ static int close_set(struct kv_h5 *h)
     const hid_t set = h->set;
 
     h->set = H5I_INVALID_HID;
+    kv_h5_parts_leave(h);
     return set >= 0 && H5Dclose(set) < 0 ? -1 : 0;
 }
 
@@ -276,7 +277,7 @@ void kv_h5_close(struct kv_h5 *h)
     close_set(h);
     if (h->file >= 0)
         H5Fclose(h->file);
-    kv_h5_parts_clear(h);
+    kv_h5_parts_close(h);
     kv_input_close(h->input);
     kv_out_discard(&h->out);
     free(h->path);
@@ -505,9 +506,8 @@ static int check_stored(struct kv_h5 *h, const char *name, struct kv_err *e)
 {
     if (h->out.path)
         return 0;
-    return h->set_virtual
-               ? kv_h5_parts_check(h, name, e)
-               : kv_h5_check_stored(h->set, h->path, name, h->bytes, e);
+    return h->source ? kv_h5_parts_check(h, name, e)
+                     : kv_h5_check_stored(h->set, h->path, name, h->bytes, e);
 }
 
 int kv_h5_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
@@ -622,6 +622,6 @@ int kv_h5_read(struct kv_h5 *h, const char *name, enum kv_h5_type type,
 {
     if (use_set(h, name, e))
         return -1;
-    return h->set_virtual ? kv_h5_parts_read(h, name, type, first, count, x, e)
-                          : transfer(h, name, type, first, count, NULL, x, e);
+    return h->source ? kv_h5_parts_read(h, name, type, first, count, x, e)
+                     : transfer(h, name, type, first, count, NULL, x, e);
 }

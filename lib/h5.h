@@ -62,7 +62,7 @@ void kv_h5_dataset(struct kv_h5 *h, const char *name, enum kv_h5_type type,
 /* A dataset whose values are in datasets of the same name in n_parts files of
  * the folder, which need not exist yet: part i has part[i].n entries of the
  * first dimension.  h5py reads it as one, with NaN or -1 where a part is
- * missing.  All such datasets of a file have the same parts. */
+ * missing. */
 struct kv_h5_part {
     const char *file; /* without its folder; shorter than KV_H5_NAME_CHARS */
     size_t n;
@@ -94,9 +94,10 @@ int kv_h5_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
 int kv_h5_check(struct kv_h5 *h, const char *name, enum kv_h5_type type,
                 size_t n_dims, const size_t *dims, struct kv_err *e);
 
-/* The parts that the datasets seen so far have; 0: none. */
+/* The parts that the datasets seen so far have, 0: none; first: the place of a
+ * part's entries, the same in all its datasets. */
 size_t kv_h5_n_parts(const struct kv_h5 *h);
-const char *kv_h5_part_path(const struct kv_h5 *h, size_t i);
+const char *kv_h5_part_path(const struct kv_h5 *h, size_t i, size_t *first);
 
 /* Attributes of a group or dataset.  A number outside [min, max] fails, a whole
  * one that is stored as 2.5, and text that does not fit in room bytes with its

@@ -16,9 +16,10 @@ struct kv_h5 {
     hid_t file;
     hid_t set; /* the dataset used last, kept open for its chunk cache */
     char set_name[KV_H5_NAME_CHARS];
-    bool set_virtual; /* its values are in the parts (lib/h5_parts.h) */
-    struct kv_h5_source *source; /* [n_sources]: the parts; NULL: none yet */
-    size_t n_sources;
+    struct kv_h5_source *source; /* [n_sources], where its values are; NULL: in
+                                  * this file (lib/h5_parts.h) */
+    struct kv_h5_source *part;   /* [n_parts]: files of datasets seen so far */
+    size_t n_sources, n_parts;
     bool is_part; /* of another file: it has none of its own */
     bool failed;  /* writing: error holds the first error */
     struct kv_err error;

@@ -111,84 +111,87 @@ int kv_h5_sources(hid_t set, const char *path, const char *name,
         return 0;
     free(*s);
     *s = NULL;
+    *n = 0;
     return fail_form(path, name, e);
 }
 
 /* ---- the parts ----------------------------------------------------------- */
 
-static int open_part(struct kv_h5 *h, size_t i, struct kv_err *e)
+/* Opens s, as the next part of the file. */
+static int open_part(struct kv_h5 *h, struct kv_h5_source *s, struct kv_err *e)
 {
-    struct kv_h5_source *s = &h->source[i];
     const char *unused;
     char *folder = kv_path_folder(h->path, &unused);
     char *path = kv_path_join(folder, s->name);
-    int rc = kv_h5_open(&s->file, path, e);
+    const int rc = kv_h5_open(&s->file, path, e);
 
-    if (rc)
-        kv_fail_in(e, "%s: part %zu of %zu", h->path, i + 1, h->n_sources);
-    else
+    if (rc) {
+        kv_fail_in(e, "%s wants its parts", h->path);
+    } else {
         s->file->is_part = true;
+        h->part = kv_realloc(h->part, h->n_parts + 1, sizeof(*h->part));
+        h->part[h->n_parts++] = *s;
+    }
     free(path);
     free(folder);
     return rc;
 }
 
-static bool same_sources(const struct kv_h5_source *a,
-                         const struct kv_h5_source *b, size_t n)
+/* s->file, which may be open for another dataset. */
+static int find_part(struct kv_h5 *h, struct kv_h5_source *s, struct kv_err *e)
 {
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(a[i].name, b[i].name) != 0 || a[i].n != b[i].n)
-            return false;
-    return true;
+    for (size_t i = 0; i < h->n_parts; i++) {
+        const struct kv_h5_source *p = &h->part[i];
+
+        if (strcmp(p->name, s->name) != 0)
+            continue;
+        s->file = p->file;
+        return p->first == s->first && p->n == s->n
+                   ? 0
+                   : kv_fail(e, "%s: its part %s has several places", h->path,
+                             s->name);
+    }
+    return open_part(h, s, e);
 }
 
 int kv_h5_parts_use(struct kv_h5 *h, const char *name, struct kv_err *e)
 {
-    struct kv_h5_source *s;
-    size_t n;
-    int rc = 0;
-
-    h->set_virtual = kv_h5_is_virtual(h->set);
-    if (!h->set_virtual)
+    if (!kv_h5_is_virtual(h->set))
         return 0;
     if (h->is_part)
         return kv_fail(e, "%s: %s is a virtual dataset in a part of a file",
                        h->path, name);
-    if (kv_h5_sources(h->set, h->path, name, &s, &n, e))
+    if (kv_h5_sources(h->set, h->path, name, &h->source, &h->n_sources, e))
         return -1;
-    if (h->source) {
-        if (n != h->n_sources || !same_sources(s, h->source, n))
-            rc = kv_fail(e, "%s: %s has other parts than the datasets before",
-                         h->path, name);
-        free(s);
-        return rc;
-    }
-    h->source = s;
-    h->n_sources = n;
-    for (size_t i = 0; i < n && !rc; i++)
-        rc = open_part(h, i, e);
-    if (rc)
-        kv_h5_parts_clear(h);
-    return rc;
+    for (size_t i = 0; i < h->n_sources; i++)
+        if (find_part(h, &h->source[i], e))
+            return -1;
+    return 0;
 }
 
-void kv_h5_parts_clear(struct kv_h5 *h)
+void kv_h5_parts_leave(struct kv_h5 *h)
 {
-    for (size_t i = 0; i < h->n_sources; i++)
-        kv_h5_close(h->source[i].file);
     free(h->source);
     h->source = NULL;
     h->n_sources = 0;
 }
 
-size_t kv_h5_n_parts(const struct kv_h5 *h)
+void kv_h5_parts_close(struct kv_h5 *h)
 {
-    return h->n_sources;
+    for (size_t i = 0; i < h->n_parts; i++)
+        kv_h5_close(h->part[i].file);
+    free(h->part);
 }
 
-const char *kv_h5_part_path(const struct kv_h5 *h, size_t i)
+size_t kv_h5_n_parts(const struct kv_h5 *h)
 {
-    return h->source[i].file->path;
+    return h->n_parts;
+}
+
+const char *kv_h5_part_path(const struct kv_h5 *h, size_t i, size_t *first)
+{
+    *first = h->part[i].first;
+    return h->part[i].file->path;
 }
 
 /* ---- values -------------------------------------------------------------- */
@@ -220,7 +223,7 @@ static int check_part(struct kv_h5 *h, const struct kv_h5_source *s,
     bool same;
 
     if (kv_h5_dims(s->file, name, &n, have, e))
-        return -1;
+        return kv_fail_in(e, "%s wants its parts", h->path);
     same = (int)n == get_dims(h->set, dims) && have[0] == s->n;
     for (size_t i = 1; i < n && same; i++)
         same = have[i] == dims[i];

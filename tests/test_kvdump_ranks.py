@@ -20,7 +20,7 @@ def setUpModule():
         raise unittest.SkipTest("mpirun is not installed (openmpi-bin)")
     folder = tempfile.mkdtemp(prefix="kvtools-")
     for name, seed in ("m", 1), ("other", 2):
-        tiny_model.make(at(name), seed=seed)
+        tiny_model.make(at(name), seed=seed, layers=3)
         write(at(name + ".txt"), tiny_model.text(800, seed).encode())
     if "has no MPI" in run("kvdump", *args("--ranks"), "-o", at("tried.h5"),
                            env=MPI_ENV).stderr:
@@ -95,6 +95,18 @@ class Ranks(unittest.TestCase):
         self.assertEqual(part["layer_000/k"]["="][1][0], 2)
         must("kvquant", *SPECS, at("more3-2-of-3.h5"))
 
+    def test_layers(self):
+        must("kvdump", *args("-o", at("one.h5")))
+        for n, more in (2, ["--memory", "1"]), (3, []):
+            name = at("layers%d.h5" % n)
+            done = mpirun(*[args("--split", "layers", *more, "-o", name)] * n)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(content(name), content(at("one.h5")))
+        self.assertEqual(must("kvquant", *SPECS, name),
+                         must("kvquant", *SPECS, at("one.h5")))
+        write(at("layers3-1-of-3.h5"), read(at("layers3-2-of-3.h5")))
+        self.refused("layers3-1-of-3.h5 has no /layer_000/q", "layers3.h5")
+
     def test_parts_that_are_not_there(self):
         """Never HDF5's fill values."""
         for name, n, more in (("d", 5, []), ("e", 5, ["--dtype", "f16"]),
@@ -113,7 +125,7 @@ class Ranks(unittest.TestCase):
             write(part, data)
             self.refused(words, "d.h5")
         os.unlink(part)
-        self.refused("d.h5: part 1 of 2: cannot open", "d.h5")
+        self.refused("d.h5 wants its parts: cannot open", "d.h5")
         write(at("g-1-of-2.h5"), read(at("g-2-of-2.h5")))
         self.refused("has other tokens than windows 0 to 1", "g.h5")
 
@@ -137,6 +149,9 @@ class Ranks(unittest.TestCase):
 
     def test_refused(self):
         for words, options in (
+                ("rank 0 has none of layers 2 to 2",
+                 args("--split", "layers", "--layers", "2-2", "-o",
+                      at("no.h5"))),
                 ("3 ranks for 2 windows", args("-o", at("no.h5"), n=2)),
                 ("expected a name without %", args("-o", at("no%s.h5")))):
             done = mpirun(*[options] * 3)
@@ -144,6 +159,14 @@ class Ranks(unittest.TestCase):
         done = run("kvdump", "--ranks", "--tokens", *args()[:4], env=MPI_ENV)
         self.assertEqual(done.returncode, 2)
         self.assertIn("--ranks goes into a dump", done.stderr)
+        for words, more in (
+                ("--split goes with --ranks", ["--split", "layers"]),
+                ("--split rows: expected", ["--ranks", "--split", "rows"]),
+                ("does not go with --fisher",
+                 ["--ranks", "--split", "layers", "--fisher"])):
+            done = run("kvdump", *args(*more, "-o", at("no.h5")), env=MPI_ENV)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(words, done.stderr)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ struct args {
     const char *shape; /* a config.json alone */
     /* --from */
     const char *from, *config, *layout, *name;
-    double theta; /* NaN: not given */
+    const char *split; /* --ranks */
+    double theta;      /* NaN: not given */
     bool tokens, about, operations, fisher, parse_special, bos, ranks;
     bool have[KV_TENSORS]; /* --what, --rope and --fisher */
     enum kv_dtype type;    /* --dtype */
@@ -72,7 +73,9 @@ static int capture_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
     struct capture *c = arg;
     const struct kv_dump_info *info = c->info;
     const size_t window = c->first_window + x->first_window;
-    const bool end = !c->fisher && x->layer == info->last_layer;
+    const bool end =
+        !c->fisher && x->layer == info->last_layer &&
+        (!c->ranks->by_layers || c->ranks->self + 1 == c->ranks->n);
     struct kv_qkv h;
 
     if (kv_ranks_check(c->ranks, e) || kv_qkv_to_host(x, &h, e))
@@ -263,7 +266,7 @@ static int dump_tensors(const struct args *a, struct kv_model *m,
               ? dump_by_file(m, w, group, &c, e)
               : dump_windows(m, w, group, &c, e)) ||
          (!info->shape.latent && !o->ranks->self &&
-          dump_grams(m, kvdump_out_whole(o), info, e));
+          dump_grams(m, kvdump_out_whole(o), &o->whole, e));
     kv_progress_clear(&c.bar);
     return rc ? -1 : 0;
 }
@@ -282,7 +285,7 @@ static int dump(const struct args *a, struct kv_model *m,
     const struct kv_dump_info info =
         describe(a, kv_model_info(m), kv_model_gemm(m), &w);
 
-    rc = kvdump_out_open(&o, r, a->common.output, &info, &w, e) ||
+    rc = kvdump_out_open(&o, r, m, a->common.output, &info, &w, e) ||
          dump_tensors(a, m, &o, e);
     if (rc)
         kvdump_out_discard(&o);
@@ -374,6 +377,11 @@ static int from(const struct args *a, struct kv_err *e)
     return kvdump_from(&f, e);
 }
 
+static bool by_layers(const struct args *a)
+{
+    return a->split && !strcmp(a->split, "layers");
+}
+
 static int run(const struct args *a, struct kv_ranks *r, struct kv_err *e)
 {
     struct kv_tokenizer *t = NULL;
@@ -399,7 +407,8 @@ static int run(const struct args *a, struct kv_ranks *r, struct kv_err *e)
         rc = about_model(a, m, e);
     else if (!rc)
         rc = kv_tokenizer_open(&t, a->model, e) ||
-             kv_common_place(&a->common, m, a->gemm, e);
+             kv_common_place(&a->common, m, a->gemm, e) ||
+             (by_layers(a) && r->n > 1 && kv_ranks_by_layers(r, m, e));
     if (!rc && !a->about)
         rc = dump(a, m, t, r, e);
     kv_tokenizer_free(t);
@@ -447,7 +456,7 @@ static void check_from(const struct args *a)
                 {a->fisher, "--fisher"},
                 {a->bos, "--bos"},
                 {a->parse_special, "--parse-special"},
-                {a->ranks, "--ranks"},
+                {a->ranks || a->split, "--ranks"},
                 {instead(a), "--about, --operations or --tokens"}},
       own[] = {{a->config, "--config"},
                {a->layout, "--layout"},
@@ -486,6 +495,12 @@ static void check_args(const struct args *a)
                a->gemm);
     if (a->ranks && instead(a))
         kv_die("--ranks goes into a dump, --%s makes none", instead(a));
+    if (a->split && !a->ranks)
+        kv_die("--split goes with --ranks");
+    if (a->split && !by_layers(a) && strcmp(a->split, "windows") != 0)
+        kv_die("--split %s: expected windows or layers", a->split);
+    if (by_layers(a) && a->fisher)
+        kv_die("--split layers does not go with --fisher");
     if (a->bos && instead(a))
         kv_die("--bos goes into a dump, --%s makes none", instead(a));
     if (a->about && a->parse_special)
@@ -549,6 +564,9 @@ int main(int argc, char **argv)
         KV_FLAG(0, "ranks", &a.ranks,
                 "windows by the ranks that mpirun has started, each\n"
                 "in a file beside -o, which is read as one dump"),
+        KV_STR(0, "split", &a.split, "WHAT",
+               "--ranks: windows, or layers, of a model larger\n"
+               "than one machine's memory (windows)"),
         KV_IN_FOLDER(0, "from", &a.from, kvdump_files_holds, "FILE",
                      "no model: K, V, Q of this .npz, .safetensors or\n"
                      ".h5, or of a folder of them, named layers.0.keys,\n"
@@ -636,7 +654,7 @@ int main(int argc, char **argv)
     check_args(&a);
     parse_tensors(&a, a.have);
     a.type = kvdump_dtype(a.dtype);
-    a.common.can_gpu = !a.fisher && !instead(&a);
+    a.common.can_gpu = !a.fisher && !instead(&a) && !by_layers(&a);
     kv_common_start(&a.common);
 
     const int rc = run(&a, &ranks, &e);

@@ -5,14 +5,17 @@
 #include "lib/base/release.h"
 #include "lib/base/shard.h"
 #include "lib/h5.h"
+#include "lib/model/relay.h"
 
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 /* What must be alike, a line each. */
-static char *make_key(const struct kv_dump_info *i, const char *path)
+static char *make_key(const struct kv_dump_info *i, bool by_layers,
+                      const char *path)
 {
     char *key = NULL;
     size_t n;
@@ -30,6 +33,9 @@ static char *make_key(const struct kv_dump_info *i, const char *path)
             kv_dtype_name(i->dtype));
     for (enum kv_tensor t = 0; t < KV_TENSORS; t++)
         fprintf(f, "%s %d\n", kv_tensor_name(t), (int)i->have[t]);
+    fprintf(f, "--split %s\n", by_layers ? "layers" : "windows");
+    if (by_layers) /* by which windows go together */
+        fprintf(f, "--threads %d\n", omp_get_max_threads());
     fprintf(f, "--gemm %s\n--device %s\n-o %s\n", i->gemm, i->device, path);
     fclose(f);
     return key;
@@ -44,7 +50,7 @@ static const char *base_name(const char *path)
 
 static int check(const struct kvdump_out *o, size_t n_windows, struct kv_err *e)
 {
-    if (o->ranks->n > n_windows)
+    if (o->ranks->n > n_windows && !o->ranks->by_layers)
         return kv_fail(e,
                        "--ranks: %zu ranks for %zu windows: expected a window "
                        "for each",
@@ -62,37 +68,80 @@ static int check(const struct kvdump_out *o, size_t n_windows, struct kv_err *e)
 static int meet(const struct kvdump_out *o, const struct kv_dump_info *info,
                 struct kv_err *e)
 {
-    char *key = make_key(info, o->path);
+    char *key = make_key(info, o->ranks->by_layers, o->path);
     const int rc = kv_ranks_meet(o->ranks, key, NULL, 0, e);
 
     free(key);
     return rc;
 }
 
-static int open_index(struct kvdump_out *o, const struct kv_dump_info *info,
-                      struct kv_err *e)
+static size_t later(size_t a, size_t b)
 {
-    const size_t n = o->ranks->n;
-    struct kv_h5_part *part = kv_alloc(n, sizeof(*part));
-    int rc;
+    return a > b ? a : b;
+}
 
-    for (size_t i = 0; i < n; i++)
-        part[i] = (struct kv_h5_part){
-            base_name(o->part[i]),
-            kv_ranks_first(o->ranks, i + 1, info->n_windows) -
-                kv_ranks_first(o->ranks, i, info->n_windows)};
-    rc = kv_dump_create_index(&o->index, o->path, info, part, n, e);
+/* What rank i writes: *first, the first of its windows, and its part. */
+static int place(const struct kvdump_out *o, const struct kv_model *m,
+                 const struct kv_dump_info *info, size_t i, size_t *first,
+                 struct kv_dump_part *part, struct kv_err *e)
+{
+    const struct kv_ranks *r = o->ranks;
+    const struct kv_shape *s = &info->shape;
+    size_t begin, end;
+
+    *first = r->by_layers ? 0 : kv_ranks_first(r, i, info->n_windows);
+    *part = (struct kv_dump_part){base_name(o->part[i]), info->n_windows,
+                                  info->first_layer, info->last_layer};
+    if (!r->by_layers) {
+        part->n_windows = kv_ranks_first(r, i + 1, info->n_windows) - *first;
+        return 0;
+    }
+    if (kv_model_split(m, i, r->n, &begin, &end, e))
+        return -1;
+    begin -= kv_shape_states(s, begin);
+    end -= kv_shape_states(s, end);
+    part->first_layer = later(begin, info->first_layer);
+    part->last_layer = end - 1 < info->last_layer ? end - 1 : info->last_layer;
+    return begin < end && part->first_layer <= part->last_layer
+               ? 0
+               : kv_fail(e,
+                         "--split layers: rank %zu has none of layers %zu to "
+                         "%zu",
+                         i, info->first_layer, info->last_layer);
+}
+
+/* Of all ranks; opens the index on the first. */
+static int place_all(struct kvdump_out *o, const struct kv_model *m,
+                     const struct kv_dump_info *info,
+                     const struct kv_windows *w, struct kv_err *e)
+{
+    const size_t n = o->ranks->n, self = o->ranks->self;
+    struct kv_dump_part *part = kv_alloc(n, sizeof(*part));
+    int rc = 0;
+
+    for (size_t i = 0; i < n && !rc; i++) {
+        size_t first;
+
+        rc = place(o, m, info, i, &first, &part[i], e);
+        if (i == self)
+            o->windows.tokens = w->tokens + first * w->ctx;
+    }
+    o->windows.n = o->info.n_windows = part[self].n_windows;
+    o->info.first_layer = part[self].first_layer;
+    o->info.last_layer = part[self].last_layer;
+    if (!rc && !self)
+        rc = kv_dump_create_index(&o->index, o->path, info, part, n, e);
     free(part);
     return rc;
 }
 
-int kvdump_out_open(struct kvdump_out *o, struct kv_ranks *r, const char *path,
+int kvdump_out_open(struct kvdump_out *o, struct kv_ranks *r,
+                    const struct kv_model *m, const char *path,
                     const struct kv_dump_info *info, const struct kv_windows *w,
                     struct kv_err *e)
 {
-    const size_t first = kv_ranks_first(r, r->self, w->n);
-
     *o = (struct kvdump_out){.ranks = r,
+                             .whole = *info,
                              .info = *info,
                              .windows = *w,
                              .path = kv_strdup(path),
@@ -101,11 +150,7 @@ int kvdump_out_open(struct kvdump_out *o, struct kv_ranks *r, const char *path,
         return kv_dump_create(&o->writer, path, info, e);
     for (size_t i = 0; i < r->n; i++)
         o->part[i] = kv_shard_path(&(struct kv_shard){i + 1, r->n}, path);
-    o->windows.tokens += first * w->ctx;
-    o->windows.n = kv_ranks_first(r, r->self + 1, w->n) - first;
-    o->info.n_windows = o->windows.n;
-    if (check(o, w->n, e) || meet(o, info, e) ||
-        (!r->self && open_index(o, info, e)))
+    if (check(o, w->n, e) || meet(o, info, e) || place_all(o, m, info, w, e))
         return -1;
     return kv_dump_create(&o->writer, o->part[r->self], &o->info, e);
 }

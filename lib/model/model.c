@@ -453,6 +453,7 @@ int kv_model_wo_gram(struct kv_model *m, size_t layer, float *gram,
         kv_gemm(true, d, d, hidden, 1, head, hidden, head, hidden,
                 h % group ? 1 : 0, gram + h / group * d * d, d);
     }
+    kv_weight_release(wo);
     free(transposed);
     free(w);
     return 0;
