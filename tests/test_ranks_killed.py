@@ -71,7 +71,7 @@ class Killed(unittest.TestCase):
                 time.sleep(random.uniform(0, most))
                 hit = kill_one(p)
                 start = time.monotonic()
-                p.wait(timeout=60)
+                p.wait(timeout=120)
                 took = time.monotonic() - start
             if p.returncode == 0:  # it was done before
                 self.assertEqual(seen(path), want)
@@ -84,7 +84,7 @@ class Killed(unittest.TestCase):
             left = set(os.listdir(at(tool))) - set(kept)
             self.assertEqual(left, set())
         with mpirun(tool, options) as p:
-            p.wait(timeout=60)
+            p.wait(timeout=120)
         self.assertEqual(p.returncode, 0)
         self.assertEqual(seen(path), want)
 
