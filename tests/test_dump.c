@@ -507,7 +507,8 @@ static void a_wrong_file_is_named(void **state)
     assert_int_equal(kv_dump_open(&d, raw_path, &e), 0);
     assert_int_equal(kv_dump_read(d, 0, KV_T_K, 0, 1, x, &e), 0);
     assert_int_equal(kv_dump_read(d, 0, KV_T_K, 0, 2, x, &e), -1);
-    assert_says(e, "raw.h5: layer 0, k, token 1 is not finite");
+    assert_says(e,
+                "raw.h5: layer 0, k, token 1, head 0, channel 1 is not finite");
     kv_dump_close(d);
 }
 

@@ -51,6 +51,7 @@ class Shapes(unittest.TestCase):
         self.assertEqual(int(shape[0]["weight_bytes"]) * size // 2,
                          int(rows[0]["weight_bytes"]))
         self.assertEqual(len(shape), 3)
+        self.assertEqual({r["model"] for r in rows + shape}, {"m"})
 
     def test_experts_and_latents(self):
         for name in "mixtral", "deepseek_v2", "glm4_moe_lite":

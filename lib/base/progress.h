@@ -29,7 +29,8 @@ int kv_verbosity(void);
 void kv_vsay(const char *who, const char *fmt, va_list ap)
     __attribute__((format(printf, 2, 0)));
 
-/* Words for the user on stderr: shown unless quiet, the same line once a run. */
+/* Words for the user on stderr: shown unless quiet, the same line once a run.
+ */
 void kv_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Shown with -v only. */
 void kv_detail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
