@@ -74,7 +74,7 @@ def error(row, column, y):
 def frontier(points):
     """Of (x, y, ..) those that no other beats in both, by x."""
     best, kept = float("inf"), []
-    for p in sorted(points):
+    for p in sorted(points, key=lambda p: p[:2]):
         if p[1] < best:
             best = p[1]
             kept.append(p)

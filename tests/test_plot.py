@@ -71,6 +71,13 @@ class Plot(Scripts):
         for label in labels:
             self.assertIn("<!-- %s -->" % label, drawn)
 
+    def test_equal_rows(self):
+        """Two specs with the same numbers, as where a group is longer than a
+        window, stand at one point."""
+        same = [row("kivi:b%dg%dr0s0" % (b, g), 5 - b, b / 10)
+                for b in (2, 4) for g in (32, 64)]
+        self.drawn(self.csv("same.csv", [self.base, *same]))
+
     def test_bits(self):
         ppl = self.csv("ppl.csv", self.rows)
         self.has(self.drawn(ppl), "kivi:b4g32", "kivi:b2g32", "cq:c4b8",

@@ -370,10 +370,11 @@ static int run(struct job *j, struct kv_err *e)
     describe(j);
     if (write_dump(j, e))
         return -1;
-    kv_note("%s: %zu windows of %zu tokens, %zu KV heads of %zu channels, "
+    kv_note("%s: %zu window%s of %zu tokens, %zu KV heads of %zu channels, "
             "layers %zu to %zu, model %s",
-            j->f->output, a->n_windows, a->ctx, a->of[KV_T_V].heads, a->dim,
-            a->first_layer, a->last_layer, j->info.model);
+            j->f->output, a->n_windows, a->n_windows == 1 ? "" : "s", a->ctx,
+            a->of[KV_T_V].heads, a->dim, a->first_layer, a->last_layer,
+            j->info.model);
     return 0;
 }
 
