@@ -1,7 +1,10 @@
 """Completion in bash; manual pages, where help2man made them."""
+import importlib.util
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 import unittest
 
 from run_scripts import ROOT
@@ -50,6 +53,33 @@ class Pages(unittest.TestCase):
             for option in options:
                 self.assertIn(option, page, tool)
             self.assertIn(tool + " \\- ", page.replace("-", "\\-"), tool)
+
+
+@unittest.skipUnless(shutil.which("meson"), "no meson")
+class Installed(unittest.TestCase):
+    def test_documents_and_kvplot(self):
+        with tempfile.TemporaryDirectory() as top:
+            subprocess.run(["meson", "install", "-C", BUILD, "--no-rebuild",
+                            "--quiet", "--tags", "doc,plot", "--destdir", top],
+                           check=True)
+            at = {name: os.path.join(folder, name)
+                  for folder, _, names in os.walk(top) for name in names}
+            doc = os.path.dirname(at["README.md"])
+            for name in "docs/tutorial.md", "docs/pareto.png", \
+                    "examples/kivi.py", "python/kvtools_codec.py":
+                self.assertTrue(os.path.exists(os.path.join(doc, name)), name)
+            done = subprocess.run([sys.executable, at["kvplot"], "--help"],
+                                  text=True, capture_output=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("usage: kvplot", done.stdout)
+            if importlib.util.find_spec("matplotlib"):
+                page = os.path.join(top, "r.csv")
+                with open(page, "w", encoding="utf-8") as f:
+                    f.write("spec,model,text,ctx,windows,protocol,bits,ppl,"
+                            "kl_mean,kl_se\nkivi:b2,m,t,9,2,all,3,9,0.1,0.01\n")
+                subprocess.run([sys.executable, at["kvplot"], page, "-o",
+                                os.path.join(top, "r.png")], check=True,
+                               stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":
