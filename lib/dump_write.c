@@ -202,10 +202,12 @@ static int fail_at(const struct kv_dump_writer *w, size_t layer,
                    enum kv_tensor t, size_t window, size_t i, const char *what,
                    struct kv_err *e)
 {
-    const size_t row = kv_dump_heads(&w->info, t) * w->info.shape.head_dim;
+    const size_t dim = w->info.shape.head_dim;
+    const size_t row = kv_dump_heads(&w->info, t) * dim;
 
-    return kv_fail(e, "layer %zu, %s, token %zu: %s", layer, kv_tensor_name(t),
-                   window * w->info.ctx + i / row, what);
+    return kv_fail(e, "layer %zu, %s, token %zu, head %zu, channel %zu: %s",
+                   layer, kv_tensor_name(t), window * w->info.ctx + i / row,
+                   i % row / dim, i % dim, what);
 }
 
 /* One window to w->narrow; the index of the first value that does not fit, n

@@ -337,7 +337,9 @@ static void values_that_do_not_fit_are_refused(void **state)
         float value;
         const char *says;
     } cases[] = {
-        {KV_F32, NAN, "layer 2, q, token 110: the model computed a value"},
+        {KV_F32, NAN,
+         "layer 2, q, token 110, head 5, channel 9: the model computed a "
+         "value"},
         {KV_F32, -INFINITY, "not finite"},
         {KV_F16, 65520, "65520 does not fit in f16 (try --dtype f32)"},
         {KV_F16, -1e9f, "does not fit in f16"},

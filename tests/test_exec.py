@@ -263,7 +263,8 @@ class Faults(Case):
         self.fault("expected at most", "long", "decode")
 
     def test_not_finite(self):
-        self.fault("decode: it answers a NaN", "nan", "decode")
+        self.fault("decode: it answers a NaN: token 0 of the message, head 0, "
+                   "channel 0", "nan", "decode")
 
     def test_no_protocol(self):
         self.fault(["its answer begins with 'loading the mod", "stdout"],

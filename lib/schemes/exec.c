@@ -41,6 +41,22 @@ static int exec_ask_encode(const struct kv_codec *c, struct kv_where w,
     return -1;
 }
 
+/* Of values that are not all finite, the first. */
+static int fail_value(const struct kv_codec *c, const float *x,
+                      struct kv_err *e)
+{
+    const size_t dim = c->shape.head_dim, row = c->shape.n_kv_heads * dim;
+    size_t i = 0;
+
+    while (isfinite(x[i]))
+        i++;
+    return kv_exec_wrong(c->state, KV_EXEC_DECODE, e,
+                         "it answers %s: token %zu of the message, head %zu, "
+                         "channel %zu",
+                         isnan(x[i]) ? "a NaN" : "an infinity", i / row,
+                         i % row / dim, i % dim);
+}
+
 static int exec_ask_decode(const struct kv_codec *c, const uint8_t *bytes,
                            size_t n, size_t n_blocks, float *x,
                            struct kv_err *e)
@@ -67,8 +83,7 @@ static int exec_ask_decode(const struct kv_codec *c, const uint8_t *bytes,
     } else {
         memcpy(x, answer, got);
         if (!kv_row_is_finite(x, values))
-            rc = kv_exec_wrong(c->state, KV_EXEC_DECODE, e,
-                               "it answers a NaN or an infinity");
+            rc = fail_value(c, x, e);
     }
     free(answer);
     return rc;
