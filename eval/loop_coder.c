@@ -110,8 +110,9 @@ static int fill_side(struct kv_loop *l, const struct kv_qkv *x,
         float *keys = f == QUANTIZED ? quantized : unquantized;
 
         if (c->pre_rope && keys &&
-            b->rotate(x->rope, l->shape.n_rot, x->n, keys, x->n_windows * x->n,
-                      l->shape.n_kv_heads, l->shape.head_dim, e))
+            b->rotate(x->rope, kv_shape_pairs(&l->shape), x->n, keys,
+                      x->n_windows * x->n, l->shape.n_kv_heads,
+                      l->shape.head_dim, e))
             return -1;
     }
     return 0;

@@ -14,6 +14,7 @@
 
 #include "kernels/attend.h"
 #include "kernels/loss.h"
+#include "kernels/rope.h"
 #include "kernels/type.h"
 #include "kernels/vecops/vecops.h"
 #include "kernels/weights/rows.h"
@@ -97,7 +98,8 @@ enum kv_norm_of { KV_NORM_OF_HEAD, KV_NORM_OF_OWN_HEAD, KV_NORM_OF_TOKEN };
  * turned back. */
 struct kv_heads {
     size_t rows, first, n;
-    size_t n_heads, n_kv_heads, head_dim, n_rot;
+    size_t n_heads, n_kv_heads, head_dim;
+    struct kv_rope_pairs pairs; /* the channels that turn */
     float *qkv;
     const float *bias, *q_norm, *k_norm;
     const float *q_norm_bias, *k_norm_bias;
@@ -106,7 +108,7 @@ struct kv_heads {
     float clip;
     float rope_scale;
     float eps;
-    const float *rope;    /* [n][2][n_rot]: cosines, sines */
+    const float *rope;    /* [n][2][pairs.n]: cosines, sines */
     float *q;             /* [rows][n_heads][head_dim] */
     float *k, *k_pre, *v; /* [rows][n_kv_heads][head_dim] */
 };
@@ -173,9 +175,10 @@ struct kv_backend {
                     struct kv_err *e);
     int (*heads)(const struct kv_heads *h, struct kv_err *e);
     /* RoPE of x [rows][heads][head_dim] in place; row i at place i % n of rope
-     * [n][2][n_rot]. */
-    int (*rotate)(const float *rope, size_t n_rot, size_t n, float *x,
-                  size_t rows, size_t heads, size_t head_dim, struct kv_err *e);
+     * [n][2][pairs.n]. */
+    int (*rotate)(const float *rope, struct kv_rope_pairs pairs, size_t n,
+                  float *x, size_t rows, size_t heads, size_t head_dim,
+                  struct kv_err *e);
     /* x [rows][n] += bias [n]. */
     int (*add)(float *x, const float *bias, size_t rows, size_t n,
                struct kv_err *e);

@@ -232,16 +232,14 @@ static void clip(float *x, size_t n, float end)
 /* The channels of x [rows][heads] that turn. */
 static void scale_turning(const struct kv_heads *h, float *x, size_t heads)
 {
-    const size_t half = h->head_dim / 2;
-
-    for (size_t i = 0; h->rope_scale != 1 && i < 2 * h->rows * heads; i++)
-        kv_row_scale(x + i * half, h->n_rot, h->rope_scale);
+    for (size_t i = 0; h->rope_scale != 1 && i < h->rows * heads; i++)
+        kv_row_scale(x + i * h->head_dim, 2 * h->pairs.n, h->rope_scale);
 }
 
 /* q and k, each token by its place; back: the other way. */
 static void turn(const struct kv_heads *h, bool back, float *x, size_t heads)
 {
-    const size_t row = heads * h->head_dim, angles = 2 * h->n_rot;
+    const size_t row = heads * h->head_dim, angles = 2 * h->pairs.n;
     float *mirrored = back ? kv_alloc(angles, sizeof(*mirrored)) : NULL;
 
     for (size_t i = 0, some; i < h->rows; i += some) {
@@ -250,8 +248,8 @@ static void turn(const struct kv_heads *h, bool back, float *x, size_t heads)
 
         some = back ? 1 : h->rows - i < h->n - at ? h->rows - i : h->n - at;
         for (size_t j = 0; j < (back ? angles : 0); j++)
-            mirrored[j] = j < h->n_rot ? rope[j] : -rope[j];
-        kv_rotate_heads(back ? mirrored : rope, h->n_rot, x + i * row, some,
+            mirrored[j] = j < h->pairs.n ? rope[j] : -rope[j];
+        kv_rotate_heads(back ? mirrored : rope, h->pairs, x + i * row, some,
                         heads, h->head_dim);
     }
     free(mirrored);
@@ -344,12 +342,12 @@ static int cap_rows(float *x, size_t rows, size_t n, size_t row, float cap,
     return 0;
 }
 
-static int cpu_rotate(const float *rope, size_t n_rot, size_t n, float *x,
-                      size_t rows, size_t heads, size_t head_dim,
+static int cpu_rotate(const float *rope, struct kv_rope_pairs pairs, size_t n,
+                      float *x, size_t rows, size_t heads, size_t head_dim,
                       struct kv_err *e)
 {
     for (size_t i = 0; i < rows; i += n)
-        kv_rotate_heads(rope, n_rot, x + i * heads * head_dim, n, heads,
+        kv_rotate_heads(rope, pairs, x + i * heads * head_dim, n, heads,
                         head_dim);
     return 0;
 }

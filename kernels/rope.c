@@ -1,21 +1,32 @@
 #include "kernels/rope.h"
 
-void kv_rotate_heads(const float *table, size_t n_rot, float *x, size_t rows,
-                     size_t heads, size_t head_dim)
+/* Inlined, so that step is a constant. */
+static inline void turn(const float *cosine, const float *sine, size_t n,
+                        size_t step, float *low, float *high)
 {
+    for (size_t i = 0; i < n; i++) {
+        const float a = low[i * step], b = high[i * step];
+
+        low[i * step] = a * cosine[i] - b * sine[i];
+        high[i * step] = b * cosine[i] + a * sine[i];
+    }
+}
+
+void kv_rotate_heads(const float *table, struct kv_rope_pairs pairs, float *x,
+                     size_t rows, size_t heads, size_t head_dim)
+{
+    const size_t n = pairs.n;
+
     for (size_t t = 0; t < rows; t++) {
-        const float *cosine = table + t * 2 * n_rot, *sine = cosine + n_rot;
+        const float *cosine = table + t * 2 * n, *sine = cosine + n;
 
         for (size_t h = 0; h < heads; h++) {
             float *low = x + (t * heads + h) * head_dim;
-            float *high = low + head_dim / 2;
 
-            for (size_t i = 0; i < n_rot; i++) {
-                const float a = low[i], b = high[i];
-
-                low[i] = a * cosine[i] - b * sine[i];
-                high[i] = b * cosine[i] + a * sine[i];
-            }
+            if (pairs.step == 1)
+                turn(cosine, sine, n, 1, low, low + pairs.apart);
+            else
+                turn(cosine, sine, n, pairs.step, low, low + pairs.apart);
         }
     }
 }

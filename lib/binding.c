@@ -60,6 +60,8 @@ static int set_shape(struct kv_shape *s, const struct kv_binding_model *m,
                            .attn_scale = m->attn_scale,
                            .cap = m->cap,
                            .n_rot = m->n_rot,
+                           .neighbours = m->neighbours,
+                           .ggml_neighbours = m->ggml_neighbours,
                            .slide_window = m->slide_window};
     if (m->n_rot)
         memcpy(s->inv_freq, m->inv_freq, m->n_rot * sizeof(float));

@@ -20,7 +20,7 @@ struct kv_binding_model {
     size_t n_layers, n_heads, n_kv_heads, head_dim;
     float attn_scale;        /* logits are attn_scale * q . k */
     float cap;               /* soft cap of logits; 0: none */
-    size_t n_rot;            /* channels i and i + head_dim / 2 turn together,
+    size_t n_rot;            /* channels i and i + n_rot turn together,
                               * i < n_rot; 0: no RoPE */
     const float *inv_freq;   /* [n_rot] */
     const uint8_t *slides;   /* [n_layers], 1: the layer slides; NULL: none */
@@ -29,6 +29,8 @@ struct kv_binding_model {
     const uint8_t *still;    /* [n_layers], 1: a layer without RoPE; NULL:
                               * none */
     const float *k_bias;     /* [n_layers][n_kv_heads][head_dim]; NULL: none */
+    bool neighbours;         /* channels 2 i and 2 i + 1 turn together */
+    bool ggml_neighbours;    /* shape.h's */
 };
 
 /* calib: path of a calibration, or NULL.  m NULL: the calibration's model.
@@ -99,8 +101,7 @@ int kv_binding_decode(const struct kv_binding *b, size_t layer, int side,
  *
  * tokens: [n_windows][ctx] ids, each >= 0.
  * tensor: by enum kv_tensor up to KV_T_K_PRE, NULL where there is none:
- *         [n_layers][n_windows][ctx][heads][head_dim] each, in the order of
- *         channels that RoPE turns (shape.h).
+ *         [n_layers][n_windows][ctx][heads][head_dim] each.
  * model, text: their names.  Dumps and calibrations go together where the
  * model's name is the same. */
 struct kv_binding_dump {

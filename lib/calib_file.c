@@ -11,7 +11,8 @@
 
 #define KIND "kvtools-calib"
 /* The first formats with a seal, with all shapes, with norms. */
-enum { SEALED = 2, SHAPES = 3, NORMS = 4, FORMAT = 5 }; /* 5: of latents */
+/* 6: channels that RoPE turns together are named */
+enum { SEALED = 2, SHAPES = 3, NORMS = 4, LATENTS = 5, FORMAT = 6 };
 
 static const char *const side_names[] = {"K", "V", "all"};
 
@@ -253,9 +254,10 @@ int kv_calib_save(struct kv_calib *c, const char *path, struct kv_err *e)
     if (kv_h5_create(&h, path, e))
         return -1;
     kv_h5_put_kind(h, KIND,
-                   c->shape.latent ? FORMAT
-                   : c->norms      ? NORMS
-                                   : kv_h5_format(&c->shape, SHAPES));
+                   kv_h5_has_pairs(&c->shape) ? FORMAT
+                   : c->shape.latent          ? LATENTS
+                   : c->norms                 ? NORMS
+                              : kv_h5_format(&c->shape, SHAPES));
     kv_h5_put_text(h, "/", "model", c->model);
     kv_h5_put_text(h, "/", "model_hash", c->model_hash);
     kv_h5_put_text(h, "/", "text", c->text);

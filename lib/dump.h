@@ -6,7 +6,8 @@
  * n_heads, n_kv_heads, head_dim, attn_scale, n_windows, ctx, first_layer,
  * last_layer, dtype, and attn_cap, slide_window and latent where the model has
  * them,
- * with /slopes, /slides, /slide_inv_freq and /still (lib/h5_head.h). /tokens,
+ * with rope_pairs, /slopes, /slides, /slide_inv_freq and /still
+ * (lib/h5_head.h). /tokens,
  * /positions int32 [windows][ctx]; /inv_freq f32 [n_rot];
  * /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
  * /layer_000/{k_gradient,v_gradient} f32 [windows][ctx][kv_heads][head_dim];
@@ -18,12 +19,10 @@
  * Of a model with layers without attention these are the layers that have it;
  * the attribute model_layer of /layer_000 is its number in the model.
  *
- * channel_order is the order of the channels of a head of q, k, k_pre,
- * k_gradient and k_bias.  "model": the order of transformers.  "halves", where
- * the model's RoPE turns a part of a head or neighbours: RoPE turns channels i
- * and i + head_dim / 2 of the file, and channel i of the file is channel
- * channels[i] of the model, /channels int32 [head_dim].  v has the model's
- * order.
+ * channel_order is "model": the channels of a head have the order of
+ * transformers.  RoPE turns channels i and i + n_rot, or, where rope_pairs is
+ * "neighbours", 2 i and 2 i + 1.  Files of older versions, in which the order
+ * of some models is another ("halves"), are refused.
  *
  * Of a latent (shape.h) there is no /layer_000/v, for values are keys: the
  * first `latent` channels of k.
@@ -36,9 +35,7 @@
  *
  *   f = h5py.File("dump.h5")
  *   k = f["layer_000/k"][0]       # first window: [ctx][n_kv_heads][head_dim]
- *   f.attrs["model"].decode()
- *   own = numpy.empty_like(k)     # in the model's order, of "halves"
- *   own[..., f["channels"][:]] = k */
+ *   f.attrs["model"].decode() */
 #ifndef KV_DUMP_H
 #define KV_DUMP_H
 
@@ -80,8 +77,6 @@ struct kv_dump_info {
     size_t n_windows, ctx;
     size_t first_layer, last_layer; /* inclusive */
     bool have[KV_TENSORS];
-    /* The model's own order of channels (kv_shape_channel()). */
-    bool interleaved;
     /* The stored type of all tensors but gradients; h5py reads bf16 as
      * float32. */
     enum kv_dtype dtype;

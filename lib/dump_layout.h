@@ -7,13 +7,12 @@
 #include "lib/h5.h"
 
 #define KV_DUMP_KIND "kvtools-dump"
-/* The first format of rare shapes (lib/h5_head.h), and the one of latents and
- * sink logits. */
-enum { KV_DUMP_SHAPES = 2, KV_DUMP_FORMAT = 3 };
+/* The first format of rare shapes (lib/h5_head.h), the one of latents and sink
+ * logits, and the one that says which channels RoPE turns together. */
+enum { KV_DUMP_SHAPES = 2, KV_DUMP_LATENTS = 3, KV_DUMP_FORMAT = 4 };
 #define KV_DUMP_K_BIAS "/k_bias"
 #define KV_DUMP_SINKS "/sink_logit"
 #define KV_DUMP_CACHE_SCALE "/cache_scale"
-#define KV_DUMP_CHANNELS "/channels"
 
 struct kv_dump_name {
     char text[48];

@@ -255,27 +255,21 @@ static int get_vectors(struct kv_dump *d, struct kv_err *e)
     return 0;
 }
 
-/* Whether the model's own order of channels is with neighbours turned. */
-static int get_channels(struct kv_dump *d, struct kv_err *e)
+/* Older versions had another order for some models. */
+static int check_order(struct kv_h5 *h, struct kv_err *e)
 {
-    const struct kv_shape *s = &d->info.shape;
-    const size_t n = s->head_dim;
-    int32_t own[KV_MAX_HEAD_DIM];
-    bool is[2] = {true, true}; /* halves, neighbours */
+    static const char name[] = "channel_order";
+    char is[16] = "model";
 
-    if (!kv_h5_has(d->h5, KV_DUMP_CHANNELS))
-        return 0;
-    if (kv_h5_check(d->h5, KV_DUMP_CHANNELS, KV_H5_I32, 1, &n, e) ||
-        kv_h5_read(d->h5, KV_DUMP_CHANNELS, KV_H5_I32, NULL, NULL, own, e))
+    if (kv_h5_has_attr(h, "/", name) &&
+        kv_h5_get_text(h, "/", name, is, sizeof(is), e))
         return -1;
-    for (size_t i = 0; i < n; i++)
-        for (int j = 0; j < 2; j++)
-            is[j] = is[j] && own[i] == (int32_t)kv_shape_channel(s, j, i);
-    if (!is[0] && !is[1])
-        return kv_fail(e, "%s: %s is no order of the channels of RoPE",
-                       kv_h5_path(d->h5), KV_DUMP_CHANNELS);
-    d->info.interleaved = is[1];
-    return 0;
+    return strcmp(is, "model")
+               ? kv_fail(e,
+                         "%s: %s is %s, expected model: a file of an older "
+                         "version, which kvdump writes anew",
+                         kv_h5_path(h), name, is)
+               : 0;
 }
 
 /* A part has none of its own: no circle of files that name each other. */
@@ -293,7 +287,7 @@ static int open_dump(struct kv_dump **out, const char *path, bool is_part,
 
     if (kv_h5_open(&d->h5, path, e) || get_info(d->h5, &d->info, e) ||
         check_sets(d->h5, &d->info, e) || check_tokens(d->h5, &d->info, e) ||
-        check_parts(d, is_part, e) || get_channels(d, e) || get_vectors(d, e)) {
+        check_parts(d, is_part, e) || check_order(d->h5, e) || get_vectors(d, e)) {
         kv_dump_close(d);
         return -1;
     }

@@ -25,8 +25,9 @@ static size_t n_layers(const struct kv_dump_info *info)
 /* The lowest that can say all of it. */
 static int format_of(const struct kv_shape *s)
 {
-    return s->sink_logit || s->latent ? KV_DUMP_FORMAT
-                                      : kv_h5_format(s, KV_DUMP_SHAPES);
+    return kv_h5_has_pairs(s)           ? KV_DUMP_FORMAT
+           : s->sink_logit || s->latent ? KV_DUMP_LATENTS
+                                        : kv_h5_format(s, KV_DUMP_SHAPES);
 }
 
 static void put_info(struct kv_h5 *h, const struct kv_dump_info *info)
@@ -44,6 +45,7 @@ static void put_info(struct kv_h5 *h, const struct kv_dump_info *info)
     }
     kv_h5_put_text(h, "/", "device", info->device);
     kv_h5_put_text(h, "/", "gemm", info->gemm);
+    kv_h5_put_text(h, "/", "channel_order", "model");
     kv_h5_put_text(h, "/", "dtype", kv_dtype_name(info->dtype));
     kv_h5_put_int(h, "/", "n_windows", (int64_t)info->n_windows);
     kv_h5_put_int(h, "/", "ctx", (int64_t)info->ctx);
@@ -120,28 +122,6 @@ static int put_vectors(struct kv_h5 *h, const struct kv_dump_info *info,
                : 0;
 }
 
-/* The model's own order of channels, where the file has another. */
-static int put_channels(struct kv_h5 *h, const struct kv_dump_info *info,
-                        struct kv_err *e)
-{
-    const size_t d = info->shape.head_dim;
-    int32_t *own = kv_alloc(d, sizeof(*own));
-    bool same = true;
-    int rc = 0;
-
-    for (size_t i = 0; i < d; i++) {
-        own[i] = (int32_t)kv_shape_channel(&info->shape, info->interleaved, i);
-        same = same && own[i] == (int32_t)i;
-    }
-    kv_h5_put_text(h, "/", "channel_order", same ? "model" : "halves");
-    if (!same) {
-        kv_h5_dataset(h, KV_DUMP_CHANNELS, KV_H5_I32, 1, &d);
-        rc = kv_h5_write(h, KV_DUMP_CHANNELS, KV_H5_I32, NULL, NULL, own, e);
-    }
-    free(own);
-    return rc;
-}
-
 int kv_dump_create(struct kv_dump_writer **out, const char *path,
                    const struct kv_dump_info *info, struct kv_err *e)
 {
@@ -160,8 +140,7 @@ int kv_dump_create_index(struct kv_dump_writer **out, const char *path,
         return -1;
     put_info(h, info);
     make_sets(h, info, part, n_parts);
-    if (kv_h5_put_shape(h, &info->shape, e) || put_vectors(h, info, e) ||
-        put_channels(h, info, e)) {
+    if (kv_h5_put_shape(h, &info->shape, e) || put_vectors(h, info, e)) {
         kv_h5_close(h);
         return -1;
     }

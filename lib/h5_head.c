@@ -8,6 +8,9 @@
  */
 static const float MAX_TURN = 6.2831853f;
 
+#define PAIRS "rope_pairs"
+#define GGML_PAIRS "ggml_pairs"
+
 /* Some layer has no RoPE where others do. */
 static bool has_still(const struct kv_shape *s)
 {
@@ -15,6 +18,12 @@ static bool has_still(const struct kv_shape *s)
         if (s->still[i])
             return true;
     return false;
+}
+
+bool kv_h5_has_pairs(const struct kv_shape *s)
+{
+    return s->neighbours ||
+           (s->n_rot && 2 * s->n_rot < s->head_dim - s->latent);
 }
 
 int kv_h5_format(const struct kv_shape *s, int format)
@@ -79,6 +88,10 @@ static int put_rest(struct kv_h5 *h, const struct kv_shape *s, struct kv_err *e)
 {
     if (s->latent)
         kv_h5_put_int(h, "/", "latent", (int64_t)s->latent);
+    if (kv_h5_has_pairs(s))
+        kv_h5_put_text(h, "/", PAIRS, s->neighbours ? "neighbours" : "halves");
+    if (s->ggml_neighbours)
+        kv_h5_put_text(h, "/", GGML_PAIRS, "neighbours");
     if (s->cap > 0)
         kv_h5_put_real(h, "/", "attn_cap", (double)s->cap);
     if (s->alibi && put_all(h, "/slopes", KV_H5_F32, s->n_heads, s->slope, e))
@@ -209,6 +222,30 @@ static int get_latent(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
                          kv_h5_path(h), s->latent, s->n_rot);
 }
 
+static int get_pairs(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
+{
+    char is[16];
+
+    s->ggml_neighbours = kv_h5_has_attr(h, "/", GGML_PAIRS);
+    if (!kv_h5_has_attr(h, "/", PAIRS))
+        return kv_h5_has_pairs(s)
+                   ? kv_fail(e,
+                             "%s: RoPE turns %zu of %zu channels, and no "
+                             "attribute " PAIRS " says which go together: a "
+                             "file of an older version, to be made anew",
+                             kv_h5_path(h), 2 * s->n_rot,
+                             s->head_dim - s->latent)
+                   : 0;
+    if (kv_h5_get_text(h, "/", PAIRS, is, sizeof(is), e))
+        return -1;
+    s->neighbours = !strcmp(is, "neighbours");
+    return s->neighbours || !strcmp(is, "halves")
+               ? 0
+               : kv_fail(e,
+                         "%s: " PAIRS " is %s, expected neighbours or halves",
+                         kv_h5_path(h), is);
+}
+
 /* A byte for each layer of the model's own count. */
 static int get_stateful(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
 {
@@ -231,7 +268,8 @@ static int get_stateful(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
 /* What only some models have. */
 static int get_rest(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
 {
-    if (kv_h5_has_attr(h, "/", "latent") && get_latent(h, s, e))
+    if ((kv_h5_has_attr(h, "/", "latent") && get_latent(h, s, e)) ||
+        get_pairs(h, s, e))
         return -1;
     if (kv_h5_has_attr(h, "/", "attn_cap") &&
         get_scale(h, "attn_cap", &s->cap, e))
@@ -319,11 +357,15 @@ int kv_shape_same(const struct kv_shape *is, const struct kv_shape *want,
         {"channels of a latent", is->latent, want->latent},
         {"rotary pairs", is->n_rot, want->n_rot},
     };
+    static const char *const pairs[] = {"halves of a head", "neighbours"};
 
     for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++)
         if (counts[i].is != counts[i].want)
             return kv_fail(e, "it has %zu %s, expected %zu", counts[i].is,
                            counts[i].what, counts[i].want);
+    if (is->neighbours != want->neighbours)
+        return kv_fail(e, "its RoPE turns %s, expected %s",
+                       pairs[is->neighbours], pairs[want->neighbours]);
     if (memcmp(is->inv_freq, want->inv_freq,
                is->n_rot * sizeof(*is->inv_freq)) != 0)
         return kv_fail(e, "its rotary frequencies are others");

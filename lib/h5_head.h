@@ -11,6 +11,10 @@
  * that has caps, slopes, windows and layers without RoPE. */
 int kv_h5_format(const struct kv_shape *shape, int format);
 
+/* Whether the attribute rope_pairs says which channels of this shape RoPE turns
+ * together: it turns a part of a head, or neighbours. */
+bool kv_h5_has_pairs(const struct kv_shape *shape);
+
 /* Attributes kind, format (the version of the layout) and tool_version. */
 void kv_h5_put_kind(struct kv_h5 *h, const char *kind, int format);
 /* Fails on another kind of file, and on a format newer than this. */
@@ -21,10 +25,12 @@ int kv_h5_check_kind(struct kv_h5 *h, const char *kind, int format,
  * dataset /inv_freq f32 [n_rot].  Where the model has them: attn_cap; /slopes
  * f32 [n_heads] (ALiBi); slide_window with /slides u8 [n_layers], 1 for layers
  * that slide, and /slide_inv_freq f32 [n_rot], their RoPE; /still u8
- * [n_layers], 1 for layers without RoPE where others have it; latent (such
- * files have a format of their own).  Without them a file is of the format
- * before (kv_h5_format()), which older versions read too. Reading fails on a
- * shape that cannot be. */
+ * [n_layers], 1 for layers without RoPE where others have it; latent;
+ * rope_pairs, "neighbours", or "halves" of the channels that turn, and they
+ * alone (such files have formats of their own); ggml_pairs, "neighbours" where
+ * RoPE turns these in llama.cpp's files alone.  Without them a file is of the
+ * format before (kv_h5_format()), which older versions read too. Reading fails
+ * on a shape that cannot be. */
 int kv_h5_put_shape(struct kv_h5 *h, const struct kv_shape *shape,
                     struct kv_err *e);
 int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *shape, struct kv_err *e);

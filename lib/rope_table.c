@@ -27,13 +27,14 @@ void kv_rope_rotate(const struct kv_shape *shape, const float *table, float *x,
                     size_t n, size_t heads)
 {
     const size_t d = shape->head_dim, latent = shape->latent;
+    const struct kv_rope_pairs pairs = kv_shape_pairs(shape);
 
     if (!latent) {
-        kv_rotate_heads(table, shape->n_rot, x, n, heads, d);
+        kv_rotate_heads(table, pairs, x, n, heads, d);
         return;
     }
     for (size_t i = 0; i < n * heads; i++)
-        kv_rotate_heads(table + i / heads * 2 * shape->n_rot, shape->n_rot,
+        kv_rotate_heads(table + i / heads * 2 * pairs.n, pairs,
                         x + i * d + latent, 1, 1, d - latent);
 }
 

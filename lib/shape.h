@@ -3,6 +3,7 @@
 #define KV_SHAPE_H
 
 #include "kernels/attend.h"
+#include "kernels/rope.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,11 +26,17 @@ struct kv_shape {
     float attn_scale; /* logits are attn_scale * q . k */
     float cap;        /* kv_attend_view's; 0: none */
     size_t window;    /* this one layer's window; 0: it sees all tokens */
-    /* RoPE: channels i and i + head_dim/2 are rotated by position *
-     * inv_freq[i], i < head_dim/2 (the "rotate half" order); n_rot pairs
-     * rotate, the others stay (n_rot = head_dim/2 for Llama, 0 without RoPE).
-     * With a latent, channels and head_dim are counted from it on. */
+    /* RoPE: pair i < n_rot of channels, kv_shape_pairs()'s, is rotated by
+     * position * inv_freq[i], the other channels stay (n_rot = head_dim/2 for
+     * Llama, 0 without RoPE).  Pairs are channels i and i + n_rot, or
+     * neighbours, as in the model: its own order of channels is the one of
+     * queries and keys everywhere.  With a latent, channels are counted from it
+     * on. */
     size_t n_rot;
+    bool neighbours;
+    /* llama.cpp's files hold these keys in another order of channels, in which
+     * RoPE turns neighbours where here it turns the halves of a head. */
+    bool ggml_neighbours;
     float inv_freq[KV_MAX_HEAD_DIM / 2];
     /* Layers that slide: bit layer % 64 of a word; their window and RoPE. */
     uint64_t slides[KV_MAX_LAYERS / 64];
@@ -57,26 +64,11 @@ struct kv_shape {
     const float *cache_scale;
 };
 
-/* The index, in the model's own order, of channel i of a head of q and k.  The
- * model's RoPE turns neighbours (interleaved), or channels n_rot apart. */
-static inline size_t kv_shape_channel(const struct kv_shape *s,
-                                      bool interleaved, size_t i)
+/* The channels that RoPE turns together, counted from a latent on. */
+static inline struct kv_rope_pairs kv_shape_pairs(const struct kv_shape *s)
 {
-    const size_t half = (s->head_dim - s->latent) / 2, n = s->n_rot;
-    const size_t at = (i - s->latent) % half;
-
-    if (i < s->latent)
-        return i;
-    if (s->latent)
-        return s->latent +
-               (interleaved ? 2 * at + (i - s->latent >= half) : i - s->latent);
-    if (interleaved)
-        return 2 * at + (i >= half);
-    if (!n || n == half)
-        return i;
-    if (at < n)
-        return at + (i >= half ? n : 0);
-    return at + (i >= half ? half : n);
+    return s->neighbours ? (struct kv_rope_pairs){s->n_rot, 2, 1}
+                         : (struct kv_rope_pairs){s->n_rot, 1, s->n_rot};
 }
 
 static inline bool kv_shape_slides(const struct kv_shape *s, size_t layer)

@@ -146,48 +146,52 @@ static void write_dump(enum kv_dtype dtype)
     write_dump_with(dtype, FIRST);
 }
 
-/* What the file says of the order of channels: n_rot pairs turn, neighbours or
- * not; want [D]: as the model has them, NULL: the file's. */
-static void check_channels(size_t n_rot, bool interleaved, const int32_t *want)
+/* What the file says of the channels that RoPE turns together: n_rot pairs,
+ * neighbours or not.  pairs NULL: nothing, the two halves of a head. */
+static void check_pairs(size_t n_rot, bool neighbours, const char *pairs)
 {
     struct kv_dump_info info = some_info(KV_F32);
     struct kv_dump_writer *w;
+    struct kv_dump *d;
     struct kv_h5 *h;
     struct kv_err e = {""};
-    char order[16];
-    int32_t is[D];
+    char is[16];
+    int64_t format;
 
     info.shape.n_rot = n_rot;
-    info.interleaved = interleaved;
+    info.shape.neighbours = neighbours;
     memset(info.have, 0, sizeof(info.have));
     assert_int_equal(kv_dump_create(&w, path, &info, &e), 0);
     put_tokens(w);
     assert_int_equal(kv_dump_commit(w, &e), 0);
     assert_int_equal(kv_h5_open(&h, path, &e), 0);
     assert_int_equal(
-        kv_h5_get_text(h, "/", "channel_order", order, sizeof(order), &e), 0);
-    assert_string_equal(order, want ? "halves" : "model");
-    assert_int_equal(kv_h5_has(h, "/channels"), want != NULL);
-    if (want) {
+        kv_h5_get_text(h, "/", "channel_order", is, sizeof(is), &e), 0);
+    assert_string_equal(is, "model");
+    assert_int_equal(kv_h5_has_attr(h, "/", "rope_pairs"), pairs != NULL);
+    if (pairs) {
         assert_int_equal(
-            kv_h5_read(h, "/channels", KV_H5_I32, NULL, NULL, is, &e), 0);
-        assert_memory_equal(is, want, sizeof(is));
+            kv_h5_get_text(h, "/", "rope_pairs", is, sizeof(is), &e), 0);
+        assert_string_equal(is, pairs);
     }
+    /* older versions, which know one order, refuse the others */
+    assert_int_equal(kv_h5_get_int(h, "/", "format", 1, 9, &format, &e), 0);
+    assert_int_equal(format, pairs ? 4 : 1);
     kv_h5_close(h);
+    assert_int_equal(kv_dump_open(&d, path, &e), 0);
+    assert_int_equal(kv_dump_info(d)->shape.neighbours, neighbours);
+    assert_int_equal(kv_dump_info(d)->shape.n_rot, n_rot);
+    kv_dump_close(d);
 }
 
-static void the_order_of_channels_is_named(void **state)
+static void pairs_of_channels_are_named(void **state)
 {
-    /* 3 pairs: the model's first 6 channels, 3 apart */
-    static const int32_t part[D] = {0, 1, 2, 6, 7, 3, 4, 5, 8, 9};
-    static const int32_t neighbours[D] = {0, 2, 4, 6, 8, 1, 3, 5, 7, 9};
-
     (void)state;
-    check_channels(3, false, part);
-    check_channels(D / 2, true, neighbours);
-    check_channels(3, true, neighbours);
-    check_channels(D / 2, false, NULL);
-    check_channels(0, false, NULL);
+    check_pairs(3, false, "halves");
+    check_pairs(D / 2, true, "neighbours");
+    check_pairs(3, true, "neighbours");
+    check_pairs(D / 2, false, NULL);
+    check_pairs(0, false, NULL);
 }
 
 static void check_values(struct kv_dump *d, size_t layer, enum kv_tensor t,
@@ -372,6 +376,7 @@ enum wrong {
     NO_DTYPE,
     ODD_DTYPE,
     FUTURE,
+    OLD_ORDER,
     NO_CTX,
     SHORT_K,
     NO_V,
@@ -404,7 +409,7 @@ static void write_raw(enum wrong wrong)
 
     assert_int_equal(kv_h5_create(&h, raw_path, &e), 0);
     kv_h5_put_text(h, "/", "kind", "kvtools-dump");
-    kv_h5_put_int(h, "/", "format", wrong == FUTURE ? 4 : 1);
+    kv_h5_put_int(h, "/", "format", wrong == FUTURE ? 5 : 1);
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
         kv_h5_put_text(h, "/", texts[i], "x");
     for (size_t i = 0; i < sizeof(ones) / sizeof(*ones); i++)
@@ -415,6 +420,8 @@ static void write_raw(enum wrong wrong)
     kv_h5_put_int(h, "/", "last_layer", wrong == HALF_A_LAYER);
     if (wrong != NO_CTX)
         kv_h5_put_int(h, "/", "ctx", 2);
+    if (wrong == OLD_ORDER)
+        kv_h5_put_text(h, "/", "channel_order", "halves");
     kv_h5_put_real(h, "/", "attn_scale", 0.5);
     if (wrong != NO_DTYPE)
         kv_h5_put_text(h, "/", "dtype", wrong == ODD_DTYPE ? "f8" : "f32");
@@ -469,7 +476,8 @@ static void a_wrong_file_is_named(void **state)
     } cases[] = {
         {NO_DTYPE, "raw.h5: attribute dtype of / is missing"},
         {ODD_DTYPE, "raw.h5: dtype is \"f8\", expected f32, f16 or bf16"},
-        {FUTURE, "raw.h5 has format 4, this version of kvtools"},
+        {FUTURE, "raw.h5 has format 5, this version of kvtools"},
+        {OLD_ORDER, "raw.h5: channel_order is halves, expected model"},
         {NO_CTX, "raw.h5: attribute ctx of / is missing"},
         {SHORT_K, "/layer_000/k is [1][2][1][2], expected [1][2][1][4]"},
         {DOUBLE_Q, "/layer_000/q does not hold f32 values"},
@@ -551,7 +559,7 @@ int main(void)
         cmocka_unit_test(values_that_do_not_fit_are_refused),
         cmocka_unit_test(what_was_put_is_read),
         cmocka_unit_test(provenance_is_read),
-        cmocka_unit_test(the_order_of_channels_is_named),
+        cmocka_unit_test(pairs_of_channels_are_named),
         cmocka_unit_test(what_is_not_there_is_named),
         cmocka_unit_test(a_wrong_file_is_named),
         cmocka_unit_test(a_flipped_value_is_noticed),

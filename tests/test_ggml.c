@@ -185,6 +185,61 @@ static void test_rotated(void **state)
                 check_rotated(goldens[i].type, dims[j], (enum kv_side)side);
 }
 
+/* order=ggml quantizes keys of a model that llama.cpp's converter permutes as
+ * order=model those keys permuted; values, and all of other models, as they
+ * are. */
+static void check_order(const char *type, bool permuted, enum kv_side side)
+{
+    enum { TOKENS = 3, HEADS = 2, MAX = TOKENS * HEADS * 64 };
+    const struct kv_shape shape = {.n_layers = 1,
+                                   .n_heads = HEADS,
+                                   .n_kv_heads = HEADS,
+                                   .head_dim = 64,
+                                   .ggml_neighbours = permuted};
+    const size_t d = shape.head_dim, n = TOKENS * HEADS * d;
+    const bool moves = permuted && side == KV_K;
+    char text[32];
+    struct kv_codec *plain = codec_of(type, &shape, 0, side), *own;
+    float x[MAX], y[MAX], back[MAX], want[MAX];
+    uint8_t bytes[2][2 * MAX];
+
+    snprintf(text, sizeof(text), "%s,ggml", type);
+    own = codec_of(text, &shape, 0, side);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)kv_random_normal(18, i);
+    for (size_t i = 0; i < n; i++) { /* i is as in the file */
+        const size_t at = i % d;
+
+        y[i] = moves ? x[i - at + at % 2 * (d / 2) + at / 2] : x[i];
+    }
+    own->scheme->encode(own, (struct kv_where){0}, x, TOKENS, bytes[0]);
+    plain->scheme->encode(plain, (struct kv_where){0}, y, TOKENS, bytes[1]);
+    assert_memory_equal(bytes[0], bytes[1], TOKENS * plain->block_bytes);
+    own->scheme->decode(own, bytes[0], TOKENS, back);
+    plain->scheme->decode(plain, bytes[0], TOKENS, want);
+    for (size_t i = 0; i < n; i++) {
+        const size_t at = i % d;
+
+        assert_true(want[i] ==
+                    back[moves ? i - at + at % 2 * (d / 2) + at / 2 : i]);
+    }
+    kv_codec_free(own);
+    kv_codec_free(plain);
+}
+
+static void test_order(void **state)
+{
+    static const char *const types[] = {"q8_0",     "q4_0",     "iq4_nl",
+                                        "q5_1:rot", "q4_0:rot", "iq4_nl:rot"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
+        for (int side = 0; side < KV_SIDES; side++) {
+            check_order(types[i], false, (enum kv_side)side);
+            check_order(types[i], true, (enum kv_side)side);
+        }
+}
+
 static void test_refused(void **state)
 {
     struct kv_shape shape = {
@@ -206,9 +261,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens),
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_rotated),
+        cmocka_unit_test(test_goldens), cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_rotated), cmocka_unit_test(test_order),
         cmocka_unit_test(test_refused),
     };
 

@@ -17,7 +17,6 @@ struct golden {
     const char *name;
     struct kv_safetensors expected;
     double worst; /* error of keys and values */
-    bool interleaved;
 };
 
 /* NULL: there is none. */
@@ -39,9 +38,9 @@ static const struct kv_weight *find(const struct golden *g, const char *name)
 }
 
 static void check_rows(struct golden *g, const char *what,
-                       const struct kv_qkv *x, const float *is, bool turned)
+                       const struct kv_qkv *x, const float *is)
 {
-    const size_t d = x->shape->head_dim, n = x->n * x->shape->n_kv_heads * d;
+    const size_t n = x->n * x->shape->n_kv_heads * x->shape->head_dim;
     char name[32];
     const struct kv_weight *w;
     float *expected;
@@ -53,15 +52,11 @@ static void check_rows(struct golden *g, const char *what,
     expected = kv_alloc(n, sizeof(*expected));
     kv_weight_dequantize(w, 0, n, expected);
     for (size_t i = 0; i < n; i++) {
-        const size_t at =
-            turned
-                ? i - i % d + kv_shape_channel(x->shape, g->interleaved, i % d)
-                : i;
-        const double error = fabs((double)is[i] - (double)expected[at]);
+        const double error = fabs((double)is[i] - (double)expected[i]);
 
         if (!(error <= 1e-5))
             fail_msg("%s: %s: value %zu is %.9g, not %.9g", g->name, name, i,
-                     (double)is[i], (double)expected[at]);
+                     (double)is[i], (double)expected[i]);
         g->worst = error > g->worst ? error : g->worst;
     }
     free(expected);
@@ -76,8 +71,8 @@ static void check_rope(const struct golden *g, const struct kv_qkv *x)
     struct kv_err e;
 
     memcpy(k, x->k_pre, n * sizeof(*k));
-    assert_int_equal(x->backend->rotate(x->rope, s->n_rot, x->n, k, x->n,
-                                        s->n_kv_heads, s->head_dim, &e),
+    assert_int_equal(x->backend->rotate(x->rope, kv_shape_pairs(s), x->n, k,
+                                        x->n, s->n_kv_heads, s->head_dim, &e),
                      0);
     for (size_t i = 0; i < n; i++)
         if (!(fabs((double)k[i] - (double)x->k[i]) <= 1e-5))
@@ -92,11 +87,11 @@ static int check_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
     char name[32];
 
     snprintf(name, sizeof(name), "k_pre.%zu", kv_shape_own(x->shape, x->layer));
-    check_rows(arg, "k", x, x->k, true);
+    check_rows(arg, "k", x, x->k);
     if (find_if(arg, name))
-        check_rows(arg, "k_pre", x, x->k_pre, true);
+        check_rows(arg, "k_pre", x, x->k_pre);
     if (!x->shape->latent) { /* whose values are keys, turned in part */
-        check_rows(arg, "v", x, x->v, false);
+        check_rows(arg, "v", x, x->v);
         check_rope(arg, x);
     }
     return kv_attend_exact(NULL, x, e);
@@ -205,7 +200,6 @@ static void check_model(const char *folder, const char *path, const char *name)
         fail_msg("%s", e.msg);
     tokens = ids_of(&g, "tokens", &n);
     kv_model_context(m, n);
-    g.interleaved = kv_model_info(m)->interleaved;
     assert_true(n > KV_FEW_ROWS);
     check_first(&g, m, tokens, n);
     check_first(&g, m, tokens, KV_FEW_ROWS); /* by stored matrices */

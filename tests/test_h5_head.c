@@ -207,11 +207,53 @@ static void shapes_of_no_numbers_are_refused(void **state)
     assert_says(e, "slide_window of / is -1, expected 1 to");
 }
 
+/* RoPE of a part of a head, or of neighbours; and a file of a part that does
+ * not say which channels go together. */
+static void pairs_come_back(void **state)
+{
+    static const size_t n_freq[] = {2};
+    const char *path = in_folder("part.h5");
+    const struct kv_shape plain = some_shape();
+    struct kv_shape is = some_shape(), back;
+    struct kv_err e = {""};
+    struct kv_h5 *h;
+
+    (void)state;
+    assert_false(kv_h5_has_pairs(&is));
+    is.neighbours = is.ggml_neighbours = true;
+    assert_true(kv_h5_has_pairs(&is));
+    back = written_and_read(&is);
+    assert_memory_equal(&back, &is, sizeof(is));
+    assert_int_equal(kv_shape_same(&plain, &is, &e), -1);
+    assert_says(e, "turns halves of a head, expected neighbours");
+    is = some_shape();
+    is.n_rot = 2;
+    is.inv_freq[2] = is.inv_freq[3] = 0;
+    assert_true(kv_h5_has_pairs(&is));
+    back = written_and_read(&is);
+    assert_memory_equal(&back, &is, sizeof(is));
+    h = create(path);
+    kv_h5_put_int(h, "/", "n_layers", 2);
+    kv_h5_put_int(h, "/", "n_heads", 4);
+    kv_h5_put_int(h, "/", "n_kv_heads", 2);
+    kv_h5_put_int(h, "/", "head_dim", 8);
+    kv_h5_put_real(h, "/", "attn_scale", 0.5);
+    kv_h5_dataset(h, "/inv_freq", KV_H5_F32, 1, n_freq);
+    assert_int_equal(
+        kv_h5_write(h, "/inv_freq", KV_H5_F32, NULL, NULL, is.inv_freq, &e), 0);
+    assert_int_equal(kv_h5_commit(h, &e), 0);
+    h = open_file(path);
+    assert_int_equal(kv_h5_get_shape(h, &back, &e), -1);
+    assert_says(e, "RoPE turns 4 of 8 channels, and no attribute rope_pairs");
+    kv_h5_close(h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(heads_come_back),
         cmocka_unit_test(caps_slopes_and_windows_come_back),
+        cmocka_unit_test(pairs_come_back),
         cmocka_unit_test(shapes_of_no_numbers_are_refused),
     };
 

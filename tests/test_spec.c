@@ -178,11 +178,11 @@ static void test_engines(void **state)
         {"vllm:turboquant_3bit_nc",
          "turboquant:b3,rot=plain,nc,V-levels=uniform,skip=2"},
         {"sglang:fp4_e2m1", "fp4_e2m1"},
-        {"llama.cpp:q4_0,rot", "q4_0:rot"},
+        {"llama.cpp:q4_0,rot", "q4_0:rot,ggml"},
         {"ik_llama.cpp:q8_KV", "q8_kv"},
         {"h2o:b0.2+vllm:nvfp4", "h2o:b0.2+nvfp4"},
         {"K-llama.cpp:q8_0/V-vLLM:int4_per_token_head",
-         "K-q8_0/V-int4_per_token_head"}};
+         "K-q8_0:ggml/V-int4_per_token_head"}};
     static const char *const refused[][2] = {
         {"vllm:fp7", "'fp7' is no cache type of vllm that is here: fp8, "},
         {"vllm", "write vllm:fp8"},

@@ -288,6 +288,32 @@ static void test_rotated_types(void **state)
         }
 }
 
+/* RoPE of a part of a head and of neighbours; keys in llama.cpp's order. */
+static void test_orders_of_channels(void **state)
+{
+    static const char *const texts[] = {"q4_0:ggml",
+                                        "q4_0:rot,ggml",
+                                        "iq4_nl:rot,ggml",
+                                        "kvquant:b2o5",
+                                        "rotatekv:g32h1",
+                                        "klt:b2",
+                                        "evasion:d4b5,rope=pre"};
+    static const size_t n_rot[] = {10, 10, 32}; /* of 64 channels */
+
+    (void)state;
+    for (size_t j = 0; j < 3; j++) {
+        struct kv_shape s = synthetic_shape(64);
+        struct kv_calib *calib = NULL;
+
+        s.n_rot = n_rot[j];
+        s.neighbours = j > 0;
+        s.ggml_neighbours = true;
+        for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
+            assert_true(check_text(texts[i], &s, &calib, few_lengths));
+        kv_calib_free(calib);
+    }
+}
+
 /* Query heads for a KV head, several queries, and more tokens than a chunk. */
 static void test_groups(void **state)
 {
@@ -500,6 +526,7 @@ int main(void)
         cmocka_unit_test(test_schemes),
         cmocka_unit_test(test_rotated_blocks),
         cmocka_unit_test(test_rotated_types),
+        cmocka_unit_test(test_orders_of_channels),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

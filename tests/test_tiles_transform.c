@@ -258,7 +258,8 @@ static void test_int8(void **state)
 static void test_int8_rotated(void **state)
 {
     const float inv_freq[D / 2] = {1, 0.3f, 0.1f, 0.03f};
-    struct kv_tiles_rope *rope = kv_tiles_rope_new(D, D / 2, inv_freq);
+    struct kv_tiles_rope *rope =
+        kv_tiles_rope_new(D, (struct kv_rope_pairs){D / 2, 1, D / 2}, inv_freq);
     struct made *m = make(D, D);
     struct kv_store k;
     struct kv_transform *c;

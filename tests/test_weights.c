@@ -234,7 +234,7 @@ static void rows_multiply_as_they_are_read(void **state)
     static const struct kv_stored_rows ways[] = {
         {.row = ROW},
         {.row = ROW, .head = 4},
-        {.row = ROW, .head = 8, .turning = 2},
+        {.row = ROW, .head = 8},
         {.row = ROW, .run = 3, .step = 5},
         {.row = ROW, .add = 1},
         {.row = 32, .turned = ROWS},

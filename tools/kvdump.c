@@ -194,7 +194,6 @@ static struct kv_dump_info describe(const struct args *a,
     struct kv_dump_info info = {.shape = model->shape,
                                 .n_windows = w->n,
                                 .ctx = w->ctx,
-                                .interleaved = model->interleaved,
                                 .dtype = a->type};
 
     snprintf(info.model, sizeof(info.model), "%s", model->name);

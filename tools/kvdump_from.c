@@ -148,7 +148,6 @@ static int config_shape(struct job *j, struct kv_err *e)
     if (check_attention(j, e))
         return -1;
     j->info.shape = *s;
-    j->info.interleaved = j->config.arch->rope.interleaved && s->n_rot;
     snprintf(j->info.arch, sizeof(j->info.arch), "%s", j->config.arch->name);
     return 0;
 }
@@ -207,20 +206,6 @@ static void describe(struct job *j)
 
 /* ---- values -------------------------------------------------------------- */
 
-/* From the model's order of channels to RoPE's. */
-static void reorder(const struct job *j, float *x, size_t heads)
-{
-    const struct kv_shape *s = &j->info.shape;
-    const size_t d = s->head_dim;
-    float head[KV_MAX_HEAD_DIM];
-
-    for (size_t i = 0; i < j->info.ctx * heads; i++, x += d) {
-        memcpy(head, x, d * sizeof(*x));
-        for (size_t c = 0; c < d; c++)
-            x[c] = head[kv_shape_channel(s, j->info.interleaved, c)];
-    }
-}
-
 /* The array that a tensor is made of: its own, or keys on the other side of
  * RoPE. */
 static enum kv_tensor source(const struct job *j, enum kv_tensor t)
@@ -239,8 +224,6 @@ static int put_window(struct job *j, enum kv_tensor t, size_t layer,
 
     if (kvdump_arrays_read(&j->arrays, from, layer, window, x, e))
         return -1;
-    if (t != KV_T_V)
-        reorder(j, x, heads);
     if (from != t && t == KV_T_K)
         kv_rope(&shape, x, j->info.ctx, heads, 0);
     else if (from != t)

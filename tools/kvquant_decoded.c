@@ -133,12 +133,8 @@ static int put_arrays(struct kvquant_decoded *d, const struct kv_codec *c,
         kv_codec_rotate(c, x, n);
     for (size_t i = 0; i < values; i++) {
         const size_t t = i / (heads * dim), h = i / dim % heads, j = i % dim;
-        const size_t own =
-            c->side == KV_K
-                ? kv_shape_channel(&info->shape, info->interleaved, j)
-                : j;
 
-        y[(h * n + t) * dim + own] = x[i];
+        y[(h * n + t) * dim + j] = x[i];
     }
     rc = kv_arrays_put(d->arrays,
                        sides * (c->layer - info->first_layer) + c->side,

@@ -204,15 +204,15 @@ static int cuda_decode(const struct kv_coder *c, const uint8_t *bytes,
 
 /* ---- attention ----------------------------------------------------------- */
 
-static int cuda_rotate(const float *rope, size_t n_rot, size_t n, float *x,
-                       size_t rows, size_t heads, size_t head_dim,
+static int cuda_rotate(const float *rope, struct kv_rope_pairs pairs, size_t n,
+                       float *x, size_t rows, size_t heads, size_t head_dim,
                        struct kv_err *e)
 {
     return kv_gpu_heads(&(struct kv_heads){.rows = rows,
                                            .n = n,
                                            .n_kv_heads = heads,
                                            .head_dim = head_dim,
-                                           .n_rot = n_rot,
+                                           .pairs = pairs,
                                            .qkv = x,
                                            .rope = rope,
                                            .k = x},

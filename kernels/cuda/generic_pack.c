@@ -6,6 +6,7 @@
 #include "kernels/integers/impl.h"
 #include "kernels/levels/levels.h"
 #include "kernels/scaled/impl.h"
+#include "kernels/tiles/rope.h"
 #include "kernels/tiles/rotated.h"
 
 #include <math.h>
@@ -206,7 +207,7 @@ bool kv_gpu_generic_open(struct kv_gpu_side *side)
     const struct kv_store *s = side->store;
 
     if (s->head_dim > KV_GPU_MAX_DIM || !has_family(s) ||
-        (rope_of(s) && s->head_dim % 8))
+        (rope_of(s) && (s->head_dim % 8 || !kv_tiles_rope_halves(rope_of(s)))))
         return false;
     if (is_hack(s)) {
         kv_gpu_hack_open_generic(side);

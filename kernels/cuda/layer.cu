@@ -79,8 +79,8 @@ KV_DEVICE kv_head kv_head_at(const kv_heads &h, size_t row, size_t head)
     return {NULL, kv_head_of(h.v, row, kv, head - kv, d), NULL};
 }
 
-// A warp a head of a token; lane l has channels l, l + 32, .. of each half, and
-// so both of a pair that RoPE rotates.
+// A warp a head of a token; lane l has pairs l, l + 32, .. of channels: first
+// those that RoPE rotates, then the halves of the channels behind them.
 __global__ void __launch_bounds__(THREADS)
     kv_heads_kernel(kv_heads h, unsigned all)
 {
@@ -107,28 +107,32 @@ __global__ void __launch_bounds__(THREADS)
         by = 1 / sqrtf(sum / (float)d + h.eps);
     }
 
-    const float *cosine = h.rope + (h.first + row) % h.n * 2 * h.n_rot;
-    const float *sine = cosine + h.n_rot;
+    const unsigned n = (unsigned)h.pairs.n;
+    const float *cosine = h.rope + (h.first + row) % h.n * 2 * n;
+    const float *sine = cosine + n;
 
-    for (unsigned c = kv_lane(); c < half; c += 32) {
-        float a = bias ? x[c] + bias[c] : x[c];
-        float b = bias ? x[c + half] + bias[c + half] : x[c + half];
+    for (unsigned i = kv_lane(); i < half; i += 32) {
+        const bool turns = i < n;
+        const unsigned low = turns ? i * (unsigned)h.pairs.step : n + i;
+        const unsigned high =
+            low + (turns ? (unsigned)h.pairs.apart : half - n);
+        float a = bias ? x[low] + bias[low] : x[low];
+        float b = bias ? x[high] + bias[high] : x[high];
 
         if (to.norm) {
-            a = a * by * to.norm[c];
-            b = b * by * to.norm[c + half];
+            a = a * by * to.norm[low];
+            b = b * by * to.norm[high];
         }
         if (to.plain) {
-            to.plain[c] = a;
-            to.plain[c + half] = b;
+            to.plain[low] = a;
+            to.plain[high] = b;
         }
         if (to.rotated) {
-            const bool turns = c < h.n_rot;
-            const float by_a = turns ? cosine[c] : 1;
-            const float by_b = turns ? sine[c] : 0;
+            const float by_a = turns ? cosine[i] : 1;
+            const float by_b = turns ? sine[i] : 0;
 
-            to.rotated[c] = a * by_a - b * by_b;
-            to.rotated[c + half] = b * by_a + a * by_b;
+            to.rotated[low] = a * by_a - b * by_b;
+            to.rotated[high] = b * by_a + a * by_b;
         }
     }
 }
@@ -144,8 +148,7 @@ __global__ void __launch_bounds__(THREADS)
 
 template <int TYPE>
 __global__ void __launch_bounds__(THREADS)
-    kv_swiglu_kernel(float *gate_up, const float *bias, size_t n,
-                     void *out)
+    kv_swiglu_kernel(float *gate_up, const float *bias, size_t n, void *out)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     const float *row = gate_up + blockIdx.y * 2 * n;

@@ -1,6 +1,7 @@
 /* Levels and outliers in the order of cuda_codes.h, and their tables. */
 #include "kernels/levels/cuda_codes.h"
 #include "kernels/levels/levels.h"
+#include "kernels/tiles/rope.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 
@@ -563,7 +564,8 @@ bool kv_gpu_levels_open(struct kv_gpu_side *side)
 
     if (s->family != &kv_family_levels ||
         (s->head_dim != 64 && s->head_dim != 128) ||
-        (!s->values && !in_range(s)))
+        (!s->values &&
+         !(in_range(s) && kv_tiles_rope_halves(levels_of(s)->rope))))
         return false;
     side->path = KV_PATH_EXACT;
     side->tile_bytes = TILES * tile_bytes(side);

@@ -6,6 +6,7 @@
 #ifndef KV_TILES_IMPL_H
 #define KV_TILES_IMPL_H
 
+#include "kernels/rope.h"
 #include "kernels/simd/common.h"
 #include "kernels/tiles/tiles.h"
 #include "lib/base/alloc.h"
@@ -47,11 +48,11 @@ struct kv_tile_loops {
      */
     void (*rope_first)(const double *const digit[KV_ROPE_DIGITS], size_t n_rot,
                        float *cosine, float *sine);
-    /* cosine, sine: [n_rot], of the first token's angles; within:
-     * [n_rot][2][32], of the angles from the first token on.  x: [head_dim]
-     * [32], half = head_dim / 2. */
+    /* cosine, sine: [pairs.n], of the first token's angles; within:
+     * [pairs.n][2][32], of the angles from the first token on.  x: [head_dim]
+     * [32]. */
     void (*rope_rotate)(const float *cosine, const float *sine,
-                        const float *within, size_t n_rot, size_t half,
+                        const float *within, struct kv_rope_pairs pairs,
                         float *x);
 };
 

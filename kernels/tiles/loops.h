@@ -398,12 +398,15 @@ static void rotate_pair(float c, float s, const float *restrict within,
 }
 
 static void rope_rotate(const float *cosine, const float *sine,
-                        const float *within, size_t n_rot, size_t half,
+                        const float *within, struct kv_rope_pairs pairs,
                         float *x)
 {
-    for (size_t i = 0; i < n_rot; i++)
-        rotate_pair(cosine[i], sine[i], within + i * 2 * KV_TILE_PART,
-                    x + i * KV_TILE_PART, x + (half + i) * KV_TILE_PART);
+    for (size_t i = 0; i < pairs.n; i++) {
+        float *low = x + i * pairs.step * KV_TILE_PART;
+
+        rotate_pair(cosine[i], sine[i], within + i * 2 * KV_TILE_PART, low,
+                    low + pairs.apart * KV_TILE_PART);
+    }
 }
 
 const struct kv_tile_loops NAME(kv_tile_loops) = {

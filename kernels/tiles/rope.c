@@ -11,29 +11,31 @@
 enum { BASE = 64, TABLED = KV_ROPE_DIGITS - 1, TOP = BASE * BASE * BASE };
 
 struct kv_tiles_rope {
-    size_t half, n_rot;
+    size_t half;
+    struct kv_rope_pairs pairs;
     float *inv_freq;
-    double *digit[TABLED]; /* [64][2][n_rot]: cosines, sines of its angle */
-    float *within;         /* [n_rot][2][32]: of positions 0 to 31 */
+    double *digit[TABLED]; /* [64][2][pairs]: cosines, sines of its angle */
+    float *within;         /* [pairs][2][32]: of positions 0 to 31 */
 };
 
-/* to: [2][n_rot], cosines and sines. */
+/* to: [2][pairs], cosines and sines. */
 static void angles(const struct kv_tiles_rope *r, size_t position, double *to)
 {
-    for (size_t i = 0; i < r->n_rot; i++)
+    for (size_t i = 0; i < r->pairs.n; i++)
         /* exact: a position has at most 29 bits, a frequency 24 */
-        sincos((double)position * (double)r->inv_freq[i], &to[r->n_rot + i],
+        sincos((double)position * (double)r->inv_freq[i], &to[r->pairs.n + i],
                &to[i]);
 }
 
-struct kv_tiles_rope *kv_tiles_rope_new(size_t head_dim, size_t n_rot,
+struct kv_tiles_rope *kv_tiles_rope_new(size_t head_dim,
+                                        struct kv_rope_pairs pairs,
                                         const float *inv_freq)
 {
     struct kv_tiles_rope *r = kv_alloc(1, sizeof(*r));
-    const size_t row = 2 * n_rot;
+    const size_t n_rot = pairs.n, row = 2 * n_rot;
 
     r->half = head_dim / 2;
-    r->n_rot = n_rot;
+    r->pairs = pairs;
     r->inv_freq = kv_alloc(n_rot, sizeof(*r->inv_freq));
     r->within = kv_lines(n_rot, 2 * KV_TILE_PART * sizeof(*r->within));
     if (n_rot)
@@ -68,14 +70,19 @@ void kv_tiles_rope_angles(const struct kv_tiles_rope *r, size_t position,
 
     angles(r, position, angle);
     for (size_t i = 0; i < r->half; i++) {
-        to[2 * i] = i < r->n_rot ? (float)angle[i] : 1;
-        to[2 * i + 1] = i < r->n_rot ? (float)angle[r->n_rot + i] : 0;
+        to[2 * i] = i < r->pairs.n ? (float)angle[i] : 1;
+        to[2 * i + 1] = i < r->pairs.n ? (float)angle[r->pairs.n + i] : 0;
     }
 }
 
 size_t kv_tiles_rope_pairs(const struct kv_tiles_rope *r)
 {
-    return r->n_rot;
+    return r->pairs.n;
+}
+
+bool kv_tiles_rope_halves(const struct kv_tiles_rope *r)
+{
+    return !r->pairs.n || (r->pairs.step == 1 && r->pairs.apart == r->half);
 }
 
 const float *kv_tiles_rope_within(const struct kv_tiles_rope *r)
@@ -90,13 +97,13 @@ void kv_tiles_rope_first(const struct kv_tiles_rope *r, size_t first,
     double top[2 * KV_ROPE_MAX];
 
     for (size_t d = 0, p = first; d < TABLED; d++, p /= BASE)
-        digit[d] = r->digit[d] + p % BASE * 2 * r->n_rot;
+        digit[d] = r->digit[d] + p % BASE * 2 * r->pairs.n;
     digit[TABLED] = r->digit[0]; /* no turn */
     if (first >= TOP) {
         angles(r, first / TOP * TOP, top);
         digit[TABLED] = top;
     }
-    kv_tile_loops()->rope_first(digit, r->n_rot, cosine, sine);
+    kv_tile_loops()->rope_first(digit, r->pairs.n, cosine, sine);
 }
 
 void kv_tiles_rope_rotate(const struct kv_tiles_rope *r, size_t first, float *x)
@@ -104,5 +111,5 @@ void kv_tiles_rope_rotate(const struct kv_tiles_rope *r, size_t first, float *x)
     float cosine[KV_ROPE_MAX], sine[KV_ROPE_MAX];
 
     kv_tiles_rope_first(r, first, cosine, sine);
-    kv_tile_loops()->rope_rotate(cosine, sine, r->within, r->n_rot, r->half, x);
+    kv_tile_loops()->rope_rotate(cosine, sine, r->within, r->pairs, x);
 }

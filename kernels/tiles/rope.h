@@ -1,16 +1,18 @@
-/* RoPE (lib/rope_table.h: channel i and i + head_dim/2 turn by position *
- * inv_freq[i]) for keys that are stored before it: a family's expand() applies
- * it to the dequantized keys. */
+/* RoPE (kernels/rope.h: pair i turns by position * inv_freq[i]) for keys that
+ * are stored before it: a family's expand() applies it to the dequantized keys.
+ */
 #ifndef KV_TILES_ROPE_H
 #define KV_TILES_ROPE_H
 
+#include "kernels/rope.h"
 #include "kernels/tiles/tiles.h"
 
 struct kv_tiles_rope;
 
-/* inv_freq: [n_rot], copied; n_rot <= head_dim / 2 pairs turn.  Holds tables of
- * about 4 KiB per pair; read only afterwards, so threads share it. */
-struct kv_tiles_rope *kv_tiles_rope_new(size_t head_dim, size_t n_rot,
+/* inv_freq: [pairs.n], copied.  Holds tables of about 4 KiB per pair; read only
+ * afterwards, so threads share it. */
+struct kv_tiles_rope *kv_tiles_rope_new(size_t head_dim,
+                                        struct kv_rope_pairs pairs,
                                         const float *inv_freq);
 void kv_tiles_rope_free(struct kv_tiles_rope *r); /* NULL is fine */
 
@@ -27,6 +29,9 @@ void kv_tiles_rope_rotate(const struct kv_tiles_rope *r, size_t first,
  * [pairs][2][32]. */
 enum { KV_ROPE_MAX = 256 /* pairs */ };
 size_t kv_tiles_rope_pairs(const struct kv_tiles_rope *r);
+/* Whether all pairs are channels i and i + head_dim / 2: of a whole head, or
+ * none. */
+bool kv_tiles_rope_halves(const struct kv_tiles_rope *r);
 const float *kv_tiles_rope_within(const struct kv_tiles_rope *r);
 void kv_tiles_rope_first(const struct kv_tiles_rope *r, size_t first,
                          float *cosine, float *sine);

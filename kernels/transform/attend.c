@@ -314,7 +314,10 @@ static const struct kv_tile_ops *ops(const struct kv_store *s,
 
     if (path == KV_PATH_EXACT)
         return &exact;
-    return !c->about.int8 ? NULL : c->about.rope ? &int8_rotated : &int8;
+    if (!c->about.int8 ||
+        (c->about.rope && !kv_tiles_rope_halves(c->about.rope)))
+        return NULL;
+    return c->about.rope ? &int8_rotated : &int8;
 }
 
 /* Coefficients become channels. */

@@ -226,7 +226,9 @@ bool kv_gpu_transform_open(struct kv_gpu_side *side)
 {
     const struct kv_store *s = side->store;
 
-    if (s->family != &kv_family_transform || !has_dim(s->head_dim) || !fits(s))
+    if (s->family != &kv_family_transform || !has_dim(s->head_dim) ||
+        !fits(s) ||
+        (rotated(s) && !kv_tiles_rope_halves(kv_transform_of(s)->about.rope)))
         return false;
     side->path = KV_PATH_EXACT;
     side->tile_bytes = TILES * tile_bytes(s);

@@ -41,7 +41,8 @@ struct kv_transform_coef {
 /* Heads of one store.  coef: n[0] of head 0, then n[1] of head 1, ...,
  * KV_TRANSFORM_COEFS each at most.  mean: [n_heads][head_dim].  rope: rotates
  * the keys, kept, head_dim is even then; NULL: keys after RoPE, or values.
- * int8: whether that path is offered. */
+ * int8: whether that path is offered, which wants RoPE of a whole head's
+ * halves. */
 struct kv_transform_about {
     size_t n_heads, head_dim, bitstream_bytes;
     const size_t *n;

@@ -57,14 +57,9 @@ static void read_packed(const struct kv_packed *p, size_t first, size_t n,
 /* Where row i of a head is stored among its rows. */
 static size_t in_head(const struct kv_stored_rows *rows, size_t i)
 {
-    const size_t half = rows->head / 2, at = i % half;
-    const bool second = i >= half;
+    const size_t half = rows->head / 2;
 
-    if (!rows->turning)
-        return 2 * at + second;
-    if (at < rows->turning)
-        return at + (second ? rows->turning : 0);
-    return at + (second ? half : rows->turning);
+    return 2 * (i % half) + (i >= half);
 }
 
 /* Where row i is stored. */

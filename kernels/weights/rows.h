@@ -15,9 +15,6 @@ struct kv_stored_rows {
     /* Rows of a head whose halves are stored in turn: row i of the first half
      * as row 2 i, of the second as 2 i + 1.  0: rows are as they are stored. */
     size_t head;
-    /* Not 0: of a head, the first `turning` rows of both halves are stored
-     * first, then all others. */
-    size_t turning;
     /* Rows lie in runs of `run` rows, the first from row `start` on; a run
      * begins `step` rows after the last one began.  run 0: all rows are one. */
     size_t run, step, start;

@@ -1,5 +1,6 @@
 #include "lib/model/config_rope.h"
 #include "lib/model/config_rope_types.h"
+#include "lib/model/gguf_model.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -275,6 +276,9 @@ int kv_config_rope(const struct kv_fields *f, struct kv_config *c,
         read_partial(&r, e) || read_blocks(&r, c, e))
         return -1;
     c->shape.n_rot = r.head_dim / 2;
+    c->shape.neighbours =
+        c->shape.latent ? c->latent.interleaved : c->arch->rope.interleaved;
+    c->shape.ggml_neighbours = kv_gguf_interleaves(c->arch->name);
     c->slide_scale = c->rope.scale;
     kv_config_set_window(c, 0);
     return apart ? read_slide(f, c, e) : 0;

@@ -43,6 +43,10 @@ struct kv_gguf_family {
 int kv_gguf_family(const struct kv_gguf_model *m,
                    const struct kv_gguf_family **family, struct kv_err *e);
 
+/* Whether llama.cpp's converter changes the order of q's and k's rows, for a
+ * class of transformers: RoPE then turns neighbours in its files alone. */
+bool kv_gguf_interleaves(const char *arch);
+
 /* The mixture of types by general.file_type, "q4_k_m"; NULL when the key is
  * absent or its value unknown. */
 const char *kv_gguf_mixture(const struct kv_gguf_model *m);

@@ -109,6 +109,18 @@ static const struct kv_gguf_family families[] = {
 
 enum { N_FAMILIES = sizeof(families) / sizeof(*families) };
 
+bool kv_gguf_interleaves(const char *arch)
+{
+    for (size_t i = 0; i < sizeof(families) / sizeof(*families); i++) {
+        const struct kv_gguf_family *f = &families[i];
+
+        if (f->interleaved && (!strcmp(f->arch, arch) ||
+                               (f->sliding[0] && !strcmp(f->sliding[0], arch))))
+            return true;
+    }
+    return false;
+}
+
 int kv_gguf_family(const struct kv_gguf_model *m,
                    const struct kv_gguf_family **family, struct kv_err *e)
 {

@@ -53,18 +53,14 @@ static const float *up_rows(const struct kv_pass *p, size_t first, size_t n,
     return space;
 }
 
-/* The channels that turn, to the two halves that RoPE wants. */
+/* The channels that turn. */
 static void put_turning(const struct kv_pass *p, const float *x, float *to)
 {
     const struct kv_latent *l = &p->m->config.latent;
     const float scale = p->m->config.rope.scale;
 
-    for (size_t i = 0; i < l->rope; i++) {
-        const size_t half = l->rope / 2;
-        const size_t from = l->interleaved ? 2 * (i % half) + i / half : i;
-
-        to[i] = x[from] * scale;
-    }
+    for (size_t i = 0; i < l->rope; i++)
+        to[i] = x[i] * scale;
 }
 
 /* heads [rows][n_heads][nope + rope] -> q */

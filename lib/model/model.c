@@ -53,9 +53,6 @@ static void fill_info(struct kv_model *m, const char *dir)
 
     name_model(m, dir);
     snprintf(i->arch, sizeof(i->arch), "%s", c->arch->name);
-    i->interleaved =
-        (c->shape.latent ? c->latent.interleaved : c->arch->rope.interleaved) &&
-        c->shape.n_rot;
     snprintf(i->weights, sizeof(i->weights), "%s", kv_weights_type(&m->files));
     i->n_vocab = c->n_vocab;
     i->hidden = c->hidden;
@@ -80,11 +77,9 @@ static bool has_k_bias(const struct kv_model *m)
 /* The channels of a head that turn are scaled before RoPE. */
 static void scale_turning(const struct kv_shape *s, float scale, float *x)
 {
-    const size_t half = s->head_dim / 2;
-
-    for (size_t i = 0; i < 2 * s->n_kv_heads; i++)
-        for (size_t j = 0; j < s->n_rot; j++)
-            x[i * half + j] *= scale;
+    for (size_t i = 0; i < s->n_kv_heads; i++)
+        for (size_t j = 0; j < 2 * s->n_rot; j++)
+            x[i * s->head_dim + j] *= scale;
 }
 
 /* The keys' biases as kv_qkv's k_pre holds them. */

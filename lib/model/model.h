@@ -32,8 +32,6 @@ struct kv_model_info {
     size_t n_vocab, hidden, n_ctx; /* n_ctx: max_position_embeddings */
     size_t weight_bytes;           /* of all tensors, as stored */
     struct kv_shape shape;
-    bool interleaved; /* RoPE turns neighbours in the model's own order of
-                       * channels (kv_shape_channel()) */
 };
 
 /* path: a folder with config.json and model.safetensors, or with shards and

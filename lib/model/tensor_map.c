@@ -118,18 +118,6 @@ static struct place place_of(const struct binding *b, size_t p, bool qkv)
     return at;
 }
 
-/* Whether RoPE turns channels i and i + n_rot, or i and i + 1, which are to be
- * head_dim / 2 apart. */
-static bool reordered(const struct kv_config *c, size_t p)
-{
-    const size_t n_rot = c->shape.n_rot, of = kv_part_of(p);
-
-    return n_rot && !c->shape.latent &&
-           (c->arch->rope.interleaved || 2 * n_rot < c->shape.head_dim) &&
-           (of == KV_P_Q || of == KV_P_K || of == KV_P_Q_NORM ||
-            of == KV_P_K_NORM);
-}
-
 /* Part of a tensor, as a tensor by itself. */
 static int cut(struct binding *b, const struct kv_weight *t, size_t p,
                struct place at, const struct kv_weight **out, struct kv_err *e)
@@ -177,10 +165,6 @@ static int cut(struct binding *b, const struct kv_weight *t, size_t p,
         mine->turned = at.all;
     if (is_v)
         mine->head = 0; /* of q and k alone */
-    if (reordered(b->c, p)) {
-        mine->head = d;
-        mine->turning = b->c->arch->rope.interleaved ? 0 : b->c->shape.n_rot;
-    }
 
     const size_t skip = first * (turned ? 1 : row) / kv_stored_values(t->type) *
                         kv_stored_bytes(t->type);
@@ -323,7 +307,7 @@ static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
                   turned ? at.all : cols, b->dir, e);
     if (rc)
         return -1;
-    if (turned || own || row || at.rows < at.all || reordered(c, p))
+    if (turned || own || row || at.rows < at.all)
         return cut(b, t, p, at, out, e);
     *out = t;
     return 0;

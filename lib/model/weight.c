@@ -16,7 +16,6 @@ struct kv_stored_rows kv_weight_rows(const struct kv_weight *w)
         .type = w->type,
         .row = w->n_dims > 1 ? w->dims[w->n_dims - 1] : 1,
         .head = w->head,
-        .turning = w->turning,
         .run = w->run,
         .step = w->step,
         .start = w->start,

@@ -20,7 +20,7 @@ struct kv_weight {
     size_t n; /* product of dims */
     const uint8_t *data;
     size_t bytes;
-    size_t head, turning, run, step, start, turned;
+    size_t head, run, step, start, turned;
     float add;
     size_t pool, pool_rows;
     const struct kv_packed *packed; /* data holds its codes; or NULL */

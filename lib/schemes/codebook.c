@@ -281,8 +281,9 @@ static struct kv_codebook *codebook_tiles_of(const struct kv_codec *c)
     return kv_codebook_new(
         v->centers, l->head_books, l->sub_books, l->n_sub, l->d, v->bits,
         c->side == KV_V,
-        c->pre_rope ? kv_tiles_rope_new(s->head_dim, s->n_rot, s->inv_freq)
-                    : NULL);
+        c->pre_rope
+            ? kv_tiles_rope_new(s->head_dim, kv_shape_pairs(s), s->inv_freq)
+            : NULL);
 }
 
 int kv_codebook_open(struct kv_codec *c, const struct kv_calib *calib,

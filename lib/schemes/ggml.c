@@ -25,6 +25,10 @@
  * rotated: rot=no, which is also LLAMA_ATTN_ROT_DISABLE=1 and every cache
  * before.
  *
+ * order=ggml quantizes keys in the order of channels of llama.cpp's files,
+ * which for some models (kv_shape's ggml_neighbours) is not the model's;
+ * elsewhere it changes nothing.
+ *
  * iq4_nl is quantize_row_iq4_nl_ref, which writes caches: without the search
  * for a better scale (that is for model files).  A block below 1e-15 has d = 0
  * and, in ggml, the codes that the block before it left; our reading: the code
@@ -211,13 +215,56 @@ static bool ggml_is_rotated(const struct kv_spec *s, enum kv_side side)
     return kv_spec_is(s, side, "rot", "yes");
 }
 
+static bool ggml_is_moved(const struct kv_codec *c)
+{
+    return c->side == KV_K && c->shape.ggml_neighbours &&
+           kv_spec_is(&c->spec, KV_K, "order", "ggml");
+}
+
 /* x: [rows][head_dim], in place; its own inverse. */
 static void ggml_rotate(const struct kv_codec *c, float *x, size_t rows)
 {
     const size_t d = c->shape.head_dim;
     const size_t m = c->side == KV_K ? kv_hadamard_size(d) : ROTATED;
 
-    kv_hadamard(x, rows * d / m, m);
+    if (ggml_is_rotated(&c->spec, c->side))
+        kv_hadamard(x, rows * d / m, m);
+}
+
+/* x: [rows][head_dim], in place: to the order of channels in which RoPE turns
+ * neighbours, or back. */
+static void ggml_move(const struct kv_codec *c, bool back, float *x,
+                      size_t rows)
+{
+    const size_t d = c->shape.head_dim;
+    float own[KV_MAX_HEAD_DIM];
+
+    for (size_t r = 0; ggml_is_moved(c) && r < rows; r++, x += d) {
+        memcpy(own, x, d * sizeof(*x));
+        for (size_t i = 0; i < d; i++) {
+            const size_t there = 2 * (i % (d / 2)) + (i >= d / 2);
+
+            x[back ? i : there] = own[back ? there : i];
+        }
+    }
+}
+
+static bool ggml_is_changed(const struct kv_codec *c)
+{
+    return ggml_is_moved(c) || ggml_is_rotated(&c->spec, c->side);
+}
+
+/* Into what is quantized, and out of it. */
+static void ggml_enter(const struct kv_codec *c, float *x, size_t rows)
+{
+    ggml_move(c, false, x, rows);
+    ggml_rotate(c, x, rows);
+}
+
+static void ggml_leave(const struct kv_codec *c, float *x, size_t rows)
+{
+    ggml_rotate(c, x, rows);
+    ggml_move(c, true, x, rows);
 }
 
 /* n: blocks of BLOCK values. */
@@ -243,18 +290,18 @@ static void encode_ggml(const struct kv_codec *c, struct kv_where w,
 {
     const struct type *t = type_of(c->scheme);
     const size_t values = n_blocks * kv_codec_block_values(c);
-    float *rotated;
+    float *changed;
 
     (void)w;
-    if (!ggml_is_rotated(&c->spec, c->side)) {
+    if (!ggml_is_changed(c)) {
         ggml_quantize(t, x, values / BLOCK, bytes);
         return;
     }
-    rotated = kv_alloc(values, sizeof(*rotated));
-    memcpy(rotated, x, values * sizeof(*rotated));
-    ggml_rotate(c, rotated, values / c->shape.head_dim);
-    ggml_quantize(t, rotated, values / BLOCK, bytes);
-    free(rotated);
+    changed = kv_alloc(values, sizeof(*changed));
+    memcpy(changed, x, values * sizeof(*changed));
+    ggml_enter(c, changed, values / c->shape.head_dim);
+    ggml_quantize(t, changed, values / BLOCK, bytes);
+    free(changed);
 }
 
 static void get_heads(const uint8_t *in, size_t n, float *head)
@@ -270,13 +317,14 @@ static void decode_ggml(const struct kv_codec *c, const uint8_t *bytes,
     const size_t values = n_blocks * kv_codec_block_values(c);
 
     kv_stored_decode(t->stored, bytes, values, x);
-    if (ggml_is_rotated(&c->spec, c->side))
-        ggml_rotate(c, x, values / c->shape.head_dim);
+    ggml_leave(c, x, values / c->shape.head_dim);
 }
 
 static const struct kv_param params[] = {
     {"rot", "no|yes", 0, 0, 0, false,
      "rotated by the Hadamard transform, as llama.cpp does since April 2026"},
+    {"order", "model|ggml", 0, 0, 0, false,
+     "keys' channels in the model's order, or in the one of llama.cpp's files"},
     {0},
 };
 
@@ -294,7 +342,7 @@ static int ggml_check(struct kv_spec *s, const struct kv_shape *shape,
                            "rot=yes wants a head_dim that is a multiple of %d, "
                            "not %zu, which llama.cpp does not turn",
                            ROTATED, shape->head_dim);
-    return 0;
+    return kv_spec_one_side(s, KV_K, "order", e);
 }
 
 static size_t ggml_hadamard(const struct kv_spec *s,
@@ -346,16 +394,25 @@ static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
     return 0;
 }
 
-static void rotate_rows(const void *codec, size_t head, float *x, size_t rows)
+/* Queries that meet keys. */
+static void enter_rows(const void *codec, size_t head, float *x, size_t rows)
 {
     (void)head;
-    ggml_rotate(codec, x, rows);
+    ggml_enter(codec, x, rows);
+}
+
+/* What attention makes of values. */
+static void leave_rows(const void *codec, size_t head, float *x, size_t rows)
+{
+    (void)head;
+    ggml_leave(codec, x, rows);
 }
 
 static bool ggml_store(const struct kv_codec *c, struct kv_store *s)
 {
-    if (ggml_is_rotated(&c->spec, c->side)) {
-        s->enter = s->leave = rotate_rows;
+    if (ggml_is_changed(c)) {
+        s->enter = enter_rows;
+        s->leave = leave_rows;
         s->space = c;
     }
     if (type_of(c->scheme)->affine)
@@ -407,6 +464,7 @@ static void ggml_tile(const struct kv_codec *c, const struct kv_store *s,
         .name = #NAME,                             \
         .brief = "llama.cpp: 32 values as " BRIEF, \
         .params = params,                          \
+        .newer = "order",                          \
         .coarse = true,                            \
         .check = ggml_check,                       \
         .nominal = ggml_nominal,                   \

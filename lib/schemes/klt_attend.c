@@ -178,7 +178,8 @@ static void make_transform(const struct kv_codec *c, struct klt *k)
 
     sum_init(&s, k);
     if (c->pre_rope)
-        k->rope = kv_tiles_rope_new(k->d, c->shape.n_rot, c->shape.inv_freq);
+        k->rope = kv_tiles_rope_new(k->d, kv_shape_pairs(&c->shape),
+                                    c->shape.inv_freq);
     for (size_t h = 0; h < k->n_heads; h++) {
         n[h] = n_coefs(k, h);
         to = put_coefs(k, &s, h, to);

@@ -185,23 +185,23 @@ static int add_second(const struct kv_klt_job *j, enum kv_tensor tensor,
 
 static bool turns(const struct kv_shape *s, size_t channel)
 {
-    const size_t half = (s->head_dim - s->latent) / 2;
-
-    return channel >= s->latent && (channel - s->latent) % half < s->n_rot;
+    return channel >= s->latent && channel - s->latent < 2 * s->n_rot;
 }
 
 /* Before RoPE a key meets queries turned by every angle: of each rotary pair's
  * block half the trace is left, and nothing between pairs.  m: [d][d]. */
 static void average_angles(const struct kv_shape *s, double *m)
 {
-    const size_t d = s->head_dim, first = s->latent, half = (d - first) / 2;
+    const struct kv_rope_pairs pairs = kv_shape_pairs(s);
+    const size_t d = s->head_dim;
 
     for (size_t i = 0; i < d; i++)
         for (size_t k = 0; k < d; k++)
             if (i != k && (turns(s, i) || turns(s, k)))
                 m[i * d + k] = 0;
-    for (size_t i = first; i < first + s->n_rot; i++) {
-        double *low = &m[i * d + i], *high = &m[(i + half) * d + i + half];
+    for (size_t i = 0; i < pairs.n; i++) {
+        double *low = &m[(s->latent + i * pairs.step) * (d + 1)];
+        double *high = low + pairs.apart * (d + 1);
 
         *low = *high = (*low + *high) / 2;
     }

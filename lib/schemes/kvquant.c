@@ -189,8 +189,8 @@ static void open_channels(const struct kv_codec *c)
 {
     struct nuq *q = c->state;
 
-    q->rope =
-        kv_tiles_rope_new(c->shape.head_dim, c->shape.n_rot, c->shape.inv_freq);
+    q->rope = kv_tiles_rope_new(c->shape.head_dim, kv_shape_pairs(&c->shape),
+                                c->shape.inv_freq);
     q->offset = kv_alloc(q->row, sizeof(*q->offset));
     q->half = kv_alloc(q->row, sizeof(*q->half));
     for (size_t i = 0; i < q->row; i++) {

@@ -252,8 +252,8 @@ static void make_tiles(const struct kv_codec *c)
     struct rotatekv *r = c->state;
     const bool whole = kv_spec_is(&c->spec, KV_K, "zero", "int");
 
-    r->rope =
-        kv_tiles_rope_new(c->shape.head_dim, c->shape.n_rot, c->shape.inv_freq);
+    r->rope = kv_tiles_rope_new(c->shape.head_dim, kv_shape_pairs(&c->shape),
+                                c->shape.inv_freq);
     r->tiles = (struct kv_rotated_tiles){
         .row = {.bits = (unsigned)kv_spec_size(&c->spec, KV_K, "b"),
                 .offset = whole ? KV_OFFSET_ZERO : KV_OFFSET_LOW},

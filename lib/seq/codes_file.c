@@ -21,7 +21,8 @@ static int put_info(struct kv_h5 *h, const struct kv_codes_info *i,
     const struct kv_shape *s = &i->shape;
     const size_t dims[] = {s->n_layers, s->n_kv_heads, s->head_dim};
 
-    kv_h5_put_kind(h, KV_CODES_KIND, KV_CODES_FORMAT);
+    kv_h5_put_kind(h, KV_CODES_KIND,
+                   kv_h5_has_pairs(s) ? KV_CODES_FORMAT : KV_CODES_FIRST);
     kv_h5_put_text(h, "/", "model", i->model);
     kv_h5_put_text(h, "/", "model_hash", i->model_hash);
     kv_h5_put_text(h, "/", "text", i->text);

@@ -8,7 +8,8 @@
 #include <stdio.h>
 
 #define KV_CODES_KIND "kvtools-codes"
-enum { KV_CODES_FORMAT = 2 };
+/* The second says which channels RoPE turns together. */
+enum { KV_CODES_FIRST = 2, KV_CODES_FORMAT = 3 };
 
 struct kv_codes_name {
     char text[KV_H5_NAME_CHARS];

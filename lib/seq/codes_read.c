@@ -22,7 +22,7 @@ static int check_format(struct kv_h5 *h, struct kv_err *e)
     if (kv_h5_check_kind(h, KV_CODES_KIND, KV_CODES_FORMAT, e) ||
         kv_h5_get_int(h, "/", "format", 1, KV_CODES_FORMAT, &format, e))
         return -1;
-    if (format < KV_CODES_FORMAT)
+    if (format < KV_CODES_FIRST)
         return kv_fail(e,
                        "%s has format %d, which does not say what its bytes "
                        "are: write it again with kvquant --codes",

@@ -32,6 +32,8 @@ def _model(f):
              ("n_layers", "n_heads", "n_kv_heads", "head_dim")}
     model.update(attn_scale=float(f.attrs["attn_scale"]),
                  n_rot=len(f["inv_freq"]), inv_freq=f["inv_freq"][:])
+    model.update(neighbours=_text(f.attrs.get("rope_pairs")) == "neighbours",
+                 ggml_neighbours="ggml_pairs" in f.attrs)
     if "attn_cap" in f.attrs:
         model["cap"] = float(f.attrs["attn_cap"])
     if "slide_window" in f.attrs:

@@ -108,8 +108,8 @@ def write_dump(path: str | os.PathLike, k: Tensor, v: Tensor, *,
 
     k, v: [layer][window][token][head][channel], numpy or torch; q (after RoPE)
     and k_pre (keys before RoPE) likewise, for what needs them.  RoPE turns
-    channels i and i + half of a head by position * inv_freq[i]; without
-    inv_freq there is none.  attn_scale: 1 / sqrt(channels) unless given.
+    channels i and i + len(inv_freq) of a head by position * inv_freq[i];
+    without inv_freq there is none.  attn_scale: 1 / sqrt(channels) unless given.
     model, text: names; a calibration is taken by dumps of the same model.
     tokens: ids, [window][token]; without them ids are made of each token's
     values, so that tools still see when a calibration has seen the tensors

@@ -25,7 +25,8 @@ class Model(C.Structure):
                 ("n_rot", C.c_size_t), ("inv_freq", _float_p),
                 ("slides", _bytes_p), ("slide_window", C.c_size_t),
                 ("slide_freq", _float_p), ("still", _bytes_p),
-                ("k_bias", _float_p)]
+                ("k_bias", _float_p), ("neighbours", C.c_bool),
+                ("ggml_neighbours", C.c_bool)]
 
 
 class Tokens(C.Structure):

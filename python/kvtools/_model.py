@@ -8,6 +8,10 @@ import torch
 from ._library import KvtoolsError
 
 
+# Models whose keys llama.cpp's converter permutes (lib/model/gguf_names.c).
+GGML_NEIGHBOURS = "llama", "mistral", "granite", "smollm3"
+
+
 def rotate_half(x):
     a, b = x.chunk(2, dim=-1)
     return torch.cat((-b, a), dim=-1)
@@ -160,6 +164,7 @@ class Description:
             full = [t for t in types if t == "full_attention"]
             self.sizes.update(
                 n_rot=dim // 2, still=self.still,
+                ggml_neighbours=config.model_type in GGML_NEIGHBOURS,
                 inv_freq=self.rope.inv_freq((full or types)[0]))
             if any(self.slides):
                 self.sizes.update(

@@ -66,9 +66,11 @@ static void *open_tile(size_t i, struct check_size *size)
         t->k[KV_FLOAT_16][j] = kv_f32_to_f16(u);
         t->k[KV_FLOAT_BF16][j] = (uint16_t)(kv_f32_bits(u) >> 16);
     }
+    const struct kv_rope_pairs halves = {d / 2, 1, d / 2};
+
     for (size_t j = 0; j < d / 2; j++)
         freq[j] = powf(10000, -2 * (float)j / (float)d);
-    t->rope = d % 2 ? NULL : kv_tiles_rope_new(d, d / 2, freq);
+    t->rope = d % 2 ? NULL : kv_tiles_rope_new(d, halves, freq);
     return t;
 }
 

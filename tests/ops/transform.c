@@ -20,6 +20,8 @@ static struct kept *keep(size_t d, size_t max, bool values, bool rope)
     struct kept *k = kv_alloc(1, sizeof(*k));
     float freq[MAX_D / 2];
 
+    const struct kv_rope_pairs halves = {d / 2, 1, d / 2};
+
     for (size_t i = 0; i < d / 2; i++)
         freq[i] = powf(10000, -2 * (float)i / (float)d);
     k->made = make(d, max);
@@ -28,7 +30,7 @@ static struct kept *keep(size_t d, size_t max, bool values, bool rope)
             0.16f * (float)kv_random_normal(2, i);
     for (size_t i = 0; i < HEADS * d; i++)
         k->made->mean[i] = (float)kv_random_normal(3, i);
-    k->rope = rope ? kv_tiles_rope_new(d, d / 2, freq) : NULL;
+    k->rope = rope ? kv_tiles_rope_new(d, halves, freq) : NULL;
     k->transform = fill(k->made, values, k->rope, &k->store);
     return k;
 }
