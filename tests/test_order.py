@@ -118,7 +118,7 @@ class Order(unittest.TestCase):
              self.at("codes.h5"))
         with self.h5py.File(self.at("codes.h5")) as f:
             np.testing.assert_array_equal(
-                f["spec_000/layer_000/k"][0], q4_0(k).reshape(-1))
+                f["spec_001/layer_000/k"][0], q4_0(k).reshape(-1))
         for bits in 2, 4:
             must("kvquant", "-s", f"kivi:b{bits}g{GROUP}r0,axis=token",
                  self.at("dump.h5"), "--decoded", self.at("decoded.npz"))
