@@ -10,10 +10,10 @@ static void test_levels(void **state)
 {
     static const struct sized cases[] = {
         {"kvquant:b4o20s3r40", 64, 1, 32, 400, 1},
-        {"kvquant:b2o0.2r0", 64, 16, 5, 300, 1},
+        {"kvquant:b2o0.2r0", 64, 16, 32, 300, 1},
         {"kvquant:b3o0r0", 128, 2, 0, 130, 1},
         {"kvquant:K-o45/V-o0,b=2,s=5,r=0", 128, 16, 64, 700, 2},
-        {"kvquant:b4r0,type=nf", 128, 3, 20, 300, 8},
+        {"kvquant:b4r0,type=nf", 128, 3, 64, 300, 8},
         {"kvquant:b3o2s2r40", 128, 7, 64, LONG, 2},
         {"kvquant:b2o1s2r40", 64, 4, 32, LONG, 2},
     };

@@ -10,7 +10,7 @@ static void test_coefs(void **state)
         {"klt:b2s3r40", 64, 4, 32, 400, 1},
         {"klt:b3r0", 128, 16, 64, 300, 1},
         {"klt:b3s5r40,rope=post,metric=none", 128, 2, 64, 700, 3},
-        {"klt:b8r0,code=scalar", 64, 1, 20, 260, 8},
+        {"klt:b8r0,code=scalar", 64, 1, 32, 260, 8},
         {"klt:b8r0,rope=post", 64, 3, 32, 300, 1},
         {"klt:b1.3r0", 128, 4, 0, 1300, 2},
         {"klt:b0.0625r0", 64, 4, 32, 300, 1},

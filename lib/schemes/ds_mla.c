@@ -11,8 +11,7 @@
  *       max|x| / 6, without a second one
  *
  * g replaces 128, for smaller latents.  Our reading, for models without a
- * latent: a head is all codes and scales, without the rest.  Where RoPE turns
- * neighbours, an engine's order of the channels that turn is another. */
+ * latent: a head is all codes and scales, without the rest. */
 #include "kernels/bitpack.h"
 #include "kernels/scaled/minifloat.h"
 #include "lib/base/alloc.h"

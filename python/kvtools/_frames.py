@@ -54,8 +54,7 @@ def dump(path: str | os.PathLike) -> xarray.Dataset:
 
     Variables q, k, v, k_pre, k_gradient and v_gradient, as far as the dump has
     them: [layer][window][token][head][channel]; heads of q are query_head.
-    tokens: [window][token].  Attributes are the file's.  Channels of heads are
-    in the file's order (attribute channel_order, kvtools/dump.h).
+    tokens: [window][token].  Attributes are the file's.
     """
     h5py = _library.wanted("h5py", "kvtools.dump()")
     xr = _library.wanted("xarray", "kvtools.dump()")
