@@ -118,7 +118,8 @@ bool kv_gguf_interleaves(const char *arch)
                                (f->sliding[0] && !strcmp(f->sliding[0], arch))))
             return true;
     }
-    return false;
+    /* llama's family too, with experts */
+    return !strcmp(arch, "MixtralForCausalLM");
 }
 
 int kv_gguf_family(const struct kv_gguf_model *m,

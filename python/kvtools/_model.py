@@ -9,7 +9,7 @@ from ._library import KvtoolsError
 
 
 # Models whose keys llama.cpp's converter permutes (lib/model/gguf_names.c).
-GGML_NEIGHBOURS = "llama", "mistral", "granite", "smollm3"
+GGML_NEIGHBOURS = "llama", "mistral", "mixtral", "granite", "smollm3"
 
 
 def rotate_half(x):
