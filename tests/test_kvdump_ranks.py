@@ -134,8 +134,6 @@ class Ranks(unittest.TestCase):
         for words, other in (
                 ("rank 1 has the model's hash",
                  args("-o", at("no.h5"), model="other")),
-                ("rank 1 has the text's hash",
-                 args("-o", at("no.h5"), text="other.txt")),
                 ("rank 1 has the --dtype f16, expected the --dtype f32",
                  options + ["--dtype", "f16"]),
                 ("rank 1 has the -o ", args("-o", at("not.h5"))),
