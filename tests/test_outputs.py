@@ -83,11 +83,15 @@ def table(tool):
     return found["Reads"], found["Writes"], shown
 
 
+# Notes of options that read a folder, and a file that it holds.
+FOLDERS = {"model files": "x.json", "from files": "x.npz"}
+
+
 def reading(option, note, path):
     """The arguments that have a tool read this file."""
     if not option.startswith("-"):
         return [path]
-    if note == "model files":
+    if note in FOLDERS:
         return [option, os.path.dirname(path)]
     if note and note.startswith("--"):
         return [option, path, note]
@@ -132,8 +136,7 @@ class NeverOverInputs(Outputs):
                 top = self.path(f"{tool}{i}")
                 os.makedirs(os.path.join(top, "in"))
                 path = write(os.path.join(
-                    top, "in/x.json" if note == "model files" else
-                    "in/x.partial"), b"as it was")
+                    top, "in", FOLDERS.get(note, "x.partial")), b"as it was")
                 names = ways(path, top)
                 before = sorted(os.listdir(top))
                 for target in writes:
