@@ -188,7 +188,8 @@ class Calib(ToolTest):
         bad = write(self.path("bad.h5"), read(self.dump))
         with h5py.File(bad, "r+") as f:
             f["layer_001/v"][2, 7, 1, 3] = float("nan")
-        self.refused(f"bad.h5: layer 1, v, token {2 * CTX + 7} is not finite",
+        self.refused(f"bad.h5: layer 1, v, token {2 * CTX + 7}, head 1, "
+                     "channel 3 is not finite",
                      "kvcalib", "-s", "pq:d4b3", bad, "-o", self.path("c.h5"))
 
     def test_other_hdf5_files(self):

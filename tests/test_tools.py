@@ -289,7 +289,8 @@ class Dump(ToolTest):
                      "f16", *out)
         self.refused("does not fit in f16 (try --dtype f32)", "kvdump", "-m",
                      huge, "--dtype", "f16", *out)
-        self.refused("layer 0, v, token 0: ", "kvdump", "-m", sick, *out)
+        self.refused("layer 0, v, token 0, head 0, channel 0: ", "kvdump",
+                     "-m", sick, *out)
         self.good("kvdump", "-m", huge, *out)
 
     def test_full_disk(self):
