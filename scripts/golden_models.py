@@ -397,12 +397,13 @@ HEADLESS = ("opt_decoder", "llama_headless")
 
 
 # What llama.cpp has not, or its converter does not write, or not without a
-# tokenizer.
+# tokenizer.  A file of latent attention has one mscale, of all dimensions.
 NO_GGUF = ("dynamic", "phimoe", "ministral", "opt", "mistral",
            "qwen3_moe_raw", "gemma3", "smollm3_sliding", "qwen3_next",
            "qwen3_5", "qwen3_5_wrapped", "qwen3_5_moe", "lfm2_moe",
            "granite_hybrid", "granite_hybrid_moe",
-           "granite_hybrid_rope") + HEADLESS
+           "granite_hybrid_rope", "deepseek_v2",
+           "deepseek_v3_halves", "glm4_moe_lite") + HEADLESS
 
 
 # The same with weights in bf16, in which transformers too computes in f32.

@@ -279,6 +279,29 @@ static void rows_multiply_as_they_are_read(void **state)
         check_rows(&packed, KV_TYPE_F32, 1, 20, m);
 }
 
+/* Of blocks too: those of a stored row. */
+static void transposed_rows_are_read(void **state)
+{
+    enum { COLUMNS = 3, TURNED = 256 };
+
+    (void)state;
+    for (enum kv_stored t = 0; t < KV_STORED_OTHER; t++) {
+        uint8_t *b = test_blocks(t, COLUMNS * TURNED / kv_stored_values(t));
+        const struct kv_stored_rows rows = {
+            .data = b, .type = t, .row = COLUMNS, .turned = TURNED};
+        float whole[COLUMNS][TURNED], x[TURNED][COLUMNS];
+
+        kv_stored_decode(t, b, sizeof(whole) / sizeof(float), whole[0]);
+        kv_stored_read(&rows, 0, 100 * COLUMNS + 1, KV_TYPE_F32, x[0]);
+        kv_stored_read(&rows, 100 * COLUMNS + 1, 156 * COLUMNS - 1, KV_TYPE_F32,
+                       x[0] + 100 * COLUMNS + 1);
+        for (size_t i = 0; i < TURNED; i++)
+            for (size_t j = 0; j < COLUMNS; j++)
+                assert_memory_equal(&x[i][j], &whole[j][i], sizeof(float));
+        free(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -289,6 +312,7 @@ int main(void)
         cmocka_unit_test(products_are_of_decoded_values),
         cmocka_unit_test(panels_multiply_as_rows_do),
         cmocka_unit_test(rows_multiply_as_they_are_read),
+        cmocka_unit_test(transposed_rows_are_read),
     };
     int failed = 0;
 

@@ -19,8 +19,7 @@ struct kv_stored_rows {
      * begins `step` rows after the last one began.  run 0: all rows are one. */
     size_t run, step, start;
     /* Value j of the row that lies at i is at j * turned + i: the matrix is
-     * stored transposed, of a type without blocks and with head 0.  0: it is
-     * not. */
+     * stored transposed, with head 0.  0: it is not. */
     size_t turned;
     float add; /* to every value */
     /* Not 0: the rows above are heads of `pool_rows` rows, and row i of a head

@@ -35,6 +35,18 @@ static const struct row {
      KV_GGUF_COUNT},
     {"expert_feed_forward_length", "gpt-oss", "intermediate_size",
      KV_GGUF_COUNT},
+    {"expert_feed_forward_length", "deepseek2", "moe_intermediate_size",
+     KV_GGUF_COUNT},
+    {"expert_shared_count", "deepseek2", "n_shared_experts", KV_GGUF_COUNT},
+    {"expert_weights_scale", "deepseek2", "routed_scaling_factor",
+     KV_GGUF_REAL},
+    {"expert_weights_norm", "deepseek2", "norm_topk_prob", KV_GGUF_BOOL},
+    {"expert_group_count", "deepseek2", "n_group", KV_GGUF_COUNT},
+    {"expert_group_used_count", "deepseek2", "topk_group", KV_GGUF_COUNT},
+    {"leading_dense_block_count", "deepseek2", "first_k_dense_replace",
+     KV_GGUF_COUNT},
+    {"attention.q_lora_rank", "deepseek2", "q_lora_rank", KV_GGUF_COUNT},
+    {"attention.kv_lora_rank", "deepseek2", "kv_lora_rank", KV_GGUF_COUNT},
     {"shortconv.l_cache", "lfm2", "conv_L_cache", KV_GGUF_COUNT},
     {"logit_scale", "granite", "logits_scaling", KV_GGUF_REAL},
     {"logit_scale", "command-r", "logit_scale", KV_GGUF_REAL},
@@ -57,6 +69,10 @@ static const struct row {
     {"rope.scaling.yarn_attn_factor", NULL, NULL, KV_GGUF_REAL},
     {"rope.scaling.yarn_ext_factor", NULL, NULL, KV_GGUF_REAL},
     {"rope.scale_linear", NULL, NULL, KV_GGUF_REAL},
+    {"rope.scaling.yarn_log_multiplier", "deepseek2", NULL, KV_GGUF_REAL},
+    {"attention.key_length_mla", "deepseek2", NULL, KV_GGUF_COUNT},
+    {"attention.value_length_mla", "deepseek2", NULL, KV_GGUF_COUNT},
+    {"expert_gating_func", "deepseek2", NULL, KV_GGUF_COUNT},
 
     {"rope.scaling.finetuned", NULL, NULL, KV_GGUF_BOOL},
     {"tensor_data_layout", NULL, NULL, KV_GGUF_TEXT},
@@ -225,8 +241,11 @@ static int set_sizes(const struct kv_gguf_maker *k, struct kv_err *e)
         need(k, "hidden_size", "embedding_length", e) ||
         need(k, "num_attention_heads", "attention.head_count", e) ||
         (k->arch->mixer && need(k, "conv_L_cache", "shortconv.l_cache", e)) ||
-        kv_gguf_maker_get(k, "attention.value_length", KV_GGUF_COUNT, &v, e))
+        kv_gguf_maker_get(k, "attention.value_length", KV_GGUF_COUNT, &v, e) ||
+        (k->arch->latent.rank && kv_gguf_latent(k, e)))
         return -1;
+    if (k->arch->latent.rank)
+        v = NULL; /* of values there are no heads */
     if (kv_gguf_maker_int(k, "num_attention_heads") < 1)
         return kv_fail(e, "%s: key %s.attention.head_count is %lld", k->g->path,
                        k->f->name,
@@ -448,14 +467,19 @@ json_t *kv_gguf_config(const struct kv_gguf_model *m, struct kv_err *e)
     struct kv_gguf_maker k = {.m = m, .g = &m->part[0]};
     const char *arch;
 
+    const char *names[2];
+
     if (kv_gguf_family(m, &k.f, e))
         return NULL;
-    if (kv_arch_find(&k.arch, k.f->arch, NULL, e)) {
+    names[0] = k.f->arch;
+    names[1] = k.f->model_type;
+    if ((!strcmp(k.f->name, "deepseek2") && kv_gguf_deepseek(&k, names, e)) ||
+        kv_arch_find(&k.arch, names[0], NULL, e)) {
         kv_fail_in(e, "%s", k.g->path);
         return NULL;
     }
-    k.config = json_pack("{s:[s],s:s}", "architectures", k.f->arch,
-                         "model_type", k.f->model_type);
+    k.config = json_pack("{s:[s],s:s}", "architectures", names[0], "model_type",
+                         names[1]);
     if (set_all(&k, e))
         goto fail;
     arch = json_string_value(

@@ -37,4 +37,12 @@ void kv_gguf_set_real(json_t *to, const char *field, double x);
  */
 int kv_gguf_rope(const struct kv_gguf_maker *k, struct kv_err *e);
 
+/* Latent attention (gguf_latent.c).  The class and model_type of a deepseek2,
+ * by how experts are chosen. */
+int kv_gguf_deepseek(const struct kv_gguf_maker *k, const char *names[2],
+                     struct kv_err *e);
+
+/* The sizes of its heads, after the keys that are a field each. */
+int kv_gguf_latent(const struct kv_gguf_maker *k, struct kv_err *e);
+
 #endif

@@ -64,6 +64,11 @@ void kv_gguf_name_key(const struct kv_gguf_model *m, const char *path,
 /* What holds q, k and v of a layer where they have names of their own. */
 #define KV_GGUF_QKV "attn_qkv.weight"
 
+/* Of latent attention, where the matrix from latents is in two tensors: a
+ * head's keys [heads][latent][nope], values [heads][value][latent]. */
+#define KV_GGUF_K_UP "attn_k_b.weight"
+#define KV_GGUF_V_UP "attn_v_b.weight"
+
 /* Gives every tensor its name and order in transformers.  Fails on an unknown
  * tensor.  A tensor whose content config, from kv_gguf_config(), already holds
  * gets an empty name. */

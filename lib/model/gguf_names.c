@@ -104,6 +104,9 @@ static const struct kv_gguf_family families[] = {
      .arch = "HunYuanDenseV1ForCausalLM",
      .model_type = "hunyuan_v1_dense",
      .bias = "attention_bias"},
+    {.name = "deepseek2",
+     .arch = "DeepseekV2ForCausalLM",
+     .model_type = "deepseek_v2"},
     {.name = "lfm2", .arch = "Lfm2ForCausalLM", .model_type = "lfm2"},
 };
 
@@ -191,6 +194,12 @@ static const struct {
     {"attn_q_norm", NULL, KV_P_Q_NORM},
     {"attn_k_norm", NULL, KV_P_K_NORM},
     {"attn_sinks", NULL, KV_P_SINKS},
+    {"attn_q_a", NULL, KV_P_Q_DOWN},
+    {"attn_q_a_norm", NULL, KV_P_Q_DOWN_NORM},
+    {"attn_q_b", NULL, KV_P_Q_UP},
+    {"attn_kv_a_mqa", NULL, KV_P_KV_DOWN},
+    {"attn_kv_a_norm", NULL, KV_P_KV_DOWN_NORM},
+    {"attn_kv_b", NULL, KV_P_KV_UP},
     {"post_attention_norm", "gpt-oss", KV_P_MLP_NORM},
     {"post_attention_norm", NULL, KV_P_ATTN_OUT_NORM},
     {"ffn_norm", NULL, KV_P_MLP_NORM},
@@ -202,6 +211,10 @@ static const struct {
     {"shortconv.in_proj", NULL, KV_P_MIX},
     {"shortconv.out_proj", NULL, KV_P_MIX_OUT},
     {"ffn_gate_inp", NULL, KV_P_ROUTER},
+    {"exp_probs_b", NULL, KV_P_CHOICE_BIAS},
+    {"ffn_gate_shexp", NULL, KV_P_SHARED_GATE},
+    {"ffn_up_shexp", NULL, KV_P_SHARED_UP},
+    {"ffn_down_shexp", NULL, KV_P_SHARED_DOWN},
     {"ffn_gate_exps", NULL, KV_P_GATE},
     {"ffn_up_exps", NULL, KV_P_UP},
     {"ffn_down_exps", NULL, KV_P_DOWN},
@@ -270,6 +283,14 @@ static void skip_expert(const struct kv_arch *a, const char *part, size_t *n,
     *n = at - 1;
 }
 
+/* Whether q, k and v have one name; latent attention has no k. */
+static bool one_qkv(const struct kv_arch *a)
+{
+    const char *q = a->names->part[KV_P_Q], *k = a->names->part[KV_P_K];
+
+    return k && !strcmp(q, k);
+}
+
 /* What the architecture calls a part of a layer, or, layer "", one outside of
  * them; NULL: it has none.  expert: it is of experts. */
 static const char *find_name(const struct kv_arch *a,
@@ -285,9 +306,12 @@ static const char *find_name(const struct kv_arch *a,
                    sizeof(name));
             return name;
         }
-    if (is("attn_qkv", part, n) &&
-        strcmp(a->names->part[KV_P_Q], a->names->part[KV_P_K]) != 0)
+    if (is("attn_qkv", part, n) && !one_qkv(a))
         return KV_GGUF_QKV;
+    if (a->latent.rank && is("attn_k_b", part, n))
+        return KV_GGUF_K_UP;
+    if (a->latent.rank && is("attn_v_b", part, n))
+        return KV_GGUF_V_UP;
     for (size_t i = 0; i < COUNT(parts) && *layer; i++)
         if (is(parts[i].from, part, n) &&
             (!parts[i].family || !strcmp(parts[i].family, f->name)) &&
@@ -297,6 +321,18 @@ static const char *find_name(const struct kv_arch *a,
                                       ? KV_P_ATTN_NORM
                                       : parts[i].part];
     return NULL;
+}
+
+/* What stands before a part's name in a layer: of experts, of the MLP that
+ * other layers have in their place. */
+static const char *before(const struct kv_arch *a, const char *part, size_t n,
+                          bool expert)
+{
+    const bool mlp = is("ffn_gate", part, n) || is("ffn_up", part, n) ||
+                     is("ffn_down", part, n);
+    const char *name = expert ? a->names->experts : mlp ? a->names->dense : "";
+
+    return name ? name : "";
 }
 
 /* Its name in transformers; empty for one that the keys' reader has read. */
@@ -326,7 +362,7 @@ static int new_name(const struct kv_weight *w, const struct kv_arch *a,
     snprintf(to, bytes, "%s%s%s%s%s%s%.*s%s",
              name == a->names->head ? "" : a->names->prefix,
              *layer ? a->names->layers : "", layer, *layer ? "." : "",
-             expert ? a->names->experts : "", number,
+             before(a, part, n, expert), number,
              (int)(end ? (size_t)(end - name) : strlen(name)), name,
              end ? dot : "");
     return 0;
@@ -394,7 +430,7 @@ static bool old_name(const struct kv_arch *a, const struct kv_gguf_family *f,
                      size_t bytes)
 {
     const size_t n = *layer ? COUNT(parts) : COUNT(tops);
-    const bool fused = !strcmp(a->names->part[KV_P_Q], a->names->part[KV_P_K]);
+    const bool fused = one_qkv(a);
     char made[160];
 
     for (size_t i = 0; i < 2 * n; i++) {

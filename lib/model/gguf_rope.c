@@ -145,11 +145,17 @@ static int check_multiplier(const struct kv_gguf_maker *k, bool yarn,
 static int set_yarn(const struct kv_gguf_maker *k, json_t *scaling,
                     struct kv_err *e)
 {
-    double fast = 32, slow = 1;
+    double fast = 32, slow = 1, all = 0;
 
     if (kv_gguf_maker_real(k, "rope.scaling.yarn_beta_fast", &fast, e) ||
         kv_gguf_maker_real(k, "rope.scaling.yarn_beta_slow", &slow, e))
         return -1;
+    if (kv_gguf_maker_real(k, "rope.scaling.yarn_log_multiplier", &all, e))
+        return -1;
+    if (all > 0) { /* a tenth of mscale_all_dim, which mscale equals there */
+        kv_gguf_set_real(scaling, "mscale", 10 * all);
+        kv_gguf_set_real(scaling, "mscale_all_dim", 10 * all);
+    }
     kv_gguf_set_real(scaling, "beta_fast", fast);
     kv_gguf_set_real(scaling, "beta_slow", slow);
     return 0;

@@ -261,6 +261,62 @@ static int bind_heads(struct binding *b, size_t p, const char *begin,
     return 0;
 }
 
+/* Whether a GGUF file has the matrix from latents in two tensors. */
+static bool has_two_ups(const struct binding *b, size_t p)
+{
+    char name[160];
+
+    name_part(b, KV_GGUF_K_UP, false, name, sizeof(name));
+    return p == KV_P_KV_UP && b->w->gguf.n_parts && kv_weights_find(b->w, name);
+}
+
+/* A head of t [heads][rows of n bytes] as the next piece. */
+static struct kv_weight *add_head(struct binding *b, const struct kv_weight *t,
+                                  size_t head, size_t rows)
+{
+    const size_t bytes = t->bytes / t->dims[0];
+    struct kv_weight *mine = b->made++;
+
+    *mine = *t;
+    mine->n_dims = 2;
+    mine->dims[0] = rows;
+    mine->dims[1] = b->c->shape.latent;
+    mine->n = rows * mine->dims[1];
+    mine->data += head * bytes;
+    mine->bytes = bytes;
+    return mine;
+}
+
+/* Of each head the rows of its keys, which are stored transposed, then of its
+ * values. */
+static int bind_two_ups(struct binding *b, const struct kv_weight **out,
+                        struct kv_err *e)
+{
+    const struct kv_latent *l = &b->c->latent;
+    const size_t n = b->c->shape.n_heads, rank = b->c->shape.latent;
+    const size_t keys[3] = {n, rank, l->nope}, values[3] = {n, l->value, rank};
+    const struct kv_weight *k, *v;
+    struct kv_weight *piece, *before = NULL;
+    char name[160];
+
+    name_part(b, KV_GGUF_K_UP, false, name, sizeof(name));
+    if (kv_tensor_bind(&k, b->w, name, keys, b->dir, e))
+        return -1;
+    name_part(b, KV_GGUF_V_UP, false, name, sizeof(name));
+    if (kv_tensor_bind(&v, b->w, name, values, b->dir, e))
+        return -1;
+    *out = b->made;
+    for (size_t i = 0; i < 2 * n; i++) {
+        piece = i % 2 ? add_head(b, v, i / 2, l->value)
+                      : add_head(b, k, i / 2, l->nope);
+        piece->turned = i % 2 ? 0 : l->nope;
+        if (before)
+            before->next = piece;
+        before = piece;
+    }
+    return 0;
+}
+
 static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
                      struct kv_err *e)
 {
@@ -277,6 +333,8 @@ static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
     bool row;
     int rc;
 
+    if (has_two_ups(b, p))
+        return bind_two_ups(b, out, e);
     if (c->norm_plain && (p == KV_P_ATTN_NORM || p == KV_P_MLP_NORM)) {
         *out = fill(b, "ones", b->m->ones, at.rows);
         return 0;
@@ -530,7 +588,9 @@ int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
     /* Each part once, but a tensor for each expert or head; or an expert's
      * part of a joined one. */
     m->made = b.made =
-        kv_alloc(3 + n_layers * (KV_PARTS + 3 * c->n_experts) + w->n_weights,
+        kv_alloc(3 + w->n_weights +
+                     n_layers * (KV_PARTS + 3 * c->n_experts +
+                                 (c->shape.latent ? 2 * c->shape.n_heads : 0)),
                  sizeof(*m->made));
     if (!bind_all(&b, e))
         return 0;
