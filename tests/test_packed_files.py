@@ -409,8 +409,9 @@ FORMATS = {
 
 
 # Read by the code of others, which are walked through.
-ALIKE = ("gptq 3 v2", "gptq 3 of GPTQModel", "nf4 across rows", "fp4", "w4a16", "w8a16", "w2a16", "fp8 channel", "fp8 tensor",
-         "nvfp4 modelopt")
+ALIKE = ("gptq 3", "gptq 3 v2", "gptq 3 of GPTQModel", "nf4",
+         "nf4 across rows", "fp4", "w4a16", "w8a16", "w2a16", "fp8 channel",
+         "fp8 tensor", "nvfp4 modelopt")
 WALKED_FORMATS = [name for name in FORMATS if name not in ALIKE]
 
 
