@@ -68,11 +68,14 @@ int kv_attn_inputs_of_dump(struct kv_attn_inputs *in, struct kv_dump *dump,
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
 
-    if (info->shape.latent)
+    if (info->shape.latent || kv_shape_by_kind(&info->shape))
         return kv_fail(e,
-                       "%s is of latent attention, for which no attention in "
-                       "place is implemented",
-                       kv_dump_path(dump));
+                       "%s is of %s, for which no attention in place is "
+                       "implemented",
+                       kv_dump_path(dump),
+                       info->shape.latent ? "latent attention"
+                                          : "layers that differ in their heads "
+                                            "or share keys and values");
     in->shape = info->shape;
     in->n = info->ctx;
     in->has_k_pre = info->have[KV_T_K_PRE];

@@ -47,8 +47,8 @@ struct kv_generator {
 
 size_t kv_generate_cache_bytes(const struct kv_shape *shape, size_t n)
 {
-    return shape->n_layers * (size_t)kv_shape_sides(shape) * shape->n_kv_heads *
-               shape->head_dim * sizeof(float) * n +
+    return kv_shape_kv_all(shape) * (size_t)kv_shape_sides(shape) *
+               sizeof(float) * n +
            kv_shape_state_bytes(shape);
 }
 
@@ -227,8 +227,12 @@ static int attend_one(const void *arg, size_t i, size_t thread,
 
     (void)thread;
     (void)e;
-    if (!s->ended && (exact ? kv_seq_append(s->seq, x->layer, &t, &why)
-                            : kv_seq_step(s->seq, x->layer, &t, out, &why)))
+    if (x->shared) { /* its tokens are in the cache */
+        if (!s->ended && !exact)
+            kv_seq_attend(s->seq, x->layer, n, t.q, out);
+    } else if (!s->ended &&
+               (exact ? kv_seq_append(s->seq, x->layer, &t, &why)
+                      : kv_seq_step(s->seq, x->layer, &t, out, &why)))
         fail(s, &why);
     if (exact)
         s->a->encode_seconds += kv_seconds() - start;
@@ -260,7 +264,8 @@ static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
     if (kv_qkv_to_host(x, &host, e) ||
         host.backend->each(r->n_live, attend_one, &l, e))
         return -1;
-    tell_layer(r, x->layer);
+    if (!x->shared)
+        tell_layer(r, x->layer);
     return is_exact(r, first, x->layer)
                ? kv_prefill_attend(&first->prefill, x, &job, e)
                : kv_qkv_from_host(x, &host, e);

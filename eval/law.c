@@ -63,7 +63,7 @@ static struct kv_cache *fill(const struct check *c, const struct kv_tokens *t,
         return NULL;
     for (size_t at = 0; at < n; at += step) {
         const struct kv_tokens part = kv_tokens_part(
-            t, c->plan->shape, at, n - at < step ? n - at : step);
+            t, &c->codec[KV_K]->shape, at, n - at < step ? n - at : step);
 
         if (kv_cache_append(cache, &part, e)) {
             kv_cache_free(cache);
@@ -96,7 +96,7 @@ static int check_repeated(const struct check *c, const struct kv_cache *first,
 {
     const size_t n = c->plan->tokens.n;
     const struct kv_tokens others =
-        kv_tokens_part(&c->plan->tokens, c->plan->shape, 1, n - 1);
+        kv_tokens_part(&c->plan->tokens, &c->codec[KV_K]->shape, 1, n - 1);
     struct kv_cache *between = fill(c, &others, n - 1, n, e);
     struct kv_cache *again =
         between ? fill(c, &c->plan->tokens, n, n, e) : NULL;
@@ -184,8 +184,9 @@ static int check_level(const struct check *c, float level, bool signs,
                        struct kv_err *e)
 {
     const size_t n = c->plan->tokens.n;
-    const size_t row = c->plan->shape->n_kv_heads * c->plan->shape->head_dim;
-    const size_t query = c->plan->shape->n_heads * c->plan->shape->head_dim;
+    const struct kv_shape *s = &c->codec[KV_K]->shape;
+    const size_t row = s->n_kv_heads * s->head_dim;
+    const size_t query = s->n_heads * s->head_dim;
     float *x = kv_alloc(n, query * sizeof(*x));
     const struct kv_tokens t = {.n = n, .q = x, .k = x, .k_pre = x, .v = x};
     struct kv_cache *cache;

@@ -244,15 +244,15 @@ static void read_forms(const struct kv_loop *l, const struct kv_qkv *x,
                              form[UNQUANTIZED]);
     for (int f = 0; f < VIEWS; f++)
         if (c->pre_rope && form[f])
-            kv_rope_rotate(&l->shape, x->rope, form[f], x->n,
-                           l->shape.n_kv_heads);
+            kv_rope_rotate(x->shape, x->rope, form[f], x->n,
+                           x->shape->n_kv_heads);
 }
 
 /* Fills in the forms that a window's queries may see. */
 static void fill_forms(const struct kv_loop *l, const struct kv_qkv *x,
                        size_t window, const struct kv_cache *cache)
 {
-    const size_t at = window * x->n * kv_loop_row(l);
+    const size_t at = window * x->n * kv_loop_row(x);
 
     for (int i = 0; i < kv_shape_sides(&l->shape); i++) {
         float *form[VIEWS];
@@ -300,7 +300,7 @@ static int step_window(const struct windows *work, size_t window,
     const struct kv_qkv *x = work->x;
     const struct kv_protocol *p = &l->protocol;
     const bool on_codes = kv_loop_codecs(l, x->layer)[KV_K]->prefill_on_codes;
-    const size_t q_row = l->shape.n_heads * l->shape.head_dim;
+    const size_t q_row = x->shape->n_heads * x->shape->head_dim;
     const size_t prompt = x->first ? 0 : exact_queries(l, x->n);
     const size_t step = kv_protocol_steps(p) ? p->step : x->n;
 
@@ -353,7 +353,7 @@ static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
                          struct kv_attend_side *const *side,
                          struct kv_bits *bits, struct kv_err *e)
 {
-    const size_t values = x->n_windows * x->n * kv_loop_row(l);
+    const size_t values = x->n_windows * x->n * kv_loop_row(x);
     const size_t bytes = values * sizeof(float);
     struct kv_qkv host;
     const struct windows work = {l, &host, bits};
@@ -474,7 +474,7 @@ static int run_layer(struct kv_loop *l, const struct kv_qkv *x,
                        ? run_steps(l, x, bits, e)
                        : run_views(l, x, bits, e);
 
-    for (size_t w = 0; w < x->n_windows; w++)
+    for (size_t w = 0; w < x->n_windows && !x->shared; w++)
         kv_bits_add(&l->bits, &bits[w]);
     free(bits);
     return rc ? -1 : 0;

@@ -68,7 +68,7 @@ static int fill_side(struct kv_loop *l, const struct kv_qkv *x,
     struct kv_workspace *form = l->form[side];
     const bool on_codes = l->layer[x->layer].on_codes;
     const size_t n_blocks = kv_quantized(c, x->n) / c->block;
-    const size_t window = x->n * kv_loop_row(l),
+    const size_t window = x->n * kv_loop_row(x),
                  each = n_blocks * c->block_bytes;
     const size_t values = x->n_windows * window;
     float *quantized, *unquantized;
@@ -99,7 +99,7 @@ static int fill_side(struct kv_loop *l, const struct kv_qkv *x,
         if (b->encode(b, coder, &job, e) ||
             (quantized &&
              b->decode(coder, job.bytes, n_blocks,
-                       job.rounded + job.first * kv_loop_row(l), e)))
+                       job.rounded + job.first * kv_loop_row(x), e)))
             return -1;
     }
     to->quantized = quantized;
@@ -110,9 +110,9 @@ static int fill_side(struct kv_loop *l, const struct kv_qkv *x,
         float *keys = f == QUANTIZED ? quantized : unquantized;
 
         if (c->pre_rope && keys &&
-            b->rotate(x->rope, kv_shape_pairs(&l->shape), x->n, keys,
-                      x->n_windows * x->n, l->shape.n_kv_heads,
-                      l->shape.head_dim, e))
+            b->rotate(x->rope, kv_shape_pairs(x->shape), x->n, keys,
+                      x->n_windows * x->n, x->shape->n_kv_heads,
+                      x->shape->head_dim, e))
             return -1;
     }
     return 0;

@@ -61,9 +61,10 @@ static inline size_t kv_loop_sinks(const struct kv_codec *c)
     return kv_spec_size(&c->spec, c->side, "s");
 }
 
-static inline size_t kv_loop_row(const struct kv_loop *l)
+/* Values of a token's keys in the layer. */
+static inline size_t kv_loop_row(const struct kv_qkv *x)
 {
-    return l->shape.n_kv_heads * l->shape.head_dim;
+    return x->shape->n_kv_heads * x->shape->head_dim;
 }
 
 /* The input of the cache. */

@@ -22,7 +22,7 @@ struct kv_loop_span {
 static void begin(struct kv_loop *l, const struct kv_qkv *x)
 {
     const size_t values =
-        x->n_windows * x->n * kv_loop_row(l) * l->shape.n_layers;
+        x->n_windows * x->n * kv_shape_kv_most(&l->shape) * l->shape.n_layers;
 
     kv_loop_span_free(l->span);
     l->span = kv_alloc(1, sizeof(*l->span));
@@ -46,8 +46,8 @@ static float *rows_of(const struct kv_loop *l, enum kv_side side, size_t window,
 {
     const struct kv_loop_span *s = l->span;
 
-    return s->rows[side] +
-           (window * s->n * l->shape.n_layers + layer) * kv_loop_row(l);
+    return s->rows[side] + (window * s->n * l->shape.n_layers + layer) *
+                               kv_shape_kv_most(&l->shape);
 }
 
 /* A window's rows, encoded and decoded; bits are added. */
@@ -78,7 +78,7 @@ static int code_window(struct kv_loop *l, size_t window, struct kv_err *e)
 static int gather(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     struct kv_loop *l = arg;
-    const size_t row = kv_loop_row(l);
+    const size_t row = kv_loop_row(x);
     struct kv_jittered moved;
     struct kv_qkv host;
     int rc = 0;
@@ -119,7 +119,7 @@ struct kv_attention kv_loop_gather(struct kv_loop *l, size_t first_window,
 void kv_loop_span_read(const struct kv_loop *l, const struct kv_qkv *x,
                        size_t window, enum kv_side side, float *const *form)
 {
-    const size_t row = kv_loop_row(l);
+    const size_t row = kv_loop_row(x);
     struct kv_codec one = *kv_codecs_at(l->codecs, 0)[side];
 
     one.shape = kv_shape_layer(&l->shape, x->layer);

@@ -53,10 +53,11 @@ struct layer {
     struct item *item;         /* [n_specs][n_windows] */
 };
 
-static size_t row_values(const struct kv_dump_info *info, int tensor)
+static size_t row_values(const struct layer *l, int tensor)
 {
-    return info->shape.head_dim *
-           (tensor == KV_T_Q ? info->shape.n_heads : info->shape.n_kv_heads);
+    const struct kv_shape *s = &l->shape;
+
+    return s->head_dim * (tensor == KV_T_Q ? s->n_heads : s->n_kv_heads);
 }
 
 void kv_measured_merge(struct kv_measured *into, const struct kv_measured *m)
@@ -86,7 +87,7 @@ static struct kv_tokens tokens_of(const struct layer *l, size_t window)
 static float *own_attention(const struct layer *l, const struct kv_cache *cache,
                             const float *q)
 {
-    const size_t row = row_values(l->info, KV_T_Q);
+    const size_t row = row_values(l, KV_T_Q);
     float *out = kv_alloc(l->n_at, row * sizeof(*out));
 
     for (size_t a = 0; a < l->n_at; a++) {
@@ -185,7 +186,7 @@ static void measure_side(const struct layer *l, const struct kv_seq *seq,
 static void keep_decoded(const struct layer *l, float *const *stored,
                          struct item *item)
 {
-    const size_t values = l->info->ctx * row_values(l->info, KV_T_K);
+    const size_t values = l->info->ctx * row_values(l, KV_T_K);
 
     for (int side = 0; side < kv_shape_sides(&l->shape); side++) {
         item->decoded[side] = kv_alloc(values, sizeof(float));
@@ -241,7 +242,7 @@ static int measure_stored(const struct layer *l, size_t spec, size_t window,
                           struct item *item)
 {
     struct kv_codec *const *codec = codecs_of(l, spec);
-    const size_t values = l->info->ctx * row_values(l->info, KV_T_K);
+    const size_t values = l->info->ctx * row_values(l, KV_T_K);
     const size_t at = spec * l->info->n_windows + l->first + window;
     float *stored[] = {kv_alloc(values, sizeof(float)),
                        kv_alloc(values, sizeof(float))};
@@ -262,7 +263,7 @@ static int measure_span(const struct layer *l, size_t spec, size_t window,
                         struct item *item)
 {
     const struct kv_tokens t = tokens_of(l, window);
-    const size_t values = l->info->ctx * row_values(l->info, KV_T_K);
+    const size_t values = l->info->ctx * row_values(l, KV_T_K);
     struct kv_codec key = *codecs_of(l, spec)[KV_K]; /* as of this layer */
     const float *in[] = {kv_tokens_stored(&t, &key), t.v};
     float *stored[] = {kv_alloc(values, sizeof(float)),
@@ -331,7 +332,7 @@ static int give_decoded(const struct layer *l, size_t spec, size_t window,
 static void add_power(const struct layer *l, size_t spec,
                       const struct item *item)
 {
-    const size_t row = row_values(l->info, KV_T_K);
+    const size_t row = row_values(l, KV_T_K);
 
     for (size_t side = 0; side < KV_SIDES; side++) {
         double **sum = &l->power[spec * KV_SIDES + side];
@@ -462,11 +463,11 @@ static void close_layer(struct layer *l)
  * needs a cache, both sides read back, and coefficients of input and output. */
 static void make_tensors(struct layer *l, size_t *max, const bool *want)
 {
-    const size_t side = row_values(l->info, KV_T_K) * sizeof(float);
+    const size_t side = row_values(l, KV_T_K) * sizeof(float);
     size_t row = 0;
 
     for (int t = 0; t < KV_TENSORS; t++)
-        row += want[t] ? row_values(l->info, t) * sizeof(float) : 0;
+        row += want[t] ? row_values(l, t) * sizeof(float) : 0;
 
     *max = kv_memory_fit_threads(l->plan->memory, row * l->info->ctx,
                                  l->plan->n_specs, 6 * side * l->info->ctx,
@@ -474,15 +475,15 @@ static void make_tensors(struct layer *l, size_t *max, const bool *want)
                                  l->info->n_windows, "a window");
     for (int t = 0; t < KV_TENSORS; t++)
         if (want[t])
-            l->tensor[t] = kv_alloc(*max * l->info->ctx,
-                                    row_values(l->info, t) * sizeof(float));
+            l->tensor[t] =
+                kv_alloc(*max * l->info->ctx, row_values(l, t) * sizeof(float));
 }
 
 /* From all windows' coefficients. */
 static void bound_errors(const struct layer *l, struct kv_measured *out)
 {
     const size_t n_layers = l->info->last_layer - l->info->first_layer + 1;
-    const size_t n = row_values(l->info, KV_T_K);
+    const size_t n = row_values(l, KV_T_K);
 
     for (size_t i = 0; i < l->plan->n_specs * KV_SIDES; i++) {
         const struct kv_codec *c = codecs_of(l, i / KV_SIDES)[i % KV_SIDES];

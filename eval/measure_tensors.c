@@ -53,7 +53,9 @@ int kv_measure_decoded(const struct kv_measure_plan *p, size_t layer,
                        enum kv_side side, const float *x, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(p->dump);
-    const size_t n = info->ctx * info->shape.n_kv_heads * info->shape.head_dim;
+    const struct kv_shape *s = &info->shape;
+    const size_t n =
+        info->ctx * kv_shape_kv_heads(s, layer) * kv_shape_dim(s, layer);
 
     for (size_t i = 0; i < n; i++)
         if (!isfinite(x[i]))

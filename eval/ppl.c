@@ -90,7 +90,7 @@ static int watched_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
         w->loop, w->first_window + x->first_window, w->length);
     const int rc = of.run(of.arg, x, e);
 
-    if (w->progress && x->first + x->n == w->length)
+    if (w->progress && !x->shared && x->first + x->n == w->length)
         kv_progress_step(w->progress, x->n_windows);
     return rc || (w->ranks && kv_ranks_check(w->ranks, e)) ? -1 : 0;
 }

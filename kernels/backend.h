@@ -94,14 +94,15 @@ enum kv_norm_of { KV_NORM_OF_HEAD, KV_NORM_OF_OWN_HEAD, KV_NORM_OF_TOKEN };
  * the channels that turn are times rope_scale, and RoPE of both, to q and k.
  * On the CPU alone: clip, a rope_scale other than 1, LayerNorm where it centers
  * (bias NULL: none), norms of all heads of a token as one, or with weights and
- * biases of each head's own; and norms after RoPE (norm_late), where k_pre is k
- * turned back. */
+ * biases of each head's own; norms after RoPE (norm_late), where k_pre is k
+ * turned back; a norm of each head of v (v_norm NULL: none); and no KV heads
+ * (n_kv_heads 0), where k, k_pre and v are left alone. */
 struct kv_heads {
     size_t rows, first, n;
     size_t n_heads, n_kv_heads, head_dim;
     struct kv_rope_pairs pairs; /* the channels that turn */
     float *qkv;
-    const float *bias, *q_norm, *k_norm;
+    const float *bias, *q_norm, *k_norm, *v_norm;
     const float *q_norm_bias, *k_norm_bias;
     enum kv_norm_of norm_of;
     bool norm_centers, norm_late;

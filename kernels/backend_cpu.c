@@ -274,6 +274,7 @@ static int heads(const struct kv_heads *h, struct kv_err *e)
     }
     if (!h->norm_late)
         norm_both(h, h->k_pre);
+    norm_heads(h, h->v_norm, NULL, h->v, h->n_kv_heads);
     scale_turning(h, h->q, h->n_heads);
     scale_turning(h, h->k_pre, h->n_kv_heads);
     memcpy(h->k, h->k_pre, h->rows * kv_dim * sizeof(*h->k));

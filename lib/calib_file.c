@@ -304,7 +304,9 @@ static int load_table(struct kv_h5 *h, const char *object,
     enum { MAX = 1 << 30 }; /* values in a table */
     char name[sizeof(((struct kv_table *)0)->name)];
     const int64_t layers = (int64_t)shape->n_layers;
-    const int64_t heads = (int64_t)shape->n_kv_heads;
+    const int64_t heads = (int64_t)(shape->n_kv_heads > shape->slide_kv_heads
+                                        ? shape->n_kv_heads
+                                        : shape->slide_kv_heads);
     size_t n_dims, dims[KV_H5_MAX_DIMS], n = 1;
     int64_t layer, head;
     double error;

@@ -60,9 +60,11 @@ struct kv_dump_name kv_dump_gram_set(size_t layer)
     return n;
 }
 
-size_t kv_dump_heads(const struct kv_dump_info *info, enum kv_tensor t)
+size_t kv_dump_heads(const struct kv_dump_info *info, size_t layer,
+                     enum kv_tensor t)
 {
-    return t == KV_T_Q ? info->shape.n_heads : info->shape.n_kv_heads;
+    return t == KV_T_Q ? info->shape.n_heads
+                       : kv_shape_kv_heads(&info->shape, layer);
 }
 
 enum kv_dtype kv_dump_dtype(const struct kv_dump_info *info, enum kv_tensor t)

@@ -4,10 +4,10 @@
  * weights, model_hash, text, text_hash, bos, special, device, gemm,
  * channel_order, n_layers,
  * n_heads, n_kv_heads, head_dim, attn_scale, n_windows, ctx, first_layer,
- * last_layer, dtype, and attn_cap, slide_window and latent where the model has
- * them,
- * with rope_pairs, /slopes, /slides, /slide_inv_freq and /still
- * (lib/h5_head.h). /tokens,
+ * last_layer, dtype, and attn_cap, slide_window, slide_head_dim,
+ * slide_kv_heads, shared_layers and latent where the model has them, with
+ * rope_pairs, /slopes, /slides, /slide_inv_freq and /still (lib/h5_head.h).
+ * /tokens,
  * /positions int32 [windows][ctx]; /inv_freq f32 [n_rot];
  * /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
  * /layer_000/{k_gradient,v_gradient} f32 [windows][ctx][kv_heads][head_dim];
@@ -23,6 +23,11 @@
  * transformers.  RoPE turns channels i and i + n_rot, or, where rope_pairs is
  * "neighbours", 2 i and 2 i + 1.  Files of older versions, in which the order
  * of some models is another ("halves"), are refused.
+ *
+ * Where layers that slide have other heads (slide_head_dim, slide_kv_heads),
+ * their tensors are of these.  Of a model whose last layers (shared_layers)
+ * attend with keys and values of others, these are the layers that have their
+ * own; queries of the last ones are not in the file.
  *
  * Of a latent (shape.h) there is no /layer_000/v, for values are keys: the
  * first `latent` channels of k.

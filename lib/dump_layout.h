@@ -23,8 +23,9 @@ struct kv_dump_name kv_dump_group(size_t layer);
 struct kv_dump_name kv_dump_set(size_t layer, enum kv_tensor t);
 struct kv_dump_name kv_dump_gram_set(size_t layer);
 
-/* Heads of a tensor: n_heads for q, else n_kv_heads. */
-size_t kv_dump_heads(const struct kv_dump_info *info, enum kv_tensor t);
+/* Heads of a layer's tensor: n_heads for q, else n_kv_heads. */
+size_t kv_dump_heads(const struct kv_dump_info *info, size_t layer,
+                     enum kv_tensor t);
 
 /* The stored type of a tensor: info's, but f32 for gradients. */
 enum kv_dtype kv_dump_dtype(const struct kv_dump_info *info, enum kv_tensor t);

@@ -146,9 +146,7 @@ static int get_parts(struct kv_h5 *h, const struct kv_dump_info *info,
 static int check_sets(struct kv_h5 *h, struct kv_dump_info *info,
                       struct kv_err *e)
 {
-    const size_t d = info->shape.head_dim;
     const size_t places[] = {info->n_windows, info->ctx};
-    const size_t gram[] = {info->shape.n_kv_heads, d, d};
     bool have[PARTS];
 
     if (kv_h5_check(h, "/tokens", KV_H5_I32, 2, places, e) ||
@@ -159,9 +157,12 @@ static int check_sets(struct kv_h5 *h, struct kv_dump_info *info,
     if (info->shape.latent) /* values are keys */
         info->have[KV_T_V] = have[KV_T_K];
     for (size_t l = info->first_layer; l <= info->last_layer; l++) {
+        const size_t d = kv_shape_dim(&info->shape, l);
+        const size_t gram[] = {kv_shape_kv_heads(&info->shape, l), d, d};
+
         for (enum kv_tensor t = 0; t < KV_TENSORS; t++) {
             const size_t dims[] = {info->n_windows, info->ctx,
-                                   kv_dump_heads(info, t), d};
+                                   kv_dump_heads(info, l, t), d};
 
             if (have[t] && kv_h5_check(h, kv_dump_set(l, t).text,
                                        kv_dump_type(info, t), 4, dims, e))
@@ -386,7 +387,8 @@ int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
                  size_t first_token, size_t n, float *out, struct kv_err *e)
 {
     const struct kv_dump_info *info = &d->info;
-    const size_t heads = kv_dump_heads(info, t), dim = info->shape.head_dim;
+    const size_t heads = kv_dump_heads(info, layer, t);
+    const size_t dim = kv_shape_dim(&info->shape, layer);
     const size_t row = heads * dim;
     const enum kv_dtype dtype = kv_dump_dtype(info, t);
     const bool latent = info->shape.latent && t == KV_T_V;
@@ -434,7 +436,8 @@ int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
 int kv_dump_fisher(struct kv_dump *d, size_t layer, enum kv_tensor t,
                    size_t first_token, size_t n, float *out, struct kv_err *e)
 {
-    const size_t row = d->info.shape.n_kv_heads * d->info.shape.head_dim;
+    const struct kv_shape *s = &d->info.shape;
+    const size_t row = kv_shape_kv_heads(s, layer) * kv_shape_dim(s, layer);
 
     if (kv_dump_read(d, layer, t, first_token, n, out, e))
         return -1;
@@ -467,8 +470,8 @@ int kv_dump_tokens(struct kv_dump *d, size_t first_token, size_t n,
 
 int kv_dump_gram(struct kv_dump *d, size_t layer, float *gram, struct kv_err *e)
 {
-    const size_t dim = d->info.shape.head_dim;
-    const size_t n = d->info.shape.n_kv_heads * dim * dim;
+    const size_t dim = kv_shape_dim(&d->info.shape, layer);
+    const size_t n = kv_shape_kv_heads(&d->info.shape, layer) * dim * dim;
     const struct kv_dump_name name = kv_dump_gram_set(layer);
     size_t bad;
 

@@ -58,8 +58,9 @@ static void make_set(struct kv_h5 *h, const struct kv_dump_info *info,
                      size_t layer, enum kv_tensor t,
                      const struct kv_dump_part *part, size_t n_parts)
 {
-    const size_t dims[] = {info->n_windows, info->ctx, kv_dump_heads(info, t),
-                           info->shape.head_dim};
+    const size_t dims[] = {info->n_windows, info->ctx,
+                           kv_dump_heads(info, layer, t),
+                           kv_shape_dim(&info->shape, layer)};
     const struct kv_dump_name name = kv_dump_set(layer, t);
     const enum kv_h5_type type = kv_dump_type(info, t);
     struct kv_h5_part *have;
@@ -133,7 +134,6 @@ int kv_dump_create_index(struct kv_dump_writer **out, const char *path,
                          const struct kv_dump_part *part, size_t n_parts,
                          struct kv_err *e)
 {
-    const size_t d = info->shape.head_dim;
     struct kv_h5 *h;
 
     if (kv_h5_create(&h, path, e))
@@ -152,8 +152,8 @@ int kv_dump_create_index(struct kv_dump_writer **out, const char *path,
     w->index = n_parts > 0;
     w->put = kv_alloc(n_layers(info) * KV_TENSORS, sizeof(*w->put));
     if (info->dtype != KV_F32)
-        w->narrow =
-            kv_alloc(info->ctx * info->shape.n_heads * d, sizeof(*w->narrow));
+        w->narrow = kv_alloc(info->ctx * kv_shape_q_most(&info->shape),
+                             sizeof(*w->narrow));
     *out = w;
     return 0;
 }
@@ -181,8 +181,8 @@ static int fail_at(const struct kv_dump_writer *w, size_t layer,
                    enum kv_tensor t, size_t window, size_t i, const char *what,
                    struct kv_err *e)
 {
-    const size_t dim = w->info.shape.head_dim;
-    const size_t row = kv_dump_heads(&w->info, t) * dim;
+    const size_t dim = kv_shape_dim(&w->info.shape, layer);
+    const size_t row = kv_dump_heads(&w->info, layer, t) * dim;
 
     return kv_fail(e, "layer %zu, %s, token %zu, head %zu, channel %zu: %s",
                    layer, kv_tensor_name(t), window * w->info.ctx + i / row,
@@ -210,7 +210,8 @@ int kv_dump_put(struct kv_dump_writer *w, size_t layer, enum kv_tensor t,
                 struct kv_err *e)
 {
     const struct kv_dump_info *info = &w->info;
-    const size_t heads = kv_dump_heads(info, t), d = info->shape.head_dim;
+    const size_t heads = kv_dump_heads(info, layer, t);
+    const size_t d = kv_shape_dim(&info->shape, layer);
     const size_t n = info->ctx * heads * d;
     const struct kv_dump_name name = kv_dump_set(layer, t);
 
@@ -246,8 +247,8 @@ int kv_dump_put(struct kv_dump_writer *w, size_t layer, enum kv_tensor t,
 int kv_dump_put_gram(struct kv_dump_writer *w, size_t layer, const float *gram,
                      struct kv_err *e)
 {
-    const size_t d = w->info.shape.head_dim;
-    const size_t dims[] = {w->info.shape.n_kv_heads, d, d};
+    const size_t d = kv_shape_dim(&w->info.shape, layer);
+    const size_t dims[] = {kv_shape_kv_heads(&w->info.shape, layer), d, d};
     const struct kv_dump_name name = kv_dump_gram_set(layer);
 
     kv_h5_dataset(w->h5, name.text, KV_H5_F32, 3, dims);

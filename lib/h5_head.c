@@ -83,6 +83,11 @@ static int put_layers(struct kv_h5 *h, const char *name, size_t n_layers,
     return put_all(h, name, KV_H5_U8, n_layers, x, e);
 }
 
+static size_t slide_rot(const struct kv_shape *s)
+{
+    return s->slide_dim ? s->slide_dim / 2 : s->n_rot;
+}
+
 /* What only some models have. */
 static int put_rest(struct kv_h5 *h, const struct kv_shape *s, struct kv_err *e)
 {
@@ -101,11 +106,17 @@ static int put_rest(struct kv_h5 *h, const struct kv_shape *s, struct kv_err *e)
     if (s->n_states &&
         put_layers(h, "/stateful", s->n_layers + s->n_states, s->stateful, e))
         return -1;
+    if (s->n_shared)
+        kv_h5_put_int(h, "/", "shared_layers", (int64_t)s->n_shared);
     if (!s->slide_window)
         return 0;
+    if (s->slide_dim) {
+        kv_h5_put_int(h, "/", "slide_head_dim", (int64_t)s->slide_dim);
+        kv_h5_put_int(h, "/", "slide_kv_heads", (int64_t)s->slide_kv_heads);
+    }
     kv_h5_put_int(h, "/", "slide_window", (int64_t)s->slide_window);
     return put_layers(h, "/slides", s->n_layers, s->slides, e) ||
-                   put_all(h, "/slide_inv_freq", KV_H5_F32, s->n_rot,
+                   put_all(h, "/slide_inv_freq", KV_H5_F32, slide_rot(s),
                            s->slide_freq, e)
                ? -1
                : 0;
@@ -198,12 +209,35 @@ static int get_layers(struct kv_h5 *h, const char *name, size_t n_layers,
     return 0;
 }
 
+/* Heads of layers that slide, where they have others. */
+static int get_slide_heads(struct kv_h5 *h, struct kv_shape *s,
+                           struct kv_err *e)
+{
+    if (!kv_h5_has_attr(h, "/", "slide_head_dim"))
+        return 0;
+    if (kv_h5_get_size(h, "/", "slide_head_dim", 2, KV_MAX_HEAD_DIM,
+                       &s->slide_dim, e) ||
+        kv_h5_get_size(h, "/", "slide_kv_heads", 1, s->n_heads,
+                       &s->slide_kv_heads, e))
+        return -1;
+    return s->slide_dim % 2 == 0 && s->n_heads % s->slide_kv_heads == 0
+               ? 0
+               : kv_fail(e,
+                         "%s: %zu KV heads of %zu channels in layers that "
+                         "slide, expected a divisor of %zu and an even number",
+                         kv_h5_path(h), s->slide_kv_heads, s->slide_dim,
+                         s->n_heads);
+}
+
 static int get_slides(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
 {
+    if (get_slide_heads(h, s, e))
+        return -1;
     return kv_h5_get_size(h, "/", "slide_window", 1, INT32_MAX,
                           &s->slide_window, e) ||
                    get_layers(h, "/slides", s->n_layers, s->slides, e) ||
-                   get_freq(h, "/slide_inv_freq", s->n_rot, s->slide_freq, e)
+                   get_freq(h, "/slide_inv_freq", slide_rot(s), s->slide_freq,
+                            e)
                ? -1
                : 0;
 }
@@ -274,6 +308,10 @@ static int get_rest(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
     if (kv_h5_has_attr(h, "/", "attn_cap") &&
         get_scale(h, "attn_cap", &s->cap, e))
         return -1;
+    if (kv_h5_has_attr(h, "/", "shared_layers") &&
+        kv_h5_get_size(h, "/", "shared_layers", 1, KV_MAX_LAYERS, &s->n_shared,
+                       e))
+        return -1;
     if (kv_h5_has(h, "/slopes") && get_slopes(h, s, e))
         return -1;
     if (kv_h5_has(h, "/still") &&
@@ -327,7 +365,7 @@ int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
 static int slide_alike(const struct kv_shape *is, const struct kv_shape *want,
                        struct kv_err *e)
 {
-    const size_t freq = is->n_rot * sizeof(*is->slide_freq);
+    const size_t freq = slide_rot(is) * sizeof(*is->slide_freq);
 
     if (!is->slide_window && !memcmp(want->slide_freq, want->inv_freq, freq))
         return 0;
@@ -356,6 +394,9 @@ int kv_shape_same(const struct kv_shape *is, const struct kv_shape *want,
         {"channels per head", is->head_dim, want->head_dim},
         {"channels of a latent", is->latent, want->latent},
         {"rotary pairs", is->n_rot, want->n_rot},
+        {"channels per head that slides", is->slide_dim, want->slide_dim},
+        {"KV heads that slide", is->slide_kv_heads, want->slide_kv_heads},
+        {"layers that share keys and values", is->n_shared, want->n_shared},
     };
     static const char *const pairs[] = {"halves of a head", "neighbours"};
 

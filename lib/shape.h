@@ -42,6 +42,13 @@ struct kv_shape {
     uint64_t slides[KV_MAX_LAYERS / 64];
     size_t slide_window;
     float slide_freq[KV_MAX_HEAD_DIM / 2];
+    /* Their heads, where they have others than the layers that do not slide:
+     * RoPE turns all of their channels then.  0: the same. */
+    size_t slide_dim, slide_kv_heads;
+    /* Layers of the model after these n_layers, which have no keys and values
+     * of their own: each attends with those of the last of the n_layers that
+     * slides, or does not, as it does (kv_shape_owner()). */
+    size_t n_shared;
     uint64_t still[KV_MAX_LAYERS / 64]; /* likewise: layers without RoPE */
     /* Layers without attention, which n_layers and numbers of layers leave out:
      * bit i % 64 of a word for layer i of the model's own count.  Each holds
@@ -108,6 +115,65 @@ static inline size_t kv_shape_own(const struct kv_shape *s, size_t layer)
             return own;
 }
 
+/* The sizes of one layer's heads. */
+static inline size_t kv_shape_dim(const struct kv_shape *s, size_t layer)
+{
+    return s->slide_dim && kv_shape_slides(s, layer) ? s->slide_dim
+                                                     : s->head_dim;
+}
+
+static inline size_t kv_shape_kv_heads(const struct kv_shape *s, size_t layer)
+{
+    return s->slide_dim && kv_shape_slides(s, layer) ? s->slide_kv_heads
+                                                     : s->n_kv_heads;
+}
+
+/* Values of a token's keys, and of its queries, in the layer with most. */
+static inline size_t kv_shape_kv_most(const struct kv_shape *s)
+{
+    const size_t n = s->n_kv_heads * s->head_dim;
+    const size_t slide = s->slide_kv_heads * s->slide_dim;
+
+    return slide > n ? slide : n;
+}
+
+static inline size_t kv_shape_q_most(const struct kv_shape *s)
+{
+    return s->n_heads *
+           (s->slide_dim > s->head_dim ? s->slide_dim : s->head_dim);
+}
+
+/* Values of a token's keys in all layers. */
+static inline size_t kv_shape_kv_all(const struct kv_shape *s)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < s->n_layers; i++)
+        n += kv_shape_kv_heads(s, i) * kv_shape_dim(s, i);
+    return n;
+}
+
+/* Whether layers differ in the sizes of their heads, or share their keys and
+ * values: then no code is of all layers together, or of a layer upon another's.
+ */
+static inline bool kv_shape_by_kind(const struct kv_shape *s)
+{
+    return s->slide_dim || s->n_shared;
+}
+
+/* The layer with the keys and values of layer `layer`, which may be one of the
+ * n_shared after n_layers. */
+static inline size_t kv_shape_owner(const struct kv_shape *s, size_t layer)
+{
+    size_t own = s->n_layers - 1;
+
+    if (layer < s->n_layers)
+        return layer;
+    while (own && kv_shape_slides(s, own) != kv_shape_slides(s, layer))
+        own--;
+    return own;
+}
+
 /* Bytes of a sequence's state. */
 static inline size_t kv_shape_state_bytes(const struct kv_shape *s)
 {
@@ -124,6 +190,11 @@ static inline struct kv_shape kv_shape_layer(const struct kv_shape *s,
     if (kv_shape_slides(s, layer)) {
         one.window = s->slide_window;
         memcpy(one.inv_freq, s->slide_freq, sizeof(one.inv_freq));
+        if (s->slide_dim) {
+            one.head_dim = s->slide_dim;
+            one.n_kv_heads = s->slide_kv_heads;
+            one.n_rot = s->slide_dim / 2;
+        }
     }
     if (kv_shape_still(s, layer))
         one.n_rot = 0;

@@ -385,6 +385,42 @@ static int check_latent(const struct kv_spec *s, const struct kv_shape *shape,
                : 0;
 }
 
+/* One spec is for layers of all kinds. */
+static int check_kinds(const struct kv_spec *s, const struct kv_shape *shape,
+                       struct kv_err *e)
+{
+    struct kv_spec same = *s;
+    struct kv_shape slide;
+    size_t layer = 0;
+
+    if (s->policy.policy || kv_spec_spans(s) || kv_spec_reads_below(s))
+        return kv_fail(e,
+                       "%s is not implemented for layers that share keys "
+                       "and values or differ in their heads",
+                       s->policy.policy   ? "a policy"
+                       : kv_spec_spans(s) ? "one code of all layers"
+                                          : "a code that reads other layers");
+    if (!s->mixed && s->scheme->training && strcmp(s->scheme->name, "klt") != 0)
+        return kv_fail(e,
+                       "a calibration of %s is not implemented for layers "
+                       "that share keys and values or differ in their heads",
+                       s->scheme->name);
+    if (!shape->slide_dim || !s->scheme->check)
+        return 0;
+    while (!kv_shape_slides(shape, layer))
+        layer++;
+    slide = kv_shape_layer(shape, layer);
+    if (s->scheme->check(&same, &slide, e))
+        return kv_fail_in(e, "in layers that slide");
+    return !memcmp(same.value, s->value, sizeof(same.value))
+               ? 0
+               : kv_fail(e,
+                         "layers that slide, with %zu KV heads of %zu "
+                         "channels, would take other parameters: give "
+                         "those that fit all layers",
+                         slide.n_kv_heads, slide.head_dim);
+}
+
 int kv_spec_fit(struct kv_spec *s, const struct kv_shape *shape,
                 struct kv_err *e)
 {
@@ -394,7 +430,8 @@ int kv_spec_fit(struct kv_spec *s, const struct kv_shape *shape,
         return kv_fail_in(e, "spec '%s'", s->text);
     if ((s->scheme->check && s->scheme->check(s, shape, e)) ||
         check_layered(s, shape, e) || check_spans(s, shape, e) ||
-        (shape->latent && check_latent(s, shape, e)))
+        (shape->latent && check_latent(s, shape, e)) ||
+        (kv_shape_by_kind(shape) && check_kinds(s, shape, e)))
         return kv_fail_in(e, "spec '%s'", s->text);
     kv_spec_print(s);
     return 0;

@@ -19,6 +19,13 @@ LATENT = dict(
     max_position_embeddings=64, kv_lora_rank=8, q_lora_rank=7,
     qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)
 
+# Sizes of heads by kind of layer.
+GEMMA4 = dict(
+    vocab_size=53, hidden_size=18, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=6, global_head_dim=8,
+    intermediate_size=27, sliding_window=8, max_position_embeddings=64,
+    rms_norm_eps=0.02)
+
 # name: (class, config)
 MODELS = {
     "mistral": ("MistralForCausalLM", dict(SMALL, sliding_window=8)),
@@ -36,6 +43,17 @@ MODELS = {
             sliding_attention=dict(rope_type="default", rope_theta=100.0),
             full_attention=dict(rope_type="linear", factor=2.0,
                                 rope_theta=1000.0)))),
+    "gemma4": ("Gemma4ForCausalLM", dict(
+        GEMMA4, num_hidden_layers=5, num_kv_shared_layers=2,
+        use_double_wide_mlp=True, hidden_size_per_layer_input=5,
+        vocab_size_per_layer_input=53, final_logit_softcapping=4.0,
+        layer_types=["sliding_attention", "full_attention", "full_attention",
+                     "sliding_attention", "full_attention"])),
+    "gemma4_keys": ("Gemma4ForCausalLM", dict(
+        GEMMA4, num_hidden_layers=3, hidden_size_per_layer_input=0,
+        attention_k_eq_v=True, num_global_key_value_heads=1,
+        layer_types=["sliding_attention", "sliding_attention",
+                     "full_attention"])),
     "gpt2": ("GPT2LMHeadModel", dict(
         vocab_size=53, n_positions=N, n_embd=18, n_layer=2, n_head=3)),
     "opt": ("OPTForCausalLM", dict(
@@ -399,7 +417,7 @@ HEADLESS = ("opt_decoder", "llama_headless")
 # What llama.cpp has not, or its converter does not write, or not without a
 # tokenizer.  A file of latent attention has one mscale, of all dimensions.
 NO_GGUF = ("dynamic", "phimoe", "ministral", "opt", "mistral",
-           "qwen3_moe_raw", "gemma3", "smollm3_sliding", "qwen3_next",
+           "qwen3_moe_raw", "gemma3", "gemma4", "gemma4_keys", "smollm3_sliding", "qwen3_next",
            "qwen3_5", "qwen3_5_wrapped", "qwen3_5_moe", "lfm2_moe",
            "granite_hybrid", "granite_hybrid_moe",
            "granite_hybrid_rope", "deepseek_v2",

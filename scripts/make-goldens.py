@@ -53,6 +53,8 @@ def randomize(model):
             if norm and name.endswith("weight"):
                 p.add_(1)
     for name, p in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            p.normal_(1, 0.2)
         if name.endswith(("e_score_correction_bias", "expert_bias")):
             p.normal_(0, 0.2)
 
@@ -123,15 +125,21 @@ def keys_and_values(model, tokens, config):
         def spy_one(x, *more):  # GPT-J: k, then q
             seen.append(x.transpose(1, 2).clone())
             return real(x, *more)
+        def spy_alone(x, *more, **named):  # Gemma 4: q, then k if it has one
+            seen.append(x.transpose(1, 2).clone())
+            return real(x, *more, **named)
         half = model.config.model_type == "gpt_oss"  # cosines of a half
         one = model.config.model_type == "gptj"
-        module.apply_rotary_pos_emb = spy_one if one else spy
+        alone = model.config.model_type == "gemma4_text"
+        module.apply_rotary_pos_emb = (
+            spy_one if one else spy_alone if alone else spy)
     with torch.no_grad():
         logits = model(tokens[None], past_key_values=Cache(config=config),
                        use_cache=True).logits[0]
     if real:
         module.apply_rotary_pos_emb = real
         seen = seen[::2] if one else seen
+        seen = seen[1:2 * len(calls):2] if alone else seen
     return logits, calls, seen
 
 

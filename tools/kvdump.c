@@ -78,6 +78,8 @@ static int capture_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
         (!c->ranks->by_layers || c->ranks->self + 1 == c->ranks->n);
     struct kv_qkv h;
 
+    if (x->shared)
+        return kv_ranks_check(c->ranks, e) ? -1 : kv_attend_exact(NULL, x, e);
     if (kv_ranks_check(c->ranks, e) || kv_qkv_to_host(x, &h, e))
         return -1;
 
@@ -175,8 +177,8 @@ static int dump_grams(struct kv_model *m, struct kv_dump_writer *writer,
                       const struct kv_dump_info *info, struct kv_err *e)
 {
     const struct kv_shape *s = &info->shape;
-    float *gram =
-        kv_alloc(s->n_kv_heads * s->head_dim, s->head_dim * sizeof(*gram));
+    float *gram = kv_alloc(kv_shape_kv_most(s),
+                           kv_shape_q_most(s) / s->n_heads * sizeof(*gram));
     int rc = 0;
 
     for (size_t l = info->first_layer; l <= info->last_layer && !rc; l++)

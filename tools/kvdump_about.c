@@ -29,6 +29,9 @@ static const char *const columns[] = {"model",
                                       "even_ctx",
                                       "n_states",
                                       "state_bytes",
+                                      "shared_layers",
+                                      "slide_kv_heads",
+                                      "slide_head_dim",
                                       NULL};
 
 void kv_footprint_about(void)
@@ -37,31 +40,37 @@ void kv_footprint_about(void)
 }
 
 /* Bytes of one token in one layer. */
-static size_t token_bytes(const struct kv_shape *s)
+static size_t token_bytes(const struct kv_shape *s, size_t layer)
 {
-    return (size_t)kv_shape_sides(s) * sizeof(uint16_t) * s->n_kv_heads *
-           s->head_dim;
+    return (size_t)kv_shape_sides(s) * sizeof(uint16_t) *
+           kv_shape_kv_heads(s, layer) * kv_shape_dim(s, layer);
+}
+
+/* In all layers that have keys and values of their own. */
+static size_t all_token_bytes(const struct kv_shape *s)
+{
+    return (size_t)kv_shape_sides(s) * sizeof(uint16_t) * kv_shape_kv_all(s);
 }
 
 /* Bytes of one sequence of ctx tokens; a layer that slides has its window
  * alone. */
 static size_t cache_bytes(const struct kv_shape *s, size_t ctx)
 {
-    size_t tokens = 0;
+    size_t bytes = 0;
 
     for (size_t i = 0; i < s->n_layers; i++) {
         const struct kv_shape layer = kv_shape_layer(s, i);
 
-        tokens += kv_shape_seen(&layer, ctx);
+        bytes += kv_shape_seen(&layer, ctx) * token_bytes(s, i);
     }
-    return tokens * token_bytes(s);
+    return bytes;
 }
 
 /* even_ctx: of more tokens, one sequence's cache in a layer is more bytes than
  * the layer's matrices. */
 static void put_layer(struct kv_results *r, const struct kv_footprint *f)
 {
-    const size_t token = token_bytes(&f->info.shape);
+    const size_t token = token_bytes(&f->info.shape, 0);
 
     if (!f->layer_bytes)
         return;
@@ -75,7 +84,7 @@ static int put_row(struct kv_results *r, const struct kv_footprint *f,
 {
     const struct kv_model_info *info = &f->info;
     const struct kv_shape *s = &info->shape;
-    const size_t per_token = s->n_layers * token_bytes(s);
+    const size_t per_token = all_token_bytes(s);
     const size_t kv_bytes = f->batch * cache_bytes(s, f->ctx);
 
     kv_results_text(r, "model", info->name);
@@ -100,6 +109,11 @@ static int put_row(struct kv_results *r, const struct kv_footprint *f,
     put_layer(r, f);
     kv_results_size(r, "n_states", s->n_states);
     kv_results_size(r, "state_bytes", f->batch * kv_shape_state_bytes(s));
+    kv_results_size(r, "shared_layers", s->n_shared);
+    kv_results_size(r, "slide_kv_heads",
+                    s->slide_dim ? s->slide_kv_heads : s->n_kv_heads);
+    kv_results_size(r, "slide_head_dim",
+                    s->slide_dim ? s->slide_dim : s->head_dim);
     return kv_results_row(r, e);
 }
 
@@ -108,7 +122,7 @@ static int countable(const struct kv_footprint *f, struct kv_err *e)
     const struct kv_shape *s = &f->info.shape;
     size_t bytes;
 
-    if (__builtin_mul_overflow(f->ctx, s->n_layers * token_bytes(s), &bytes) ||
+    if (__builtin_mul_overflow(f->ctx, all_token_bytes(s), &bytes) ||
         __builtin_add_overflow(bytes, kv_shape_state_bytes(s), &bytes) ||
         __builtin_mul_overflow(f->batch, bytes, &bytes))
         return kv_fail(e,
@@ -153,6 +167,10 @@ static size_t part_bytes(const struct kv_config *c,
     const bool expert = kv_config_has_experts(c, layer) && part >= KV_P_GATE &&
                         part <= KV_P_DOWN;
 
+    if ((part == KV_P_V && c->values_are_keys &&
+         !kv_shape_slides(&c->shape, layer)) ||
+        (part == KV_P_LAYER_IN_NORM && layer)) /* tensors that layers share */
+        return 0;
     return halves(w->layer[layer].part[part]) * (expert ? c->n_experts : 1);
 }
 
@@ -164,8 +182,10 @@ static void weigh(struct kv_footprint *f, const struct kv_config *c)
     size_t *all = &f->info.weight_bytes;
 
     kv_tensor_map_random(&w, c, 0);
-    *all = halves(w.norm) + (c->tied ? 1 : 2) * halves(w.embed) +
-           sizeof(uint16_t) * c->n_places * c->hidden;
+    *all =
+        halves(w.norm) + (c->tied ? 1 : 2) * halves(w.embed) +
+        sizeof(uint16_t) * c->n_places * c->hidden +
+        sizeof(uint16_t) * c->n_vocab * kv_config_layers_of(c) * c->layer_embed;
     for (size_t i = 0; i < kv_config_layers_of(c); i++)
         for (size_t p = 0; p < KV_PARTS; p++) {
             *all += part_bytes(c, &w, i, p);
@@ -222,7 +242,7 @@ int kv_footprint_of_shape(const char *path, size_t ctx, size_t batch,
     size_t n = 0;
 
     for (size_t i = 0; i < 3; i++) {
-        if (i && (heads[i] == own || c.shape.latent))
+        if (i && (heads[i] == own || c.shape.latent || c.arch->by_kind))
             continue;
         c.shape.n_kv_heads = heads[i];
         f[n++] = of_config(&c, path, ctx, batch);

@@ -131,11 +131,14 @@ static int config_shape(struct job *j, struct kv_err *e)
 
     kv_config_set_window(&j->config, a->ctx);
     s = &j->config.shape;
-    if (s->latent)
+    if (s->latent || kv_shape_by_kind(s))
         return kv_fail(e,
-                       "%s: arrays of latent attention, which a %s has, are "
-                       "not implemented",
-                       j->f->config, j->config.arch->name);
+                       "%s: arrays of %s, which a %s has, are not implemented",
+                       j->f->config,
+                       s->latent ? "latent attention"
+                                 : "layers that differ in their heads or share "
+                                   "keys and values",
+                       j->config.arch->name);
     if (a->of[KV_T_V].heads != s->n_kv_heads || a->dim != s->head_dim ||
         (q->have && q->heads != s->n_heads) || a->last_layer >= s->n_layers)
         return kv_fail(e,

@@ -117,6 +117,11 @@ int kv_operations_print(const struct kv_config *c, const char *name, size_t ctx,
     if (c->arch->out_gate)
         return kv_fail(
             e, "%s: --operations knows no gate of attention's output", name);
+    if (c->arch->by_kind)
+        return kv_fail(e,
+                       "%s: --operations knows no layers that differ in their "
+                       "heads or share keys and values",
+                       name);
     if (c->n_experts)
         return kv_fail(e, "%s: --operations knows no layer with experts", name);
     if (kv_results_open(&r, &form, columns, e))

@@ -53,13 +53,13 @@ static int read_tensor(const struct kvquant_check *a, enum kv_tensor t,
                        size_t n, float **x, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(a->dump);
-    const size_t heads =
-        t == KV_T_Q ? info->shape.n_heads : info->shape.n_kv_heads;
+    const struct kv_shape s = kv_shape_layer(&info->shape, info->first_layer);
+    const size_t heads = t == KV_T_Q ? s.n_heads : s.n_kv_heads;
 
     *x = NULL;
     if (!info->have[t])
         return 0;
-    *x = kv_alloc(n, heads * info->shape.head_dim * sizeof(**x));
+    *x = kv_alloc(n, heads * s.head_dim * sizeof(**x));
     return kv_dump_read(a->dump, info->first_layer, t, 0, n, *x, e);
 }
 

@@ -35,8 +35,7 @@ static int copy_tokens(struct kvquant_decoded *d, struct kv_err *e)
 static int copy_queries(struct kvquant_decoded *d, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(d->from);
-    const size_t n = info->ctx,
-                 row = info->shape.n_heads * info->shape.head_dim;
+    const size_t n = info->ctx, row = kv_shape_q_most(&info->shape);
     const size_t n_layers = info->last_layer - info->first_layer + 1;
     float *q = kv_alloc(n, row * sizeof(*q));
     int rc = 0;
@@ -106,12 +105,14 @@ static int create_arrays(struct kvquant_decoded *d, const char *path,
     int rc;
 
     for (size_t i = 0; i < n; i++) {
-        list[i] =
-            (struct kv_array){.n_dims = 4,
-                              .dims = {info->n_windows, info->shape.n_kv_heads,
-                                       info->ctx, info->shape.head_dim}};
-        snprintf(list[i].name, sizeof(list[i].name), "layers.%zu.%s",
-                 info->first_layer + i / sides, i % sides ? "values" : "keys");
+        const size_t layer = info->first_layer + i / sides;
+
+        list[i] = (struct kv_array){
+            .n_dims = 4,
+            .dims = {info->n_windows, kv_shape_kv_heads(&info->shape, layer),
+                     info->ctx, kv_shape_dim(&info->shape, layer)}};
+        snprintf(list[i].name, sizeof(list[i].name), "layers.%zu.%s", layer,
+                 i % sides ? "values" : "keys");
     }
     rc = kv_arrays_create(&d->arrays, path, list, n, about, e);
     free(list);

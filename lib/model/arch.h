@@ -32,6 +32,10 @@ enum kv_part {
     KV_P_MIX_A,
     KV_P_MIX_Z,
     KV_P_MIX_OUT,
+    KV_P_LAYER_IN, /* of the layer's own embedding (per_layer.c): the stream's
+                    * first values to it, its gate, and back */
+    KV_P_LAYER_GATE,
+    KV_P_LAYER_OUT,
     KV_P_ROUTER,     /* a row for each expert */
     KV_P_SHARED_MIX, /* a row: how much a token has of the shared expert */
     KV_P_SHARED_GATE,
@@ -56,6 +60,7 @@ enum kv_part {
     KV_P_MIX_STEP,
     KV_P_MIX_SKIP,
     KV_P_MIX_NORM,
+    KV_P_LAYER_SCALE, /* one number, of the stream as it leaves */
     KV_P_ATTN_NORM,
     KV_P_ATTN_NORM_BIAS,
     KV_P_MLP_NORM,
@@ -68,6 +73,8 @@ enum kv_part {
     KV_P_KV_DOWN_NORM,
     KV_P_ATTN_OUT_NORM, /* norm of attention's addition to the stream */
     KV_P_MLP_OUT_NORM,
+    KV_P_LAYER_IN_NORM,
+    KV_P_LAYER_OUT_NORM,
     KV_PARTS
 };
 
@@ -79,6 +86,9 @@ struct kv_tensor_names {
     const char *embed, *positions, *embed_norm, *norm, *head;
     const char *project_in, *project_out; /* of embeddings to hidden values, of
                                            * these back */
+    /* Of all layers together, in their order: embeddings of each layer, what
+     * makes more of them of the stream; and its norm, the same for all. */
+    const char *layer_embed, *layer_in, *layer_in_norm;
     const char *layers; /* names of layer N begin with it, N and a dot */
     const char *part[KV_PARTS];
     const char *experts; /* names of expert N's gate, up and down begin with
@@ -210,6 +220,9 @@ struct kv_arch {
     bool sandwich;    /* norms after attention and MLP too; Gemma then has the
                        * scale of query_pre_attn_scalar, and soft caps */
     bool norm_after;  /* norms after attention and MLP alone */
+    bool by_kind;     /* Gemma 4: sizes of heads by kind of layer, layers that
+                       * share keys and values, embeddings of each layer's own,
+                       * norms of values (config_kind.c) */
     double attn_cap;  /* without attn_logit_softcapping; 0: none, and the field
                        * is ignored, as in transformers */
     double logit_cap; /* without final_logit_softcapping; 0: none */

@@ -6,6 +6,8 @@
 static const struct kv_wrapper wrappers[] = {
     {"Gemma3ForConditionalGeneration", "gemma3", "gemma3_text",
      "Gemma3ForCausalLM", NULL, false},
+    {"Gemma4ForConditionalGeneration", "gemma4", "gemma4_text",
+     "Gemma4ForCausalLM", kv_fields_of_gemma4, false},
     {"Mistral3ForConditionalGeneration", "mistral3", "mistral",
      "MistralForCausalLM", NULL, false},
     {"Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2_vl_text",

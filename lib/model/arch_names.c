@@ -45,6 +45,52 @@ const struct kv_tensor_names kv_names_sandwich = {
         },
 };
 
+const struct kv_tensor_names kv_names_gemma4 = {
+    KV_ARCH_FRAME,
+    .layer_embed = "embed_tokens_per_layer.weight",
+    .layer_in = "per_layer_model_projection.weight",
+    .layer_in_norm = "per_layer_projection_norm.weight",
+    .part =
+        {
+            KV_ARCH_Q_K_V_O,
+            KV_ARCH_GATE_UP_DOWN,
+            [KV_P_LAYER_IN] = "",
+            [KV_P_LAYER_GATE] = "per_layer_input_gate.weight",
+            [KV_P_LAYER_OUT] = "per_layer_projection.weight",
+            [KV_P_LAYER_SCALE] = "layer_scalar",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "pre_feedforward_layernorm.weight",
+            [KV_P_Q_NORM] = "self_attn.q_norm.weight",
+            [KV_P_K_NORM] = "self_attn.k_norm.weight",
+            [KV_P_ATTN_OUT_NORM] = "post_attention_layernorm.weight",
+            [KV_P_MLP_OUT_NORM] = "post_feedforward_layernorm.weight",
+            [KV_P_LAYER_IN_NORM] = "",
+            [KV_P_LAYER_OUT_NORM] = "post_per_layer_input_norm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_gemma4[] = {
+    {"global_head_dim", "global_head_dim", NULL},
+    {"num_global_key_value_heads", "num_global_key_value_heads", NULL},
+    {"per_layer_config", "per_layer_config", NULL},
+    {"attention_k_eq_v", "attention_k_eq_v", NULL},
+    {"num_kv_shared_layers", "num_kv_shared_layers", NULL},
+    {"use_double_wide_mlp", "use_double_wide_mlp", NULL},
+    {"hidden_size_per_layer_input", "hidden_size_per_layer_input", NULL},
+    {"vocab_size_per_layer_input", "vocab_size_per_layer_input", NULL},
+    {"use_bidirectional_attention", NULL, "\"vision\""}, /* of its tokens */
+    {"enable_moe_block", NULL, "false"},
+    {"num_experts", NULL, NULL},
+    {"top_k_experts", NULL, NULL},
+    {"moe_intermediate_size", NULL, NULL},
+    {"expert_intermediate_size", NULL, NULL},
+    /* of its parts: */
+    {"vision_config", NULL, NULL},
+    {"audio_config", NULL, NULL},
+    {"image_token_id", NULL, NULL},
+    {0},
+};
+
 const struct kv_own_field kv_fields_of_gemma2[] = {
     {"sliding_window", "sliding_window", NULL},
     {"sliding_window_size", "sliding_window", kv_unread}, /* of 9B and 27B */

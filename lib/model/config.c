@@ -199,8 +199,9 @@ static int read_plain_act(const struct kv_fields *f, enum kv_act *act,
 static int check_act(const struct kv_fields *f, const struct kv_arch *a,
                      const char *name, bool old_gelu, struct kv_err *e)
 {
-    const struct kv_field only = {name, a->gemma ? "\"gelu_pytorch_tanh\""
-                                                 : "\"silu\""};
+    const struct kv_field only = {name, a->act == KV_ACT_GELU_TANH
+                                            ? "\"gelu_pytorch_tanh\""
+                                            : "\"silu\""};
     const json_t *j = kv_fields_get(f, name);
     const struct act *is = find_act(json_string_value(j));
 
@@ -258,7 +259,9 @@ static int read_gemma(const struct kv_fields *f, struct kv_config *c,
                                       "final_logit_softcapping"};
     double scalar = 256;
 
-    c->embed_scale = c->arch->gemma ? sqrtf((float)c->hidden) : 1;
+    const bool gemma4 = c->arch->by_kind;
+
+    c->embed_scale = c->arch->gemma || gemma4 ? sqrtf((float)c->hidden) : 1;
     if (c->arch->sandwich && c->arch->gemma) {
         if ((kv_fields_get(f, own[0]) &&
              kv_fields_real(f, own[0], &scalar, e)) ||
@@ -269,7 +272,9 @@ static int read_gemma(const struct kv_fields *f, struct kv_config *c,
         c->shape.attn_scale = (float)(1 / sqrt(scalar));
         return 0;
     }
-    for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++)
+    if (gemma4 && read_cap(f, own[2], c->arch->logit_cap, &c->logit_cap, e))
+        return -1;
+    for (size_t i = 0; i < (gemma4 ? 2 : sizeof(own) / sizeof(*own)); i++)
         if (kv_fields_get(f, own[i]))
             return kv_fail(e, "%s: field %s is not null, but a %s has none",
                            f->path, own[i], c->arch->name);
@@ -386,8 +391,9 @@ static int read_all(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
                    read_eps(f, c, e) || read_flags(f, c, e) ||
                    read_norms(f, c, e) || read_act(f, c, e) ||
                    kv_config_layers(f, c, e) || kv_config_experts(f, c, e) ||
-                   read_gemma(f, c, e) || read_scales(f, c, e) ||
-                   read_positions(f, c, e) || kv_config_mixer(f, c, e)
+                   read_gemma(f, c, e) || kv_config_kind(f, c, e) ||
+                   read_scales(f, c, e) || read_positions(f, c, e) ||
+                   kv_config_mixer(f, c, e)
                ? -1
                : 0;
 }
@@ -440,6 +446,7 @@ int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
     const struct kv_arch *a = c->arch;
     const char *differs =
         a->gemma && !gemma         ? "what a Gemma has"
+        : a->by_kind               ? "what a Gemma 4 has"
         : c->shape.latent          ? "latent attention"
         : c->shape.n_states        ? "layers without attention"
         : a->out_gate              ? "a gate of attention's output"

@@ -69,8 +69,13 @@ struct kv_config {
     float logit_scale; /* of logits, before the cap */
     size_t n_places;   /* learned positions; 0: none */
     struct kv_mixer_sizes mixer;
-    bool mixer_bias;          /* of its convolution */
-    float mixer_eps;          /* of its norm */
+    bool mixer_bias; /* of its convolution */
+    float mixer_eps; /* of its norm */
+    /* Of arch->by_kind: */
+    size_t layer_embed;   /* of a layer's own embedding; 0: layers have none */
+    bool values_are_keys; /* in layers that do not slide: values are of the
+                           * keys' matrix, before their norm */
+    size_t shared_times;  /* inter of the shape's n_shared is times this */
     size_t n_experts, n_used; /* inter is of one; 0: none */
     size_t shared_inter;      /* of the expert that all tokens have; 0: none */
     size_t n_groups, used_groups; /* experts are of these groups; 0: of all */
@@ -108,11 +113,19 @@ int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e);
 int kv_config_parse(struct kv_config *c, const json_t *json, const char *path,
                     struct kv_err *e);
 
-/* Layers of the model, with and without attention: what `layer` counts here and
+/* Layers of the model, with and without attention, or keys and values of their
+ * own: what `layer` counts here and
  * in all of lib/model, but in struct kv_qkv and struct kv_shape. */
 static inline size_t kv_config_layers_of(const struct kv_config *c)
 {
-    return c->shape.n_layers + c->shape.n_states;
+    return c->shape.n_layers + c->shape.n_states + c->shape.n_shared;
+}
+
+/* Whether the layer attends with another's keys and values.  (No model has such
+ * layers and layers without attention.) */
+static inline bool kv_config_shares(const struct kv_config *c, size_t layer)
+{
+    return c->shape.n_shared && layer >= c->shape.n_layers;
 }
 
 /* Whether the layer's MLP is of experts, and how wide an MLP, or an expert, is
@@ -126,6 +139,8 @@ static inline bool kv_config_has_experts(const struct kv_config *c,
 
 static inline size_t kv_config_inter(const struct kv_config *c, size_t layer)
 {
+    if (kv_config_shares(c, layer))
+        return c->shared_times * c->inter;
     return c->n_experts && !kv_config_has_experts(c, layer) ? c->dense_inter
                                                             : c->inter;
 }
@@ -133,7 +148,9 @@ static inline size_t kv_config_inter(const struct kv_config *c, size_t layer)
 /* The widest of all layers'. */
 static inline size_t kv_config_widest(const struct kv_config *c)
 {
-    const size_t n = c->inter > c->shared_inter ? c->inter : c->shared_inter;
+    const size_t own =
+        c->shape.n_shared ? c->shared_times * c->inter : c->inter;
+    const size_t n = own > c->shared_inter ? own : c->shared_inter;
 
     return n > c->dense_inter ? n : c->dense_inter;
 }

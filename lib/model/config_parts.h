@@ -17,6 +17,12 @@ int kv_config_latent(const struct kv_fields *f, struct kv_config *c,
 int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e);
 
+/* Sizes of heads by the kind of layer, layers that share keys and values, and
+ * embeddings of each layer's own; after kv_config_layers(), since from here on
+ * c's shape does not count the layers that share. */
+int kv_config_kind(const struct kv_fields *f, struct kv_config *c,
+                   struct kv_err *e);
+
 /* Which layers are without attention, and the sizes of what they have; after
  * all else, since from here on c's shape does not count them. */
 int kv_config_mixer(const struct kv_fields *f, struct kv_config *c,

@@ -191,10 +191,11 @@ static const char LOCAL[] = "rope_local_base_freq";
 static int read_slide(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
-    struct kv_rope_reading r = {.arch = c->arch,
-                                .top = f,
-                                .head_dim = c->shape.head_dim,
-                                .n_ctx = c->n_ctx};
+    struct kv_rope_reading r = {
+        .arch = c->arch,
+        .top = f,
+        .head_dim = c->shape.slide_dim ? c->shape.slide_dim : c->shape.head_dim,
+        .n_ctx = c->n_ctx};
     struct given theta = {.is = c->arch->rope.slide_theta};
     struct kv_rope_kind kind;
 

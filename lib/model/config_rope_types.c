@@ -97,8 +97,9 @@ int kv_rope_put(const struct kv_rope_reading *r, const double *x,
                 const char *type, float *inv_freq, struct kv_err *e)
 {
     for (size_t i = 0; i < r->head_dim / 2; i++) {
-        if (!(x[i] >= (double)FLT_MIN &&
-              x[i] * (double)r->n_ctx <= (double)FLT_MAX))
+        /* 0: a channel that proportional RoPE leaves alone */
+        if (x[i] != 0 && !(x[i] >= (double)FLT_MIN &&
+                           x[i] * (double)r->n_ctx <= (double)FLT_MAX))
             return kv_fail(e,
                            "%s: rope_theta %g and RoPE scaling %s give a "
                            "frequency of %g, with which f32 cannot count to "
@@ -106,6 +107,29 @@ int kv_rope_put(const struct kv_rope_reading *r, const double *x,
                            r->top->path, r->theta, type, x[i], r->n_ctx);
         inv_freq[i] = (float)x[i];
     }
+    return 0;
+}
+
+/* The channels that turn have the frequencies of so many of all, not of a
+ * smaller head; the rest have none. */
+static int scale_proportional(const struct kv_rope_reading *r,
+                              const struct kv_fields *f, double *inv_freq,
+                              struct kv_rope_kind *kind, struct kv_err *e)
+{
+    const size_t half = r->head_dim / 2;
+    double part = 1, factor = 1;
+
+    (void)kind;
+    if (read_real_if(f, "partial_rotary_factor", &part, e) ||
+        read_real_if(f, "factor", &factor, e))
+        return -1;
+    if (part > 1)
+        return kv_fail(e, "%s: field %spartial_rotary_factor is %g, above 1",
+                       f->path, f->in, part);
+    for (size_t i = 0; i < half; i++)
+        inv_freq[i] = i < (size_t)(part * (double)r->head_dim) / 2
+                          ? inv_freq[i] / factor
+                          : 0;
     return 0;
 }
 
@@ -319,6 +343,12 @@ const struct kv_rope_type kv_rope_types[] = {
       {"short_factor", NULL},
       {"long_factor", NULL}},
      scale_longrope},
+    {"proportional", /* of Gemma 4 alone */
+     {{"rope_type", NULL},
+      {"rope_theta", NULL},
+      {"partial_rotary_factor", NULL},
+      {"factor", NULL}},
+     scale_proportional},
 };
 
 enum { TYPES = sizeof(kv_rope_types) / sizeof(*kv_rope_types) };
@@ -356,6 +386,8 @@ int kv_rope_type(const struct kv_rope_reading *r, const struct kv_fields *f,
         *type = &kv_rope_types[i];
         if ((only_long || r->arch->rope.mscales) && i &&
             strcmp(kv_rope_types[i].name, "longrope") != 0)
+            continue;
+        if (!r->arch->by_kind && !strcmp(kv_rope_types[i].name, "proportional"))
             continue;
         if (name && !strcmp(kv_rope_types[i].name, name))
             return 0;

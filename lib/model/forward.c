@@ -75,16 +75,34 @@ static const float *vector(const struct kv_pass *p, enum kv_part part)
     return kv_layers_vector(p->m->layers, part);
 }
 
+/* Layers that share keys and values find them where the last layer of their
+ * kind left them. */
+static void turn_to_attended(struct kv_pass *p)
+{
+    const struct kv_shape *s = &p->m->config.shape;
+    const size_t most = s->n_shared && kv_shape_slides(s, p->attended)
+                            ? p->n_windows * p->n * kv_shape_kv_most(s)
+                            : 0;
+
+    p->shape = kv_shape_layer(s, p->attended);
+    p->q_dim = p->shape.n_heads * p->shape.head_dim;
+    p->kv_dim = p->shape.n_kv_heads * p->shape.head_dim;
+    p->k = p->ks + most;
+    p->k_pre = p->ks_pre + most;
+    p->v = p->vs + most;
+}
+
 int kv_pass_load(struct kv_pass *p, size_t layer, size_t next, struct kv_err *e)
 {
     const struct kv_shape *s = &p->m->config.shape;
 
     p->loaded = layer;
     p->inter = kv_config_inter(&p->m->config, layer);
-    p->attended = layer - kv_shape_states(s, layer);
+    p->shares = kv_config_shares(&p->m->config, layer);
+    p->attended = kv_shape_owner(s, layer - kv_shape_states(s, layer));
     p->mixes = kv_shape_stateful(s, layer);
     if (!p->mixes)
-        p->shape = kv_shape_layer(s, p->attended);
+        turn_to_attended(p);
     p->rope = p->ropes + (p->shape.window ? p->n * 2 * s->n_rot : 0);
     if (p->few) {
         kv_layers_turn_to(p->m->layers, layer);
@@ -152,7 +170,7 @@ int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
         .first = t->token,
         .n = p->n,
         .n_heads = s->n_heads,
-        .n_kv_heads = s->n_kv_heads,
+        .n_kv_heads = p->shares ? 0 : s->n_kv_heads,
         .head_dim = s->head_dim,
         .pairs = kv_shape_pairs(s),
         .qkv = t->wide,
@@ -161,6 +179,7 @@ int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
         .k_norm = vector(p, KV_P_K_NORM),
         .q_norm_bias = vector(p, KV_P_Q_NORM_BIAS),
         .k_norm_bias = vector(p, KV_P_K_NORM_BIAS),
+        .v_norm = p->m->config.arch->by_kind ? p->m->weights.ones : NULL,
         .norm_of = norms[p->m->config.qk_norm],
         .norm_centers = p->m->config.arch->layer_norm,
         .norm_late = p->m->config.arch->qk_norm_late,
@@ -182,7 +201,7 @@ int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
         return kv_pass_latent(p, t, a, e);
     if (runs(p, KV_STEP_QKV) &&
         kv_pass_multiply(p, t, KV_P_Q, a, p->hidden, t->wide,
-                         p->q_dim + 2 * p->kv_dim, false, e))
+                         p->q_dim + (p->shares ? 0 : 2 * p->kv_dim), false, e))
         return -1;
     if (p->m->config.arch->out_gate &&
         kv_pass_multiply(p, t, KV_P_OUT_GATE, a, p->hidden,
@@ -319,9 +338,12 @@ static int out_half(const struct kv_pass *p, const struct kv_tile *t,
 static int after_mlp(const struct kv_pass *p, const struct kv_tile *t,
                      struct kv_err *e)
 {
-    return p->m->config.parallel
-               ? out_half(p, t, e)
-               : norm_stream(p, t, KV_P_MLP_NORM, KV_P_MLP_NORM_BIAS, e);
+    if (p->m->config.parallel)
+        return out_half(p, t, e);
+    return norm_stream(p, t, KV_P_MLP_NORM, KV_P_MLP_NORM_BIAS, e) ||
+                   (p->m->config.arch->by_kind && kv_pass_per_layer(p, t, e))
+               ? -1
+               : 0;
 }
 
 static int after_attention(const void *arg, size_t i, size_t thread,
@@ -444,13 +466,18 @@ static void fill_rope(const struct kv_pass *p, const struct kv_shape *s,
 static int make_rope(struct kv_pass *p, struct kv_err *e)
 {
     struct kv_shape s = p->m->config.shape;
+    const size_t most = s.slide_dim / 2 > s.n_rot ? s.slide_dim / 2 : s.n_rot;
     const size_t n = p->n * 2 * s.n_rot, tables = s.slide_window ? 2 : 1;
-    const size_t bytes = tables * n * sizeof(float);
+    const size_t bytes = tables * p->n * 2 * most * sizeof(float);
     float *table = kv_alloc(bytes, 1);
     int rc;
 
     fill_rope(p, &s, table);
     memcpy(s.inv_freq, s.slide_freq, sizeof(s.inv_freq));
+    if (s.slide_dim) {
+        s.head_dim = s.slide_dim;
+        s.n_rot = s.slide_dim / 2;
+    }
     if (s.slide_window)
         fill_rope(p, &s, table + n);
     rc = want(p, KV_WORK_ROPE, bytes + 1, 1, &p->ropes, e) || /* not NULL */
@@ -481,9 +508,9 @@ static int want_experts(struct kv_pass *p, size_t n, struct kv_err *e)
 /* Of a latent they are keys. */
 static int want_values(struct kv_pass *p, size_t bytes, struct kv_err *e)
 {
-    p->v = p->k;
+    p->vs = p->ks;
     return p->m->config.shape.latent ? 0
-                                     : want(p, KV_WORK_V, bytes, 1, &p->v, e);
+                                     : want(p, KV_WORK_V, bytes, 1, &p->vs, e);
 }
 
 int kv_pass_init(struct kv_pass *p, struct kv_err *e)
@@ -492,35 +519,43 @@ int kv_pass_init(struct kv_pass *p, struct kv_err *e)
     const struct kv_shape *s = &c->shape;
     const size_t n = p->n_windows * p->n, word = sizeof(float);
     const size_t inter = kv_config_widest(c);
+    const size_t q_dim = kv_shape_q_most(s), kv_dim = kv_shape_kv_most(s);
+    const size_t kinds = s->n_shared ? 2 : 1; /* turn_to_attended() */
     size_t rows, threads, out;
 
     release(p->m);
     p->b = p->m->backend;
     p->hidden = c->hidden;
-    p->q_dim = s->n_heads * s->head_dim;
-    p->kv_dim = s->n_kv_heads * s->head_dim;
-    out = max(p->q_dim, c->mixer.out);
+    out = max(q_dim, c->mixer.out);
     rows = stretch(p) < p->b->tile ? stretch(p) : p->b->tile;
     threads = p->b->threads();
-    p->input_bytes =
-        rows *
-        max(max(p->hidden, out), max(inter, s->n_heads * c->latent.value)) *
-        kv_type_bytes(p->b->input_type);
-    p->wide_floats = rows * max(max(max(p->q_dim + 2 * p->kv_dim, 2 * inter),
-                                    max(p->row_wide, p->hidden)),
-                                s->n_heads * c->latent.value);
-    return want(p, KV_WORK_Q, n, p->q_dim * word, &p->q, e) ||
-           want(p, KV_WORK_OUT, n, out * word, &p->out, e) ||
-           (c->arch->out_gate &&
-            want(p, KV_WORK_OUT_GATE, n, p->q_dim * word, &p->out_gate, e)) ||
-           (s->n_states &&
-            want(p, KV_WORK_MIXER, n, c->mixer.in * word, &p->mixer, e)) ||
-           want(p, KV_WORK_K, n, p->kv_dim * word, &p->k, e) ||
-           want(p, KV_WORK_K_PRE, n, p->kv_dim * word, &p->k_pre, e) ||
-           want_values(p, n * p->kv_dim * word, e) || want_experts(p, n, e) ||
-           want(p, KV_WORK_INPUT, threads, p->input_bytes, &p->input, e) ||
-           want(p, KV_WORK_WIDE, threads, p->wide_floats * word, &p->wide, e) ||
-           make_rope(p, e);
+    p->input_bytes = rows *
+                     max(max(max(p->hidden, out), c->layer_embed),
+                         max(inter, s->n_heads * c->latent.value)) *
+                     kv_type_bytes(p->b->input_type);
+    p->wide_floats =
+        rows * max(max(max(q_dim + 2 * kv_dim, 2 * inter),
+                       max(p->row_wide, p->hidden + 3 * c->layer_embed)),
+                   s->n_heads * c->latent.value);
+    if (want(p, KV_WORK_Q, n, q_dim * word, &p->q, e) ||
+        want(p, KV_WORK_OUT, n, out * word, &p->out, e) ||
+        (c->arch->out_gate &&
+         want(p, KV_WORK_OUT_GATE, n, q_dim * word, &p->out_gate, e)) ||
+        (s->n_states &&
+         want(p, KV_WORK_MIXER, n, c->mixer.in * word, &p->mixer, e)) ||
+        want(p, KV_WORK_K, kinds * n, kv_dim * word, &p->ks, e) ||
+        want(p, KV_WORK_K_PRE, kinds * n, kv_dim * word, &p->ks_pre, e) ||
+        want_values(p, kinds * n * kv_dim * word, e) || want_experts(p, n, e) ||
+        (c->layer_embed && kv_pass_keep_embedded(p, e)) ||
+        want(p, KV_WORK_INPUT, threads, p->input_bytes, &p->input, e) ||
+        want(p, KV_WORK_WIDE, threads, p->wide_floats * word, &p->wide, e))
+        return -1;
+    p->k = p->ks;
+    p->k_pre = p->ks_pre;
+    p->v = p->vs;
+    p->q_dim = q_dim;
+    p->kv_dim = kv_dim;
+    return make_rope(p, e);
 }
 
 void kv_pass_clear(struct kv_pass *p)
@@ -551,6 +586,7 @@ int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
         .layer = p->attended,
         .first_layer = p->m->relay.first -
                        kv_shape_states(&p->m->config.shape, p->m->relay.first),
+        .shared = p->shares,
         .first_window = p->first_window,
         .n_windows = p->n_windows,
         .n = p->n,
@@ -617,6 +653,7 @@ int kv_model_forward(struct kv_model *m, const int32_t *tokens,
                         .n_windows = n_windows,
                         .n = n,
                         .first = first,
+                        .tokens = tokens,
                         .few = m->backend->on_host && n <= KV_FEW_ROWS};
 
     if (n_windows == 0 || n == 0)
@@ -636,6 +673,7 @@ int kv_model_forward_batch(struct kv_model *m, const struct kv_batch *b,
                         .n_windows = 1,
                         .n = kv_batch_tokens(b),
                         .few = m->backend->on_host,
+                        .tokens = b->token,
                         .batch = b};
 
     assert(b->n_spans && attention && !m->relay.end);

@@ -15,6 +15,25 @@ static int states(const struct kv_pass *p, FILE *f, bool write,
                  : kv_scratch_read(f, at, p->x, bytes, e);
 }
 
+/* Groups of windows through all layers, one group after the other: layers see
+ * what others of the group left. */
+static int by_groups(struct kv_pass *p, const int32_t *tokens, size_t n_windows,
+                     size_t group, const struct kv_attention *attention,
+                     FILE *f, struct kv_err *e)
+{
+    for (size_t w = 0; w < n_windows; w += group) {
+        p->first_window = w;
+        p->n_windows = n_windows - w < group ? n_windows - w : group;
+        p->tokens = tokens + w * p->n;
+        kv_pass_embed(p->m, p->tokens, p->n_windows, p->n, 0, p->x);
+        if ((p->m->config.layer_embed && kv_pass_keep_embedded(p, e)) ||
+            kv_pass_layers(p, attention, e) || kv_pass_norm_all(p, e) ||
+            states(p, f, true, e))
+            return -1;
+    }
+    return 0;
+}
+
 /* p's windows through the loaded layer. */
 static int pass_group(struct kv_pass *p, const int32_t *tokens,
                       const struct kv_attention *attention, FILE *f,
@@ -36,26 +55,40 @@ static int pass_group(struct kv_pass *p, const int32_t *tokens,
                : 0;
 }
 
+/* Each layer is read once. */
+static int by_layers(struct kv_pass *p, const int32_t *tokens, size_t n_windows,
+                     size_t group, const struct kv_attention *attention,
+                     FILE *f, struct kv_err *e)
+{
+    const size_t end = kv_pass_end(p->m);
+
+    for (size_t l = p->m->relay.first; l < end; l++) {
+        if (kv_pass_load(p, l, l + 1 < end ? l + 1 : l, e))
+            return -1;
+        for (size_t w = 0; w < n_windows; w += group) {
+            p->first_window = w;
+            p->n_windows = n_windows - w < group ? n_windows - w : group;
+            if (pass_group(p, tokens, attention, f, e))
+                return -1;
+        }
+    }
+    return 0;
+}
+
 int kv_model_forward_file(struct kv_model *m, const int32_t *tokens,
                           size_t n_windows, size_t n, size_t group,
                           const struct kv_attention *attention, FILE *hidden,
                           struct kv_err *e)
 {
-    const size_t end = kv_pass_end(m);
     float *x = kv_alloc(group * n, m->config.hidden * sizeof(*x));
     struct kv_pass p = {
         .m = m, .n_windows = group, .n = n, .x = x, .few = n <= KV_FEW_ROWS};
-    int rc = kv_pass_check(m, tokens, n_windows, n, 0, e);
+    const int rc =
+        kv_pass_check(m, tokens, n_windows, n, 0, e) || kv_pass_init(&p, e) ||
+        (m->config.arch->by_kind
+             ? by_groups(&p, tokens, n_windows, group, attention, hidden, e)
+             : by_layers(&p, tokens, n_windows, group, attention, hidden, e));
 
-    rc = rc || kv_pass_init(&p, e);
-    for (size_t l = m->relay.first; l < end && !rc; l++) {
-        rc = kv_pass_load(&p, l, l + 1 < end ? l + 1 : l, e);
-        for (size_t w = 0; w < n_windows && !rc; w += group) {
-            p.first_window = w;
-            p.n_windows = n_windows - w < group ? n_windows - w : group;
-            rc = pass_group(&p, tokens, attention, hidden, e);
-        }
-    }
     kv_pass_clear(&p);
     free(x);
     return rc ? -1 : 0;

@@ -401,15 +401,17 @@ size_t kv_model_windows(const struct kv_model *m, size_t n, bool decodes,
                         size_t memory)
 {
     const struct kv_shape *s = &m->config.shape;
-    const size_t q = s->n_heads * s->head_dim;
-    const size_t kv = s->n_kv_heads * s->head_dim;
+    const size_t q = kv_shape_q_most(s), kv = kv_shape_kv_most(s);
     const size_t mix = m->config.mixer.in + m->config.mixer.out;
     const size_t experts =
         m->config.n_experts ? 2 * m->config.hidden + m->config.n_experts : 0;
+    const size_t streams = m->config.layer_embed ? 2 : 1;
+    const size_t kinds = s->n_shared ? 2 : 1;
     /* hidden; q and out; k, k_pre and v; what enters and leaves a mixer and
      * experts */
     const size_t token =
-        (m->config.hidden + 2 * q + 3 * kv + mix + experts) * sizeof(float);
+        (streams * m->config.hidden + 2 * q + 3 * kinds * kv + mix + experts) *
+        sizeof(float);
 
     /* a thread fills a window's cache: tokens to encode, and codes */
     const size_t busy = decodes ? 3 * kv * sizeof(float) : 0;
@@ -425,8 +427,9 @@ int kv_model_wo_gram(struct kv_model *m, size_t layer, float *gram,
                      struct kv_err *e)
 {
     const struct kv_shape *s = &m->config.shape;
-    const size_t hidden = m->config.hidden, d = s->head_dim;
-    const size_t q_dim = s->n_heads * d, group = s->n_heads / s->n_kv_heads;
+    const size_t hidden = m->config.hidden, d = kv_shape_dim(s, layer);
+    const size_t q_dim = s->n_heads * d;
+    const size_t group = s->n_heads / kv_shape_kv_heads(s, layer);
     const struct kv_weight *wo;
     float *w, *transposed;
 

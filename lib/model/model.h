@@ -116,7 +116,9 @@ struct kv_host_layer;
 struct kv_qkv {
     const struct kv_shape *shape;
     const struct kv_backend *backend;
-    size_t layer;       /* of those with attention */
+    size_t layer; /* of those with keys and values */
+    bool shared;  /* q is of a later layer, which attends with keys and values
+                   * of this one: they came before, with this layer's own q */
     size_t first_layer; /* of the pass: layers before run elsewhere */
     size_t n_windows, n, first;
     size_t first_window; /* the group's first window within the call */
@@ -183,7 +185,8 @@ int kv_model_forward_batch(struct kv_model *m, const struct kv_batch *b,
 
 /* The forward pass for windows that do not fit in memory together, on the CPU,
  * from position 0 on.  Groups of `group` >= 1 windows pass a layer one after
- * the other, so that each layer is read once.  hidden: a temporary file
+ * the other, so that each layer is read once; but where layers share keys and
+ * values each group passes all layers.  hidden: a temporary file
  * (lib/base/file.h), written from its start; fails when it cannot be written.
  */
 int kv_model_forward_file(struct kv_model *m, const int32_t *tokens,

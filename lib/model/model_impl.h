@@ -19,6 +19,7 @@ enum kv_work {
     KV_WORK_EXPERTS_IN, /* as in struct kv_pass */
     KV_WORK_EXPERTS_SUM,
     KV_WORK_EXPERTS_SHARE,
+    KV_WORK_EMBEDDED,
     KV_WORK_ROPE,
     KV_WORK_INPUT, /* of tiles' products, in their type */
     KV_WORK_WIDE,  /* of tiles: what comes out of them */

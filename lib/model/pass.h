@@ -36,6 +36,8 @@ struct kv_pass {
     size_t n_windows, n, first;
     size_t first_window;          /* as in struct kv_qkv */
     const struct kv_batch *batch; /* as in struct kv_qkv */
+    const int32_t *tokens;        /* [n_windows][n]; read where layers have
+                                   * embeddings of their own */
     float *x;                     /* [n_windows][n][hidden], the backend's */
     size_t row_wide;              /* floats of a token in `wide`, at least */
     /* NULL, or x before the attention and before the MLP of each layer from
@@ -46,10 +48,14 @@ struct kv_pass {
     bool few; /* n is up to KV_FEW_ROWS: matrices stay stored.  On the CPU */
 
     const struct kv_backend *b;
-    size_t hidden, inter, q_dim, kv_dim;
+    size_t hidden, inter;
+    size_t q_dim, kv_dim;           /* of the loaded layer */
     float *q, *k, *k_pre, *v, *out; /* as in struct kv_qkv */
-    float *out_gate;                /* as q, where the model has one */
-    float *mixer; /* [n_windows][n][mixer.in], of layers without attention */
+    float *ks, *ks_pre, *vs;        /* of full attention; then, where layers
+                                     * share them, of sliding */
+    float *embedded; /* x before the first layer, where that is wanted */
+    float *out_gate; /* as q, where the model has one */
+    float *mixer;    /* [n_windows][n][mixer.in], of layers without attention */
     /* Of layers of experts, for all tokens: what enters the MLP and its sum
      * [hidden], and shares [n_experts], 0 of what the token has not. */
     struct {
@@ -60,8 +66,10 @@ struct kv_pass {
     uint8_t *input; /* [threads][input_bytes] */
     float *wide;    /* [threads][wide_floats] */
     size_t input_bytes, wide_floats;
-    size_t loaded;         /* layer, of all */
-    size_t attended;       /* layers with attention before it */
+    size_t loaded;   /* layer, of all */
+    size_t attended; /* layers with attention before it; or the layer
+                      * that it shares keys and values with */
+    bool shares;
     bool mixes;            /* it has no attention */
     struct kv_shape shape; /* kv_shape_layer() of it, where it has */
     struct kv_host_layer *host;
@@ -174,6 +182,12 @@ int kv_pass_route(const struct kv_pass *p, const struct kv_tile *t,
 int kv_pass_experts(const struct kv_pass *p, struct kv_err *e);
 int kv_pass_add_experts(const struct kv_pass *p, const struct kv_tile *t,
                         struct kv_err *e);
+
+/* Of layers with embeddings of their own (per_layer.c), on the host alone: x as
+ * it is now is kept; what they add to the tile's x after the MLP. */
+int kv_pass_keep_embedded(struct kv_pass *p, struct kv_err *e);
+int kv_pass_per_layer(const struct kv_pass *p, const struct kv_tile *t,
+                      struct kv_err *e);
 
 /* out [rows][hidden], of this type, = the norm of x. */
 int kv_pass_norm(const struct kv_pass *p, const float *w, const float *bias,

@@ -10,6 +10,11 @@ static int check(const struct kv_config *c, size_t pool, struct kv_err *e)
                        "--pool-heads: a %s has a norm over all heads of keys, "
                        "which is of heads that are not pooled",
                        c->arch->name);
+    if (c->arch->by_kind)
+        return kv_fail(e,
+                       "--pool-heads: heads of a %s differ by the kind of "
+                       "layer, which is not implemented",
+                       c->arch->name);
     if (!pool || n % pool)
         return kv_fail(e,
                        "--pool-heads %zu does not divide the model's %zu KV "

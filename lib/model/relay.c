@@ -29,6 +29,11 @@ int kv_model_split(const struct kv_model *m, size_t i, size_t n, size_t *first,
     const size_t n_layers = kv_config_layers_of(&m->config);
     const double all = (double)kv_model_part_bytes(m, 0, n_layers);
 
+    if (m->config.arch->by_kind)
+        return kv_fail(e,
+                       "%s: its layers share keys and values or have "
+                       "embeddings of their own: they run in one part",
+                       m->info.name);
     if (n > n_layers)
         return kv_fail(e, "%zu parts of %zu layers: expected a layer for each",
                        n, n_layers);

@@ -193,11 +193,15 @@ static void name_weight(const struct binding *b, size_t p, char *name,
     const struct kv_arch *a = b->c->arch;
     const bool shares =
         kv_part_of(p) == KV_P_MLP_NORM && a->one_norm && b->c->parallel;
+    const bool keys = kv_part_of(p) == KV_P_V && b->c->values_are_keys &&
+                      !kv_shape_slides(&b->c->shape, b->layer);
     const bool dense =
         a->experts && kv_part_of(p) >= KV_P_GATE && kv_part_of(p) <= KV_P_DOWN;
 
     snprintf(name, bytes, "%s%s", dense ? a->names->dense : "",
-             a->names->part[shares ? KV_P_ATTN_NORM : kv_part_of(p)]);
+             a->names->part[shares ? KV_P_ATTN_NORM
+                            : keys ? KV_P_K
+                                   : kv_part_of(p)]);
 }
 
 /* Whether the part is in a GGUF file's one tensor of q, k and v. */
@@ -317,6 +321,27 @@ static int bind_two_ups(struct binding *b, const struct kv_weight **out,
     return 0;
 }
 
+/* The layer's rows of a tensor of all layers, or the one that all have. */
+static int bind_of_all(struct binding *b, size_t p,
+                       const struct kv_weight **out, struct kv_err *e)
+{
+    const struct kv_tensor_names *names = b->c->arch->names;
+    const bool rows = p == KV_P_LAYER_IN;
+    const size_t n = kv_part_rows(b->c, b->layer, p);
+    const struct place at = {b->layer * n, n,
+                             rows ? kv_config_layers_of(b->c) * n : n};
+    const struct kv_weight *t;
+    char name[160];
+
+    snprintf(name, sizeof(name), "%s%s", b->prefix,
+             rows ? names->layer_in : names->layer_in_norm);
+    if (bind(&t, b->w, name, at.all, kv_part_cols(b->c, b->layer, p), b->dir,
+             e))
+        return -1;
+    *out = t;
+    return rows ? cut(b, t, p, at, out, e) : 0;
+}
+
 static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
                      struct kv_err *e)
 {
@@ -335,6 +360,8 @@ static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
 
     if (has_two_ups(b, p))
         return bind_two_ups(b, out, e);
+    if (p == KV_P_LAYER_IN || p == KV_P_LAYER_IN_NORM)
+        return bind_of_all(b, p, out, e);
     if (c->norm_plain && (p == KV_P_ATTN_NORM || p == KV_P_MLP_NORM)) {
         *out = fill(b, "ones", b->m->ones, at.rows);
         return 0;
@@ -520,6 +547,9 @@ static int bind_all(struct binding *b, struct kv_err *e)
          bind_top(b, names->norm, c->hidden, 0, &m->norm,
                   bias ? &m->norm_bias : NULL, e)) ||
         bind_head(b, e) ||
+        (c->layer_embed && bind_top(b, names->layer_embed, c->n_vocab,
+                                    kv_config_layers_of(c) * c->layer_embed,
+                                    &m->layer_embed, NULL, e)) ||
         (c->n_embed && (bind_top(b, names->project_in, c->hidden, c->n_embed,
                                  &m->project_in, NULL, e) ||
                         bind_top(b, names->project_out, c->n_embed, c->hidden,
@@ -572,7 +602,8 @@ static const char *find_prefix(const struct kv_weights *w,
 int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
                   const struct kv_weights *w, const char *dir, struct kv_err *e)
 {
-    const size_t n_layers = kv_config_layers_of(c);
+    const size_t n_layers = kv_config_layers_of(c), d = c->shape.head_dim;
+    const size_t n_ones = d > c->hidden ? d : c->hidden;
     struct binding b = {.m = m, .c = c, .w = w, .dir = dir};
 
     *m = (struct kv_model_weights){
@@ -582,8 +613,8 @@ int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
     m->zeros =
         kv_alloc(kv_part_rows(c, 0, KV_P_Q) + c->hidden + kv_config_widest(c),
                  sizeof(*m->zeros));
-    m->ones = kv_alloc(c->hidden, sizeof(*m->ones));
-    for (size_t i = 0; i < c->hidden; i++)
+    m->ones = kv_alloc(n_ones, sizeof(*m->ones));
+    for (size_t i = 0; i < n_ones; i++)
         m->ones[i] = 1;
     /* Each part once, but a tensor for each expert or head; or an expert's
      * part of a joined one. */

@@ -16,13 +16,14 @@ struct kv_model_weights {
     const struct kv_weight *positions, *embed_norm, *embed_norm_bias;
     const struct kv_weight *head, *head_bias; /* head: embed, when tied */
     const struct kv_weight *project_in, *project_out;
+    const struct kv_weight *layer_embed; /* [n_vocab][layers][layer_embed] */
     float *projected; /* embed and head as they are after them, or NULL */
     struct kv_layer_weights *layer;
     float norm_add;           /* to the weights of all norms */
     struct kv_weight *made;   /* tensors made here, as files lack them */
     struct kv_weight *pooled; /* or NULL */
     float *zeros;             /* biases that a GGUF file does without */
-    float *ones; /* norms of models that have no weights for them */
+    float *ones; /* norms without weights, [hidden] or, if more, [head_dim] */
     uint64_t seed;
 };
 

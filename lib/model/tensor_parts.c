@@ -25,7 +25,8 @@ enum dim {
     MIX_OUT_DIM,
     MIX_CHANNELS,
     MIX_CONV_DIM,
-    MIX_NORM_DIM
+    MIX_NORM_DIM,
+    LAYER_EMBED
 };
 
 /* When a layer has a part. */
@@ -58,7 +59,10 @@ enum when {
     NORM_BIAS,
     QK_NORM,
     QK_NORM_BIAS,
-    SANDWICH
+    K_NORM,
+    SANDWICH,
+    BY_KIND,
+    LAYER_EMBEDS
 };
 
 static const struct {
@@ -80,6 +84,9 @@ static const struct {
     [KV_P_MIX_A] = {KV_P_MIX_A, MIX_HEADS, HIDDEN, MIXES_APART},
     [KV_P_MIX_Z] = {KV_P_MIX_Z, MIX_Z_DIM, HIDDEN, MIXES_APART},
     [KV_P_MIX_OUT] = {KV_P_MIX_OUT, HIDDEN, MIX_OUT_DIM, MIXES},
+    [KV_P_LAYER_IN] = {KV_P_LAYER_IN, LAYER_EMBED, HIDDEN, LAYER_EMBEDS},
+    [KV_P_LAYER_GATE] = {KV_P_LAYER_GATE, LAYER_EMBED, HIDDEN, LAYER_EMBEDS},
+    [KV_P_LAYER_OUT] = {KV_P_LAYER_OUT, HIDDEN, LAYER_EMBED, LAYER_EMBEDS},
     [KV_P_ROUTER] = {KV_P_ROUTER, N_EXPERTS, HIDDEN, EXPERTS},
     [KV_P_SHARED_MIX] = {KV_P_SHARED_MIX, ONE, HIDDEN, SHARED_MIX},
     [KV_P_SHARED_GATE] = {KV_P_SHARED_GATE, SHARED_INTER, HIDDEN, SHARED},
@@ -104,18 +111,22 @@ static const struct {
     [KV_P_MIX_STEP] = {KV_P_MIX_STEP, MIX_HEADS, NONE, MIXES_SSM},
     [KV_P_MIX_SKIP] = {KV_P_MIX_SKIP, MIX_HEADS, NONE, MIXES_MAMBA},
     [KV_P_MIX_NORM] = {KV_P_MIX_NORM, MIX_NORM_DIM, NONE, MIXES_SSM},
+    [KV_P_LAYER_SCALE] = {KV_P_LAYER_SCALE, ONE, NONE, BY_KIND},
     [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BEFORE},
     [KV_P_ATTN_NORM_BIAS] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BIAS},
     [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BEFORE},
     [KV_P_MLP_NORM_BIAS] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BIAS},
     [KV_P_Q_NORM] = {KV_P_Q_NORM, Q_NORM_DIM, NONE, QK_NORM},
     [KV_P_Q_NORM_BIAS] = {KV_P_Q_NORM, Q_NORM_DIM, NONE, QK_NORM_BIAS},
-    [KV_P_K_NORM] = {KV_P_K_NORM, K_NORM_DIM, NONE, QK_NORM},
+    [KV_P_K_NORM] = {KV_P_K_NORM, K_NORM_DIM, NONE, K_NORM},
     [KV_P_K_NORM_BIAS] = {KV_P_K_NORM, K_NORM_DIM, NONE, QK_NORM_BIAS},
     [KV_P_Q_DOWN_NORM] = {KV_P_Q_DOWN_NORM, Q_RANK, NONE, Q_LATENT},
     [KV_P_KV_DOWN_NORM] = {KV_P_KV_DOWN_NORM, LATENT, NONE, KV_LATENT},
     [KV_P_ATTN_OUT_NORM] = {KV_P_ATTN_OUT_NORM, HIDDEN, NONE, SANDWICH},
     [KV_P_MLP_OUT_NORM] = {KV_P_MLP_OUT_NORM, HIDDEN, NONE, SANDWICH},
+    [KV_P_LAYER_IN_NORM] = {KV_P_LAYER_IN_NORM, LAYER_EMBED, NONE,
+                            LAYER_EMBEDS},
+    [KV_P_LAYER_OUT_NORM] = {KV_P_LAYER_OUT_NORM, HIDDEN, NONE, LAYER_EMBEDS},
 };
 
 static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
@@ -124,6 +135,7 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
     const struct kv_latent *l = &c->latent;
     const struct kv_mixer_sizes *m = &c->mixer;
     const bool alike = c->qk_norm == KV_QK_HEAD;
+    const size_t head_dim = kv_shape_dim(s, layer);
     const bool delta = c->arch->mixer == KV_MIXER_DELTA;
 
     switch (d) {
@@ -140,9 +152,9 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
     case N_HEADS:
         return s->n_heads;
     case Q_DIM:
-        return s->n_heads * (s->latent ? l->nope + l->rope : s->head_dim);
+        return s->n_heads * (s->latent ? l->nope + l->rope : head_dim);
     case O_DIM:
-        return s->n_heads * (s->latent ? l->value : s->head_dim);
+        return s->n_heads * (s->latent ? l->value : head_dim);
     case Q_RANK:
         return l->q_rank;
     case LATENT:
@@ -152,11 +164,11 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
     case LATENT_HEADS:
         return s->n_heads * (l->nope + l->value);
     case KV_DIM:
-        return s->n_kv_heads * s->head_dim;
+        return kv_shape_kv_heads(s, layer) * head_dim;
     case Q_NORM_DIM:
-        return (alike ? 1 : s->n_heads) * s->head_dim;
+        return (alike ? 1 : s->n_heads) * head_dim;
     case K_NORM_DIM:
-        return (alike ? 1 : s->n_kv_heads) * s->head_dim;
+        return (alike ? 1 : s->n_kv_heads) * head_dim;
     case MIX_DIM:
         return !delta                 ? m->in
                : c->arch->mix_by_head ? m->in - 2 * m->v_heads
@@ -174,6 +186,8 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
         return m->conv * m->kernel;
     case MIX_NORM_DIM:
         return delta ? m->v_dim : m->out;
+    case LAYER_EMBED:
+        return c->layer_embed;
     case NONE:
         break;
     }
@@ -188,7 +202,7 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
     case Q_WHOLE:
         return attends && !c->latent.q_rank;
     case KV_HEADS:
-        return attends && !c->shape.latent;
+        return attends && !c->shape.latent && !kv_config_shares(c, layer);
     case Q_LATENT:
         return c->latent.q_rank;
     case KV_LATENT:
@@ -239,8 +253,14 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
         return attends && c->qk_norm != KV_QK_NONE;
     case QK_NORM_BIAS:
         return has(c, layer, QK_NORM) && c->arch->qk_norm_bias;
+    case K_NORM:
+        return has(c, layer, QK_NORM) && !kv_config_shares(c, layer);
     case SANDWICH:
         return c->arch->sandwich;
+    case BY_KIND:
+        return c->arch->by_kind;
+    case LAYER_EMBEDS:
+        return c->layer_embed;
     case ALWAYS:
         break;
     }

@@ -8,8 +8,9 @@
 /* Of a part that sees no text. */
 static bool is_of_tower(const char *name)
 {
-    static const char *const parts[] = {"vision_tower.", "visual.",
-                                        "multi_modal_projector."};
+    static const char *const parts[] = {
+        "vision_tower.", "visual.",       "multi_modal_projector.",
+        "audio_tower.",  "embed_vision.", "embed_audio."};
 
     if (!strncmp(name, "model.", strlen("model.")))
         name += strlen("model.");
@@ -31,6 +32,24 @@ static bool is_of_more_layers(const char *name, const struct kv_config *c)
             strtoul(name + n + m, NULL, 10) >= kv_config_layers_of(c));
 }
 
+/* Keys and values of a layer that has another's. */
+static bool is_shared(const char *name, const struct kv_config *c)
+{
+    static const char *const parts[] = {"k_proj.", "v_proj.", "k_norm.",
+                                        "v_norm."};
+    const char *layer = strstr(name, c->arch->names->layers), *part;
+
+    if (!c->shape.n_shared || !layer)
+        return false;
+    layer += strlen(c->arch->names->layers);
+    part = strstr(layer, ".self_attn.");
+    for (size_t i = 0; part && i < sizeof(parts) / sizeof(*parts); i++)
+        if (kv_config_shares(c, strtoul(layer, NULL, 10)) &&
+            !strncmp(part + strlen(".self_attn."), parts[i], strlen(parts[i])))
+            return true;
+    return false;
+}
+
 /* Tensors that are stored and rightly not used. */
 static bool is_spare(const char *name, const struct kv_config *c)
 {
@@ -43,7 +62,8 @@ static bool is_spare(const char *name, const struct kv_config *c)
     if (c->tied && !strcmp(name, c->arch->names->head))
         return true;
     if ((c->wrapped && is_of_tower(name)) ||
-        (c->arch->more_layers && is_of_more_layers(name, c)))
+        (c->arch->more_layers && is_of_more_layers(name, c)) ||
+        is_shared(name, c))
         return true;
     for (size_t i = 0; i < sizeof(spare) / sizeof(*spare); i++) {
         const size_t m = strlen(spare[i]);
@@ -99,11 +119,11 @@ static size_t n_pieces(const struct kv_weight *t)
 static size_t list_bound(const struct kv_model_weights *m, size_t n_layers,
                          const char ***names)
 {
-    const struct kv_weight *const top[] = {m->embed,      m->norm,
-                                           m->norm_bias,  m->positions,
-                                           m->embed_norm, m->embed_norm_bias,
-                                           m->head,       m->head_bias,
-                                           m->project_in, m->project_out};
+    const struct kv_weight *const top[] = {
+        m->embed,       m->norm,       m->norm_bias,
+        m->positions,   m->embed_norm, m->embed_norm_bias,
+        m->head,        m->head_bias,  m->project_in,
+        m->project_out, m->layer_embed};
     const size_t n_top = sizeof(top) / sizeof(*top);
     size_t room = n_top, n = 0;
 

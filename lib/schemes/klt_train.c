@@ -419,7 +419,7 @@ static int check_tokens(const struct kv_spec *s, struct kv_dump *dump,
                         struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
-    const size_t row = info->shape.n_kv_heads * info->shape.head_dim;
+    const size_t row = kv_shape_kv_most(&info->shape);
 
     if (kv_spec_layered(s, 0) && info->n_windows * info->ctx < row)
         return kv_fail(e,
@@ -445,6 +445,7 @@ void kv_klt_at(struct kv_klt_job *j, size_t layer, enum kv_side side)
 {
     j->layer = layer;
     j->shape = kv_shape_layer(&j->info->shape, layer);
+    j->row = j->shape.n_kv_heads * j->shape.head_dim;
     j->side = side;
     j->tensor = klt_tensor_of(j->spec, side);
 }
@@ -457,8 +458,7 @@ int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                            .dump = dump,
                            .info = info,
                            .out = out,
-                           .row =
-                               info->shape.n_kv_heads * info->shape.head_dim};
+                           .row = kv_shape_kv_most(&info->shape)};
     struct kv_klt_pool pool = {0};
     int rc = 0;
 
