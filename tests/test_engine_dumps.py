@@ -17,7 +17,7 @@ except ImportError:
     h5py = None
 
 CTX, LAYERS, HEADS, DIM = 32, 2, 2, 16
-CUTS = (0, 12, 24, CTX)
+CUTS = (0, 12, 20, CTX)
 VLLM = "model.layers.%d.self_attn.attn.safetensors"
 
 
