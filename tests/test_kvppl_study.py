@@ -250,7 +250,7 @@ class Base(Case):
                 ("has model_hash", "-m", at("other"), *args[2:], "all"),
                 ("text b,c.txt (%s)" % at("b,c.txt"), *args[:2], "-f",
                  at("b,c.txt"), *args[4:], "all"),
-                ("and text a.txt, has tokens_hash", *args[:2], "-f",
+                ("text a.txt, 3 x 16 tokens, has tokens_hash", *args[:2], "-f",
                  at("b,c.txt"), *args[4:], "all"),
                 ("--base does not go with --no-base", *self.args, "--no-base")):
             self.refused(words, "kvppl", *SPECS, "--base", self.base, *more)

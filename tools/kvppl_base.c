@@ -84,6 +84,7 @@ static int find(struct kvppl_run *r, char group[KV_H5_NAME_CHARS],
     struct kv_h5 *h = r->study->base_from;
     struct member m[MEMBERS];
     char value[128], nearest[128] = "", model[128] = "", text[128] = "";
+    char size[64] = "";
     size_t at, best = 0;
 
     describe(r, m);
@@ -100,17 +101,20 @@ static int find(struct kvppl_run *r, char group[KV_H5_NAME_CHARS],
         best = at;
         memcpy(nearest, value, sizeof(nearest));
         if (kv_h5_get_text(h, group, "model", model, sizeof(model), e) ||
-            kv_h5_get_text(h, group, "text", text, sizeof(text), e))
+            kv_h5_get_text(h, group, "text", text, sizeof(text), e) ||
+            (kv_h5_has_attr(h, group, "size") &&
+             kv_h5_get_text(h, group, "size", size, sizeof(size), e)))
             return -1;
     }
     return kv_fail(e,
                    "%s has no base line of model %s, text %s (%s), %zu x %zu "
-                   "tokens, protocol %s: the nearest, of model %s and text %s, "
-                   "has %s %s, and here it is %s",
+                   "tokens, protocol %s: the nearest, of model %s, text %s, %s "
+                   "tokens, has %s %s, and here it is %s",
                    kv_h5_path(h), r->conditions.model, r->text.text, r->of.text,
                    r->text.n, r->n_tokens, r->protocol.text,
                    *model ? model : "nothing", *text ? text : "nothing",
-                   m[best].name, *nearest ? nearest : "nothing", m[best].value);
+                   *size ? size : "other", m[best].name,
+                   *nearest ? nearest : "nothing", m[best].value);
 }
 
 int kvppl_load_base(struct kvppl_run *r, struct kv_ppl_row *row,
@@ -129,7 +133,7 @@ int kvppl_save_base(struct kvppl_run *r, const struct kv_ppl_row *row,
 {
     struct kv_h5 *h = r->study->base_to;
     struct member m[MEMBERS];
-    char group[KV_H5_NAME_CHARS];
+    char group[KV_H5_NAME_CHARS], size[64];
 
     if (!h)
         return 0;
@@ -139,6 +143,8 @@ int kvppl_save_base(struct kvppl_run *r, const struct kv_ppl_row *row,
         return -1;
     for (size_t i = 0; i < MEMBERS; i++)
         kv_h5_put_text(h, group, m[i].name, m[i].value);
+    snprintf(size, sizeof(size), "%zu x %zu", r->text.n, r->n_tokens);
+    kv_h5_put_text(h, group, "size", size);
     kv_h5_put_text(h, group, "model", r->conditions.model);
     kv_h5_put_text(h, group, "text", r->text.text);
     return 0;
