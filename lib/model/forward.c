@@ -99,10 +99,12 @@ int kv_pass_load(struct kv_pass *p, size_t layer, size_t next, struct kv_err *e)
     p->loaded = layer;
     p->inter = kv_config_inter(&p->m->config, layer);
     p->shares = kv_config_shares(&p->m->config, layer);
-    p->attended = kv_shape_owner(s, layer - kv_shape_states(s, layer));
+    p->attended = layer - kv_shape_states(s, layer);
     p->mixes = kv_shape_stateful(s, layer);
-    if (!p->mixes)
+    if (!p->mixes) {
+        p->attended = kv_shape_owner(s, p->attended);
         turn_to_attended(p);
+    }
     p->rope = p->ropes + (p->shape.window ? p->n * 2 * s->n_rot : 0);
     if (p->few) {
         kv_layers_turn_to(p->m->layers, layer);
