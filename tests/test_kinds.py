@@ -192,8 +192,8 @@ class Kinds(unittest.TestCase):
         for spec, words in (
                 ("h2o:b0.3+f16", "a policy is not implemented for layers"),
                 ("kvtc:b3", "a calibration of kvtc is not implemented"),
-                ("kivi:b2g64", "g=64 must divide"),
-                ("nuq:b3", "a calibration of nuq is not implemented")):
+                ("kivi:b2g64", "would take other parameters"),
+                ("pq:d4b4", "a calibration of pq is not implemented")):
             self.refused(words, "kvppl", *text, "-s", spec, "-p", "stream")
 
 
