@@ -230,5 +230,7 @@ void kvdump_out_discard(struct kvdump_out *o)
             unlink(o->part[i]);
         kv_leftovers_remove(o->part[i]);
     }
+    if (o->ranks->n > 1)
+        kv_leftovers_remove(o->path);
     clear(o);
 }
