@@ -64,8 +64,9 @@ def end(p):
 def kill_one(p, most):
     """One of the ranks, within so many seconds of their start; whether one was
     there."""
-    found = []
-    while len(found) < RANKS and p.poll() is None:
+    found, late = [], time.monotonic() + 20
+    while (len(found) < RANKS and p.poll() is None and
+           time.monotonic() < late):
         found = ranks_of(p)
     time.sleep(random.uniform(0, most))
     try:
