@@ -16,6 +16,7 @@ from run_tools import must, run, write
 
 DATA = os.path.join(os.environ["KV_SOURCE_ROOT"], "data")
 TEXT = os.path.join(DATA, "sample.txt")
+CALIB = os.path.join(DATA, "calib.txt")
 HIDDEN, HEADS, INTER, OWN = 64, 4, 48, 8  # OWN: of a layer's own embedding
 # KV heads, channels, by kind.
 SLIDE, FULL = ("sliding_attention", 2, 32), ("full_attention", 1, 64)
@@ -137,7 +138,7 @@ class Kinds(unittest.TestCase):
 
     def test_dump_and_calibration(self):
         """Tensors of the layers' own sizes; klt of them."""
-        must("kvdump", "-m", at("m"), "-f", TEXT, "-c", "64", "-n", "6",
+        must("kvdump", "-m", at("m"), "-f", CALIB, "-c", "64", "-n", "6",
              "--rope", "pre,post", "-o", at("d.h5"))
         with h5py.File(at("d.h5")) as f:
             self.assertEqual(
