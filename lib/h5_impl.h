@@ -1,4 +1,4 @@
-/* The inside of an HDF5 file, shared by h5.c, h5_attr.c and h5_parts.c. */
+/* The inside of an HDF5 file, shared by the h5_*.c files. */
 #ifndef KV_H5_IMPL_H
 #define KV_H5_IMPL_H
 

@@ -11,6 +11,7 @@
 #include "lib/windows.h"
 #include "tools/common.h"
 #include "tools/kvdump_about.h"
+#include "tools/kvdump_args.h"
 #include "tools/kvdump_files.h"
 #include "tools/kvdump_from.h"
 #include "tools/kvdump_ranks.h"
@@ -20,38 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct args {
-    struct kv_common common;
-    const char *model, *text, *what, *rope, *layers, *dtype, *gemm;
-    size_t ctx, windows, batch, pool_heads;
-    const char *shape; /* a config.json alone */
-    /* --from */
-    const char *from, *config, *layout, *name;
-    const char *split; /* --ranks */
-    double theta;      /* NaN: not given */
-    bool tokens, about, operations, fisher, parse_special, bos, ranks;
-    bool have[KV_TENSORS]; /* --what, --rope and --fisher */
-    enum kv_dtype type;    /* --dtype */
-};
-
-static void parse_tensors(const struct args *a, bool have[KV_TENSORS])
-{
-    enum { Q = 1, K = 2, V = 4, PRE = 1, POST = 2 };
-    const unsigned what = kvdump_words(
-        "--what", a->what, (const char *const[]){"q", "k", "v", NULL});
-    const unsigned rope = kvdump_words(
-        "--rope", a->rope, (const char *const[]){"pre", "post", NULL});
-
-    have[KV_T_Q] = what & Q;
-    have[KV_T_V] = what & V;
-    have[KV_T_K] = what & K && rope & POST;
-    have[KV_T_K_PRE] = what & K && rope & PRE;
-    have[KV_T_K_GRADIENT] = what & K && a->fisher;
-    have[KV_T_V_GRADIENT] = what & V && a->fisher;
-    if (a->fisher && !(what & (K | V)))
-        kv_die("--fisher: --what %s has neither k nor v", a->what);
-}
 
 /* Between a layer's projections and its attention */
 
@@ -188,7 +157,7 @@ static int dump_grams(struct kv_model *m, struct kv_dump_writer *writer,
     return rc;
 }
 
-static struct kv_dump_info describe(const struct args *a,
+static struct kv_dump_info describe(const struct kvdump_args *a,
                                     const struct kv_model_info *model,
                                     const char *gemm,
                                     const struct kv_windows *w)
@@ -217,14 +186,15 @@ static struct kv_dump_info describe(const struct args *a,
 }
 
 /* Layers that a window passes, forward and back. */
-static size_t n_steps(const struct args *a, const struct kv_dump_info *info)
+static size_t n_steps(const struct kvdump_args *a,
+                      const struct kv_dump_info *info)
 {
     const size_t n_layers = info->shape.n_layers;
 
     return a->fisher ? 2 * n_layers - info->first_layer : info->last_layer + 1;
 }
 
-static int read_windows(const struct args *a, struct kv_model *m,
+static int read_windows(const struct kvdump_args *a, struct kv_model *m,
                         const struct kv_tokenizer *t, struct kv_windows *w,
                         struct kv_err *e)
 {
@@ -247,7 +217,7 @@ static int read_windows(const struct args *a, struct kv_model *m,
 }
 
 /* The rank's windows, and what is of the model. */
-static int dump_tensors(const struct args *a, struct kv_model *m,
+static int dump_tensors(const struct kvdump_args *a, struct kv_model *m,
                         const struct kvdump_out *o, struct kv_err *e)
 {
     const struct kv_windows *w = &o->windows;
@@ -272,7 +242,7 @@ static int dump_tensors(const struct args *a, struct kv_model *m,
     return rc ? -1 : 0;
 }
 
-static int dump(const struct args *a, struct kv_model *m,
+static int dump(const struct kvdump_args *a, struct kv_model *m,
                 const struct kv_tokenizer *t, struct kv_ranks *r,
                 struct kv_err *e)
 {
@@ -301,8 +271,8 @@ static int dump(const struct args *a, struct kv_model *m,
 }
 
 /* One id a line, to -o or stdout. */
-static int print_tokens(const struct args *a, const struct kv_tokenizer *t,
-                        struct kv_err *e)
+static int print_tokens(const struct kvdump_args *a,
+                        const struct kv_tokenizer *t, struct kv_err *e)
 {
     struct kv_out out = {0};
     int32_t *ids;
@@ -321,7 +291,7 @@ static int print_tokens(const struct args *a, const struct kv_tokenizer *t,
     return kv_out_commit(&out, e);
 }
 
-static int operations(const struct args *a, struct kv_err *e)
+static int operations(const struct kvdump_args *a, struct kv_err *e)
 {
     const char *path = a->shape ? a->shape : a->model;
     char name[128];
@@ -340,7 +310,7 @@ static int operations(const struct args *a, struct kv_err *e)
 }
 
 /* A row for one sequence, and one for a batch of them. */
-static int about_model(const struct args *a, struct kv_model *m,
+static int about_model(const struct kvdump_args *a, struct kv_model *m,
                        struct kv_err *e)
 {
     const size_t ctx = kv_model_context(m, a->ctx);
@@ -352,7 +322,7 @@ static int about_model(const struct args *a, struct kv_model *m,
 }
 
 /* A vocabulary is enough. */
-static int tokens(const struct args *a, struct kv_err *e)
+static int tokens(const struct kvdump_args *a, struct kv_err *e)
 {
     struct kv_tokenizer *t = NULL;
     int rc;
@@ -364,7 +334,7 @@ static int tokens(const struct args *a, struct kv_err *e)
     return rc;
 }
 
-static int from(const struct args *a, struct kv_err *e)
+static int from(const struct kvdump_args *a, struct kv_err *e)
 {
     struct kvdump_from f = {.path = a->from,
                             .output = a->common.output,
@@ -378,12 +348,8 @@ static int from(const struct args *a, struct kv_err *e)
     return kvdump_from(&f, e);
 }
 
-static bool by_layers(const struct args *a)
-{
-    return a->split && !strcmp(a->split, "layers");
-}
-
-static int run(const struct args *a, struct kv_ranks *r, struct kv_err *e)
+static int run(const struct kvdump_args *a, struct kv_ranks *r,
+               struct kv_err *e)
 {
     struct kv_tokenizer *t = NULL;
     struct kv_model *m = NULL;
@@ -409,119 +375,12 @@ static int run(const struct args *a, struct kv_ranks *r, struct kv_err *e)
     else if (!rc)
         rc = kv_tokenizer_open(&t, a->model, e) ||
              kv_common_place(&a->common, m, a->gemm, e) ||
-             (by_layers(a) && r->n > 1 && kv_ranks_by_layers(r, m, e));
+             (kvdump_by_layers(a) && r->n > 1 && kv_ranks_by_layers(r, m, e));
     if (!rc && !a->about)
         rc = dump(a, m, t, r, e);
     kv_tokenizer_free(t);
     kv_model_free(m);
     return rc;
-}
-
-enum { BATCH = 1 };
-
-/* The option that replaces a dump; NULL: none. */
-static const char *instead(const struct args *a)
-{
-    return a->about        ? "about"
-           : a->operations ? "operations"
-           : a->tokens     ? "tokens"
-                           : NULL;
-}
-
-/* The operand: a shape, in place of a model. */
-static void parse_shape(struct args *a, char *const *operand, int n)
-{
-    if (n != 1 || (!a->about && !a->operations)) {
-        kv_common_no_operands(operand, n);
-        return;
-    }
-    if (a->model)
-        kv_die("-m %s and %s: one of both is expected", a->model, *operand);
-    a->shape = *operand;
-}
-
-/* Options that a model's run has, and options that --from has. */
-static void check_from(const struct args *a)
-{
-    const struct {
-        bool given;
-        const char *name;
-    } runs[] = {{a->model, "-m"},
-                {a->text, "-f"},
-                {a->shape, "a config.json as operand"},
-                {a->ctx, "-c"},
-                {a->windows, "-n"},
-                {a->layers, "--layers"},
-                {a->gemm, "--gemm"},
-                {a->pool_heads, "--pool-heads"},
-                {a->fisher, "--fisher"},
-                {a->bos, "--bos"},
-                {a->parse_special, "--parse-special"},
-                {a->ranks || a->split, "--ranks"},
-                {instead(a), "--about, --operations or --tokens"}},
-      own[] = {{a->config, "--config"},
-               {a->layout, "--layout"},
-               {a->name, "--name"},
-               {!isnan(a->theta), "--rope-theta"}};
-
-    for (size_t i = 0; a->from && i < sizeof(runs) / sizeof(*runs); i++)
-        if (runs[i].given)
-            kv_die("%s goes without --from, which takes tensors as they are",
-                   runs[i].name);
-    for (size_t i = 0; !a->from && i < sizeof(own) / sizeof(*own); i++)
-        if (own[i].given)
-            kv_die("%s goes with --from", own[i].name);
-    if (a->config && !isnan(a->theta))
-        kv_die("--config and --rope-theta both say RoPE: one is expected");
-}
-
-static void check_args(const struct args *a)
-{
-    check_from(a);
-    if (a->from)
-        return;
-    if (!a->model && !a->shape)
-        kv_die("wants a model: -m MODEL (try --help)");
-    if (a->about && a->operations)
-        kv_die("--about and --operations are two tables: one is expected");
-    if (a->fisher && instead(a))
-        kv_die("--fisher goes into a dump, --%s makes none", instead(a));
-    if (a->pool_heads && instead(a))
-        kv_die("--pool-heads goes into a dump, --%s makes none", instead(a));
-    if (a->gemm && instead(a))
-        kv_die("--gemm goes into a dump, --%s makes none", instead(a));
-    if (a->fisher && a->gemm && strcmp(a->gemm, "f32") != 0)
-        kv_die("--fisher goes with --gemm f32, not %s: gradients are computed "
-               "in f32",
-               a->gemm);
-    if (a->ranks && instead(a))
-        kv_die("--ranks goes into a dump, --%s makes none", instead(a));
-    if (a->split && !a->ranks)
-        kv_die("--split goes with --ranks");
-    if (a->split && !by_layers(a) && strcmp(a->split, "windows") != 0)
-        kv_die("--split %s: expected windows or layers", a->split);
-    if (by_layers(a) && a->fisher)
-        kv_die("--split layers does not go with --fisher");
-    if (a->bos && instead(a))
-        kv_die("--bos goes into a dump, --%s makes none", instead(a));
-    if (a->about && a->parse_special)
-        kv_die("--parse-special goes with a text, --about reads none");
-    if (!a->batch)
-        kv_die("--batch 0: expected at least 1 sequence");
-    if (a->about || a->operations)
-        return;
-    if (a->batch != BATCH)
-        kv_die("--batch goes with --about or --operations");
-    if (a->tokens && (a->ctx || a->windows))
-        kv_die("--%s goes into a dump: --tokens prints the whole text",
-               a->ctx ? "ctx" : "windows");
-    if (a->tokens && a->common.format)
-        kv_die("--format %s: --tokens prints ids, one a line",
-               a->common.format);
-    if (!a->text)
-        kv_die("wants a text: -f TEXT (try --help)");
-    if (!a->tokens && !a->common.output)
-        kv_die("wants the file to write: -o dump.h5");
 }
 
 static void about_columns(void)
@@ -532,12 +391,12 @@ static void about_columns(void)
 
 int main(int argc, char **argv)
 {
-    struct args a = {.common = KV_COMMON_DEFAULT,
-                     .what = "q,k,v",
-                     .rope = "pre,post",
-                     .dtype = "f32",
-                     .batch = BATCH,
-                     .theta = NAN};
+    struct kvdump_args a = {.common = KV_COMMON_DEFAULT,
+                            .what = "q,k,v",
+                            .rope = "pre,post",
+                            .dtype = "f32",
+                            .batch = KVDUMP_BATCH,
+                            .theta = NAN};
     const struct kv_opt opts[] = {
         KV_IN_FOLDER('m', "model", &a.model, kv_model_holds, "MODEL",
                      "folder with config.json, *.safetensors,\n"
@@ -651,11 +510,12 @@ int main(int argc, char **argv)
     struct kv_ranks ranks = {.n = 1};
     struct kv_err e = {""};
 
-    parse_shape(&a, argv + first, argc - first);
-    check_args(&a);
-    parse_tensors(&a, a.have);
+    kvdump_parse_shape(&a, argv + first, argc - first);
+    kvdump_check_args(&a);
+    kvdump_parse_tensors(&a, a.have);
     a.type = kvdump_dtype(a.dtype);
-    a.common.can_gpu = !a.fisher && !instead(&a) && !by_layers(&a);
+    a.common.can_gpu =
+        !a.fisher && !kvdump_instead(&a) && !kvdump_by_layers(&a);
     kv_common_start(&a.common);
 
     const int rc = run(&a, &ranks, &e);

@@ -107,7 +107,10 @@ int kv_pass_begin(const struct kv_model *m, const int32_t *tokens,
 int kv_pass_give(const struct kv_model *m, const float *x, size_t n,
                  struct kv_err *e);
 
-/* Sizes and memory.  Fails without memory on a device. */
+/* Tokens that tiles do not cross: a window's, or all. */
+size_t kv_pass_stretch(const struct kv_pass *p);
+
+/* Sizes and memory (pass_room.c).  Fails without memory on a device. */
 int kv_pass_init(struct kv_pass *p, struct kv_err *e);
 void kv_pass_clear(struct kv_pass *p);
 
