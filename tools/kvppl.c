@@ -120,9 +120,10 @@ int main(int argc, char **argv)
         KV_FLAG(0, "kl-divergence", &a.kl_read,
                 "read that file instead, and compare with it"),
         KV_STR(0, "gemm", &a.gemm, "T",
-               "products with weights in f32; in bf16, to which both\n"
-               "are rounded, if the processor has it; or auto: bf16\n"
-               "where the weights hold no more, with a row f16 (f32)"),
+               "products with weights in f32; in bf16, to which\n"
+               "both are rounded, if the processor has it; auto:\n"
+               "bf16 where weights hold no more, and a row f16\n"
+               "(f32)"),
         KV_POOL_HEADS(&a.pool_heads),
         KV_SHARD(&a.shard, &a.common.output, &a.append,
                  "every N-th row from the I-th on (1/1; without a\n"
@@ -173,7 +174,7 @@ int main(int argc, char **argv)
             "\nWith --append they share one file.\n\n"
             "mpirun -n 4 kvppl --ranks: each rank takes a part of the windows; "
             "the first\nwrites the rows, which are those of one rank.  With "
-            "--split layers each rank reads\nthe weights of some layers alone, "
+            "--split layers each rank\nreads the weights of some layers alone, "
             "and windows pass from rank to rank.\n\n"
             "Units: losses and divergences in nats per token, bits per value "
             "of K and V.\nA layer that slides holds its window, and of older "
