@@ -240,7 +240,7 @@ int kv_ranks_wait(struct kv_ranks *r, struct kv_err *e)
 
 /* ---- layers -------------------------------------------------------------- */
 
-/* A message holds so many bytes of states. */
+/* Most bytes of hidden states in one message. */
 static const size_t piece_bytes = (size_t)256 << 20;
 
 static int pass_on(struct kv_ranks *r, const void *data, size_t n,

@@ -4,9 +4,10 @@
 
 #include <stddef.h>
 
-/* Of a head the first 2 n channels turn: pair i < n is channels i * step and
- * i * step + apart.  step 1, apart n: the two halves of these channels (all of
- * Llama's head); step 2, apart 1: neighbours. */
+/* The channels of a head that RoPE turns together: pair i < n is channels
+ * i * step and i * step + apart; channels from 2 n on stay.  step 1, apart n:
+ * the two halves of the first 2 n channels (all of Llama's head); step 2, apart
+ * 1: neighbours. */
 struct kv_rope_pairs {
     size_t n, step, apart;
 };

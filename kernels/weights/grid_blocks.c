@@ -112,7 +112,8 @@ static void put_4(const float *levels, unsigned entry, unsigned signs,
     }
 }
 
-/* Of 32 values four entries, then four times seven signs and the scale. */
+/* 32 values are four entries of the grid, then four groups of seven signs, then
+ * the scale. */
 void kv_block_iq2_xxs(const uint8_t *b, float x[256])
 {
     const float d = load_half(b);

@@ -54,7 +54,7 @@ static size_t group_of(const struct kv_packed *p, size_t column)
     return p->group ? word_at(p->group, column) : column / p->block_columns;
 }
 
-/* Code i of those of 3 bits; their words are `stride` words apart. */
+/* The i-th code of 3 bits; words are `stride` words apart. */
 static float third_of(const void *words, size_t first, size_t stride, size_t i)
 {
     const size_t bit = 3 * i, word = first + bit / 32 * stride;

@@ -86,8 +86,9 @@ struct kv_tensor_names {
     const char *embed, *positions, *embed_norm, *norm, *head;
     const char *project_in, *project_out; /* of embeddings to hidden values, of
                                            * these back */
-    /* Of all layers together, in their order: embeddings of each layer, what
-     * makes more of them of the stream; and its norm, the same for all. */
+    /* Tensors that hold all layers, one behind the other: each layer's
+     * embeddings, and its projection of hidden values that is added to them;
+     * and the norm of that projection, one for all layers. */
     const char *layer_embed, *layer_in, *layer_in_norm;
     const char *layers; /* names of layer N begin with it, N and a dot */
     const char *part[KV_PARTS];

@@ -71,7 +71,7 @@ struct kv_config {
     struct kv_mixer_sizes mixer;
     bool mixer_bias; /* of its convolution */
     float mixer_eps; /* of its norm */
-    /* Of arch->by_kind: */
+    /* Set where arch->by_kind is: */
     size_t layer_embed;   /* of a layer's own embedding; 0: layers have none */
     bool values_are_keys; /* in layers that do not slide: values are of the
                            * keys' matrix, before their norm */

@@ -24,7 +24,7 @@ static int check_heads(const struct kv_fields *f, const struct kv_config *c,
                          f->path, h->n_kv, h->dim, c->shape.n_heads);
 }
 
-/* Of the object's entry for this layer, which may be absent. */
+/* Reads this layer's entry of the object; the entry may be absent. */
 static int read_entry(const struct kv_fields *f, const json_t *all,
                       size_t layer, struct heads *h, struct kv_err *e)
 {
@@ -76,7 +76,7 @@ static int read_per_layer(const struct kv_fields *f, const struct kv_config *c,
     return 0;
 }
 
-/* The shape's heads become those of layers that do not slide. */
+/* Gives the shape the heads of layers that do not slide. */
 static int read_heads(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
