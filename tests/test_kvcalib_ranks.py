@@ -8,6 +8,7 @@ import tempfile
 import time
 import unittest
 
+import run_ranks
 import tiny_model
 from run_tools import MPI_ENV, TOOLS, must, read, run, write
 
@@ -17,17 +18,13 @@ SPECS = ["-s", "vecinfer:d4b2", "-s", "cq:c4b2", "-s", "aqua", "-s", "klt:b2"]
 
 def setUpModule():
     global folder
-    if not shutil.which("mpirun"):
-        raise unittest.SkipTest("mpirun is not installed (openmpi-bin)")
+    run_ranks.need_mpi()
     folder = tempfile.mkdtemp(prefix="kvtools-")
     tiny_model.make(at("m"), seed=1, layers=3)
     for name, seed in ("d", 1), ("other", 2):
         write(at("text.txt"), tiny_model.text(800, seed).encode())
         must("kvdump", "-m", at("m"), "-f", at("text.txt"), "-c", "64", "-n",
              "5", "--fisher", "-o", at(name + ".h5"))
-    if "has no MPI" in run("kvcalib", "--ranks", *SPECS, at("d.h5"), "-o",
-                           at("tried.h5"), env=MPI_ENV).stderr:
-        raise unittest.SkipTest("a build without MPI")
 
 
 def tearDownModule():
@@ -40,12 +37,7 @@ def at(name):
 
 
 def mpirun(*ranks):
-    """A list of options for each rank."""
-    command = ["mpirun"]
-    for more in ranks:
-        command += ["-n", "1", KVCALIB, "--ranks", "-t", "1", *more, ":"]
-    return subprocess.run(command[:-1], env=MPI_ENV, text=True, timeout=60,
-                          capture_output=True)
+    return run_ranks.mpirun("kvcalib", *(["-t", "1", *r] for r in ranks))
 
 
 class Ranks(unittest.TestCase):

@@ -2,11 +2,11 @@
 what becomes of ranks that differ and of parts that are missing."""
 import os
 import shutil
-import subprocess
 import tempfile
 import unittest
 
 import h5py
+import run_ranks
 import tiny_model
 from run_tools import MPI_ENV, TOOLS, must, read, run, write
 
@@ -16,15 +16,11 @@ SPECS = ["-s", "kivi:b2g16r16", "-s", "absmax:b4g16"]
 
 def setUpModule():
     global folder
-    if not shutil.which("mpirun"):
-        raise unittest.SkipTest("mpirun is not installed (openmpi-bin)")
+    run_ranks.need_mpi()
     folder = tempfile.mkdtemp(prefix="kvtools-")
     for name, seed in ("m", 1), ("other", 2):
         tiny_model.make(at(name), seed=seed, layers=3)
         write(at(name + ".txt"), tiny_model.text(800, seed).encode())
-    if "has no MPI" in run("kvdump", *args("--ranks"), "-o", at("tried.h5"),
-                           env=MPI_ENV).stderr:
-        raise unittest.SkipTest("a build without MPI")
 
 
 def tearDownModule():
@@ -42,12 +38,7 @@ def args(*more, model="m", text="m.txt", n=5):
 
 
 def mpirun(*ranks):
-    """A list of options for each rank."""
-    command = ["mpirun"]
-    for more in ranks:
-        command += ["-n", "1", KVDUMP, "--ranks", *more, ":"]
-    return subprocess.run(command[:-1], env=MPI_ENV, text=True, timeout=60,
-                          capture_output=True)
+    return run_ranks.mpirun("kvdump", *ranks)
 
 
 def content(path):

@@ -9,6 +9,7 @@ import tempfile
 import time
 import unittest
 
+import run_ranks
 import tiny_model
 from run_tools import MPI_ENV, TOOLS, must, read, run, write
 
@@ -18,10 +19,7 @@ SPECS = ["-s", "kivi:b{2,4}g16r16", "-s", "hack:b2p16"]
 
 def setUpModule():
     global folder
-    if not shutil.which("mpirun"):
-        raise unittest.SkipTest("mpirun is not installed (openmpi-bin)")
-    if "has no MPI" in run("kvppl", "--ranks", env=MPI_ENV).stderr:
-        raise unittest.SkipTest("a build without MPI")
+    run_ranks.need_mpi()
     folder = tempfile.mkdtemp(prefix="kvtools-")
     for name, seed in ("m", 1), ("other", 2):
         tiny_model.make(at(name), seed=seed)
@@ -45,12 +43,7 @@ def args(*more, model="m", text="eval.txt"):
 
 
 def mpirun(*ranks):
-    """A list of options for each rank."""
-    command = ["mpirun"]
-    for more in ranks:
-        command += ["-n", "1", KVPPL, "--ranks", *more, ":"]
-    return subprocess.run(command[:-1], env=MPI_ENV, text=True, timeout=60,
-                          capture_output=True)
+    return run_ranks.mpirun("kvppl", *ranks)
 
 
 def rows(path):

@@ -9,8 +9,9 @@ import tempfile
 import time
 import unittest
 
+import run_ranks
 import tiny_model
-from run_tools import MPI_ENV, TOOLS, must, read, run, write
+from run_tools import MPI_ENV, TOOLS, must, read, write
 from test_kvppl_ranks import rows
 
 KILLS = int(os.environ.get("KV_KILLS", "1"))
@@ -20,10 +21,7 @@ TEMPORARY = ".kvtools-"  # in the name of a file that is being written
 
 def setUpModule():
     global folder
-    if not shutil.which("mpirun"):
-        raise unittest.SkipTest("mpirun is not installed (openmpi-bin)")
-    if "has no MPI" in run("kvppl", "--ranks", env=MPI_ENV).stderr:
-        raise unittest.SkipTest("a build without MPI")
+    run_ranks.need_mpi()
     folder = tempfile.mkdtemp(prefix="kvtools-")
     tiny_model.make(at("m"), seed=1, layers=3)
     write(at("text.txt"), tiny_model.text(6000, 1).encode())

@@ -98,6 +98,20 @@ def write_safetensors(path, tensors):
             f.write(x.tobytes())
 
 
+def write_weights(folder, shapes):
+    """shapes: of all tensors, [(name, shape)].  Vectors are ones; embeddings and
+    kernels (three dimensions) have a deviation of 1, matrices keep the scale of
+    what they multiply."""
+    rng = random.Random(5)
+    tensors = {}
+    for name, shape in shapes:
+        scale = 1 if "embed" in name or len(shape) == 3 else shape[-1] ** -0.5
+        tensors["model." + name] = (shape, array.array("f", (
+            1 if len(shape) == 1 else rng.gauss(0, scale)
+            for _ in range(math.prod(shape)))))
+    write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
+
+
 def make(folder, heads=4, kv_heads=2, head_dim=16, hidden=32, layers=2, ctx=64,
          vocab=VOCAB, ffn=64, seed=1, bos=False, k_bias=0, edit=None):
     """Writes the model and returns folder.
