@@ -246,10 +246,20 @@ int release_every(void **state)
     return 0;
 }
 
+static void every_nth(size_t first, size_t n, void (*check)(struct ready *))
+{
+    for (size_t i = first; i < n_ready; i += n)
+        check(&every_one[i]);
+}
+
 void every(void (*check)(struct ready *))
 {
-    for (size_t i = 0; i < n_ready; i++)
-        check(&every_one[i]);
+    every_nth(0, 1, check);
+}
+
+void every_third(size_t first, void (*check)(struct ready *))
+{
+    every_nth(first, 3, check);
 }
 
 size_t row_values(const struct ready *r)

@@ -31,6 +31,9 @@ int release_every(void **state);
 
 void every(void (*check)(struct ready *));
 
+/* From the first-th on, for what is slow and the same code for all. */
+void every_third(size_t first, void (*check)(struct ready *));
+
 size_t row_values(const struct ready *r);   /* n_kv_heads * head_dim */
 size_t query_values(const struct ready *r); /* n_heads * head_dim */
 

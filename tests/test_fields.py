@@ -165,13 +165,14 @@ class Fields(unittest.TestCase):
         done = result(at(path))
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         good = cells(done.stdout)
-        for name, attr, first in fields(at(path)):
+        for i, (name, attr, first) in enumerate(fields(at(path))):
             if attr and not attrs:
                 continue
             with h5py.File(at(path), "r") as f:
                 was = f[name].attrs[attr] if attr else f[name][...].flat[0]
-            for what, value in others(was).items():
-                if value is not None and not first:
+            for j, (what, value) in enumerate(others(was).items()):
+                # half of the values, the others for the next field
+                if value is not None and (not first or (i + j) % 2):
                     continue
                 with self.subTest(f"{tool} {path} {name} {attr} {what}"):
                     shutil.copy(at(path), at("x.h5"))

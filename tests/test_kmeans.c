@@ -1,11 +1,10 @@
-#include "kernels/level.h"
 #include "kernels/nearest/kmeans.h"
 #include "kernels/nearest/kmeans_bounds.h"
 #include "kernels/nearest/nearest.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
+#include "tests/levels.h"
 #include "tests/plain_nearest.h"
-#include "tests/test.h"
 
 #include <math.h>
 #include <omp.h>
@@ -133,7 +132,7 @@ static void check_drifts(size_t d)
 static void test_bounds(void **state)
 {
     (void)state;
-    for (enum kv_level l = KV_LEVEL_C; l <= kv_level_max(); l++) {
+    for (enum kv_level l = LOWEST; l <= kv_level_max(); l++) {
         assert_int_equal(kv_level_set(l, NULL), 0);
         for (size_t d = 2; d <= KV_NEAREST_MAX_D; d += 1 + d / 4) {
             check_bounds(1000, d, 70, d % 2, 1);

@@ -1,9 +1,8 @@
-#include "kernels/level.h"
 #include "kernels/nearest/nearest.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
+#include "tests/levels.h"
 #include "tests/plain_nearest.h"
-#include "tests/test.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -139,7 +138,7 @@ static void test_nearest(void **state)
     const size_t ks[] = {1, 2, 3, 16, 37, 64, 100, 256};
 
     (void)state;
-    for (enum kv_level l = KV_LEVEL_C; l <= kv_level_max(); l++) {
+    for (enum kv_level l = LOWEST; l <= kv_level_max(); l++) {
         assert_int_equal(kv_level_set(l, NULL), 0);
         for (size_t d = 1; d <= KV_NEAREST_MAX_D; d++) {
             for (size_t n = 0; n < sizeof(ns) / sizeof(*ns); n++)
@@ -208,7 +207,7 @@ static void check_groups(size_t d, size_t k, size_t size, bool coarse)
 static void test_groups(void **state)
 {
     (void)state;
-    for (enum kv_level l = KV_LEVEL_C; l <= kv_level_max(); l++) {
+    for (enum kv_level l = LOWEST; l <= kv_level_max(); l++) {
         assert_int_equal(kv_level_set(l, NULL), 0);
         for (size_t d = 2; d <= KV_NEAREST_MAX_D; d++)
             for (size_t size = 1; size <= 4; size *= 2) {
@@ -337,7 +336,7 @@ static void test_among(void **state)
     enum { ALL = 3 * KV_TILE };
 
     (void)state;
-    for (enum kv_level l = KV_LEVEL_C; l <= kv_level_max(); l++) {
+    for (enum kv_level l = LOWEST; l <= kv_level_max(); l++) {
         assert_int_equal(kv_level_set(l, NULL), 0);
         for (size_t d = 2; d <= KV_NEAREST_MAX_D; d++)
             for (size_t size = 1; size <= 4; size *= 2) {

@@ -224,6 +224,8 @@ static void test_stream_is_literal(void **state)
 
     for (size_t i = 0; kv_schemes[i]; i++)
         for (size_t j = 0; j < sizeof(letters) / sizeof(*letters); j++) {
+            if (SANITIZED && (i + j) % 3)
+                continue;
             snprintf(text, sizeof(text), "%s%s", kv_schemes[i]->name,
                      letters[j]);
             check_stream(*state, text, &calib);

@@ -1,6 +1,5 @@
 /* kernels/tiles, lib/tiled: attention in tiles against attention in double
  * over decode(), for every scheme that has tiles, at every level and path. */
-#include "kernels/level.h"
 #include "kernels/tiles/impl.h"
 #include "lib/mixed.h"
 #include "lib/rope_table.h"
@@ -9,14 +8,7 @@
 #include "lib/seq/tile_cache.h"
 #include "tests/append_rows.h"
 #include "tests/attention_setup.h"
-
-/* The test of AVX-512 on other processors (avx512_twin.h) leaves the lower
- * levels to the test without it. */
-#ifdef AVX512_ALONE
-enum { LOWEST = KV_LEVEL_AVX512 };
-#else
-enum { LOWEST = KV_LEVEL_C };
-#endif
+#include "tests/levels.h"
 
 /* One query in f32, as anyone would write it. */
 static void plain_f32(const float *q, const float *k, const float *v, size_t n,
@@ -183,34 +175,40 @@ static bool check_text(const char *text, const struct kv_shape *s,
 }
 
 /* As they are by default, and without residual for as many bits as they can,
- * with sinks and a tail. */
+ * with sinks and a tail.  Where the test is slow a scheme has one dimension,
+ * the first that fits. */
 static void test_schemes(void **state)
 {
     static const size_t dims[] = {20, 64, 128};
-    enum { DIMS = sizeof(dims) / sizeof(*dims) - SANITIZED };
+    const size_t *const at = SLOW ? few_lengths : lengths;
 
     (void)state;
-    for (size_t i = 0; kv_schemes[i]; i++)
-        for (size_t j = 0; j < DIMS; j++) {
+    for (size_t i = 0; kv_schemes[i]; i++) {
+        const struct kv_scheme *k = kv_schemes[i];
+        bool fits = false;
+
+        for (size_t j = 0; j < sizeof(dims) / sizeof(*dims); j++) {
             const struct kv_shape s = synthetic_shape(dims[j]);
-            const struct kv_scheme *k = kv_schemes[i];
             struct kv_calib *calib = NULL;
             char text[64];
 
             if (k->training && dims[j] != 64 && strcmp(k->name, "pq") != 0)
                 continue; /* training takes its time: one dimension */
-            assert_true(check_text(k->name, &s, &calib,
-                                   SANITIZED ? few_lengths : lengths) ||
-                        !k->store || k->attend || /* test_hack_attend.c */
-                        dims[j] == 20);           /* fits few */
+            if (SLOW && fits)
+                continue;
+            fits = check_text(k->name, &s, &calib, at);
+            assert_true(fits || !k->store ||
+                        k->attend ||    /* test_hack_attend.c */
+                        dims[j] == 20); /* fits few */
             snprintf(text, sizeof(text), "%s:s3r0", k->name);
-            check_text(text, &s, &calib, SANITIZED ? few_lengths : lengths);
-            for (int b = 1; b <= 8 && !k->training; b += 1 + SANITIZED) {
+            check_text(text, &s, &calib, at);
+            for (int b = 1; b <= 8 && !k->training; b += 1 + SLOW) {
                 snprintf(text, sizeof(text), "%s:b%ds1r32", k->name, b);
                 check_text(text, &s, &calib, few_lengths);
             }
             kv_calib_free(calib);
         }
+    }
 }
 
 /* Group sizes and codebooks that the defaults have not. */

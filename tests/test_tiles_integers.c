@@ -1,7 +1,7 @@
 /* kernels/integers: what a tile gives in plain C is what decode() gives, bit
  * for bit; the int8 operations are as near to the exact ones as rounding
  * allows. check_ops holds the other levels to plain C on the same specs. */
-#include "kernels/level.h"
+#include "tests/levels.h"
 #include "tests/tile_setup.h"
 
 static float decoded(const struct held *h, size_t t, size_t head, size_t c)
@@ -356,7 +356,7 @@ static bool check_kept(const char *what, const struct held *h)
 static void test_kept(void **state)
 {
     (void)state;
-    for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+    for (int l = LOWEST; l <= (int)kv_level_max(); l++) {
         kv_level_set((enum kv_level)l, NULL);
         assert_true(every_of(check_kept, 5 * KV_TILE_TOKENS + 3) > 50);
     }

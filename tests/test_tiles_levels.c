@@ -1,14 +1,13 @@
 /* kernels/levels: what a part of a tile expands to is what the cache decodes
  * to, bit for bit, at every level, however the tiles were filled; and what the
  * outliers beside them take is counted. */
-#include "kernels/level.h"
 #include "kernels/levels/levels.h"
 #include "lib/base/alloc.h"
 #include "lib/seq/cache.h"
 #include "lib/seq/tile_cache.h"
 #include "tests/append_rows.h"
 #include "tests/synthetic.h"
-#include "tests/test.h"
+#include "tests/levels.h"
 
 #include <stdlib.h>
 
@@ -63,7 +62,7 @@ static void check_side(const char *what, const struct kv_cache *c,
         tiles * (s->tile_bytes + sizeof(struct kv_levels_outliers)) +
             count_outliers(&r, plain) * sizeof(struct kv_levels_outlier));
     kv_cache_decode(c, side, x);
-    for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+    for (int l = LOWEST; l <= (int)kv_level_max(); l++) {
         struct kv_err e;
 
         assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);

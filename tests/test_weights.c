@@ -1,8 +1,7 @@
 /* Blocks of weights against goldens that were made without kvtools; each level
  * against plain C. */
-#include "tests/test.h"
+#include "tests/levels.h"
 
-#include "kernels/level.h"
 #include "kernels/scaled/minifloat.h"
 #include "kernels/weights/packed.h"
 #include "kernels/weights/rows.h"
@@ -316,7 +315,7 @@ int main(void)
     };
     int failed = 0;
 
-    for (enum kv_level l = KV_LEVEL_C; l <= kv_level_max(); l++) {
+    for (enum kv_level l = LOWEST; l <= kv_level_max(); l++) {
         kv_level_set(l, NULL);
         failed +=
             cmocka_run_group_tests_name(kv_level_name(l), tests, NULL, NULL);
