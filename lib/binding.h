@@ -1,9 +1,9 @@
-/* A spec on a model, for languages that call C functions and know no more of
- * C's structs than the few below (python/kvtools).
+/* A spec on a model, for languages that call C functions and know only the few
+ * structs below (python/kvtools).
  *
  * A binding holds the spec fitted to the model, its codecs and its calibration.
- * Its sequences are struct kv_seq (seq/seq.h); they and what is read of them
- * must be freed before the binding.  Different sequences may be used by
+ * Its sequences are struct kv_seq (seq/seq.h); they and the arrays read from
+ * them must be freed before the binding.  Different sequences may be used by
  * different threads. */
 #ifndef KV_BINDING_H
 #define KV_BINDING_H
@@ -24,8 +24,8 @@ struct kv_binding_model {
                               * i < n_rot; 0: no RoPE */
     const float *inv_freq;   /* [n_rot] */
     const uint8_t *slides;   /* [n_layers], 1: the layer slides; NULL: none */
-    size_t slide_window;     /* tokens that a layer that slides sees */
-    const float *slide_freq; /* [n_rot] of the layers that slide */
+    size_t slide_window;     /* tokens that a sliding layer sees */
+    const float *slide_freq; /* [n_rot], for sliding layers */
     const uint8_t *still;    /* [n_layers], 1: a layer without RoPE; NULL:
                               * none */
     const float *k_bias;     /* [n_layers][n_kv_heads][head_dim]; NULL: none */
@@ -50,46 +50,48 @@ void kv_binding_sizes(const struct kv_binding *b, size_t size[4]);
 /* Whether the layer's keys are stored before RoPE. */
 bool kv_binding_pre_rope(const struct kv_binding *b, size_t layer);
 
-/* Whether queries must go through kv_seq_step(): a policy drops tokens, or the
- * scheme attends on its codes or looks at queries.  Else kv_binding_read()
- * gives keys and values for any attention. */
+/* Whether queries must go through kv_seq_step(), because a policy drops tokens,
+ * or the scheme attends on its codes or looks at queries.  Otherwise
+ * kv_binding_read() gives keys and values for any attention. */
 bool kv_binding_attends(const struct kv_binding *b);
 
-/* Whether the prompt attends to codes as all other tokens do, so that it enters
- * by kv_seq_step(); else it attends elsewhere and enters by kv_seq_append(). */
+/* Whether the prompt attends to codes as all other tokens do.  Then it enters
+ * by kv_seq_step(); otherwise it attends elsewhere and enters by
+ * kv_seq_append(). */
 bool kv_binding_prompt_on_codes(const struct kv_binding *b);
 
 /* A new sequence with all its layers open.  prompt: its first tokens enter by
  * kv_seq_append().  share_of: the tokens of which a policy's budget is a share;
- * not read without a policy.  Fails where the policy cannot run on this spec,
- * drops tokens of a prompt and there is none, or prunes the attention of
- * prompts. */
+ * not read without a policy.  Fails if the policy cannot run on this spec, if
+ * it drops tokens of a prompt and there is no prompt, or if it prunes the
+ * attention of prompts. */
 int kv_binding_seq(const struct kv_binding *b, bool prompt, size_t share_of,
                    uint64_t seed, struct kv_seq **s, struct kv_err *e);
 
-/* Without a policy.  The number of tokens whose form in a side of a layer no
- * longer changes; and tokens [first, end) as they are stored, keys before RoPE
- * where kv_binding_pre_rope().  first: 0, or without kv_binding_attends() what
- * kv_binding_settled() gave before; end: all tokens.
- * x: [end - first][n_kv_heads][head_dim]. */
+/* For specs without a policy.  kv_binding_settled(): the number of tokens whose
+ * stored form in one side of a layer no longer changes.  kv_binding_read():
+ * tokens [first, end) as they are stored, keys before RoPE if
+ * kv_binding_pre_rope().  first: 0, or without kv_binding_attends() an earlier
+ * result of kv_binding_settled(); end: all tokens.  x: [end -
+ * first][n_kv_heads][head_dim]. */
 size_t kv_binding_settled(const struct kv_seq *s, size_t layer, int side);
 void kv_binding_read(const struct kv_seq *s, size_t layer, int side,
                      size_t first, size_t end, float *x);
 
-/* Adds the counts of all layers and both sides of a sequence, and sets those of
- * the spec. */
+/* Adds the bit counts of all layers and both sides of a sequence, and sets the
+ * spec's own counts. */
 void kv_binding_bits(const struct kv_binding *b, const struct kv_seq *s,
                      struct kv_bits *bits);
 
 /* One side of one layer, the sequence's first n tokens, as bytes and back:
  *
- *   | sinks: fp16 | sizes of blocks: uint32, where they vary | blocks |
+ *   | sinks: fp16 | sizes of blocks: uint32, if they vary | blocks |
  *   | tail: fp16, or an open block |
  *
- * x: [n][n_kv_heads][head_dim], keys before RoPE where kv_binding_pre_rope().
- * The caller frees *bytes with free().  Fail for a policy that drops tokens,
- * for massive, for schemes that look at queries or at other layers, on NaN and
- * infinity, and on bytes that are not those of n tokens. */
+ * x: [n][n_kv_heads][head_dim], keys before RoPE if kv_binding_pre_rope().  The
+ * caller frees *bytes with free().  Both functions fail for a policy that drops
+ * tokens, for massive, for schemes that look at queries or at other layers, on
+ * NaN and infinity, and on bytes that do not encode n tokens. */
 int kv_binding_encode(const struct kv_binding *b, size_t layer, int side,
                       const float *x, size_t n, uint8_t **bytes,
                       size_t *n_bytes, struct kv_err *e);
@@ -100,10 +102,10 @@ int kv_binding_decode(const struct kv_binding *b, size_t layer, int side,
 /* Tensors for a dump.h5 (dump.h), all layers of the model.
  *
  * tokens: [n_windows][ctx] ids, each >= 0.
- * tensor: by enum kv_tensor up to KV_T_K_PRE, NULL where there is none:
+ * tensor: by enum kv_tensor up to KV_T_K_PRE, NULL if absent:
  *         [n_layers][n_windows][ctx][heads][head_dim] each.
- * model, text: their names.  Dumps and calibrations go together where the
- * model's name is the same. */
+ * model, text: their names.  A calibration fits a dump if the model's name is
+ * the same. */
 struct kv_binding_dump {
     const char *model, *text;
     size_t n_windows, ctx;
@@ -111,8 +113,8 @@ struct kv_binding_dump {
     const float *tensor[KV_T_K_PRE + 1];
 };
 
-/* Writes the file.  Fails on NaN, infinity and values beyond 1e18, and where
- * the path cannot be written. */
+/* Writes the file.  Fails on NaN, infinity and values beyond 1e18, and if the
+ * path cannot be written. */
 int kv_binding_dump(const char *path, const struct kv_binding_model *m,
                     const struct kv_binding_dump *d, struct kv_err *e);
 

@@ -29,7 +29,7 @@ struct kv_table {
 
 struct kv_calib_set {
     char key[KV_SPEC_CHARS];  /* the calibration key */
-    char spec[KV_SPEC_CHARS]; /* as asked for, canonical */
+    char spec[KV_SPEC_CHARS]; /* the requested spec, canonical */
     uint64_t seed;
     struct kv_table *table;
     size_t n_tables;
@@ -43,23 +43,24 @@ struct kv_calib_set {
     struct kv_progress *progress; /* of the training, or NULL; not stored */
 };
 
-/* Hashes of sampled 32-token shingles: enough to see that two texts
- * overlap.  hash is sorted and has no doubles. */
+/* Hashes of sampled 32-token shingles, which show whether two texts overlap.
+ * hash is sorted and has no duplicates. */
 struct kv_sketch {
     uint64_t *hash;
     size_t n;
 };
 
 struct kv_calib {
-    char *path; /* of the file it was read from, or NULL */
+    char *path; /* path of the file it was read from, or NULL */
     struct kv_shape shape;
     char model[128], model_hash[32], text[128], text_hash[32];
     size_t n_windows, ctx;
-    char hash[32]; /* of the file's tables: names the calibration in rows */
+    char hash[32]; /* hash of the file's tables; names the calibration in
+                    * rows */
     struct kv_sketch sketch;
     /* [n_layers][KV_SIDES]: the range of norms of tokens that are not massive;
-     * of keys without their bias where has_k_bias.  NULL: an older file, whose
-     * training took massive tokens too. */
+     * the norms of keys are without their bias if has_k_bias.  NULL: an older
+     * file, whose training took massive tokens too. */
     struct kv_norm_range *norms;
     bool has_k_bias;
     struct kv_calib_set *set;
@@ -80,9 +81,10 @@ const struct kv_table *kv_calib_table(const struct kv_calib_set *set,
                                       const char *name, enum kv_side side,
                                       size_t layer, size_t head);
 
-/* For specs that leave out the word iters (rounds of training) and have no set:
- * each takes the set whose key differs in iters alone, and writes its iters
- * into the spec's text.  Fails when several sets match.  c: may be NULL. */
+/* A spec that leaves out the word iters (rounds of training) and has no set of
+ * its own takes the set whose key differs only in iters, and writes that set's
+ * iters into the spec's text.  Fails when several sets match.  c: may be
+ * NULL. */
 int kv_calib_adopt(const struct kv_calib *c, struct kv_spec *specs, size_t n,
                    struct kv_err *e);
 
@@ -101,7 +103,7 @@ const struct kv_table *kv_calib_want(const struct kv_codec *c,
                                      struct kv_err *e);
 
 size_t kv_table_values(const struct kv_table *t);
-/* Bytes as stored, in fp16 or f32: the shared_bytes of a row. */
+/* The size of the tables as stored, in fp16 or f32: a row's shared_bytes. */
 size_t kv_table_bytes(const struct kv_table *t);
 size_t kv_calib_set_bytes(const struct kv_calib_set *set);
 
@@ -132,14 +134,14 @@ void kv_sketch_add(struct kv_sketch *s, const int32_t *tokens, size_t n);
  * that begins each window is left out, since it would split the text. */
 void kv_sketch_add_windows(struct kv_sketch *s, const int32_t *tokens, size_t n,
                            size_t ctx, enum kv_bos bos);
-/* Once, after the last add. */
+/* To be called once, after the last add. */
 void kv_sketch_sort(struct kv_sketch *s);
 /* s becomes the sketch of both texts.  Both sorted. */
 void kv_sketch_join(struct kv_sketch *s, const struct kv_sketch *other);
 /* The sketch of all of a dump's text; sorted. */
 int kv_sketch_dump(struct kv_sketch *s, struct kv_dump *dump, struct kv_err *e);
-/* Share of b's hashes that a holds; NaN when b, of too short a text, has none.
- * Both sorted. */
+/* The share of b's hashes that a also has; NaN if b has none because its text
+ * is too short.  Both are sorted. */
 double kv_sketch_overlap(const struct kv_sketch *a, const struct kv_sketch *b);
 void kv_sketch_clear(struct kv_sketch *s);
 

@@ -75,8 +75,8 @@ struct kv_codec {
     enum kv_residual_rule residual_rule;
     size_t block;          /* tokens per block, >= 1 */
     size_t block_bytes;    /* canonical bytes of one block, all KV heads */
-    size_t declared_bytes; /* counted for a block in place of its bytes, by
-                            * the codec's own account; 0: its bytes are */
+    size_t declared_bytes; /* bytes that the codec declares for a block, counted
+                            * instead of its bytes; 0: its bytes count */
     const struct kv_variable *variable; /* NULL: all blocks have block_bytes */
     const struct kv_history *history;   /* NULL: the open block is the tail */
     const struct kv_layered *layered;   /* NULL: codes stand alone; set before
@@ -84,8 +84,8 @@ struct kv_codec {
     bool pre_rope;         /* keys are encoded and decoded before RoPE */
     bool less_bias;        /* the cache passes keys without the model's bias
                             * (lib/k_bias.h), and adds it after decode() */
-    bool prefill_on_codes; /* attend() serves the prompt too; else a prompt
-                            * attends at full precision */
+    bool prefill_on_codes; /* the prompt also uses attend(); else it attends at
+                            * full precision */
     bool massive;          /* the cache keeps massive tokens in fp16 too */
     struct kv_norm_range norms[KV_SIDES]; /* norms of tokens not massive */
     void *state;
@@ -94,14 +94,14 @@ struct kv_codec {
                                    * NULL: on the CPU */
 };
 
-/* The contents of a side of a cache, for attention on the codes
+/* The contents of one side of a cache, for attention on the codes
  *   tokens [0, sinks)                      fp16, in sink
  *   [sinks, sinks + n_blocks * block)      codes, block_bytes each, or size[i]
  *   [.., n)                                fp16 in tail; or, when open is not
  *                                          NULL, codes of an open block
  * sink, tail: [tokens][n_kv_heads][head_dim] fp16.  query: the queries of the
- * tail's probes, [n_queries][n_heads][head_dim] fp16; the side K has them.
- * kept: the coded tokens that are read in fp16; none with an attend(). */
+ * tail's probes, [n_queries][n_heads][head_dim] fp16, only in side K.  kept:
+ * the coded tokens that are read in fp16; none with an attend(). */
 struct kv_reader {
     const struct kv_codec *codec;
     size_t n, sinks, n_blocks;
@@ -113,9 +113,9 @@ struct kv_reader {
     struct kv_kept_tokens kept; /* in fp16 beside their codes */
 };
 
-/* spec must be fitted to shape.  From a mixed spec the codec takes the member
- * for this place.  calib may be NULL.  Fails when the scheme needs tables that
- * calib lacks. */
+/* spec must be fitted to shape.  With a mixed spec the codec uses the member
+ * spec of this layer and side.  calib may be NULL.  Fails when the scheme needs
+ * tables that calib lacks. */
 int kv_codec_new(struct kv_codec **c, const struct kv_spec *spec,
                  const struct kv_shape *shape, size_t layer, enum kv_side side,
                  const struct kv_calib *calib, struct kv_err *e);
@@ -158,9 +158,9 @@ void kv_codec_unquantized(const struct kv_codec *c, size_t first,
  * then have one scheme, and kv_cache_attend() runs its attend(). */
 bool kv_codec_attends(const struct kv_codec *c);
 
-/* Whether the scheme's codes alone give the tokens they stand for, as kernels
- * that read them where they lie need: no spec word (k_bias=no, massive=yes) has
- * the cache add anything to them. */
+/* Whether the codes alone determine the tokens, as needed by kernels that read
+ * codes in place.  False if a spec word (k_bias=no, massive=yes) makes the
+ * cache add something to the decoded tokens. */
 bool kv_codec_codes_alone(const struct kv_codec *c);
 
 /* Whether the number of bytes of n tokens depends on their values: blocks
@@ -171,7 +171,7 @@ bool kv_codec_varies(const struct kv_codec *c);
  * reads: keys stored before RoPE are rotated. */
 void kv_codec_rotate(const struct kv_codec *c, float *x, size_t n);
 
-/* The coefficients whose squared error a transform coder keeps small, for n
+/* The coefficients whose squared error a transform coder minimizes, for n
  * tokens x as they enter the cache, the first at position first.  x, y:
  * [n][n_kv_heads][head_dim].  Only for codecs that kv_codec_transforms(). */
 bool kv_codec_transforms(const struct kv_codec *c);

@@ -6,7 +6,7 @@
 
 void kv_codec_place_free(struct kv_codec_place *p); /* NULL is fine */
 
-/* encode() and decode() on the device; c->place is set. */
+/* encode() and decode() on the device; c->place must be set. */
 int kv_codec_place_encode(const struct kv_codec *c, struct kv_where w,
                           const float *x, size_t n_blocks, uint8_t *bytes,
                           struct kv_err *e);

@@ -10,10 +10,10 @@ struct kv_gpu_code;
 /* Whether CUDA kernels support the codec; fills in their arguments. */
 bool kv_codec_code(const struct kv_codec *c, struct kv_gpu_code *code);
 
-/* From here on encode() and decode() run on b, which has coders and must
- * outlive c.  Tokens that are halves (kv_codec_input()) get the same bytes, and
- * decode to the same floats, as on the CPU.  Fails, naming the spec, where b
- * has no kernel for it, and when memory runs out. */
+/* After this call encode() and decode() run on b, which has coders and must
+ * outlive c.  Tokens whose values are fp16 (kv_codec_input()) get the same
+ * bytes, and decode to the same floats, as on the CPU.  Fails, naming the spec,
+ * where b has no kernel for it, and when memory runs out. */
 int kv_codec_place(struct kv_codec *c, const struct kv_backend *b,
                    struct kv_err *e);
 

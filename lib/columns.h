@@ -38,8 +38,8 @@ struct kv_calib;
         "clipped", "bits_declared"
 
 /* Sets the cells of the conditions and of the spec's parameters.  The column
- * scheme is the scheme's name, or of two "K-q8_0/V-q4_0".  calib NULL: the
- * row's scheme has no calibration. */
+ * scheme is the scheme's name, or "K-q8_0/V-q4_0" for two schemes.  calib NULL:
+ * the row's scheme has no calibration. */
 void kv_results_conditions(struct kv_results *r, const struct kv_conditions *c,
                            const struct kv_spec *spec,
                            const struct kv_calib *calib, double calib_leak);

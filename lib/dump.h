@@ -16,18 +16,19 @@
  * [n_layers][n_heads] likewise, of attention (kernels/attend.h); /cache_scale
  * f32 [n_layers][2], K and V, likewise: scales of an fp8 cache (lib/shape.h).
  *
- * Of a model with layers without attention these are the layers that have it;
- * the attribute model_layer of /layer_000 is its number in the model.
+ * If a model has layers without attention, the file has only its layers with
+ * attention; the attribute model_layer of /layer_000 is this layer's number in
+ * the model.
  *
  * channel_order is "model": the channels of a head have the order of
  * transformers.  RoPE turns channels i and i + n_rot, or, where rope_pairs is
- * "neighbours", 2 i and 2 i + 1.  Files of older versions, in which the order
- * of some models is another ("halves"), are refused.
+ * "neighbours", 2 i and 2 i + 1.  Files of older versions, which have another
+ * order for some models ("halves"), are refused.
  *
- * Where layers that slide have other heads (slide_head_dim, slide_kv_heads),
- * their tensors are of these.  Of a model whose last layers (shared_layers)
- * attend with keys and values of others, these are the layers that have their
- * own; queries of the last ones are not in the file.
+ * If sliding layers have other heads (slide_head_dim, slide_kv_heads), their
+ * tensors have these sizes.  If the model's last layers (shared_layers) attend
+ * with keys and values of other layers, the file has only the layers with their
+ * own keys and values, and no queries of the last layers.
  *
  * Of a latent (shape.h) there is no /layer_000/v, for values are keys: the
  * first `latent` channels of k.
@@ -105,13 +106,14 @@ int kv_dump_put(struct kv_dump_writer *w, size_t layer, enum kv_tensor t,
 int kv_dump_put_gram(struct kv_dump_writer *w, size_t layer, const float *gram,
                      struct kv_err *e);
 int kv_dump_commit(struct kv_dump_writer *w, struct kv_err *e); /* frees w */
-/* A dump whose tensors are in others, which have some of its windows or some of
- * its layers.  Tokens and Gram matrices are put as into any dump.  It is read
- * as one dump; reading fails where a part is missing or of another model, text
- * or place. */
+/* A dump whose tensors are in other dumps, the parts; each part has some of its
+ * windows or some of its layers.  Tokens and Gram matrices are put as into any
+ * dump.  It is read as one dump; reading fails if a part is missing or has
+ * another model, text or place. */
 struct kv_dump_part {
     const char *file; /* in the same folder: without it */
-    size_t n_windows; /* those after the parts before that have the layer */
+    size_t n_windows; /* this part's windows follow those of earlier parts with
+                       * the layer */
     size_t first_layer, last_layer; /* inclusive */
 };
 int kv_dump_create_index(struct kv_dump_writer **w, const char *path,
@@ -121,15 +123,15 @@ int kv_dump_create_index(struct kv_dump_writer **w, const char *path,
 void kv_dump_discard(struct kv_dump_writer *w); /* frees w; NULL is fine */
 
 /* Reading.  Token numbers run through all windows: window * ctx + position.
- * Opening checks all but the values: also that every layer that the file counts
- * exists, and has the same tensors. */
+ * Opening checks everything except the values, also that every layer exists and
+ * that all layers have the same tensors. */
 struct kv_codec;
 struct kv_dump;
 int kv_dump_open(struct kv_dump **d, const char *path, struct kv_err *e);
 void kv_dump_close(struct kv_dump *d);
 const struct kv_dump_info *kv_dump_info(const struct kv_dump *d);
 const char *kv_dump_path(const struct kv_dump *d);
-/* From now on the dump has these of its layers alone. */
+/* Restricts the dump to these of its layers. */
 void kv_dump_narrow(struct kv_dump *d, size_t first_layer, size_t last_layer);
 /* Fails when the dump lacks the tensor, naming the option that writes it. */
 int kv_dump_want(const struct kv_dump *d, enum kv_tensor t, struct kv_err *e);
@@ -143,8 +145,8 @@ enum kv_tensor kv_dump_tensor(const struct kv_codec *c);
  * layer, tensor, token).  Not thread-safe. */
 int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
                  size_t first_token, size_t n, float *out, struct kv_err *e);
-/* take: from here on keys (k, k_pre) are read without the model's bias
- * (lib/k_bias.h); else as stored.  The shape has a k_bias. */
+/* take true: later reads give keys (k, k_pre) without the model's bias
+ * (lib/k_bias.h); false: as stored.  The shape must have a k_bias. */
 void kv_dump_take_k_bias(struct kv_dump *d, bool take);
 /* The Fisher information of each value of k_pre or v: the squares of the
  * gradients t. */

@@ -7,8 +7,9 @@
 #include "lib/h5.h"
 
 #define KV_DUMP_KIND "kvtools-dump"
-/* The first format of rare shapes (lib/h5_head.h), the one of latents and sink
- * logits, and the one that says which channels RoPE turns together. */
+/* Formats of rare shapes: the first one (lib/h5_head.h), the one that added
+ * latents and sink logits, and the one that added which channels RoPE turns
+ * together. */
 enum { KV_DUMP_SHAPES = 2, KV_DUMP_LATENTS = 3, KV_DUMP_FORMAT = 4 };
 #define KV_DUMP_K_BIAS "/k_bias"
 #define KV_DUMP_SINKS "/sink_logit"
@@ -34,15 +35,16 @@ enum kv_h5_type kv_dump_type(const struct kv_dump_info *info, enum kv_tensor t);
 /* kvdump's option that writes it: "--fisher". */
 const char *kv_dump_option(enum kv_tensor t);
 
-/* As kv_dump_open(); fails on an index. */
+/* As kv_dump_open(), but fails on a dump whose tensors are in parts. */
 int kv_dump_open_part(struct kv_dump **d, const char *path, struct kv_err *e);
 
-/* Whether the parts of an index, h, which d reads, are dumps of the same model
- * and text, of its windows. */
+/* Whether the parts of the dump d, open as h, are dumps of the same model, text
+ * and windows. */
 int kv_dump_check_parts(struct kv_dump *d, const struct kv_h5 *h,
                         struct kv_err *e);
 
-/* Index of the first value that is NaN, or beyond most; n if all are good. */
+/* The index of the first value that is NaN or larger in magnitude than most; n
+ * if all are good. */
 size_t kv_dump_bad_value(const float *x, size_t n, float max);
 
 #endif

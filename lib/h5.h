@@ -7,9 +7,9 @@
  *
  * Reading accepts only the storage that kvtools writes, and copies of it by
  * h5repack and h5py (lib/h5_stored.h): hard links, known filters, and values
- * that lie in the file and fit into its size, or in whole files beside it that
- * it names as its parts (kv_h5_virtual()).  An attribute may be text of any
- * kind or a number of any width.
+ * inside the file and within its size, or in its parts, other files in the same
+ * folder (kv_h5_virtual()).  An attribute may be text of any kind or a number
+ * of any width.
  *
  * Names are paths inside the file: "/", "/layer_000/k".  Every failure names
  * the file and the thing in it.  HDF5 prints nothing.  Not thread-safe. */
@@ -87,21 +87,21 @@ int kv_h5_children(struct kv_h5 *h, const char *group,
                    char (**names)[KV_H5_NAME_CHARS], size_t *n,
                    struct kv_err *e);
 /* Call kv_h5_dims() or the check below once before reading a dataset's values:
- * both also fail on storage that is not as above. */
+ * both also fail on storage that kvtools does not write. */
 int kv_h5_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
                size_t dims[KV_H5_MAX_DIMS], struct kv_err *e);
 /* Fails when the dataset's type or shape is not this. */
 int kv_h5_check(struct kv_h5 *h, const char *name, enum kv_h5_type type,
                 size_t n_dims, const size_t *dims, struct kv_err *e);
 
-/* The parts that the datasets seen so far have, 0: none; first: the place of a
- * part's entries, the same in all its datasets. */
+/* The number of parts of the datasets seen so far, 0: none; first: the index of
+ * a part's first entry, the same in all its datasets. */
 size_t kv_h5_n_parts(const struct kv_h5 *h);
 const char *kv_h5_part_path(const struct kv_h5 *h, size_t i, size_t *first);
 
-/* Attributes of a group or dataset.  A number outside [min, max] fails, a whole
- * one that is stored as 2.5, and text that does not fit in room bytes with its
- * final zero. */
+/* Attributes of a group or dataset.  Reading fails on a number outside [min,
+ * max], on a fraction where a whole number is expected, and on text that does
+ * not fit in room bytes with its final zero. */
 bool kv_h5_has_attr(struct kv_h5 *h, const char *object, const char *name);
 int kv_h5_get_text(struct kv_h5 *h, const char *object, const char *name,
                    char *text, size_t capacity, struct kv_err *e);

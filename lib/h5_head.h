@@ -7,12 +7,12 @@
 #include "lib/h5.h"
 #include "lib/shape.h"
 
-/* The format number to write this shape with.  `format` is the first format
+/* The format number for a file of this shape.  `format` is the first format
  * that has caps, slopes, windows and layers without RoPE. */
 int kv_h5_format(const struct kv_shape *shape, int format);
 
-/* Whether the attribute rope_pairs says which channels of this shape RoPE turns
- * together: it turns a part of a head, or neighbours. */
+/* Whether this shape needs the attribute rope_pairs, since RoPE turns a part of
+ * a head, or neighbouring channels. */
 bool kv_h5_has_pairs(const struct kv_shape *shape);
 
 /* Attributes kind, format (the version of the layout) and tool_version. */
@@ -25,18 +25,19 @@ int kv_h5_check_kind(struct kv_h5 *h, const char *kind, int format,
  * dataset /inv_freq f32 [n_rot].  Where the model has them: attn_cap; /slopes
  * f32 [n_heads] (ALiBi); slide_window with /slides u8 [n_layers], 1 for layers
  * that slide, and /slide_inv_freq f32 [n_rot], their RoPE; /still u8
- * [n_layers], 1 for layers without RoPE where others have it; latent;
- * rope_pairs, "neighbours", or "halves" of the channels that turn, and they
- * alone (such files have formats of their own); ggml_pairs, "neighbours" where
- * RoPE turns these in llama.cpp's files alone.  Without them a file is of the
- * format before (kv_h5_format()), which older versions read too. Reading fails
- * on a shape that cannot be. */
+ * [n_layers], 1 for layers without RoPE if others have it; latent; rope_pairs,
+ * "neighbours", or "halves" if RoPE turns a part of the head (such files have
+ * formats of their own); ggml_pairs, "neighbours" if RoPE turns neighbours in
+ * llama.cpp's files but not here.  A file without them has the previous format
+ * (kv_h5_format()), which older versions read too.  Reading fails on an
+ * impossible shape. */
 int kv_h5_put_shape(struct kv_h5 *h, const struct kv_shape *shape,
                     struct kv_err *e);
 int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *shape, struct kv_err *e);
 
-/* Sentence when two shapes differ, naming the first difference: "it has 2 KV
- * heads, expected 4".  NULL text is fine.  Returns 0 when equal, else -1. */
+/* Writes a sentence if two shapes differ, naming the first difference: "it has
+ * 2 KV heads, expected 4".  NULL text is fine.  Returns 0 when equal, else
+ * -1. */
 int kv_shape_same(const struct kv_shape *is, const struct kv_shape *expected,
                   struct kv_err *e);
 

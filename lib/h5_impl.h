@@ -16,16 +16,17 @@ struct kv_h5 {
     hid_t file;
     hid_t set; /* the dataset used last, kept open for its chunk cache */
     char set_name[KV_H5_NAME_CHARS];
-    struct kv_h5_source *source; /* [n_sources], where its values are; NULL: in
-                                  * this file (lib/h5_parts.h) */
+    struct kv_h5_source *source; /* [n_sources], the files with its values;
+                                  * NULL: this file (lib/h5_parts.h) */
     struct kv_h5_source *part;   /* [n_parts]: files of datasets seen so far */
     size_t n_sources, n_parts;
-    bool is_part; /* of another file: it has none of its own */
+    bool is_part; /* it is itself a part, and cannot have parts */
     bool failed;  /* writing: error holds the first error */
     struct kv_err error;
 };
 
-/* "dump.h5: cannot read /tokens: checksum wrong", of HDF5's last error. */
+/* Writes "dump.h5: cannot read /tokens: checksum wrong", from HDF5's last
+ * error. */
 int kv_h5_fail(const struct kv_h5 *h, const char *verb, const char *name,
                struct kv_err *e);
 /* Keeps the sentence of kv_h5_fail() for the next kv_h5_write() or commit. */

@@ -1,11 +1,12 @@
-/* Datasets whose values are in other files: virtual datasets of HDF5, of one
- * form.  Parts, files beside this one, hold whole datasets of the same name,
- * type and dimensions but the first, along which they follow each other.  A
- * part has the same place, first and n, in all datasets that it holds.
+/* Datasets whose values are in other files: HDF5's virtual datasets, restricted
+ * to one form.  The parts are files in the same folder.  Each holds whole
+ * datasets with the same name, type and dimensions except the first dimension,
+ * along which the parts follow each other.  A part covers the same range, first
+ * and n, in all its datasets.
  *
- * HDF5 itself gives fill values where a part is missing, so values are read
- * from the parts, each opened and checked as any file.  For h5.c and h5_trial.c
- * alone. */
+ * HDF5 itself gives fill values for a missing part, so values are read from the
+ * parts, and each part is opened and checked like any file.  For h5.c and
+ * h5_trial.c alone. */
 #ifndef KV_H5_PARTS_H
 #define KV_H5_PARTS_H
 
@@ -22,18 +23,20 @@ struct kv_h5_source {
 
 bool kv_h5_is_virtual(hid_t set);
 
-/* *s [*n], the caller's to free: where the values of a virtual dataset are.
- * Opens nothing.  Fails on any other form. */
+/* Sets *s [*n], the caller's to free, to the sources of a virtual dataset's
+ * values.  Opens no file.  Fails on any other form. */
 int kv_h5_sources(hid_t set, const char *path, const char *name,
                   struct kv_h5_source **s, size_t *n, struct kv_err *e);
 
-/* The dataset in use, h->set: finds its sources if it is virtual, and opens the
- * parts that are not open yet.  Then its end. */
+/* kv_h5_parts_use(): for the dataset in use, h->set, finds its sources if it is
+ * virtual and opens the parts that are not open yet.  kv_h5_parts_leave() ends
+ * its use. */
 int kv_h5_parts_use(struct kv_h5 *h, const char *name, struct kv_err *e);
 
 void kv_h5_parts_leave(struct kv_h5 *h);
 
-/* Whether each part has its dataset, stored as it must be (lib/h5_stored.h). */
+/* Whether each part has its dataset, in the required storage
+ * (lib/h5_stored.h). */
 int kv_h5_parts_check(struct kv_h5 *h, const char *name, struct kv_err *e);
 
 /* As kv_h5_read(). */

@@ -1,5 +1,5 @@
-/* Checks an HDF5 file's storage before reading: it must be as kvtools writes
- * it, or a copy by h5repack or h5py.  For h5.c and h5_attr.c alone. */
+/* Checks an HDF5 file's storage before reading.  Only files that kvtools wrote,
+ * or copies by h5repack or h5py, pass.  For h5.c and h5_attr.c alone. */
 #ifndef KV_H5_STORED_H
 #define KV_H5_STORED_H
 
@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whether every link of the path `name` exists, even of a kind that cannot be
+/* Whether every link of the path `name` exists, even if its kind cannot be
  * read. */
 bool kv_h5_linked(hid_t file, const char *name);
 

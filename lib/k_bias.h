@@ -3,15 +3,16 @@
  * 158, and takes most of the range of schemes that quantize per token.
  *
  * shape: the layer's (kv_shape_layer()), with a k_bias.  x, out:
- * [n][n_kv_heads][head_dim], token t at position first + t; pre_rope: before
- * RoPE, else the bias is rotated as its key was.  In f32. */
+ * [n][n_kv_heads][head_dim], token t at position first + t; pre_rope: x is
+ * before RoPE; otherwise the bias is rotated as its key was.  Computed in
+ * f32. */
 #ifndef KV_K_BIAS_H
 #define KV_K_BIAS_H
 
 #include "lib/shape.h"
 
-/* The bias's part of the scaled scores, for keys that are held without the
- * bias. view: of one sequence; q: its queries after RoPE,
+/* Adds the bias's part of the scaled scores, for keys that are held without the
+ * bias.  view: one sequence's; q: its queries after RoPE,
  * [nq][n_heads][head_dim]; shift: as the view's. */
 void kv_k_bias_scores(const struct kv_shape *shape,
                       const struct kv_attend_view *view, const float *q,

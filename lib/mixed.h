@@ -42,8 +42,9 @@ struct kv_place {
 struct kv_mixed {
     char *path;               /* as given, for sentences */
     char name[128];           /* its last part */
-    char hash[KV_HASH_CHARS]; /* of the places as the file names them */
-    size_t n_layers;          /* 0: any, without a file: member [KV_SIDES] */
+    char hash[KV_HASH_CHARS]; /* hash of the specs in the file */
+    size_t n_layers;          /* 0: any number, from K-.../V-... without a file:
+                               * member [KV_SIDES] */
     size_t n_members;
     struct kv_spec *member;             /* [n_members] */
     struct kv_place (*place)[KV_SIDES]; /* [n_layers] */
@@ -64,24 +65,26 @@ enum { KV_MIXED_MAX_BYTES = 1 << 20 };
 int kv_mixed_read(const struct kv_mixed **m, const char *path,
                   struct kv_err *e);
 
-/* Fits each member to the shape, after it took s and r of the mixed spec where
- * that gives them.  Fails when the file is for another number of layers. */
+/* Fits each member to the shape; first each member takes s and r from the mixed
+ * spec if it sets them.  Fails when the file is for another number of
+ * layers. */
 int kv_mixed_fit(const struct kv_mixed **m, const struct kv_spec *mixed,
                  const struct kv_shape *shape, struct kv_err *e);
 
-/* A spec for the keys and one for the values of every layer, of two schemes.
- * Fails where one of them cannot stand beside another. */
+/* A mixed spec with one scheme for the keys of every layer and another for the
+ * values.  Fails if one of the schemes cannot code one side alone. */
 int kv_mixed_sides(struct kv_spec *s, const struct kv_spec side[KV_SIDES],
                    struct kv_err *e);
 
-/* A mixed spec in memory: place [n_layers][KV_SIDES], fitted.  name: in the
- * place of a file's, at most 100 characters. */
+/* A mixed spec made from fitted specs place [n_layers][KV_SIDES].  name: used
+ * instead of a file's name, at most 100 characters. */
 void kv_mixed_make(struct kv_spec *s, const char *name,
                    const struct kv_spec *place, size_t n_layers);
 
-/* Any spec: its member at a place; the number of different members, and the
- * i-th (an ordinary spec is its own only member); whether the spec or a
- * member needs a calibration, or a member has a probe(). */
+/* For any spec, in this order: its member for a layer and side; the number of
+ * different members; the i-th member (an ordinary spec is its own only member);
+ * whether the spec or a member needs a calibration; whether a member has a
+ * probe(). */
 const struct kv_spec *kv_spec_at(const struct kv_spec *s, size_t layer,
                                  enum kv_side side);
 size_t kv_spec_members(const struct kv_spec *s);
@@ -98,17 +101,18 @@ bool kv_spec_together(const struct kv_spec *s);
  * encode() and decode(), at a layer; else NULL.  No member of a mixed spec is
  * layered. */
 const struct kv_layered *kv_spec_layered(const struct kv_spec *s, size_t layer);
-/* Whether layers are decoded from layers below; this one is by the one above.
+/* Whether layers are decoded from layers below; whether the layer above is
+ * decoded from this layer.
  */
 bool kv_spec_reads_below(const struct kv_spec *s);
 bool kv_spec_read_above(const struct kv_spec *s, size_t layer);
 
-/* Whether codes are of all layers of a token together (scheme.h).  No member of
- * a mixed spec's are. */
+/* Whether a token's layers are coded together (scheme.h).  Never so in a mixed
+ * spec. */
 bool kv_spec_spans(const struct kv_spec *s);
 
-/* Fails, naming the spec, where a layer of it cannot be decoded by itself, or
- * attended to in place.  what: the sentence's subject. */
+/* Fails, naming the spec, if a layer cannot be decoded by itself or attended to
+ * in place.  what: the sentence's subject. */
 int kv_spec_alone(const struct kv_spec *specs, size_t n, const char *what,
                   struct kv_err *e);
 int kv_spec_in_place(const struct kv_spec *specs, size_t n, const char *what,

@@ -38,9 +38,9 @@ struct kv_policy_held {
     const uint32_t *position; /* [n] */
     const float *key;         /* [n][head_dim], after RoPE, as attention sees
                                * them */
-    const double *mass;       /* [n] softmax weights of the queries in question
-                               * (enum kv_policy_mass), summed over them and
-                               * the query heads of the KV head */
+    const double *mass;       /* [n] softmax weights of the queries that enum
+                               * kv_policy_mass names, summed over these queries
+                               * and the query heads of the KV head */
 };
 
 enum kv_policy_mass {
@@ -69,7 +69,8 @@ struct kv_policy_patterns {
 struct kv_policy {
     const char *name, *brief;      /* brief: one line, with the paper */
     const struct kv_param *params; /* letters, numbers; ends with name NULL */
-    bool prompt;    /* drops once, after the prompt; else after every step */
+    bool prompt;    /* drops tokens once, after the prompt; else after every
+                     * step */
     bool by_layer;  /* the KV heads of a layer keep the same tokens, by the mean
                      * of their scores */
     bool reassigns; /* the i-th held token stands at position i */
@@ -107,8 +108,8 @@ int kv_policy_print(const struct kv_policy_spec *p, char *text, size_t n);
 /* Whether there is a policy, and one that drops tokens. */
 bool kv_policy_drops(const struct kv_policy_spec *p);
 
-/* Whether a search finds the policy's patterns; and the key of their set in a
- * calibration, "minference:b0.25". */
+/* Whether a search finds the policy's patterns; and the key of the patterns'
+ * set in a calibration, "minference:b0.25". */
 bool kv_policy_calibrated(const struct kv_policy_spec *p);
 void kv_policy_calib_key(const struct kv_policy_spec *p,
                          char key[KV_SPEC_CHARS]);
@@ -120,8 +121,8 @@ int kv_policy_dense(const struct kv_spec *specs, size_t n, struct kv_err *e);
 /* The value of a letter that the policy has. */
 double kv_policy_get(const struct kv_policy_spec *p, const char *name);
 
-/* The tokens of a budget as a letter gives it.  Up to 1 it is a share of n
- * tokens, rounded up; above 1 a number of tokens. */
+/* The number of tokens of a budget letter.  A value up to 1 is a share of n
+ * tokens, rounded up; a value above 1 is a number of tokens. */
 size_t kv_policy_tokens(double budget, size_t n);
 
 /* keep [n]: whether each of n held tokens stays.  score [n]. */

@@ -27,9 +27,9 @@ struct kv_results;
 /* How existing rows are found, in a file and in its journal. */
 struct kv_results_keys {
     const char *const *key; /* columns that tell rows apart, ends with NULL */
-    const char *lead;       /* NULL, or the first key's cell of a row that is
-                             * added before the rows of its other keys, where
-                             * its own are not blank */
+    const char *lead;       /* NULL, or the first key's cell of a row that goes
+                             * before the rows that agree in its other nonblank
+                             * keys */
     const char *full;       /* a row with this cell blank does not stand for a
                              * row that needs it */
     struct {                /* cells that all rows of a file share */
@@ -42,7 +42,7 @@ struct kv_results_keys {
 
 struct kv_results_form {
     /* NULL: stdout, written row by row, the header with the first of them (or
-     * at close).  Otherwise the file appears when closed. */
+     * at close).  Otherwise the file appears at close. */
     const char *path;
     const char *format;  /* "csv", "tsv", "jsonl" or "md"; NULL: as path ends,
                           * csv where it says none of them */
@@ -59,14 +59,14 @@ struct kv_results_form {
  * Fails on an unknown column, listing the names, on none, and on a column given
  * twice; and where path ends as a file of another format does (.json, .h5).
  *
- * keys are not copied; they need CSV or TSV, all columns and a regular file.
- * Each finished row goes to the disk at once, in a second table beside the
- * file, its journal (FILE.partial).  Closing writes the file.  It removes the
- * journal unless this has rows that the file lacks, as rows of other specs.
- * However a run ends, the next run finds the rows of file and journal.  Runs
- * side by side may share a journal.  Fails when the journal has other columns,
- * rows that are not alike, or cells of a safe table though this table is not
- * safe.
+ * keys is not copied; finding rows needs CSV or TSV, all columns and a regular
+ * file.  Each finished row goes to the disk at once, in a second table beside
+ * the file, its journal (FILE.partial).  Closing writes the file.  It removes
+ * the journal unless the journal has rows that the file lacks, such as rows of
+ * other specs.  However a run ends, the next run finds the rows in the file and
+ * the journal.  Runs side by side may share a journal.  Fails when the journal
+ * has other columns, rows that are not alike, or cells of a safe table though
+ * this table is not safe.
  *
  * append: the file keeps its rows and the order of its columns; new parameters
  * come last.  Closing reads the file again and adds the rows, so that runs side

@@ -1,4 +1,4 @@
-/* A table of results as a file holds it, CSV or TSV, read back. */
+/* A CSV or TSV file of results, read back. */
 #ifndef KV_RESULTS_FILE_H
 #define KV_RESULTS_FILE_H
 
@@ -11,7 +11,8 @@ struct kv_results_file {
     size_t n, n_rows; /* columns, rows without the header */
     char **cell;      /* [n_cells]: [1 + n_rows][n], the header first */
     size_t n_cells;
-    bool marked; /* by UTF-8's byte order mark, as spreadsheets do */
+    bool marked; /* the file begins with UTF-8's byte order mark, as
+                  * spreadsheets write it */
 };
 
 /* path: a regular file of whole lines; one that is missing or empty has no

@@ -22,21 +22,23 @@ struct kv_results {
     enum kv_format format;
     FILE *file; /* stdout, or out.file */
     struct kv_out out;
-    bool terminal; /* file is one */
-    bool started;  /* the header is out */
+    bool terminal; /* the output is a file */
+    bool started;  /* the header is written */
     bool safe;     /* of struct kv_results_form */
 
-    char **name; /* [n], the tool's columns, then those of parameters */
+    char **name; /* [n], the tool's columns, then the parameters' columns */
     size_t n_own, n;
     struct cell *cell; /* [n], the row being made */
     size_t *shown;     /* [n_shown], of name, in order */
     size_t n_shown;
 
-    const struct kv_results_keys *keys; /* or NULL; what follows goes with it */
+    const struct kv_results_keys *keys; /* or NULL; the next members belong to
+                                         * it */
     bool appends;
     char *path, *journal;
-    struct kv_results_file old, kept; /* file and journal when opened */
-    bool found;                       /* the row being made is one of these */
+    struct kv_results_file old, kept; /* rows of file and journal at open */
+    bool found;                       /* the row being made was found among
+                                       * these */
     struct row {
         struct cell *cell;
         size_t n; /* r->n by then */
@@ -73,11 +75,12 @@ int kv_results_flush(struct kv_results *r, struct kv_err *e);
 int kv_results_choose(struct kv_results *r, const struct kv_results_form *form,
                       const char *const *columns, struct kv_err *e);
 
-/* Whether a safe table puts a quote before this cell, and whether it has. */
+/* Whether a safe table must put a quote before this cell; whether the cell has
+ * that quote. */
 bool kv_results_is_unsafe(const char *text, size_t n);
 bool kv_results_is_guarded(const char *text, size_t n);
 
-/* The header, and the row being made, in the table's format. */
+/* Write the header and the row being made in the table's format. */
 void kv_results_put_header(struct kv_results *r);
 void kv_results_put_row(struct kv_results *r);
 

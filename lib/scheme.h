@@ -12,8 +12,8 @@ struct kv_store;
 
 /* ---- optional parts of a scheme ------------------------------------------ */
 
-/* The training of tables that a codec needs (unless a word of the spec makes
- * them needless, as in cachegen). */
+/* The training of tables that a codec needs (a word of the spec can make them
+ * unnecessary, as in cachegen). */
 struct kv_training {
     /* Fails as calibrate() would when the dump lacks tensors, or points for a
      * codebook; reads no values.  Called for every spec before the first is
@@ -23,8 +23,8 @@ struct kv_training {
     /* Trains and adds tables to the set. */
     int (*calibrate)(const struct kv_spec *s, struct kv_dump *dump,
                      uint64_t seed, struct kv_calib_set *out, struct kv_err *e);
-    /* Whether a layer's tables depend on other layers too; NULL: on its own
-     * tensors alone, so that layers may be trained apart. */
+    /* Whether a layer's tables depend on other layers too; NULL: they depend
+     * only on its own tensors, so layers may be trained separately. */
     bool (*together)(const struct kv_spec *s);
 };
 
@@ -62,12 +62,12 @@ struct kv_history {
                         float *x);
 };
 
-/* Codes of a token depend on what of it is already decoded: its keys and values
- * in the layers below, and for values its keys in the same layer.  All layers
- * and both sides have one spec with one s and one r, and a block is one token:
- * a token coded here is coded in the layers that are read too.
+/* Codes of a token depend on its decoded neighbours: its keys and values in the
+ * layers below and, for values, its keys in the same layer.  All layers and
+ * both sides have one spec with one s and one r, and a block is one token: a
+ * token coded here is coded in the layers that are read too.
  *
- * In place, a token's codes are read with those of its neighbours, so that
+ * In place, a token's codes are read together with its neighbours' codes, so
  * every token can be read alone, and attended to.  Otherwise layers are encoded
  * and decoded from the lowest up, K before V, into a workspace; there is no
  * attention in place, and no layer slides. */
@@ -99,7 +99,7 @@ struct kv_layered {
                    uint8_t *bytes);
     void (*decode)(const struct kv_codec *c, const struct kv_neighbours *at,
                    const uint8_t *bytes, size_t n, float *x);
-    /* In place, where the scheme has a store(); a tile holds all heads. */
+    /* Used in place, if the scheme has a store(); a tile holds all heads. */
     void (*tile)(const struct kv_codec *c, const struct kv_store *s,
                  const struct kv_near_codes *at, const uint8_t *blocks,
                  size_t first, size_t n, uint8_t *tile);
@@ -113,12 +113,13 @@ struct kv_scheme {
     size_t sinks, residual;        /* defaults of the letters s and r */
     enum kv_residual_rule
         residual_rule[KV_SIDES]; /* unless a word says otherwise */
-    const char *newer; /* a word of params that texts and calibrations' keys
-                        * leave out at its default: files without it hold */
+    const char *newer; /* a word of params that canonical texts and
+                        * calibrations' keys leave out at its default, so that
+                        * older files stay valid */
     bool wide;   /* takes tokens as f32; every other scheme takes them as the
                   * model's cache would hold them, in fp16 (kv_codec_input) */
-    bool coarse; /* values of a flat group decode to finite values whose error
-                    may be above fp16's precision */
+    bool coarse; /* a flat group decodes to finite values whose error may exceed
+                  * fp16's precision */
 
     /* Checks conditions beyond the ranges of params ("g must divide head_dim"),
      * after clamping to the shape (it may change the spec).  NULL: none. */
@@ -154,7 +155,7 @@ struct kv_scheme {
                  const uint8_t *blocks, size_t first, size_t n, size_t head,
                  uint8_t *tile);
 
-    /* The rest is optional: NULL where the scheme has none. */
+    /* The remaining hooks are optional: NULL if the scheme has none. */
 
     /* This side's default of a parameter that the spec omits, where the default
      * depends on the given parameters (already parsed); else p->fallback. */
@@ -180,21 +181,22 @@ struct kv_scheme {
      * store() and coefficients() go with it. */
     const struct kv_layered *(*layered)(const struct kv_spec *s, size_t layer);
 
-    /* Whether the spec's codes are of all layers of a token together: its codec
-     * is of kv_shape_merged(), open() fails on several layers.  Codes are made
-     * of a prompt that all layers have seen at full precision; there is no
-     * attention in place, and no layer slides. */
+    /* Whether the spec codes all layers of a token together.  Its codec then
+     * has kv_shape_merged(), and open() fails on several layers.  Codes are
+     * made from a prompt that all layers have seen at full precision; there is
+     * no attention in place, and no layer slides. */
     bool (*spans)(const struct kv_spec *s);
 
     /* The arguments of encode() and decode() on a CUDA device
-     * (kernels/device_code.h).  Tokens that are halves get the same bytes, and
-     * decode to the same floats, as on the CPU; no history, no wide scheme.
-     * Fills in pointers to the codec's memory; heads, dimension and block are
-     * set.  Returns false if the kernels do not support the spec. */
+     * (kernels/device_code.h).  Tokens whose values are fp16 get the same
+     * bytes, and decode to the same floats, as on the CPU.  Not for schemes
+     * with a history or wide ones.  Fills in pointers to the codec's memory;
+     * heads, dimension and block are set.  Returns false if the kernels do not
+     * support the spec. */
     bool (*device)(const struct kv_codec *c, struct kv_gpu_code *to);
 
     /* All coefficients, coded or not, whose squared error a transform coder (no
-     * variable codec) keeps small.  x, y: [n][n_kv_heads][head_dim]; the
+     * variable codec) minimizes.  x, y: [n][n_kv_heads][head_dim]; the
      * coefficients of a token are a function of the token alone.  Serial and
      * thread-safe. */
     void (*coefficients)(const struct kv_codec *c, const float *x, size_t n,

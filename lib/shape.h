@@ -25,31 +25,32 @@ struct kv_shape {
     size_t latent;
     float attn_scale; /* logits are attn_scale * q . k */
     float cap;        /* kv_attend_view's; 0: none */
-    size_t window;    /* this one layer's window; 0: it sees all tokens */
+    size_t window;    /* this layer's window; 0: it sees all tokens */
     /* RoPE: pair i < n_rot of channels, kv_shape_pairs()'s, is rotated by
      * position * inv_freq[i], the other channels stay (n_rot = head_dim/2 for
      * Llama, 0 without RoPE).  Pairs are channels i and i + n_rot, or
-     * neighbours, as in the model: its own order of channels is the one of
-     * queries and keys everywhere.  With a latent, channels are counted from it
-     * on. */
+     * neighbours, as in the model: queries and keys have the model's own order
+     * of channels everywhere.  With a latent, channels are counted from the
+     * latent's end. */
     size_t n_rot;
     bool neighbours;
-    /* llama.cpp's files hold these keys in another order of channels, in which
-     * RoPE turns neighbours where here it turns the halves of a head. */
+    /* llama.cpp's files hold these keys in another order of channels: there
+     * RoPE turns neighbours, here it turns the halves of a head. */
     bool ggml_neighbours;
     float inv_freq[KV_MAX_HEAD_DIM / 2];
-    /* Layers that slide: bit layer % 64 of a word; their window and RoPE. */
+    /* Sliding layers: bit layer % 64 of word layer / 64; their window and
+     * RoPE. */
     uint64_t slides[KV_MAX_LAYERS / 64];
     size_t slide_window;
     float slide_freq[KV_MAX_HEAD_DIM / 2];
-    /* Their heads, where they have others than the layers that do not slide:
-     * RoPE turns all of their channels then.  0: the same. */
+    /* The sliding layers' heads if they differ from the other layers'; RoPE
+     * then turns all of their channels.  0: the same heads. */
     size_t slide_dim, slide_kv_heads;
-    /* Layers of the model after these n_layers, which have no keys and values
-     * of their own: each attends with those of the last of the n_layers that
-     * slides, or does not, as it does (kv_shape_owner()). */
+    /* Layers of the model after these n_layers, without keys and values of
+     * their own.  Each attends with the keys and values of the last of the
+     * n_layers of its kind, sliding or not (kv_shape_owner()). */
     size_t n_shared;
-    uint64_t still[KV_MAX_LAYERS / 64]; /* likewise: layers without RoPE */
+    uint64_t still[KV_MAX_LAYERS / 64]; /* layers without RoPE, bits as above */
     /* Layers without attention, which n_layers and numbers of layers leave out:
      * bit i % 64 of a word for layer i of the model's own count.  Each holds
      * state_floats f32 of a sequence, however long it is. */
@@ -66,12 +67,12 @@ struct kv_shape {
      * layer; NULL: the model has none.  Memory as k_bias. */
     const float *sink_logit;
     /* Scales of an fp8 cache that the model's files hold, value = scale * code:
-     * [n_layers][KV_SIDES], or [KV_SIDES] of this shape's one layer; 0: it has
-     * none of this layer and side; NULL: none at all.  Memory as k_bias. */
+     * [n_layers][KV_SIDES], or [KV_SIDES] of this shape's one layer; 0: no
+     * scale for this layer and side; NULL: no scales.  Memory as k_bias. */
     const float *cache_scale;
 };
 
-/* The channels that RoPE turns together, counted from a latent on. */
+/* The channels that RoPE turns together, counted from a latent's end. */
 static inline struct kv_rope_pairs kv_shape_pairs(const struct kv_shape *s)
 {
     return s->neighbours ? (struct kv_rope_pairs){s->n_rot, 2, 1}
@@ -128,7 +129,8 @@ static inline size_t kv_shape_kv_heads(const struct kv_shape *s, size_t layer)
                                                      : s->n_kv_heads;
 }
 
-/* Values of a token's keys, and of its queries, in the layer with most. */
+/* The number of values in a token's keys, and in its queries, in the layer with
+ * most. */
 static inline size_t kv_shape_kv_most(const struct kv_shape *s)
 {
     const size_t n = s->n_kv_heads * s->head_dim;
@@ -143,7 +145,7 @@ static inline size_t kv_shape_q_most(const struct kv_shape *s)
            (s->slide_dim > s->head_dim ? s->slide_dim : s->head_dim);
 }
 
-/* Values of a token's keys in all layers. */
+/* The number of values in a token's keys in all layers. */
 static inline size_t kv_shape_kv_all(const struct kv_shape *s)
 {
     size_t n = 0;
@@ -153,8 +155,8 @@ static inline size_t kv_shape_kv_all(const struct kv_shape *s)
     return n;
 }
 
-/* Whether layers differ in the sizes of their heads, or share their keys and
- * values: then no code is of all layers together, or of a layer upon another's.
+/* Whether layers differ in the sizes of their heads, or share keys and values.
+ * Then no scheme may code layers together or predict a layer from another.
  */
 static inline bool kv_shape_by_kind(const struct kv_shape *s)
 {
@@ -207,9 +209,9 @@ static inline struct kv_shape kv_shape_layer(const struct kv_shape *s,
     return one;
 }
 
-/* One layer whose KV heads are those of all layers, the lowest first: of a
- * codec that codes a token's layers together.  It attends to nothing.  s: the
- * model's shape. */
+/* One layer with the KV heads of all layers, the lowest layer first, for a
+ * codec that codes a token's layers together.  It is not used for attention.
+ * s: the model's shape. */
 static inline struct kv_shape kv_shape_merged(const struct kv_shape *s)
 {
     struct kv_shape one = *s;
@@ -247,7 +249,7 @@ static inline size_t kv_shape_seen(const struct kv_shape *s, size_t n)
     return s->window && s->window < n ? s->window : n;
 }
 
-/* How many sides have records of their own: a latent is K's alone. */
+/* How many sides have records of their own: only K if there is a latent. */
 static inline int kv_shape_sides(const struct kv_shape *s)
 {
     return s->latent ? KV_K + 1 : KV_SIDES;

@@ -14,7 +14,7 @@
  *
  * The canonical text has every parameter, after clamping to the model:
  * "kivi:b2g32r128s0,axis=paper".  Equal sides are written once.  The words of
- * all schemes, k_bias and massive, are written only where they differ from the
+ * all schemes, k_bias and massive, are written only if they differ from the
  * default.
  *
  * K-q8_0/V-kivi:b2g32 has a scheme for keys and another for values,
@@ -104,9 +104,9 @@ void kv_spec_set(struct kv_spec *s, enum kv_side side, const char *name,
 bool kv_spec_is(const struct kv_spec *s, enum kv_side side, const char *name,
                 const char *choice);
 
-/* For a parameter that concerns this side alone, in a scheme's check(): the
- * other side follows it, so that the canonical text is unique.  Fails when the
- * other side was asked for otherwise. */
+/* For a scheme's check(), for a parameter that only this side uses: sets the
+ * other side to the same value, so that the canonical text is unique.  Fails if
+ * the user gave the other side another value. */
 int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
                      struct kv_err *e);
 
@@ -116,8 +116,8 @@ int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
 void kv_spec_calib_key(const struct kv_spec *s, char key[KV_SPEC_CHARS]);
 
 /* Counts the specs of all texts together.  Fails when there are more than
- * KV_MAX_SPECS, naming their number, and on a brace without a partner, in
- * another brace or with an empty choice.  Does not parse the specs. */
+ * KV_MAX_SPECS, naming their number, and on a brace that is unmatched, nested
+ * or has an empty choice.  Does not parse the specs. */
 int kv_spec_count(const char *const *texts, size_t n_texts, size_t *n,
                   struct kv_err *e);
 

@@ -1,6 +1,6 @@
-/* The parameters of specs as columns of a table: "b" where K and V have the
- * same value, "K.b" and "V.b" where a spec has two, "policy.name" and
- * "policy.b" of a policy. */
+/* The parameters of specs as columns of a table: "b" if K and V have the same
+ * value, "K.b" and "V.b" if a spec has two, "policy.name" and "policy.b" for a
+ * policy. */
 #ifndef KV_SPEC_COLUMNS_H
 #define KV_SPEC_COLUMNS_H
 

@@ -18,7 +18,7 @@ size_t kv_spec_index(const struct kv_scheme *k, const char *name, size_t n);
 /* The default of the i-th parameter, before kv_scheme's fallback(). */
 double kv_spec_fallback(const struct kv_scheme *k, size_t i);
 
-/* Whether the i-th parameter is one of all schemes' and has its default, so
+/* Whether the i-th parameter belongs to all schemes and has its default, so
  * that the canonical text leaves it out. */
 bool kv_spec_left_out(const struct kv_spec *s, size_t i);
 
@@ -28,8 +28,9 @@ const char *kv_choice_at(const char *choices, size_t i, size_t *n);
 /* Index of a choice of n bytes in "a|b|c", or -1. */
 int kv_choice_find(const char *choices, const char *text, size_t n);
 
-/* Whether the text, after its policy, begins with a side ("K-q8_0/..."); and
- * reads such a text into *s, without its policy (spec_sides.c). */
+/* kv_spec_has_sides(): whether the text, after its policy, begins with a side
+ * ("K-q8_0/...").  kv_spec_read_sides(): reads such a text, without its policy,
+ * into *s (spec_sides.c). */
 bool kv_spec_has_sides(const char *text);
 int kv_spec_read_sides(struct kv_spec *s, const char *text, struct kv_err *e);
 /* Whether the text names a scheme for K and has a V. */

@@ -22,7 +22,7 @@ struct kv_windows {
     int32_t *tokens; /* [n][ctx] */
 };
 
-/* The windows wanted of a text. */
+/* Which windows of a text to read. */
 struct kv_windows_wanted {
     size_t ctx, n; /* n: the first windows; 0: all whole ones */
     bool special;  /* --parse-special */

@@ -12,18 +12,18 @@
 #include <stdio.h>
 
 struct kv_npz;
-/* *list: of its arrays, [*n], the caller's to free. */
+/* *list: [*n], its arrays, the caller's to free. */
 int kv_npz_open(struct kv_npz **z, const char *path, struct kv_array **list,
                 size_t *n, struct kv_err *e);
 void kv_npz_close(struct kv_npz *z); /* NULL is fine */
 
-/* Bytes [first, first + n) of the i-th array's data; name: the array's, for the
- * sentence. */
+/* Reads bytes [first, first + n) of the i-th array's data; name: the array's
+ * name, for the sentence. */
 int kv_npz_read(struct kv_npz *z, size_t i, const char *name, size_t first,
                 size_t n, void *to, struct kv_err *e);
 
-/* Writes the arrays, whose data follow each other in f, to the file temp, for
- * the output path. */
+/* Writes the arrays, whose data are consecutive in f, to the file temp, for the
+ * output path. */
 int kv_npz_write(const char *temp, const char *path,
                  const struct kv_array *list, size_t n, FILE *data,
                  struct kv_err *e);

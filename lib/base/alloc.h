@@ -14,7 +14,7 @@ void *kv_alloc(size_t n, size_t size);
 void *kv_realloc(void *p, size_t n, size_t size);
 
 /* n * size zeroed bytes at the start of a cache line, from 4 MiB on in huge
- * pages where the system gives them (a core reads twice as fast from those);
+ * pages if the system gives them (a core reads twice as fast from huge pages);
  * release with free().  Returns NULL if n * size is 0. */
 void *kv_lines(size_t n, size_t size);
 
@@ -41,8 +41,8 @@ void kv_memory_probe(size_t bytes, const char *what);
 size_t kv_memory_fit(size_t memory, size_t item_bytes, size_t max,
                      const char *what);
 
-/* The same where threads work on the items that fit: n_parts of each item run
- * side by side, and each thread takes busy_bytes for its part. */
+/* The same if threads work on the items that fit: n_parts of each item run side
+ * by side, and each thread takes busy_bytes for its part. */
 size_t kv_memory_fit_threads(size_t memory, size_t item_bytes, size_t n_parts,
                              size_t busy_bytes, size_t threads, size_t max,
                              const char *what);

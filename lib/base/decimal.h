@@ -1,4 +1,4 @@
-/* Numbers as a spec has them. */
+/* Decimal numbers in the form that specs use. */
 #ifndef KV_BASE_DECIMAL_H
 #define KV_BASE_DECIMAL_H
 

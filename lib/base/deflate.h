@@ -1,5 +1,6 @@
 /* DEFLATE (RFC 1951), without a header or a checksum: the one door to zlib.
- * Another release of zlib may write other bytes; every one reads them. */
+ * Another release of zlib may write other bytes, but every release reads
+ * them. */
 #ifndef KV_BASE_DEFLATE_H
 #define KV_BASE_DEFLATE_H
 

@@ -1,9 +1,9 @@
-/* The end of a program that meets what its caller cannot be told. */
+/* Ends the program on an error that cannot be returned to the caller. */
 #ifndef KV_BASE_END_H
 #define KV_BASE_END_H
 
-/* Says the sentence on stderr and ends the program; of several threads, the
- * first does.  The library calls abort(); a tool exits with 2
+/* Prints the sentence on stderr and ends the program; if several threads call
+ * it, the first one does.  The library calls abort(); a tool exits with 2
  * (lib/base/opt.h). */
 _Noreturn void kv_end(const char *fmt, ...)
     __attribute__((format(printf, 1, 2)));

@@ -1,4 +1,4 @@
-/* Files: inputs that nothing replaces, and outputs that appear only when
+/* Files: inputs that no output may replace, and outputs that appear only when
  * complete. */
 #ifndef KV_BASE_FILE_H
 #define KV_BASE_FILE_H
@@ -17,16 +17,16 @@ struct kv_input;
 
 /* Fails when it cannot be read or is not a regular file. */
 int kv_input_open(struct kv_input **in, const char *path, struct kv_err *e);
-/* The file's size when it was opened; and a read of n bytes from `at` on, from
- * any number of threads at a time.  Returns 0 or an errno (ENODATA past the
- * end). */
+/* The file's size when it was opened.  kv_input_read(): reads n bytes from `at`
+ * on; any number of threads may read at a time.  Returns 0 or an errno (ENODATA
+ * past the end). */
 uint64_t kv_input_size(const struct kv_input *in);
 int kv_input_read(const struct kv_input *in, uint64_t at, void *data, size_t n);
 /* False when the file was changed since it was opened.  NULL is fine. */
 bool kv_input_close(struct kv_input *in);
 
-/* From here on every file that is read is remembered until the end, and no
- * output may replace it: for programs whose whole life is one run. */
+/* After this call every file that is read is remembered until the program ends,
+ * and no output may replace it.  For programs that do one run and end. */
 void kv_inputs_guard(void);
 
 /* Fails, naming the file, when an input was changed while it was open.
@@ -34,8 +34,8 @@ void kv_inputs_guard(void);
  * leaves the program. */
 int kv_inputs_unchanged(struct kv_err *e);
 
-/* A file mapped read-only.  An empty file gives bytes 0 and data NULL.  Where
- * the file is shortened meanwhile, reading ends the program with a sentence
+/* A file mapped read-only.  An empty file gives bytes 0 and data NULL.  If the
+ * file is shortened meanwhile, reading ends the program with a sentence
  * (kv_catch_signals). */
 struct kv_map {
     const uint8_t *data;
@@ -59,14 +59,14 @@ enum { KV_FILE_MAX = 128 << 20 };
 int kv_file_read(const char *path, char **text, size_t *bytes,
                  struct kv_err *e);
 
-/* As kv_file_read_most(), also of a pipe, a FIFO, a socket and a terminal, and
- * "-" is standard input.  Reading stops early where a zero byte was read: no
+/* As kv_file_read_most(), but also reads a pipe, a FIFO, a socket and a
+ * terminal, and "-" is standard input.  Reading stops at a zero byte, since no
  * text has one. */
 int kv_stream_read(const char *path, size_t max, char **text, size_t *bytes,
                    struct kv_err *e);
 
 /* Reads the first bytes of a regular file, at most n.  Returns their number; 0
- * for anything but a regular file. */
+ * if the file is not regular. */
 size_t kv_file_head(const char *path, void *head, size_t n);
 
 /* Fails when data, the beginning of a file of any kind, is a pointer of Git
@@ -95,9 +95,9 @@ char *kv_path_folder(const char *path, const char **name);
  * is not writable, and (kv_inputs_guard) when it is an input.  Write to
  * out.temp (or to out.file when as_stream).  kv_out_commit flushes, syncs and
  * renames, unless an input has changed; it notes a file that it replaces.
- * kv_out_discard removes; both are safe after the other.  Every open output is
- * also removed when the program is interrupted or exits early, and where it was
- * killed by the next run that opens an output of this name.
+ * kv_out_discard removes; both are safe after the other.  An open output is
+ * also removed when the program is interrupted or exits early.  If the program
+ * was killed, the next run that opens an output of this name removes it.
  *
  * A pipe, a device and an open descriptor (/dev/stdout, /dev/fd/3) are written
  * in place, and only as a stream. */
@@ -106,7 +106,7 @@ struct kv_out {
     char *target, *temp; /* NULL in place */
     int held; /* temp's: while it is open no other run removes temp */
     FILE *file;
-    bool terminal; /* file is one */
+    bool terminal; /* the output is a file */
     bool adds;     /* the file's content stays; no message of replacing it */
 };
 
@@ -139,10 +139,10 @@ int kv_scratch_read(FILE *f, size_t at, void *data, size_t n, struct kv_err *e);
 /* Ctrl-C, SIGTERM and SIGHUP (not under nohup) set a flag.  Long loops check it
  * between steps and fail with the sentence, so that everything is released in
  * the usual way.  A second one ends the program at once, whatever it is doing;
- * so does the first while the program waits for another (lib/base/waits.h), and
- * every other signal that would: temporary files are removed, then the signal
- * has its usual effect.  A mapped input that was shortened is named, exit code
- * 2.
+ * so does the first signal while the program waits for another program
+ * (lib/base/waits.h), and so does every other fatal signal: temporary files are
+ * removed, then the signal has its usual effect.  A mapped input that was
+ * shortened is named, with exit code 2.
  *
  * stdout becomes a stream whose writes are waits.  Signals from outside are
  * taken on a thread of their own: call it before the threads that compute are

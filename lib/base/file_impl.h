@@ -1,4 +1,5 @@
-/* Between input.c, input_read.c, output.c, opt_files.c, signals.c, waits.c. */
+/* Shared by input.c, input_read.c, output.c, opt_files.c, signals.c and
+ * waits.c. */
 #ifndef KV_BASE_FILE_IMPL_H
 #define KV_BASE_FILE_IMPL_H
 
@@ -13,13 +14,14 @@ struct kv_input {
     struct kv_input *next;
     char *path; /* NULL: to be used again */
     struct stat was;
-    int fd;                      /* while it is open, else -1 */
-    bool changed;                /* while it was */
-    const uint8_t *_Atomic data; /* [was.st_size] where it is mapped, or NULL */
+    int fd;                      /* the descriptor while the file is open, else
+                                  * -1 */
+    bool changed;                /* the file's state at that time */
+    const uint8_t *_Atomic data; /* [was.st_size], the mapping, or NULL */
 };
 
-/* Makes an input of an open regular file.  fd: owned by the input from here on,
- * closed on failure. */
+/* Makes an input from an open regular file.  The input owns fd from now on; on
+ * failure fd is closed. */
 int kv_input_add(struct kv_input **in, const char *path, int fd,
                  const struct stat *st, struct kv_err *e);
 int kv_input_fail_changed(const char *path, struct kv_err *e);
@@ -34,7 +36,7 @@ const char *kv_input_at(const void *address, bool *shortened);
 
 /* The target of an output of this name: the end of its links, which need not
  * exist, or a link of /proc to an open descriptor.  The caller's to free; NULL,
- * with errno, where links go in a circle. */
+ * with errno, if links are circular. */
 char *kv_out_target(const char *path);
 
 /* Fails, before anything is opened, when an output of this name is impossible:

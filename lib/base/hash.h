@@ -20,8 +20,8 @@ void kv_hash_bytes(const void *data, size_t n, char hex[KV_HASH_CHARS]);
 /* The code of n bytes of a file: their GMAC (AES-128, a fixed key, an IV of
  * zeros), a polynomial in GF(2^128).  About three times as fast as SHA-256
  * where the processor has instructions for both.  Two leaves of up to 256 KiB
- * that differ have the same code by a chance of 2^-113 at most, and never when
- * they differ in one byte alone. */
+ * that differ have the same code with probability 2^-113 at most, and never if
+ * they differ in only one byte. */
 enum { KV_LEAF_CODE = 16 };
 
 void kv_hash_leaf(const void *leaf, size_t n, uint8_t code[KV_LEAF_CODE]);

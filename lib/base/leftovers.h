@@ -2,18 +2,18 @@
 #ifndef KV_BASE_LEFTOVERS_H
 #define KV_BASE_LEFTOVERS_H
 
-/* Behind an output's name, the name of its temporary file; the last six are
- * replaced (mkstemp). */
+/* The suffix that turns an output's name into its temporary file's name; the
+ * last six characters are replaced (mkstemp). */
 #define KV_TEMPORARY ".kvtools-XXXXXX"
 
 /* Marks a temporary file as in use until this descriptor and its duplicates are
- * closed, also by the end of the program.  Returns 1 when another run took the
- * file away before, else 0: also where the file system has no locks, and
- * leftovers stay. */
+ * closed, also by the end of the program.  Returns 1 if another run has removed
+ * the file before, else 0.  Without locks in the file system it also returns 0,
+ * and leftovers stay. */
 int kv_leftover_hold(int fd);
 
-/* Removes, with a note, the temporary files of this output that are this user's
- * and in no program's use. */
+/* Removes, with a note, the temporary files of this output that belong to this
+ * user and that no program uses. */
 void kv_leftovers_remove(const char *target);
 
 #endif

@@ -1,4 +1,5 @@
-/* Command-line options as one table: names, places, defaults and help.
+/* Command-line options as one table: names, pointers to the values, defaults
+ * and help.
  *
  *   const char *text = NULL;
  *   size_t ctx = 0;
@@ -9,9 +10,9 @@
  *   };
  *   int first = kv_opt_parse(argc, argv, &about, opts);
  *
- * An option that takes one value is not given two.  -h --help --version -v -q
- * and --list are everywhere and are handled here.  A
- * bad option ends the program with exit code 2 and one sentence. */
+ * An option that takes one value may be given only once.  -h --help --version
+ * -v -q and --list are everywhere and are handled here.  A bad option ends the
+ * program with exit code 2 and one sentence. */
 #ifndef KV_BASE_OPT_H
 #define KV_BASE_OPT_H
 
@@ -26,8 +27,8 @@ enum kv_exit { KV_EXIT_OK = 0, KV_EXIT_NO = 1, KV_EXIT_CANNOT = 2 };
 enum kv_opt_kind {
     KV_OPT_STR,
     KV_OPT_LIST,  /* struct kv_strings, an item each time it is given */
-    KV_OPT_WORDS, /* struct kv_strings, commas between items too */
-    KV_OPT_SIZES, /* struct kv_sizes, the same of counts */
+    KV_OPT_WORDS, /* struct kv_strings, also items separated by commas */
+    KV_OPT_SIZES, /* struct kv_sizes, counts in the same form */
     KV_OPT_SIZE,  /* size_t, a plain count up to KV_OPT_MAX */
     KV_OPT_BYTES, /* size_t with K, M, G (powers of 1024) */
     KV_OPT_SEED,  /* uint64_t */
@@ -36,7 +37,7 @@ enum kv_opt_kind {
     KV_OPT_SHARD  /* struct kv_shard; its value may be left out (KV_SHARD) */
 };
 
-/* Counts beyond it are slips of the keyboard. */
+/* A count above this is taken for a typing error. */
 #define KV_OPT_MAX 1000000000000ull
 
 /* Strings in the order given; item[i] live as long as the program. */
@@ -65,13 +66,14 @@ struct kv_opt {
     enum kv_opt_file file;
     const bool *reads; /* KV_WRITES: reads it instead if *reads */
     bool once; /* KV_WRITES: a file that exists is read; shards share it */
-    /* of a folder: whether the program reads a file of this name in it */
+    /* for a folder: whether the program reads a file of this name in it */
     bool (*holds)(const char *name);
     /* a list: the file that an item names, or NULL */
     const char *(*named)(const char *item);
     const char *const *beside; /* a flag: it writes *beside with the suffix */
-    const char *suffix;        /* of a list: how an item names one */
-    const char *const *shared; /* a shard: the output that all write ... */
+    const char *suffix;        /* for a list: how an item names a file */
+    const char *const *shared; /* for a shard: the output that all shards write
+                                * ... */
     const bool *shares;        /* ... if *shares; or NULL */
 };
 
@@ -119,9 +121,9 @@ struct kv_opt {
 /* Options that name files.  IN: reads a file ("-": standard input).  IN_FOLDER:
  * reads the files of a folder that holds() accepts, existing or not.  OUT:
  * writes a file.  OUT_ONCE: writes it unless it exists.  OUT_OR_IN: reads it if
- * *reads, else writes it.  IN_LIST: texts, of which some name a file to read
- * (how: as in "word=FILE").  Last, a flag: writes the file *beside + suffix
- * too. */
+ * *reads, else writes it.  IN_LIST: texts, some of which name a file to read
+ * (how: as in "word=FILE").  The last macro is a flag that also writes the file
+ * *beside + suffix. */
 #define KV_IN(l, n, at, arg, help)                                    \
     {                                                                 \
         KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help), .file = KV_READS \
@@ -131,7 +133,7 @@ struct kv_opt {
         KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help), .file = KV_READS, \
                                                      .holds = (holds_) \
     }
-/* The first two, of several files. */
+/* The first two for several files. */
 #define KV_INS(l, n, at, arg, help)                                     \
     {                                                                   \
         KV_OPT_ROW(l, n, KV_OPT_WORDS, at, arg, help), .file = KV_READS \
@@ -166,9 +168,9 @@ struct kv_opt {
             .file = KV_WRITES, .beside = (beside_), .suffix = (suffix_) \
     }
 
-/* --shard [I/N]: without a value, which begins with a digit, the launcher's
- * (lib/base/shard.h).  Then every output that is a regular file, or new, gets
- * its shard's name (kv_shard_path), but *shared_ if *shares_. */
+/* --shard [I/N].  A value begins with a digit; without a value the part is the
+ * launcher's (lib/base/shard.h).  Every output that is a regular file, or new,
+ * then gets its shard's name (kv_shard_path), except *shared_ if *shares_. */
 #define KV_SHARD(at, shared_, shares_, help)                     \
     {                                                            \
         KV_OPT_ROW(0, "shard", KV_OPT_SHARD, at, "[I/N]", help), \
@@ -194,14 +196,15 @@ struct kv_opt_about {
 /* Options may stand anywhere; "--" ends them.  Returns the index of the first
  * operand, after moving the operands to the end of argv.
  *
- * Descriptors 0 to 2 are open afterwards, so that no file gets words of stderr:
- * one that was closed fails when it is used.  An output that would replace an
- * input, operands among them, or become one of a folder's, has ended the
- * program, as have two outputs that are one file. */
+ * Afterwards descriptors 0 to 2 are open, so that stderr never goes to another
+ * file; using one that was closed fails.  The program ends if an output would
+ * replace an input or an operand, if it would become a file of an input folder,
+ * or if two outputs are one file. */
 int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
                  const struct kv_opt *opts);
 
-/* "1.5G", "64M", "100k", "12": bytes.  -1 when it is none of that. */
+/* Reads a size such as "1.5G", "64M", "100k" or "12", in bytes.  Returns -1 if
+ * the text is not a size. */
 int kv_parse_bytes(const char *text, size_t *bytes);
 
 /* "prog: sentence" on stderr, exit code 2.  If an input was changed while it

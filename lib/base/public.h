@@ -1,5 +1,5 @@
-/* Around the declarations of an installed header: C++ sees functions of C, and
- * libkvtools.so shows these functions and no others. */
+/* These macros enclose the declarations of an installed header: C++ sees C
+ * functions, and libkvtools.so exports these functions and no others. */
 #ifndef KV_BASE_PUBLIC_H
 #define KV_BASE_PUBLIC_H
 

@@ -5,7 +5,7 @@
 
 KV_PUBLIC_BEGIN
 
-/* The version, with the commit where the tree was a git checkout. */
+/* The version, with the commit if the tree was a git checkout. */
 const char *kv_version(void);
 
 KV_PUBLIC_END

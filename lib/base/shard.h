@@ -1,5 +1,5 @@
-/* A part of a run: "2/3", or by the place of this process among those that a
- * launcher started. */
+/* A part of a run: given as "2/3", or derived from this process's number among
+ * the processes that a launcher started. */
 #ifndef KV_BASE_SHARD_H
 #define KV_BASE_SHARD_H
 
@@ -20,10 +20,10 @@ int kv_shard_parse(struct kv_shard *s, const char *text, struct kv_err *e);
  *   OMPI_COMM_WORLD_RANK of OMPI_COMM_WORLD_SIZE, else PMI_RANK of PMI_SIZE,
  *   else SLURM_PROCID of SLURM_STEP_NUM_TASKS or SLURM_NTASKS
  *
- * With both, the ranks of each task of the array share its part.  Fails without
- * either, when a place is out of range, when an array has gaps, and in a batch
- * script of several tasks that no srun has started.  Says the part, and of
- * which variables it is (kv_note). */
+ * With an array and ranks, the ranks of each task of the array share its part.
+ * Fails if no variable is set, if a number is out of range, if an array has
+ * gaps, and in a batch script of several tasks that srun has not started.
+ * Prints the part and the variables that it comes from (kv_note). */
 int kv_shard_launched(struct kv_shard *s, struct kv_err *e);
 
 /* "rows.csv" -> "rows-2-of-3.csv", the caller's to free. */

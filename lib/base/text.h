@@ -1,4 +1,4 @@
-/* Text files: whatever a person wrote, or a program for a person. */
+/* Text files, written by a person or for a person. */
 #ifndef KV_BASE_TEXT_H
 #define KV_BASE_TEXT_H
 
@@ -6,12 +6,13 @@
 
 #include <stddef.h>
 
-/* A regular file of at most max bytes, all of it but its UTF-8 byte order mark,
- * which some editors write.  *text is the caller's to free and has a zero byte
+/* Reads a regular file of at most max bytes, without the UTF-8 byte order mark
+ * that some editors write.  *text is the caller's to free and has a zero byte
  * after its end.
  *
- * Fails on a Git LFS pointer; naming the file and the byte, on a zero byte and
- * on the marks of UTF-16 and UTF-32.  Other bytes pass, UTF-8 or not. */
+ * Fails on a Git LFS pointer, on a zero byte, and on the byte order marks of
+ * UTF-16 and UTF-32; the sentence names the file and the byte.  Other bytes
+ * pass, UTF-8 or not. */
 int kv_text_read(const char *path, size_t max, char **text, size_t *bytes,
                  struct kv_err *e);
 
@@ -21,11 +22,12 @@ int kv_text_read(const char *path, size_t max, char **text, size_t *bytes,
 int kv_text_read_stream(const char *path, size_t max, char **text,
                         size_t *bytes, char *hash, struct kv_err *e);
 
-/* The check of both: fails on a text that they refuse. */
+/* The check of both functions: fails on a text that they refuse. */
 int kv_text_check(const char *path, const char *text, size_t n,
                   struct kv_err *e);
 
-/* UTF-8's byte order mark, and its bytes where a text begins with it, else 0.
+/* UTF-8's byte order mark, and its number of bytes if a text begins with it,
+ * else 0.
  */
 #define KV_UTF8_MARK "\xef\xbb\xbf"
 size_t kv_text_mark(const char *text, size_t n);

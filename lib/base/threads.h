@@ -8,7 +8,7 @@
 
 enum { KV_THREADS_MAX = 4096 };
 
-/* The number of threads that OMP_NUM_THREADS asks for, 0 where it is not set.
+/* The number of threads that OMP_NUM_THREADS asks for, 0 if it is not set.
  * Fails, naming its value, when the value is not one number from 1 to
  * KV_THREADS_MAX. */
 int kv_threads_asked(size_t *n, struct kv_err *e);
@@ -24,9 +24,9 @@ size_t kv_thread_stack(void);
 int kv_fail_stack(size_t bytes, struct kv_err *e);
 
 /* Whether n threads can run beside the calling one, with stacks as large as
- * OpenMP gives its threads, and no smaller than the least: it ends the program
- * without a sentence when one cannot be started.  They run together for a
- * moment. */
+ * OpenMP's and no smaller than the least.  The threads run together for a
+ * moment.  OpenMP itself ends the program without a sentence if it cannot start
+ * a thread. */
 int kv_threads_try(size_t n, struct kv_err *e);
 
 #endif

@@ -1,5 +1,5 @@
-/* Runs a function that may crash, hang or take all memory in a process of its
- * own first. */
+/* First runs a function that may crash, hang or take all memory in a separate
+ * process. */
 #ifndef KV_BASE_TRIAL_H
 #define KV_BASE_TRIAL_H
 

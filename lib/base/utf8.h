@@ -15,8 +15,8 @@ size_t kv_utf8_char(const char *s, size_t n_bytes, size_t *bad);
  * it; the caller's to free. */
 char *kv_utf8_repair(const char *s, size_t n_bytes, size_t *n);
 
-/* A copy for a terminal, which acts on none of it: bytes of control characters
- * and bytes that are no UTF-8 are written out, as \x1b.  keep: control
+/* A copy that is safe for a terminal: bytes of control characters, and bytes
+ * that are not UTF-8, are written as \x1b and the like.  keep: control
  * characters that stay, "" for none.  Ends with a zero and has *n bytes before
  * it; the caller's to free. */
 char *kv_shown(const char *s, size_t n_bytes, const char *keep, size_t *n);

@@ -6,12 +6,14 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-/* Around such a call, on any thread: a request to stop (kv_catch_signals) ends
- * the program when such calls last a tenth of a second beyond it. */
+/* Enclose such a call, on any thread, in these two.  A request to stop
+ * (kv_catch_signals) ends the program if such a call lasts a tenth of a second
+ * longer. */
 void kv_wait_begin(void);
 void kv_wait_end(void);
 
-/* read(2) until something comes: also of a descriptor that would not wait. */
+/* read(2) that waits until something comes, also on a nonblocking
+ * descriptor. */
 ssize_t kv_wait_read(int fd, void *data, size_t n);
 
 /* A stream that writes to a descriptor, which it closes, by calls that may

@@ -1,5 +1,5 @@
-/* The names of tensors and fields, for the rows of arch.c that have names of
- * their own. */
+/* Names of tensors and fields, for the rows of arch.c that have names of their
+ * own. */
 #ifndef KV_MODEL_ARCH_NAMES_H
 #define KV_MODEL_ARCH_NAMES_H
 

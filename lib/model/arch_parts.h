@@ -1,4 +1,4 @@
-/* Names of tensors that many architectures have alike. */
+/* Names of tensors that many architectures share. */
 #ifndef KV_MODEL_ARCH_PARTS_H
 #define KV_MODEL_ARCH_PARTS_H
 

@@ -9,7 +9,8 @@
 /* n >= 1 consecutive tokens of a sequence, at positions first, first + 1, ...
  */
 struct kv_span {
-    size_t sequence; /* its number, the caller's; at most one span of each */
+    size_t sequence; /* the sequence's number, chosen by the caller; a batch has
+                      * at most one span of each sequence */
     size_t first, n;
 };
 

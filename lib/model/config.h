@@ -1,4 +1,4 @@
-/* config.json: what a forward pass must know of a model. */
+/* config.json: the facts about a model that a forward pass needs. */
 #ifndef KV_MODEL_CONFIG_H
 #define KV_MODEL_CONFIG_H
 
@@ -14,34 +14,34 @@
  * once. */
 struct kv_rope_kind {
     float inv_freq[KV_MAX_HEAD_DIM / 2];
-    float scale;  /* of q and k, in the channels that turn, before they do */
-    size_t near;  /* longer windows have other frequencies; 0: none have */
-    double theta; /* theirs, by dynamic, of n tokens: growth n / near -
-                   * (growth - 1), to a power, times this */
+    float scale;  /* factor of q and k, in the rotated channels, before RoPE */
+    size_t near;  /* longer windows have other frequencies; 0: never */
+    double theta; /* their frequencies: by dynamic, for n tokens, this times a
+                   * power of growth n / near - (growth - 1) */
     double growth;
-    float far_freq[KV_MAX_HEAD_DIM / 2]; /* or, growth 0, these */
-    float all_scale; /* of q and k whole, by mscale_all_dim; for latent
-                      * attention alone */
+    float far_freq[KV_MAX_HEAD_DIM / 2]; /* or, if growth is 0, these */
+    float all_scale; /* factor of all of q and k, by mscale_all_dim; only for
+                      * latent attention */
 };
 
-/* Latent attention, where shape.latent is not 0: keys of a head are `nope`
- * channels of the latent and the `rope` ones that all heads share. */
+/* Latent attention, if shape.latent is not 0: a head's keys are `nope` channels
+ * computed from the latent and the `rope` channels that all heads share. */
 struct kv_latent {
-    size_t q_rank; /* of the latent of queries; 0: they have none */
+    size_t q_rank; /* size of the queries' latent; 0: they have none */
     size_t nope, rope, value;
-    bool interleaved; /* the model's own order of the channels that turn */
+    bool interleaved; /* the model's own order of the rotated channels */
 };
 
-/* Sizes of what layers without attention have, in floats of a token but for
+/* Sizes of the mixer of layers without attention, in floats per token except
  * kernel and heads (mixer.h). */
 struct kv_mixer_sizes {
     size_t kernel; /* tokens of the convolution */
-    size_t conv;   /* channels that pass it */
-    /* Heads of keys divide those of values; of Mamba-2 groups, heads, and the
-     * sizes of a state and of a head. */
+    size_t conv;   /* channels that pass the convolution */
+    /* The number of key heads divides the number of value heads; for Mamba-2:
+     * groups, heads, and the sizes of a state and of a head. */
     size_t k_heads, v_heads;
     size_t k_dim, v_dim;
-    size_t in, out; /* what enters, what leaves */
+    size_t in, out; /* sizes of the mixer's input and output */
 };
 
 struct kv_config {
@@ -50,52 +50,59 @@ struct kv_config {
     float norm_eps;
     bool tied;        /* the head is the embedding ... */
     bool tied_unless; /* ... unless the files have a head */
-    bool wrapped;     /* tensors of a tower are beside those of the model */
+    bool wrapped;     /* the files also have tensors of a vision or audio
+                       * tower */
     bool qkv_bias, o_bias, mlp_bias;
-    bool biases; /* what all matrices have */
+    bool biases; /* the biases that all matrices have */
     bool head_bias;
     bool parallel;    /* the MLP adds to the stream beside attention */
     bool norm_plain;  /* norms have neither weight nor bias */
-    bool norm_stream; /* the stream is normed after each addition to it */
+    bool norm_stream; /* the stream is normalised after each addition to it */
     bool no_last_norm;
-    size_t n_embed; /* columns of the embedding, which a matrix projects to
-                     * hidden ones, and another back; 0: hidden, it does not */
+    size_t n_embed; /* columns of the embedding; a matrix projects them to
+                     * hidden columns, and another back; 0: hidden columns,
+                     * without projection */
     enum kv_qk_norm qk_norm;
-    float clip; /* q, k and v end at it and at its negative; 0: they do not */
+    float clip; /* q, k and v are clamped to [-clip, clip]; 0: no clamp */
     enum kv_positions positions;
-    float embed_scale; /* embeddings are multiplied by it */
+    float embed_scale; /* factor of the embeddings */
     float logit_cap;   /* logits are cap * tanh(logit / cap); 0: none */
     enum kv_act act;
-    float logit_scale; /* of logits, before the cap */
+    float logit_scale; /* factor of the logits, before the cap */
     size_t n_places;   /* learned positions; 0: none */
     struct kv_mixer_sizes mixer;
-    bool mixer_bias; /* of its convolution */
-    float mixer_eps; /* of its norm */
+    bool mixer_bias; /* bias of its convolution */
+    float mixer_eps; /* epsilon of its norm */
     /* Set where arch->by_kind is: */
-    size_t layer_embed;   /* of a layer's own embedding; 0: layers have none */
-    bool values_are_keys; /* in layers that do not slide: values are of the
-                           * keys' matrix, before their norm */
-    size_t shared_times;  /* inter of the shape's n_shared is times this */
-    size_t n_experts, n_used; /* inter is of one; 0: none */
-    size_t shared_inter;      /* of the expert that all tokens have; 0: none */
-    size_t n_groups, used_groups; /* experts are of these groups; 0: of all */
-    bool group_pairs;  /* the best groups by their two best, else by the best */
-    bool norm_shares;  /* those of the used ones sum to 1 ... */
+    size_t layer_embed;   /* size of a layer's own embedding; 0: layers have
+                           * none */
+    bool values_are_keys; /* in layers without a sliding window, values come
+                           * from the keys' matrix, before the keys' norm */
+    size_t shared_times;  /* factor of inter in the shape's n_shared layers */
+    size_t n_experts, n_used; /* inter is the size of one; 0: no experts */
+    size_t shared_inter;      /* size of the expert that all tokens use; 0:
+                               * none */
+    size_t n_groups, used_groups; /* the number of groups of experts; 0: one
+                                   * group */
+    bool group_pairs;  /* groups are ranked by their two best experts, else by
+                        * the best one */
+    bool norm_shares;  /* the used experts' shares sum to 1 ... */
     float share_scale; /* ... times this */
-    float jitter;      /* of the sparse mixer */
+    float jitter;      /* for the sparse mixer */
     float act_limit, act_alpha; /* struct kv_activation's */
-    /* Layers without experts: bit layer % 64 of a word; their inter. */
+    /* Layers without experts: bit layer % 64 of word layer / 64; their
+     * inter. */
     uint64_t dense[KV_MAX_LAYERS / 64];
     size_t dense_inter;
     struct kv_rope_kind rope;
-    float slide_scale; /* rope.scale of layers that slide */
+    float slide_scale; /* rope.scale of sliding layers */
     struct kv_latent latent;
-    struct kv_shape shape; /* of windows that are not longer than rope.near */
+    struct kv_shape shape; /* for windows no longer than rope.near */
 };
 
 /* A field that config.json, or an object in it, may have.  only: the one value,
- * as JSON, that changes no number and may be given; NULL: any, since it is read
- * or changes none. */
+ * as JSON, that changes no number and is accepted; NULL: any value, since the
+ * field is read or changes no number. */
 struct kv_field {
     const char *name, *only;
 };
@@ -109,13 +116,13 @@ extern const struct kv_field kv_config_known[];
  * scaling), and on two fields that contradict each other. */
 int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e);
 
-/* The same for JSON that is already read; path: for sentences. */
+/* The same for JSON that is already parsed; path: for sentences. */
 int kv_config_parse(struct kv_config *c, const json_t *json, const char *path,
                     struct kv_err *e);
 
-/* Layers of the model, with and without attention, or keys and values of their
- * own: what `layer` counts here and
- * in all of lib/model, but in struct kv_qkv and struct kv_shape. */
+/* The number of the model's layers, including layers without attention and
+ * layers that share keys and values.  `layer` counts these here and in all of
+ * lib/model, except in struct kv_qkv and struct kv_shape. */
 static inline size_t kv_config_layers_of(const struct kv_config *c)
 {
     return c->shape.n_layers + c->shape.n_states + c->shape.n_shared;
@@ -128,8 +135,7 @@ static inline bool kv_config_shares(const struct kv_config *c, size_t layer)
     return c->shape.n_shared && layer >= c->shape.n_layers;
 }
 
-/* Whether the layer's MLP is of experts, and how wide an MLP, or an expert, is
- * in it. */
+/* Whether the layer has experts, and how wide its MLP, or each expert, is. */
 static inline bool kv_config_has_experts(const struct kv_config *c,
                                          size_t layer)
 {
@@ -145,7 +151,7 @@ static inline size_t kv_config_inter(const struct kv_config *c, size_t layer)
                                                             : c->inter;
 }
 
-/* The widest of all layers'. */
+/* The largest inter of all layers. */
 static inline size_t kv_config_widest(const struct kv_config *c)
 {
     const size_t own =
@@ -158,7 +164,7 @@ static inline size_t kv_config_widest(const struct kv_config *c)
 /* Sets the shape for windows of n tokens. */
 void kv_config_set_window(struct kv_config *c, size_t n);
 
-/* For code that computes Llama's layers alone, or with gemma also Gemma's.
+/* For code that computes only Llama's layers, or with gemma also Gemma's.
  * Fails on other layers, naming the difference.  what: the code, as "CUDA". */
 int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
                        struct kv_err *e);

@@ -1,4 +1,4 @@
-/* Which layers slide, and which have no RoPE, as config.json describes it. */
+/* Which layers slide and which have no RoPE, from config.json. */
 #ifndef KV_MODEL_CONFIG_LAYERS_H
 #define KV_MODEL_CONFIG_LAYERS_H
 
@@ -6,8 +6,8 @@
 
 /* Sets slides, still and slide_window of c->shape from sliding_window,
  * use_sliding_window, max_window_layers, layer_types, the pattern and
- * no_rope_layers.  c: has architecture and n_layers.  No window is left unless
- * a layer slides.
+ * no_rope_layers.  c must have architecture and n_layers.  slide_window stays 0
+ * if no layer slides.
  *
  * Fails when two of these fields contradict each other, and on a field that the
  * architecture does not have. */

@@ -4,27 +4,27 @@
 
 #include "lib/model/config_fields.h"
 
-/* The architecture, which model_type must name too.  Of a model of several
- * parts f becomes the fields of the language model. */
+/* The architecture, which model_type must name too.  If the model has several
+ * parts, f becomes the fields of its language model. */
 int kv_config_arch(struct kv_fields *f, struct kv_config *c, struct kv_err *e);
 
 /* The sizes of latent attention: the shape's heads, and c->latent. */
 int kv_config_latent(const struct kv_fields *f, struct kv_config *c,
                      struct kv_err *e);
 
-/* How many experts there are, how many a token has, and which layers have none;
- * after the sizes. */
+/* How many experts there are, how many a token uses, and which layers have
+ * none; called after the sizes are read. */
 int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e);
 
 /* Sizes of heads by the kind of layer, layers that share keys and values, and
- * embeddings of each layer's own; after kv_config_layers(), since from here on
- * c's shape does not count the layers that share. */
+ * embeddings of each layer's own; called after kv_config_layers(), since
+ * afterwards c's shape does not count the layers that share. */
 int kv_config_kind(const struct kv_fields *f, struct kv_config *c,
                    struct kv_err *e);
 
-/* Which layers are without attention, and the sizes of what they have; after
- * all else, since from here on c's shape does not count them. */
+/* Which layers have no attention, and the sizes of their mixer; called last,
+ * since afterwards c's shape does not count them. */
 int kv_config_mixer(const struct kv_fields *f, struct kv_config *c,
                     struct kv_err *e);
 

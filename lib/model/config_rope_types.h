@@ -6,7 +6,7 @@
 #include "lib/model/config_fields.h"
 #include "lib/shape.h"
 
-/* An object that describes RoPE: rope_parameters, that of a layer type in it,
+/* An object that describes RoPE: rope_parameters, its member for a layer type,
  * or rope_scaling.  label: its name, a dot after it. */
 struct kv_rope_block {
     char label[64];
@@ -19,8 +19,8 @@ struct kv_rope_reading {
     struct kv_rope_block block[2];
     size_t n_blocks;
     double theta;
-    size_t head_dim, n_ctx; /* head_dim: the channels that turn */
-    bool partial;           /* may be fewer than all */
+    size_t head_dim, n_ctx; /* head_dim: the number of rotated channels */
+    bool partial;           /* may be fewer than the head's channels */
 };
 
 struct kv_rope_type {
@@ -32,8 +32,8 @@ struct kv_rope_type {
 };
 extern const struct kv_rope_type kv_rope_types[]; /* [0]: without scaling */
 
-/* The type of a block: rope_type, or type as older files have it.  Fails on one
- * that is not known. */
+/* The type of a block: rope_type, or type in older files.  Fails on an unknown
+ * type. */
 int kv_rope_type(const struct kv_rope_reading *r, const struct kv_fields *f,
                  const struct kv_rope_type **type, struct kv_err *e);
 

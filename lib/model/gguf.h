@@ -1,4 +1,4 @@
-/* A GGUF file, version 2 or 3, mapped where it lies.  All is little endian.
+/* A GGUF file, version 2 or 3, memory-mapped.  All numbers are little endian.
  *
  *   | "GGUF" | version: u32 | tensors: u64 | keys: u64 |
  *   | each key: name, type: u32, value |
@@ -25,24 +25,26 @@ enum kv_gguf_kind {
     KV_GGUF_REAL,
     KV_GGUF_BOOL,
     KV_GGUF_TEXT,
-    KV_GGUF_COUNT /* asked for alone: an integer from 0 to UINT32_MAX */
+    KV_GGUF_COUNT /* only as a requested kind: an integer from 0 to
+                   * UINT32_MAX */
 };
 
 /* The value of a key. */
 struct kv_gguf_value {
     const char *key;
-    enum kv_gguf_kind kind; /* of an array: of its elements */
+    enum kv_gguf_kind kind; /* the type; for an array, the type of its
+                             * elements */
     bool array;
-    size_t n; /* elements; 1 when it is no array */
+    size_t n; /* number of elements; 1 if the value is no array */
     unsigned type;
-    const uint8_t *data; /* elements, one behind the other, at any address */
+    const uint8_t *data; /* the elements, consecutive, at any address */
     size_t *at;          /* strings: element i is at data + at[i]; else NULL */
 };
 
 struct kv_gguf {
     char *path;
     struct kv_map map;
-    size_t header_bytes;         /* all before the data */
+    size_t header_bytes;         /* bytes of everything before the data */
     struct kv_gguf_value *value; /* sorted by key */
     size_t n_values;
     struct kv_weight *tensor; /* sorted by name; dims with the slowest first */
@@ -56,7 +58,7 @@ struct kv_gguf {
 int kv_gguf_open(struct kv_gguf *g, const char *path, struct kv_err *e);
 void kv_gguf_clear(struct kv_gguf *g);
 
-/* Whether the file exists and begins as a GGUF file. */
+/* Whether the file exists and begins like a GGUF file. */
 bool kv_gguf_is(const char *path);
 
 /* The value of a key; NULL when there is none of that name. */
@@ -76,7 +78,7 @@ int kv_gguf_get(const struct kv_gguf *g, const char *key,
 int64_t kv_gguf_int(const struct kv_gguf_value *v, size_t i);
 double kv_gguf_real(const struct kv_gguf_value *v, size_t i);
 bool kv_gguf_bool(const struct kv_gguf_value *v, size_t i);
-/* Any bytes, without a zero behind them. */
+/* Any bytes, without a final zero. */
 const char *kv_gguf_text(const struct kv_gguf_value *v, size_t i,
                          size_t *bytes);
 

@@ -1,15 +1,15 @@
-/* How the keys of a GGUF file become config.json; for gguf_config.c and
- * gguf_rope.c alone. */
+/* How the keys of a GGUF file become config.json; only for gguf_config.c and
+ * gguf_rope.c. */
 #ifndef KV_MODEL_GGUF_MAKER_H
 #define KV_MODEL_GGUF_MAKER_H
 
 #include "lib/model/arch.h"
 #include "lib/model/gguf_model.h"
 
-/* The keys of the family, and the config.json made of them. */
+/* The keys of the family, and the config.json made from them. */
 struct kv_gguf_maker {
     const struct kv_gguf_model *m;
-    const struct kv_gguf *g; /* the part that has the keys */
+    const struct kv_gguf *g; /* the file part that has the keys */
     const struct kv_gguf_family *f;
     const struct kv_arch *arch;
     json_t *config;
@@ -20,7 +20,7 @@ int kv_gguf_maker_get(const struct kv_gguf_maker *k, const char *key,
                       enum kv_gguf_kind kind, const struct kv_gguf_value **v,
                       struct kv_err *e);
 
-/* A finite number from 0 on; *out is left alone when there is none. */
+/* A finite number, at least 0; without the key *out is unchanged. */
 int kv_gguf_maker_real(const struct kv_gguf_maker *k, const char *key,
                        double *out, struct kv_err *e);
 
@@ -29,7 +29,8 @@ int64_t kv_gguf_maker_int(const struct kv_gguf_maker *k, const char *field);
 
 void kv_gguf_set_int(json_t *to, const char *field, int64_t x);
 
-/* Sets a field; a NaN or an infinity becomes 0, which no such field may be. */
+/* Sets a field; a NaN or an infinity becomes 0, which the reader of these
+ * fields rejects. */
 void kv_gguf_set_real(json_t *to, const char *field, double x);
 
 /* Sets rope_theta, rope_scaling and partial_rotary_factor, after head_dim.
@@ -37,12 +38,12 @@ void kv_gguf_set_real(json_t *to, const char *field, double x);
  */
 int kv_gguf_rope(const struct kv_gguf_maker *k, struct kv_err *e);
 
-/* Latent attention (gguf_latent.c).  The class and model_type of a deepseek2,
- * by how experts are chosen. */
+/* Latent attention (gguf_latent.c).  The class and model_type of a deepseek2
+ * follow from how it chooses experts. */
 int kv_gguf_deepseek(const struct kv_gguf_maker *k, const char *names[2],
                      struct kv_err *e);
 
-/* The sizes of its heads, after the keys that are a field each. */
+/* Sets the sizes of its heads, after the keys that map to one field each. */
 int kv_gguf_latent(const struct kv_gguf_maker *k, struct kv_err *e);
 
 #endif

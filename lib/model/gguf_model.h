@@ -1,5 +1,5 @@
-/* A GGUF model in the words of Hugging Face: its metadata as config.json would
- * have it, its tensors under the names of safetensors. */
+/* A GGUF model in Hugging Face's terms: its metadata as a config.json, its
+ * tensors under the names of safetensors. */
 #ifndef KV_MODEL_GGUF_MODEL_H
 #define KV_MODEL_GGUF_MODEL_H
 
@@ -14,8 +14,8 @@ struct kv_gguf_model {
 };
 
 /* path: a file, or any part of one that was split (its keys say so, and its
- * name ends in -00001-of-00003.gguf): the others are found beside it.  Fails
- * on a part that is not there or not the one that its name says. */
+ * name ends in -00001-of-00003.gguf): the others are found beside it.  Fails if
+ * a part is missing or is not the part that its name says. */
 int kv_gguf_model_open(struct kv_gguf_model *m, const char *path,
                        struct kv_err *e);
 void kv_gguf_model_clear(struct kv_gguf_model *m);
@@ -29,12 +29,13 @@ const struct kv_weight *kv_gguf_tensor(const struct kv_gguf_model *m,
 struct kv_gguf_family {
     const char *name;              /* general.architecture */
     const char *arch, *model_type; /* of config.json */
-    const char *sliding[2]; /* the two where there is a window; or NULL */
+    const char *sliding[2]; /* both names if there is a window; or NULL */
     size_t pattern;   /* every pattern-th layer does not slide; 0: all alike */
-    bool interleaved; /* the halves of a head's rows of q and k are in turn */
+    bool interleaved; /* the two halves of a head's rows of q and k are
+                       * interleaved */
     float norm_add;   /* added to norm weights to match transformers */
-    /* Fields of config.json that say whether q, k and v have biases, q and k
-     * norms; NULL: none does. */
+    /* Fields of config.json that say whether q, k and v have biases and whether
+     * q and k have norms; NULL: there is no such field. */
     const char *bias, *qk_norm;
 };
 
@@ -43,8 +44,8 @@ struct kv_gguf_family {
 int kv_gguf_family(const struct kv_gguf_model *m,
                    const struct kv_gguf_family **family, struct kv_err *e);
 
-/* Whether llama.cpp's converter changes the order of q's and k's rows, for a
- * class of transformers: RoPE then turns neighbours in its files alone. */
+/* Whether llama.cpp's converter changes the order of q's and k's rows for a
+ * class of transformers, so that RoPE turns neighbours only in its files. */
 bool kv_gguf_interleaves(const char *arch);
 
 /* The mixture of types by general.file_type, "q4_k_m"; NULL when the key is
@@ -57,15 +58,16 @@ const char *kv_gguf_mixture(const struct kv_gguf_model *m);
 json_t *kv_gguf_config(const struct kv_gguf_model *m, struct kv_err *e);
 
 /* Changes a sentence "PATH: field NAME ..." about that object so that it names
- * the key, where the field comes from one. */
+ * the key, if the field comes from one. */
 void kv_gguf_name_key(const struct kv_gguf_model *m, const char *path,
                       struct kv_err *e);
 
-/* What holds q, k and v of a layer where they have names of their own. */
+/* The file's one tensor of a layer's q, k and v, for models that give the three
+ * separate names. */
 #define KV_GGUF_QKV "attn_qkv.weight"
 
-/* Of latent attention, where the matrix from latents is in two tensors: a
- * head's keys [heads][latent][nope], values [heads][value][latent]. */
+/* For latent attention, if the matrix from latents is in two tensors: keys
+ * [heads][latent][nope] and values [heads][value][latent]. */
 #define KV_GGUF_K_UP "attn_k_b.weight"
 #define KV_GGUF_V_UP "attn_v_b.weight"
 

@@ -3,9 +3,9 @@
  * Matrices have the backend's weight type; vectors are f32 and stay.  The
  * matrices of one product (q, k, v; gate, up) form one matrix.  The embedding
  * stays in its file.  On the CPU experts do too: they are widened one by one.
- * Layers that do not fit, on the CPU all layers, share the
- * memory of one: each layer's matrices replace the last layer's.  On the CPU a
- * large head passes through memory in panels.
+ * Layers that do not fit (on the CPU all layers) share the memory of one layer:
+ * each layer's matrices replace the previous layer's.  On the CPU a large head
+ * passes through memory in panels.
  *
  * On the CPU a few rows are multiplied by the matrices in their file's format,
  * without widening them. */
@@ -33,21 +33,22 @@ void kv_layers_free(struct kv_layers *l); /* NULL is fine */
 int kv_layers_load(struct kv_layers *l, size_t layer, size_t next,
                    struct kv_err *e);
 
-/* The same for the layer's vectors and stored matrices alone; cannot fail. */
+/* The same, but only for the layer's vectors and stored matrices; cannot
+ * fail. */
 void kv_layers_turn_to(struct kv_layers *l, size_t layer);
 
-/* A part of the loaded layer; NULL when the model has no such part.  Not of an
- * expert's. */
+/* A part of the loaded layer; NULL if the model has no such part.  Not for
+ * parts of experts. */
 const void *kv_layers_matrix(const struct kv_layers *l, enum kv_part part);
 const float *kv_layers_vector(const struct kv_layers *l, enum kv_part part);
 
 /* The stored parts of the matrix that begins with this part; returns their
- * number.  On the host alone, as the next two. */
+ * number.  Only on the host, like the next two functions. */
 enum { KV_LAYERS_STORED = 4 };
 size_t kv_layers_stored(const struct kv_layers *l, enum kv_part part,
                         struct kv_stored_part stored[KV_LAYERS_STORED]);
 
-/* Rows [first, first + n) of a part, as they are stored: an expert's rows,
+/* Rows [first, first + n) of a part in their stored form, for an expert's rows,
  * which are in one tensor. */
 struct kv_stored_part kv_layers_stored_rows(const struct kv_layers *l,
                                             enum kv_part part, size_t first,
@@ -57,10 +58,10 @@ struct kv_stored_part kv_layers_stored_rows(const struct kv_layers *l,
 int kv_layers_widen(const struct kv_layers *l, enum kv_part part, size_t first,
                     size_t n, void *to, struct kv_err *e);
 
-/* Where the model is large, lets go of the part's pages. */
+/* Releases the part's pages if the model is large. */
 void kv_layers_release(const struct kv_layers *l, enum kv_part part);
 
-/* Rows of the head, as they are stored. */
+/* Rows of the head in their stored form. */
 struct kv_stored_part kv_layers_stored_head(const struct kv_layers *l,
                                             size_t first, size_t n);
 
@@ -75,9 +76,8 @@ int kv_layers_head(struct kv_layers *l, size_t first, size_t n,
                    struct kv_workspace *w, const void **head, struct kv_err *e);
 const float *kv_layers_head_bias(const struct kv_layers *l); /* or NULL */
 
-/* The type of matrices on a device: f32 where a matrix is stored in f32, or
- * where some are in f16 and others in bf16; bf16 where all are in bf16; else
- * f16. */
+/* The type of matrices on a device: f32 if any matrix is stored in f32, or some
+ * are in f16 and others in bf16; bf16 if all are in bf16; else f16. */
 enum kv_type kv_layers_type(const struct kv_model_weights *w, size_t n_layers);
 
 /* Whether every matrix of the layers and the head is stored in bf16, or

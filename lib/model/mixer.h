@@ -1,9 +1,9 @@
-/* Layers without attention: what stands in its place, token by token from a
- * state of the sequence (shape.h) that does not grow.
+/* Mixers: the part of layers without attention that replaces it.  It works
+ * token by token on a state of the sequence (shape.h) that does not grow.
  *
- * The products with matrices are of tiles, as everywhere (pass.h).  Between
- * them each sequence's tokens come in their order, so that one pass and many
- * give the same bits. */
+ * Products with matrices work on tiles, as everywhere (pass.h).  Between them
+ * each sequence's tokens are processed in order, so that one pass and many
+ * passes give the same bits. */
 #ifndef KV_MODEL_MIXER_H
 #define KV_MODEL_MIXER_H
 
@@ -12,22 +12,22 @@
 #include <math.h>
 
 /* Consecutive tokens of a sequence: x [n][mixer.in], out [n][mixer.out].
- * state: of this layer; its convolution has kernel - 1 rows of inputs, the
- * oldest first: [kernel - 1][conv], and the rest is the mixer's. */
+ * state: this layer's; first the convolution's kernel - 1 rows of inputs, the
+ * oldest first: [kernel - 1][conv], then the rest for the mixer. */
 struct kv_mixer_run {
     size_t n;
     float *x, *out, *state;
 };
 
-/* x [conv] becomes silu of its convolution, or the convolution alone, by the
- * loaded layer's weights and bias, with the kernel - 1 rows before it in the
- * state, which x joins. */
+/* x [conv] becomes its convolution with the kernel - 1 earlier rows in the
+ * state, or silu of it, by the loaded layer's weights and bias.  x is added to
+ * the state's rows. */
 void kv_mixer_convolve(const struct kv_pass *p, bool silu, float *state,
                        float *x);
 
-/* The steps of a kind, each of the whole run: `enter` in the order of the
- * tokens, `head` for each head of values, apart from the others, then `leave`.
- * NULL: there is none. */
+/* The steps of a mixer kind, each over the whole run: `enter` in the order of
+ * the tokens, `head` for each head of values separately, then `leave`.  NULL:
+ * no such step. */
 struct kv_mixer_steps {
     void (*enter)(const struct kv_pass *p, const struct kv_mixer_run *r);
     void (*head)(const struct kv_pass *p, const struct kv_mixer_run *r,

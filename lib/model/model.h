@@ -26,7 +26,7 @@ struct kv_model_info {
     char name[128];   /* last part of the path */
     char arch[64];    /* "LlamaForCausalLM" */
     char weights[16]; /* "bf16", "f32", "q4_k": the type of most bytes */
-    /* 16 hex digits of a SHA-256 over all bytes of all files of the model that
+    /* 16 hex digits of a SHA-256 over all bytes of all the model's files that
      * any tool reads: kv_model_files_hash(), then kv_weights_hash(). */
     char hash[32];
     size_t n_vocab, hidden, n_ctx; /* n_ctx: max_position_embeddings */
@@ -37,55 +37,54 @@ struct kv_model_info {
 /* path: a folder with config.json and model.safetensors, or with shards and
  * their index; or a GGUF file, or any part of a split one.  Fails on anything
  * missing, misshapen or not implemented (an adapter too), on a tensor that is
- * neither used nor known to be needless, and on weights that are not finite; so
- * it reads all weights.  The tokenizer is not read. */
+ * neither used nor known to be unnecessary, and on weights that are not finite,
+ * so it reads all weights.  The tokenizer is not read. */
 int kv_model_open(struct kv_model **m, const char *path, struct kv_err *e);
 void kv_model_free(struct kv_model *m);
 const struct kv_model_info *kv_model_info(const struct kv_model *m);
 
 /* Sets and returns the tokens of a window: asked, or n_ctx when asked is 0.
- * Notes a window longer than n_ctx.  From here on RoPE that depends on the
- * length of a text (dynamic, longrope) takes this length for all tokens of a
- * window; before, it takes short windows. */
+ * Notes a window longer than n_ctx.  Afterwards RoPE that depends on the length
+ * of a text (dynamic, longrope) uses this length for all tokens of a window;
+ * before the call it assumes short windows. */
 size_t kv_model_context(struct kv_model *m, size_t asked);
 
 /* Whether RoPE depends on the length of a text. */
 bool kv_model_by_length(const struct kv_model *m);
 
 /* Replaces every `pool` neighbouring KV heads by their mean; call once, before
- * anything else.  The mean is over the heads' rows in the matrices and biases
- * of keys and values, so before the norm and the rotation of keys.  Queries,
- * the output and the weights of norms over heads stay.  Means are computed in
- * f32 from the stored values when weights are read.  The model gets another
- * hash, and a name that says so.  Fails when pool does not divide the KV heads,
- * and where keys have a norm over all heads at once. */
+ * anything else.  The mean is taken over the heads' rows in the matrices and
+ * biases of keys and values, and so before the norm and the rotation of keys.
+ * Queries, the output and the weights of norms over heads stay.  Means are
+ * computed in f32 from the stored values when weights are read.  The model gets
+ * another hash, and a name that says so.  Fails when pool does not divide the
+ * KV heads, and if keys have a norm over all heads at once. */
 int kv_model_pool_heads(struct kv_model *m, size_t pool, struct kv_err *e);
 
 struct kv_device;
 
-/* From here on kv_model_forward() and kv_model_logits() run on d, the device in
- * use; call once.  The device holds matrices in the type of kv_layers_type();
- * if not all layers fit, they pass through it in turn.  Inputs of matrix
- * products are rounded to that type, all else is f32.  The same call gives the
- * same bits each time; the bits differ from the CPU's, and with the grouping of
- * windows. memory: bytes for activations, as for kv_model_windows().  Fails
- * when a layer does not fit beside the activations. */
+/* Moves kv_model_forward() and kv_model_logits() to d, the device in use; call
+ * once.  The device holds matrices in the type of kv_layers_type(); if not all
+ * layers fit, they pass through it in turn.  Inputs of matrix products are
+ * rounded to that type, all else is f32.  The same call gives the same bits
+ * each time; the bits differ from the CPU's, and with the grouping of windows.
+ * memory: bytes for activations, as for kv_model_windows().  Fails when a layer
+ * does not fit beside the activations. */
 int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
                        size_t memory, struct kv_err *e);
 
-/* From here on products with matrices run in bf16 on the CPU; call once.
- * Matrices of other types and the products' inputs are rounded to bf16, sums
- * are f32.  Fails where the machine has no such products.  Not for
- * kv_model_backward(). */
+/* Makes products with matrices run in bf16 on the CPU; call once.  Matrices of
+ * other types and the products' inputs are rounded to bf16, sums are f32.
+ * Fails if the machine has no such products.  Not for kv_model_backward(). */
 int kv_model_to_bf16(struct kv_model *m, struct kv_err *e);
 
 /* Whether the machine has such products, and every matrix of layers and head is
  * stored in bf16 or quantized. */
 bool kv_model_suits_bf16(const struct kv_model *m);
 
-/* From here on the products of up to KV_FEW_ROWS rows are in f32 on the CPU,
- * after kv_model_to_bf16() too: a step of a few tokens would take longer to
- * round the weights than to multiply by them. */
+/* Makes products of up to KV_FEW_ROWS rows run in f32 on the CPU, even after
+ * kv_model_to_bf16(): for a step of a few tokens, rounding the weights would
+ * take longer than multiplying by them. */
 void kv_model_few_in_f32(struct kv_model *m);
 
 /* The type of products with matrices: "f32", "bf16", "f16". */
@@ -116,19 +115,20 @@ struct kv_host_layer;
 struct kv_qkv {
     const struct kv_shape *shape;
     const struct kv_backend *backend;
-    size_t layer; /* of those with keys and values */
-    bool shared;  /* q is of a later layer, which attends with keys and values
-                   * of this one: they came before, with this layer's own q */
-    size_t first_layer; /* of the pass: layers before run elsewhere */
+    size_t layer; /* number among the layers with keys and values */
+    bool shared;  /* q is a later layer's, which attends with this layer's keys
+                   * and values; these came earlier, with this layer's own q */
+    size_t first_layer; /* the pass's first layer: earlier layers run
+                         * elsewhere */
     size_t n_windows, n, first;
     size_t first_window; /* the group's first window within the call */
     const float *q, *k, *k_pre, *v;
     float *out;
     const float *rope;
     struct kv_host_layer **host;  /* forward.c's */
-    const struct kv_batch *batch; /* NULL: windows.  Else one window has the n
-                                   * tokens of the batch, in its order, and
-                                   * `first` has no meaning */
+    const struct kv_batch *batch; /* NULL: windows.  Otherwise one window has
+                                   * the n tokens of the batch, in its order,
+                                   * and `first` has no meaning */
 };
 
 /* A function that computes attention and fills x->out.  It is called once per
@@ -137,10 +137,10 @@ struct kv_qkv {
 struct kv_attention {
     int (*run)(void *arg, const struct kv_qkv *x, struct kv_err *e);
     void *arg;
-    /* For models with layers without attention: the state of a sequence, a
-     * window's or a span's number, [n_states][state_floats] (shape.h), which
-     * the pass changes.  NULL: passes begin at position 0, from states of zeros
-     * that end with them. */
+    /* For models with layers without attention: returns the state of a sequence
+     * (a window's or a span's number), [n_states][state_floats] (shape.h),
+     * which the pass updates.  NULL: passes begin at position 0, from temporary
+     * states of zeros. */
     float *(*state)(void *arg, size_t sequence);
 };
 
@@ -148,7 +148,7 @@ struct kv_attention {
  * and x->first are not used: the n tokens see only each other. */
 int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e);
 
-/* Tokens [first, first + n) of a window, of a layer in host memory. */
+/* Tokens [first, first + n) of a window, from a layer in host memory. */
 struct kv_tokens kv_qkv_tokens(const struct kv_qkv *x, size_t window,
                                size_t first, size_t n);
 
@@ -168,7 +168,7 @@ int kv_qkv_from_host(const struct kv_qkv *x, const struct kv_qkv *host,
 /* tokens: [n_windows][n], each below n_vocab (else fails, naming it), token t
  * at position first + t.  hidden: [n_windows][n][hidden] f32 after the final
  * norm.  first > 0 is for attention that remembers earlier tokens.  On the CPU
- * the same bits for any number of threads and any grouping of windows.  Also
+ * any number of threads and any grouping of windows give the same bits.  Also
  * fails on a device when first + n passes a sliding window, when attention
  * fails, and on Ctrl-C. */
 int kv_model_forward(struct kv_model *m, const int32_t *tokens,
@@ -185,8 +185,8 @@ int kv_model_forward_batch(struct kv_model *m, const struct kv_batch *b,
 
 /* The forward pass for windows that do not fit in memory together, on the CPU,
  * from position 0 on.  Groups of `group` >= 1 windows pass a layer one after
- * the other, so that each layer is read once; but where layers share keys and
- * values each group passes all layers.  hidden: a temporary file
+ * the other, so that each layer is read once; but if layers share keys and
+ * values, each group passes all layers.  hidden: a temporary file
  * (lib/base/file.h), written from its start; fails when it cannot be written.
  */
 int kv_model_forward_file(struct kv_model *m, const int32_t *tokens,
@@ -209,19 +209,20 @@ struct kv_states {
     size_t n;
     const float *const *hidden; /* [n_hidden]: [n][hidden] */
     size_t n_hidden;
-    const float *base; /* NULL, or what each is compared with, [n][hidden] */
+    const float *base; /* NULL, or the base that each is compared with,
+                        * [n][hidden] */
 };
 
-/* loss: [n_hidden]: [n], against target [n], each below n_vocab.  Logits of the
- * base are made once for all; the bits of a run's losses do not depend on the
- * others. */
+/* loss: [n_hidden]: [n], against target [n], each below n_vocab.  The base's
+ * logits are computed once for all runs; the bits of a run's losses do not
+ * depend on the other runs. */
 int kv_model_losses(struct kv_model *m, const struct kv_states *s,
                     const int32_t *target, struct kv_loss *const *loss,
                     struct kv_err *e);
 
 /* The number of windows of n tokens, at least 1, whose activations fit in
- * `memory` bytes.  Counts hidden, q, k, k_pre, v and out, and where attention
- * decodes a cache half as much again for its tensors. */
+ * `memory` bytes.  Counts hidden, q, k, k_pre, v and out, and, if attention
+ * decodes a cache, half as much again for its tensors. */
 size_t kv_model_windows(const struct kv_model *m, size_t n, bool decodes,
                         size_t memory);
 

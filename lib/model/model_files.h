@@ -13,18 +13,19 @@
  * the index is known once it is open.) */
 bool kv_model_holds(const char *name);
 
-/* dir/name; the caller frees it.  Every path of a model's file but weights
+/* dir/name; the caller frees it.  Every path of a model's file except weights
  * comes from here (scripts/check_layers).  Aborts on a name that
  * kv_model_files_hash() does not know. */
 char *kv_model_file(const char *dir, const char *name);
 
 /* Adds name and content of the folder's files of these kinds: config, the
  * vocabulary that is read, added and special tokens, chat template, end tokens.
- * Adds nothing where path is a file, since its header has all of them. */
+ * Adds nothing if path is a file, since its header has all of them. */
 int kv_model_files_hash(struct kv_hash *h, const char *path, struct kv_err *e);
 
-/* Fails where nothing is, and, naming what is meant, on a folder that has GGUF
- * files and no config.json, and on a file of a model's folder. */
+/* Fails if nothing is at path.  Also fails, with the path to use instead, on a
+ * folder that has GGUF files and no config.json, and on a file inside a model's
+ * folder. */
 int kv_model_check_path(const char *path, struct kv_err *e);
 
 #endif

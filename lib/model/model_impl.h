@@ -21,8 +21,8 @@ enum kv_work {
     KV_WORK_EXPERTS_SHARE,
     KV_WORK_EMBEDDED,
     KV_WORK_ROPE,
-    KV_WORK_INPUT, /* of tiles' products, in their type */
-    KV_WORK_WIDE,  /* of tiles: what comes out of them */
+    KV_WORK_INPUT, /* inputs of tiles' products, in their type */
+    KV_WORK_WIDE,  /* outputs of tiles' products */
     KV_WORK_LOGITS,
     KV_WORK_BASE_LOGITS,
     KV_WORKSPACES

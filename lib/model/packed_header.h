@@ -17,20 +17,22 @@
 #include <stddef.h>
 
 struct kv_packed_header {
-    char *path; /* of the file that says it; NULL: none does */
+    char *path; /* the file that describes the packing; NULL: none does */
     enum kv_packing packing;
-    bool compressed;                  /* by compressed-tensors, its names */
-    bool int8;                        /* of scaled: codes are int8 */
-    bool bitsandbytes;                /* by it, its names */
-    bool by_row, by_tensor;           /* of scaled: one scale for each; said */
-    unsigned bits;                    /* of gptq, awq and words */
+    bool compressed;                  /* compressed-tensors, with its names */
+    bool int8;                        /* for scaled: codes are int8 */
+    bool bitsandbytes;                /* bitsandbytes, with its names */
+    bool by_row, by_tensor;           /* for scaled: a scale for each row, for
+                                       * the tensor */
+    unsigned bits;                    /* for gptq, awq and words */
     size_t group;                     /* inputs; 0: all */
     bool zero_less;                   /* as struct kv_packed */
     bool symmetric;                   /* every zero is 2^(bits - 1) */
     bool ordered, in_order;           /* desc_act is true; is false */
-    bool static_groups;               /* g_idx may be left out all the same */
-    size_t block_rows, block_columns; /* of fp8; 0: by the scales' shape */
-    enum kv_stored code_type;         /* of fp8; KV_STORED_OTHER: not said */
+    bool static_groups;               /* g_idx may be absent even then */
+    size_t block_rows, block_columns; /* for fp8; 0: follows from the scales'
+                                       * shape */
+    enum kv_stored code_type;         /* for fp8; KV_STORED_OTHER: not given */
 };
 
 /* dir: the model's folder.  Fails on a file that is not JSON, on a method or

@@ -18,7 +18,7 @@
  *   ModelOpt's nvfp4
  *          X.weight, X.weight_scale, X.weight_scale_2
  *
- * Each becomes one tensor X.weight, or X of mxfp4.  Activations are not
+ * Each becomes one tensor X.weight, or X for mxfp4.  Activations are not
  * quantized, whatever activation_scheme says; tensors with scales of
  * activations are not used. */
 #ifndef KV_MODEL_PACKED_TENSORS_H
@@ -49,7 +49,7 @@
  * both U8
  *
  * Words are I32, other scales F32, F16 or BF16.  Fails on other types and
- * shapes, naming both tensors, and where the files declare packed matrices and
+ * shapes, naming both tensors, and if the files declare packed matrices and
  * there are none, or the reverse. */
 int kv_weights_unpack(struct kv_weights *w, const char *dir, struct kv_err *e);
 

@@ -12,7 +12,7 @@
 
 #include "lib/model/model_impl.h"
 
-/* Where attention on the host finds a layer of a device. */
+/* Host memory in which attention finds a device's layer. */
 struct kv_host_layer {
     struct kv_backend *cpu;
     float *q, *k, *k_pre, *v, *out, *rope;
@@ -36,10 +36,11 @@ struct kv_pass {
     size_t n_windows, n, first;
     size_t first_window;          /* as in struct kv_qkv */
     const struct kv_batch *batch; /* as in struct kv_qkv */
-    const int32_t *tokens;        /* [n_windows][n]; read where layers have
+    const int32_t *tokens;        /* [n_windows][n]; read if layers have
                                    * embeddings of their own */
     float *x;                     /* [n_windows][n][hidden], the backend's */
-    size_t row_wide;              /* floats of a token in `wide`, at least */
+    size_t row_wide;              /* the least number of floats of a token in
+                                   * `wide` */
     /* NULL, or x before the attention and before the MLP of each layer from
      * kept_from on: [n_layers - kept_from][n_windows][n][hidden]. */
     float *kept_in, *kept_mid;
@@ -51,13 +52,15 @@ struct kv_pass {
     size_t hidden, inter;
     size_t q_dim, kv_dim;           /* of the loaded layer */
     float *q, *k, *k_pre, *v, *out; /* as in struct kv_qkv */
-    float *ks, *ks_pre, *vs;        /* of full attention; then, where layers
-                                     * share them, of sliding */
-    float *embedded; /* x before the first layer, where that is wanted */
-    float *out_gate; /* as q, where the model has one */
+    float *ks, *ks_pre, *vs;        /* the last layer with full attention; then,
+                                     * if layers share them, the last sliding
+                                     * one */
+    float *embedded; /* x before the first layer, if wanted */
+    float *out_gate; /* as q, if the model has one */
     float *mixer;    /* [n_windows][n][mixer.in], of layers without attention */
-    /* Of layers of experts, for all tokens: what enters the MLP and its sum
-     * [hidden], and shares [n_experts], 0 of what the token has not. */
+    /* For layers with experts, for all tokens: the MLP's input and its sum
+     * [hidden], and shares [n_experts], 0 for experts that the token does not
+     * use. */
     struct {
         float *in, *sum, *share;
     } experts;
@@ -67,11 +70,11 @@ struct kv_pass {
     float *wide;    /* [threads][wide_floats] */
     size_t input_bytes, wide_floats;
     size_t loaded;   /* layer, of all */
-    size_t attended; /* layers with attention before it; or the layer
-                      * that it shares keys and values with */
+    size_t attended; /* the number of layers with attention before it; or the
+                      * layer whose keys and values it shares */
     bool shares;
     bool mixes;            /* it has no attention */
-    struct kv_shape shape; /* kv_shape_layer() of it, where it has */
+    struct kv_shape shape; /* its kv_shape_layer(), if it has attention */
     struct kv_host_layer *host;
 };
 
@@ -79,7 +82,7 @@ struct kv_tile {
     size_t rows;  /* tokens */
     size_t token; /* the first one's index in its window */
     size_t at;    /* the first one's index in the group */
-    void *input;  /* the calling thread's rows that enter products */
+    void *input;  /* the calling thread's rows of products' inputs */
     float *wide;  /* the calling thread's rows of results */
 };
 
@@ -96,9 +99,9 @@ void kv_pass_embed(const struct kv_model *m, const int32_t *tokens,
                    size_t n_windows, size_t n, size_t first, float *x);
 
 /* Layers [m->relay.first, kv_pass_end()) run here (relay.h).  x [n_windows][n]
- * [hidden], the host's, is at first the tokens' embeddings, or what the layers
- * before have made of them; kv_pass_give() of its floats is nothing after the
- * last layer. */
+ * [hidden], the host's, is at first the tokens' embeddings, or the output of
+ * earlier layers.  kv_pass_give() sends its floats to the next layers; after
+ * the last layer it does nothing. */
 size_t kv_pass_end(const struct kv_model *m);
 bool kv_pass_is_last(const struct kv_model *m);
 int kv_pass_begin(const struct kv_model *m, const int32_t *tokens,
@@ -107,15 +110,16 @@ int kv_pass_begin(const struct kv_model *m, const int32_t *tokens,
 int kv_pass_give(const struct kv_model *m, const float *x, size_t n,
                  struct kv_err *e);
 
-/* Tokens that tiles do not cross: a window's, or all. */
+/* The number of consecutive tokens that a tile must stay within: a window's, or
+ * all. */
 size_t kv_pass_stretch(const struct kv_pass *p);
 
 /* Sizes and memory (pass_room.c).  Fails without memory on a device. */
 int kv_pass_init(struct kv_pass *p, struct kv_err *e);
 void kv_pass_clear(struct kv_pass *p);
 
-/* x through the loaded layer, or all layers.  Fails when attention does, and on
- * Ctrl-C. */
+/* Passes x through the loaded layer, or through all layers.  Fails if attention
+ * fails, and on Ctrl-C. */
 int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
                   struct kv_err *e);
 int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
@@ -145,13 +149,14 @@ static inline float *kv_pass_kept(const struct kv_pass *p, float *all)
     return all + (p->loaded - p->kept_from) * p->n_windows * p->n * p->hidden;
 }
 
-/* *a: what enters the products of a half of the layer: x, or its norm where one
- * comes before. */
+/* *a: the input of the products of a half of the layer: x, or its norm if the
+ * half begins with one. */
 int kv_pass_enter(const struct kv_pass *p, const struct kv_tile *t,
                   enum kv_part norm, enum kv_part bias, const void **a,
                   struct kv_err *e);
 
-/* c [rows][outputs] (+)= a times the matrix that begins with this part. */
+/* Sets c [rows][outputs] to, or adds to c, a times the matrix that begins with
+ * this part. */
 int kv_pass_multiply(const struct kv_pass *p, const struct kv_tile *t,
                      enum kv_part part, const void *a, size_t inputs, float *c,
                      size_t outputs, bool add, struct kv_err *e);
@@ -165,29 +170,30 @@ int kv_pass_mix(struct kv_pass *p, const struct kv_attention *attention,
 int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
                 struct kv_err *e);
 
-/* A tile's outputs of attention, times the sigmoids of its gate. */
+/* Multiplies a tile's attention outputs by the sigmoids of its gate. */
 void kv_pass_gate_out(const struct kv_pass *p, const struct kv_tile *t);
 
-/* Latent attention (latent.c), on the host alone: q, k and k_pre of the tile
- * from a, the input of its products; and values [rows][n_heads][value] of its
- * out. */
+/* Latent attention (latent.c), only on the host: computes q, k and k_pre of the
+ * tile from a, the input of its products; and values [rows][n_heads][value]
+ * from the tile's attention output. */
 int kv_pass_latent(const struct kv_pass *p, const struct kv_tile *t,
                    const void *a, struct kv_err *e);
 void kv_pass_latent_values(const struct kv_pass *p, const struct kv_tile *t,
                            float *values);
 
-/* The MLP of experts (experts.c), on the host alone: each tile's tokens choose
- * theirs, by a [rows][hidden] f32, the input of the router and the experts;
- * each expert, widened, has the tokens of all tiles that chose it; the sums are
- * added to each tile's x. */
+/* The MLP of experts (experts.c), only on the host.  Each tile's tokens choose
+ * their experts by a [rows][hidden] f32, the input of the router and the
+ * experts.  Each expert is widened once and processes the tokens of all tiles
+ * that chose it; the sums are added to each tile's x. */
 int kv_pass_route(const struct kv_pass *p, const struct kv_tile *t,
                   const float *a, struct kv_err *e);
 int kv_pass_experts(const struct kv_pass *p, struct kv_err *e);
 int kv_pass_add_experts(const struct kv_pass *p, const struct kv_tile *t,
                         struct kv_err *e);
 
-/* Of layers with embeddings of their own (per_layer.c), on the host alone: x as
- * it is now is kept; what they add to the tile's x after the MLP. */
+/* For layers with embeddings of their own (per_layer.c), only on the host: the
+ * first function stores the present x; the second adds the embeddings' part to
+ * the tile's x after the MLP. */
 int kv_pass_keep_embedded(struct kv_pass *p, struct kv_err *e);
 int kv_pass_per_layer(const struct kv_pass *p, const struct kv_tile *t,
                       struct kv_err *e);

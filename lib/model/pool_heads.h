@@ -1,6 +1,6 @@
 /* Fewer KV heads: from multi-head to grouped-query or multi-query attention by
- * mean pooling of projection matrices.  The usual training after it is not done
- * here. */
+ * mean pooling of projection matrices.  The usual training afterwards is not
+ * done here. */
 #ifndef KV_MODEL_POOL_HEADS_H
 #define KV_MODEL_POOL_HEADS_H
 

@@ -1,4 +1,4 @@
-/* A safetensors file, mapped where it lies.
+/* A safetensors file, memory-mapped.
  *
  *   | n: u64, little endian | header: n bytes of JSON | data |
  *

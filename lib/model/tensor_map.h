@@ -1,12 +1,12 @@
-/* Which tensor is which: the parts of a decoder, found among the weights. */
+/* The parts of a decoder, found among the weights. */
 #ifndef KV_MODEL_BIND_H
 #define KV_MODEL_BIND_H
 
 #include "lib/model/config.h"
 #include "lib/model/weights.h"
 
-/* A matrix is [output][input].  A matrix of several experts is in pieces or one
- * stored tensor.  NULL: the model has none. */
+/* A matrix is [output][input].  A matrix of several experts is a list of pieces
+ * or one stored tensor.  NULL: the model has no such part. */
 struct kv_layer_weights {
     const struct kv_weight *part[KV_PARTS];
 };
@@ -17,36 +17,39 @@ struct kv_model_weights {
     const struct kv_weight *head, *head_bias; /* head: embed, when tied */
     const struct kv_weight *project_in, *project_out;
     const struct kv_weight *layer_embed; /* [n_vocab][layers][layer_embed] */
-    float *projected; /* embed and head as they are after them, or NULL */
+    float *projected; /* embed and head after these projections, or NULL */
     struct kv_layer_weights *layer;
-    float norm_add;           /* to the weights of all norms */
-    struct kv_weight *made;   /* tensors made here, as files lack them */
+    float norm_add;           /* added to the weights of all norms */
+    struct kv_weight *made;   /* tensors made here because files lack them */
     struct kv_weight *pooled; /* or NULL */
-    float *zeros;             /* biases that a GGUF file does without */
-    float *ones; /* norms without weights, [hidden] or, if more, [head_dim] */
+    float *zeros;             /* zeros for biases that a GGUF file omits */
+    float *ones; /* ones for norms without weights, [hidden], or [head_dim] if
+                  * larger */
     uint64_t seed;
 };
 
-/* Tensors of the shapes that c says, F16 without data: kv_layers_new() fills
+/* Makes tensors of the shapes in c, F16 without data; kv_layers_new() fills
  * them with random numbers.  Release m with kv_tensor_unmap. */
 void kv_tensor_map_random(struct kv_model_weights *m, const struct kv_config *c,
                           uint64_t seed);
 
-/* The seed of a layer's part; of layer n_layers: 0 the norm, 1 the head. */
+/* The seed of a layer's part; layer n_layers stands for the final norm (part 0)
+ * and the head (part 1). */
 uint64_t kv_tensor_seed(const struct kv_model_weights *m, size_t layer,
                         size_t part);
 
-/* The tensor of this name, of this shape, 0 from the first size on that it has
- * not, whose values are finite; dir: for sentences. */
+/* The tensor of this name; it must have this shape (zeros end a shape with
+ * fewer dimensions) and finite values.  dir: for sentences. */
 int kv_tensor_bind(const struct kv_weight **out, const struct kv_weights *w,
                    const char *name, const size_t shape[3], const char *dir,
                    struct kv_err *e);
 
 /* Finds every tensor and checks its shape, its type and that its values are
  * finite.  In a GGUF file any bias that c demands may be absent and is zeros,
- * as in llama.cpp.  Fails on a tensor that has no place, and on a head that
- * differs from the embedding although c says they are tied: the numbers could
- * be wrong. dir: for sentences.  Release m with kv_tensor_unmap. */
+ * as in llama.cpp.  Fails on a tensor that belongs to no part, and on a head
+ * that differs from the embedding although c says that they are tied, since the
+ * numbers could be wrong. dir: for sentences.  Release m with
+ * kv_tensor_unmap. */
 int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
                   const struct kv_weights *w, const char *dir,
                   struct kv_err *e);

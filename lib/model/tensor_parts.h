@@ -4,7 +4,7 @@
 
 #include "lib/model/config.h"
 
-/* Of a bias, the part beside which it is; else the part itself. */
+/* For a bias, the part that it belongs to; else the part itself. */
 enum kv_part kv_part_of(enum kv_part p);
 
 bool kv_part_is(const struct kv_config *c, size_t layer, enum kv_part p);

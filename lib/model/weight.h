@@ -1,4 +1,4 @@
-/* One tensor of a model's file, where it lies mapped. */
+/* One tensor of a memory-mapped model file. */
 #ifndef KV_MODEL_WEIGHT_H
 #define KV_MODEL_WEIGHT_H
 
@@ -13,8 +13,9 @@ enum { KV_WEIGHT_DIMS = 8 };
 /* One tensor.  data may be at any address, not only at multiples of its
  * element's size.  head to pool_rows are as in struct kv_stored_rows. */
 struct kv_weight {
-    const char *name, *path; /* path: of its file; both live as long as it */
-    const char *dtype;       /* as the file has it: "BF16", "Q4_K" */
+    const char *name, *path; /* path: its file's; both live as long as the file
+                              * is open */
+    const char *dtype;       /* the file's name of it: "BF16", "Q4_K" */
     enum kv_stored type;
     size_t n_dims, dims[KV_WEIGHT_DIMS];
     size_t n; /* product of dims */
@@ -23,8 +24,9 @@ struct kv_weight {
     size_t head, run, step, start, turned;
     float add;
     size_t pool, pool_rows;
-    const struct kv_packed *packed; /* data holds its codes; or NULL */
-    const struct kv_weight *next; /* of a part in pieces, the piece after it */
+    const struct kv_packed *packed; /* data holds this packed matrix's codes; or
+                                     * NULL */
+    const struct kv_weight *next; /* for a part in pieces, the next piece */
 };
 
 /* w's type must not be KV_STORED_OTHER, here and below. */

@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-/* A matrix that several tensors hold; it replaces the tensor of its codes
+/* A matrix stored in several tensors; it replaces the tensor of its codes
  * (packed_tensors.h). */
 enum { KV_UNPACKED_NAME = 256 };
 
@@ -19,7 +19,7 @@ struct kv_unpacked {
     struct kv_packed packed;
     struct kv_weight weight;
     char name[KV_UNPACKED_NAME];
-    size_t at; /* in the list of weights, before it is sorted again */
+    size_t at; /* index in the list of weights, before that is sorted again */
     struct kv_unpacked *next;
 };
 
@@ -28,9 +28,9 @@ struct kv_weights {
     struct kv_safetensors *shard;
     size_t n_shards;
     struct kv_gguf_model gguf;
-    json_t *config; /* of a GGUF file, what config.json would say; or NULL */
+    json_t *config; /* for a GGUF file, the equivalent config.json; or NULL */
     const struct kv_weight **weight; /* sorted by name */
-    size_t n_weights, bytes;         /* bytes: of all tensors */
+    size_t n_weights, bytes;         /* bytes: the size of all tensors */
     struct kv_unpacked *unpacked;
 };
 
@@ -46,11 +46,11 @@ const struct kv_weight *kv_weights_find(const struct kv_weights *w,
 /* Sorts by name after names have changed; fails when two names are equal. */
 int kv_weights_sort(struct kv_weights *w, struct kv_err *e);
 
-/* Whether the tensor is part of a matrix that another tensor stands for. */
+/* Whether the tensor is part of a matrix that another tensor represents. */
 bool kv_weights_is_part(const struct kv_weights *w, const struct kv_weight *t);
 
-/* The type of most bytes, "bf16", "q4_k", "other"; or a GGUF file's name for
- * the mixture of types, "q4_k_m". */
+/* The type that most bytes have, "bf16", "q4_k", "other"; or a GGUF file's name
+ * for its mixture of types, "q4_k_m". */
 const char *kv_weights_type(const struct kv_weights *w);
 
 /* Adds the content of each file: the index if there is one, then the shards in

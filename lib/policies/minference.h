@@ -1,8 +1,9 @@
-/* The table of MInference's patterns, between its search and what reads it:
- * "patterns" of a layer that does not slide, [n_heads][KV_MINFERENCE_COLUMNS].
+/* The table of MInference's patterns, which the search writes and minference.c
+ * reads: "patterns" of a layer without a sliding window,
+ * [n_heads][KV_MINFERENCE_COLUMNS].
  *
- * Sizes are shares, so that a prompt of any length costs about the same share
- * of its pairs: of the prompt's tokens, or of its blocks. */
+ * Sizes are shares of the prompt's tokens, or of its blocks, so that a prompt
+ * of any length computes about the same share of its pairs. */
 #ifndef KV_MINFERENCE_H
 #define KV_MINFERENCE_H
 
@@ -10,13 +11,13 @@
 
 enum {
     KV_MINFERENCE_KIND,   /* enum kv_pattern_kind */
-    KV_MINFERENCE_FIRST,  /* a share; of a-shape tokens */
-    KV_MINFERENCE_SECOND, /* a share; of block-sparse 0 */
-    KV_MINFERENCE_ERROR,  /* relative, of the head's output: |x' - x| / |x| */
+    KV_MINFERENCE_FIRST,  /* a share; for a-shape a number of tokens */
+    KV_MINFERENCE_SECOND, /* a share; for block-sparse 0 */
+    KV_MINFERENCE_ERROR,  /* error of the output, |x' - x| / |x| */
     KV_MINFERENCE_COLUMNS
 };
 
-/* What the shares of a kind are of, in a prompt of n tokens. */
+/* The whole that a kind's shares refer to, in a prompt of n tokens. */
 static inline size_t kv_minference_whole(enum kv_pattern_kind kind, size_t n)
 {
     return kind == KV_BLOCK_SPARSE

@@ -1,4 +1,4 @@
-/* The votes of SnapKV, which PyramidKV takes too. */
+/* The votes of SnapKV, which PyramidKV uses too. */
 #ifndef KV_SNAPKV_H
 #define KV_SNAPKV_H
 
@@ -25,12 +25,12 @@
 
 size_t kv_snapkv_queries(const struct kv_policy_spec *p); /* w */
 
-/* budget tokens in all, w of them the newest. */
+/* A plan of budget tokens in all, w of them the newest. */
 struct kv_policy_plan kv_snapkv_plan(const struct kv_policy_spec *p,
                                      size_t budget);
 
-/* Of each token before the w newest, the greatest mass among those of the k
- * around it that are before them too; 0 of the w newest. */
+/* The score of a token before the w newest is the greatest mass among the k
+ * tokens around it, without the w newest; the w newest have score 0. */
 void kv_snapkv_score(const struct kv_policy_spec *p,
                      const struct kv_policy_held *h, double *score);
 

@@ -1,31 +1,32 @@
 /* AQUA-KV (arXiv 2501.19392): a token's keys (before RoPE) and values are
- * predicted from its decoded ones, and what is left is coded by HIGGS.
+ * predicted from decoded values, and the residual is coded by HIGGS.
  *
  *   keys    W k' + b           k': keys of the layer below, decoded
  *   values  W (k', v') + b     k': the layer's own keys, v': values of the
  *                              layer below, decoded
  *
- * W and b by ridge regression, layer upon layer, on what decoders have.  The
- * lowest layer is coded as it is.  HIGGS: runs of up to g values of a token,
- * all KV heads together, are rotated by the Hadamard transform and divided by
- * their norm (over sqrt of the run's length); of d values each the nearest of n
- * points is stored, which are the centers of a normal distribution in d
- * dimensions.  The lowest layer has 256 points in 2 dimensions whatever d and n
- * are.  A token is
+ * W and b come from ridge regression on decoded features, one layer after the
+ * other.  The lowest layer is coded without prediction.  HIGGS rotates runs of
+ * up to g values of a token, all KV heads together, by the Hadamard transform,
+ * and divides each run by its norm (over sqrt of the run's length).  For every
+ * d values it stores the nearest of n points, which are optimal centers for a
+ * normal distribution in d dimensions.  The lowest layer has 256 points in 2
+ * dimensions for any d and n.  A token is
  *
  *   | codes: row / d x log2(n) bits, padded to a byte | norms: f16, a run |
  *
  * As in the published code: d2n16, 4 sinks in fp16, 128 tokens encoded at a
- * time, the ridge 1e-3 of the mean second moment.  Ours: runs are of 2^i or 12
- * 2^i values (its are padded to g, 1,024); points by k-means on normal numbers,
- * from a fixed seed; W and b in fp16.  Training leaves out no tokens, as there.
+ * time, the ridge 1e-3 of the mean second moment.  Ours: runs have 2^i or 12
+ * 2^i values (the code pads them to g, 1,024); k-means on normal numbers, from
+ * a fixed seed, gives the points; W and b are fp16.  As in the code, training
+ * leaves out no tokens.
  *
  * Tables in a calibration:
  *   points     [n][d], points_low [256][2]
  *   predictor  [features + 1][row], the last row is b; per side and layer, none
  *              of the lowest
  *
- * Codes of layers upon layers (scheme.h): no attention in place. */
+ * The codes are layered (scheme.h), so there is no attention in place. */
 #ifndef KV_AQUA_H
 #define KV_AQUA_H
 
@@ -34,7 +35,7 @@
 
 enum { KV_AQUA_LOW_D = 2, KV_AQUA_LOW_N = 256, KV_AQUA_PALEY = 12 };
 
-/* HIGGS of rows. */
+/* HIGGS for the rows of a side. */
 struct kv_higgs {
     size_t row, run, d; /* d divides run, run divides row */
     unsigned bits;      /* of a code */
@@ -43,8 +44,8 @@ struct kv_higgs {
     struct kv_centroids centroids;
 };
 
-/* The length of runs of a row: the largest 2^i or 12 2^i that is at most g and
- * divides it. */
+/* The length of a row's runs: the largest 2^i or 12 2^i that is at most g and
+ * divides the row. */
 size_t kv_higgs_run(size_t row, size_t g);
 void kv_higgs_init(struct kv_higgs *h, size_t row, size_t run, size_t d,
                    unsigned bits, const float *points);

@@ -10,18 +10,17 @@
  * A symbol is q + top: 2 top + 1 of them.
  *
  *   variant=paper  tokens in groups of 10, counted from the chunk's first, the
- *                  last group may be shorter.  The first of each is
- *                  its anchor, 256 bins; of the others the difference to the
- *                  anchor as it will be decoded is stored, in 48, 24 or 16
- *                  bins in the first, second and last third of the layers: a
- *                  bin grows about as 1 : 2 : 3.  A table of symbols per layer
- *                  and channel for anchors, another for differences, trained
- *                  offline.
+ *                  last group may be shorter.  The first token of a group is
+ *                  its anchor, in 256 bins.  The others store the difference to
+ *                  the decoded anchor, in 48, 24 or 16 bins in the first,
+ *                  second and last third of the layers: bins grow about as 1 :
+ *                  2 : 3.  A table of symbols per layer and channel for
+ *                  anchors, another for differences, trained offline.
  *   variant=code   as released: no anchors; a table of 32 symbols per layer and
- *                  channel counted in the chunk and shipped with it: 33 16-bit
- *                  places, 2.06 bits a value at n = 256.  Its quality levels
- *                  (QUANT_LEVEL; the higher the finer) and its schedule for
- *                  a model of 70B are variants of their own:
+ *                  channel counted in the chunk and stored with it: 33 16-bit
+ *                  places, 2.06 bits a value at n = 256.  The code's other
+ *                  quality levels (QUANT_LEVEL, higher is finer) and its
+ *                  schedule for a 70B model are variants too:
  *
  *                        first layers of keys   of values     others
  *     code1    level 1   20/32  16 bins         2/32  16      12 bins
@@ -33,9 +32,10 @@
  * l1 is the paper's and the code's.
  *
  * Our reading: the bins of the paper's thirds, and l.  The released levels are
- * those of models of 32 and 80 layers, here in proportion.  The code ships max
- * as f32, which for fp16 inputs says no more than the half, and every token of
- * a layer as a stream of its own, for the sake of threads; here a chunk is one.
+ * for models of 32 and 80 layers, and are scaled to the model's layers here.
+ * The code stores max as f32, which has no more information than the half for
+ * fp16 inputs, and codes every token of a layer as a separate stream, to use
+ * threads; here a chunk is one stream.
  *
  * One chunk with store=wire, for sending or storing on disk:
  *
@@ -47,10 +47,10 @@
  *
  *   | max: f16 x n | anchors: 8 bits each | others: b bits each |
  *
- * b = ceil(log2(2 top + 1)).
+ * where b = ceil(log2(2 top + 1)).
  *
- * Tables in a calibration, of variant=paper with store=wire (nothing else
- * needs any), per side and layer:
+ * Tables in a calibration, needed only by variant=paper with store=wire, per
+ * side and layer:
  *   anchor  [channels][255]        places of 65536 that each symbol has, >= 1,
  *   delta   [channels][2 top + 1]  from counts of the text, 1/2 added to each;
  *           error: mean squared error per value of the text, anchors with it
@@ -61,7 +61,7 @@
 #include "lib/scheme.h"
 
 enum {
-    KV_CACHEGEN_GROUP = 10, /* tokens, the anchor with them */
+    KV_CACHEGEN_GROUP = 10, /* tokens, including the anchor */
     KV_CACHEGEN_ANCHOR_TOP = 127,
     KV_CACHEGEN_ANCHOR_SYMBOLS = 2 * KV_CACHEGEN_ANCHOR_TOP + 1
 };
@@ -70,7 +70,7 @@ enum {
 struct kv_cachegen {
     size_t row;   /* channels: n_kv_heads * head_dim */
     bool anchors; /* variant=paper */
-    unsigned top; /* of tokens that are no anchors */
+    unsigned top; /* for tokens that are no anchors */
 };
 
 struct kv_cachegen kv_cachegen(const struct kv_spec *s, enum kv_side side,
@@ -81,9 +81,10 @@ static inline bool kv_cachegen_is_anchor(const struct kv_cachegen *g, size_t t)
     return g->anchors && t % KV_CACHEGEN_GROUP == 0;
 }
 
-/* n tokens from a chunk's or a group's first on, x [n][row] as in the cache:
- * max [n] halves, symbol [n][row].  And back; symbols above 2 top and any max
- * that is finite give finite numbers. */
+/* Quantizes n tokens, the first one the first of a chunk or a group: x [n][row]
+ * as in the cache becomes max [n] halves and symbol [n][row].  The second
+ * function decodes; symbols above 2 top and any finite max give finite
+ * numbers. */
 void kv_cachegen_quantize(const struct kv_cachegen *g, const float *x, size_t n,
                           uint16_t *max, uint16_t *symbol);
 void kv_cachegen_restore(const struct kv_cachegen *g, const uint16_t *max,

@@ -1,12 +1,12 @@
-/* The length of chunks where a layer slides. */
+/* The length of chunks in a sliding layer. */
 #ifndef KV_CHUNK_H
 #define KV_CHUNK_H
 
 #include "lib/codec.h"
 
-/* n tokens, halved while four chunks are longer than the layer's window and
- * `unit` divides what is left: the chunk of the window's first token is held
- * whole.  n, a multiple of unit, where the layer sees all tokens. */
+/* Halves n while four chunks are longer than the layer's window and `unit`
+ * divides the result, since the chunk of the window's first token is held
+ * whole.  Returns n, a multiple of unit, if the layer sees all tokens. */
 static inline size_t kv_chunk(const struct kv_codec *c, size_t n, size_t unit)
 {
     while (c->shape.window && 4 * n > c->shape.window && n % (2 * unit) == 0)

@@ -19,13 +19,13 @@
  *   t       transform of keys: S divides channel i of a head by the smoothing
  *           factor sqrt(max_t |K_ti|), H is the Hadamard transform of
  *           kernels/hadamard.h; SH is S, then H; HS is H, then S with the
- *           factors of the transformed keys.  Values are never transformed:
- *           of t and rope the value of K holds, and V-t, V-rope are refused
+ *           factors of the transformed keys.  Values are never transformed: t
+ *           and rope apply to K alone, and V-t, V-rope are refused
  *   rope    keys are stored after RoPE (post) or before it (pre)
  *   w       weight of a sub-vector in k-means: one, or the sum over its values
  *           of their Fisher information (kv_dump_fisher() of
  *           lib/dump.h), g^T g with g the loss's gradient.  For keys fisher
- *           wants rope=pre and t=none, where the gradients were taken
+ *           needs rope=pre and t=none, since the gradients were taken there
  *   iters   k-means rounds, at most
  *   init    where they begin: k-means++, or points drawn evenly (faiss)
  *   residual  the newest r tokens stay fp16 (sliding), or up to r tokens
@@ -36,14 +36,14 @@
  *             or all: k-means' centers rounded, beyond 65504 clamped; error:
  *             mean squared error per value of the training sample after
  *             decoding, in the space the values came from
- *   smooth    [n_kv_heads][head_dim], K, per layer: the factors, of the same
- *             text as the codebooks or of another calibration
+ *   smooth    [n_kv_heads][head_dim], K, per layer: the factors, from the
+ *             codebooks' text or from another calibration
  *
  * Size of the books: with books=head and sub=own one side of a layer has 2^b
- * values of fp16 for each of a token's (b = 10 and 4096 values: 8 MiB), and
- * training a layer takes tokens x values x 2^b x rounds multiplications; it
- * holds a sample of at most 256 sub-vectors per centroid, and again as much for
- * weights. */
+ * fp16 values for each value of a token (b = 10 and 4096 values: 8 MiB).
+ * Training a layer takes tokens x values x 2^b x rounds multiplications; it
+ * holds a sample of at most 256 sub-vectors per centroid, and the same amount
+ * for weights. */
 #ifndef KV_SCHEMES_CODEBOOK_H
 #define KV_SCHEMES_CODEBOOK_H
 
@@ -51,8 +51,8 @@
 
 struct kv_dump_info;
 
-/* The parameters: the letter of the dimensions, and a scheme's defaults; of
- * words the index of the choice. */
+/* The parameters: the letter for d, and a scheme's defaults; for a word, the
+ * index of its choice. */
 enum { KV_CODEBOOK_MODEL, KV_CODEBOOK_LAYER, KV_CODEBOOK_HEAD };
 enum { KV_CODEBOOK_SHARED, KV_CODEBOOK_OWN };
 enum {
@@ -88,7 +88,7 @@ enum { KV_CODEBOOK_SLIDING, KV_CODEBOOK_BATCHED };
       "the newest r tokens stay fp16, or fewer than r: r at a time" }
 /* clang-format on */
 
-/* The functions of a struct kv_scheme. */
+/* The functions for a struct kv_scheme. */
 int kv_codebook_check(struct kv_spec *s, const struct kv_shape *shape,
                       struct kv_err *e);
 double kv_codebook_nominal(const struct kv_spec *s, enum kv_side side,
@@ -100,11 +100,11 @@ int kv_codebook_trainable(const struct kv_spec *s, struct kv_dump *dump,
 int kv_codebook_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                           uint64_t seed, struct kv_calib_set *out,
                           struct kv_err *e);
-/* Whether a codebook is of all layers (books=model). */
+/* Whether all layers share a codebook (books=model). */
 bool kv_codebook_together(const struct kv_spec *s);
-/* The set of c whose factors the spec may take: one of a codebook scheme with
- * the spec's t and rope; every layer of the dump is in it.  Fails on a spec
- * that has none. */
+/* The set of c whose smoothing factors the spec may use: it belongs to a
+ * codebook scheme with the spec's t and rope, and has every layer of the dump.
+ * Fails if there is no such set. */
 int kv_codebook_factors(const struct kv_calib_set **set,
                         const struct kv_calib *c, const struct kv_spec *s,
                         const struct kv_dump_info *info, struct kv_err *e);
@@ -128,7 +128,7 @@ struct kv_codebook_transform {
     const float *smooth; /* [n_heads][head_dim], all > 0; NULL: no S */
 };
 
-/* The members of every codebook scheme, its name and defaults apart. */
+/* The members that all codebook schemes share, all except name and defaults. */
 #define KV_CODEBOOK_SCHEME                                                 \
     .residual_rule = {KV_SLIDING, KV_SLIDING}, .check = kv_codebook_check, \
     .nominal = kv_codebook_nominal, .hadamard = kv_codebook_hadamard,      \
@@ -141,7 +141,7 @@ struct kv_codebook_transform {
     .device = kv_codebook_device, .store = kv_codebook_store,              \
     .tile = kv_codebook_tile
 
-/* The transform that the spec asks for on this side, its smooth still NULL; and
+/* The transform that the spec asks for on this side, with smooth still NULL;
  * whether the spec asks for smoothing. */
 struct kv_codebook_transform
 kv_codebook_transform_of(const struct kv_spec *s, enum kv_side side,
@@ -156,8 +156,8 @@ void kv_codebook_inverse(const struct kv_codebook_transform *t, float *x,
 /* Applies the transform of an open codec to x, in place.  The codec chooses its
  * codes for the result. */
 void kv_codebook_transformed(const struct kv_codec *c, float *x, size_t n);
-/* q: [head_dim], a query of this KV head, in place: q . k is afterwards the
- * product with the transformed key. */
+/* q: [head_dim], a query of this KV head, transformed in place so that its
+ * product with the transformed key is q . k. */
 void kv_codebook_query(const struct kv_codebook_transform *t, size_t head,
                        float *q);
 
@@ -172,7 +172,7 @@ struct kv_codebook_layout kv_codebook_layout(const struct kv_spec *s,
                                              enum kv_side side,
                                              const struct kv_shape *shape);
 
-/* The sub-vectors that the book of (head, sub) serves: of heads [h, h_end),
+/* The sub-vectors that the book of (head, sub) codes: heads [h, h_end),
  * sub-spaces [j, j_end).  head < head_books, sub < sub_books. */
 struct kv_codebook_users {
     size_t h, h_end, j, j_end;
@@ -180,8 +180,8 @@ struct kv_codebook_users {
 struct kv_codebook_users kv_codebook_users(const struct kv_codebook_layout *l,
                                            size_t head, size_t sub);
 
-/* Copies them, of n tokens x [n][n_heads][n_sub][d], to point [..][d]: token
- * by token, head by head.  Returns how many. */
+/* Copies these sub-vectors of n tokens x [n][n_heads][n_sub][d] to point
+ * [..][d], token by token, head by head.  Returns their number. */
 size_t kv_codebook_gather(const struct kv_codebook_layout *l, size_t head,
                           size_t sub, const float *x, size_t n, float *point);
 

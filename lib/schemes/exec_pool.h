@@ -1,6 +1,6 @@
-/* The processes of an exec scheme's command, spoken to by the protocol of
- * docs/exec.md.  As many run as threads ask at a time; they end with the
- * program, or when they fail. */
+/* The processes of an exec scheme's command, which speak the protocol of
+ * docs/exec.md.  There is one process for each thread that asks at a time.
+ * They end with the program, or when they fail. */
 #ifndef KV_EXEC_POOL_H
 #define KV_EXEC_POOL_H
 
@@ -10,32 +10,33 @@
 #include <stdint.h>
 
 enum kv_exec_kind {
-    KV_EXEC_ERROR, /* answers alone: a sentence */
+    KV_EXEC_ERROR, /* only in answers: an error sentence */
     KV_EXEC_HELLO,
     KV_EXEC_OPEN,
     KV_EXEC_TRAIN,
     KV_EXEC_ENCODE,
     KV_EXEC_DECODE,
-    KV_EXEC_CLOSE /* without an answer */
+    KV_EXEC_CLOSE /* has no answer */
 };
 
-/* The processes of this command, kept until the program ends; none is started
- * yet. */
+/* The pool of this command's processes, kept until the program ends; no process
+ * is started yet. */
 struct kv_exec_pool *kv_exec_pool_of(const char *command);
 
 /* What the process answers to an OPEN. */
 struct kv_exec_layout {
-    size_t block, bytes; /* tokens of a block; its bytes, at most */
-    double declared;     /* bits of a value by its own account; 0: counted */
+    size_t block, bytes; /* tokens of a block; its bytes, or their maximum */
+    double declared;     /* bits per value that the process declares; 0:
+                          * counted */
     bool varies;         /* blocks differ in size */
     bool pre_rope, batched, trains;
 };
 
-/* A layer and side that the processes have open. */
+/* A layer and side that is open in the processes. */
 struct kv_exec_place;
 
-/* Opens it in one process; others follow when they are asked.  tables: f32 [n]
- * of its training; NULL: none. */
+/* Opens it in one process; the other processes open it at their first request.
+ * tables: trained values, f32 [n]; NULL: none. */
 int kv_exec_place_new(struct kv_exec_place **p, const struct kv_spec *spec,
                       const struct kv_shape *shape, size_t layer,
                       enum kv_side side, const float *tables, size_t n,
@@ -43,9 +44,9 @@ int kv_exec_place_new(struct kv_exec_place **p, const struct kv_spec *spec,
 void kv_exec_place_free(struct kv_exec_place *p); /* NULL is fine */
 const struct kv_exec_layout *kv_exec_layout(const struct kv_exec_place *p);
 
-/* A request: a head of head_bytes and data, in that order; and its answer,
- * *answer [*n], the caller's to free.  Any number of threads.  Fails where the
- * process does, and with the process's own sentence. */
+/* Sends a request (a head of head_bytes, then data) and returns its answer in
+ * *answer [*n], the caller's to free.  Any number of threads may call it.
+ * Fails if the process fails, or with the process's own error sentence. */
 struct kv_exec_request {
     enum kv_exec_kind kind;
     const void *head, *data;
@@ -55,7 +56,7 @@ struct kv_exec_request {
 int kv_exec_ask(const struct kv_exec_place *p, const struct kv_exec_request *r,
                 void **answer, size_t *n, struct kv_err *e);
 
-/* Fails with the sentence that the answer to a request is wrong. */
+/* Fails with a sentence that says that the answer to a request is wrong. */
 int kv_exec_wrong(const struct kv_exec_place *p, enum kv_exec_kind kind,
                   struct kv_err *e, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

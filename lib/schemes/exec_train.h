@@ -1,5 +1,5 @@
-/* The training of an exec scheme: the process gets a layer side's tokens of the
- * dump, and answers f32 values, which it gets back at each open. */
+/* The training of an exec scheme: the process gets the dump's tokens of a layer
+ * and side, and answers f32 values.  It gets these values back at each open. */
 #ifndef KV_EXEC_TRAIN_H
 #define KV_EXEC_TRAIN_H
 

@@ -17,16 +17,16 @@
  *   | scales: n_ranges x f16 | minima: n_ranges x f16             | or bf16
  *   | sums of codes: lines x parts, 1, 2 or 4 bytes each          | se=yes
  *
- * all of them little-endian.  Ranges are bf16 with meta=bf16 alone, the
- * artifact's default: a flat group then comes back to bf16's precision.  One
- * token of keys of "hack:b2p64" at head_dim
- * 128 takes 32 + 4 + 4 + 2 = 42 bytes a head, 2.625 bits a value.
+ * all of them little-endian.  Ranges are bf16 only with meta=bf16, the
+ * artifact's default; a flat group then decodes to bf16's precision.  One token
+ * of keys of "hack:b2p64" at head_dim 128 takes 32 + 4 + 4 + 2 = 42 bytes a
+ * head, 2.625 bits a value.
  *
  * A range covers, with axes=paper, one part of one line: range
  * line * n_parts + part.  With axes=artifact it covers `group` lines at one
- * place z in them, so that it can be folded into the left side of the product
- * (for keys p tokens of channel z, for values a part of token z's channels):
- * range z * n_groups + line / group. */
+ * index z (for keys p tokens of channel z, for values a part of token z's
+ * channels), so that it can be folded into the left side of the product.  This
+ * is range z * n_groups + line / group. */
 #ifndef KV_HACK_H
 #define KV_HACK_H
 
@@ -43,19 +43,19 @@ struct kv_hack {
     size_t group, n_groups; /* axes=artifact: lines of a range */
     size_t n_ranges, sum_bytes;
     size_t code_bytes, head_bytes;
-    struct kv_tile_hack tile; /* axes=paper, where they are `tiled` */
+    struct kv_tile_hack tile; /* axes=paper, if they are `tiled` */
     bool tiled;
 };
 
-/* Values of a part. */
+/* The number of values in a part. */
 static inline size_t kv_hack_part_len(const struct kv_hack *h, size_t part)
 {
     return kv_min(h->part, h->len - part * h->part);
 }
 
-/* The values of range i: n of them, `step` apart from `at` in
- * [n_lines][len], and their random numbers' counters; first: the block's first
- * token. */
+/* The values of range i: n values, `step` apart, from index `at` in
+ * [n_lines][len] on; and the counters of their random numbers; first: the
+ * block's first token. */
 struct kv_hack_span {
     size_t at, step, n;
     uint64_t counter, next;
@@ -70,7 +70,8 @@ static inline size_t kv_hack_place(const struct kv_hack *h, size_t t, size_t c)
     return h->side == KV_K ? t * h->len + c : c * h->len + t;
 }
 
-/* A stored range; and one that is stored, as rounded.  bytes: a head's. */
+/* Reads a stored range; stores a range and returns its rounded values.  bytes:
+ * a head's. */
 struct kv_hack_range kv_hack_get_range(const struct kv_hack *h,
                                        const uint8_t *bytes, size_t i);
 struct kv_hack_range kv_hack_put_range(const struct kv_hack *h, uint8_t *bytes,
@@ -85,11 +86,12 @@ uint64_t kv_hack_stored_key(const struct kv_codec *c, uint64_t seed,
 void kv_hack_encode_range(const struct kv_hack *h, uint64_t key, size_t first,
                           size_t i, const float *x, uint16_t *code,
                           uint8_t *bytes);
-/* One block as its first m tokens, x [m][n_kv_heads][head_dim]. */
+/* Decodes a block's first m tokens to x [m][n_kv_heads][head_dim]. */
 void kv_hack_decode_block(const struct kv_codec *c, const uint8_t *bytes,
                           size_t m, float *x);
 
-extern const struct kv_history kv_hack_open_block; /* rqe=no (hack_open.c) */
+extern const struct kv_history kv_hack_open_block; /* the open block of rqe=no
+                                                    * (hack_open.c) */
 
 /* struct kv_scheme's attend(). */
 void kv_hack_attend(const struct kv_reader *k, const struct kv_reader *v,

@@ -7,19 +7,21 @@
 
 enum { KV_HACK_PIECE = 64 }; /* tokens; axes=artifact: a block */
 
-/* One KV head of K or V and the piece of it that is being multiplied: `max`
- * whole lines or fewer, the columns of the product; stride is max filled up. */
+/* One KV head of K or V and the piece of it that is being multiplied: up to
+ * `max` whole lines, which are the columns of the product; stride is max
+ * rounded up. */
 struct kv_hack_operand {
     const struct kv_hack *h;
     const struct kv_reader *r;
     size_t head;
-    size_t n_coded, n_blocks; /* held as codes, an open block too */
+    size_t n_coded, n_blocks; /* tokens held as codes, including an open
+                               * block */
     size_t n_plain, tail;     /* fp16 tokens: the sinks, then from tail */
     float *plain;             /* [n_plain][head_dim] */
     float *open; /* artifact: the decoded open block, all heads; its tokens are
                     plain */
     size_t max, stride;
-    uint8_t *code;      /* [n_parts][stride], a part's codes each, arranged */
+    uint8_t *code;      /* [n_parts][stride], the arranged codes of each part */
     int32_t *sum;       /* [n_parts][stride] */
     float *min, *scale; /* [n_parts][stride]; artifact: [n_groups][len] */
     uint32_t *word;     /* the bytes behind each line's codes, transposed */
@@ -35,25 +37,25 @@ struct kv_hack_operand {
 struct kv_hack_operand kv_hack_operand_new(const struct kv_reader *r);
 void kv_hack_operand_free(struct kv_hack_operand *o);
 
-/* The KV head that is read from now on, and its fp16 tokens. */
+/* Selects the KV head to read, and its fp16 tokens. */
 void kv_hack_operand_head(struct kv_hack_operand *o, size_t head);
 
 /* Announces that the n blocks from b on are read next, while the current piece
- * is multiplied with `rows` rows.  A core stands still when it asks for more
- * lines than it can wait for: each kv_hack_fetch() between other work asks for
- * a few, all of them for all.  Lines that are not asked for come when they are
- * read. */
+ * is multiplied with `rows` rows.  A core stalls if it prefetches too many
+ * cache lines at a time, so each kv_hack_fetch(), called between other work,
+ * prefetches a few; together they prefetch all.  Other lines are loaded when
+ * they are read. */
 void kv_hack_expect(struct kv_hack_operand *o, size_t b, size_t n, size_t rows);
 void kv_hack_fetch(struct kv_hack_operand *o);
 
-/* A piece, keys of axes=paper, each in a block of its own: n tokens from coded
- * token t on. */
+/* Loads a piece of keys with axes=paper, where each token is a block: n tokens
+ * from coded token t on. */
 void kv_hack_read_tokens(struct kv_hack_operand *o, size_t t, size_t n);
 
-/* A piece, everything else: block b, of whose lines m codes count. */
+/* Loads any other piece: block b, whose lines have m valid codes. */
 void kv_hack_read_block(struct kv_hack_operand *o, size_t b, size_t m);
 
-/* One part of the piece's lines [line, line + n), m codes each. */
+/* Reads one part of the piece's lines [line, line + n), m codes each. */
 struct kv_hack_columns kv_hack_operand_columns(const struct kv_hack_operand *o,
                                                size_t part, size_t line,
                                                size_t n, size_t m);

@@ -33,25 +33,26 @@ struct kv_group_quantizer {
                    uint16_t *code);
     void (*decode)(const uint16_t *code, size_t n, unsigned bits,
                    const uint8_t *head, float *x);
-    /* A head as a scale and an offset, of this kind; with KV_OFFSET_SAME all
-     * heads have one offset.  NULL: the quantizer is not affine. */
+    /* Reads a head as a scale and an offset of this kind; with KV_OFFSET_SAME
+     * all heads have one offset.  NULL: the quantizer is not affine. */
     void (*affine)(const uint8_t *head, unsigned bits, uint16_t *scale,
                    float *offset);
     enum kv_offset offset;
-    /* Or heads are scales of this family; NULL: they are not. */
+    /* Reads a head as a scale of the family "scaled"; NULL: heads are no such
+     * scales. */
     bool (*scaled)(struct kv_scaled *to, unsigned bits, size_t head_dim,
                    size_t group);
     /* The same encode() on a CUDA device. */
     enum kv_gpu_quantizer device;
 };
 
-/* Groups along the channels of a head, for check(): clamps the letter g of this
- * side to head_dim; fails unless it then divides it. */
+/* For check(), with groups along the channels of a head: clamps the letter g of
+ * this side to head_dim; fails unless g then divides head_dim. */
 int kv_integers_fit(struct kv_spec *s, enum kv_side side,
                     const struct kv_shape *shape, struct kv_err *e);
 
-/* Along a row of channels, for check(): a group of 0 or more than the row
- * becomes the row; fails when it does not divide it. */
+/* For check(), with groups along a row of channels: a group of 0 or more than
+ * the row becomes the row; fails if the group does not divide the row. */
 int kv_integers_fit_row(struct kv_spec *s, enum kv_side side, size_t row,
                         struct kv_err *e);
 
@@ -67,21 +68,21 @@ void kv_integers_decode(const struct kv_codec *c, const uint8_t *bytes,
 /* For the hook device. */
 bool kv_integers_device(const struct kv_codec *c, struct kv_gpu_code *to);
 
-/* For the hooks store and tile: false where quantizer or groups fit neither of
- * the families "integers" (kernels/tiles/tiles.h) and "scaled". */
+/* For the hooks store and tile; false if quantizer or groups fit neither the
+ * family "integers" (kernels/tiles/tiles.h) nor "scaled". */
 bool kv_integers_store(const struct kv_codec *c, struct kv_store *s);
 void kv_integers_tile(const struct kv_codec *c, const struct kv_store *s,
                       const uint8_t *blocks, size_t first, size_t n,
                       size_t head, uint8_t *tile);
 
-/* KIVI's (kivi.c): minimum and scale; the symmetric one (rtn.c),
- * of 2 bits or more; floats e4m3 without a scale, of 8, and e2m1 with a scale
- * e4m3, of 4 (smallfloat.c). */
+/* Quantizers: KIVI's (kivi.c), with minimum and scale; the symmetric one
+ * (rtn.c), for 2 bits or more; floats e4m3 without a scale in 8 bits, and e2m1
+ * with a scale e4m3 in 4 bits (smallfloat.c). */
 extern const struct kv_group_quantizer kv_kivi_quantizer, kv_absmax_quantizer;
 extern const struct kv_group_quantizer *const kv_e4m3_quantizer;
 extern const struct kv_group_quantizer *const kv_nvfp4_quantizer;
 
-/* The ends of n >= 1 values. */
+/* The minimum and maximum of n >= 1 values. */
 static inline void kv_group_ends(const float *x, size_t n, float *min,
                                  float *max)
 {
@@ -112,13 +113,14 @@ static inline uint16_t kv_group_scale(float range, float top)
                                                       : half;
 }
 
-/* Stores it; gives it as stored. */
+/* Stores this scale and returns its stored value. */
 static inline float kv_group_put_scale(uint8_t *head, float range, float top)
 {
     return kv_f16_put(head, kv_f16_to_f32(kv_group_scale(range, top)));
 }
 
-/* Half to even; |x| < 2^22 (larger values come back unrounded or near). */
+/* Rounds half to even for |x| < 2^22; larger values are returned unrounded or
+ * nearly so. */
 static inline float kv_round_even(float x)
 {
     return x + 12582912.0f - 12582912.0f;

@@ -5,20 +5,20 @@
  *
  *   y = (x - mean) F,  F = W U      x' = y' G + mean,  G = U^T W^-1
  *
- * W is the square root of a metric M in which |y - y'|^2 is the harm that the
- * error does, U the eigenvectors of the covariance of (x - mean) W (the
- * Karhunen-Loeve transform): the coefficients y are uncorrelated, with standard
- * deviations sigma, largest first.  Bits go to coefficients by reverse
- * water-filling, many get none, the others are quantized on a trellis
- * (kernels/trellis/trellis.h).  One token:
+ * W is the square root of a metric M; in this metric |y - y'|^2 measures the
+ * damage of the error.  U holds the eigenvectors of the covariance of (x -
+ * mean) W (the Karhunen-Loeve transform), so the coefficients y are
+ * uncorrelated, with standard deviations sigma, largest first.  Reverse
+ * water-filling gives bits to coefficients; many get none, and the others are
+ * quantized on a trellis (kernels/trellis/trellis.h).  One token:
  *
  *   | bitstream of all transitions, largest rate first | 0 to 7 zero bits |
  *
- * the same layout for every token, no scale beside it.  Within a bitstream the
- * coefficients come by the rate of their transition, then by variance.
+ * with the same layout for every token and no scale.  Within a bitstream
+ * coefficients are ordered by the rate of their transition, then by variance.
  *
- * As long as fewer bits than a state has are before a transition whose values
- * have whole bits, these are quantized by Lloyd-Max levels, each by itself.
+ * While a transition is preceded by fewer bits than a state has, and its values
+ * have whole bits, each value is quantized alone, by Lloyd-Max levels.
  *
  * Parameters:
  *   b       bits per value of a side, fractions too
@@ -38,17 +38,17 @@
  *   pred    what a token is predicted from (klt_pred.h): nothing (0); values
  *           from the layer's own keys (vk); odd layers also from the even one
  *           below (pair); all layers from the one or two below (1, 2).  sigma,
- *           forward and inverse are then of the rest
+ *           forward and inverse then belong to the residual
  *   heads   a layer's heads are transformed together (joint), or each by itself
- *           (own): then metric and covariance have nothing between heads,
- *           attention reads of a token's coefficients a head's own alone, but
- *           heads do not gain from each other, unless values are predicted
- *           from keys, which stay all heads'.  The bitstream and the budget
- *           are the layer's in both
+ *           (own): with own, metric and covariance have no entries between
+ *           heads, and attention in a head reads only that head's coefficients,
+ *           but heads do not gain from each other, except that values are still
+ *           predicted from all heads' keys.  The layer has one bitstream and
+ *           one budget in both
  *   code    trellis, or scalar: Lloyd-Max levels at whole bits
  *
- * Tables in a calibration, none of which depends on b (but with pred), share
- * or code:
+ * Tables in a calibration, which do not depend on share or code, and on b only
+ * with pred:
  *   mean     [row]        side, layer; row: n_kv_heads x head_dim
  *   sigma    [row]        descending, with heads=own in each head
  *   unit     [row]        lengths of F's columns
@@ -72,15 +72,15 @@
 struct kv_calib_set;
 
 /* Kinds of transitions, by rate ascending; 0 is a coefficient that is not
- * coded. Levels are of one value.  Where two kinds are of one rate, the trellis
- * has the second, which reaches the same error in half as many transitions, and
- * the first only for the remainder. */
+ * coded.  A Lloyd-Max level codes one value.  If two kinds have the same rate,
+ * the trellis uses the second, which reaches the same error in half as many
+ * transitions, and the first only for the remainder. */
 enum { KV_KLT_KINDS = 15 };
 extern const struct kv_klt_kind {
     unsigned bits, values;
 } kv_klt_kinds[KV_KLT_KINDS];
 
-/* The kind of one value that has a kind's rate, or KV_KLT_KINDS. */
+/* The one-value kind with the same rate as this kind, or KV_KLT_KINDS. */
 size_t kv_klt_single(size_t kind);
 
 /* "trellis_1b4": the table of a kind. */
@@ -99,25 +99,25 @@ struct kv_klt_unit {
     struct kv_klt_coef *coef; /* [n]; by variance descending for allocate */
     size_t n;
     size_t n_coded; /* coef[0 .. n_coded); set by allocate */
-    size_t bytes;   /* of a token, at least 1; set by allocate */
+    size_t bytes;   /* bytes of a token, at least 1; set by allocate */
 };
 
-/* A unit of a calibration, by variance descending; n = 0 where its tables of
- * row values are missing. */
+/* A unit from a calibration, by variance descending; n = 0 if its tables of row
+ * values are missing. */
 struct kv_klt_unit kv_klt_unit(const struct kv_calib_set *set, size_t layer,
                                enum kv_side side, size_t row);
 
 /* Minimises the sum of variance * mse[kind] within budget bytes (one token of
  * every unit): each coefficient takes the kind that minimises
  * variance * mse + lambda * rate, for the smallest lambda that fits.  mse
- * [KV_KLT_KINDS], of a coefficient of unit variance; INFINITY: a kind that is
- * not used.  Of two kinds in use with equal rates it uses the second;
+ * [KV_KLT_KINDS]: the error of a coefficient of unit variance; INFINITY: the
+ * kind is not used.  Among two used kinds with equal rates it takes the second;
  * coefficients that do not fill a transition take the next lower kind.  Returns
  * lambda. */
 double kv_klt_allocate(struct kv_klt_unit *unit, size_t n_units, size_t budget,
                        const double *mse);
 
-/* The same of one unit for a given lambda. */
+/* The same for one unit and a given lambda. */
 void kv_klt_assign(struct kv_klt_unit *unit, double lambda, const double *mse);
 
 /* The codec's unit, allocated among all units that share its budget. */
@@ -125,7 +125,7 @@ struct kv_klt_unit kv_klt_share(const struct kv_codec *c,
                                 const struct kv_calib_set *set,
                                 const double *mse);
 
-/* Values of a row that are transformed together. */
+/* The number of values of a row that are transformed together. */
 size_t kv_klt_part(const struct kv_spec *s, const struct kv_shape *shape);
 
 int kv_klt_trainable(const struct kv_spec *s, struct kv_dump *dump,

@@ -6,10 +6,10 @@
 #include "kernels/device_code.h"
 #include "lib/schemes/klt.h"
 
-/* The numbers that states stand for, and the error of each kind in use. */
+/* The values that states represent, and the error of each kind in use. */
 struct kv_klt_numbers {
-    float *table; /* Lloyd-Max levels of each kind, then the trellis's numbers
-                   * of each: [2][KINDS][MAX_VALUES][STATES] */
+    float *table; /* Lloyd-Max levels of each kind, then the trellis's values of
+                   * each: [2][KINDS][MAX_VALUES][STATES] */
     double mse[KV_KLT_KINDS];
 };
 
@@ -20,8 +20,10 @@ void kv_klt_numbers_clear(struct kv_klt_numbers *n);
 struct kv_klt_coding {
     struct kv_klt_coef *coef; /* [n_coded], in the bitstream's order */
     float *sigma;             /* [n_coded] */
-    uint32_t *place;          /* [n_coded]: among a token's */
-    unsigned n_used;          /* coefficients from it on have no codes */
+    uint32_t *place;          /* [n_coded]: index among a token's
+                               * coefficients */
+    unsigned n_used;          /* coefficients from this index on have no
+                               * codes */
     size_t n_coded, n_transitions;
     struct kv_trellis_transition *transition; /* [n_transitions] */
     struct kv_trellis_whole *whole;           /* [n_coded] */
@@ -31,12 +33,12 @@ struct kv_klt_coding {
     struct kv_gpu_transitions *runs;
     unsigned n_runs, n_bits;
     size_t bytes; /* of a token */
-    /* Sums of variances in the metric: what the codes leave of all
-     * coefficients, and all of the coded ones. */
+    /* Sums of variances in the metric: the error that the codes leave over all
+     * coefficients, and the variance of all coded ones. */
     double error, coded;
 };
 
-/* That of the codec's side; n must outlive it. */
+/* The coding of the codec's side; n must outlive it. */
 void kv_klt_coding_init(struct kv_klt_coding *g, const struct kv_codec *c,
                         const struct kv_calib_set *set,
                         const struct kv_klt_numbers *n);

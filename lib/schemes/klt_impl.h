@@ -8,18 +8,18 @@
 
 struct klt {
     size_t d, n_heads, row, part;
-    size_t used; /* coefficients of a part from it on have no codes */
+    size_t used; /* a part's coefficients from this index on have no codes */
     struct kv_klt_numbers numbers;
     struct kv_klt_coding coding;
     struct kv_klt_pred pred; /* none without neighbours */
     float *mean;             /* [row] */
     /* [row][row], 0 between parts; coding.n_used columns, and rows, are used */
     float *forward, *inverse;
-    /* In place: the neighbours that are read, by the prediction's sources.  The
-     * first of them are a neighbour's own.  They have no numbers, no forward
-     * and no neighbours in here. */
+    /* In place: the neighbours that are read, in the order of the prediction's
+     * sources; a neighbour's own neighbours come first.  These entries have no
+     * numbers, no forward and no neighbours. */
     struct klt *near[KV_KLT_SOURCES];
-    /* For attention on the codes, made when it is first asked for. */
+    /* For attention on the codes, made at its first use. */
     struct kv_transform *transform;
     struct kv_tiles_rope *rope; /* NULL: not before RoPE */
 };

@@ -1,53 +1,57 @@
-/* One pass of klt's prediction up the layers of a dump: from features as
- * decoders will see them to the statistics of the rest. */
+/* One upward pass of klt's prediction over the layers of a dump: from features
+ * as decoders will see them to the residual's statistics. */
 #ifndef KV_KLT_PRED_FIT_H
 #define KV_KLT_PRED_FIT_H
 
 #include "lib/schemes/klt_pred.h"
 
-/* Tokens of a pass, those that count, and what decoders of the layers so far
- * would have of them, less its mean. */
+/* The tokens of a pass, their weights, and the decoded form of the layers so
+ * far, minus its mean. */
 struct kv_klt_seen {
     size_t n, row, n_below;
-    const float *weight; /* [n], of the place; a token of 0 is left out */
+    const float *weight; /* [n], weights for this layer and side; 0: the token
+                          * is left out */
     float *x[KV_MAX_BELOW + 1][KV_SIDES];     /* [n][row]; [0]: this layer's;
-                                               * zeros where left out */
+                                               * zeros for tokens left out */
     double *mean[KV_MAX_BELOW + 1][KV_SIDES]; /* [row] */
-    double *gram;  /* of the features so far, [KV_KLT_SOURCES * row] squared */
-    size_t n_gram; /* sources that it has */
+    double *gram;  /* the features' second moments so far, [KV_KLT_SOURCES *
+                    * row] squared */
+    size_t n_gram; /* the number of sources in it */
 };
 
 void kv_klt_seen_init(struct kv_klt_seen *s, size_t n, size_t row,
                       size_t n_below);
 void kv_klt_seen_clear(struct kv_klt_seen *s);
 
-/* Goes up a layer: what was seen of this one becomes that of the next lower. */
+/* Goes up a layer: the features of this layer become those of the next lower
+ * one. */
 void kv_klt_seen_up(struct kv_klt_seen *s);
 
-/* What a place (layer, side) is predicted by, and the parts of its tokens. */
+/* The prediction of a layer and side, and the parts of its tokens. */
 struct kv_klt_parts {
     float *x, *predicted; /* [n][row]: the tokens, which kv_klt_predict()
                            * replaces by x - mean - predicted; the prediction
                            * without the mean */
     float *matrix;        /* [sources][row][row], values of halves */
-    double *mean, *bias;  /* [row]: of x; of x less the features' part */
+    double *mean, *bias;  /* [row]: the mean of x, and of x minus the features'
+                           * part */
 };
 
-/* From x to all parts, by so many of the lower layers that were seen.  Fails
- * where the equations have no solution. */
+/* Computes all parts from x, with this many of the lower layers.  Fails if the
+ * equations have no solution. */
 int kv_klt_predict(struct kv_klt_seen *s, size_t n_below, enum kv_side side,
                    struct kv_klt_parts *p, struct kv_err *e);
 
-/* The transform of a place, and what its codes leave of each coefficient's
- * variance: share [row], 1 where none is coded. */
+/* The transform of a layer and side, and the share of each coefficient's
+ * variance that the codes leave: share [row], 1 if it is not coded. */
 struct kv_klt_coded {
     const float *sigma, *forward, *inverse;
     const double *share;
-    uint64_t seed; /* of the noise */
+    uint64_t seed; /* seed of the noise */
     size_t part;   /* values that are transformed together */
 };
 
-/* Keeps what decoders would have of the place. */
+/* Stores the decoded form of this layer and side as features. */
 void kv_klt_seen_put(struct kv_klt_seen *s, enum kv_side side,
                      const struct kv_klt_coded *by,
                      const struct kv_klt_parts *p);

@@ -1,17 +1,17 @@
-/* Between klt_train.c, klt_tables.c and klt_pred_train.c. */
+/* Shared by klt_train.c, klt_tables.c and klt_pred_train.c. */
 #ifndef KV_KLT_TRAIN_H
 #define KV_KLT_TRAIN_H
 
 #include "lib/dump.h"
 #include "lib/schemes/klt.h"
 
-/* A side of a layer: a place. */
+/* A place: one side of one layer. */
 struct kv_klt_job {
     const struct kv_spec *spec;
     struct kv_dump *dump;
     const struct kv_dump_info *info;
     struct kv_calib_set *out;
-    struct kv_shape shape; /* of the layer */
+    struct kv_shape shape; /* the layer's tokens */
     size_t layer, row;     /* values of a token */
     enum kv_side side;
     enum kv_tensor tensor;
@@ -20,32 +20,34 @@ struct kv_klt_job {
 /* Sets the place. */
 void kv_klt_at(struct kv_klt_job *j, size_t layer, enum kv_side side);
 
-/* The gradients of the loss by a side. */
+/* The dump's tensor with the loss's gradients for a side. */
 enum kv_tensor kv_klt_gradient_of(enum kv_side side);
 
-/* The pool that the trellis is trained on: coefficients over their sigma. */
+/* The pool on which the trellis is trained: coefficients divided by their
+ * sigma. */
 struct kv_klt_pool {
     float *value;
     size_t n;
 };
 
-/* What each token counts in the metric and in the covariance, both [tokens],
+/* The weights of each token in the metric and in the covariance, both [tokens],
  * above 0. */
 int kv_klt_weigh(const struct kv_klt_job *j, float *metric, float *moments,
                  struct kv_err *e);
 
-/* m: [row][row], cleared; its mean diagonal becomes 1, and *unit what 1 was. */
+/* m: [row][row], cleared; it is scaled so that its mean diagonal is 1, and
+ * *unit becomes the factor that undoes this. */
 int kv_klt_metric(const struct kv_klt_job *j, const float *weight, double *m,
                   double *unit, struct kv_err *e);
 
-/* A place's tables (klt.h), of parts of so many values. */
+/* Adds a place's tables (klt.h), with parts of `part` values. */
 struct kv_klt_tables {
     size_t part;
     float *mean, *sigma, *unit, *forward, *inverse;
 };
 
-/* Adds those of a covariance in a metric, [row][row], of which blocks of a
- * part count. */
+/* Adds the tables of a covariance in a metric, both [row][row]; only the
+ * diagonal blocks of a part are used. */
 int kv_klt_add_tables(const struct kv_klt_job *j, const double *mean,
                       const double *metric, double unit, const double *cov,
                       struct kv_klt_tables *t, struct kv_err *e);

@@ -1,26 +1,28 @@
 /* KVQuant (arXiv 2401.18079): scalars on a table of levels, outliers apart.
  *
- * Keys are taken before RoPE.  Each of their channels (of one head) has
- * thresholds from the calibration, and each token's values, over all KV heads
- * of the layer, their own: values between them are normalised to [-1, 1] and
- * stored as the nearest of 2^b levels; the rest are outliers and stay fp16.
+ * Keys are taken before RoPE.  Each key channel (of one head) has two
+ * thresholds from the calibration; the values of each token, over all KV heads
+ * of the layer, have two thresholds of their own.  Values between the
+ * thresholds are normalised to [-1, 1] and stored as the nearest of 2^b levels;
+ * the others are outliers and stay fp16.
  *
  * Outliers: o percent, half of them on each side (the quantile
- * t = 1 - (1 - s) / 2 with s = 1 - o / 100).  Of n numbers ceil(n o / 200) are
- * beyond a threshold, which is the next of them: of the n tokens of a channel
- * in the calibration, and of the row of n values of a token, where among equal
- * values the first count as the largest and the last as the smallest.  That the
- * share is rounded up, and that a threshold is one of the numbers, is our
- * reading.  At o = 0 keys are clamped to the calibration's range.
+ * t = 1 - (1 - s) / 2 with s = 1 - o / 100).  Among n numbers, ceil(n o / 200)
+ * lie beyond each threshold, and the threshold is the next number.  For keys
+ * the n numbers are a channel's tokens in the calibration; for values they are
+ * a token's row, where among equal values the first count as the largest and
+ * the last as the smallest.  Rounding the share up, and choosing a threshold
+ * among the numbers, are our readings.  At o = 0 keys are clamped to the
+ * calibration's range.
  *
- * How many outliers a token's keys have varies, and is more than o per cent on
- * text unlike the calibration's.  cap says how many it has at most, in per cent
- * of its row, rounded to whole outliers: the values furthest from 0 when
- * normalised stay (first ones on ties), the others are clamped to their
- * thresholds.  100 is no cap, as the published code runs unless told.  (With
- * one, that code keeps 21 at each end, o = 1 of its 4096 values, whatever the
- * cap; and trains its k-means on the clamped values too.  Here the cap changes
- * no table.)
+ * The number of outliers in a token's keys varies, and exceeds o per cent on
+ * text unlike the calibration's.  cap is the maximum number, in per cent of the
+ * token's row, rounded to whole outliers.  The values furthest from 0 after
+ * normalisation stay outliers (the first ones on ties), the others are clamped
+ * to their thresholds.  100 means no cap, the published code's default.  (With
+ * a cap, that code keeps 21 outliers at each end, o = 1 of its 4096 values, for
+ * any cap, and also trains its k-means on the clamped values.  Here the cap
+ * changes no table.)
  *
  * A token, row = n_kv_heads * head_dim:
  *
@@ -46,10 +48,10 @@
  *           NormalFloat, as in the published code
  *   first   tokens of each window of the calibration that the k-means, its
  *           error and Q-Norm leave out, since they stay fp16 (the published
- *           code's first_few_fp16, 1 in its recipes); thresholds have them in.
- *           Massive tokens, the first of a window among them, are left out of
- *           both (lib/massive_tokens.h).
- *           Evaluation keeps the first s.  nuq alone trains: int and nf say 0
+ *           code's first_few_fp16, 1 in its recipes); thresholds include them.
+ *           Massive tokens, such as the first of a window, are left out of both
+ *           (lib/massive_tokens.h).  Evaluation keeps the first s.  nuq alone
+ *           trains: int and nf say 0
  *   w       weights of the k-means: none; fisher, the Fisher information F of
  *           every value, as in the published code; fisher-s2, F s^2, with s
  *           the half-width that it was divided by, as in the paper's equation:
@@ -58,14 +60,14 @@
  *   qnorm   Q-Norm, for 2 bits: codes are chosen by the levels c and decoded to
  *           (c - m2) d1 / d2 + m1, with m1, d1 the mean and the standard
  *           deviation of all normalised training values and m2, d2 those of
- *           their quantized values: another table, no bits.  Per layer and
- *           without weights, as in the published code
+ *           their quantized values: this changes the table and adds no bits.
+ *           Per layer and without weights, as in the published code
  *
  * Tables in a calibration:
  *   range   [n_kv_heads][head_dim][2], K, per layer: the thresholds
  *   levels  [2][2^b], per side and layer: ascending, and their decoded values;
  *           error: mean squared error per training value
- * Where its sums are taken by bins, KV_KVQUANT_BINS of them cover [-1, 1]. */
+ * If the k-means sums by bins, KV_KVQUANT_BINS bins cover [-1, 1]. */
 #ifndef KV_KVQUANT_H
 #define KV_KVQUANT_H
 
@@ -73,7 +75,7 @@
 
 enum { KV_KVQUANT_BINS = 1 << 13, KV_KVQUANT_MAX_BITS = 8 };
 
-/* How many of n numbers are beyond each threshold. */
+/* How many of n numbers lie beyond each threshold. */
 size_t kv_kvquant_each_side(const struct kv_spec *s, enum kv_side side,
                             size_t n);
 
@@ -85,7 +87,7 @@ struct kv_kvquant_range {
     float offset, half;
 };
 
-/* Of a channel's keys with these thresholds. */
+/* The offset and half-width of a channel's keys with these thresholds. */
 static inline struct kv_kvquant_range kv_kvquant_between(float low, float high)
 {
     return (struct kv_kvquant_range){low / 2 + high / 2, high / 2 - low / 2};

@@ -5,17 +5,17 @@
  *
  * V are the eigenvectors of the covariance, largest variance first (PCA),
  * trained once for all prompts.  Successive components form groups of 1, 16,
- * 64, 256 or 1024 values; a group is not coded, or is of 2- or 4-bit integers
- * or of 8-bit floats (e4m3), and each token has a 16-bit shift and a 16-bit
- * scale for it.  Dynamic programming chooses sizes and types: the least squared
- * error of the training text within the budget, shifts and scales counted.
- * What a chunk of n tokens stores is compressed by DEFLATE.
+ * 64, 256 or 1024 values; a group is not coded, or has 2- or 4-bit integers or
+ * 8-bit floats (e4m3), and each token has a 16-bit shift and a 16-bit scale for
+ * it.  Dynamic programming chooses sizes and types that give the least squared
+ * error on the training text within the budget, including shifts and scales.
+ * The bytes of a chunk of n tokens are compressed by DEFLATE.
  *
  * One chunk before DEFLATE, each coded group in turn:
  *
  *   | scale: f16 x n | shift: f16 x n | codes, token by token | 0 to 7 bits |
  *
- * stored as it is with entropy=none, else as
+ * which is stored unchanged with entropy=none, else as
  *
  *   | crc: u32 | DEFLATE stream |      crc: CRC-32 of the stream
  *
@@ -27,22 +27,22 @@
  *            as in the paper
  *   entropy  deflate, or none
  *
- * In the paper V spans all layers of the model (or of one GPU), and so does its
- * budget; it finds that fewer layers do worse, one layer much worse at high
- * ratios.  That is span=all: no layer decodes without the others, so that it is
- * a form for storage and transfer (scheme.h, spans).  With span=layer V spans a
- * layer's heads, and every layer has b to itself.  Not as in the paper: the
- * training takes all tokens but the first 4 of each window, the sinks, where
- * the paper samples 160 thousand; mean and V leave out massive tokens too.
+ * In the paper V and its budget span all layers of the model (or of one GPU);
+ * it finds that fewer layers do worse, and one layer much worse at high ratios.
+ * This is span=all: no layer decodes without the others, so it is a form for
+ * storage and transfer (scheme.h, spans).  With span=layer V spans a layer's
+ * heads, and every layer has b to itself.  Not as in the paper: the training
+ * takes all tokens but the first 4 of each window, the sinks, where the paper
+ * samples 160 thousand; mean and V leave out massive tokens too.
  *
- * Our reading: that a group has a shift and a scale for each token; an
- * integer's shift is the least value, a float's the middle of the range, and
- * its scale is stored as the largest distance from there.  The order of bytes
- * before DEFLATE and the length of a chunk are ours.
+ * Our reading: a group has a shift and a scale for each token.  The shift of
+ * integers is the least value; the shift of floats is the middle of the range,
+ * and their scale is stored as the largest distance from it.  The order of
+ * bytes before DEFLATE and the length of a chunk are ours.
  *
- * Tables in a calibration, of a side and a layer, or with span=all of a side,
- * none of which depends on another parameter; row: KV heads x head_dim, of all
- * layers with span=all:
+ * Tables in a calibration, per side and layer, or with span=all per side; they
+ * depend on no other parameter; row: KV heads x head_dim, of all layers with
+ * span=all:
  *
  *   mean    [row]
  *   basis   [row][row], fp16: V
@@ -96,15 +96,16 @@ static inline float kv_kvtc_error(const struct kv_kvtc_errors *e, size_t first,
     return e->coded[(type * KV_KVTC_SIZES + size) * e->row + first];
 }
 
-/* The coded groups of least error in all that take no more than `budget` bits
- * of a token, by component.  group: [row]; returns their number. */
+/* Chooses the coded groups with the least total error that take at most
+ * `budget` bits of a token, ordered by component.  group: [row]; returns their
+ * number. */
 size_t kv_kvtc_plan(const struct kv_kvtc_errors *e, size_t budget,
                     struct kv_kvtc_group *group);
 
 bool kv_kvtc_spans(const struct kv_spec *s);
 
-/* Where groups of a row begin: everywhere, or every 16 components where all
- * layers have many, since all choices would take hours. */
+/* The step between possible beginnings of groups: 1, or 16 for a long row of
+ * all layers, since trying all choices would take hours. */
 static inline size_t kv_kvtc_step(const struct kv_spec *s, size_t row)
 {
     return kv_kvtc_spans(s) && row > KV_KVTC_MAX_SIZE && row % 16 == 0 ? 16 : 1;

@@ -3,9 +3,9 @@
  * may be clipped.
  *
  * A group of rotated values from min to max is first clamped to
- * [clip min, clip max] (a flat group stays).  Storage is that of integers.h,
- * token axis; with [low, high] the range that is left and
- * scale = (high - low) / (2^b - 1), the head of a group is one of
+ * [clip min, clip max] (a flat group stays).  Storage is as in integers.h,
+ * token axis.  With the remaining range [low, high] and scale = (high - low) /
+ * (2^b - 1), the head of a group is one of
  *
  *   zero=int   | scale: f16 | zero: int16 |   x = scale (code - zero)
  *   zero=min   | scale: f16 | low: f16 |      x = low + scale code
@@ -18,8 +18,9 @@
  *
  * zero=none is symmetric, 16 / g bits a value: scale = clip max|x| / top, codes
  * from -top to top = 2^(b-1) - 1, of values clamped to clip max|x| at either
- * end.  (QuaRot's code has the code -top - 1 too, which only a clip below
- * top / (top + 1/2) leaves a value for: with its 0.95 none of 4 bits.) */
+ * end.  (QuaRot's code also has the code -top - 1, which values reach only if
+ * the clip is below top / (top + 1/2).  With its clip of 0.95 no 4-bit value
+ * does.) */
 #ifndef KV_ROTATED_H
 #define KV_ROTATED_H
 
@@ -43,8 +44,8 @@ enum { KV_ZERO_INT, KV_ZERO_MIN };
 /* all_heads: a row is all KV heads, not one. */
 int kv_rotated_open(struct kv_codec *c, bool all_heads);
 
-/* x: [n_blocks][n_kv_heads][head_dim], rotated; it is clamped in place.  The
- * way back is kv_integers_decode(). */
+/* x: [n_blocks][n_kv_heads][head_dim], rotated; it is clamped in place.
+ * kv_integers_decode() decodes. */
 void kv_rotated_encode(const struct kv_codec *c, struct kv_where w, float *x,
                        size_t n_blocks, uint8_t *bytes);
 

@@ -1,4 +1,4 @@
-/* Values of a token that are kept apart in fp16, with their places:
+/* Values of a token that are stored separately in fp16, with their indices:
  *
  *   | place: u16[n] | value: f16[n] |      32 bits a value */
 #ifndef KV_SCHEMES_SPARSE_H
@@ -13,7 +13,7 @@ static inline size_t kv_sparse_bytes(size_t n)
     return 4 * n;
 }
 
-/* The value at place i becomes number `at` of n. */
+/* Stores the value of index i as entry `at` of n. */
 static inline void kv_sparse_put(uint8_t *sparse, size_t n, size_t at, size_t i,
                                  float x)
 {
@@ -23,7 +23,7 @@ static inline void kv_sparse_put(uint8_t *sparse, size_t n, size_t at, size_t i,
     kv_f16_put(sparse + 2 * (n + at), x);
 }
 
-/* Returns the place of number `at` of n; *x: its value. */
+/* Returns the index in entry `at` of n; *x: its value. */
 static inline size_t kv_sparse_get(const uint8_t *sparse, size_t n, size_t at,
                                    float *x)
 {

@@ -19,8 +19,8 @@ struct kv_bits {
     double coded[KV_SIDES]; /* values that became codes, whether or not they are
                              * still held */
     double clipped; /* values beyond fp16's range (kv_cache_clipped()) */
-    bool declared;  /* some of the bytes by a codec's own account
-                     * (kv_codec's declared_bytes) */
+    bool declared;  /* some of the bytes are declared by a codec (kv_codec's
+                     * declared_bytes) */
 };
 
 /* Adds all members but shared_bytes and nominal, which belong to the spec. */
@@ -40,7 +40,7 @@ struct kv_bits kv_bits_of_tokens(const struct kv_codec *c, size_t n);
  * layer: one, or KV_ALL.  shared_bytes: bytes of the calibration's tables that
  * the spec's codecs read there; calib NULL: none.  A table that several layers
  * share is divided equally among the layers that read it, so that the layers
- * add up to KV_ALL.  nominal: the mean over the layers and sides; NaN where the
+ * add up to KV_ALL.  nominal: the mean over the layers and sides; NaN if the
  * paper of one of their schemes prints no number. */
 void kv_bits_of_spec(struct kv_bits *b, const struct kv_spec *spec,
                      const struct kv_shape *shape, const struct kv_calib *calib,

@@ -6,8 +6,9 @@
  * (f32 keeps nothing in fp16.)  One step is append, quantize, attend.  A codec
  * that is less_bias holds keys without the model's bias: kv_cache_append()
  * subtracts the bias, and functions that read tokens add it again.  A kv_reader
- * gives keys without it.  A codec that is massive codes massive tokens as all
- * others, and keeps their fp16 values beside the codes once they are quantized.
+ * gives keys without it.  A codec that is massive codes massive tokens like all
+ * others; once they are quantized, it also keeps their fp16 values beside the
+ * codes.
  *
  * With a scheme's probe() the cache also keeps the queries of the tail's probe
  * tokens, in fp16, counted with K.  When a block is quantized, its own probes
@@ -29,10 +30,10 @@ size_t kv_quantized(const struct kv_codec *c, size_t n);
 struct kv_cache;
 
 /* The codecs are kept by pointer and must outlive the cache.  Fails unless k
- * and v are the codecs of K and V of one layer; or, of a latent, v is k: the
- * cache then holds keys alone, V takes no bytes, and what is read as values are
- * the keys.  Codecs with a probe() and
- * layered codecs must also quantize the same blocks. */
+ * and v are the codecs of K and V of one layer; or, for a latent, v is k: the
+ * cache then holds only keys, V takes no bytes, and keys are read as values.
+ * Codecs with a probe() and layered codecs must also quantize the same
+ * blocks. */
 int kv_cache_new(struct kv_cache **c, const struct kv_codec *k,
                  const struct kv_codec *v, uint64_t seed, struct kv_err *e);
 void kv_cache_free(struct kv_cache *c);
@@ -45,7 +46,7 @@ void kv_cache_free(struct kv_cache *c);
  * caches below, and their codecs may be freed. */
 void kv_cache_put_on(struct kv_cache *c, struct kv_cache *below);
 struct kv_cache *kv_cache_below(const struct kv_cache *c); /* NULL: none */
-/* Frees the caches below c that a cache put on c would not read. */
+/* Frees the caches below c that a cache stacked on c would not read. */
 void kv_cache_free_unread(struct kv_cache *c);
 
 /* Appends the tokens and quantizes all tokens that are due.  Reads t->k_pre
@@ -65,7 +66,7 @@ struct kv_attend_view kv_cache_view(const struct kv_cache *c, size_t nq);
 
 /* Attention over all tokens of the cache.  view: one sequence of as many tokens
  * as the cache has.  q, out: [view.nq][n_heads][head_dim].  Runs the scheme's
- * attend() where it has one; else decodes, and attends in plain C
+ * attend() if it has one; otherwise decodes, and attends in plain C
  * (kernels/attend.h). */
 void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
                      const float *q, float *out);
@@ -83,11 +84,12 @@ uint64_t kv_cache_seed(const struct kv_cache *c);
  * quantized_tokens: the codes alone, and their tokens; may be NULL. */
 size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
                       size_t *quantized_bytes, size_t *quantized_tokens);
-/* Tokens of the side that became codes, with the tokens of an open block. */
+/* The number of the side's tokens that became codes, including the tokens of an
+ * open block. */
 size_t kv_cache_coded(const struct kv_cache *c, enum kv_side side);
-/* Values so far that were beyond fp16's range and were clipped to its largest
- * value.  Counts the tokens' stored values by kv_codec_clipped(), and with K
- * the kept queries.  A wide codec clips none. */
+/* The number of values so far that were beyond fp16's range and were clipped to
+ * its largest value.  Counts the tokens' stored values by kv_codec_clipped(),
+ * and with K the kept queries.  A wide codec clips no value. */
 size_t kv_cache_clipped(const struct kv_cache *c, enum kv_side side);
 /* kv_cache_bytes() of a side that was given n tokens, without a cache.  Not for
  * codecs that are variable, massive, have history or need queries. */
@@ -103,9 +105,9 @@ double kv_append_memory(const struct kv_codec *c, size_t n, size_t piece);
 /* A reader of the side's contents; its pointers are valid until the next
  * append. */
 struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side);
-/* A reader without the tokens that no later query sees.  In a layer that slides
- * it leaves out sinks older than the window, and blocks, quantized or in the
- * tail, whose tokens are all older.  The window is left, and the older tokens
+/* A reader without the tokens that no later query sees.  In a sliding layer it
+ * leaves out sinks older than the window, and blocks, quantized or in the tail,
+ * whose tokens are all older.  The window remains, and so do the older tokens
  * in the block of its first token.  The other tokens stay in memory for older
  * queries, but no bytes are counted for them. */
 struct kv_reader kv_cache_held(const struct kv_cache *c, enum kv_side side);
@@ -113,9 +115,9 @@ struct kv_reader kv_cache_held(const struct kv_cache *c, enum kv_side side);
 /* All n tokens as attention reads them.  Sinks and tail come through fp16,
  * blocks through decode().  x: [n][n_kv_heads][head_dim]. */
 void kv_cache_decode(const struct kv_cache *c, enum kv_side side, float *x);
-/* Tokens [first, end) alone.  The range must hold quantized blocks whole, and
- * no forgotten ones; not with history.
- * x: [end - first][n_kv_heads][head_dim]. */
+/* Only tokens [first, end).  The range must contain whole quantized blocks and
+ * no forgotten blocks; not with history.  x: [end -
+ * first][n_kv_heads][head_dim]. */
 void kv_cache_decode_part(const struct kv_cache *c, enum kv_side side,
                           size_t first, size_t end, float *x);
 /* All tokens, as kv_cache_decode(), but blocks are decoded on the codec's

@@ -48,9 +48,10 @@ int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
                   struct kv_err *e);
 
 /* Reads kv_codes_of() both sides of the same tokens into an empty cache.  The
- * cache then reads and attends as the written one.  Where a codec keeps massive
- * tokens, none may be appended.  Fails, and leaves the cache, as
- * kv_cache_load() does where bytes are not those of so many tokens. */
+ * cache then gives the same tokens and attention as the written one.  If a
+ * codec keeps massive tokens, no tokens may be appended.  Fails if the bytes do
+ * not encode that many tokens; the cache is then as after a failed
+ * kv_cache_load(). */
 int kv_cache_load_sides(struct kv_cache *c,
                         const struct kv_side_bytes side[KV_SIDES],
                         struct kv_err *e);

@@ -16,8 +16,8 @@ struct kv_cache_side {
     size_t n_clipped;   /* kv_cache_clipped() */
     uint32_t *size;     /* [n_blocks] of a variable codec, else NULL */
     size_t block_bytes; /* of all blocks together, sizes not counted */
-    size_t gone_blocks, gone_bytes; /* the first blocks, no longer in memory,
-                                     * and their bytes */
+    size_t gone_blocks, gone_bytes; /* the number of first blocks no longer in
+                                     * memory, and their bytes */
     size_t blocks_capacity, size_capacity, tail_capacity;
     struct kv_kept_tokens kept; /* the blocks' tokens kept in fp16 */
     float *decoded; /* [n_blocks][row] of a layered codec that is not in place,
@@ -45,7 +45,7 @@ static inline bool kv_cache_is_latent(const struct kv_cache *c)
     return c->side[KV_V].codec == c->side[KV_K].codec;
 }
 
-/* The side that holds what is read as this one. */
+/* The side whose record is read for this side. */
 static inline enum kv_side kv_cache_holder(const struct kv_cache *c,
                                            enum kv_side side)
 {
@@ -68,7 +68,7 @@ void kv_cache_encode_layered(struct kv_cache *c, struct kv_cache_side *s,
 void kv_cache_decode_layered(const struct kv_cache *c, enum kv_side side,
                              size_t from, size_t n, float *x);
 
-/* Fills the workspace of a layered side, if it has one, where the blocks were
+/* Fills the workspace of a layered side, if it has one, when the blocks were
  * loaded without their values; K before V. */
 void kv_cache_fill_layered(struct kv_cache *c, struct kv_cache_side *s);
 
@@ -76,8 +76,8 @@ void kv_cache_fill_layered(struct kv_cache *c, struct kv_cache_side *s);
  * probe(). */
 bool kv_cache_is_probe(const struct kv_cache *c, size_t i);
 
-/* Fails unless the layers below hold as codes each of the first n tokens that c
- * will hold as codes. */
+/* Fails unless the layers below hold codes for each of the first n tokens that
+ * c will code. */
 int kv_cache_check_below(const struct kv_cache *c, size_t n, struct kv_err *e);
 
 #endif

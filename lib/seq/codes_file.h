@@ -17,9 +17,9 @@
  *
  * Attributes of a plane: spec, the plane's own; pre_rope, 1 for keys before
  * RoPE; less_bias, 1 for keys without /k_bias; the numbers of tokens sinks,
- * block, tail, open; the number of blocks; block_bytes, of each, or at most
- * where the codec is variable; and layout, the parts of a window's bytes in
- * words: "sinks f16[4][2][64] | blocks u8[3][512] | tail f16[28][2][64]". */
+ * block, tail, open; the number of blocks; block_bytes, of each block, or the
+ * maximum if the codec is variable; and layout, the parts of a window's bytes
+ * in words: "sinks f16[4][2][64] | blocks u8[3][512] | tail f16[28][2][64]". */
 #ifndef KV_CODES_FILE_H
 #define KV_CODES_FILE_H
 
@@ -50,7 +50,7 @@ struct kv_codes_window {
     uint64_t held_bytes[KV_SIDES];
 };
 
-/* Windows may come in any order.  Where a side's codec does not vary, all its
+/* Windows may come in any order.  If a side's codec is not variable, all its
  * windows have the same number of bytes. */
 int kv_codes_put(struct kv_codes *c, const struct kv_codes_window *w,
                  struct kv_err *e);
@@ -61,8 +61,8 @@ void kv_codes_discard(struct kv_codes *c); /* frees c; NULL is fine */
 /* ---- to read (codes_read.c) ---------------------------------------------- */
 
 struct kv_codes_in;
-/* Fails on another kind of file, and on one of format 1, which does not say
- * what its bytes are. */
+/* Fails on another kind of file, and on a file of format 1, which does not
+ * describe its bytes. */
 int kv_codes_open(struct kv_codes_in **c, const char *path, struct kv_err *e);
 void kv_codes_close(struct kv_codes_in *c); /* NULL is fine */
 const struct kv_codes_info *kv_codes_about(const struct kv_codes_in *c);
@@ -72,9 +72,9 @@ const char *kv_codes_path(const struct kv_codes_in *c);
 size_t kv_codes_specs(const struct kv_codes_in *c, const char *const **texts);
 
 /* The bytes of a window of a layer under the spec of this text, for
- * kv_seq_load_sides(); the caller frees bytes[KV_SIDES], also of a call that
- * fails.  Fails where the file lacks the place, and on a bad checksum.  Not
- * thread-safe. */
+ * kv_seq_load_sides(); the caller frees bytes[KV_SIDES], also if the call
+ * fails.  Fails if the file lacks this window or layer, and on a bad checksum.
+ * Not thread-safe. */
 int kv_codes_get(struct kv_codes_in *c, const char *text, size_t layer,
                  size_t window, uint8_t *bytes[KV_SIDES],
                  struct kv_side_bytes side[KV_SIDES], struct kv_err *e);

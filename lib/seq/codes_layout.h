@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #define KV_CODES_KIND "kvtools-codes"
-/* The second says which channels RoPE turns together. */
+/* The second format records which channels RoPE turns together. */
 enum { KV_CODES_FIRST = 2, KV_CODES_FORMAT = 3 };
 
 struct kv_codes_name {
@@ -49,7 +49,7 @@ static inline struct kv_codes_name kv_codes_plane(size_t spec, size_t layer,
     return kv_codes_pairs(spec, layer, side == KV_K ? "k" : "v");
 }
 
-/* A window of a plane that varies. */
+/* A window of a plane with windows of different sizes. */
 static inline struct kv_codes_name
 kv_codes_plane_window(const struct kv_codes_name *plane, size_t window)
 {

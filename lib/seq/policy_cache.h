@@ -3,9 +3,9 @@
  *
  * The bytes are counted on a kv_cache.  Beside it every KV head has a
  * workspace, not counted, with the rows of the tokens that it holds, as a query
- * reads them. Time of a step and memory so follow the tokens held, not the
- * tokens that came in.  (A scheme that attends on its codes keeps all codes,
- * and hides dropped tokens.) */
+ * reads them.  So the time of a step and the memory depend on the tokens held,
+ * not on the tokens that came in.  (A scheme that attends on its codes keeps
+ * all codes, and hides dropped tokens.) */
 #ifndef KV_POLICY_CACHE_H
 #define KV_POLICY_CACHE_H
 
@@ -42,8 +42,8 @@ int kv_policy_cache_enter(struct kv_policy_cache *c, const struct kv_tokens *t,
                           float *out, struct kv_err *e);
 void kv_policy_cache_drop(struct kv_policy_cache *c);
 
-/* The tokens of a KV head that the newest query sees between the halves, by
- * position ascending. */
+/* The tokens of a KV head that the newest query sees, by position ascending.
+ * To be called between the two halves above. */
 struct kv_policy_seen {
     size_t n;
     const uint32_t *position; /* [n], in the text */
@@ -59,8 +59,8 @@ struct kv_policy_seen kv_policy_cache_seen(const struct kv_policy_cache *c,
 void kv_policy_cache_bits(const struct kv_policy_cache *c, enum kv_side side,
                           struct kv_bits *bits);
 
-/* The number of tokens that attention passes over: tokens held, and the other
- * tokens of their blocks.  The mean over KV heads, rounded up, of the side with
+/* The number of tokens that attention reads: held tokens, and the other tokens
+ * of their blocks.  It is the mean over KV heads, rounded up, of the side with
  * more. */
 size_t kv_policy_cache_span(const struct kv_policy_cache *c);
 

@@ -32,15 +32,15 @@ static inline size_t kv_position_of(const struct kv_held *h, size_t i)
     return h->position[h->begin + i];
 }
 
-/* The tokens that come in, and the place of their outputs; out NULL: a
+/* The tokens that come in, and the array for their outputs; out NULL: a
  * prompt. */
 struct kv_policy_step {
     const struct kv_tokens *in;
     float *out;
 };
 
-/* Attention on codes by the scheme's attend(), in place of attention over rows,
- * for a step that is not the prompt. */
+/* Attention on codes by the scheme's attend(), instead of attention over rows,
+ * for a step after the prompt. */
 void kv_policy_attend_codes(struct kv_policy_cache *c,
                             const struct kv_policy_step *step);
 

@@ -21,8 +21,9 @@ struct kv_seq;
 
 struct kv_seq_plan {
     size_t n_layers;                     /* of the model */
-    const struct kv_policy_spec *policy; /* kept by pointer; NULL, or one that
-                                          * drops nothing: all tokens stay */
+    const struct kv_policy_spec *policy; /* kept by pointer; NULL or a policy
+                                          * that drops nothing: all tokens
+                                          * stay */
     size_t n_states, state_floats;       /* as in struct kv_shape */
     size_t share_of; /* the tokens of which a policy's budget is a share */
     uint64_t seed;
@@ -31,11 +32,11 @@ struct kv_seq_plan {
 struct kv_seq *kv_seq_new(const struct kv_seq_plan *p);
 void kv_seq_free(struct kv_seq *s); /* NULL is fine */
 
-/* The state [n_states][state_floats], at first zeros.  It is the model's to
- * change, once all tokens before are in it; NULL without. */
+/* The state [n_states][state_floats], at first zeros; NULL if the model has
+ * none.  The model updates it once all earlier tokens are in it. */
 float *kv_seq_state(struct kv_seq *s);
 size_t kv_seq_state_bytes(const struct kv_seq *s);
-/* to: of a plan with a state of the same size. */
+/* to: a sequence whose plan has a state of the same size. */
 void kv_seq_copy_state(struct kv_seq *to, const struct kv_seq *from);
 
 /* Opens the layer of codec [KV_SIDES].  The codecs must live until the layer is
@@ -43,8 +44,8 @@ void kv_seq_copy_state(struct kv_seq *to, const struct kv_seq *from);
  * from the lowest up.  Fails as kv_cache_new() does. */
 int kv_seq_open(struct kv_seq *s, struct kv_codec *const *codec,
                 struct kv_err *e);
-/* Frees all of the layer that layers above do not read.  Afterwards no tokens
- * come into the layer, and only layers above read it. */
+/* Frees the parts of the layer that layers above do not read.  Afterwards no
+ * tokens may enter the layer, and only layers above read it. */
 void kv_seq_close(struct kv_seq *s, size_t layer);
 
 /* The tokens enter the layer, for a policy as the prompt.  Their queries do not
@@ -64,8 +65,8 @@ int kv_seq_step(struct kv_seq *s, size_t layer, const struct kv_tokens *t,
 void kv_seq_attend(struct kv_seq *s, size_t layer, size_t nq, const float *q,
                    float *out);
 
-/* The layer's cache, to read: the first without a policy, the second with
- * one. */
+/* The layer's cache, for reading: the first function without a policy, the
+ * second with a policy. */
 const struct kv_cache *kv_seq_cache(const struct kv_seq *s, size_t layer);
 struct kv_policy_cache *kv_seq_policy_cache(const struct kv_seq *s,
                                             size_t layer);
@@ -84,15 +85,16 @@ int kv_seq_write(const struct kv_seq *s, size_t layer, uint8_t **bytes,
  * kv_cache_load() does. */
 int kv_seq_load(struct kv_seq *s, size_t layer, const uint8_t *bytes, size_t n,
                 struct kv_err *e);
-/* The same of its two sides, as codes.h5 holds them (codes_file.h).  No tokens
- * may be appended where a codec keeps massive tokens.  Fails as
+/* The same for the layer's two sides, as codes.h5 holds them (codes_file.h).
+ * If a codec keeps massive tokens, no tokens may be appended.  Fails as
  * kv_cache_load_sides() does. */
 int kv_seq_load_sides(struct kv_seq *s, size_t layer,
                       const struct kv_side_bytes side[KV_SIDES],
                       struct kv_err *e);
 
-/* The same of the state: a checksum, then its floats.  Fails on a message that
- * is damaged or of another size; the state is as before then. */
+/* The same for the state: the message is a checksum, then the state's floats.
+ * Fails on a message that is damaged or has another size; the state is then
+ * unchanged. */
 void kv_seq_write_state(const struct kv_seq *s, uint8_t **bytes, size_t *n);
 int kv_seq_load_state(struct kv_seq *s, const uint8_t *bytes, size_t n,
                       struct kv_err *e);

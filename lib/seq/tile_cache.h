@@ -15,16 +15,15 @@ struct kv_tile_cache;
 /* Whether the codes of both sides can be put into tiles. */
 bool kv_tile_cache_stored(const struct kv_cache *c);
 
-/* Whether the CPU attends to both sides in tiles, and a side has operations of
- * its own on this path.  The exact path of a scheme with an attend() is
+/* Whether the CPU attends to both sides in tiles, and at least one side has its
+ * own operations on this path.  The exact path of a scheme with an attend() is
  * attend(), not tiles, since tiles round less than attend(). */
 bool kv_tile_cache_can(const struct kv_cache *c, enum kv_path path);
 /* The same for caches of these codecs, [KV_SIDES]. */
 bool kv_tile_codecs_can(struct kv_codec *const *codec, enum kv_path path);
 
-/* Bytes of the tiles of a side that was given n tokens, without a cache; 0
- * where its codes do not go into tiles.  An upper bound where tiles own
- * memory. */
+/* Bytes of the tiles of a side that was given n tokens, without a cache; 0 if
+ * its codes do not go into tiles.  An upper bound if tiles own memory. */
 size_t kv_tile_cache_need(const struct kv_codec *c, size_t n);
 
 /* The cache must outlive its tiles, and is read by kv_tile_cache_update()

@@ -8,7 +8,7 @@
 
 enum { KV_CHAT_SCOPES = 64, KV_CHAT_ARGS = 8, KV_CHAT_NAME = 64 };
 
-/* Of a call; what is undefined is NULL. */
+/* The arguments of a call; an undefined one is NULL. */
 struct kv_chat_args {
     json_t *value[KV_CHAT_ARGS];
     size_t n;
@@ -20,30 +20,32 @@ struct kv_chat {
     const char *path;
     json_t *scope[KV_CHAT_SCOPES]; /* variables; the last is the innermost */
     size_t n_scopes;
-    size_t floor; /* scopes from 1 to here are not seen: a macro's caller's */
-    size_t work;  /* so far, in bytes */
-    size_t depth; /* of expressions in expressions */
-    size_t line;  /* of what is being read */
+    size_t floor; /* scopes 1 to this one are hidden: the scopes of a macro's
+                   * caller */
+    size_t work;  /* work so far, in bytes */
+    size_t depth; /* nesting of expressions */
+    size_t line;  /* end of the text being parsed */
     bool failed;
     struct kv_chat_clock *clock; /* NULL: none */
     struct kv_err *e;
-    /* What the template defines; *known: whether it has one of this name. */
+    /* The value of a variable that the template defines; *known: whether there
+     * is one of this name. */
     json_t *(*call_macro)(struct kv_chat *c, const char *name,
                           const struct kv_chat_args *a, bool *known);
 };
 
-/* Once: what comes after a failure says nothing.  Returns NULL. */
+/* Records the first failure; later ones are ignored.  Returns NULL. */
 json_t *kv_chat_fail(struct kv_chat *c, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* One more step, and this many bytes that it reads or writes; fails past the
- * limit of both. */
+/* Counts one more step and this many bytes read or written; fails past the
+ * limit of either. */
 void kv_chat_step(struct kv_chat *c, size_t bytes);
 
-/* chat_cut.c.  A template in pieces, which point into it. */
+/* chat_cut.c.  A template cut into pieces, which point into it. */
 struct kv_chat_piece {
     enum { KV_CHAT_TEXT, KV_CHAT_OUTPUT, KV_CHAT_STATEMENT } kind;
-    const char *begin, *end; /* without the signs around it */
+    const char *begin, *end; /* without the delimiters around it */
     size_t line;
 };
 
@@ -54,92 +56,97 @@ char *kv_chat_lines(const char *template);
 struct kv_chat_piece *kv_chat_cut(struct kv_chat *c, const char *template,
                                   size_t *n);
 
-/* chat_expression.c.  A piece of template that holds an expression, and what
- * stands before it is read already. */
+/* chat_expression.c.  A piece of template with an expression; the text before
+ * `at` has been parsed. */
 struct kv_chat_reader {
     struct kv_chat *c;
     const char *at, *end;
 };
 
-/* live: false where it is only read over.  A new reference; NULL: undefined. */
+/* live: false if the expression is only skipped.  A new reference; NULL:
+ * undefined. */
 json_t *kv_chat_expression(struct kv_chat_reader *r, bool live);
-/* Up to "or": what may stand before an "if". */
+/* Parses up to "or", the part that may precede an "if". */
 json_t *kv_chat_operand(struct kv_chat_reader *r, bool live);
 
 /* chat_primary.c: what expressions are made of. */
-/* True, and reads over it, when the next word or sign is this. */
+/* If the next word or sign is this one, skips it and returns true. */
 bool kv_chat_accept(struct kv_chat_reader *r, const char *word);
 void kv_chat_expect(struct kv_chat_reader *r, const char *word);
-/* The next name, [KV_CHAT_NAME]; fails when there is none. */
+/* Parses the next name, [KV_CHAT_NAME]; fails if there is none. */
 bool kv_chat_name(struct kv_chat_reader *r, char *name);
 bool kv_chat_at_end(struct kv_chat_reader *r);
-/* Whether a value is next, for which "and", "or" and "else" do not stand. */
+/* Whether a value comes next; "and", "or" and "else" are no values. */
 bool kv_chat_at_value(struct kv_chat_reader *r);
 bool kv_chat_at_number(struct kv_chat_reader *r);
 json_t *kv_chat_number(struct kv_chat_reader *r);
 json_t *kv_chat_primary(struct kv_chat_reader *r, bool live);
-/* After "(", up to its ")". */
+/* Parses arguments after "(", up to its ")". */
 void kv_chat_read_args(struct kv_chat_reader *r, bool live,
                        struct kv_chat_args *a);
 void kv_chat_clear_args(struct kv_chat_args *a);
 
-/* chat_function.c.  name(..), where it is no macro. */
+/* chat_function.c.  A call name(..) that is not a macro. */
 json_t *kv_chat_function(struct kv_chat *c, const char *name,
                          const struct kv_chat_args *a);
 bool kv_chat_is_function(const char *name);
-/* A function or a macro as a variable: it is defined, and not to be written. */
+/* A function or a macro used as a variable: it is defined, but cannot be
+ * written. */
 json_t *kv_chat_named_function(const char *name);
 bool kv_chat_is_named_function(const json_t *x);
 
 /* chat_value.c.  Values are JSON; NULL is undefined.  A namespace is an object
- * with a member of this name, and is in no namespace, so nothing is in itself.
+ * with a member of this name.  A namespace cannot be inside another, so no
+ * value contains itself.
  */
 #define KV_CHAT_NAMESPACE " namespace"
-#define KV_CHAT_LOOP " loop" /* the variable of that name */
+#define KV_CHAT_LOOP " loop" /* the variable "namespace" */
 /* Stands for an undefined value where JSON needs one. */
 json_t *kv_chat_undefined(void);
 bool kv_chat_is_undefined(const json_t *x);
-/* x, or NULL in the place of kv_chat_undefined(); takes the reference. */
+/* x, or NULL if x is kv_chat_undefined(); takes the reference. */
 json_t *kv_chat_resolve(json_t *x);
-/* The variable as it is kept, not a new reference; NULL: there is none. */
+/* The stored variable, not a new reference; NULL: there is none. */
 json_t *kv_chat_variable(const struct kv_chat *c, const char *name);
 bool kv_chat_is_namespace(const json_t *x);
 /* Python's dict: an object that stands for itself. */
 bool kv_chat_is_mapping(const json_t *x);
 bool kv_chat_truth(const json_t *x);
 bool kv_chat_equal(struct kv_chat *c, const json_t *a, const json_t *b);
-/* Of x itself, without what is in it. */
+/* The work of reading x itself, without its items. */
 size_t kv_chat_bytes(const json_t *x);
-/* The work of reading x whole; fails where it is too deep and, if plain, where
- * it holds a namespace. */
+/* The work of reading all of x; fails if x is too deep or, with plain, if it
+ * holds a namespace. */
 void kv_chat_walk(struct kv_chat *c, const json_t *x, bool plain);
 /* As Python's str(); the caller's to free. */
 char *kv_chat_text(struct kv_chat *c, const json_t *x);
 json_t *kv_chat_item(struct kv_chat *c, json_t *of, const json_t *key);
-/* bound: from, to and step, each NULL where it is not given. */
+/* bound: from, to and step, each NULL if it is not given. */
 json_t *kv_chat_slice(struct kv_chat *c, json_t *of, json_t *const bound[3]);
 /* The texts of a list's values. */
 json_t *kv_chat_joined(struct kv_chat *c, const json_t *list,
                        const char *between);
 /* chat_items.c.  Takes the reference to list, which nothing else holds. */
-/* Python's generator: always true, without a length, empty once it is read. */
+/* Python's generator: always true, without a length, empty after it has been
+ * read. */
 json_t *kv_chat_iterator(json_t *list);
 /* Python's view of an object: has a length, may be read again. */
 json_t *kv_chat_view(json_t *list);
-/* range(): a view whose items may be taken by their place. */
+/* range(): a view whose items may be indexed. */
 json_t *kv_chat_range(json_t *list);
 json_t *kv_chat_tuple(json_t *list); /* a view as well */
 bool kv_chat_is_tuple(const json_t *x);
 /* The list of a range or a tuple; else x.  Not a new reference. */
 json_t *kv_chat_sequence(json_t *x);
-/* A list as a tuple or a range where kind is one.  Takes the reference. */
+/* A list as a tuple or a range, if kind is one of these.  Takes the
+ * reference. */
 json_t *kv_chat_as(const json_t *kind, json_t *list);
 json_t *kv_chat_view_items(const json_t *x); /* not a new reference, or NULL */
 bool kv_chat_is_iterator(const json_t *x);   /* or a view */
 /* The first item, taken out of an iterator that is no view; NULL: none left. */
 json_t *kv_chat_next(struct kv_chat *c, json_t *x);
-/* What a loop over x goes over, as a list; NULL and a failure where x has no
- * items. */
+/* The items that a loop over x visits, as a list; NULL and a failure if x has
+ * no items. */
 json_t *kv_chat_list(struct kv_chat *c, json_t *x);
 /* (key, value) pairs of an object. */
 json_t *kv_chat_items(struct kv_chat *c, json_t *x);
@@ -147,11 +154,12 @@ json_t *kv_chat_items(struct kv_chat *c, json_t *x);
 /* chat_key.c */
 /* Not a new reference; NULL: there is none. */
 json_t *kv_chat_member(const json_t *x, const json_t *key);
-/* Takes the reference to value; fails where key is no text and no whole number.
+/* Takes the reference to value; fails if key is neither a text nor a whole
+ * number.
  */
 void kv_chat_set_member(struct kv_chat *c, json_t *x, const json_t *key,
                         json_t *value);
-/* A key as jansson has it: the value that it stands for, a new reference. */
+/* The value that a key in jansson's form represents, a new reference. */
 json_t *kv_chat_key_value(const char *key);
 bool kv_chat_is_number_key(const char *key);
 
@@ -165,19 +173,20 @@ bool kv_chat_compare(struct kv_chat *c, const char *op, const json_t *a,
 /* chat_filter.c, chat_method.c, chat_test.c */
 json_t *kv_chat_filter(struct kv_chat *c, const char *name, json_t *x,
                        const struct kv_chat_args *a);
-/* What attribute="name" takes of x; kv_chat_undefined() where it has none. */
+/* The attribute of x that attribute="name" selects; kv_chat_undefined() if x
+ * has none. */
 json_t *kv_chat_attribute(struct kv_chat *c, json_t *x, const json_t *name);
 json_t *kv_chat_method(struct kv_chat *c, const char *name, json_t *x,
                        const struct kv_chat_args *a);
 /* Whether Python has a method of this name for values such as x. */
 bool kv_chat_is_method(const json_t *x, const char *name);
-/* "x is name(arg)"; fails where it is not known. */
+/* "x is name(arg)"; fails on an unknown test. */
 bool kv_chat_test(struct kv_chat *c, const char *name, const json_t *x,
                   const struct kv_chat_args *a);
 bool kv_chat_test_takes(const char *name); /* an argument */
 
-/* chat_json.c.  arg: ensure_ascii, indent, separators, sort_keys; NULL where
- * not given. */
+/* chat_json.c.  arg: ensure_ascii, indent, separators, sort_keys; NULL if not
+ * given. */
 json_t *kv_chat_json(struct kv_chat *c, json_t *x, json_t *const *arg);
 /* As Python's repr(); the caller's to free. */
 char *kv_chat_real(double x);
@@ -185,12 +194,12 @@ char *kv_chat_real(double x);
 /* chat_repr.c: as Python's repr(); the caller's to free. */
 char *kv_chat_repr(struct kv_chat *c, const json_t *x);
 
-/* chat_safe.c.  The filters safe and escape make a text that is written, joined
- * by "~" and tested as others are. */
+/* chat_safe.c.  Texts made by the filters safe and escape, which are written,
+ * joined by "~" and tested like other texts. */
 json_t *kv_chat_safe(struct kv_chat *c, json_t *x, json_t *const *arg);
 json_t *kv_chat_escape(struct kv_chat *c, json_t *x, json_t *const *arg);
-const char *kv_chat_safe_text(const json_t *x); /* NULL: it is none */
-/* a + b, one of which is safe: the other is escaped. */
+const char *kv_chat_safe_text(const json_t *x); /* NULL: it is no such text */
+/* a + b if one of them is safe: the other is escaped. */
 json_t *kv_chat_add_safe(struct kv_chat *c, const json_t *a, const json_t *b);
 
 /* chat_sort.c: filters. */

@@ -1,8 +1,9 @@
 /* Chat templates: the prompt that a model wants around a conversation.
  *
  * Models carry them in Jinja (tokenizer_config.json, GGUF's
- * tokenizer.chat_template).  What most of them use is understood, and rendered
- * as transformers does (trim_blocks, lstrip_blocks, CR LF read as LF):
+ * tokenizer.chat_template).  The subset that most templates use is implemented,
+ * and rendered as in transformers (trim_blocks, lstrip_blocks, CR LF read as
+ * LF):
  *
  *   text {{ expression }} {# comment #}, each with "-" or "+" at its ends
  *   if elif else, for .. in .. if .. else, break, continue, set, macro
@@ -16,7 +17,7 @@
  * tojson writes what json.dumps() writes, lists and objects are written as by
  * repr().
  * Everything else is refused by name.  Templates are limited in steps and in
- * what they write: none runs for ever. */
+ * output, so none runs for ever. */
 #ifndef KV_CHAT_TEMPLATE_H
 #define KV_CHAT_TEMPLATE_H
 
@@ -27,8 +28,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What strftime_now() is told: seconds since 1970 by the clock on the wall.
- * asked: whether a template has called it. */
+/* The time that strftime_now() sees: seconds since 1970, in local time.  asked:
+ * whether a template has called it. */
 struct kv_chat_clock {
     int64_t now;
     bool asked;
@@ -52,10 +53,10 @@ int kv_chat_render(const char *path, const char *template, const json_t *values,
                    struct kv_chat_clock *clock, char **text, size_t *n,
                    struct kv_err *e);
 
-/* What a model's files say of conversations and of the end of a text: its
- * template (NULL: none), its special tokens as text, {"bos_token": "<s>", ..},
- * the ids that end a text, and what generation_config.json asks for beside the
- * most probable token ("repetition_penalty 1.1, ..."; NULL: nothing). */
+/* A model's settings for conversations and for the end of a text: its template
+ * (NULL: none), its special tokens as text, {"bos_token": "<s>", ..}, the ids
+ * that end a text, and the sampling options of generation_config.json
+ * ("repetition_penalty 1.1, ..."; NULL: none). */
 struct kv_chat_model {
     char *template, *asked;
     json_t *tokens;
@@ -64,19 +65,18 @@ struct kv_chat_model {
 };
 
 /* path: a Hugging Face folder (chat_template.jinja, tokenizer_config.json,
- * special_tokens_map.json, generation_config.json, config.json, each where it
- * is there) or a GGUF
- * file. */
+ * special_tokens_map.json, generation_config.json, config.json, all optional)
+ * or a GGUF file. */
 int kv_chat_model_read(struct kv_chat_model *m, const char *path,
                        struct kv_err *e);
 void kv_chat_model_clear(struct kv_chat_model *m);
 
 /* Messages of a conversation as a prompt, by the template of this name
- * ("model": the model's own): up to the beginning of an answer, or, where the
- * last message is the assistant's, up to that message's end, without what a
- * template writes after it, and refused where the template leaves out a part of
- * it.  messages: [{"role": .., "content": text}, ..].  *text is the caller's to
- * free.  path: of the model, for sentences. */
+ * ("model": the model's own): up to the beginning of an answer.  If the last
+ * message is the assistant's, the prompt ends with that message, without the
+ * text that a template writes after it; this fails if the template leaves out a
+ * part of the message.  messages: [{"role": .., "content": text}, ..].  *text
+ * is the caller's to free.  path: of the model, for sentences. */
 int kv_chat_messages(const struct kv_chat_model *m, const char *path,
                      const char *name, json_t *messages,
                      struct kv_chat_clock *clock, char **text, size_t *n,
@@ -87,8 +87,8 @@ int kv_chat_messages(const struct kv_chat_model *m, const char *path,
 int kv_chat_template_named(const char **template, const char *name,
                            struct kv_err *e);
 
-/* The tokens that it takes a model to have, up to a NULL; none for "model" and
- * for those that models spell in pieces. */
+/* The tokens that a model must have for this template, up to a NULL; none for
+ * "model" and for templates whose marks models tokenize in pieces. */
 const char *const *kv_chat_named_tokens(const char *name);
 
 #endif

@@ -1,4 +1,4 @@
-/* Text as Python's str has it, by Unicode; for chat_*.c alone. */
+/* Operations of Python's str, by Unicode; only for chat_*.c. */
 #ifndef KV_CHAT_TEXT_H
 #define KV_CHAT_TEXT_H
 
@@ -7,24 +7,25 @@
 /* str.isspace() of a character: White_Space and U+001C to U+001F. */
 bool kv_chat_is_space(uint32_t c);
 
-/* chat_cut.c.  The beginning of the white space before end, on its line if
- * one_line; the end of the white space at p. */
+/* chat_cut.c.  The beginning of the white space that ends at end, within one
+ * line if one_line; the end of the white space that begins at p. */
 const char *kv_chat_space_before(const char *begin, const char *end,
                                  bool one_line);
 const char *kv_chat_space_after(const char *p);
 
-/* Characters of a text; the place of character i, or of the end. */
+/* The number of characters of a text; the position of character i, or of the
+ * end. */
 size_t kv_chat_characters(const char *s);
 const char *kv_chat_character(const char *s, size_t i);
 
-/* sides: of KV_CHAT_LEFT and KV_CHAT_RIGHT.  set: the characters that go; NULL:
- * white space. */
+/* sides: of KV_CHAT_LEFT and KV_CHAT_RIGHT.  set: the characters to remove;
+ * NULL: white space. */
 enum { KV_CHAT_LEFT = 1, KV_CHAT_RIGHT = 2 };
 json_t *kv_chat_strip(struct kv_chat *c, const json_t *x, int sides,
                       const char *set);
 
-/* str.upper(), lower(), title() and capitalize(), special cases and all; and
- * Jinja's filter title, which has words of its own. */
+/* str.upper(), lower(), title() and capitalize(), including special cases; and
+ * Jinja's filter title, which cuts words in its own way. */
 enum kv_chat_case {
     KV_CHAT_UPPER,
     KV_CHAT_LOWER,
@@ -34,8 +35,8 @@ enum kv_chat_case {
 };
 json_t *kv_chat_with_case(const char *s, enum kv_chat_case wanted);
 
-/* by NULL: at white space, without empty parts.  max: parts after the first;
- * -1: all. */
+/* by NULL: splits at white space, without empty parts.  max: the number of
+ * splits; -1: all. */
 json_t *kv_chat_split(struct kv_chat *c, const char *s, const char *by,
                       json_int_t max);
 json_t *kv_chat_splitlines(struct kv_chat *c, const char *s);

@@ -1,6 +1,6 @@
-/* Tokenizers as Hugging Face's tokenizer.json describes them, or a GGUF file:
- * byte-level BPE (GPT-2, Llama-3), SentencePiece-style BPE with byte fallback
- * (Llama-2), and Unigram. */
+/* Tokenizers from Hugging Face's tokenizer.json or a GGUF file: byte-level BPE
+ * (GPT-2, Llama-3), SentencePiece-style BPE with byte fallback (Llama-2), and
+ * Unigram. */
 #ifndef KV_MODEL_TOKENIZER_H
 #define KV_MODEL_TOKENIZER_H
 
@@ -17,40 +17,40 @@ struct kv_text;
  * tokenizer.json or else SentencePiece's tokenizer.model, or Llama 3's, or else
  * vocab.json and merges.txt, or else Qwen 1's qwen.tiktoken, and, optionally,
  * tokenizer_config.json, added_tokens.json and special_tokens_map.json, all
- * read as transformers 5 reads them.  Fails, by name, on anything that it does
- * not implement or know, and where two of them contradict each other: a wrong
- * tokenization must never be silent.  Truncation and padding, which
- * transformers applies when asked to, are ignored.  Once open it does not
- * change, so that threads may share it. */
+ * read as transformers 5 reads them.  Fails, naming it, on anything unknown or
+ * not implemented, and if two files contradict each other: a wrong tokenization
+ * must never be silent.  Truncation and padding, which transformers applies
+ * when asked to, are ignored.  Once open it does not change, so that threads
+ * may share it. */
 int kv_tokenizer_open(struct kv_tokenizer **t, const char *path,
                       struct kv_err *e);
 void kv_tokenizer_free(struct kv_tokenizer *t);
 
-/* Places of a text that name a special token. */
+/* The number of places in a text that name a special token. */
 struct kv_named {
     size_t n;
-    const char *first; /* the tokenizer's; NULL: there are none */
+    const char *first; /* its text, the tokenizer's; NULL: there are none */
 };
 
 /* text: n_bytes of any bytes (invalid UTF-8 is handled as HF does: replaced).
  * special: recognise added special tokens such as <|endoftext|> in the text;
- * a corpus is read verbatim, without.  Added tokens that are not special are
- * always recognised.
- * No BOS is added here.  *ids is the caller's to free.  named, which may be
- * NULL: where the text names special tokens and was read verbatim. */
+ * a corpus is read verbatim, with special false.  Added tokens that are not
+ * special are always recognised.  No BOS is added here.  *ids is the caller's
+ * to free.  named, which may be NULL: where the text names special tokens and
+ * was read verbatim. */
 int kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text,
                         size_t n_bytes, bool special, int32_t **ids, size_t *n,
                         struct kv_named *named, struct kv_err *e);
 
-/* *text: zero-terminated UTF-8, the caller's to free; U+FFFD stands where the
- * tokens are half a character.  Special tokens are left out unless special.
- * Fails on an id without a token. */
+/* *text: zero-terminated UTF-8, the caller's to free; U+FFFD replaces an
+ * incomplete character.  Special tokens are left out unless special.  Fails on
+ * an id without a token. */
 int kv_tokenizer_decode(const struct kv_tokenizer *t, const int32_t *ids,
                         size_t n, bool special, char **text, size_t *n_bytes,
                         struct kv_err *e);
 
-/* Appends the bytes that a token is, also where they are part of a character.
- * False, and nothing, where it is text, special or not of the tokenizer. */
+/* Appends a token's bytes, even if they are only part of a character.  Returns
+ * false and appends nothing if the token is text, special or unknown. */
 bool kv_tokenizer_bytes(const struct kv_tokenizer *t, int32_t id,
                         struct kv_text *bytes);
 

@@ -1,7 +1,7 @@
 /* Byte-pair encoding: "model" in tokenizer.json.
  *
- * A piece starts as its characters; the pair of neighbours whose merge comes
- * first in the list (the leftmost of equals) is joined, again and again. */
+ * A piece starts as its characters.  Repeatedly, the neighbouring pair whose
+ * merge comes first in the list is joined, the leftmost such pair first. */
 #ifndef KV_MODEL_TOKENIZER_BPE_H
 #define KV_MODEL_TOKENIZER_BPE_H
 
@@ -15,7 +15,7 @@
 struct kv_pair {
     uint64_t key; /* left << 32 | right, or KV_NO_PAIR */
     uint32_t rank;
-    int32_t id; /* what they become */
+    int32_t id; /* the id of the merged token */
 };
 #define KV_NO_PAIR UINT64_MAX
 
@@ -29,8 +29,8 @@ enum { KV_BPE_LOW = 0x180 };
 struct kv_bpe {
     struct kv_vocab vocab;
     struct kv_pairs merges;
-    /* Characters between which some merge joins; elsewhere a long piece may
-     * be cut without any effect on the result. */
+    /* Pairs of characters that some merge can join; between other characters a
+     * long piece may be cut without any effect on the result. */
     struct kv_pairs junctions;
     int32_t low[KV_BPE_LOW]; /* ids of the first code points, or -1 */
     int32_t byte[256];       /* ids of "<0x00>" to "<0xFF>", or -1 */
@@ -66,14 +66,15 @@ struct kv_ids {
 };
 void kv_ids_add(struct kv_ids *x, int32_t id);
 
-/* What one thread needs to encode: scratch, and the words it met lately. */
+/* One thread's state for encoding: scratch memory, and a cache of recent
+ * words. */
 struct kv_bpe_run;
 struct kv_bpe_run *kv_bpe_run_new(const struct kv_bpe *b);
 void kv_bpe_run_free(struct kv_bpe_run *r);
 
-/* Appends the ids of one piece, well-formed UTF-8.  A character without a
- * token becomes its bytes, or unk, or nothing where the model has neither, as
- * in Hugging Face's library.  O(n log n).  Fails above 2^32 - 2 bytes. */
+/* Appends the ids of one piece, well-formed UTF-8.  A character without a token
+ * becomes its bytes, or unk, or nothing if the model has neither, as in Hugging
+ * Face's library.  O(n log n).  Fails above 2^32 - 2 bytes. */
 int kv_bpe_encode(struct kv_bpe_run *r, const char *s, size_t n,
                   struct kv_ids *out, struct kv_err *e);
 

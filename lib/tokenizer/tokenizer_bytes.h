@@ -12,7 +12,7 @@ struct kv_byte_alphabet {
         char s[2];
         size_t n;
     } of[256];
-    int16_t byte[0x144]; /* by code point, -1: not of the alphabet */
+    int16_t byte[0x144]; /* byte by code point; -1: not in the alphabet */
 };
 
 void kv_byte_alphabet_init(struct kv_byte_alphabet *a);
@@ -21,8 +21,8 @@ void kv_byte_alphabet_init(struct kv_byte_alphabet *a);
 void kv_byte_encode(const struct kv_byte_alphabet *a, const char *s, size_t n,
                     struct kv_text *out);
 
-/* Appends the bytes that the characters stand for; the text itself where one
- * of them is not of the alphabet. */
+/* Appends the bytes that the characters represent, or the text itself if one of
+ * them is not in the alphabet. */
 void kv_byte_decode(const struct kv_byte_alphabet *a, const char *s, size_t n,
                     struct kv_text *out);
 

@@ -14,19 +14,18 @@
 
 struct kv_charsmap;
 
-/* base64: the table.  Fails when it is none. */
+/* base64: the table.  Fails if it is not a valid table. */
 int kv_charsmap_new(struct kv_charsmap **m, const char *base64,
                     struct kv_err *e);
 void kv_charsmap_free(struct kv_charsmap *m);
 
 /* Appends the text, well-formed UTF-8, normalized.
  *
- * longest: the longest that the table has at each place becomes what it says,
- * as in SentencePiece.  Else as Hugging Face's library reads it: what is seen
- * as one character (a grapheme cluster) of at most 5 bytes becomes what the
- * table says to the shortest at its start, and where there is nothing, and in
- * longer ones, each of its characters does.  Fails on a table that names no
- * text. */
+ * longest: the longest entry of the table at each position is replaced, as in
+ * SentencePiece.  Otherwise as in Hugging Face's library: a grapheme cluster of
+ * at most 5 bytes is replaced as a whole by the shortest entry at its start; if
+ * there is none, or the cluster is longer, each of its characters is replaced.
+ * Fails on a table whose entry points to no text. */
 int kv_charsmap_run(const struct kv_charsmap *m, bool longest, const char *s,
                     size_t n, struct kv_text *out, struct kv_watch *w,
                     struct kv_err *e);

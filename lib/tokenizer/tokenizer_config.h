@@ -1,11 +1,11 @@
 /* The files beside tokenizer.json: tokenizer_config.json, added_tokens.json and
  * special_tokens_map.json.
  *
- * They are read as transformers 5 reads them for a tokenizer that has a
- * tokenizer.json: tokens that it lacks are added, in the same order and so with
- * the same ids, and whatever names a special token makes it one.  Where two
- * files contradict each other in what could change ids, this fails and names
- * both, though transformers takes one of them without a word. */
+ * They are read as in transformers 5 for a tokenizer with a tokenizer.json:
+ * missing tokens are added in the same order and so with the same ids, and a
+ * token that any file names as special is special.  If two files contradict
+ * each other in a way that could change ids, reading fails and names both;
+ * transformers silently takes one. */
 #ifndef KV_MODEL_TOKENIZER_CONFIG_H
 #define KV_MODEL_TOKENIZER_CONFIG_H
 
@@ -15,26 +15,26 @@
 
 #include <stdbool.h>
 
-/* What tokenizer.json says to questions that the other files answer too. */
+/* Settings of tokenizer.json that the other files may set too. */
 struct kv_tokenizer_main {
     const struct kv_vocab *vocab;
-    struct kv_added *added; /* what is added goes in here */
-    const char *own;        /* a class that "auto_map" may name, or NULL */
+    struct kv_added *added; /* receives the added tokens */
+    const char *own;        /* the class that "auto_map" may name, or NULL */
     int32_t before;         /* the token that it puts before a text, or -1 */
-    int prefix_space;       /* does a text get one?  -1: not said */
+    int prefix_space;       /* whether a text gets a BOS; -1: not given */
 };
 
 struct kv_tokenizer_config {
     int32_t bos; /* the token called "bos_token", or -1 */
-    int prepend; /* enum kv_prepend, as the class wants; -1: as tokenizer.json
+    int prepend; /* enum kv_prepend, set by the class; -1: as in tokenizer.json
                   */
     bool splits_special; /* names of special tokens are always plain text */
-    /* A special token whose other flags tokenizer.json gives otherwise, or
-     * NULL; stays with the added tokens. */
+    /* A special token whose other flags contradict tokenizer.json, or NULL;
+     * owned by the added tokens. */
     const char *flags_differ;
 };
 
-/* dir: none of the files need be there. */
+/* dir: the folder; every one of the files is optional. */
 int kv_tokenizer_config_read(struct kv_tokenizer_config *c, const char *dir,
                              const struct kv_tokenizer_main *m,
                              struct kv_err *e);

@@ -9,10 +9,10 @@
 
 #include <jansson.h>
 
-/* Strings, one after another in one text. */
+/* Strings, concatenated in one text. */
 struct kv_token_list {
     struct kv_text text;
-    size_t *end; /* [n] where in the text each ends */
+    size_t *end; /* [n], the end of each in the text */
     size_t n, capacity;
 };
 void kv_token_list_add(struct kv_token_list *x, const char *s, size_t n);
@@ -24,13 +24,14 @@ struct kv_decoder;
 int kv_decoder_new(struct kv_decoder **d, const json_t *j, struct kv_err *e);
 void kv_decoder_free(struct kv_decoder *d);
 
-/* Appends the bytes that a token is, of which a text has U+FFFD where they are
- * part of a character: of the byte-level alphabet, and of <0x0A>.  False, and
- * nothing, for other tokens, which are text. */
+/* Appends the bytes of a token of the byte-level alphabet, or such as <0x0A>,
+ * which can be a part of a character.  Returns false and appends nothing for
+ * other tokens, which are text. */
 bool kv_decoder_bytes(const struct kv_decoder *d, const char *s, size_t n,
                       struct kv_text *bytes);
 
-/* Rewrites the tokens; their text is then the answer, well-formed UTF-8. */
+/* Rewrites the tokens; their concatenation is then the decoded text,
+ * well-formed UTF-8. */
 int kv_decoder_run(const struct kv_decoder *d, struct kv_token_list *tokens,
                    struct kv_err *e);
 

@@ -9,18 +9,19 @@
 
 struct kv_tokenizer_kind {
     const char *files[3]; /* NULL ends them */
-    /* A class that tokenizer_config.json may call the model's own, as it is
-     * what is read here; or NULL. */
+    /* The model's own class that tokenizer_config.json may name, because this
+     * code implements it; or NULL. */
     const char *own;
-    /* What tokenizer.json holds, or would hold; the caller's to json_decref,
-     * NULL with a sentence. */
+    /* The folder's tokenizer.json, or an equivalent made from other files; the
+     * caller's to json_decref; NULL with a sentence. */
     json_t *(*read)(const char *dir, struct kv_err *e);
 };
 
-/* Whether a vocabulary of any kind may be in a file of this name. */
+/* Whether a file of this name may hold a vocabulary. */
 bool kv_tokenizer_reads(const char *name);
 
-/* The first in the table that is there; tokenizer.json where there is none. */
+/* The first entry of the table whose file exists; tokenizer.json if none
+ * exists. */
 const struct kv_tokenizer_kind *kv_tokenizer_kind(const char *dir);
 
 #endif

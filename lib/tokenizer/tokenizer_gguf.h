@@ -1,10 +1,9 @@
-/* The vocabulary of a GGUF file in the words of tokenizer.json.
+/* The vocabulary of a GGUF file in the form of tokenizer.json.
  *
- * Read are "gpt2", byte-level BPE with a list of merges, "gemma4", the same of
- * characters, "llama", SentencePiece's BPE, whose merges follow from the
- * scores, and "t5", Unigram. No normalizer but the one for spaces, and t5's, is
- * in these files: a text that is not in NFC is not brought to it, as in
- * llama.cpp. */
+ * Four kinds are read: "gpt2", byte-level BPE with a list of merges; "gemma4",
+ * the same over characters; "llama", SentencePiece's BPE, whose merges follow
+ * from the scores; and "t5", Unigram.  These files have no normalizer except
+ * for spaces, and t5's; as in llama.cpp, a text is not brought to NFC. */
 #ifndef KV_MODEL_TOKENIZER_GGUF_H
 #define KV_MODEL_TOKENIZER_GGUF_H
 
@@ -12,9 +11,9 @@
 
 #include <jansson.h>
 
-/* What tokenizer.json would hold, the caller's to json_decref; NULL with a
- * sentence on a key that is missing or wrong, and on one that could change ids
- * and is not known.  *bos: the id of BOS or -1. */
+/* The equivalent of a tokenizer.json, the caller's to json_decref; NULL with a
+ * sentence on a missing or wrong key, and on an unknown key that could change
+ * ids.  *bos: the id of BOS or -1. */
 json_t *kv_tokenizer_of_gguf(const struct kv_gguf *g, int32_t *bos,
                              struct kv_err *e);
 

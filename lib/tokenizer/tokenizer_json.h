@@ -1,7 +1,7 @@
-/* Members of a JSON object, their types checked.
+/* Members of a JSON object, with checked types.
  *
- * Each returns 0, or -1 with a sentence naming the key; callers put before it
- * where the object stands.  What is returned belongs to the JSON. */
+ * Each function returns 0, or -1 with a sentence that names the key; callers
+ * put the object's name before it.  Returned values belong to the JSON. */
 #ifndef KV_MODEL_TOKENIZER_JSON_H
 #define KV_MODEL_TOKENIZER_JSON_H
 
@@ -10,12 +10,12 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Fails on a member that is none of the names, which stand in one string with
- * spaces between: it may change ids, and nobody would look at it.  What is null
- * says nothing. */
+/* Fails on a member that is not among the names (one string, separated by
+ * spaces), since an ignored member could change ids.  Members that are null are
+ * accepted. */
 int kv_field_only(const json_t *o, const char *names, struct kv_err *e);
 
-/* Must be there. */
+/* The member must be there. */
 int kv_field_string(const json_t *o, const char *key, const char **value,
                     struct kv_err *e);
 int kv_field_array(const json_t *o, const char *key, json_t **value,
@@ -23,7 +23,7 @@ int kv_field_array(const json_t *o, const char *key, json_t **value,
 int kv_field_object(const json_t *o, const char *key, json_t **value,
                     struct kv_err *e);
 
-/* May be absent or null: the value is then `otherwise`. */
+/* If the member is absent or null, the value is `otherwise`. */
 int kv_field_flag(const json_t *o, const char *key, bool otherwise, bool *value,
                   struct kv_err *e);
 int kv_field_string_or(const json_t *o, const char *key, const char *otherwise,

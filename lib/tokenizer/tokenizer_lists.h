@@ -1,4 +1,4 @@
-/* GPT-2's vocab.json and merges.txt in the words of tokenizer.json. */
+/* GPT-2's vocab.json and merges.txt in the form of tokenizer.json. */
 #ifndef KV_MODEL_TOKENIZER_LISTS_H
 #define KV_MODEL_TOKENIZER_LISTS_H
 
@@ -6,11 +6,11 @@
 
 #include <jansson.h>
 
-/* What tokenizer.json would hold, of the folder's two files; the caller's to
- * json_decref.  How a text is cut and what begins it are known by the
- * "tokenizer_class" of tokenizer_config.json, else by the "model_type" of
- * config.json, as in transformers.  NULL with a sentence on a class or type
- * that is not known, and on what is not supported. */
+/* The equivalent of a tokenizer.json, from the folder's two files; the caller's
+ * to json_decref.  The "tokenizer_class" of tokenizer_config.json, else the
+ * "model_type" of config.json, determines how a text is cut and which token
+ * begins it, as in transformers.  NULL with a sentence on an unknown class or
+ * type, and on anything that is not supported. */
 json_t *kv_tokenizer_of_lists(const char *dir, struct kv_err *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* What happens to a text before it is cut: "normalizer" in tokenizer.json.
+/* The normalization of a text before it is cut: "normalizer" in tokenizer.json.
  *
  * NFC, NFD, NFKC, NFKD, Precompiled, Prepend, Replace, and sequences of
  * them.  The four
@@ -21,11 +21,11 @@ int kv_normalizer_new(struct kv_normalizer **z, const json_t *j,
                       struct kv_err *e);
 void kv_normalizer_free(struct kv_normalizer *z);
 
-/* Whether something is put before a text. */
+/* Whether the normalizer puts a prefix before a text. */
 bool kv_normalizer_prepends(const struct kv_normalizer *z);
 
-/* *out: the text normalized, in place of what it held.  prefix: whether it gets
- * what goes before a text. */
+/* Replaces *out by the normalized text.  prefix: whether the text gets the
+ * normalizer's prefix. */
 int kv_normalizer_run(const struct kv_normalizer *z, const char *s, size_t n,
                       bool prefix, struct kv_text *out, struct kv_watch *w,
                       struct kv_err *e);

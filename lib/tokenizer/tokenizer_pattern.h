@@ -1,8 +1,9 @@
-/* What tokenizers look for in a text: a string or a regular expression.
+/* The patterns that tokenizers match in a text: a string or a regular
+ * expression.
  *
  * Regular expressions are written for Oniguruma (Ruby's syntax, as Hugging
- * Face uses it) and run by PCRE2.  What the two read differently is rewritten
- * or refused by name, never passed on. */
+ * Face uses it) and run by PCRE2.  Syntax that the two interpret differently is
+ * rewritten or refused by name. */
 #ifndef KV_MODEL_TOKENIZER_PATTERN_H
 #define KV_MODEL_TOKENIZER_PATTERN_H
 
@@ -12,41 +13,43 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Watches over the work on one text, whoever wrote the tokenizer: an interrupt
- * is seen, expressions that take more than a second and 10 microseconds a byte
- * of it (100 times what any needs) end, and so do rewritings that make more
- * than 64 times its bytes and 1 MiB. */
+/* Limits the work on one text, since a tokenizer may come from anyone.  It
+ * notices interrupts, ends expressions that take more than a second and 10
+ * microseconds per byte of the text (100 times what any needs), and ends
+ * rewriting that produces more than 64 times the text's bytes and 1 MiB. */
 struct kv_watch {
     size_t n_bytes, n_made;
-    double cpu, looked; /* this thread's time at the start; the clock, lately */
+    double cpu, looked; /* this thread's time at the start; the clock at the
+                         * last look */
 };
 void kv_watch_init(struct kv_watch *w, size_t n_bytes);
-/* Costs a look at the clock.  source: the expression, NULL: none is at work. */
+/* Checks the limits, at the cost of reading the clock.  source: the running
+ * expression; NULL: none. */
 int kv_watch_look(struct kv_watch *w, const char *source, struct kv_err *e);
-/* n bytes more were made of the text. */
+/* Counts n more bytes made from the text. */
 int kv_watch_made(struct kv_watch *w, size_t n, struct kv_err *e);
 
-/* A tokenizer's normalizer, pre_tokenizer and decoder have this many stages at
- * most: each text goes through all of them. */
+/* The maximum number of stages in a tokenizer's normalizer, pre_tokenizer and
+ * decoder; each text goes through all of them. */
 enum { KV_TOKENIZER_STAGES = 64 };
 
 struct kv_pattern;
 
-/* Takes no more than 64 KiB of a regular expression's own code. */
+/* Accepts at most 64 KiB of compiled code for a regular expression. */
 int kv_pattern_new(struct kv_pattern **p, const char *source, bool regex,
                    struct kv_err *e);
 /* {"String": "..."} or {"Regex": "..."}. */
 int kv_pattern_parse(struct kv_pattern **p, const json_t *j, struct kv_err *e);
 void kv_pattern_free(struct kv_pattern *p);
 
-/* Cuts a text, well-formed UTF-8, into matches and what lies between them.
- * Nothing in p changes, so that threads may share it. */
+/* Cuts a text, well-formed UTF-8, into matches and the parts between them.  p
+ * is not changed, so threads may share it. */
 struct kv_scan {
     const struct kv_pattern *p;
     const char *s;
     size_t n, at; /* the next part starts here */
     size_t next_start, next_end;
-    bool found; /* a match at next_start is still to be given */
+    bool found; /* the match at next_start has not been returned yet */
     struct kv_watch *watch;
     void *match_data, *context;
 };
@@ -58,8 +61,8 @@ struct kv_part {
 
 void kv_scan_init(struct kv_scan *x, const struct kv_pattern *p, const char *s,
                   size_t n, struct kv_watch *w);
-/* 1 and the next part, 0 at the end, or -1: the expression matches an empty
- * string, PCRE2 gave up, or the watch did. */
+/* Returns 1 with the next part, 0 at the end, or -1 if the expression matches
+ * an empty string, PCRE2 gives up, or a limit is exceeded. */
 int kv_scan_next(struct kv_scan *x, struct kv_part *part, struct kv_err *e);
 void kv_scan_clear(struct kv_scan *x);
 
@@ -69,7 +72,8 @@ int kv_pattern_replace(const struct kv_pattern *p, const char *s, size_t n,
                        struct kv_err *e);
 
 /* Rewrites an expression from Oniguruma's syntax to PCRE2's (compiled with
- * UTF, UCP and MULTILINE); fails on what it does not know to be the same. */
+ * UTF, UCP and MULTILINE); fails on syntax that is not known to mean the same
+ * in both. */
 int kv_regex_translate(const char *source, struct kv_text *out,
                        struct kv_err *e);
 

@@ -22,7 +22,7 @@ enum kv_piece_type {
     KV_N_PIECE_TYPES
 };
 
-/* s[0..n) without a zero behind it; n 0: no token has this id. */
+/* s[0..n) without a final zero; n 0: no token has this id. */
 struct kv_piece {
     const char *s;
     size_t n;

@@ -18,17 +18,18 @@ struct kv_splitter;
 int kv_splitter_new(struct kv_splitter **x, const json_t *j, struct kv_err *e);
 void kv_splitter_free(struct kv_splitter *x);
 
-/* Whether a text gets a space, or what stands for one, before it: 1, 0, or -1
- * where nothing has to do with spaces. */
+/* Whether a space, or its replacement, is put before a text: 1, 0, or -1 if no
+ * stage deals with spaces. */
 int kv_splitter_prefix(const struct kv_splitter *x);
 
-/* What takes the pieces, in order, none of them empty. */
+/* The function that receives the pieces, in order; no piece is empty. */
 struct kv_piece_sink {
     int (*piece)(void *arg, const char *s, size_t n, struct kv_err *e);
     void *arg;
 };
 
-/* Cuts a text, well-formed UTF-8.  at_start: it begins the whole input. */
+/* Cuts a text, well-formed UTF-8.  at_start: the text is the beginning of the
+ * whole input. */
 int kv_splitter_run(const struct kv_splitter *x, const char *s, size_t n,
                     bool at_start, const struct kv_piece_sink *sink,
                     struct kv_watch *w, struct kv_err *e);
@@ -41,7 +42,7 @@ enum kv_prepend { KV_PREPEND_ALWAYS, KV_PREPEND_FIRST, KV_PREPEND_NEVER };
 int kv_metaspace_parse(const json_t *j, const char **replacement,
                        enum kv_prepend *prepend, struct kv_err *e);
 
-/* To which parts of a text between special tokens a space is put. */
+/* Which parts of a text between special tokens get a space. */
 void kv_splitter_prepend(struct kv_splitter *x, enum kv_prepend prepend);
 
 #endif

@@ -12,13 +12,13 @@ struct kv_text {
     size_t n, capacity;
 };
 
-/* Room for this many bytes after the text, which the caller may write before
- * it raises n. */
+/* Reserves room for this many bytes after the text; the caller may write them
+ * and then raise n. */
 char *kv_text_extend(struct kv_text *t, size_t n_bytes);
 void kv_text_add(struct kv_text *t, const char *s, size_t n_bytes);
 void kv_text_clear(struct kv_text *t);
 
-/* Bytes of the character at s, in well-formed UTF-8. */
+/* The number of bytes of the character at s, in well-formed UTF-8. */
 static inline size_t kv_utf8_bytes(const char *s)
 {
     const unsigned char lead = (unsigned char)*s;

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Ids may have gaps, but a file that claims a larger one than this is wrong
- * (the largest vocabularies have about 2^18). */
+/* Ids may have gaps, but a file with a larger id than this is wrong (the
+ * largest vocabularies have about 2^18). */
 enum { KV_TOKEN_IDS = 1 << 21 };
 
 struct kv_token {
@@ -20,14 +20,14 @@ struct kv_token {
 struct kv_vocab {
     struct kv_token *token; /* [n_ids] */
     size_t n_ids;           /* highest id + 1 */
-    size_t n;               /* how many there are */
+    size_t n;               /* the number of tokens */
     int32_t *slot;          /* [mask + 1] ids by hash, -1 where empty */
     size_t mask;
     char *names;
 };
 
-/* j: an object of names and ids.  Fails on an id that is no integer, is out of
- * range, or is given twice. */
+/* j: an object of names and ids.  Fails on an id that is not an integer, is out
+ * of range, or occurs twice. */
 int kv_vocab_init(struct kv_vocab *v, json_t *j, struct kv_err *e);
 void kv_vocab_clear(struct kv_vocab *v);
 
