@@ -5,8 +5,8 @@
 #include "lib/calib.h"
 #include "lib/dump.h"
 
-/* A calibration of the dump's model and text, with room for n_sets sets and
- * none of them; kv_calib_free() frees it. */
+/* An empty calibration of the dump's model and text, with room for n_sets sets;
+ * kv_calib_free() frees it. */
 struct kv_calib *kv_calib_start(struct kv_dump *dump, size_t n_sets);
 
 /* Sets c->norms.  *counts: [layers of the dump][its tokens], whether training

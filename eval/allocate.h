@@ -10,22 +10,23 @@
 /* One spec at one place. */
 struct kv_offer {
     double bytes; /* bytes stored at this place, measured */
-    double cost;  /* error with this place alone quantized */
+    double cost;  /* error if only this place is quantized */
 };
 
 /* Our reading throughout: costs of places add up.  It assumes that errors of
  * keys and values, and of different layers, are independent; measuring the
  * whole choice shows how far that holds. */
 
-/* offer: [n_places][n_specs]; values: stored by all places together.  choice:
- * [n_places], the index of a spec for each: minimizes the sum of costs subject
- * to bytes <= bits * values / 8; on ties the bytes.
+/* offer: [n_places][n_specs]; values: the number that all places store
+ * together.  choice: [n_places], the index of a spec for each place.  The
+ * choice minimizes the sum of costs subject to bytes <= bits * values / 8 and,
+ * on ties, the bytes.
  *
- * Exact while at most KV_ALLOCATE_SUMS sums of bytes are worth keeping (every
- * one that no other beats in both bytes and cost), which is so where schemes
- * take the same bytes in each layer.  Beyond that only the best sum in each of
- * KV_ALLOCATE_SUMS equal intervals of bytes is kept: the budget holds, the cost
- * may be slightly above the minimum.
+ * The result is exact while at most KV_ALLOCATE_SUMS sums of bytes must be kept
+ * (the sums that no other beats in both bytes and cost), as is the case if
+ * schemes take the same bytes in each layer.  Beyond that only the best sum in
+ * each of KV_ALLOCATE_SUMS equal intervals of bytes is kept: the budget holds,
+ * the cost may be slightly above the minimum.
  *
  * Fails, naming the smallest possible bits, when the budget cannot be met. */
 enum { KV_ALLOCATE_SUMS = 1 << 14 };
@@ -41,7 +42,7 @@ int kv_allocate_attention(const struct kv_measure_plan *p,
                           struct kv_err *e);
 
 /* The same over all layers of the model.  Cost: the mean divergence from the
- * base line, nats per token, with this place alone stored and f32 elsewhere.  p
+ * base line, nats per token, with only this place stored and f32 elsewhere.  p
  * is empty, with divergence; spec: [n_specs], fitted, by the protocol.  Runs
  * the model 1 + n_layers * KV_SIDES * n_specs times. */
 int kv_allocate_kl(struct kv_ppl *p, const struct kv_shape *shape,

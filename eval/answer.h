@@ -27,37 +27,38 @@ struct kv_answer {
     const int32_t *prompt;      /* [n_prompt >= 1] */
     size_t n_prompt, most;      /* most >= 1: new tokens */
     const int32_t *forced;      /* [n_forced <= most]: the first new tokens,
-                                 * whatever the model would choose; they end
-                                 * nothing */
+                                 * regardless of the model's choice; they never
+                                 * end the answer */
     size_t n_forced;
-    size_t n_context; /* of these, the first that end the prompt: decoded, and
-                       * no part of the answer for those who write it */
+    size_t n_context; /* the first of these end the prompt: they are decoded,
+                       * but are no part of the written answer */
     const struct kv_sampling *sampling; /* NULL: greedy */
     struct kv_stops stops;
-    uint64_t key; /* of its random numbers, one for each token */
-    size_t n_top; /* most probable tokens to note at each new one; 0: none, and
-                   * no log_prob */
+    uint64_t key; /* seed of its random numbers, one for each token */
+    size_t n_top; /* number of most probable tokens to record at each new token;
+                   * 0: none, and no log_prob */
 
-    int32_t *ids; /* out: the new tokens [made], with the token that ends it;
-                   * for kv_answer_clear() */
+    int32_t *ids; /* out: the new tokens [made], including the one that ends the
+                   * answer; for kv_answer_clear() */
     size_t made;
-    float *log_prob;    /* out: of each new token [made] */
-    struct kv_top *top; /* out: [made][n_top], falling; of ties the lower id
-                         * first */
+    float *log_prob;    /* out: for each new token [made] */
+    struct kv_top *top; /* out: [made][n_top], in descending order; on ties the
+                         * lower id first */
     enum kv_finish finish;
-    char *why;                      /* out: a sentence, where it failed */
-    double prompt_seconds, seconds; /* out: to the first new token; after it */
-    double encode_seconds; /* out: of prompt_seconds, in which its tokens
-                            * entered the cache; 0 where they attend on codes */
-    struct kv_bits bits;   /* out: of the cache at the answer's end, without
-                            * shared_bytes and nominal; a policy drops tokens
-                            * once, after the prompt, or after every token */
+    char *why;                      /* out: a sentence if the answer failed */
+    double prompt_seconds, seconds; /* out: time to the first new token; time
+                                     * after it */
+    double encode_seconds; /* out: the part of prompt_seconds in which tokens
+                            * entered the cache; 0 if they attend on codes */
+    struct kv_bits bits;   /* out: bits of the cache at the answer's end,
+                            * without shared_bytes and nominal; a policy has
+                            * then dropped its tokens */
 };
 
 /* Frees the results. */
 void kv_answer_clear(struct kv_answer *a);
 
-/* Leading tokens that two answers share. */
+/* The number of leading tokens that two answers share. */
 size_t kv_answer_agrees(const struct kv_answer *a, const struct kv_answer *b);
 
 /* Ids that end an answer. */

@@ -18,8 +18,8 @@ struct kv_stops {
     size_t n;
 };
 
-/* Bytes of text [bytes] before the first stop string in it; bytes where there
- * is none. */
+/* The number of bytes of text [bytes] before the first stop string; bytes if
+ * there is none. */
 size_t kv_stops_find(const struct kv_stops *s, const char *text, size_t bytes);
 
 /* *stopped: whether one of them is among the newest tokens of ids [n]. */

@@ -8,14 +8,14 @@
 
 struct kv_attn_gpu;
 
-/* Medians, seconds; NaN where the device does not encode these codecs. */
+/* Medians in seconds; NaN if the device does not encode these codecs. */
 struct kv_append_times {
-    double encode;   /* alone */
-    double in_line;  /* then attention, one after the other in one stream */
-    double aside;    /* beside attention, in a stream of its own */
-    double quantize; /* of a tile's tokens, and putting them into the tile; NaN
-                      * too where no kernel does that */
-    double decode;   /* of a tile's tokens, to f32 */
+    double encode;   /* encoding alone */
+    double in_line;  /* encoding, then attention, in one stream */
+    double aside;    /* encoding beside attention, in a stream of its own */
+    double quantize; /* encoding a tile's tokens and writing them into the tile;
+                      * also NaN if there is no kernel for it */
+    double decode;   /* decoding a tile's tokens to f32 */
 };
 
 struct kv_append_gpu {
@@ -26,16 +26,16 @@ struct kv_append_gpu {
     const float *x[KV_SIDES];
     size_t n, n_batch, copies;
     struct kv_attn_gpu *attend; /* the attention that runs beside */
-    const float *out;           /* its answers, kv_attn_gpu_time()'s */
+    const float *out;           /* its outputs, from kv_attn_gpu_time() */
     size_t warmup, reps;
     uint64_t seed;
 };
 
-/* A block of keys and one of values (a token, where blocks are tokens) of every
- * sequence and copy, with cold caches, into memory of their own; and the newest
- * tile of each over the old one, NaN where a side has none.  Fails without
- * memory, when bytes are not encode()'s or values not decode()'s, and when
- * attention over the new tiles has other answers. */
+/* Times encoding a block of keys and one of values (or a token, if blocks are
+ * tokens) of every sequence and copy, with cold caches, into separate memory;
+ * and encoding the newest tile of each over the old tile, NaN if a side has
+ * none.  Fails without memory, when bytes are not encode()'s or values not
+ * decode()'s, and when attention over the new tiles has other outputs. */
 int kv_append_gpu_time(const struct kv_append_gpu *a,
                        struct kv_append_times *times, struct kv_err *e);
 

@@ -50,37 +50,38 @@ struct kv_tokens kv_attn_inputs_tokens(const struct kv_attn_inputs *in,
 
 /* Fills in exact. */
 void kv_attn_inputs_exact(struct kv_attn_inputs *in);
-/* ||x - of|| / ||of||, both as exact. */
+/* ||x - of|| / ||of||; both have the shape of exact. */
 double kv_attn_inputs_error(const struct kv_attn_inputs *in, const float *x,
                             const float *of);
 
 enum {
-    KV_ATTN_APPENDED = 128, /* tokens that are timed on their way in */
-    KV_ATTN_PIECE = 4096    /* of the tokens before them, at a time */
+    KV_ATTN_APPENDED = 128, /* number of tokens whose append is timed */
+    KV_ATTN_PIECE = 4096    /* number of earlier tokens appended at a time */
 };
 
 struct kv_attn_result {
     struct kv_bits bits;      /* both sides; without shared_bytes and nominal */
     double rel_err;           /* ||out - exact|| / ||exact|| */
-    double path_rel_err;      /* the same to exact attention over the same
-                                 codes; NaN where tiles do not take these */
+    double path_rel_err;      /* the same against exact attention over the same
+                               * codes; NaN if tiles do not take the codes */
     struct kv_timing timing;  /* one step of the whole batch */
     double append;            /* CPU seconds to append a token of the whole
                                * batch to the caches, with quantization where a
                                * block is full; the mean over the newest tokens,
                                * at most KV_ATTN_APPENDED; NaN on a GPU */
-    double speedup;           /* median over the base line's, run for run */
+    double speedup;           /* median over the base line's, paired by run */
     size_t bytes_moved;       /* caches, queries and outputs, each once */
     size_t device_bytes;      /* bytes that the step reads: of tiles, or of the
                                  caches themselves */
-    struct kv_attend_ops ops; /* of one step, schemes with an attend() only */
+    struct kv_attend_ops ops; /* operations of one step, only for schemes with
+                               * an attend() */
 };
 
 /* The path to run: the first of int8, exact and generic (or the scheme's own
- * codes), from the requested one on, that the codes support; auto: int8 where
+ * codes), starting at the requested one, that the codes support.  auto: int8 if
  * its path_rel_err is below the error of exact attention over the codes, else
- * exact (on a GPU always exact); or, on a GPU, two baselines: f16 by products
- * and a softmax, and codes that are made halves first. */
+ * exact (on a GPU always exact).  A GPU also has two baselines: f16 by products
+ * and a softmax, and codes that are first decoded to halves. */
 enum kv_attn_path {
     KV_ATTN_AUTO,
     KV_ATTN_INT8,
@@ -94,10 +95,10 @@ struct kv_attn_bench {
     const struct kv_calib *calib; /* NULL: none */
     struct kv_bench *bench;
     const struct kv_device *gpu; /* where attention runs; NULL: the CPU */
-    size_t copies;  /* on a GPU, copies of each sequence, each in memory of its
-                       own: a batch that needs less host memory */
-    size_t threads; /* over caches, KV heads and chunks; "codes" and "generic"
-                     * over caches alone */
+    size_t copies;  /* on a GPU, the number of copies of each sequence, each in
+                     * its own memory: a batch that needs less host memory */
+    size_t threads; /* threads work over caches, KV heads and chunks; "codes"
+                     * and "generic" only over caches */
     bool warm;      /* on the CPU: see kv_bench_time() */
     size_t warmup, reps;
     struct kv_progress *progress; /* a step for each run on the CPU, or NULL */
@@ -123,8 +124,8 @@ const char *kv_attn_step_path(const struct kv_attn_step *s);
 
 /* Times the step and the base line's step in turns (NULL or the step itself:
  * the step is the base line).  Fails when the output of attention is not
- * finite.  Returns 1 where a GPU failed, for memory or otherwise: other steps
- * may run. */
+ * finite.  Returns 1 if a GPU failed, for memory or otherwise; other steps may
+ * still run. */
 int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
                      struct kv_attn_result *out, struct kv_err *e);
 

@@ -28,8 +28,8 @@ struct kv_attn_error {
  * positions in place of attention over k_stored and v_stored (kv_scheme's
  * attend()); or NULL.
  *
- * value_dim: the first channels of v, which are its values (kv_shape's latent);
- * 0: all are. */
+ * value_dim: the number of first channels of v that are its values (kv_shape's
+ * latent); 0: all. */
 struct kv_attn_window {
     struct kv_attend_view view;
     const float *q, *k, *v, *k_stored, *v_stored;
@@ -46,8 +46,8 @@ void kv_attn_error_add(struct kv_attn_error *sum,
 void kv_attn_error_merge(struct kv_attn_error *into,
                          const struct kv_attn_error *part);
 
-/* False when a NaN or an infinity went in: the errors below then mean
- * nothing. */
+/* False if the input had a NaN or an infinity; the errors below are then
+ * meaningless. */
 bool kv_attn_error_finite(const struct kv_attn_error *s);
 
 /* Mean squared error of the logits (natural units, attn_scale applied); mean

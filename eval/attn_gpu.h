@@ -11,9 +11,9 @@ struct kv_attn_gpu;
 struct kv_gpu_attend;
 
 /* n_batch caches, each `copies` times; q: [n_batch][nq][n_heads][head_dim].
- * path: int8 where the device has it for these codes, else exact, else generic;
- * or the named one.  Fails without a kernel for the codes and without memory,
- * naming the missing one; unfused also where not all is f16, or nq is not 1.
+ * path: int8 if the device has it for these codes, else exact, else generic; or
+ * the named one.  Fails without a kernel for the codes and without memory,
+ * naming what is missing; unfused also fails if not all is f16, or nq is not 1.
  * The tiles are not needed afterwards. */
 int kv_attn_gpu_new(struct kv_attn_gpu **g, const struct kv_device *device,
                     struct kv_tile_cache *const *tiled, size_t n_batch,
@@ -30,12 +30,12 @@ int kv_attn_gpu_launch(struct kv_attn_gpu *g, struct kv_err *e);
 
 /* Times attention, reps times with cold caches.  base not NULL: base runs
  * before each, and *ratio becomes base's median time over this one's.  out: the
- * first copies' answers.  Fails when copies of a sequence disagree. */
+ * first copies' outputs.  Fails when copies of a sequence disagree. */
 int kv_attn_gpu_time(struct kv_attn_gpu *g, struct kv_attn_gpu *base,
                      size_t warmup, size_t reps, struct kv_timing *timing,
                      double *ratio, float *out, struct kv_err *e);
 
-/* Attends again; fails when the first copies' answers are not `out`. */
+/* Attends again; fails if the first copies' outputs differ from `out`. */
 int kv_attn_gpu_again(struct kv_attn_gpu *g, const float *out,
                       struct kv_err *e);
 

@@ -1,5 +1,5 @@
-/* The tokens that a policy keeps of attention's inputs (attn_bench.h), to
- * time. */
+/* The tokens of attention's inputs (attn_bench.h) that a policy keeps, for
+ * timing. */
 #ifndef KV_ATTN_KEPT_H
 #define KV_ATTN_KEPT_H
 
@@ -7,14 +7,14 @@
 
 struct kv_attn_kept {
     struct kv_attn_inputs inputs;
-    struct kv_bits bits; /* both sides, over all tokens; without shared_bytes
-                          * and nominal */
+    struct kv_bits bits; /* bits of both sides, over all tokens; without
+                          * shared_bytes and nominal */
     double rel_err;
 };
 
 /* Whether the spec's policy can run on a layer with the inputs' numbers of
- * tokens and queries.  no_layer: the inputs stand for any layer; then fails
- * where layers keep different numbers of tokens. */
+ * tokens and queries.  no_layer: the inputs represent any layer; it then fails
+ * if layers keep different numbers of tokens. */
 int kv_attn_kept_check(const struct kv_attn_inputs *in,
                        const struct kv_spec *spec, const struct kv_calib *calib,
                        bool no_layer, struct kv_err *e);
@@ -26,9 +26,9 @@ int kv_attn_kept_check(const struct kv_attn_inputs *in,
  * inputs: as many tokens as attention passes over (kv_policy_cache_span()).
  * Each KV head's kept rows are moved together, and repeated in place of dropped
  * rows in blocks.  Their values and positions differ from the run that gave
- * rel_err: they serve for timing alone.
+ * rel_err, so they serve only for timing.
  *
- * in: with all_q where the policy counts attention. */
+ * in: with all_q if the policy counts attention. */
 int kv_attn_kept_new(struct kv_attn_kept *k, const struct kv_attn_inputs *in,
                      const struct kv_spec *spec, const struct kv_calib *calib,
                      uint64_t seed, struct kv_err *e);

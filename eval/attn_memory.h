@@ -1,5 +1,5 @@
 /* The host memory that attention over caches (attn_bench.h) takes, counted
- * before any of it is taken. */
+ * before any of it is allocated. */
 #ifndef KV_ATTN_MEMORY_H
 #define KV_ATTN_MEMORY_H
 

@@ -1,4 +1,4 @@
-/* The error of a cache in the coefficients of its scheme's transform. */
+/* A cache's error in the coefficients of its scheme's transform. */
 #ifndef KV_COEFFICIENTS_H
 #define KV_COEFFICIENTS_H
 

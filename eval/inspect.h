@@ -23,18 +23,18 @@ double kv_channel_mean(const struct kv_channel *c);
 double kv_channel_std(const struct kv_channel *c);
 /* The third central moment over the cubed deviation. */
 double kv_channel_skewness(const struct kv_channel *c);
-/* The fourth central moment over the squared variance: 3 of a Gaussian.  Both
- * NaN where all values are equal. */
+/* The fourth central moment over the squared variance, 3 for a Gaussian.  Both
+ * are NaN if all values are equal. */
 double kv_channel_kurtosis(const struct kv_channel *c);
 
-/* A codebook: how often each centroid was taken. */
+/* A codebook's use: how often each centroid was chosen. */
 struct kv_book_use {
     uint64_t *count; /* [k] */
     size_t k;
 };
 
-/* The share of centroids that were taken at all; and e to the entropy of the
- * index, between 1 and k.  NaN where none was. */
+/* The share of centroids that were chosen at all; and e to the entropy of the
+ * index, between 1 and k.  NaN if none was chosen. */
 double kv_book_used(const struct kv_book_use *b);
 double kv_book_perplexity(const struct kv_book_use *b);
 
@@ -48,10 +48,10 @@ struct kv_inspected {
     size_t clipped; /* values beyond fp16's range (kv_codec_clipped()) */
 };
 
-/* All windows of the codec's layer and side: keys as the codec takes them
- * (before or after RoPE), rounded as it does, and transformed where it is a
- * codebook's; each token quantized.  The same bits for any number of threads.
- * Fails as kv_dump_read() does. */
+/* Covers all windows of the codec's layer and side, every token quantized.
+ * Keys are in the codec's form (before or after RoPE), rounded by the codec,
+ * and transformed if it has codebooks.  Any number of threads gives the same
+ * bits.  Fails as kv_dump_read() does. */
 int kv_inspect(struct kv_inspected *i, struct kv_dump *d,
                const struct kv_codec *c, struct kv_err *e);
 void kv_inspected_clear(struct kv_inspected *i);

@@ -10,8 +10,8 @@
  * log p = scale * code + min_log_prob; log-probabilities further than 16 below
  * the largest are clipped.  Memory: one row.
  *
- * A row is taken only if it can have come from a softmax (klbase.c derives the
- * bounds): else the sentence names file, chunk, row and value. */
+ * A row is accepted only if a softmax can have produced it (klbase.c derives
+ * the bounds); otherwise the sentence names file, chunk, row and value. */
 #ifndef KV_KLBASE_H
 #define KV_KLBASE_H
 
@@ -22,7 +22,7 @@
 
 struct kv_klbase;
 
-/* Values below this take no part in llama.cpp's divergence. */
+/* llama.cpp's divergence ignores values below this. */
 #define KV_KLBASE_FLOOR (-16.0f)
 
 int kv_klbase_create(struct kv_klbase **b, const char *path, size_t n_ctx,
@@ -39,8 +39,8 @@ int kv_klbase_commit(struct kv_klbase *b, struct kv_err *e); /* frees b */
 int kv_klbase_open(struct kv_klbase **b, const char *path, size_t n_ctx,
                    size_t n_vocab, size_t n_chunks, const int32_t *tokens,
                    struct kv_err *e);
-/* log_p: [n_vocab], scored row `row` of chunk `chunk`; p: [n_vocab], room, or
- * its exponentials on success.  Thread-safe. */
+/* log_p: [n_vocab], scored row `row` of chunk `chunk`; p: [n_vocab], workspace,
+ * or log_p's exponentials on success.  Thread-safe. */
 int kv_klbase_get(const struct kv_klbase *b, size_t chunk, size_t row,
                   float *log_p, float *p, struct kv_err *e);
 void kv_klbase_close(struct kv_klbase *b); /* discards an uncommitted file */

@@ -10,19 +10,19 @@
 #include "lib/model/config.h"
 #include "lib/model/pass.h"
 
-/* The same word in every table: "norm", "qkv", .. */
+/* The part's name in all tables: "norm", "qkv", .. */
 extern const char *const kv_step_names[KV_STEP_PARTS];
 
 /* The caches of all layers: codes, for our kernels; or halves, for two matrix
  * products and a softmax (kernels/cuda/unfused.h). */
 struct kv_step_caches;
 
-/* n_layers copies of these sequences. */
+/* Attention over n_layers copies of these sequences. */
 int kv_step_caches_fused(struct kv_step_caches **c,
                          const struct kv_device *device,
                          const struct kv_tiles_job *jobs, size_t n_jobs,
                          size_t n_layers, enum kv_path path, struct kv_err *e);
-/* n tokens of each of batch sequences, random. */
+/* Attention over n random tokens of each of batch sequences. */
 int kv_step_caches_unfused(struct kv_step_caches **c,
                            const struct kv_shape *shape, size_t batch, size_t n,
                            uint64_t seed, struct kv_err *e);
@@ -32,15 +32,15 @@ const char *kv_step_caches_name(const struct kv_step_caches *c); /* path */
 
 struct kv_step;
 
-/* Weights on the device; batch tokens a step, the n-th of their sequences.
- * Fails without memory. */
+/* Puts weights on the device; a step has batch tokens, the n-th of their
+ * sequences.  Fails without memory. */
 int kv_step_new(struct kv_step **s, const struct kv_config *c,
                 const struct kv_device *device, size_t batch, size_t n,
                 uint64_t seed, struct kv_err *e);
 void kv_step_free(struct kv_step *s); /* NULL is fine */
 
-/* Seconds of a whole step, and of its parts: all layers' norms alone, all
- * layers' attention alone, ..; medians, caches cold. */
+/* Seconds of a whole step, and of each part: only all layers' norms, only all
+ * layers' attention, ..; medians with cold caches. */
 int kv_step_time(struct kv_step *s, struct kv_step_caches *caches,
                  size_t warmup, size_t reps, struct kv_timing *whole,
                  double part[KV_STEP_PARTS], struct kv_err *e);

@@ -10,27 +10,29 @@
 #include <stdint.h>
 
 enum kv_law_part {
-    KV_LAW_REPEATED, /* the same tokens, after others, give the same bytes */
-    KV_LAW_APART,    /* tokens that come one by one, by seven or all together */
-    KV_LAW_THREADS,  /* four caches filled by four threads */
-    KV_LAW_DECODED,  /* blocks decoded together, one by one, and again */
+    KV_LAW_REPEATED, /* the same tokens after other ones give the same bytes */
+    KV_LAW_APART,    /* tokens give the same bytes one by one, by seven or all
+                      * together */
+    KV_LAW_THREADS,  /* four caches filled by four threads are equal */
+    KV_LAW_DECODED,  /* blocks decode to the same together, one by one, and
+                      * again */
     KV_LAW_EXTREMES, /* zeros, the largest halves, denormals decode to finite
                       * values */
     KV_LAW_PARTS
 };
 
 const char *kv_law_name(enum kv_law_part part); /* "repeated" ... */
-const char *kv_law_says(enum kv_law_part part); /* in a sentence */
+const char *kv_law_says(enum kv_law_part part); /* the part as a sentence */
 
 struct kv_law_verdict {
     bool holds;
-    char why[160]; /* it does not: where */
+    char why[160]; /* if it does not hold: the place that differs */
 };
 
-/* spec: fitted, not layered.  tokens: of one layer; at least 2, and of several
- * blocks where all is to be seen.  calib may be NULL.  out: [KV_LAW_PARTS]
- * verdicts of each side.  Fails where a codec does not open, and where tokens
- * do not enter its cache. */
+/* spec: fitted, not layered.  tokens: one layer's, at least 2; a full check
+ * needs several blocks.  calib may be NULL.  out: [KV_LAW_PARTS] verdicts of
+ * each side.  Fails if a codec does not open, or tokens cannot enter its
+ * cache. */
 struct kv_law_plan {
     const struct kv_spec *spec;
     const struct kv_shape *shape;

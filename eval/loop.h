@@ -1,13 +1,14 @@
 /* Attention with the quantized cache in the loop, for whole windows.
  *
- * Built on one fact (codec.h, the law): a quantized token's codes do not depend
- * on when it quantized.  So a window is encoded once, and each query reads each
- * key and value in the form it had at the query's time (kernels/attend.h).
- * Schemes with an oracle of their own, codecs with history and policies that
- * drop tokens go through struct kv_seq step by step instead.  Layered codecs
- * are encoded layer by layer upon the layers below; codes of all layers
- * together are made of a pass at full precision before (kv_loop_gather()).  A
- * test holds both ways to a literal loop of append and attend. */
+ * It relies on one fact (codec.h, the law): a quantized token's codes do not
+ * depend on when the token was quantized.  So a window is encoded once, and
+ * each query reads each key and value in the form it had at the query's time
+ * (kernels/attend.h).  Schemes with an oracle of their own, codecs with history
+ * and policies that drop tokens go through struct kv_seq step by step instead.
+ * Layered codecs are encoded layer by layer, on top of the layers below; codes
+ * of all layers together are made from an earlier pass at full precision
+ * (kv_loop_gather()).  A test compares both ways with a literal loop of append
+ * and attend. */
 #ifndef KV_LOOP_H
 #define KV_LOOP_H
 
@@ -19,12 +20,12 @@
 
 struct kv_loop;
 
-/* spec is fitted and passed through kv_protocol_spec().  calib may be NULL
- * where the scheme needs none; it and b must outlive the loop.  b: where the
- * model is, or NULL.  Layers whose codecs have kernels on b are encoded and
+/* spec is fitted and passed through kv_protocol_spec().  calib may be NULL if
+ * the scheme needs none; it and b must outlive the loop.  b: the model's
+ * backend, or NULL.  Layers whose codecs have kernels on b are encoded and
  * decoded there, to the same bits, and layers that store f32 unchanged attend
  * to these values on b; keys and values of other layers come to the CPU, as all
- * do where b is the CPU's or NULL. */
+ * do if b is the CPU's or NULL. */
 int kv_loop_new(struct kv_loop **l, const struct kv_spec *spec,
                 const struct kv_shape *shape, const struct kv_calib *calib,
                 const struct kv_protocol *protocol, uint64_t seed,
@@ -36,8 +37,8 @@ void kv_loop_free(struct kv_loop *l);
  * kv_loop_attention() assumes it. */
 int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e);
 
-/* From now on keys and values are moved (eval/loop_jitter.h), for the repeat-th
- * time, from 1; 0, the default: not.  On the CPU. */
+/* Makes later passes perturb keys and values (eval/loop_jitter.h), for the
+ * repeat-th time, from 1; 0, the default: no perturbation.  On the CPU. */
 void kv_loop_jitter(struct kv_loop *l, size_t repeat);
 
 /* For kv_model_forward() on whole windows of `length` tokens.  With a policy
@@ -56,8 +57,8 @@ struct kv_attention kv_loop_gather(struct kv_loop *l, size_t first_window,
                                    size_t length);
 
 /* The cost of prompts so far: of all queries in protocols all and llama.cpp, of
- * the prompt in prefill:P.  Zeros for other kinds of attention: on codes, on a
- * device, token by token, by a policy that drops tokens. */
+ * the prompt's queries in prefill:P.  Zeros for other kinds of attention: on
+ * codes, on a device, token by token, or under a policy that drops tokens. */
 struct kv_prefill kv_loop_prefill(const struct kv_loop *l);
 
 /* The bits stored at the end of all windows so far. */

@@ -1,4 +1,4 @@
-/* Between loop.c and loop_coder.c. */
+/* Shared by loop.c and loop_coder.c. */
 #ifndef KV_LOOP_IMPL_H
 #define KV_LOOP_IMPL_H
 
@@ -28,7 +28,7 @@ struct kv_loop {
     size_t jitter; /* 0: none */
     size_t first_window;
     struct kv_codecs *codecs;    /* of all layers */
-    const struct kv_backend *b;  /* of coders; NULL: no coders */
+    const struct kv_backend *b;  /* the coders' backend; NULL: no coders */
     struct kv_loop_layer *layer; /* [n_layers] */
     size_t last;                 /* layer with coders */
     struct kv_bits bits;
@@ -45,11 +45,12 @@ struct kv_loop {
     struct kv_workspace form[KV_SIDES][VIEWS];
     float *host[KV_SIDES][VIEWS];
     struct kv_workspace bytes[KV_SIDES]; /* codes */
-    struct kv_workspace met; /* struct kv_loop_met [n_layers][KV_SIDES]
-                              * [n_windows], zeros once they are counted */
+    struct kv_workspace met; /* struct kv_loop_met
+                              * [n_layers][KV_SIDES][n_windows], reset to zeros
+                              * after they are counted */
 };
 
-/* The codecs of a layer, or of all together. */
+/* The codecs of a layer, or those that code all layers together. */
 static inline struct kv_codec *const *kv_loop_codecs(const struct kv_loop *l,
                                                      size_t layer)
 {
@@ -61,13 +62,13 @@ static inline size_t kv_loop_sinks(const struct kv_codec *c)
     return kv_spec_size(&c->spec, c->side, "s");
 }
 
-/* Values of a token's keys in the layer. */
+/* The number of values in a token's keys in the layer. */
 static inline size_t kv_loop_row(const struct kv_qkv *x)
 {
     return x->shape->n_kv_heads * x->shape->head_dim;
 }
 
-/* The input of the cache. */
+/* The input of the cache for one side. */
 static inline const float *kv_loop_input(const struct kv_loop *l,
                                          const struct kv_qkv *x,
                                          enum kv_side side, size_t window)
@@ -81,12 +82,12 @@ static inline const float *kv_loop_input(const struct kv_loop *l,
  * window in the forms that queries see, keys not yet rotated. */
 void kv_loop_span_read(const struct kv_loop *l, const struct kv_qkv *x,
                        size_t window, enum kv_side side, float *const *form);
-/* Whether the protocol codes no tokens of which layers see different ones. */
+/* Whether the protocol codes only tokens that are the same for all layers. */
 int kv_loop_span_takes(const struct kv_loop *l, size_t n, struct kv_err *e);
 void kv_loop_span_free(struct kv_loop_span *s); /* NULL is fine */
 
-/* Encodes a layer with coders on the backend, all windows, and makes the forms
- * that its sides need; bits [n_windows]. */
+/* Encodes all windows of a layer with coders on the backend, and makes the
+ * forms that its sides need; bits [n_windows]. */
 int kv_loop_fill_by_coder(struct kv_loop *l, const struct kv_qkv *x,
                           struct kv_attend_side *const *side,
                           struct kv_attend_codes *codes, struct kv_bits *bits,

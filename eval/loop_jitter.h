@@ -1,13 +1,15 @@
-/* Keys and values moved a little, as another machine's rounding might move
- * them: how far a row's numbers follow is an error that windows do not show. */
+/* Perturbs keys and values a little, as another machine's rounding might.  The
+ * change in a row's numbers is an error that the spread over windows does not
+ * show. */
 #ifndef KV_LOOP_JITTER_H
 #define KV_LOOP_JITTER_H
 
 #include "lib/model/model.h"
 
-/* x in host memory, its k, k_pre and v times 1 + 1e-6 e, e standard normal by
- * seed, repeat, window, layer, side and place; window: the number of the first
- * one.  The same for any grouping of windows and number of threads. */
+/* Multiplies k, k_pre and v of x, in host memory, by 1 + 1e-6 e, where e is
+ * standard normal and a function of seed, repeat, window, layer, side and
+ * place.  window: the number of the first window.  Any grouping of windows and
+ * number of threads gives the same values. */
 struct kv_jittered {
     struct kv_qkv x;
     float *k, *k_pre, *v;

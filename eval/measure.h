@@ -29,8 +29,8 @@ struct kv_measured {
     double rd_error[KV_SIDES], rd_bound[KV_SIDES];
 };
 
-/* Takes a window of a side of a layer as it is stored, keys before RoPE where
- * the codec is pre_rope.  x: [ctx][n_kv_heads][head_dim]; may be changed. */
+/* Receives the stored form of a window in one side of a layer, keys before RoPE
+ * if the codec is pre_rope.  x: [ctx][n_kv_heads][head_dim]; may be changed. */
 struct kv_decoded_sink {
     int (*put)(void *arg, const struct kv_codec *c, size_t window, float *x,
                struct kv_err *e);
@@ -47,18 +47,19 @@ struct kv_measure_plan {
                                * window */
     size_t n_queries;         /* query positions per window for attention error;
                                * 0: it is not measured */
-    struct kv_codes *codes;   /* also writes the codes here; NULL: does not */
-    struct kv_codes_in *from; /* the codes of the dump's windows, read in place
+    struct kv_codes *codes;   /* codes are also written here; NULL: not
+                               * written */
+    struct kv_codes_in *from; /* the codes of the dump's windows, read instead
                                * of encoding; NULL: encodes */
-    const struct kv_decoded_sink *decoded; /* takes the last spec's windows,
+    const struct kv_decoded_sink *decoded; /* receives the last spec's windows,
                                             * layer by layer, each layer's in
                                             * order; NULL: none */
     const struct kv_backend *backend; /* backend that encodes and decodes all
                                        * schemes but f32; NULL: the CPU */
 };
 
-/* Returns 0 where the plan's backend encodes this spec on every layer and side,
- * else 1 with the reason.  Fails where the CPU cannot encode it either. */
+/* Returns 0 if the plan's backend encodes this spec on every layer and side,
+ * else 1 with the reason.  Fails if the CPU cannot encode it either. */
 int kv_measure_on_gpu(const struct kv_measure_plan *p,
                       const struct kv_spec *spec, struct kv_err *e);
 
@@ -68,17 +69,17 @@ int kv_measure_on_gpu(const struct kv_measure_plan *p,
  * use their own attention.
  *
  * A window of a spec with a policy enters the cache by kv_policy_protocol().
- * Its attention and its bits are measured (policy_error.h), not its
- * reconstruction; it needs queries.
+ * Only its attention and its bits are measured (policy_error.h), not its
+ * reconstruction, and it needs queries.
  *
- * Where one code holds all layers (kv_spec_spans()), each layer counts an equal
- * part of its bits.
+ * If one code holds all layers (kv_spec_spans()), each layer counts an equal
+ * part of the code's bits.
  *
- * out: [n_specs][layers of the dump], cleared here.  The same bits for any
- * number of threads and any memory.
+ * out: [n_specs][layers of the dump], cleared here.  Any number of threads and
+ * any memory give the same bits.
  *
- * Fails when the dump lacks k_pre or q where they are needed, on NaN and
- * infinity in it, without a needed calibration, where the device does, and when
+ * Fails if the dump lacks k_pre or q but they are needed, on NaN and infinity
+ * in it, without a needed calibration, if the device fails, and when
  * interrupted. */
 int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
                struct kv_err *e);

@@ -1,5 +1,5 @@
-/* The windows of a dump, stored by a spec whose codes are of all layers
- * together (kv_spec_spans()), and read layer by layer. */
+/* The windows of a dump, stored by a spec that codes all layers together
+ * (kv_spec_spans()), and read layer by layer. */
 #ifndef KV_MEASURE_SPAN_H
 #define KV_MEASURE_SPAN_H
 
@@ -7,8 +7,8 @@
 
 struct kv_measure_span;
 
-/* Encodes and decodes every window; decoded rows lie in a temporary file.
- * Fails where the dump lacks layers or keys before RoPE, as kv_codec_new() and
+/* Encodes and decodes every window; decoded rows are in a temporary file.
+ * Fails if the dump lacks layers or keys before RoPE, as kv_codec_new() and
  * kv_cache_append() do, and when interrupted. */
 int kv_measure_span_new(struct kv_measure_span **out,
                         const struct kv_measure_plan *p,
@@ -18,10 +18,10 @@ void kv_measure_span_free(struct kv_measure_span *m); /* NULL is fine */
 /* The codecs [KV_SIDES], of all layers together; m owns them. */
 struct kv_codec *const *kv_measure_span_codecs(const struct kv_measure_span *m);
 
-/* A side of a window in a layer: x as the dump has it, stored as the cache
- * gives it, both [ctx][n_kv_heads][head_dim], keys before RoPE where they are
- * stored so; the error and the layer's part of the bits are added.  Layers have
- * equal parts.  Thread-safe. */
+/* Reads one side of a window in a layer: x from the dump, stored from the
+ * cache, both [ctx][n_kv_heads][head_dim], keys before RoPE if they are stored
+ * so.  Adds the error and the layer's part of the bits; layers have equal
+ * parts.  Thread-safe. */
 int kv_measure_span_side(const struct kv_measure_span *m, size_t window,
                          size_t layer, enum kv_side side, const float *x,
                          float *stored, struct kv_measured *sums,

@@ -11,8 +11,8 @@
 int kv_policy_check(const struct kv_spec *spec, const struct kv_protocol *p,
                     struct kv_codec *const *codec, size_t n, struct kv_err *e);
 
-/* Number of tokens that a budget is a share of, in a window of n: the prompt's,
- * or all. */
+/* The number of tokens of which a budget is a share, in a window of n: the
+ * prompt's, or all. */
 size_t kv_policy_share_of(const struct kv_protocol *p, size_t n);
 
 #endif

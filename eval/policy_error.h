@@ -1,5 +1,5 @@
-/* Attention error where a policy drops tokens: dense attention over exact keys
- * and values against attention over the kept, quantized tokens. */
+/* Attention error under a policy that drops tokens: dense attention over exact
+ * keys and values against attention over the kept, quantized tokens. */
 #ifndef KV_POLICY_ERROR_H
 #define KV_POLICY_ERROR_H
 
@@ -7,7 +7,7 @@
 #include "eval/protocol.h"
 #include "lib/seq/policy_cache.h"
 
-/* How a dump's window enters the cache: token by token (stream), or, where the
+/* How a dump's window enters the cache: token by token (stream) or, if the
  * policy drops tokens of a prompt, with half of the window's n tokens as
  * prefill. */
 struct kv_protocol kv_policy_protocol(const struct kv_policy *p, size_t n);

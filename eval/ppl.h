@@ -2,16 +2,16 @@
  * an f32 cache.
  *
  * A run leaves the hidden states of its scored positions in an unlinked
- * temporary file; the base's, the first, stay there.  Runs are scored several
- * at a time, each against the base, whose logits are then made once: with a
- * large vocabulary they take as long as a row.
+ * temporary file; the base line, the first run, stays there.  Runs are scored
+ * several at a time against the base, so that the base's logits are computed
+ * once for all of them; with a large vocabulary they take as long as a row.
  *
  * Memory holds one group of windows: on the CPU, hidden states of other groups
  * lie in another such file while the group passes a layer, so that a layer is
- * read once.  With layered codecs a group passes all layers, which are read for
- * each group; with codes of all layers together it passes them twice.  A long
- * window of a spec with a policy goes piece by piece through all layers, in the
- * memory of a piece. */
+ * read once.  With layered codecs each group passes all layers, so layers are
+ * read for each group; with codes of all layers together a group passes them
+ * twice.  A long window of a spec with a policy goes piece by piece through all
+ * layers, in the memory of a piece. */
 #ifndef KV_PPL_H
 #define KV_PPL_H
 
@@ -33,13 +33,13 @@ struct kv_ppl_plan {
     struct kv_protocol protocol;
     size_t memory; /* bytes for activations */
     uint64_t seed;
-    bool no_base; /* the base does not run: nothing is compared with it */
+    bool no_base; /* no base line runs, and nothing is compared */
     bool kl;      /* divergence from the base too; not with no_base */
     bool losses;  /* rows have the losses of their tokens */
     struct kv_klbase *kl_file; /* the base's probabilities from a file instead
                                 * of the base run; or NULL */
-    struct kv_ranks *ranks;    /* NULL, or ranks that share the windows, each
-                                * has one at least, or the layers; not with
+    struct kv_ranks *ranks;    /* NULL, or ranks that share the windows (at
+                                * least one each) or the layers; not with
                                 * files */
     struct kv_progress *progress; /* a step for each window and layer of a run,
                                    * or NULL; cleared after each run */
@@ -55,44 +55,46 @@ void kv_ppl_free(struct kv_ppl *p);
 /* A row of a table. */
 struct kv_ppl_row {
     struct kv_score_summary score;
-    struct kv_kl_curve curve; /* divergence by position; without windows where
-                               * it was not measured */
+    struct kv_kl_curve curve; /* divergence by position; without windows if it
+                               * was not measured */
     struct kv_bits bits;
     struct kv_prefill prefill; /* the cost of prompts (eval/loop.h) */
-    double seconds;            /* of the run, and its share of scoring */
+    double seconds;            /* seconds of the run, and of its share of
+                                * scoring */
     struct kv_loss *loss; /* [n_windows][scored], the caller's to free; NULL
                            * unless the plan wants losses */
 };
 
-/* Runs that are scored together, at most, and the seconds after which no other
- * run is waited for: what is not scored is lost when the program is ended. */
+/* The maximum number of runs scored together, and the seconds after which
+ * scoring waits for no further run, since runs not scored are lost if the
+ * program is ended. */
 enum { KV_PPL_TOGETHER = 8, KV_PPL_WAIT_SECONDS = 300 };
 
-/* Runs one spec (fitted; as kv_protocol_spec leaves it), whose row then waits
- * for kv_ppl_score().  The first run must be the base line, f32 on a CPU, and
- * scored alone, but with no_base. */
+/* Runs one spec (fitted, and changed by kv_protocol_spec); its row then waits
+ * for kv_ppl_score().  Unless no_base, the first run must be the base line, f32
+ * on a CPU, and scored alone. */
 int kv_ppl_pass(struct kv_ppl *p, const struct kv_spec *spec,
                 const struct kv_calib *calib, struct kv_err *e);
 
-/* Another run of the spec that ran last, which waits too, with keys and values
- * moved (kv_loop_jitter()): the repeat-th, from 1.  On the CPU. */
+/* Runs the last spec again with perturbed keys and values (kv_loop_jitter()),
+ * for the repeat-th time, from 1; this run waits too.  On the CPU. */
 int kv_ppl_pass_again(struct kv_ppl *p, const struct kv_spec *spec,
                       const struct kv_calib *calib, size_t repeat,
                       struct kv_err *e);
 
-/* Whether the runs that wait are to be scored before another one: eight, or
- * after 300 s (not with several ranks); one at a time where they have no base's
- * logits to share. */
+/* Whether the waiting runs must be scored before another run: there are eight,
+ * or 300 s have passed (not with several ranks), or there are no base logits to
+ * share. */
 bool kv_ppl_full(const struct kv_ppl *p);
 
-/* The rows of the runs that wait, in order, of the first rank where there are
- * several; then none waits.  None is fine.  A row's numbers do not depend on
- * the others.  to_file: NULL, or given the
- * logits of every scored token of the one run that waits. */
+/* Scores all waiting runs (there may be none) and returns their rows in order;
+ * with several ranks, on the first one.  A row's numbers do not depend on the
+ * other rows.  to_file: NULL, or receives the logits of every scored token of
+ * the one waiting run. */
 int kv_ppl_score(struct kv_ppl *p, struct kv_klbase *to_file,
                  struct kv_ppl_row *row, struct kv_err *e);
 
-/* Both, of one spec. */
+/* Runs one spec and scores it. */
 int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
                const struct kv_calib *calib, struct kv_klbase *to_file,
                struct kv_ppl_row *row, struct kv_err *e);

@@ -1,4 +1,4 @@
-/* Between ppl.c, which makes hidden states, and ppl_score.c. */
+/* Shared by ppl.c, which computes hidden states, and ppl_score.c. */
 #ifndef KV_PPL_IMPL_H
 #define KV_PPL_IMPL_H
 
@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* A run whose hidden states are made. */
+/* A run whose hidden states have been computed. */
 struct kv_ppl_waits {
     double seconds;
     struct kv_bits bits;
@@ -19,19 +19,21 @@ struct kv_ppl {
     size_t first, last; /* scored positions */
     size_t from, to;    /* windows that this rank runs */
     size_t group;       /* windows at a time */
-    FILE *states;       /* NULL, or hidden states of all windows of a run, which
-                         * do not fit in memory: [n_windows][n][hidden]; not of
-                         * layered codecs, whose windows wait in caches, too */
+    FILE *states;       /* NULL, or a file for hidden states of all windows of a
+                         * run that do not fit in memory:
+                         * [n_windows][n][hidden]; not for layered codecs, whose
+                         * caches would have to wait too */
     FILE *scored;       /* hidden states of scored positions, the base's, then
-                         * of the runs that wait:
-                         * [1 + n_waiting][n_windows][last - first][hidden] */
+                         * the waiting runs': [1 + n_waiting][n_windows][last -
+                         * first][hidden] */
     double *base_nll;   /* [n_windows]: mean loss; NaN before the base ran */
     bool has_base;
     struct kv_ppl_waits waits[KV_PPL_TOGETHER];
     size_t n_waits;
 };
 
-/* Whether this rank scores what it runs: of ranks that share layers the last.
+/* Whether this rank scores its runs; among ranks that share layers only the
+ * last one does.
  */
 static inline bool kv_ppl_scores(const struct kv_ppl *p)
 {
@@ -45,7 +47,7 @@ static inline size_t kv_ppl_scored(const struct kv_ppl *p)
     return p->last - p->first;
 }
 
-/* The place in p->scored of run `run`, 0 the base, window and scored row. */
+/* The index in p->scored of a run (0: the base), window and scored row. */
 static inline size_t kv_ppl_place(const struct kv_ppl *p, size_t run,
                                   size_t window, size_t row)
 {
@@ -59,8 +61,8 @@ static inline bool kv_ppl_has_states(const struct kv_ppl *p)
     return p->plan.kl && !p->plan.kl_file && p->has_base;
 }
 
-/* The place in p->scored of the i-th run that waits: behind the base's states
- * where runs are compared with them, else the first place. */
+/* The number in p->scored of the i-th waiting run: after the base's states if
+ * runs are compared with the base, else the first. */
 static inline size_t kv_ppl_run_at(const struct kv_ppl *p, size_t i)
 {
     return kv_ppl_has_states(p) ? i + 1 : 0;

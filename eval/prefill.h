@@ -10,11 +10,13 @@
 #include "lib/policy.h"
 
 struct kv_prefill {
-    const struct kv_policy_spec *policy; /* without one, or patterns: dense */
-    const struct kv_calib *calib;        /* for find(); may be NULL */
-    /* Totals so far, over layers that do not slide: computed pairs of a query
-     * and a token, and dense attention's pairs.  The time includes choosing the
-     * pairs. */
+    const struct kv_policy_spec *policy; /* a spec without patterns attends
+                                          * densely */
+    const struct kv_calib *calib;        /* for the policy's find(); may be
+                                          * NULL */
+    /* Totals so far, over layers without a sliding window: computed pairs of a
+     * query and a token, and dense attention's pairs.  The time includes
+     * choosing the pairs. */
     double pairs, all_pairs, seconds;
 };
 
@@ -24,8 +26,8 @@ int kv_prefill_check(const struct kv_prefill *p, const struct kv_spec *spec,
                      const struct kv_protocol *protocol,
                      struct kv_codec *const *codec, struct kv_err *e);
 
-/* The job's queries are the first of each window, in x's layer and the host's
- * memory.  A layer that slides has no pattern. */
+/* The job's queries are each window's first, in x's layer and in host memory.
+ * A sliding layer has no pattern. */
 int kv_prefill_attend(struct kv_prefill *p, const struct kv_qkv *x,
                       const struct kv_attend_job *job, struct kv_err *e);
 

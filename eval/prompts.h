@@ -12,7 +12,7 @@
  *   context       a text, which may be empty
  *   continuation  a text that follows it
  *
- * whose log-likelihood is wanted, or
+ * whose log-likelihood is measured, or
  *
  *   prompt      a text, or
  *   messages    [{"role": "system", "user" or "assistant", "content": text}]:
@@ -26,9 +26,9 @@
 struct kv_prompt {
     size_t line;
     json_t *fields;
-    const char *text; /* or NULL: messages.  Both are parts of fields */
+    const char *text; /* or NULL if there are messages; both belong to fields */
     json_t *messages;
-    const char *continuation; /* or NULL; a part of fields */
+    const char *continuation; /* or NULL; belongs to fields */
     size_t max_tokens;        /* 0: not given */
     const char **stop;        /* [n_stops]: the texts are parts of fields */
     size_t n_stops;
@@ -43,7 +43,7 @@ struct kv_prompts {
     size_t n;
 };
 
-/* path: a file or a pipe; kept by pointer.  continued: lines are of context and
+/* path: a file or a pipe; kept by pointer.  continued: lines have context and
  * continuation.  taken: names, up to a NULL, that no field may have.  Fails,
  * with the line, on a line that is not as above, and on a file without
  * prompts. */
@@ -60,11 +60,11 @@ struct kv_prompt_encoder {
     struct kv_chat_clock *clock;
 };
 
-/* Messages, as a line has them, into p->messages. */
+/* Reads messages, in the form of a line, into p->messages. */
 int kv_prompt_take_messages(struct kv_prompt *p, json_t *messages,
                             struct kv_err *e);
-/* The tokens of p's text or messages; named: as kv_tokenizer_encode() counts,
- * added to what it holds.  Fails as kv_prompts_encode() does. */
+/* Makes the tokens of p's text or messages; named: the counts of
+ * kv_tokenizer_encode() are added to it.  Fails as kv_prompts_encode() does. */
 int kv_prompt_encode(struct kv_prompt *p, const struct kv_prompt_encoder *r,
                      struct kv_named *named, struct kv_err *e);
 
@@ -74,7 +74,7 @@ int kv_prompt_encode(struct kv_prompt *p, const struct kv_prompt_encoder *r,
  * whose tokens behind the context's are the continuation.  An empty context is
  * a BOS.  Fails, with the line, as
  * kv_chat_messages() does, on a prompt or a continuation without tokens, and on
- * an empty context where there is no BOS. */
+ * an empty context if there is no BOS. */
 int kv_prompts_encode(struct kv_prompts *p, const struct kv_prompt_encoder *r,
                       struct kv_err *e);
 

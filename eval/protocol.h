@@ -32,21 +32,22 @@ struct kv_protocol {
     size_t step;      /* KV_STREAM: tokens appended at a time, 1 unless told */
     size_t own;       /* kv_protocol_own(): N; 0: no own text */
     bool keep_window; /* KV_ALL_TOKENS, KV_LLAMA_CPP: keep the spec's s and r */
-    char text[80];    /* canonical: "stream", "stream:16", "prefill:512",
+    char text[80];    /* canonical text: "stream", "stream:16", "prefill:512",
                        * "stream+own:512", "stream+own:512@0.8" */
 };
 
 int kv_protocol_parse(struct kv_protocol *p, const char *text, bool keep_window,
                       struct kv_err *e);
 
-/* n >= 1 tokens of the model's own at the end of each window, after a prompt of
- * n_prompt tokens.  temperature: of their sampling; 0: greedy.  Fails for other
- * protocols than stream and prefill:P, for steps of several tokens, and for a P
- * beyond the prompt: a token would see another cache than a running model's. */
+/* Adds n >= 1 tokens of the model's own text to the end of each window, after a
+ * prompt of n_prompt tokens.  temperature: of their sampling; 0: greedy.  Fails
+ * for other protocols than stream and prefill:P, for steps of several tokens,
+ * and for a P beyond the prompt: a token would see another cache than a running
+ * model's. */
 int kv_protocol_own(struct kv_protocol *p, size_t n_prompt, size_t n,
                     double temperature, struct kv_err *e);
 
-/* The spec as this protocol runs it: s = r = 0 where the window is encoded
+/* Changes the spec as this protocol requires: s = r = 0 if windows are encoded
  * whole. */
 void kv_protocol_spec(const struct kv_protocol *p, struct kv_spec *s);
 

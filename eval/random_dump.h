@@ -1,5 +1,5 @@
-/* A dump of random tensors, for calibrating without a model: tables of the
- * right shape and random content, for timing. */
+/* A dump of random tensors, for calibrating without a model.  The tables have
+ * the right shape and random content, for timing. */
 #ifndef KV_RANDOM_DUMP_H
 #define KV_RANDOM_DUMP_H
 

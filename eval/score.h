@@ -27,7 +27,7 @@ int kv_score_window(struct kv_score *s, const struct kv_loss *t, size_t n,
 
 /* NaN where it was not measured. */
 struct kv_score_summary {
-    double tokens;        /* scored */
+    double tokens;        /* number of scored tokens */
     double nll;           /* mean over windows of the windows' mean losses */
     double ppl, ppl_se;   /* exp(nll); error over windows */
     double ppl_se_tokens; /* error over tokens, as llama.cpp prints it */
@@ -36,7 +36,7 @@ struct kv_score_summary {
     /* percentiles of the tokens, interpolated between the two values beside
      * them; 999: 99.9 */
     double kl_p999, kl_p99, kl_p95, kl_p90, kl_median, kl_p10, kl_p5, kl_p1;
-    double same_top1; /* share of tokens */
+    double same_top1; /* share of tokens with the base's first guess */
     double dp_mean, dp_rms;
 };
 struct kv_score_summary kv_score_summary(const struct kv_score *s);

@@ -16,9 +16,9 @@ struct kv_sweep {
     const struct kv_strings *specs; /* the arguments of -s, sweeps included */
     const struct kv_shape *shape;   /* the shape to fit them to */
     const struct kv_protocol
-        *protocol; /* applied by kv_protocol_spec(), but where a policy drops
-                    * tokens, which needs steps; NULL: specs unchanged */
-    struct kv_shard shard; /* every n-th, from the i-th on */
+        *protocol; /* applied by kv_protocol_spec(), except to a policy that
+                    * drops tokens, which needs steps; NULL: specs unchanged */
+    struct kv_shard shard; /* every n-th spec, from the i-th on */
 };
 
 /* Lists the specs, expanded and fitted, in order.  A repeated spec (by the

@@ -23,10 +23,10 @@ bool kv_timing_noisy(const struct kv_timing *t);
 struct kv_bench;
 
 /* Bytes that a kv_bench allocates: 256 MiB, or the size of the last-level
- * caches where that is larger. */
+ * caches if that is larger. */
 size_t kv_bench_bytes(void);
 
-/* threads: how many run `once` and read memory. */
+/* threads: the number of threads that run `once` and read memory. */
 struct kv_bench *kv_bench_new(size_t threads);
 void kv_bench_free(struct kv_bench *b); /* NULL is fine */
 
@@ -40,8 +40,8 @@ double kv_bench_bandwidth(struct kv_bench *b);
  * into the caches is cached.  base not NULL: before each run once(base) runs
  * the same way, and *ratio becomes the median of its time over the run's, pair
  * by pair, so that other load of the machine affects both.  progress: a step
- * for each run, or NULL.  Fails on Ctrl-C, between runs; *out and *ratio mean
- * nothing then. */
+ * for each run, or NULL.  Fails on Ctrl-C, between runs; *out and *ratio are
+ * then undefined. */
 int kv_bench_time(struct kv_bench *b, bool warm, size_t warmup, size_t reps,
                   void (*once)(void *), void *arg, void *base,
                   struct kv_progress *progress, struct kv_timing *out,

@@ -1,4 +1,4 @@
-/* The mean of values, one a window or a prompt, and its standard error. */
+/* The mean of values, one for each window or prompt, and its standard error. */
 #ifndef KV_WINDOW_MEAN_H
 #define KV_WINDOW_MEAN_H
 
@@ -10,9 +10,9 @@ struct kv_window_mean {
 };
 
 void kv_window_mean_add(struct kv_window_mean *m, double x);
-/* NaN of none. */
+/* NaN without values. */
 double kv_window_mean_value(const struct kv_window_mean *m);
-/* NaN below 2. */
+/* NaN for fewer than two values. */
 double kv_window_mean_se(const struct kv_window_mean *m);
 
 #endif

@@ -27,11 +27,12 @@
 struct kv_common {
     size_t threads, memory;
     uint64_t seed;
-    const char *device, *level;  /* level NULL: the highest that the CPU has */
-    const char *output, *format; /* NULL: stdout, and as output ends */
-    const char *columns;         /* of results; NULL: all */
+    const char *device, *level;  /* level NULL: the CPU's highest */
+    const char *output, *format; /* NULL: stdout; format NULL: by output's
+                                  * suffix */
+    const char *columns;         /* columns of results; NULL: all */
     bool safe_csv;
-    bool can_gpu; /* set by tools that compute on one */
+    bool can_gpu; /* set by tools that can compute on a GPU */
     bool on_gpu;  /* after kv_common_start(): on gpu */
     struct kv_device gpu;
 };
@@ -65,16 +66,17 @@ struct kv_common {
                  "room for tensors and caches (1G), not for weights\n"         \
                  "and texts")
 
-/* -s: a list of specs, some of which name a layer file. */
+/* -s: a list of specs, which may name a layer file. */
 #define KV_SPECS(at, help) \
     KV_IN_LIST('s', "spec", at, kv_mixed_file, "mixed,file=FILE", "SPEC", help)
 
 /* Checks the options, sets threads, level and device for the program, and
- * catches signals; ends the program with a sentence when something cannot be.
+ * catches signals; ends the program with a sentence if one of them is
+ * impossible.
  */
 void kv_common_start(struct kv_common *c);
 
-/* What KV_SHARD() does without a value, for the help. */
+/* The help's text on KV_SHARD() without a value. */
 #define KV_SHARD_HELP                                                          \
     "--shard without a value: the part of this task of a Slurm array, of "     \
     "this rank of\nsrun or mpirun, or of both.  Each writes its own file, -o " \
@@ -93,34 +95,34 @@ int kv_common_place(const struct kv_common *c, struct kv_model *m,
             "the model with fewer KV heads: means of G that\n" \
             "follow each other (matrices and biases of K and V)")
 
-/* Ends the program with a sentence when the specs are too many rows, or their
- * braces wrong: before anything is read.  The commands that they name may run
- * from here on (lib/exec.h). */
+/* Ends the program with a sentence, before anything is read, if the specs make
+ * too many rows or have wrong braces.  Afterwards the commands that they name
+ * may run (lib/exec.h). */
 void kv_common_specs(const struct kv_strings *specs);
 
 /* Ends the program with a sentence when one of n operands is a spec that lost
  * its -s: the shell expands -s kivi:b{2,4}g32 unless it is quoted. */
 void kv_common_no_specs(char *const *operand, int n);
-/* Ends the program, naming the spec to write, where llama.cpp's -ctk or -ctv
- * is among the words; for kv_opt_about's before. */
+/* Ends the program, naming the spec to write, if llama.cpp's -ctk or -ctv is
+ * among the words; for kv_opt_about's before. */
 void kv_common_no_cache_types(int argc, char **argv);
 /* Ends the program if n > 0. */
 void kv_common_no_operands(char *const *operand, int n);
 
-/* Says that windows have fewer positions than --queries asks for; default_n is
- * no asking. */
+/* Notes that windows have fewer positions than --queries asks for; default_n
+ * counts as not asked. */
 void kv_common_queries(size_t n, size_t default_n, size_t ctx);
 
-/* Says on stderr, once for each size, where a spec's Hadamard transform
- * consists of smaller blocks, as the size is not a power of two.  The specs are
- * fitted to shape. */
+/* Notes on stderr, once for each size, that a spec's Hadamard transform
+ * consists of smaller blocks because the size is not a power of two.  The specs
+ * are fitted to shape. */
 void kv_common_hadamard(const struct kv_spec *specs, size_t n,
                         const struct kv_shape *shape);
 
-/* Says on stderr where the spec's row does not measure its scheme: no keys, no
- * values or neither became codes, or some were clipped. */
+/* Notes on stderr that the spec's row does not measure only its scheme: no
+ * keys, no values or neither became codes, or some values were clipped. */
 void kv_common_note_stored(const struct kv_spec *spec, const struct kv_bits *b);
-/* The second alone. */
+/* Only the note on clipped values. */
 void kv_common_note_clipped(const struct kv_spec *spec, double clipped);
 
 /* -o, --format and --columns of a table without specs. */

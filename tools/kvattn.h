@@ -18,11 +18,11 @@ struct kvattn_args {
 };
 
 struct kvattn_run {
-    const char *shape;    /* the one that runs of --shape's, or NULL */
+    const char *shape;    /* the running one of --shape's, or NULL */
     struct kv_dump *dump; /* NULL with --shape and -m */
     struct kv_attn_inputs inputs;
     struct kv_calib *calib;
-    bool random_calib; /* tables that mean nothing: no error to report */
+    bool random_calib; /* the tables are random, so no error is reported */
     double leak;
     struct kv_spec *spec;
     size_t n_specs;
@@ -36,7 +36,7 @@ struct kvattn_run {
     struct kv_attn_step *base;
     double bandwidth;
     struct kv_progress progress; /* runs */
-    size_t left_out; /* specs that the GPU has no kernel or no room for */
+    size_t left_out; /* specs for which the GPU has no kernel or no room */
     size_t rows, noisy;
 };
 
@@ -47,14 +47,14 @@ int kvattn_open_table(struct kvattn_run *r, const struct kvattn_args *a,
 int kvattn_run_all(struct kvattn_run *r, const struct kvattn_args *a,
                    struct kv_err *e);
 
-/* Adds the specs as they are with a shape, of a table of several. */
+/* Adds the specs as fitted to one shape, for a table of several shapes. */
 int kvattn_add_specs(const struct kvattn_args *a, const struct kv_shape *shape,
                      struct kv_spec **all, size_t *n, struct kv_err *e);
 
-/* What is left of a run for the next shape's or model's. */
+/* Clears the parts of a run that the next shape or model sets again. */
 void kvattn_next(struct kvattn_run *r);
 
-/* --columns help: of all tables, of -m's. */
+/* --columns help: for all tables, and for -m's table. */
 void kvattn_about_columns(void);
 void kvattn_about_step(void);
 

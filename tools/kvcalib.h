@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-enum { KVCALIB_QUERIES = 64 }; /* unless told */
+enum { KVCALIB_QUERIES = 64 }; /* default */
 
 struct kvcalib_args {
     struct kv_common common;
@@ -25,7 +25,8 @@ struct kvcalib_args {
 struct kv_calib;
 struct kv_dump;
 
-/* kv_calib_run() by all ranks: the first has all tables, each other its own. */
+/* kv_calib_run() on all ranks: the first rank gets all tables, each other rank
+ * only its own. */
 int kvcalib_train(struct kv_calib **c, struct kv_ranks *r,
                   const struct kvcalib_args *a, struct kv_dump *dump,
                   const struct kv_spec *specs, size_t n_specs,

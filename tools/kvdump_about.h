@@ -19,18 +19,18 @@ struct kv_footprint {
 int kv_footprint_print(const struct kv_footprint *f, size_t n,
                        const struct kv_common *common, struct kv_err *e);
 
-/* Rows from a config.json alone, its weights as halves: with its own number of
- * KV heads, with one per query head (MHA), and with one in all (MQA).  ctx 0:
+/* Rows from only a config.json, with weights as halves: with its own number of
+ * KV heads, with one per query head (MHA), and with a single one (MQA).  ctx 0:
  * the model's. */
 int kv_footprint_of_shape(const char *path, size_t ctx, size_t batch,
                           const struct kv_common *common, struct kv_err *e);
 
-/* The model's name by the path of its folder or its config.json: the last part,
- * of config.json the folder's. */
+/* The model's name: the last part of the path of its folder, or of the folder
+ * of its config.json. */
 void kvdump_model_name(const char *path, char *name, size_t capacity);
 
-/* A row for each operation of one layer: 13 of prefill, of ctx tokens, and 15
- * of a decoding step after them.  name: the model's. */
+/* Writes a row for each operation of one layer: 13 of a prefill of ctx tokens,
+ * and 15 of a decoding step after them.  name: the model's. */
 int kv_operations_print(const struct kv_config *c, const char *name, size_t ctx,
                         size_t batch, const struct kv_common *common,
                         struct kv_err *e);

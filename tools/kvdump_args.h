@@ -1,11 +1,11 @@
-/* kvdump's options, and which of them go together. */
+/* kvdump's options, and which of them may be combined. */
 #ifndef KV_KVDUMP_ARGS_H
 #define KV_KVDUMP_ARGS_H
 
 #include "lib/dump.h"
 #include "tools/common.h"
 
-enum { KVDUMP_BATCH = 1 }; /* sequences, where none are asked for */
+enum { KVDUMP_BATCH = 1 }; /* default number of sequences */
 
 struct kvdump_args {
     struct kv_common common;
@@ -21,21 +21,21 @@ struct kvdump_args {
     enum kv_dtype type;    /* --dtype */
 };
 
-/* The tensors that --what, --rope and --fisher name.  Ends the program where
- * they name none. */
+/* The tensors that --what, --rope and --fisher name.  Ends the program if they
+ * name none. */
 void kvdump_parse_tensors(const struct kvdump_args *a, bool have[KV_TENSORS]);
 
-/* The operand: a shape, in place of a model.  Ends the program where there are
- * others. */
+/* The operand: a shape instead of a model.  Ends the program if there are other
+ * operands. */
 void kvdump_parse_shape(struct kvdump_args *a, char *const *operand, int n);
 
-/* Ends the program where options contradict each other or miss one. */
+/* Ends the program if options contradict each other or need another option. */
 void kvdump_check_args(const struct kvdump_args *a);
 
 /* The option that replaces a dump; NULL: none. */
 const char *kvdump_instead(const struct kvdump_args *a);
 
-/* Whether ranks have layers, not windows. */
+/* Whether ranks share layers, not windows. */
 bool kvdump_by_layers(const struct kvdump_args *a);
 
 #endif

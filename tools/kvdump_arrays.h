@@ -1,13 +1,13 @@
-/* Which arrays of a file or folder are the keys, values and queries of which
- * layer and tokens, and how their values lie.
+/* Finds the arrays of a file or folder that are keys, values or queries, their
+ * layers and tokens, and their layout.
  *
  * A name is words: layers.0.keys, layer_000/k, key_cache.0, past_key_values.0.
  * key, k_pre.0.  One of k, key, keys; v, value, values; q, query, queries; with
  * k also pre.  kv alone, or past_key_values.0, is keys and values in one.
- * tokens and ids are ids.  A number is the layer; without one an array is all
- * layers.  A number behind chunk, page, part or segment is a chunk of the
- * tokens: 0, 1, 2 ... or each one's first token.  An array of another name is
- * none of these. */
+ * tokens and ids are ids.  A number is the layer; an array without a number has
+ * all layers.  A number after chunk, page, part or segment names a chunk of the
+ * tokens: 0, 1, 2 ... or the chunk's first token.  Arrays with other names are
+ * ignored. */
 #ifndef KV_KVDUMP_ARRAYS_H
 #define KV_KVDUMP_ARRAYS_H
 
@@ -16,16 +16,16 @@
 
 enum { KVDUMP_IDS = KV_T_K_PRE + 1, KVDUMP_OWN }; /* q, k, v, k_pre, ids */
 
-/* An array, or the half of one that is both keys and values. */
+/* An array, or half of an array that holds keys and values. */
 struct kvdump_piece {
     size_t tensor, layer, chunk;
-    size_t array; /* its place in the list */
+    size_t array; /* its index in the list */
     bool joined, numbered;
 };
 
-/* Of one tensor. */
+/* The pieces of one tensor. */
 struct kvdump_layers {
-    bool have, stacked;               /* stacked: each piece is all layers */
+    bool have, stacked;               /* stacked: each piece has all layers */
     const struct kvdump_piece *piece; /* [layers][n_chunks] */
     size_t first, last, n_chunks;
     size_t heads;
@@ -38,15 +38,16 @@ struct kvdump_arrays {
     struct kvdump_layers of[KVDUMP_OWN];
     size_t kv_heads;  /* the model's; 0: not known */
     bool heads_first; /* [heads][tokens][channels], else [tokens][heads] */
-    size_t n_inner;   /* dimensions without layers, keys and values: 2, of
-                       * [tokens][heads * channels], 3, or 4 with windows */
+    size_t n_inner;   /* number of dimensions, not counting layers or the pair
+                       * of keys and values: 2 for [tokens][heads * channels],
+                       * 3, or 4 with windows */
     size_t n_windows, ctx, dim, first_layer, last_layer;
     size_t *chunk_tokens; /* [n_chunks] of the keys */
 };
 
 /* Opens the files and finds the arrays.  Fails on two arrays for one place, and
- * on a layer or a chunk amid others that is missing.  a is cleared by
- * kvdump_arrays_clear(), also after a failure. */
+ * on a gap among layers or chunks.  a is cleared by kvdump_arrays_clear(), also
+ * after a failure. */
 int kvdump_arrays_open(struct kvdump_arrays *a, const char *path,
                        struct kv_err *e);
 void kvdump_arrays_clear(struct kvdump_arrays *a);
@@ -58,12 +59,12 @@ const struct kv_array *kvdump_arrays_first(const struct kvdump_arrays *a,
 
 /* ---- kvdump_shapes.c ----------------------------------------------------- */
 
-/* What the shapes alone do not tell. */
+/* The question that the shapes alone leave open. */
 enum { KVDUMP_NO_ORDER = 1, KVDUMP_NO_HEADS };
 
-/* Fails where layers, shapes or types of the arrays do not agree.  layout:
- * "htd", "thd" or NULL.  n_kv_heads: the model's, 0 where it is not known.
- * Returns one of the above where it is wanted. */
+/* Fails if layers, shapes or types of the arrays do not agree.  layout: "htd",
+ * "thd" or NULL.  n_kv_heads: the model's, 0 if unknown.  Returns one of the
+ * values above if that information is needed. */
 int kvdump_arrays_fit(struct kvdump_arrays *a, const char *layout,
                       size_t n_kv_heads, struct kv_err *e);
 

@@ -1,6 +1,6 @@
 /* The arrays of one file, or of all files of a folder and of its folders.
  *
- * Of a folder, names have the file's before them, without its suffix:
+ * In a folder, the file's name without its suffix precedes an array's name:
  * model.layers.0.self_attn.attn.kv_cache, chunk_0.layer_3.keys.  One file is
  * open at a time. */
 #ifndef KV_KVDUMP_FILES_H
@@ -14,7 +14,8 @@ struct kvdump_files {
     size_t n_files;
     struct kv_array *list;
     size_t n;
-    size_t *file_of, *index; /* of each array: its file, its place in it */
+    size_t *file_of, *index; /* for each array: its file, its index in the
+                              * file */
     struct kv_arrays *open;
     size_t which; /* the file that is open */
 };
@@ -22,8 +23,8 @@ struct kvdump_files {
 /* Whether kvdump reads a file of this name in a folder. */
 bool kvdump_files_holds(const char *name);
 
-/* Fails on a folder without such a file.  f is cleared by kvdump_files_clear(),
- * also after a failure; path is not copied. */
+/* Fails on a folder without a file that kvdump reads.  f is cleared by
+ * kvdump_files_clear(), also after a failure; path is not copied. */
 int kvdump_files_open(struct kvdump_files *f, const char *path,
                       struct kv_err *e);
 void kvdump_files_clear(struct kvdump_files *f);

@@ -8,11 +8,13 @@
 
 struct kvdump_from {
     const char *path, *output;
-    const char *config;    /* of the model: a file or folder; or NULL */
-    const char *layout;    /* "htd", "thd"; NULL: as the shape tells */
-    const char *name;      /* the model's; NULL: config's, else path's */
-    const double *theta;   /* of RoPE without config; NULL: not given */
-    bool have[KV_TENSORS]; /* wanted, as far as they are there */
+    const char *config;    /* the model's config.json, a file or its folder; or
+                            * NULL */
+    const char *layout;    /* "htd", "thd"; NULL: derived from the shape */
+    const char *name;      /* the model's name; NULL: config's, else path's */
+    const double *theta;   /* RoPE's base if there is no config; NULL: not
+                            * given */
+    bool have[KV_TENSORS]; /* tensors to write, if they are there */
     enum kv_dtype type;
 };
 

@@ -1,7 +1,7 @@
-/* kvdump --ranks: windows by the ranks of mpirun, or layers.  Each rank writes
- * a dump of its own windows or layers, dump-2-of-3.h5; the first writes
- * dump.h5, an index that is read as one dump of all.  One rank writes dump.h5
- * alone. */
+/* kvdump --ranks: the ranks of mpirun share windows or layers.  Each rank
+ * writes a dump of its own windows or layers, dump-2-of-3.h5; the first also
+ * writes dump.h5, an index that is read as one dump of all.  A single rank
+ * writes only dump.h5. */
 #ifndef KVDUMP_RANKS_H
 #define KVDUMP_RANKS_H
 
@@ -13,30 +13,32 @@
 struct kvdump_out {
     struct kv_ranks *ranks;
     struct kv_dump_info whole;
-    struct kv_dump_info info;  /* of the rank's windows and layers */
+    struct kv_dump_info info;  /* the rank's windows and layers */
     struct kv_windows windows; /* the rank's, within the caller's */
-    struct kv_dump_writer *writer, *index; /* index: NULL but on the first of
-                                            * several */
+    struct kv_dump_writer *writer, *index; /* index: NULL except on the first of
+                                            * several ranks */
     char *path, **part;                    /* part: [ranks->n] */
-    bool renaming; /* parts may have their final names, and no index yet */
+    bool renaming; /* parts may already have their final names, without an
+                    * index */
 };
 
-/* Ranks meet, and files are opened.  path: the dump's, of info and windows of
- * all ranks; m: where they share layers, kv_ranks_by_layers() of it.  After a
- * failure too, end it with one of the next two. */
+/* Lets the ranks meet and opens the files.  path, info: the whole dump's; m: if
+ * ranks share layers, after kv_ranks_by_layers().  Also after a failure, end it
+ * with one of the next two functions. */
 int kvdump_out_open(struct kvdump_out *o, struct kv_ranks *r,
                     const struct kv_model *m, const char *path,
                     const struct kv_dump_info *info, const struct kv_windows *w,
                     struct kv_err *e);
 
-/* Where tokens of all windows and Gram matrices go on the first rank. */
+/* The dump that receives tokens of all windows and Gram matrices on the first
+ * rank. */
 struct kv_dump_writer *kvdump_out_whole(const struct kvdump_out *o);
 
-/* All files appear, the index last; or none. */
+/* Makes all files appear, the index last, or none. */
 int kvdump_out_commit(struct kvdump_out *o, const struct kv_windows *w,
                       struct kv_err *e);
 
-/* Removes all that this run has written, also other ranks' that were killed. */
+/* Removes all files that this run has written, also those of killed ranks. */
 void kvdump_out_discard(struct kvdump_out *o);
 
 #endif

@@ -1,5 +1,5 @@
-/* Requests: when they arrive, and their tokens.  From laws (Poisson arrivals,
- * Beta lengths), or from a trace file. */
+/* Requests: their arrival times and numbers of tokens, from distributions
+ * (Poisson arrivals, Beta lengths) or from a trace file. */
 #ifndef KV_SERVING_ARRIVALS_H
 #define KV_SERVING_ARRIVALS_H
 
@@ -13,8 +13,9 @@ struct kv_arrival {
     uint32_t in, out;
 };
 
-/* A Beta law between least and most; concentration a + b of its parameters, .1
- * or more: below it draws are 0 of 0.  least = most: that length. */
+/* A Beta distribution between least and most.  concentration: the sum a + b of
+ * its parameters, at least .1, since smaller values make draws of 0 / 0.  least
+ * = most: always that length. */
 struct kv_length_law {
     double mean, least, most, concentration;
 };
@@ -22,12 +23,12 @@ struct kv_length_law {
 struct kv_arrivals {
     struct kv_length_law in, out;
     uint32_t longest;               /* in + out at most; inputs are cut to it */
-    const struct kv_arrival *trace; /* instead of the laws; or NULL */
+    const struct kv_arrival *trace; /* replaces the distributions; or NULL */
     size_t n_trace;
-    double rate; /* requests/s; of a trace: its times are scaled to it */
+    double rate; /* requests/s; a trace's times are scaled to it */
 };
 
-/* a: [n].  Each request depends on seed and its index alone, so schemes and
+/* a: [n].  Each request depends only on seed and its index, so all schemes and
  * rates share the lengths.  With a trace n is at most n_trace. */
 void kv_arrivals_fill(const struct kv_arrivals *from, uint64_t seed,
                       struct kv_arrival *a, size_t n);
@@ -38,8 +39,9 @@ double kv_uniform(uint64_t key, uint64_t counter);
 /* A trace file; free(*a).  Mooncake's: JSON lines with timestamp (ms),
  * input_length and output_length.  Azure's: CSV with TIMESTAMP
  * (YYYY-MM-DD HH:MM:SS.F), ContextTokens and GeneratedTokens.  The first
- * arrives at 0.  Fails on times that do not exist or go backward, lengths that
- * are not whole numbers from 1 on, and requests of more than longest tokens. */
+ * arrives at 0.  Fails on times that do not exist or go backward, on lengths
+ * that are not positive whole numbers, and on requests of more than longest
+ * tokens. */
 int kv_trace_read(const char *path, uint32_t longest, struct kv_arrival **a,
                   size_t *n, struct kv_err *e);
 

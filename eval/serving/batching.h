@@ -6,8 +6,8 @@
  *   fixed + sum over parts of (per_request n + per_token t) / min(n, side)
  *
  * seconds, and t grows by n.  So the time of j steps without a change is a
- * polynomial in j, and a change costs O(log n) however many steps lie
- * between. */
+ * polynomial in j, and a change costs O(log n) for any number of steps before
+ * it. */
 #ifndef KV_SERVING_BATCHING_H
 #define KV_SERVING_BATCHING_H
 
@@ -26,16 +26,18 @@ enum kv_step_part {
 struct kv_step_cost {
     double per_request[KV_STEP_PARTS], per_token[KV_STEP_PARTS]; /* s */
     double fixed;                                                /* s */
-    double side; /* requests whose KV is read side by side at no cost, >= 1 */
+    double side; /* requests whose KV can be read in parallel at no cost, >=
+                  * 1 */
 };
 
 struct kv_member {
     uint32_t id;
     uint64_t end;    /* the step after which it leaves */
-    uint64_t tokens; /* held when it joined */
+    uint64_t tokens; /* tokens held when it joined */
     uint64_t steps;
     double joined;
-    double part[KV_STEP_PARTS]; /* the sums when it joined; then its own */
+    double part[KV_STEP_PARTS]; /* the running sums when it joined; at the end
+                                 * its own */
 };
 
 struct kv_batching {
@@ -44,27 +46,28 @@ struct kv_batching {
     struct kv_member *wait;   /* join at the next step */
     size_t n, n_wait, room, wait_room;
     uint64_t tokens, step;
-    double start; /* s: when the step began, or the last one ended */
-    double asked; /* when the last of those that wait came */
+    double start; /* s: the time when the step began, or the last one ended */
+    double asked; /* arrival of the last waiting request */
     double part[KV_STEP_PARTS];
-    double busy, held; /* s with members; requests held, summed over steps */
+    double busy, held; /* s with requests; requests held, summed over steps */
     uint64_t steps;
 };
 
 void kv_batching_init(struct kv_batching *b, const struct kv_step_cost *cost);
 void kv_batching_clear(struct kv_batching *b);
 
-/* A request of so many tokens that leaves after so many steps, 1 or more. */
+/* Adds a request with this many tokens that leaves after this many steps, 1 or
+ * more. */
 void kv_batching_join(struct kv_batching *b, double now, uint32_t id,
                       uint64_t tokens, uint64_t steps);
 /* When the next request joins or leaves; infinity: none. */
 double kv_batching_next(const struct kv_batching *b);
-/* Runs the steps up to that time. */
+/* Runs the steps up to this time. */
 void kv_batching_run(struct kv_batching *b);
-/* A request that leaves at the step that ended, with its own parts; false: no
- * other. */
+/* Takes a request that leaves at the step that ended, with its own parts of the
+ * time; false: no more. */
 bool kv_batching_leave(struct kv_batching *b, struct kv_member *m);
-/* After all have left: waiting requests join the step that begins. */
+/* Called after all have left: waiting requests join the step that begins. */
 void kv_batching_admit(struct kv_batching *b);
 
 #endif

@@ -19,18 +19,19 @@
 struct kv_cluster {
     size_t prefills, stages,
         decodes; /* replicas; stages of a prefill replica */
-    /* Seconds of L tokens: fixed + token L + square L^2. */
+    /* Prefill of L tokens takes fixed + token L + square L^2 seconds. */
     double prefill_fixed, prefill_token, prefill_square;
-    /* fixed + token L: of quantizing, in the same stages; and of decoding what
-     * arrived, if it is not attended to as codes. */
+    /* Times fixed + token L: for quantizing, in the same stages; and for
+     * decoding the arrived cache, if attention does not read codes. */
     double quantize_fixed, quantize_token, unpack_fixed, unpack_token;
     double up, down;       /* bytes/s of a prefill and of a decode replica */
     double transfer_fixed; /* s */
-    double sent, kept;     /* bytes a token */
-    size_t layers;         /* a pipelined transfer leaves one to the end */
+    double sent, kept;     /* bytes per token */
+    size_t layers;         /* a pipelined transfer sends the last layer after
+                            * prefill */
     bool pipelined;        /* layers are sent while others are computed */
     struct kv_step_cost step;
-    double room; /* bytes for the caches of a decode replica */
+    double room; /* a decode replica's memory for caches, bytes */
 };
 
 struct kv_request {
@@ -51,9 +52,11 @@ struct kv_request {
 /* Sums over a run. */
 struct kv_cluster_use {
     double end;                      /* s: the last event */
-    double prefill, network, decode; /* busy, of 1: means over replicas */
-    double batch;                    /* requests a step */
-    double peak;                     /* bytes of caches on the fullest */
+    double prefill, network, decode; /* share of time in use, up to 1: means
+                                      * over replicas */
+    double batch;                    /* requests per step */
+    double peak;                     /* bytes of caches on the fullest
+                                      * replica */
     double waiting;                  /* most requests in CPU memory at a time */
     double bytes_asked, bytes_sent, bytes_received, bytes_left;
 };
@@ -62,8 +65,9 @@ struct kv_cluster_use {
 double kv_cluster_prefill(const struct kv_cluster *c, double tokens);
 double kv_cluster_quantize(const struct kv_cluster *c, double tokens);
 
-/* request: [n], with `is` filled, by time; the rest is written.  seed: of ties.
- * Fails when a request alone has no room on a decode replica. */
+/* request: [n], with `is` filled, in order of time; the other members are
+ * written.  seed: for breaking ties.  Fails if a single request has no room on
+ * a decode replica. */
 int kv_cluster_run(const struct kv_cluster *c, uint64_t seed,
                    struct kv_request *request, size_t n,
                    struct kv_cluster_use *use, struct kv_err *e);

@@ -1,5 +1,6 @@
-/* Transfers that share links.  A transfer has a source and a sink; its rate is
- * the less of both links' rates over their number of transfers. */
+/* Transfers that share links.  A transfer has a source and a sink; each link
+ * divides its rate equally among its transfers, and the transfer gets the
+ * smaller share. */
 #ifndef KV_SERVING_NETWORK_H
 #define KV_SERVING_NETWORK_H
 
@@ -8,9 +9,9 @@
 
 struct kv_link {
     double rate;  /* bytes/s */
-    double bytes; /* moved so far */
-    size_t flows; /* now */
-    double busy;  /* s with transfers */
+    double bytes; /* bytes moved so far */
+    size_t flows; /* its rate now */
+    double busy;  /* s in which the link had transfers */
 };
 
 struct kv_flow {
@@ -21,7 +22,7 @@ struct kv_flow {
 struct kv_network {
     struct kv_link *source, *sink; /* [n_sources], [n_sinks] */
     size_t n_sources, n_sinks;
-    struct kv_flow *flow; /* in the order they began */
+    struct kv_flow *flow; /* in order of their beginning */
     size_t n, room;
     double now;
 };
@@ -33,10 +34,11 @@ void kv_network_clear(struct kv_network *net);
 /* Begins a transfer; now never falls from call to call. */
 void kv_network_send(struct kv_network *net, double now, uint32_t id,
                      double bytes, size_t source, size_t sink);
-/* When the next transfer ends if none begins before; infinity: there is none.
+/* The time when the next transfer ends if no other begins before; infinity:
+ * there is none.
  */
 double kv_network_next(const struct kv_network *net);
-/* At this time: ends that transfer and returns its id. */
+/* Ends that transfer, at this time, and returns its id. */
 uint32_t kv_network_end(struct kv_network *net, double now);
 
 #endif

@@ -7,13 +7,14 @@
 #include "eval/serving/measured_rows.h"
 #include "eval/serving/serving_params.h"
 
-/* Measured times of a scheme on one GPU of a replica; where a law has no rows,
- * or rest is NaN, the parameters' law stands for it. */
+/* Measured times of a scheme on one GPU of a replica.  If a fit has no rows, or
+ * rest is NaN, the parameters' formula is used. */
 struct kv_serving_times {
     struct kv_measured_law step;           /* attention of one layer */
-    double rest;                           /* s of a step beside attention */
-    struct kv_measured_law encode, decode; /* of one layer's tokens */
-    bool unpacked; /* decoded on arrival: step is of fp16 */
+    double rest;                           /* s of a step without attention */
+    struct kv_measured_law encode, decode; /* encoding, decoding one layer's
+                                            * tokens */
+    bool unpacked; /* decoded on arrival, so steps read fp16 */
 };
 
 /* One setting: a model on prefill and decode instances. */
@@ -22,18 +23,20 @@ struct kv_serving {
     struct kv_serving_gpu prefill, decode;
     struct kv_serving_parallel prefill_at, decode_at;
     struct kv_serving_settings set;
-    size_t prefills, decodes; /* replicas; 0: what the instances make */
-    double mean_input;        /* tokens, of activations */
+    size_t prefills, decodes; /* numbers of replicas; 0: as many as the
+                               * instances allow */
+    double mean_input;        /* tokens that the memory for activations is sized
+                               * for */
 };
 
-/* Fails when a replica cannot hold the weights, when an instance type has too
- * few GPUs for one replica, and when there is no room for caches. */
+/* Fails if a replica cannot hold the weights, if an instance type has too few
+ * GPUs for one replica, and if there is no room for caches. */
 int kv_serving_cluster(const struct kv_serving *s,
                        const struct kv_serving_scheme *scheme,
                        struct kv_cluster *c, struct kv_err *e);
 
 /* Seconds to encode and to decode tokens of all layers: fixed + token L.  The
- * stages of a pipeline work side by side, on their layers each. */
+ * stages of a pipeline work side by side, each on its own layers. */
 struct kv_serving_coding {
     double fixed, token;
 };
@@ -42,18 +45,19 @@ kv_serving_coding(const struct kv_serving_model *m,
                   const struct kv_measured_law *law,
                   const struct kv_serving_parallel *at);
 
-/* Bytes of a token in fp16, of all layers. */
+/* The size of a token's fp16 cache in all layers, bytes. */
 double kv_serving_token_bytes(const struct kv_serving_model *m);
 
 /* Bits of a stored value; HACK's from its partition: codes of 2 bits, minimum
  * and step in fp16, and with kept_sums the sums, whose size is whole bytes. */
 double kv_serving_bits(const struct kv_serving_scheme *s, bool kept_sums);
 
-/* Share of the decode replica's memory: weights and activations. */
+/* The share of the decode replica's memory that weights and activations
+ * take. */
 double kv_serving_memory(const struct kv_serving *s);
 double kv_serving_replica_bytes(const struct kv_serving *s);
 
-/* Requests/s that each part can take, of requests like a[n]; decode with its
+/* Requests/s that each part can serve, for requests like a[n]; decode with its
  * memory full of requests. */
 struct kv_serving_capacity {
     double prefill, network, decode;

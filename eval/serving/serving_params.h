@@ -21,8 +21,9 @@
 struct kv_serving_gpu {
     double fp16_tflops, int8_tops; /* int8_tops 0: none */
     double memory_gbs, memory_gib, nic_gbits;
-    double gpus;      /* in an instance */
-    double instances; /* of prefill; of decode where they decode */
+    double gpus;      /* GPUs in an instance */
+    double instances; /* prefill instances; for the type that decodes, decode
+                       * instances */
     double nic_share;
 };
 
@@ -42,10 +43,12 @@ struct kv_serving_dataset {
 
 struct kv_serving_times;
 struct kv_serving_scheme {
-    double bits;       /* a value; 0 of HACK: from the partition */
-    double dequantize; /* dequantizations of the context a step */
-    double partition;  /* HACK's; 0: another scheme */
-    double se, rqe;    /* HACK's: sums are kept; the open block is fp16 */
+    double bits;       /* bits per value; 0 for HACK: derived from the
+                        * partition */
+    double dequantize; /* dequantizations of the whole context per step */
+    double partition;  /* HACK's partition; 0: another scheme */
+    double se, rqe;    /* HACK's options: sums are kept; the open block is
+                        * fp16 */
     const struct kv_serving_times *times; /* measured; NULL: none */
 };
 
@@ -70,13 +73,13 @@ struct kv_serving_settings {
 };
 
 /* Reads the file and applies changes, "decode.kv_share=0.7", whose kind is then
- * "given".  Every value is checked, also of objects that are not used.  The
+ * "given".  Every value is checked, also in objects that are not used.  The
  * caller calls json_decref(). */
 json_t *kv_serving_read(const char *path, const char *const *change,
                         size_t n_changes, struct kv_err *e);
 
-/* From a tree that kv_serving_read() made.  Each fails when there is no such
- * name, listing those there are. */
+/* These read from a tree that kv_serving_read() made.  Each fails on an unknown
+ * name, listing the known ones. */
 int kv_serving_gpu(const json_t *tree, const char *name,
                    struct kv_serving_gpu *g, struct kv_err *e);
 int kv_serving_model(const json_t *tree, const char *name,

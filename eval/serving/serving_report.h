@@ -6,14 +6,14 @@
 
 #include <stddef.h>
 
-/* Means over the requests that count, seconds:
+/* Means over the counted requests, seconds:
  *
  *   jct = queue (before and between stages of prefill) + prefill + quantize
  *         + wait (in CPU memory, for room) + communication + unpack
  *         + join (for the step that runs to end)
  *         + step (weights, and the steps' own time) + read (of KV)
  *         + products (of attention) + vector (dequantizing, approximating)
- *   ttft  the first token, which prefill makes; tpot: each after it
+ *   ttft  the first token, which prefill makes; tpot: each later token
  *
  * share_*: means of requests' shares of their JCT, in per cent.  busy_*: use of
  * replicas, in per cent.  batch: requests a step.  peak_memory: of the fullest
@@ -37,18 +37,18 @@ struct kv_serving_figures {
     double at[KV_SERVING_FIGURES];
 };
 
-/* r: [n]; those from first up to end count, at least one.  memory: share of
- * weights and activations; bytes: of a decode replica. */
+/* r: [n]; requests first to end - 1 count, at least one.  memory: the share
+ * that weights and activations take; bytes: a decode replica's memory. */
 void kv_serving_report(const struct kv_request *r, size_t first, size_t end,
                        const struct kv_cluster_use *use, double memory,
                        double bytes, struct kv_serving_figures *f);
 
-/* A request's own: jct, queue to vector, ttft and tpot. */
+/* The times of one request: jct, queue to vector, ttft and tpot. */
 void kv_serving_request(const struct kv_request *r,
                         struct kv_serving_figures *f);
 
-/* Mean and standard error (NaN of one) of x[n], of which is one every stride
- * doubles. */
+/* The mean and the standard error (NaN if n is 1) of n values, one every
+ * `stride` doubles from x on. */
 double kv_serving_mean(const double *x, size_t stride, size_t n, double *se);
 
 #endif

@@ -10,14 +10,14 @@ enum { KV_STAGES_MAX = 64 };
 
 struct kv_stages {
     size_t n;                   /* 1 to KV_STAGES_MAX */
-    double free[KV_STAGES_MAX]; /* s: when a stage is free */
+    double free[KV_STAGES_MAX]; /* s: the time when a stage is free */
     double busy;                /* s: work of the first stage so far */
-    uint64_t tokens;            /* in the queue and in work; the caller's */
+    uint64_t tokens;            /* tokens queued and in work; the caller's */
 };
 
-/* A request that arrives now and needs service seconds in all, a share of n-th
- * in each stage.  Returns the time when it leaves; start: when its work begins;
- * NULL is fine. */
+/* Adds a request that arrives now and needs service seconds in all, an n-th of
+ * them in each stage.  Returns the time when it leaves; start: when its work
+ * begins; NULL is fine. */
 double kv_stages_serve(struct kv_stages *s, double now, double service,
                        double *start);
 

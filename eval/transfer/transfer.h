@@ -2,9 +2,9 @@
  * others: the cache of a prompt is sent between them, layer by layer, as the
  * messages of lib/seq/cache_bytes.h.
  *
- * Ranks [0, n_prefill) run prompts, the n_decode after them decode.  Rank 0
- * also dispatches: an answer goes to the rank with the fewest tokens of its
- * kind, one after it arrives.
+ * Ranks [0, n_prefill) run prompts, the next n_decode ranks decode.  Rank 0
+ * also dispatches: an answer that has arrived goes to the rank of each kind
+ * with the fewest tokens.
  *
  *   rank 0 --PROMPT--> prefill --ASK--> decode       may its cache come?
  *                      prefill <-GRANT- decode       there is room for it
@@ -18,9 +18,9 @@
  *   rank 0 --DROP--> either                          another rank makes it
  *   rank 0 --END--> all
  *
- * An answer is made again, twice at most, where a rank was silent too long or
- * has no room for it; a layer that was damaged is sent again, three times at
- * most.  The answers are those of kv_generate(). */
+ * An answer is made again, twice at most, if a rank was silent too long or has
+ * no room for it; a damaged layer is sent again, three times at most.  The
+ * answers are those of kv_generate(). */
 #ifndef KV_TRANSFER_H
 #define KV_TRANSFER_H
 
@@ -28,8 +28,9 @@
 #include "eval/transfer/transport.h"
 #include "lib/base/hash.h"
 
-/* What a test breaks: at the n-th layer (from 1 on; 0: nothing) that this rank
- * sends, a byte; at the n-th that it sends or receives, the rank itself. */
+/* Faults for tests: a byte of the n-th layer that this rank sends is altered
+ * (from 1 on; 0: none); the rank ends at the n-th layer that it sends or
+ * receives. */
 struct kv_transfer_fault {
     size_t alter, end;
 };
@@ -41,10 +42,10 @@ int kv_transfer_fault_parse(struct kv_transfer_fault *f, const char *text,
 struct kv_transfer {
     struct kv_transport *transport;
     size_t n_prefill, n_decode;
-    struct kv_generation generation; /* its ended, layer and arg are not
-                                      * read */
-    size_t memory;  /* of the caches that a rank decodes, and of the messages
-                     * that a rank keeps back */
+    struct kv_generation generation; /* its members ended, layer and arg are
+                                      * ignored */
+    size_t memory;  /* limit for the caches that a rank decodes, and for the
+                     * messages that a rank holds back */
     double silence; /* seconds after which a silent rank is lost */
     struct kv_transfer_fault fault;
 };
@@ -54,43 +55,46 @@ struct kv_transferred {
     double jct;           /* from its arrival to its last token */
     double queue;         /* until its prompt begins */
     double prompt;        /* until its first token */
-    double wait;          /* until there is room where it is decoded */
+    double wait;          /* until the decoding rank has room */
     double communication; /* until the last byte is there */
     double join;          /* until it is loaded and decoded */
     double seconds;       /* until its last token */
-    double encode; /* of prompt: quantizing and writing the messages; NaN where
-                    * the prompt attends on codes */
-    double load;   /* reading the messages, checked by their hashes */
-    double transfer; /* from the first layer that may go, to the last byte */
+    double encode; /* part of prompt: quantizing and writing the messages; NaN
+                    * if the prompt attends on codes */
+    double load;   /* reading the messages and checking their hashes */
+    double transfer; /* from the first layer's release to the last byte */
     double code_bytes, wire_bytes; /* of the caches; of all messages from the
-                                    * rank of its prompt to the other */
-    double values;                 /* of the prompt's keys and values */
+                                    * prompt's rank to the decoding rank */
+    double values;                 /* of the prompt's keys and values in fp16 */
     size_t again;                  /* layers that were sent again */
-    size_t attempts;               /* 1: at once */
+    size_t attempts;               /* times that the prompt was run */
 };
 
 /* An answer to be made: the same list on all ranks. */
 struct kv_transfer_job {
     struct kv_answer *answer;
-    size_t group;   /* begins when the group before it is done; rising */
-    double arrival; /* seconds after its group's beginning; rising in it */
+    size_t group;   /* a group begins when the previous group is done;
+                     * ascending */
+    double arrival; /* seconds after its group's beginning; ascending in the
+                     * group */
     struct kv_transferred done; /* out, on rank 0 */
 };
 
-/* Each rank says that it is ready, and for what (key, which is to be the same
- * on all ranks), or why not.  0: all are.  -1: failed.  1: not on rank 0, which
- * said so to this rank. */
+/* Each rank reports that it is ready, with a key that must be the same on all
+ * ranks, or why it is not.  Returns 0 if all are ready, -1 on failure, and 1 on
+ * a rank that rank 0 has told of the failure. */
 int kv_transfer_meet(const struct kv_transfer *t, const char key[KV_HASH_CHARS],
                      const struct kv_err *why_not, struct kv_err *e);
 
-/* Makes the answers; rank 0 has the results of all.  Returns as
- * kv_transfer_meet() does; fails where an answer cannot be made, naming it and
- * the rank. *lost: whether a rank was lost, for kv_transport_stop(). */
+/* Makes the answers; rank 0 gets all results.  Returns as kv_transfer_meet()
+ * does; fails if an answer cannot be made, naming the answer and the rank.
+ * *lost: whether a rank was lost, for kv_transport_stop(). */
 int kv_transfer_run(const struct kv_transfer *t, struct kv_transfer_job *job,
                     size_t n, bool *lost, struct kv_err *e);
 
-/* Ends the other ranks, after either function on rank 0.  lost: a rank is, so
- * that each leaves by itself; why: NULL, or what failed. */
+/* Ends the other ranks, after either function, on rank 0.  lost: a rank was
+ * lost, so each rank leaves by itself; why: NULL, or the sentence of the
+ * failure. */
 void kv_transfer_end(const struct kv_transfer *t, bool lost, const char *why);
 
 #endif

@@ -19,12 +19,12 @@ enum kv_transfer_tag {
     KV_TAG_DONE,      /* struct kv_msg_done, int32_t ids [made] */
     KV_TAG_FAILED,    /* struct kv_msg_failed, a sentence */
     KV_TAG_DROP,      /* struct kv_msg */
-    KV_TAG_END        /* a byte: whether ranks were lost; a sentence, or
-                       * nothing: all is well */
+    KV_TAG_END        /* a byte: whether ranks were lost; then a sentence, empty
+                       * if all is well */
 };
 
-/* Begins every message about an answer.  Numbers are as the machine has them:
- * all ranks run one program on one kind of machine. */
+/* The beginning of every message about an answer.  Numbers have the machine's
+ * byte order, since all ranks run one program on one kind of machine. */
 struct kv_msg {
     uint32_t answer, attempt;
 };
@@ -49,7 +49,7 @@ struct kv_msg_first {
     struct kv_msg of;
     int32_t id;
     uint32_t finish;
-    uint64_t ended; /* 1: it is the answer's last, too */
+    uint64_t ended; /* 1: it is also the answer's last token */
 };
 
 struct kv_msg_done {
@@ -71,10 +71,10 @@ void kv_transfer_send(const struct kv_transfer *t, size_t to, int tag,
                       size_t n_more);
 void kv_transfer_fail(const struct kv_transfer *t, struct kv_msg of,
                       bool elsewhere, const char *why);
-/* Messages of an answer: one for each layer, and last the state of a model with
- * layers without attention. */
+/* The number of messages of an answer: one for each layer, and for a model with
+ * layers without attention a last one with the state. */
 size_t kv_transfer_layers(const struct kv_transfer *t);
-/* Reads the head of m; false: it is shorter, and is nobody's. */
+/* Reads the head of m; false: m is too short and is ignored. */
 bool kv_transfer_head(const struct kv_message *m, void *head, size_t n);
 
 /* ---- a rank that runs prompts -------------------------------------------- */
@@ -100,27 +100,27 @@ struct kv_decode_rank *kv_decode_rank_new(const struct kv_transfer *t,
                                           struct kv_transfer_job *job,
                                           size_t n);
 void kv_decode_rank_free(struct kv_decode_rank *d); /* NULL is fine */
-/* Takes m's bytes where it sets them to NULL. */
+/* If it takes m's bytes, it sets them to NULL. */
 void kv_decode_rank_take(struct kv_decode_rank *d, struct kv_message *m);
-/* Loads what has come, and decodes a token of each answer; *ran: there was
- * anything to do. */
+/* Loads arrived layers, and decodes a token of each answer; *ran: there was
+ * something to do. */
 int kv_decode_rank_step(struct kv_decode_rank *d, bool *ran, struct kv_err *e);
 
 /* ---- rank 0, beside its prompts ------------------------------------------ */
 
 struct kv_dispatcher;
 
-/* offset: [ranks] seconds that their clocks are ahead of rank 0's. */
+/* offset: [ranks], the seconds by which their clocks are ahead of rank 0's. */
 struct kv_dispatcher *kv_dispatcher_new(const struct kv_transfer *t,
                                         struct kv_transfer_job *job, size_t n,
                                         const double *offset);
 void kv_dispatcher_free(struct kv_dispatcher *d); /* NULL is fine */
 int kv_dispatcher_take(struct kv_dispatcher *d, const struct kv_message *m,
                        struct kv_err *e);
-/* Hands out what has arrived, and again what lost ranks had. */
+/* Dispatches arrived answers, and again the answers of lost ranks. */
 int kv_dispatcher_step(struct kv_dispatcher *d, struct kv_err *e);
 bool kv_dispatcher_done(const struct kv_dispatcher *d);
-/* Whether a rank was lost; a lost one's messages are nobody's. */
+/* Whether a rank was lost; messages from a lost rank are ignored. */
 bool kv_dispatcher_lost(const struct kv_dispatcher *d, size_t rank);
 /* Seconds until the next answer arrives, 1 at most. */
 double kv_dispatcher_pause(const struct kv_dispatcher *d);

@@ -1,6 +1,6 @@
 /* Messages between the ranks of one run, which mpirun starts.
  *
- * A thread of its own moves them, so that they move while the caller computes.
+ * A separate thread moves them, so they move while the caller computes.
  * transport_mpi.c is the only user of MPI; a build without it has
  * transport_none.c. */
 #ifndef KV_TRANSPORT_H
@@ -19,11 +19,11 @@ struct kv_message {
     int tag;
     uint8_t *bytes; /* [n]; the receiver frees them */
     size_t n;
-    double at; /* kv_seconds() when all of it was there */
+    double at; /* kv_seconds() at its complete arrival */
 };
 
-/* Joins the run.  Once in a program, after kv_catch_signals().  Fails without
- * MPI, and where it does not start within a minute. */
+/* Joins the run; to be called once in a program, after kv_catch_signals().
+ * Fails without MPI, and if MPI does not start within a minute. */
 int kv_transport_start(struct kv_transport **t, struct kv_err *e);
 
 size_t kv_transport_ranks(const struct kv_transport *t);
@@ -34,16 +34,18 @@ size_t kv_transport_self(const struct kv_transport *t);
 void kv_transport_send(struct kv_transport *t, size_t to, int tag,
                        uint8_t *bytes, size_t n);
 
-/* The next message, waiting at most so many seconds; false: none came. */
+/* Takes the next message, waiting at most this many seconds; false: none
+ * came. */
 bool kv_transport_receive(struct kv_transport *t, struct kv_message *m,
                           double seconds);
 
-/* Seconds since anything came from the rank, which says something each second
- * while its program lives and its link is open. */
+/* Seconds since the last sign of life from the rank, which sends one each
+ * second while its program lives and its link is open. */
 double kv_transport_silence(struct kv_transport *t, size_t rank);
 
-/* Leaves the run and frees t.  together: all ranks do, and what was sent
- * arrives.  Else what can be sent at once is.  Waits 30 s at most. */
+/* Leaves the run and frees t.  together: all ranks leave, and all sent messages
+ * arrive.  Otherwise only messages that can be sent at once are sent.  Waits 30
+ * s at most. */
 void kv_transport_stop(struct kv_transport *t, bool together);
 
 #endif
