@@ -1,9 +1,9 @@
 /* Causal softmax attention: the tokens that queries see, and two versions in
  * f32.
  *
- * A view says which tokens a query sees and how a score becomes a logit; where
- * keys and values lie is each attention's own: rows of floats here, tiles of
- * codes (tiles/tiles.h), a scheme's codes (lib/codec.h), a device (cuda/).
+ * A view says which tokens a query sees and how a score becomes a logit.  Each
+ * attention has its own storage of keys and values: rows of floats here, tiles
+ * of codes (tiles/tiles.h), a scheme's codes (lib/codec.h), a device (cuda/).
  * Query i stands at position p = first + i and sees the tokens j with
  *
  *   j <= p,  j > p - window,  j alive
@@ -11,10 +11,10 @@
  *   s_j = cap * tanh((scale * q . k_j + shift_j) / cap) + slope * (j - p)
  *   out = sum_j w_j v_j,  w = softmax(s)
  *
- * A sink logit is one more s, of no token: it takes its share of the weights
- * and has no value.  A query that sees no token gives zeros.  A version that
- * does not support a field returns false from its function ..._takes() for
- * views that set it; the plain version supports all fields. */
+ * A sink logit is an additional s that belongs to no token: it takes its share
+ * of the weights and has no value.  A query that sees no token gives zeros.  A
+ * version that does not support a field returns false from its function
+ * ..._takes() for views that set it; the plain version supports all fields. */
 #ifndef KV_ATTEND_H
 #define KV_ATTEND_H
 
@@ -26,38 +26,39 @@
 
 KV_PUBLIC_BEGIN
 
-/* With fewer values, one thread ends before another is awake. */
+/* With fewer values than this, one thread would end before another has
+ * started. */
 enum { KV_ATTEND_WORTH_THREADS = 1 << 19 };
 
-/* A field that is zero has its default: a view with shape, n, nq, first and
- * scale alone is plain causal attention. */
+/* A zero field has its default: a view with only shape, n, nq, first and scale
+ * is plain causal attention. */
 struct kv_attend_view {
     size_t n_seqs; /* sequences of the same lengths, each by itself */
     size_t n_heads, n_kv_heads, head_dim; /* n_kv_heads divides n_heads */
     size_t n;         /* tokens of a sequence, at positions [0, n) */
     size_t nq, first; /* queries of a sequence, first + nq <= n */
     float scale;
-    float cap;          /* on scaled scores; 0: none */
-    const float *shift; /* of scaled scores, [n_seqs][n_heads][nq][n]; NULL:
-                         * none */
+    float cap;          /* soft cap on scaled scores; 0: none */
+    const float *shift; /* added to scaled scores, [n_seqs][n_heads][nq][n];
+                         * NULL: none */
     const float *slope; /* ALiBi, [n_heads], per token; NULL: none */
     const float *sink_logit; /* [n_heads]; NULL: none */
     size_t window;           /* newest tokens that a query sees; 0: all */
     /* Tokens that were not dropped: bit j % 64 of word j / 64,
      * [n_seqs][n_kv_heads][kv_attend_words(n)]; NULL: all are alive. */
     const uint64_t *alive;
-    /* Added to: the weights of each token, summed over the queries and the
+    /* Receives, added, each token's weights, summed over the queries and the
      * query heads of its KV head, [n_seqs][n_kv_heads][n]; NULL: not wanted. */
     double *mass;
 };
 
-/* Words of 64 tokens. */
+/* The number of 64-bit words for n tokens. */
 static inline size_t kv_attend_words(size_t n)
 {
     return (n + 63) / 64;
 }
 
-/* A view of sequence i alone. */
+/* A view of only sequence i. */
 static inline struct kv_attend_view
 kv_attend_seq(const struct kv_attend_view *v, size_t i)
 {
@@ -71,7 +72,8 @@ kv_attend_seq(const struct kv_attend_view *v, size_t i)
     return one;
 }
 
-/* Query i sees tokens of [kv_attend_begin(), kv_attend_end()), itself the last.
+/* Query i sees tokens in [kv_attend_begin(), kv_attend_end()); the last one is
+ * its own.
  */
 static inline size_t kv_attend_end(const struct kv_attend_view *v, size_t i)
 {
@@ -91,13 +93,14 @@ static inline bool kv_attend_simple(const struct kv_attend_view *v)
     return !v->window && !v->slope && v->cap == 0 && !v->alive && !v->shift;
 }
 
-/* Turns s, scaled scores of query i of this query head with tokens [from, to),
- * into logits; tokens that the query does not see get -infinity. */
+/* Turns s, the scaled scores of query i of this query head with tokens [from,
+ * to), into logits; tokens that the query does not see get -infinity. */
 void kv_attend_logits(const struct kv_attend_view *v, size_t seq, size_t head,
                       size_t i, size_t from, size_t to, float *s);
 
-/* s [n], logits of this query head, become weights; with a sink logit they sum
- * to less than 1.  NaN where all logits are -infinity and there is none. */
+/* Turns s [n], logits of this query head, into weights; with a sink logit they
+ * sum to less than 1.  NaN if all logits are -infinity and there is no sink
+ * logit. */
 void kv_attend_weights(const struct kv_attend_view *v, size_t head, size_t n,
                        float *s);
 
@@ -110,7 +113,7 @@ struct kv_attend_side {
     const float *unquantized; /* NULL: no token is ever unquantized */
     const float *quantized;   /* NULL: no token is ever quantized */
     size_t sinks;             /* first tokens, which are never quantized */
-    const uint32_t *until;    /* [nq]; NULL where a form is NULL */
+    const uint32_t *until;    /* [nq]; NULL if a form is NULL */
 };
 
 /* q, out: [n_seqs][q_rows][n_heads][head_dim].  The view's queries are the
@@ -123,14 +126,15 @@ struct kv_attend_job {
     struct kv_attend_side k, v;
 };
 
-/* Products in f32 (gemm.h), softmax in f32, fixed order: the same bits for any
- * number of threads.  Without `mass`; with it kv_attend_c() runs. */
+/* Products (gemm.h) and softmax are in f32, in a fixed order: any number of
+ * threads gives the same bits.  It does not compute `mass`; for that
+ * kv_attend_c() runs. */
 bool kv_attend_takes(const struct kv_attend_view *v);
 void kv_attend(const struct kv_attend_job *job);
 
-/* The definition, in double; out is rounded once.  For mass alone, v has no
- * form and out is NULL.  Threads divide sequences and KV heads: the same bits
- * for any number of threads. */
+/* The definition, in double; out is rounded once.  To compute only mass, give v
+ * without a form and out NULL.  Threads divide sequences and KV heads, so any
+ * number of threads gives the same bits. */
 void kv_attend_c(const struct kv_attend_job *job);
 
 KV_PUBLIC_END

@@ -7,8 +7,9 @@
 
 #include <stddef.h>
 
-/* One KV head and the `group` query heads that share it, n tokens; query i
- * sees tokens 0 to i, of a window the newest, and scores as in attend.h.
+/* One KV head and the `group` query heads that share it, n tokens.  Query i
+ * sees tokens 0 to i, or the newest of them if there is a window, with scores
+ * as in attend.h.
  *
  * q, out_grad: rows of group heads of head_dim floats, q_stride apart.
  * k, v:        rows of head_dim floats, k_stride apart.
@@ -22,8 +23,8 @@ struct kv_attend_grad_job {
     size_t window;
 };
 
-/* scratch: kv_attend_grad_scratch(n) floats, per thread.  Fixed order: the
- * same bits for any number of threads. */
+/* scratch: kv_attend_grad_scratch(n) floats, per thread.  The order is fixed,
+ * so any number of threads gives the same bits. */
 size_t kv_attend_grad_scratch(size_t n);
 void kv_attend_grad(const struct kv_attend_grad_job *job, float *scratch);
 

@@ -1,6 +1,6 @@
-/* The operations of a forward pass, a dozen, and its memory: in plain C on the
- * CPU (backend_cpu.c) and in CUDA (cuda/backend_cuda.c).  lib/model/forward.c
- * is written once over them.
+/* The dozen operations of a forward pass and its memory, in plain C on the CPU
+ * (backend_cpu.c) and in CUDA (cuda/backend_cuda.c).  lib/model/forward.c is
+ * written once on top of them.
  *
  * Arrays are the backend's: host memory on the CPU, the device's on CUDA.  The
  * residual stream and outputs of products are f32; inputs of products have the
@@ -33,7 +33,7 @@ struct kv_load {
     void *to;
     enum kv_type to_type;
     /* Host memory, values from `first` on; data NULL: random numbers in
-     * [-scale, scale) that depend on seed and place alone. */
+     * [-scale, scale) that depend only on seed and index. */
     struct kv_stored_rows from;
     size_t first, n;
     uint64_t seed;
@@ -48,59 +48,60 @@ struct kv_stored_part {
 
 enum { KV_FEW_ROWS = 8 };
 
-/* c [rows][outputs], its rows c_row apart, = a [rows][inputs] times the
- * transpose of w [outputs][inputs]; add: is added to c. */
+/* Sets c [rows][outputs], whose rows are c_row apart, to a [rows][inputs] times
+ * the transpose of w [outputs][inputs]; add: adds the product to c. */
 struct kv_product {
     size_t rows, outputs, inputs;
     const void *a, *w;
     float *c;
     size_t c_row;
     bool add;
-    /* w NULL: multiplies by the rows as they are stored, one matrix after
-     * another.  On the CPU alone, where it is quicker for up to KV_FEW_ROWS; it
-     * runs in parallel by itself, with the same bits for any rows and
-     * threads. */
+    /* w NULL: multiplies by the rows in their stored form, one matrix after
+     * another.  Only on the CPU, where this is faster for up to KV_FEW_ROWS
+     * rows; the operation itself runs in parallel, with the same bits for any
+     * rows and threads. */
     const struct kv_stored_part *stored;
     size_t n_stored;
 };
 
-/* A norm of rows of n values: RMSNorm, or LayerNorm where it centers. */
+/* A norm of rows of n values: RMSNorm, or LayerNorm if it centers. */
 struct kv_norm {
-    const float *weight, *bias; /* [n]; bias: NULL, or where it centers */
+    const float *weight, *bias; /* [n]; bias: NULL, unless it centers */
     size_t n;
     float eps;
     bool centers;
 };
 
-/* The middle of an MLP of n values: act(gate) * up, where a row has gate, then
- * up; or, not gated, act(up) of rows of n.  With a limit, which silu may have
- * on the CPU: gate * sigmoid(alpha * gate) * (up + 1), gates ending at the
- * limit, ups at it and at -limit. */
+/* The middle of an MLP of n values: act(gate) * up for rows with gate, then up;
+ * or, if not gated, act(up) for rows of n.  silu may have a limit on the CPU:
+ * then it is gate * sigmoid(alpha * gate) * (up + 1), with gates clamped to at
+ * most the limit and ups to [-limit, limit]. */
 struct kv_activation {
     enum kv_act act;
     bool gated;
-    const float *bias; /* of a row, added before; NULL: none */
+    const float *bias; /* added to a row before; NULL: none */
     size_t n;
     float limit, alpha; /* limit 0: none */
 };
 
 enum kv_norm_of { KV_NORM_OF_HEAD, KV_NORM_OF_OWN_HEAD, KV_NORM_OF_TOKEN };
 
-/* The projections of rows tokens: qkv [rows][n_heads + 2 n_kv_heads][head_dim].
- * The tokens stand at places first, first + 1, .. of windows of n tokens; after
- * place n - 1 comes the next window.  bias (NULL: none) is added to qkv, in
- * place or not; then values end at clip and at -clip (0: they do not).  Then
- * RMSNorm of each head of q and k (norm NULL: none), to q and k_pre, in which
- * the channels that turn are times rope_scale, and RoPE of both, to q and k.
- * On the CPU alone: clip, a rope_scale other than 1, LayerNorm where it centers
- * (bias NULL: none), norms of all heads of a token as one, or with weights and
- * biases of each head's own; norms after RoPE (norm_late), where k_pre is k
- * turned back; a norm of each head of v (v_norm NULL: none); and no KV heads
- * (n_kv_heads 0), where k, k_pre and v are left alone. */
+/* The steps between the projections of `rows` tokens, qkv [rows][n_heads + 2
+ * n_kv_heads][head_dim], and attention.  The tokens are at positions first,
+ * first + 1, .. of windows of n tokens; after position n - 1 comes the next
+ * window.  bias (NULL: none) is added to qkv, in place or not; then values are
+ * clamped to [-clip, clip] (0: not clamped).  Next, each head of q and k is
+ * normed by RMSNorm (norm NULL: none), and its rotated channels are multiplied
+ * by rope_scale, which gives q and k_pre.  RoPE turns these into q and k.  Only
+ * the CPU has clip, a rope_scale other than 1, LayerNorm (if the norm centers;
+ * bias NULL: none), norms over all heads of a token together or with each
+ * head's own weights and biases, norms after RoPE (norm_late; k_pre is then k
+ * rotated back), a norm of each head of v (v_norm NULL: none), and no KV heads
+ * (n_kv_heads 0; k, k_pre and v are then unchanged). */
 struct kv_heads {
     size_t rows, first, n;
     size_t n_heads, n_kv_heads, head_dim;
-    struct kv_rope_pairs pairs; /* the channels that turn */
+    struct kv_rope_pairs pairs; /* the rotated channels */
     float *qkv;
     const float *bias, *q_norm, *k_norm, *v_norm;
     const float *q_norm_bias, *k_norm_bias;
@@ -114,7 +115,7 @@ struct kv_heads {
     float *k, *k_pre, *v; /* [rows][n_kv_heads][head_dim] */
 };
 
-/* Codes of one side, from encode(), in place of its quantized form: for the
+/* Codes of one side, from encode(), instead of its quantized form, for the
  * first n tokens after the sinks of each sequence. */
 struct kv_attend_codes {
     const struct kv_coder *coder;
@@ -128,14 +129,14 @@ struct kv_encode {
     const float *x;
     size_t at;       /* the sequence's token that is x[0] */
     size_t n, first; /* x[0] to x[first - 1] are sinks, not encoded */
-    size_t n_blocks; /* from there on */
+    size_t n_blocks; /* the tokens after the sinks */
     uint64_t seed;
     float *rounded, *again; /* x rounded to halves [n][row]; NULL: not wanted */
     uint8_t *bytes;         /* [n_blocks][block_bytes] */
-    unsigned *nonfinite;    /* set to 1 where x holds a NaN or an infinity; or
+    unsigned *nonfinite;    /* set to 1 if x holds a NaN or an infinity; or
                              * NULL */
-    unsigned *clipped;      /* plus the number of values beyond the largest
-                             * half; or NULL */
+    unsigned *clipped;      /* the number of values beyond the largest half is
+                             * added; or NULL */
 };
 
 /* Work on tile i, in the memory of this thread. */
@@ -144,17 +145,18 @@ typedef int kv_tile_work(const void *arg, size_t i, size_t thread,
 
 struct kv_backend {
     enum kv_type input_type, weight_type;
-    enum kv_type stored_type; /* of products with stored matrices: f32, bf16 */
+    enum kv_type stored_type; /* type for products with stored matrices: f32,
+                               * bf16 */
     size_t tile;              /* tokens of a tile */
-    bool windows;             /* a tile's tokens are of one window */
+    bool windows;             /* a tile's tokens belong to one window */
     bool on_host;             /* its memory is the host's */
     size_t logit_bytes, logit_unit, logit_rows; /* kv_backend_logit_rows() */
     const struct kv_device *device;             /* NULL: the CPU */
     void *state;
     void (*close)(struct kv_backend *b);
 
-    /* Memory, zeroed on the CPU alone; upload and download wait for what was
-     * launched before. */
+    /* Memory, zeroed only on the CPU; upload and download wait for all earlier
+     * launches. */
     int (*alloc)(void **p, size_t bytes, struct kv_err *e);
     void (*free)(void *p); /* NULL is fine */
     int (*upload)(void *to, const void *from, size_t bytes, struct kv_err *e);
@@ -166,10 +168,11 @@ struct kv_backend {
     int (*each)(size_t n, kv_tile_work *work, const void *arg,
                 struct kv_err *e);
 
-    /* out [rows][n] of this type, of x [rows][n]. */
+    /* out [rows][n] in this type: the norm of x [rows][n]. */
     int (*norm)(const struct kv_norm *norm, const float *x, size_t rows,
                 enum kv_type type, void *out, struct kv_err *e);
-    /* *a: x [n] as the input of a product, where it is or in workspace. */
+    /* *a: x [n] as the input of a product, either x itself or a copy in the
+     * workspace. */
     int (*to_input)(const struct kv_backend *b, const float *x, size_t n,
                     void *workspace, const void **a, struct kv_err *e);
     int (*multiply)(const struct kv_backend *b, const struct kv_product *p,
@@ -183,11 +186,11 @@ struct kv_backend {
     /* x [rows][n] += bias [n]. */
     int (*add)(float *x, const float *bias, size_t rows, size_t n,
                struct kv_err *e);
-    /* out [rows][n] of this type, of x, which may change. */
+    /* out [rows][n] in this type, computed from x, which may change. */
     int (*activate)(const struct kv_activation *a, float *x, size_t rows,
                     enum kv_type type, void *out, struct kv_err *e);
-    /* x = cap * tanh(x / cap) of rows of n, their beginnings `row` apart.
-     * NULL: it has none. */
+    /* x = cap * tanh(x / cap) for rows of n, which begin `row` apart.  NULL:
+     * the backend lacks it. */
     int (*cap)(float *x, size_t rows, size_t n, size_t row, float cap,
                struct kv_err *e);
     /* The view's `until` is host memory on both sides.  codes [2], K and V, or
@@ -196,9 +199,9 @@ struct kv_backend {
                   const struct kv_attend_codes *codes, uint64_t seed,
                   struct kv_err *e);
 
-    /* A codec's blocks.  NULL on the CPU, whose codecs are lib/codec.h's.
-     * coder_new fails where there is no kernel for the code; codes_attend:
-     * whether there is attention on codes of both sides [2]. */
+    /* Coders for a codec's blocks.  NULL on the CPU, whose codecs are
+     * lib/codec.h's.  coder_new fails if there is no kernel for the code;
+     * codes_attend: whether there is attention on codes of both sides [2]. */
     int (*coder_new)(const struct kv_backend *b, struct kv_coder **c,
                      const struct kv_gpu_code *code, struct kv_err *e);
     void (*coder_free)(struct kv_coder *c); /* NULL is fine */
@@ -217,9 +220,9 @@ struct kv_backend {
                 size_t n_vocab, struct kv_loss *loss, struct kv_err *e);
 };
 
-/* Products in f32, or in bf16 where weight says so (kernels/gemm.h). */
+/* Products in f32, or in bf16 if weight is bf16 (kernels/gemm.h). */
 struct kv_backend *kv_backend_cpu(enum kv_type weight);
-/* Matrices of this type on d, which is copied. */
+/* A backend with matrices of this type on d, which is copied. */
 struct kv_backend *kv_backend_cuda(const struct kv_device *d,
                                    enum kv_type weight);
 void kv_backend_free(struct kv_backend *b); /* NULL is fine */
@@ -227,8 +230,8 @@ void kv_backend_free(struct kv_backend *b); /* NULL is fine */
 /* Number of rows of logits held at once, at least 1. */
 size_t kv_backend_logit_rows(const struct kv_backend *b, size_t n_vocab);
 
-/* Backend memory that is allocated on first use and kept; all zero: none yet.
- * Asking for more bytes than it has loses its content. */
+/* Backend memory that is allocated on first use and kept; all zeros: not
+ * allocated yet.  A request for more bytes than it has loses its content. */
 struct kv_workspace {
     void *p;
     size_t bytes;
@@ -238,8 +241,9 @@ int kv_workspace_want(const struct kv_backend *b, struct kv_workspace *w,
                       size_t bytes, struct kv_err *e);
 void kv_workspace_clear(const struct kv_backend *b, struct kv_workspace *w);
 
-/* take: a host array as the backend's, itself or a copy in w.  place: backend
- * memory for a result; kv_backend_give() then copies it to the host array. */
+/* kv_backend_take(): a host array as a backend array, itself or a copy in w.
+ * kv_backend_place(): backend memory for a result; kv_backend_give() then
+ * copies it to the host array. */
 int kv_backend_take(const struct kv_backend *b, struct kv_workspace *w,
                     const void *host, size_t bytes, const void **at,
                     struct kv_err *e);

@@ -12,11 +12,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes that n codes take: ceil(n * bits / 8). */
+/* The bytes that n codes take: ceil(n * bits / 8). */
 size_t kv_pack_bytes(size_t n, unsigned bits);
 
-/* codes: [n], their low `bits` bits are kept; out: [kv_pack_bytes(n, bits)],
- * written in full.  1 <= bits <= 16. */
+/* codes: [n], of which the low `bits` bits are used; out: [kv_pack_bytes(n,
+ * bits)], written in full.  1 <= bits <= 16. */
 void kv_pack(const uint16_t *codes, size_t n, unsigned bits, uint8_t *out);
 
 /* The reverse; reads no byte past kv_pack_bytes(n, bits). */

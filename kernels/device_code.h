@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How a group of values becomes a head and codes; the schemes' own files define
- * it. */
+/* The method that turns a group of values into a head and codes; the schemes'
+ * own files define it. */
 enum kv_gpu_quantizer {
     KV_GPU_NO_QUANTIZER,
     KV_GPU_KIVI,
@@ -23,18 +23,18 @@ enum kv_gpu_quantizer {
 };
 
 /* Integers in groups (lib/schemes/integers.h, hack.h).  A block is its units in
- * order, a unit is codes, group by group, filled up to a byte, then heads; the
+ * order; a unit is codes, group by group, padded to a byte, then heads; the
  * last group of a token's unit may be shorter. */
 struct kv_gpu_groups {
     enum kv_gpu_quantizer quantizer;
     unsigned bits;
-    bool by_channel; /* a group is a block's tokens of one channel; else `len`
+    bool by_channel; /* a group is one channel of a block's tokens; else `len`
                       * consecutive values of one token */
     size_t len;
-    size_t unit; /* values of a token that are one unit */
-    size_t n_groups, code_bytes, unit_bytes; /* of a unit */
-    /* hack alone: bytes of a sum of codes, 0 for none; bits of the other
-     * operand's codes; and the layer and side of the random numbers, used where
+    size_t unit; /* number of a token's values in one unit */
+    size_t n_groups, code_bytes, unit_bytes; /* bytes of a unit */
+    /* Only for hack: bytes of a sum of codes, 0 for none; bits of the other
+     * operand's codes; and the layer and side for random numbers, used if
      * rounding is stochastic (kernels/hack/hack.h). */
     size_t sum_bytes;
     unsigned q_bits;
@@ -49,20 +49,20 @@ struct kv_gpu_centroids {
     size_t head_books, sub_books; /* 1: all heads, all sub-vectors share */
     const float *centers;         /* [head_books][sub_books][k][d] */
     const float *smooth; /* [n_heads][head_dim], to divide by; or NULL */
-    bool hadamard, hadamard_first; /* of kernels/hadamard.h; before smooth */
+    bool hadamard, hadamard_first; /* size of kernels/hadamard.h's transform;
+                                    * before smooth */
 };
 
 /* A coefficient of kernels/transform/transform.h. */
 struct kv_gpu_coefficient {
-    unsigned end;   /* of its bits in the bitstream */
-    unsigned table; /* where its states begin in tables */
+    unsigned end;   /* position of its bits in the bitstream */
+    unsigned table; /* offset of its states in tables */
     unsigned index; /* column of the transform, row of the inverse */
-    unsigned place; /* among the bitstream's */
+    unsigned place; /* index among the bitstream's coefficients */
     float scale;
 };
 
-/* Transitions of kernels/trellis/trellis.h that follow each other and are
- * alike. */
+/* Consecutive equal transitions of kernels/trellis/trellis.h. */
 struct kv_gpu_transitions {
     unsigned n, bits, values;
     unsigned table; /* offset of its table in tables */
@@ -91,7 +91,7 @@ struct kv_gpu_bitstreams {
     const float *forward, *inverse; /* [row][row] */
     size_t n_tables;                /* floats */
     unsigned n_used;                /* rows of the inverse, at most */
-    unsigned n_coefs, n_runs, n_transitions, n_bits; /* of a bitstream */
+    unsigned n_coefs, n_runs, n_transitions, n_bits; /* bytes of a bitstream */
 };
 
 enum kv_gpu_coding { KV_GPU_GROUPS, KV_GPU_CODEBOOK, KV_GPU_BITSTREAMS };
@@ -115,11 +115,11 @@ struct kv_gpu_blocks {
     uint8_t *bytes;    /* the device's: [n][block_bytes], written in full */
     size_t n;
     size_t first;  /* the first block's first token, for random numbers */
-    uint64_t seed; /* of random numbers */
+    uint64_t seed; /* seed of random numbers */
     size_t each;   /* blocks of a sequence; the next sequence begins with token
                     * `first` again; 0: all blocks are of one sequence */
     void *workspace; /* the device's: kv_gpu_encode_workspace() bytes */
-    void *stream;    /* of kernels/device.h; NULL: the first */
+    void *stream;    /* stream of kernels/device.h; NULL: the first */
 };
 
 struct kv_gpu_coder;
@@ -141,25 +141,26 @@ size_t kv_gpu_encode_workspace(const struct kv_gpu_coder *c, size_t n);
 int kv_gpu_encode(const struct kv_gpu_coder *c, const struct kv_gpu_blocks *b,
                   struct kv_err *e);
 
-/* The other way, in the first stream: bytes [n][block_bytes] to
- * x [n * block][n_heads][head_dim], both the device's; x begins whole tokens
- * after a 16-byte boundary.  Launches. */
+/* Decodes, in the first stream, bytes [n][block_bytes] to x [n *
+ * block][n_heads][head_dim], both device memory; x begins whole tokens after a
+ * 16-byte boundary.  Launches. */
 int kv_gpu_decode(const struct kv_gpu_coder *c, const uint8_t *bytes, size_t n,
                   float *x, struct kv_err *e);
 
-/* For coder.c alone; blocks are more than 0.  Bytes of shared memory that a
- * block of threads takes. */
+/* Only for coder.c; the number of blocks is above 0.  The bytes of shared
+ * memory that a block of threads takes. */
 size_t kv_gpu_groups_shared(const struct kv_gpu_code *code);
 int kv_gpu_encode_groups(const struct kv_gpu_code *code,
                          const struct kv_gpu_blocks *b, struct kv_err *e);
 
-/* Room on the device for tokens in work: their transformed values, NULL where
- * the code has no transform, and their codes, NULL where codes are bytes. */
+/* Device memory for tokens in work: their transformed values, NULL if the code
+ * has no transform, and their codes, NULL if codes are bytes. */
 struct kv_gpu_workspace {
     float *x;       /* [tokens][n_heads][head_dim] */
     uint16_t *code; /* [tokens][n_heads][n_sub] */
 };
-/* code's centers and smooth are the device's; multiprocessors: of it. */
+/* code's centers and smooth are device pointers; multiprocessors: the
+ * device's. */
 int kv_gpu_encode_codebook(const struct kv_gpu_code *code,
                            const struct kv_gpu_blocks *b,
                            const struct kv_gpu_workspace *workspace,

@@ -10,16 +10,16 @@
  * NaN or an infinity, or when LAPACK does not converge. */
 int kv_eigen(double *a, size_t n, double *value);
 
-/* The vectors f and numbers with b a f = value f, f_j . b^-1 f_k = 1 where j is
- * k, else 0.  a, b: [n][n], symmetric, b positive definite; overwritten: a[j]
- * becomes f_j, b[j] becomes g_j = b^-1 f_j, so that g_j . f_k is 1 or 0, too.
- * value: [n], ascending.  Returns -1 as kv_eigen() does, and when b is not
- * positive definite. */
+/* The vectors f and numbers with b a f = value f, where f_j . b^-1 f_k is 1 for
+ * j = k, else 0.  a, b: [n][n], symmetric, b positive definite; overwritten:
+ * a[j] becomes f_j, b[j] becomes g_j = b^-1 f_j, so that g_j . f_k is 1 or 0,
+ * too.  value: [n], ascending.  Returns -1 as kv_eigen() does, and when b is
+ * not positive definite. */
 int kv_eigen_pair(double *a, double *b, size_t n, double *value);
 
 /* Solves a x = b by Cholesky.  a: [n][n], symmetric and positive definite,
- * overwritten; b: [n][m], becomes x.  Returns -1 where a is not positive
- * definite, or where a or b holds a NaN or an infinity. */
+ * overwritten; b: [n][m], becomes x.  Returns -1 if a is not positive definite,
+ * or if a or b holds a NaN or an infinity. */
 int kv_solve(double *a, size_t n, double *b, size_t m);
 
 #endif

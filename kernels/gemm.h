@@ -8,13 +8,13 @@
 
 /* c[m][n] = alpha * a[m][k] * op(b) + beta * c, row-major, strides in
  * elements; op(b) is b[k][n], or the transpose of b[n][k] when b_trans.  Runs
- * on the calling thread alone and gives the same bits whoever calls it.
- * beta 0 does not read c.  m, n or k of 0 is fine. */
+ * only on the calling thread and gives the same bits in every thread.  beta 0
+ * does not read c.  m, n or k of 0 is fine. */
 void kv_gemm(bool b_trans, size_t m, size_t n, size_t k, float alpha,
              const float *a, size_t lda, const float *b, size_t ldb, float beta,
              float *c, size_t ldc);
 
-/* The same with a as its transpose: a is [k][m], b [k][n]. */
+/* The same with a transposed: a is [k][m], b [k][n]. */
 void kv_gemm_a_trans(size_t m, size_t n, size_t k, float alpha, const float *a,
                      size_t lda, const float *b, size_t ldb, float beta,
                      float *c, size_t ldc);

@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-/* The largest power of two that divides d (128 of 128, 16 of 80): the size of
- * the blocks on the diagonal of the transform of d values.  d >= 1. */
+/* The largest power of two that divides d (128 for 128, 16 for 80): the size of
+ * the diagonal blocks of the transform of d values.  d >= 1. */
 static inline size_t kv_hadamard_size(size_t d)
 {
     return d & (~d + 1);

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 struct kv_loss {
-    float nll, base_nll, kl, dp; /* dp: the target's probability less the
+    float nll, base_nll, kl, dp; /* dp: the target's probability minus the
                                   * base's */
     bool same;                   /* both rank the same token first */
 };
@@ -22,23 +22,25 @@ void kv_log_softmax(const float *x, size_t n, float *log_p, float *p);
 void kv_loss_row(const float *logits, const float *base_log_p, const float *p,
                  float floor, size_t n, int32_t target, struct kv_loss *loss);
 
-/* A part of a base's logits, and what every loss against them takes from it. */
+/* A part of a base's logits, and the sums that every loss against them
+ * needs. */
 struct kv_loss_base {
     const float *logits, *p; /* [n]: logits, and exp(logit - the largest) */
     double lse, sum;         /* sum: of p */
-    size_t at;               /* where the largest is */
+    size_t at;               /* index of the largest */
 };
 
 /* p: [n], kept by pointer as logits is. */
 struct kv_loss_base kv_loss_base(const float *logits, size_t n, float *p);
 
-/* The same loss with floor -infinity, from logits that come in parts of the
- * vocabulary.  base: NULL each time, or the same part of a base's.  A sum of
- * all zeros is empty. */
+/* The same loss with floor -infinity, from logits that arrive in parts of the
+ * vocabulary.  base: NULL each time, or the same part of a base's logits.  An
+ * all-zero sum is empty. */
 struct kv_loss_sum {
     size_t n; /* logits so far */
     double lse, base_lse;
-    double excess; /* of the base's logits, by the base's probabilities */
+    double excess; /* of the base's logits, weighted by the base's
+                    * probabilities */
     float target, base_target;
     float top, base_top; /* the largest */
     size_t at, base_at;  /* where */

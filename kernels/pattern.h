@@ -17,8 +17,8 @@
  * product with the block's mean query; the block itself comes first.  Among
  * equals the first are taken.  So a block always sees its own tokens.
  *
- * Tokens that a block sees are gathered, and attended to densely (attend.h):
- * what no pattern names is not computed. */
+ * Tokens that a block sees are gathered, and attended to densely (attend.h);
+ * pairs outside the pattern are not computed. */
 #ifndef KV_PATTERN_H
 #define KV_PATTERN_H
 
@@ -42,18 +42,18 @@ struct kv_pattern {
     size_t first, second;
 };
 
-/* Whether the view is a prompt's: its queries are the first nq tokens.  The
- * only other fields supported are cap and sink_logit. */
+/* Whether the view is a prompt's: its queries are the first nq tokens, and of
+ * the optional fields it uses only cap and sink_logit. */
 bool kv_pattern_takes(const struct kv_attend_view *v);
 
 /* Attention of a prompt, head: [n_heads].  Each side of the job has one form.
- * Returns how many pairs of a query and a token were computed, of the
- * kv_pattern_all_pairs().  The same bits for any number of threads.  Where all
- * tokens are seen, the numbers are kv_attend()'s up to rounding. */
+ * Returns how many of the kv_pattern_all_pairs() pairs of a query and a token
+ * were computed.  Any number of threads gives the same bits.  If all tokens are
+ * seen, the numbers are kv_attend()'s up to rounding. */
 size_t kv_pattern_attend(const struct kv_attend_job *a,
                          const struct kv_pattern *head);
 
-/* Pairs of dense attention, of all sequences and query heads. */
+/* The number of pairs in dense attention over all sequences and query heads. */
 size_t kv_pattern_all_pairs(const struct kv_attend_view *v);
 
 /* Ranks tokens, distances or blocks for a pattern of this kind, for one query
@@ -64,7 +64,7 @@ struct kv_pattern_index *kv_pattern_index_new(const struct kv_attend_job *a,
                                               size_t seq, size_t head,
                                               enum kv_pattern_kind kind);
 void kv_pattern_index_free(struct kv_pattern_index *x);
-/* p: of the index's kind. */
+/* p: a pattern of the index's kind. */
 size_t kv_pattern_pairs(const struct kv_pattern_index *x,
                         const struct kv_pattern *p);
 

@@ -19,12 +19,11 @@ void kv_random_orthogonal(uint64_t key, size_t m, size_t d, float *s);
  * of x whose signs were flipped at random. */
 void kv_random_hadamard(uint64_t key, size_t d, float *s);
 
-/* to [d][m] is the transpose of s [m][d]. */
+/* Transposes s [m][d] to `to` [d][m]. */
 void kv_transpose(const float *s, size_t m, size_t d, float *to);
 
-/* out [d] = sum of x[i] * s[i], over the m rows of s [m][d], in order: x S in
- * floats that do not depend on anything else.  With the transpose of S for s it
- * is S x. */
+/* out [d] = sum of x[i] * s[i] over the m rows of s [m][d], in order.  This is
+ * x S in floats, always in the same bits; if s is S transposed, it is S x. */
 void kv_combine_rows(const float *x, const float *s, size_t m, size_t d,
                      float *out);
 

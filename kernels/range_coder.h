@@ -2,10 +2,10 @@
  *
  * A table is cum [n_symbols + 1], the cumulative counts: cum[0] = 0 < cum[1] <
  * ... < cum[n_symbols] = 65536, 1 <= n_symbols <= 65536.  A symbol s costs
- * log2(65536 / (cum[s + 1] - cum[s])) bits and a little that a 32-bit range
- * rounds away (1/256 of a place at most, 2^-24 of the range).  Every symbol may
- * have a table of its own; the decoder needs the same tables in the same order.
- * Integers only: the same bytes everywhere.
+ * log2(65536 / (cum[s + 1] - cum[s])) bits, plus a small loss by rounding in a
+ * 32-bit range (at most 2^-24 of the range).  Every symbol may have a table of
+ * its own; the decoder needs the same tables in the same order.  Integers only:
+ * the same bytes everywhere.
  *
  * The interval is low + [0, range), 32 bits of it at a time, the leading byte
  * leaves when range falls below 2^24; a carry goes back into the bytes that
@@ -22,18 +22,18 @@ enum { KV_RANGE_TOTAL = 65536 };
 
 /* The table of n_symbols counts, so that the i-th entry is
  * round(before_i / total * (65536 - n_symbols)) + i: proportional to the
- * counts, and at least 1 for each symbol.  All counts 0: all symbols alike.
- * Their sum must be below 2^47.  cum: [n_symbols + 1]. */
+ * counts, and at least 1 for each symbol.  If all counts are 0, all symbols are
+ * equally likely.  Their sum must be below 2^47.  cum: [n_symbols + 1]. */
 void kv_range_table(const uint32_t *count, size_t n_symbols, uint32_t *cum);
 
-/* Bytes that n symbols take at most. */
+/* The maximum number of bytes that n symbols take. */
 static inline size_t kv_range_max_bytes(size_t n)
 {
     return 2 * n + 1;
 }
 
 struct kv_range_encoder {
-    uint8_t *out; /* room for kv_range_max_bytes() of the symbols to come */
+    uint8_t *out; /* memory for kv_range_max_bytes() of the symbols to come */
     size_t n;     /* bytes written */
     uint32_t low, range;
 };
@@ -41,7 +41,8 @@ struct kv_range_encoder {
 void kv_range_encode_start(struct kv_range_encoder *e, uint8_t *out);
 void kv_range_encode(struct kv_range_encoder *e, const uint32_t *cum,
                      size_t n_symbols, size_t symbol);
-/* Once, after the last symbol; returns the bytes written in all. */
+/* To be called once, after the last symbol; returns the total number of bytes
+ * written. */
 size_t kv_range_encode_end(struct kv_range_encoder *e);
 
 /* Reads no byte outside in [n]; decodes any bytes to some symbols. */

@@ -1,4 +1,4 @@
-/* Rotary position embedding of rows of heads. */
+/* Rotary position embedding for rows of heads. */
 #ifndef KV_ROPE_H
 #define KV_ROPE_H
 

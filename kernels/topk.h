@@ -4,7 +4,7 @@
  * A number and its index become one 64-bit key, so that the order is total:
  * larger numbers first, and of equal ones the lower index.  The complement
  * ~key has the reverse order, so that a second heap keeps the smallest; the two
- * heaps hold no number twice as long as their sizes add up to at most n.  The
+ * heaps have no number in common if their sizes add up to at most n.  The
  * result does not depend on the order of pushing. */
 #ifndef KV_TOPK_H
 #define KV_TOPK_H

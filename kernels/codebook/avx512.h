@@ -1,6 +1,6 @@
 /* Shared by avx512.c and avx512_shared.c: AVX-512 with VNNI and VBMI.  A
  * register of codes is looked up in dimensions of a table; four neighbouring
- * bytes go into one 32-bit sum.  For these files alone. */
+ * bytes go into one 32-bit sum.  Only for these two files. */
 #ifndef KV_CODEBOOK_AVX512_H
 #define KV_CODEBOOK_AVX512_H
 
@@ -16,14 +16,14 @@ enum {
     T = KV_TILE_TOKENS,
     LINE = 64,
     ROWS = KV_CODEBOOK_ROWS,
-    MAX_ENTRIES = KV_CODEBOOK_DIM * T * 4 /* bytes: d = 1 filled up to 4 */
+    MAX_ENTRIES = KV_CODEBOOK_DIM * T * 4 /* bytes: d = 1 padded to 4 */
 };
 
 #define EVERY_ROWS(X, Y) X(Y, 1) X(Y, 2) X(Y, 3) X(Y, 4)
 _Static_assert(ROWS == 4, "EVERY_ROWS and the unrolling");
 
-/* Where the qk of some rows go: score [n][64], rows `stride` floats apart,
- * scale [n] times start [n] plus the sum. */
+/* The output of qk for some rows: score [n][64], rows `stride` floats apart, is
+ * scale [n] times (start [n] plus the sum). */
 struct qk {
     const float *scale;
     const int32_t *start;
@@ -31,7 +31,8 @@ struct qk {
     size_t stride;
 };
 
-/* n <= ROWS rows over a tile, a function for each order of codes.
+/* Process n <= ROWS rows over a tile; there is a function for each order of
+ * codes.
  *
  * from: the tile; KV_ORDER_WIDE: its entries.
  * qk: q8 of these rows (struct kv_codebook_q8).
@@ -67,8 +68,8 @@ ALWAYS_INLINE void add_products(vi32 *sum, vi32 u, vi32 v)
     KV_DPBUSD(*sum, u, v);
 }
 
-/* A register of codes, and where their bit 6, bit 7 and both are set; low:
- * where bit 7 is not. */
+/* A register of codes, and masks of the bytes with bit 6, with bit 7, and with
+ * both set; low: bytes without bit 7. */
 struct codes {
     vi32 code;
     __mmask64 bit6, bit7, both, low;
@@ -119,7 +120,7 @@ ALWAYS_INLINE vi32 look_up(const struct table *t, size_t n, struct codes c)
     return x;
 }
 
-/* The same of 256 entries by pairs of registers, in place; each of two masks
+/* The same for 256 entries by pairs of registers, in place; each of two masks
  * keeps the lanes of the other, which saves the instruction that would merge
  * two results. */
 ALWAYS_INLINE vi32 look_up_pairs(const struct table *t, struct codes c)
@@ -142,14 +143,14 @@ ALWAYS_INLINE vi32 high_codes(vi32 x)
     return low_codes(v_shr_i16(x, 4));
 }
 
-/* Row r, tokens [t, t + 16): sum, which began at to->start[r]. */
+/* Writes row r, tokens [t, t + 16), from a sum that began at to->start[r]. */
 ALWAYS_INLINE void put_scores(const struct qk *to, size_t r, size_t t, vi32 sum)
 {
     v_store(to->score + r * to->stride + t,
             v_mul(v_set1(to->scale[r]), v_from_i32(sum)));
 }
 
-/* The same of a sum that began at 0. */
+/* The same for a sum that began at 0. */
 ALWAYS_INLINE void put_sums(const struct qk *to, size_t r, size_t t, vi32 sum)
 {
     put_scores(to, r, t, v_add_i32(sum, v_set1_i32(to->start[r])));

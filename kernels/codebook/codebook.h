@@ -18,18 +18,18 @@
  *
  * Own, b <= 8:  | sub 0: code(token 0..63) | sub 1 | .. |
  *
- * A code is a byte; with b <= 4 half of one.  A byte then holds, low half
- * first, shared: the codes of tokens t and t + 32; own: of sub-vectors 2 i and
- * 2 i + 1.
+ * A code is a byte, or half a byte if b <= 4.  Such a byte holds, low half
+ * first, the codes of tokens t and t + 32 (shared) or of sub-vectors 2 i and 2
+ * i + 1 (own).
  *
  * b > 8:  | sub 0: low byte of code(token 0..63) | sub 1 | .. |
  *         | sub 0: bit 8 of 64 codes: 8 bytes | bit 9 | .. | sub 1 | .. |
  *
- * All of them filled up to 64 bytes.
+ * All planes are padded to 64 bytes.
  *
- * Path int8: centroids, per dimension of a table, rounded to 8 bits of its
- * largest; long runs of keys by tables of q . centroid, in 8 bits (impl.h).
- * Not where keys are stored before RoPE. */
+ * Path int8 rounds centroids to 8 bits, relative to the largest value of a
+ * table's dimension; for long runs of keys it uses tables of q . centroid in 8
+ * bits (impl.h).  It does not exist for keys stored before RoPE. */
 #ifndef KV_CODEBOOK_H
 #define KV_CODEBOOK_H
 
@@ -41,8 +41,8 @@ struct kv_codebook;
 extern const struct kv_family kv_family_codebook;
 
 /* centers: [head_books][sub_books][2^bits][d], each of the two counts 1 or
- * n_heads, n_sub; finite, kept by the caller.  rope: of keys before RoPE, taken
- * over; else NULL.  1 <= bits <= 16. */
+ * n_heads, n_sub; finite, kept by the caller.  rope: for keys before RoPE, now
+ * owned by the store; else NULL.  1 <= bits <= 16. */
 struct kv_codebook *kv_codebook_new(const float *centers, size_t head_books,
                                     size_t sub_books, size_t n_sub, size_t d,
                                     unsigned bits, int values,

@@ -35,7 +35,8 @@
  * path int8 the scales of its channels, f32 [D]. */
 struct kv_codebook_params {
     const uint8_t *table;
-    size_t apart; /* bytes from one head's to the next's; 0: all have one */
+    size_t apart; /* bytes from one head's table to the next's; 0: all share
+                   * one */
 };
 
 static inline kv_codebook_params

@@ -27,13 +27,13 @@
     X(128, 4, 8, true, 32, 3, 32, 2)
 /* clang-format on */
 
-/* Bytes of a centroid, in halves or bytes; shared centroids of bytes are whole
- * words. */
+/* The bytes of a centroid in halves or bytes; shared centroids in bytes are
+ * padded to whole words. */
 #define KV_CODEBOOK_ENTRY(int8, own, d) \
     ((int8) ? ((own) || (d) >= 4 ? (d) : 4) : 2 * (d))
 
-/* Codes as kernels see them: two neighbours of 4 bits are one of 8, in a table
- * of all pairs. */
+/* Codes in the kernels' form: two neighbouring 4-bit codes are one 8-bit code,
+ * with a table of all pairs. */
 struct kv_gpu_codes {
     size_t d;
     unsigned bits;

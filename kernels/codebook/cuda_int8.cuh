@@ -1,9 +1,10 @@
-/* Codebooks on path int8: centroids in 8 bits of the largest of their dimension
- * of a table, queries times those scales in 8 bits of their largest channel,
- * weights in 8 bits of the largest of their step; products in integers.
+/* Codebooks on path int8, with products in integers.  Centroids are rounded to
+ * 8 bits relative to the largest value of their dimension in a table, queries
+ * (times those scales) relative to their largest channel, and weights relative
+ * to the largest weight of their step.
  *
- * Of their step: relative to the largest so far, thousands of small weights
- * beside one large would all be 0. */
+ * Weights are relative to their step, because relative to the largest so far
+ * thousands of small weights beside a large one would all be 0. */
 #ifndef KV_CODEBOOK_CUDA_INT8_CUH
 #define KV_CODEBOOK_CUDA_INT8_CUH
 
@@ -17,10 +18,10 @@ template <int D, int NT> struct kv_queries_s8 {
     float scale[NT][2]; /* of columns 2c, 2c + 1 */
 };
 
-/* A row none of whose |q scale| is larger counts as zeros. */
+/* A row whose |q scale| never exceeds this counts as zeros. */
 #define KV_MIN_QUERY 1e-30f
 
-/* The largest |q scale| of a row.  Found by lanes that share c. */
+/* The largest |q scale| of a row, found by the lanes that share c. */
 template <int D>
 KV_DEVICE float kv_query_max(const float *q, const float *scale)
 {
@@ -136,8 +137,8 @@ template <int D, int NT> struct kv_sums_units {
     float unit[NT][2];
 };
 
-/* Largest weights of a step below this count as this: at most 2^-32 is lost of
- * a weight, and units keep within 2^24 of each other. */
+/* A step's largest weight is taken as at least this, so a weight loses at most
+ * 2^-32, and units stay within a factor of 2^24. */
 #define KV_MIN_WEIGHT 5.9604645e-8f /* 2^-24 */
 
 /* The largest weight of a column in a step. */
@@ -152,7 +153,7 @@ KV_DEVICE float kv_largest_weight(const float weight[M][NT][4], int i, int j)
     return kv_column_max(max);
 }
 
-/* Bytes 0 to 3 of each of four words: byte i of all of them into to[i]. */
+/* Transposes the bytes of four words: byte i of all words goes into to[i]. */
 KV_DEVICE void kv_rotate_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d,
                                uint32_t to[4])
 {

@@ -28,17 +28,17 @@ struct kv_codebook {
     uint16_t *sub_of; /* [channels]: the sub-vector, or the last one */
 
     /* By channel c = sub * d + j: scales of tables [head_books][n_sub * d], and
-     * where the channel is in a row of q8 (struct kv_codebook_q8) and in one of
-     * the values' sums (avx2 has places of its own for both) */
+     * the channel's index in a row of q8 (struct kv_codebook_q8) and in a row
+     * of the values' sums (avx2 has its own indices for both) */
     float *scale;
     uint16_t *q_at, *sum_at;
     /* Rounded centroids, keys' plus 128: [head_books][sub_books][k][width],
-     * width: d filled up to 4, 8 or 16 */
+     * width: d padded to 4, 8 or 16 */
     size_t width;
     uint8_t *entry;
     /* b <= 8: the same by channel, [head_books][channels][plane]; channels: d,
-     * or of all sub-spaces and zeros up to a multiple of 16; plane: 64 or 256
-     * entries */
+     * or those of all sub-spaces padded with zeros to a multiple of 16; plane:
+     * 64 or 256 entries */
     size_t channels, plane;
     uint8_t *planes;
 };
@@ -46,7 +46,7 @@ struct kv_codebook {
 enum {
     KV_KEY_BIAS = 128,
     KV_CODEBOOK_DIM = 512, /* most channels */
-    KV_CODEBOOK_ROWS = 4   /* queries side by side */
+    KV_CODEBOOK_ROWS = 4   /* queries processed together */
 };
 
 /* The table of (head, sub) among head_books x sub_books. */
@@ -72,14 +72,14 @@ static inline const float *kv_codebook_scales(const struct kv_codebook *b,
     return b->scale + (b->head_books > 1 ? head : 0) * b->n_sub * b->d;
 }
 
-/* Queries as int8 qk reads them. */
+/* Queries in the form that int8 qk reads. */
 struct kv_codebook_q8 {
     float scale[KV_TILE_ROWS];
-    int32_t start[KV_TILE_ROWS]; /* of sums: -KV_KEY_BIAS * sum(q8) */
+    int32_t start[KV_TILE_ROWS]; /* start of sums: -KV_KEY_BIAS * sum(q8) */
     int8_t plain[KV_TILE_ROWS][KV_CODEBOOK_DIM]; /* q8 by channel */
-    /* the same in fours (wide: width bytes) that meet neighbours in a register,
-     * zeros between; fours of KV_CODEBOOK_ROWS rows, or of the remaining rows,
-     * side by side */
+    /* the same in fours (wide: width bytes), in the order of a register's
+     * bytes, with zeros between; the fours of KV_CODEBOOK_ROWS rows, or of the
+     * remaining rows, are adjacent */
     _Alignas(64) int8_t q8[];
 };
 
@@ -99,7 +99,7 @@ static inline size_t kv_codebook_quads(const struct kv_store *s)
     return b->n_sub * b->width / 4;
 }
 
-/* Where in q8 row r and those beside it begin, r a multiple of
+/* The offset in q8 of row r and the rows beside it, r a multiple of
  * KV_CODEBOOK_ROWS. */
 static inline size_t kv_codebook_rows_at(const struct kv_store *s, size_t r)
 {
@@ -122,7 +122,7 @@ static inline size_t kv_codebook_sums(const struct kv_store *s)
     return kv_padded(b->n_sub * b->width);
 }
 
-/* qk, pv, qk_tiles, pv_tiles (tiles.h); vnni: where kv_level_vnni(). */
+/* qk, pv, qk_tiles, pv_tiles (tiles.h); vnni: if kv_level_vnni(). */
 typedef void kv_codebook_qk_fn(const struct kv_store *s, size_t head,
                                const uint8_t *tile, const void *query,
                                size_t rows, float *score, size_t stride);
@@ -147,25 +147,25 @@ size_t kv_codebook_sums_avx2(const struct kv_store *s);
 void kv_codebook_finish_avx2(const struct kv_store *s, size_t head,
                              const float *acc, size_t rows, float *out);
 
-/* Path exact by tables (tables.h), of many tiles. */
+/* Path exact by tables (tables.h), for many tiles. */
 kv_codebook_qk_tiles_fn kv_codebook_qk_tables_c, kv_codebook_qk_tables_avx2;
 kv_codebook_pv_tiles_fn kv_codebook_pv_tables_c, kv_codebook_pv_tables_avx2;
 
-/* Path int8 by tables, for keys alone; lanes8 and planes8 are two table
+/* Path int8 by tables, only for keys; lanes8 and planes8 are two table
  * layouts. */
 kv_codebook_prepare_fn kv_codebook_lanes8_c, kv_codebook_lanes8_avx2;
 kv_codebook_prepare_fn kv_codebook_planes8_avx2;
 kv_codebook_qk_fn kv_codebook_qk8_c, kv_codebook_qk8_avx2, kv_codebook_qk8_vnni;
 kv_codebook_qk_tiles_fn kv_codebook_qk8_tiles_vnni;
 
-/* The entries of a table (tables.h): of codes of up to 4
- * bits it is for two sub-spaces. */
+/* The number of entries of a table (tables.h); for codes of up to 4 bits a
+ * table covers two sub-spaces. */
 static inline size_t kv_codebook_table_size(const struct kv_codebook *b)
 {
     return b->bits <= 4 ? 256 : b->k;
 }
 
-/* Whether n tokens use tables: from two tokens per entry on tables are faster
+/* Whether n tokens use tables, which are faster from two tokens per entry on
  * (measured).  Codes of 1 and 2 bits use none: one entry would add up a
  * thousand weights and their rounding errors. */
 static inline bool kv_codebook_tabled(const struct kv_codebook *b, size_t n)
@@ -174,14 +174,13 @@ static inline bool kv_codebook_tabled(const struct kv_codebook *b, size_t n)
            n >= 2 * kv_codebook_table_size(b);
 }
 
-/* Bytes of a query's tables of path int8 at most, with one of 64 bytes or more
- * for each sub-space. */
+/* The maximum size in bytes of a query's tables on path int8; each sub-space
+ * has a table of 64 bytes or more. */
 enum { KV_CODEBOOK_TABLES8 = 8192 };
 
-/* Whether qk of n tokens on path int8 use tables (below): where tables were
- * faster, as measured.  One table of centroids for all sub-spaces makes
- * products of rounded centroids faster, so that longer sub-vectors and smaller
- * tables are wanted. */
+/* Whether qk of n tokens on path int8 uses tables (below), by measured times.
+ * If all sub-spaces share one table of centroids, products of rounded centroids
+ * are faster, so tables need longer sub-vectors and fewer entries to win. */
 static inline bool kv_codebook_tabled8(const struct kv_codebook *b, size_t n)
 {
     const bool own = b->order == KV_ORDER_OWN;
@@ -201,20 +200,21 @@ the query's largest range,
  *
  * and score(token) = scale * sum_i entry_i[code_i] + sum_i low_i, rounded once
  * (fmaf).  Neither the query nor the centroids are rounded before; a sub-space
- * with a larger range than the others costs them bits.  A query that overflows
- * or is no number has no number as its qk. */
-/* Queries as qk reads them: tables of KV_CODEBOOK_ROWS rows, then of the
- * next. */
+ * with a larger range than the others costs the others bits.  The qk of a query
+ * that overflows or is NaN is NaN. */
+/* Queries in the form that qk reads: tables of KV_CODEBOOK_ROWS rows, then of
+ * the next rows. */
 struct kv_codebook_tables8 {
     float scale[KV_TILE_ROWS], low[KV_TILE_ROWS];
     _Alignas(64) uint8_t entry[];
 };
 
-/* One centroid's entries with KV_CODEBOOK_ROWS queries, 16 bits each, so that
- * sums of them stay apart: [n_sub][k]. */
+/* One centroid's entries for KV_CODEBOOK_ROWS queries, 16 bits each so that
+ * their sums do not overlap: [n_sub][k]. */
 typedef uint64_t kv_codebook_lanes8;
 
-/* With AVX-512 instead: bytes [n_sub][KV_CODEBOOK_ROWS][plane]. */
+/* With AVX-512 the entries are bytes [n_sub][KV_CODEBOOK_ROWS][plane]
+ * instead. */
 static inline size_t kv_codebook_planes8_bytes(const struct kv_codebook *b)
 {
     return b->n_sub * KV_CODEBOOK_ROWS * b->plane;
@@ -228,8 +228,9 @@ static inline size_t kv_codebook_lanes8_bytes(const struct kv_codebook *b)
 /* Codes of tokens [32 part, 32 part + 32), at most KV_CODEBOOK_DIM * 32, in the
  * order of the tile, which is: */
 struct kv_codebook_part {
-    size_t some, step, each; /* of sub-vectors: number, strides */
-    size_t four, one;        /* of tokens: fours, and within */
+    size_t some, step, each; /* sub-vectors: number, strides */
+    size_t four, one;        /* strides of tokens: between fours, and within a
+                              * four */
 };
 
 /* from: n bytes or halves of bytes; shift and mask are constants for whole
@@ -269,7 +270,7 @@ kv_store_get_codes(const struct kv_store *s, const uint8_t *tile, size_t part,
     const struct kv_codebook *b = s->params;
     const int halves = b->bits <= 4;
     const unsigned shift = halves ? (unsigned)(4 * part) : 0;
-    const size_t some = s->values ? 16 : 4; /* sub-vectors side by side */
+    const size_t some = s->values ? 16 : 4; /* sub-vectors processed together */
 
     if (b->order == KV_ORDER_SHARED) {
         const size_t n = some * KV_TILE_PART, step = halves ? n : 2 * n;
@@ -320,7 +321,8 @@ static inline size_t kv_codebook_together(size_t left)
 }
 #define KV_CODEBOOK_EACH(X) X(1) X(2) X(4) X(8)
 
-/* table [k] = or, more, += n channels of centroids, d apart, times q [n]. */
+/* Sets table [k] to n channels of centroids, d apart, times q [n]; more: adds
+ * them. */
 ALWAYS_INLINE void kv_codebook_multiply(const float *center, size_t k, size_t d,
                                         size_t n, bool more, const vf32x4 *q,
                                         vf32x4 *table)
@@ -335,8 +337,8 @@ ALWAYS_INLINE void kv_codebook_multiply(const float *center, size_t k, size_t d,
     }
 }
 
-/* table [k]: each centroid of a sub-space with the queries q [channels]; 0 past
- * the last sub-space. */
+/* Sets table [k] to the products of each centroid of a sub-space with the
+ * queries q [channels]; 0 past the last sub-space. */
 static inline void kv_codebook_sub_table(const struct kv_codebook *b,
                                          size_t head, size_t sub,
                                          const vf32x4 *q, vf32x4 *table)

@@ -7,10 +7,10 @@
  *   values  the weights of all tokens with the same code are added up; then
  *           each centroid counts once, by that sum
  *
- * Either way a look-up serves QUERIES queries.  Of codes of up to 4 bits it
- * takes two at a time: a pair of sub-spaces is one of 256 centroids.  The
- * tables of SPACES of them, 16 KB, stay in the first cache while the codes of a
- * chunk's tokens go by.
+ * In both cases one look-up serves QUERIES queries.  Codes of up to 4 bits are
+ * looked up in pairs: two sub-spaces act as one with 256 centroids.  The tables
+ * of SPACES spaces, 16 KB, stay in the first-level cache while the codes of a
+ * chunk's tokens pass.
  *
  * Path int8 has tables for keys in 8 bits (impl.h).
  *
@@ -25,17 +25,17 @@
 enum {
     T = KV_TILE_TOKENS,
     HALF = T / 2,
-    QUERIES = KV_TILE_FEW, /* queries side by side */
-    SPACES = 4,            /* spaces with a table, at a time */
+    QUERIES = KV_TILE_FEW, /* queries processed together */
+    SPACES = 4,            /* spaces that have a table at a time */
     MAX_K = 256,
-    PAIR_K = 16, /* of the two in a pair, at most */
+    PAIR_K = 16, /* maximum of the two in a pair */
     AHEAD = 2    /* tiles, of codes */
 };
 _Static_assert(QUERIES * sizeof(float) == sizeof(vf32x4) && SPACES == 4,
                "transposing, four codes at a time, and their tables by name");
 
-/* A space is one sub-space, or two with codes of up to 4 bits: then the first
- * sub-space's codes are the lower halves of bytes. */
+/* A space is one sub-space, or two if codes have up to 4 bits; the first
+ * sub-space's codes are then the lower halves of bytes. */
 static size_t in_space(const struct kv_codebook *b)
 {
     return b->bits <= 4 ? 2 : 1;
@@ -77,8 +77,8 @@ ALWAYS_INLINE uint32_t four_at(const uint8_t *p)
     return four;
 }
 
-/* Halves of bytes as pairs: tokens t and t + 32 of the same sub-space become
- * two sub-spaces of the same token.  Keys: four sub-spaces of token t from low
+/* Rearranges half bytes: pairs of tokens t and t + 32 in one sub-space become
+ * pairs of sub-spaces of one token.  Keys: four sub-spaces of token t from low
  * on, the next four from high on. */
 static void pair_keys(const uint8_t *low, const uint8_t *high, uint8_t *to)
 {
@@ -142,8 +142,8 @@ static struct codes codes_of_pairs(const struct kv_store *s,
 }
 
 /* The codes of spaces [space, space + SPACES), space a multiple of SPACES.
- * Spaces past the last get any codes of the tile: their tables are zeros or
- * unused.  scratch: holds the codes where the tile has them in another
+ * Spaces past the last get arbitrary codes of the tile, since their tables are
+ * zeros or unused.  scratch: holds the codes if the tile has them in another
  * order. */
 static struct codes codes_of(const struct kv_store *s, const uint8_t *tile,
                              size_t space, uint8_t scratch[SPACES * T])
@@ -173,7 +173,7 @@ ALWAYS_INLINE vf32x4 *entry_of(vf32x4 *table, uint32_t four, size_t i)
 
 /* ---- keys ---------------------------------------------------------------- */
 
-/* table [SPACES][entries] of the spaces from this one on. */
+/* Makes table [SPACES][entries] of the spaces from this one on. */
 static void key_tables(const struct kv_codebook *b, size_t head, size_t space,
                        const vf32x4 *q, vf32x4 *table)
 {
@@ -294,8 +294,8 @@ ALWAYS_INLINE void add_weights(struct codes c, size_t step, size_t n,
     }
 }
 
-/* sum [n] = n channels of centroids, d apart, times the weights in table [k],
- * k even. */
+/* Sets sum [n] to n channels of centroids, d apart, times the weights in table
+ * [k], k even. */
 ALWAYS_INLINE void weigh(const float *center, size_t k, size_t d, size_t n,
                          const vf32x4 *table, vf32x4 *sum)
 {
@@ -312,8 +312,8 @@ ALWAYS_INLINE void weigh(const float *center, size_t k, size_t d, size_t n,
         sum[j] = x[0][j] + x[1][j];
 }
 
-/* acc, [rows] of `padded`: adds a sub-space's centroids times the weights in
- * table [k]. */
+/* Adds a sub-space's centroids times the weights in table [k] to acc
+ * [rows][padded]. */
 static void add_centers(const struct kv_codebook *b, size_t head, size_t sub,
                         const vf32x4 *table, size_t rows, size_t padded,
                         float *acc)
@@ -339,7 +339,7 @@ static void add_centers(const struct kv_codebook *b, size_t head, size_t sub,
     }
 }
 
-/* The same of the spaces from this one on, table [SPACES][entries]. */
+/* The same for the spaces from this one on, table [SPACES][entries]. */
 static void add_spaces(const struct kv_codebook *b, size_t head, size_t space,
                        const vf32x4 *table, size_t rows, size_t padded,
                        float *acc)
@@ -364,7 +364,8 @@ static void add_spaces(const struct kv_codebook *b, size_t head, size_t space,
     }
 }
 
-/* acc, [rows <= QUERIES] of `padded`, += n tiles times their tokens' weights w.
+/* Adds n tiles times their tokens' weights w to acc [rows][padded], rows <=
+ * QUERIES.
  */
 static void add_values(const struct kv_store *s, size_t head,
                        const uint8_t *tile, size_t n, const vf32x4 *w,
@@ -422,8 +423,8 @@ _Static_assert(ROWS * sizeof(float) == sizeof(vf32x4), "a lane for each row");
 
 typedef uint16_t vu16x4 __attribute__((vector_size(8)));
 
-/* The tables [n_sub][k] of some rows, from low [n_sub] on; gives the rows'
- * largest range. */
+/* Makes the tables [n_sub][k] of some rows and their minima low [n_sub];
+ * returns the rows' largest range. */
 static vf32x4 multiply_all(const struct kv_codebook *b, size_t head,
                            const vf32x4 *q, vf32x4 *table, vf32x4 *low)
 {
@@ -542,7 +543,7 @@ ALWAYS_INLINE void add_lanes(const struct kv_codebook *b,
         sum[t] += entry[j * b->k + tile[j * apart]];
 }
 
-/* The same of all sub-vectors. */
+/* The same for all sub-vectors. */
 ALWAYS_INLINE void add_all_lanes(const struct kv_codebook *b,
                                  const kv_codebook_lanes8 *entry,
                                  const uint8_t *tile, bool shared,

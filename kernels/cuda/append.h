@@ -9,7 +9,7 @@
 /* The newest tile of codes of each of n sequences, of one side. */
 struct kv_gpu_append {
     const struct kv_gpu_side *side;
-    const struct kv_gpu_code *code;          /* its block divides a tile */
+    const struct kv_gpu_code *code;          /* its block size divides a tile */
     const uint8_t *bytes;                    /* the device's:
                                               * [n][128 / block][block_bytes] */
     const struct kv_gpu_sequence *sequences; /* the device's: [n] */

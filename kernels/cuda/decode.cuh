@@ -3,10 +3,10 @@
  *
  * Blocks of WARPS warps split the tokens of (sequence, KV head); a warp takes
  * tiles of TILE tokens in turn and walks each in steps of T tokens, whose bytes
- * stream through a ring of its own in shared memory.  No two warps wait for
- * each other before the end, where they merge, in order; the last block of a
- * (sequence, KV head) to arrive merges all of them, in order: the same bits on
- * every run.
+ * stream through a ring of its own in shared memory.  Warps do not wait for
+ * each other until the end, when they merge in order; the last block of a
+ * (sequence, KV head) to arrive merges all blocks in order.  So every run gives
+ * the same bits.
  *
  * Tokens are rows and queries columns of the matrix products: scores
  * S [T][8] = K Q^T, then O^T [head_dim][8] += V^T P.  A family is two policies,
@@ -52,9 +52,8 @@
 #include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/softmax.cuh"
 
-/* The query heads of a warp's rows, from the first on: row i is query head i %
- * group of the KV head and query token i / group; the last query token is token
- * n - 1. */
+/* The query heads of a warp's rows: row i is query head i % group of the KV
+ * head and query token i / group; the last query token is token n - 1. */
 struct kv_rows {
     unsigned first, group, nq, n;
     const uint8_t *k, *v; /* the KV head's tiles of the run */
@@ -70,7 +69,7 @@ KV_DEVICE unsigned kv_row_position(const kv_rows &x, unsigned row)
     return x.n - x.nq + row / x.group;
 }
 
-/* How many of n rows from the first on queries have. */
+/* How many of n rows, from the first on, belong to queries. */
 KV_DEVICE unsigned kv_rows_asked(const kv_decode &p, unsigned first, unsigned n)
 {
     const unsigned all = p.group * p.nq;
@@ -78,7 +77,7 @@ KV_DEVICE unsigned kv_rows_asked(const kv_decode &p, unsigned first, unsigned n)
     return first < all ? min(n, all - first) : 0;
 }
 
-/* How many tokens of the run a row's query sees. */
+/* The number of the run's tokens that a row's query sees. */
 KV_DEVICE unsigned kv_seen(const kv_rows &rows, const kv_gpu_run &run,
                            unsigned row)
 {
@@ -88,9 +87,9 @@ KV_DEVICE unsigned kv_seen(const kv_rows &rows, const kv_gpu_run &run,
     return seen > run.first ? min(seen - run.first, run.n) : 0;
 }
 
-/* Queries of later positions see more: scores of tokens past a query's own are
- * no scores.  token: the run's index of the step's first; limit: [8 NT] in
- * shared memory, how many of the run each row sees. */
+/* Masks the scores of tokens after a query's own.  token: the run's index of
+ * the step's first token; limit: [8 NT] in shared memory, how many of the run's
+ * tokens each row sees. */
 template <int M, int NT>
 KV_DEVICE void kv_mask(float s[M][NT][4], unsigned token, const unsigned *limit)
 {
@@ -109,8 +108,8 @@ KV_DEVICE void kv_mask(float s[M][NT][4], unsigned token, const unsigned *limit)
         }
 }
 
-/* This warp's share of a span; or, where the warps of a block walk together,
- * each with rows of its own, all of it. */
+/* This warp's share of a span; or the whole span, if the warps of a block walk
+ * it together, each with its own rows. */
 template <class K, class V, int STAGES, bool TOGETHER, int NT>
 KV_DEVICE void
 kv_walk(const kv_course<K, V, STAGES, TOGETHER> &course,
@@ -128,7 +127,7 @@ kv_walk(const kv_course<K, V, STAGES, TOGETHER> &course,
         float s[M][NT][4], factor[NT][2];
 
         if (K::WRITES || V::WRITES)
-            kv_fence_copies(); /* these writes come before the next copy's */
+            kv_fence_copies(); /* order these writes before the next copy's */
         kv_sync<TOGETHER>();   /* all have read the stage that is overwritten */
         course.fetch(j + STAGES - 1);
         if (STAGES == 1)
@@ -153,8 +152,8 @@ kv_walk(const kv_course<K, V, STAGES, TOGETHER> &course,
 
 /* ---- merging ------------------------------------------------------------ */
 
-/* Where a part of (split, KV head, group of rows) lies: | max | sum | o |.
- * d: head_dim, here and below a constant where the caller has one. */
+/* The position of the part of a split, KV head and group of rows: | max | sum |
+ * o |.  d: head_dim, here and below a constant if the caller has one. */
 KV_DEVICE float *kv_part(const kv_decode &p, unsigned split, unsigned d,
                          unsigned rows)
 {
@@ -165,8 +164,8 @@ KV_DEVICE float *kv_part(const kv_decode &p, unsigned split, unsigned d,
            ((split * heads + blockIdx.y) * groups + blockIdx.z) * floats;
 }
 
-/* The warps' parts, in shared memory, into the block's; weights are relative to
- * the largest max. */
+/* Merges the warps' parts, in shared memory, into the block's; weights are
+ * relative to the largest max. */
 template <int D, int NT>
 KV_DEVICE void kv_merge_warps(const float *warps, float *part)
 {
@@ -198,9 +197,10 @@ KV_DEVICE void kv_merge_warps(const float *warps, float *part)
  */
 enum { KV_ROTATED_ROWS = 4, KV_ROTATED_LANES = 4 };
 
-/* put(row, channel, y) for the first n rows of y = x m, m being the KV head's
- * matrix, and for those up to a multiple of KV_ROTATED_ROWS, which exist but
- * may hold anything.  x: [rows][d] in shared memory.  All threads call it. */
+/* Calls put(row, channel, y) for the first n rows of y = x m, with m the KV
+ * head's matrix.  Rows up to the next multiple of KV_ROTATED_ROWS exist, may
+ * hold anything, and are passed too.  x: [rows][d] in shared memory.  All
+ * threads call it. */
 template <class F>
 KV_DEVICE void kv_rotate(const float *matrix, const float *x, unsigned n,
                          unsigned d, const F &put)
@@ -233,7 +233,7 @@ KV_DEVICE void kv_rotate(const float *matrix, const float *x, unsigned n,
         }
 }
 
-/* The KV head's matrix into the L2, before it is wanted. */
+/* Loads the KV head's matrix into the L2 before it is needed. */
 KV_DEVICE void kv_prefetch_matrix(const float *matrix, unsigned d)
 {
     if (!matrix)
@@ -281,8 +281,7 @@ KV_DEVICE void kv_weigh_splits(const kv_gpu_work &work, size_t apart,
     }
 }
 
-/* The sum over splits [first, end) of their weights times one of their
- * channels. */
+/* The sum over splits [first, end) of one channel times the split's weight. */
 KV_DEVICE float kv_sum_splits(const float *weight, const float *o, size_t apart,
                               unsigned first, unsigned end)
 {
@@ -339,9 +338,9 @@ KV_DEVICE void kv_merge_splits(const kv_decode &p, const kv_gpu_work &work,
 
 /* ---- the kernel --------------------------------------------------------- */
 
-/* Rows [first, first + n) of the queries, scaled and turned, 0 past the last,
- * `apart` floats from one to the next; raw: room for [n][d], unused where
- * nothing turns. */
+/* Loads rows [first, first + n) of the queries, scaled and transformed, 0 past
+ * the last, `apart` floats from one to the next; raw: memory for [n][d], unused
+ * if there is no transform. */
 KV_DEVICE void kv_load_queries(const kv_decode &p, const float *enter,
                                unsigned sequence, unsigned first, unsigned n,
                                unsigned d, unsigned apart, float *raw, float *q)
@@ -372,7 +371,8 @@ KV_DEVICE void kv_load_queries(const kv_decode &p, const float *enter,
     });
 }
 
-/* A block's span with these two policies, into its part. */
+/* Attends to a block's span with these two policies; the result is the block's
+ * part. */
 template <class K, class V, int STAGES, int D, int NT>
 KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
                               const typename V::params &vp, const float *enter,
@@ -418,7 +418,7 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
     kv_walk<K, V, STAGES, false, NT>(course, kp, vp, k_table, v_table, span,
                                      rows, limit, query, softmax, sums);
 
-    /* All are done with the rings: the warps' parts take their place. */
+    /* All threads are done with the rings; the warps' parts overwrite them. */
     constexpr unsigned n_rows = 8 * NT, floats = n_rows * (D + 2);
     float *const warps = reinterpret_cast<float *>(rings);
     float *const mine = warps + kv_warp() * floats;
@@ -470,9 +470,9 @@ template <class K, class V, int D, int NT> constexpr int kv_blocks(void)
     return NT == 1 && D <= 128 && both <= KV_BIG_BLOCKS ? both : 1;
 }
 
-/* FK, FV: policies of the runs that are not codes, sinks and tail.  Grid:
- * (pieces of work, KV heads, groups of 8 NT rows); rows are the query heads of
- * a KV head for query token 0, then 1, .. */
+/* FK, FV: policies of the uncoded runs, sinks and tail.  Grid: (pieces of work,
+ * KV heads, groups of 8 NT rows); rows are the query heads of a KV head for
+ * query token 0, then 1, .. */
 template <class K, class V, int STAGES, class FK, class FV, int D, int NT>
 __global__ void __launch_bounds__(32 * KV_WARPS, kv_blocks<K, V, D, NT>())
     kv_decode_kernel(const kv_decode p, const typename K::params kp,
@@ -491,8 +491,8 @@ __global__ void __launch_bounds__(32 * KV_WARPS, kv_blocks<K, V, D, NT>())
         kv_merge_splits(p, work, D, 8 * NT);
 }
 
-/* Shared memory of the kernel: queries, those before they turn where they do
- * (enters), tables, and rings or the warps' parts, whichever are more. */
+/* Shared memory of the kernel: queries, also untransformed if they enter the
+ * codes' space, tables, and the larger of the rings and the warps' parts. */
 template <class K, class V, int STAGES, int D, int NT>
 static size_t kv_span_shared(const typename K::params &kp,
                              const typename V::params &vp, bool enters = false)

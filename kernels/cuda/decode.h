@@ -1,5 +1,5 @@
-/* Arguments of a launch of decode attention (decode.cuh); pointers are of the
- * device. */
+/* Arguments of a launch of decode attention (decode.cuh); pointers are device
+ * pointers. */
 #ifndef KV_CUDA_DECODE_H
 #define KV_CUDA_DECODE_H
 
@@ -9,50 +9,52 @@
 /* Tokens of a tile of codes (decode.cuh has the exceptions). */
 enum { KV_GPU_TILE = 128 };
 
-/* A sequence's tokens: sinks, codes, the rest.  Sinks and rest are halves. */
+/* A sequence's tokens: sinks, codes, tail.  Sinks and tail are halves. */
 enum { KV_RUN_SINKS, KV_RUN_CODES, KV_RUN_REST, KV_GPU_RUNS };
 
 /* One run: tiles of KV_GPU_TILE tokens, [n_kv_heads][tiles][tile bytes]. */
 struct kv_gpu_run {
     const uint8_t *k, *v;
-    size_t k_head, v_head; /* bytes of one head's tiles, or of all heads' where
+    size_t k_head, v_head; /* bytes of one head's tiles, or of all heads' if
                             * these are together (families.h) */
     unsigned first, n;     /* position of the first token; tokens */
 };
 
 struct kv_gpu_sequence {
     struct kv_gpu_run run[KV_GPU_RUNS];
-    unsigned index, n; /* of the batch; tokens in all, at least nq */
+    unsigned index, n; /* index in the batch; number of tokens, at least nq */
     unsigned first_split, n_splits;
     unsigned n_coded; /* the first n_coded hold codes */
 };
 
 /* The work of the blocks with one blockIdx.x, for each KV head and group of
- * rows.  It has all that they need of the sequence: one load from a cold cache,
- * not three. */
+ * rows.  It includes all data about the sequence that they need, so that they
+ * load once from a cold cache, not three times. */
 struct kv_gpu_work {
     struct kv_gpu_run run;
-    unsigned coded; /* the run is of codes */
+    unsigned coded; /* the run holds codes */
     unsigned first_tile, n_tiles;
     unsigned sequence, n; /* index and n of the sequence */
     unsigned first_split, n_splits, n_coded;
-    unsigned split; /* first_split + its place among the sequence's */
+    unsigned split; /* first_split + its index among the sequence's splits */
 };
 
 struct kv_decode {
     const struct kv_gpu_sequence *sequences;
-    const struct kv_gpu_work *work; /* of decoding; prefill takes sequences */
-    unsigned group, nq; /* query heads of a KV head; newest tokens that ask */
-    float scale;        /* of scores, times log2(e) */
+    const struct kv_gpu_work *work; /* work for decoding; prefill uses
+                                     * sequences */
+    unsigned group, nq; /* query heads of a KV head; newest tokens with
+                         * queries */
+    float scale;        /* scale of scores, times log2(e) */
     const float *q;     /* [sequences][nq][n_heads][head_dim] */
     float *out;         /* the same */
-    /* Matrices [n_kv_heads][head_dim][head_dim] that take rows into and out of
-     * the space of the codes; NULL: the codes' space is the model's. */
+    /* Matrices [n_kv_heads][head_dim][head_dim] that transform rows into and
+     * out of the codes' space; NULL: the codes' space is the model's. */
     const float *enter, *leave;
-    /* The mean that is added to every decoded value in the model's space,
+    /* The mean added to every decoded value in the model's space,
      * [n_kv_heads][head_dim]; NULL: zero. */
     const float *mean;
-    float *parts;       /* of each split (decode.cuh, kv_part) */
+    float *parts;       /* the part of each split (decode.cuh, kv_part) */
     unsigned *counters; /* [sequences][n_kv_heads][groups of rows], 0 */
 };
 

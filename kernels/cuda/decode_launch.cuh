@@ -5,16 +5,16 @@
 #include "kernels/cuda/families.h"
 #include "kernels/float/cuda.cuh"
 
-/* How many N-tiles a block of this head dimension takes at most: 16 rows at
- * once where the launch has 16 and registers suffice.  Another block takes the
+/* The maximum number of N-tiles in a block of this head dimension: 16 rows at
+ * once if the launch has 16 and registers suffice.  Another block takes the
  * remaining rows and reads the cache again. */
 static inline unsigned kv_row_tiles(const struct kv_gpu_launch *l, size_t d)
 {
     return l->p.group * l->p.nq > 8 && d <= 128 ? 2 : 1;
 }
 
-/* Launches one block of KV_WARPS warps for each of the grid; or, where the
- * launch is only measured, finds how many a multiprocessor holds. */
+/* Launches a grid of blocks of KV_WARPS warps; or, if the launch is only
+ * measured, finds how many blocks a multiprocessor holds. */
 template <class... A>
 static const char *kv_launch_blocks(struct kv_gpu_launch *l,
                                     void (*kernel)(A...), dim3 grid, A... args)

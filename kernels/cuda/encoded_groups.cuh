@@ -7,13 +7,13 @@
 #include "kernels/device_code.h"
 #include "kernels/integers/cuda_quantizers.cuh"
 
-// Tokens of one KV head, by Q, from a block's first on.
+// Tokens of one KV head, decoded by Q, from a block's first on.
 template <class Q> struct kv_coded_head {
     const kv_gpu_groups &g;
     unsigned heads, head, head_dim;
     const uint8_t *bytes;
 
-    // The unit of token t, and which of its codes is channel c's.
+    // The unit of token t, and the index of channel c's code in it.
     __device__ const uint8_t *unit(unsigned t, unsigned c, unsigned *i) const
     {
         const bool own = g.unit == head_dim; // a unit is one head

@@ -13,10 +13,10 @@
 
 /* One side of a cache in a family's layout on the device. */
 struct kv_gpu_side {
-    const struct kv_store *store; /* of the codes */
+    const struct kv_store *store; /* bits of the codes */
     enum kv_path path;            /* the one that runs */
-    bool bf16;                    /* family "float": else fp16 */
-    size_t tile_bytes;            /* of 128 tokens of one KV head */
+    bool bf16;                    /* family "float": bf16; else fp16 */
+    size_t tile_bytes;            /* bytes of 128 tokens of one KV head */
     size_t whole;  /* tokens that become codes together; 0: a tile */
     bool together; /* a tile, and tile_bytes, are of all KV heads; packed as
                     * head 0's */
@@ -24,8 +24,8 @@ struct kv_gpu_side {
      * tokens are in the store. */
     void (*pack)(const struct kv_gpu_side *side, size_t head, size_t i,
                  uint8_t *to);
-    /* Bytes behind all n tiles of a KV head; writes them behind tiles, which
-     * are packed, unless tiles is NULL.  NULL: none. */
+    /* The bytes after all n tiles of a KV head; unless tiles is NULL, also
+     * writes them after the packed tiles.  NULL: none. */
     size_t (*behind)(const struct kv_gpu_side *side, size_t head, size_t n,
                      uint8_t *tiles);
     /* The kernel's tables, [n_tables][table_bytes]: one for each KV head or one
@@ -33,21 +33,21 @@ struct kv_gpu_side {
     void *table;
     size_t n_tables, table_bytes;
     void *device_table; /* the same on the device */
-    size_t owned; /* the most bytes that a job's tile owns outside itself */
+    size_t owned; /* the maximum bytes that a job's tile owns outside itself */
 };
 
-/* A launch has n_work pieces for each KV head, each for all rows. */
+/* A launch has n_work pieces of work for each KV head, each for all rows. */
 struct kv_gpu_launch {
     struct kv_decode p;
     bool prefill; /* many queries: by prefill.cuh, without work */
     size_t n_work, n_sequences, n_kv_heads, head_dim;
-    uint64_t seed; /* of stochastic rounding */
+    uint64_t seed; /* seed of stochastic rounding */
     const struct kv_gpu_side *k, *v;
     size_t max_shared; /* bytes of shared memory that a block can have */
     bool measure;      /* only fill in what follows */
     size_t shared;     /* shared memory that a block takes */
-    size_t blocks;     /* that a multiprocessor holds, at least 1 */
-    size_t row_groups; /* of rows; blocks of each group read the cache */
+    size_t blocks;     /* blocks that a multiprocessor holds, at least 1 */
+    size_t row_groups; /* groups of rows; each group's blocks read the cache */
 };
 
 #ifdef __cplusplus
@@ -56,8 +56,8 @@ extern "C" {
 
 struct kv_gpu_family {
     const char *name;
-    /* Whether the family has this side; fills in the side, whose store and path
-     * are set. */
+    /* Whether the family supports this side; fills in the side, whose store and
+     * path are set. */
     bool (*open)(struct kv_gpu_side *side);
     /* Launches; fails naming the code or shape that has no kernel. */
     int (*launch)(struct kv_gpu_launch *l, struct kv_err *e);
@@ -74,12 +74,13 @@ enum { KV_GPU_MAX_DIM = 256 };
 void kv_gpu_rows(const struct kv_store *s, size_t head, size_t first, size_t n,
                  float *x);
 
-/* Every family, then NULL.  The first family with kernels for both sides is
- * taken; the generic one is last. */
+/* All families, then NULL.  The first family with kernels for both sides is
+ * used; the generic one is last. */
 extern const struct kv_gpu_family *const kv_gpu_families[];
 
 bool kv_gpu_float_open(struct kv_gpu_side *side);
-/* A tile of halves of any side: x [128][head_dim]; the first n tokens exist. */
+/* Packs a tile of halves for any side: x [128][head_dim]; the first n tokens
+ * exist. */
 void kv_gpu_float_pack(bool values, size_t head_dim, const float *x, size_t n,
                        uint8_t *to);
 

@@ -1,5 +1,5 @@
-/* Matrix products on the device, sums in f32.  cuBLAS does them, loaded when it
- * is first wanted, so that programs run where it is not installed. */
+/* Matrix products on the device, sums in f32.  cuBLAS does them; it is loaded
+ * at first use, so programs also run without it. */
 #ifndef KV_CUDA_GEMM_H
 #define KV_CUDA_GEMM_H
 
@@ -10,7 +10,7 @@
  * a_row, b_row, c_row values apart; batch: number of products (0: one), a_next,
  * b_next, c_next values apart. */
 struct kv_gpu_product {
-    enum kv_type type;   /* of a and b; f32: no tensor cores */
+    enum kv_type type;   /* type of a and b; f32: no tensor cores */
     enum kv_type c_type; /* `type` or f32 */
     size_t m, n, k;
     const void *a, *b;

@@ -8,12 +8,12 @@
  *
  *   | the CPU's | levels: outliers | keys before RoPE: angles |
  *
- * Outliers are where the CPU's tile has its pointer to them,
+ * Outliers replace the CPU's pointer to them in the tile,
  *
  *   | where token t's end: u16 [64] | struct kv_levels_outlier [] |
  *
- * with room for the most that a tile of the launch has; angles are the first
- * token's, cosine and sine: f32 [head_dim / 2][2]. */
+ * with room for the largest number in any tile of the launch; angles are the
+ * first token's, cosine and sine: f32 [head_dim / 2][2]. */
 #ifndef KV_CUDA_GENERIC_H
 #define KV_CUDA_GENERIC_H
 
@@ -30,31 +30,31 @@ enum kv_generic_kind {
     KV_GENERIC_SCALED,
     KV_GENERIC_LEVELS,
     KV_GENERIC_CODES,
-    KV_GENERIC_HACK /* nobody reads values of it */
+    KV_GENERIC_HACK /* its values are never read */
 };
 
 /* Layout of a tile of families "scaled" and "levels"
  * (kernels/scaled/scaled.h). */
 struct kv_generic_scaled {
-    unsigned bits, low, high; /* bits of a code, of its planes; high: or 0 */
-    unsigned low_vectors, high_vectors; /* of a unit of a plane */
+    unsigned bits, low, high; /* bits of a code, of its planes; high may be 0 */
+    unsigned low_vectors, high_vectors; /* bytes of a unit of a plane */
     unsigned lane_bytes, plane_bytes, part_bytes;
     enum kv_scale_kind scale;
     unsigned group, n_groups;
     float divisor;
-    unsigned e, m; /* of a small float; 0: the table has the values */
+    unsigned e, m; /* exponent of a small float; 0: the table has the values */
 };
 
-/* The further arrays of family "levels" (kernels/levels/levels.h). */
+/* The additional arrays of family "levels" (kernels/levels/levels.h). */
 struct kv_generic_levels {
-    const float *channels;      /* of the device: keys' offsets and halves,
+    const float *channels;      /* device memory: keys' offsets and halves,
                                  * [n_kv_heads][2][head_dim] */
-    unsigned offsets, outliers; /* where they are: values' offsets; outliers */
+    unsigned offsets, outliers; /* positions of values' offsets; of outliers */
 };
 
 enum kv_generic_order { KV_GENERIC_SHARED, KV_GENERIC_OWN, KV_GENERIC_WIDE };
 
-/* And family "codebook" (kernels/codebook/codebook.h). */
+/* Family "codebook" (kernels/codebook/codebook.h). */
 struct kv_generic_codes {
     enum kv_generic_order order;
     unsigned d, bits, n_sub;
@@ -62,23 +62,23 @@ struct kv_generic_codes {
                            * from one KV head's tables; 0: the same for all */
 };
 
-/* Also family "rotated" (kernels/tiles/rotated.h); its row is `integers`. */
+/* Family "rotated" (kernels/tiles/rotated.h); its row is `integers`. */
 struct kv_generic_rotated {
-    const uint32_t *place; /* of the device: [n_kv_heads * head_dim] */
+    const uint32_t *place; /* device memory: [n_kv_heads * head_dim] */
     bool after;
-    unsigned codes; /* of a head: of a transform, or of the row */
-    unsigned block; /* of the Hadamard transform; its factor */
+    unsigned codes; /* codes that a head needs: a transform's, or the row's */
+    unsigned block; /* size of the Hadamard transform; its factor */
     float scale;    /* multiplied by */
 };
 
-enum { KV_ROTATED_TOKENS = 8 }; /* turned back at a time */
+enum { KV_ROTATED_TOKENS = 8 }; /* tokens transformed back at a time */
 
-/* RoPE of keys that are stored before it. */
+/* RoPE for keys that are stored before it. */
 struct kv_generic_rotate {
-    const float *within; /* of the device: angles from a tile's first token on,
-                          * cosine and sine, [head_dim / 2][64][2]; NULL: keys
-                          * do not turn */
-    unsigned angles;     /* where the first token's are */
+    const float *within; /* device memory: angles from a tile's first token on,
+                          * cosine and sine, [head_dim / 2][64][2]; NULL: no
+                          * RoPE */
+    unsigned angles;     /* position of the first token's angles */
 };
 
 /* A side.  64 tokens of a KV head take tile_bytes; the first head_bytes of them
@@ -87,9 +87,9 @@ struct kv_gpu_generic {
     enum kv_generic_kind kind;
     unsigned head_dim, tile_bytes, head_bytes, span;
     unsigned workspace; /* bytes behind a tile in shared memory */
-    bool together;      /* a tile is of all KV heads */
+    bool together;      /* a tile holds all KV heads */
     const float
-        *table; /* of the device: centroids, or a scaled code's values */
+        *table; /* device memory: centroids, or a scaled code's values */
     union {
         struct kv_integers integers;
         struct kv_generic_scaled scaled;
@@ -104,8 +104,9 @@ struct kv_gpu_generic {
 extern "C" {
 #endif
 
-/* Fills in a side with tiles of 128 tokens that are two of the CPU's.  Not for
- * keys before RoPE of a head_dim that 8 does not divide, other families. */
+/* Fills in a side whose tiles of 128 tokens are two of the CPU's.  Not for keys
+ * before RoPE with a head_dim that is no multiple of 8, nor for other
+ * families. */
 bool kv_gpu_generic_open(struct kv_gpu_side *side);
 struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side);
 /* The side of sinks and tail. */

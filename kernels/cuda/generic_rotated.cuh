@@ -1,16 +1,18 @@
-/* Keys of family "rotated" (kernels/tiles/rotated.h): a tile's codes are of all
- * KV heads, of which the block's own channels are made before they are read:
+/* Keys of family "rotated" (kernels/tiles/rotated.h): a tile has the codes of
+ * all KV heads, and the block's own channels are computed from them before they
+ * are read:
  *
  *   | the tile | channels, before RoPE [head_dim][64] | codes [codes][8] |, f32
  *
- * 8 tokens at a time: codes of the transforms that have a part of the head, in
- * the order of channels, or, reordered before the transform, of all. */
+ * 8 tokens at a time.  The codes are those of the transforms that contain a
+ * part of the head, in the order of channels, or all codes if the row was
+ * reordered before the transform. */
 #ifndef KV_CUDA_GENERIC_ROTATED_CUH
 #define KV_CUDA_GENERIC_ROTATED_CUH
 
 #include "kernels/cuda/generic_tiles.cuh"
 
-/* The code at this place of the row of token t. */
+/* The code at this index in the row of token t. */
 KV_DEVICE float kv_rotated_code(const kv_gpu_generic &g, const uint8_t *tile,
                                 unsigned place, unsigned t)
 {
@@ -20,7 +22,7 @@ KV_DEVICE float kv_rotated_code(const kv_gpu_generic &g, const uint8_t *tile,
     return place & 2 ? (place & 1 ? x[3] : x[2]) : (place & 1 ? x[1] : x[0]);
 }
 
-/* By the whole block, after a barrier and before another. */
+/* Called by the whole block, between two barriers. */
 KV_DEVICE void kv_rotated_channels(const kv_gpu_generic &g, uint8_t *tile)
 {
     constexpr unsigned TOKENS = 64, EACH = KV_ROTATED_TOKENS;

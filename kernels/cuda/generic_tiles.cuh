@@ -15,7 +15,8 @@
 /* ---- into shared memory ---------------------------------------------------
  */
 
-/* Bytes of a tile in shared memory: with the whole of the table it belongs to.
+/* The bytes of a tile in shared memory, including the whole table of heads that
+ * it shares.
  */
 static __host__ __device__ size_t kv_generic_bytes(const kv_gpu_generic &g)
 {
@@ -418,7 +419,7 @@ template <class R> struct kv_read_with_rope {
 /* ---- which it is ----------------------------------------------------------
  */
 
-/* Calls f with the reader of keys or values that are codes. */
+/* Calls f with the reader for keys or values stored as codes. */
 template <bool VALUES, class F>
 KV_DEVICE void kv_with_reader(const kv_gpu_generic &g, const F &f)
 {

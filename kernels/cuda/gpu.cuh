@@ -5,8 +5,8 @@
  * when they are waited for), so that kernel logic is tested without a GPU.  It
  * is included before this file and takes its guard.
  *
- * A warp's operations below are for all of its 32 lanes at once.  Fragments of
- * matrices are those of PTX's mma.sync; r = lane / 4, c = lane % 4. */
+ * All 32 lanes of a warp execute a warp's operations below together.  Fragments
+ * of matrices are those of PTX's mma.sync; r = lane / 4, c = lane % 4. */
 #ifndef KV_CUDA_GPU_CUH
 #define KV_CUDA_GPU_CUH
 
@@ -36,7 +36,7 @@ KV_DEVICE unsigned kv_warp(void)
     return threadIdx.x / 32;
 }
 
-/* The same, as a number that the compiler knows to be one for all lanes. */
+/* The same, as a number that the compiler knows to be equal in all lanes. */
 KV_DEVICE unsigned kv_uniform_warp(void)
 {
     return __shfl_sync(~0u, threadIdx.x / 32, 0);
@@ -52,8 +52,8 @@ KV_DEVICE void kv_sync_block(void)
     __syncthreads();
 }
 
-/* Adds 1 to a counter and returns the value before.  A block that reads the new
- * value also sees all writes of this block before its last barrier. */
+/* Adds 1 to a counter and returns the old value.  A block that reads the new
+ * value also sees all writes that this block made before its last barrier. */
 KV_DEVICE unsigned kv_count_up(unsigned *counter)
 {
     unsigned before;
@@ -65,13 +65,13 @@ KV_DEVICE unsigned kv_count_up(unsigned *counter)
     return before;
 }
 
-/* To a number in memory, whichever thread comes first. */
+/* Atomically adds to a number in memory, in any order of threads. */
 KV_DEVICE void kv_add_to(unsigned *sum, unsigned x)
 {
     atomicAdd(sum, x);
 }
 
-/* Whether it is true in any lane. */
+/* Whether the condition is true in any lane. */
 KV_DEVICE bool kv_any(bool x)
 {
     return __any_sync(~0u, x);
@@ -82,7 +82,7 @@ KV_DEVICE float kv_shuffle_xor(float x, unsigned mask)
     return __shfl_xor_sync(~0u, x, mask);
 }
 
-/* The x of that lane. */
+/* The x of the given lane. */
 KV_DEVICE float kv_shuffle(float x, unsigned lane)
 {
     return __shfl_sync(~0u, x, lane);
@@ -129,10 +129,11 @@ template <int N> KV_DEVICE void kv_copy_wait(void)
 }
 
 /* Copies of whole arrays from global to shared memory by the threads of a warp
- * or of a block, THREADS: by one of them, as one copy each (compute capability
- * 9.0), or by all, 16 bytes at a time.  An arrival says that bytes that were
- * expected are there; it takes turns, and a wait names the parity of one.  In
- * this order, with a barrier of the threads behind begin and before end:
+ * or of a block, THREADS: either one thread copies each array as a whole
+ * (compute capability 9.0), or all threads copy 16 bytes at a time.  An arrival
+ * signals that the expected bytes are there; it has phases, and a wait names
+ * the parity of a phase.  The order of calls, with a barrier of the threads
+ * after begin and before end:
  *
  *   kv_arrival_begin()
  *   if (kv_copies()) { kv_expect(), kv_copy_bulk() .., kv_expected() }
@@ -224,8 +225,8 @@ KV_DEVICE void kv_arrival_wait(kv_arrival *a, unsigned parity)
     } while (!there);
 }
 
-/* This thread's writes to shared memory so far come before the writes of array
- * copies that start after the next barrier. */
+/* Orders this thread's earlier writes to shared memory before the writes of
+ * array copies that start after the next barrier. */
 KV_DEVICE void kv_fence_copies(void)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -233,8 +234,8 @@ KV_DEVICE void kv_fence_copies(void)
 #endif
 }
 
-/* p, of shared memory, in one register: otherwise the compiler forms p + x from
- * the start of the memory, p's offset and x. */
+/* Keeps p, a pointer to shared memory, in one register; otherwise the compiler
+ * computes p + x from the start of the memory, p's offset and x. */
 KV_DEVICE const uint8_t *kv_shared_place(const uint8_t *p)
 {
     unsigned place = (unsigned)__cvta_generic_to_shared(p);
@@ -243,7 +244,7 @@ KV_DEVICE const uint8_t *kv_shared_place(const uint8_t *p)
     return static_cast<const uint8_t *>(__cvta_shared_to_generic(place));
 }
 
-/* Loads of n bytes at a multiple of n. */
+/* Loads of n bytes at an address that is a multiple of n. */
 KV_DEVICE uint32_t kv_load2(const void *p)
 {
     return *static_cast<const uint16_t *>(p);
@@ -264,13 +265,13 @@ KV_DEVICE uint4 kv_load16(const void *p)
     return *static_cast<const uint4 *>(p);
 }
 
-/* Four words to a 16-byte boundary. */
+/* Stores four words at a 16-byte boundary. */
 KV_DEVICE void kv_store16(void *p, const uint32_t *x)
 {
     *static_cast<uint4 *>(p) = make_uint4(x[0], x[1], x[2], x[3]);
 }
 
-/* Begins to bring the line of this address into the L2. */
+/* Prefetches the cache line of this address into the L2. */
 KV_DEVICE void kv_prefetch(const void *p)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));
@@ -434,8 +435,8 @@ KV_MMA_BYTES(kv_mma_s8u8, "s8.u8") /* b unsigned */
 KV_MMA_BYTES(kv_mma_u8u8, "u8.u8")
 #undef KV_MMA_BYTES
 
-/* The 8x8 matrix of 16-bit values whose row r, columns 2c, 2c + 1 a lane
- * gives: gives row 2c (low) and 2c + 1 (high) of column r. */
+/* Transposes an 8x8 matrix of 16-bit values: a lane gives row r, columns 2c and
+ * 2c + 1, and gets rows 2c (low) and 2c + 1 (high) of column r. */
 KV_DEVICE uint32_t kv_transpose(uint32_t x)
 {
     uint32_t y;
@@ -448,7 +449,7 @@ KV_DEVICE uint32_t kv_transpose(uint32_t x)
 
 /* ---- launching ---------------------------------------------------------- */
 
-/* Bytes of shared memory that a block may have without asking. */
+/* The bytes of shared memory that a block may have without opting in. */
 enum { KV_SHARED_UNASKED = 48 << 10 };
 
 template <class... A>
@@ -461,7 +462,8 @@ static cudaError_t kv_ask_shared(void (*kernel)(A...), size_t shared)
                      cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
 }
 
-/* How many blocks of this kernel a multiprocessor holds; 0: it cannot run. */
+/* The number of blocks of this kernel that a multiprocessor holds; 0: the
+ * kernel cannot run. */
 template <class... A>
 static size_t kv_resident_blocks(void (*kernel)(A...), unsigned threads,
                                  size_t shared)

@@ -18,14 +18,14 @@ struct kv_gpu_slot;
 
 /* Copies the caches of these jobs (all of one shape and of one spec, their q
  * and out unused) to the device.  Tokens that fill a tile of 128 on both sides
- * go as codes; sinks, the tail, and what lies between, decoded, as halves.
- * Jobs may share stores: each gets a copy of its own.  Stores may go once this
- * returns; the data that their params point to (the codec's) must stay.  More
- * than 8 newest tokens are prefill attention, which fewer families have. path:
- * int8 where the family has it on the device, else exact; where no family has
- * both sides, by the generic kernel.  Fails without memory, and by name where
- * the device has no kernel for the codes, the head dimension, the pair of sides
- * or the view (cuda/views.h). */
+ * are copied as codes; sinks, tail and the tokens between are decoded and
+ * copied as halves.  Jobs may share stores: each gets its own copy.  Stores may
+ * be freed after this returns; the data that their params point to (the
+ * codec's) must stay.  More than 8 newest tokens are prefill attention, which
+ * fewer families have.  path: int8 if the family has it on the device, else
+ * exact; if no family has both sides, the generic kernel runs.  Fails without
+ * memory, and by name if the device has no kernel for the codes, the head
+ * dimension, the pair of sides or the view (cuda/views.h). */
 int kv_gpu_attend_new(struct kv_gpu_attend **a, const struct kv_device *device,
                       const struct kv_tiles_job *jobs, size_t n_jobs,
                       enum kv_path path, struct kv_err *e);
@@ -40,36 +40,36 @@ int kv_gpu_attend_new_dequant(struct kv_gpu_attend **a,
                               const struct kv_device *device,
                               const struct kv_tiles_job *jobs, size_t n_jobs,
                               struct kv_err *e);
-/* The same caches in memory of their own; a must outlive the copy, and is not
- * of kv_gpu_attend_new_dequant(). */
+/* A copy of the same caches in separate memory; a must outlive the copy, and
+ * must not come from kv_gpu_attend_new_dequant(). */
 int kv_gpu_attend_copy(struct kv_gpu_attend **copy,
                        const struct kv_gpu_attend *a, struct kv_err *e);
 void kv_gpu_attend_free(struct kv_gpu_attend *a); /* NULL is fine */
 
 enum kv_path kv_gpu_attend_path(const struct kv_gpu_attend *a); /* in use */
-/* The same for people: "int8", "exact", or, which are exact too, "generic"
- * and "dequant". */
+/* The path's name for people: "int8", "exact", or "generic" and "dequant",
+ * which are exact too. */
 const char *kv_gpu_attend_name(const struct kv_gpu_attend *a);
 size_t kv_gpu_attend_bytes(const struct kv_gpu_attend *a); /* of all tiles */
 
-/* Queries of the newest nq tokens (the jobs') of each sequence to the device,
- * and results from it: [n_jobs][nq][n_heads][head_dim]. */
+/* Copies queries of each sequence's newest nq tokens to the device, and results
+ * from it: [n_jobs][nq][n_heads][head_dim]. */
 int kv_gpu_attend_ask(struct kv_gpu_attend *a, const float *q,
                       struct kv_err *e);
 int kv_gpu_attend_answer(struct kv_gpu_attend *a, float *out, struct kv_err *e);
 
-/* From here on launches read and write these arrays of the device, queries
- * [n_jobs][nq][n_heads][head_dim] and answers alike. */
+/* Makes launches read and write these device arrays, queries and outputs, both
+ * [n_jobs][nq][n_heads][head_dim]. */
 void kv_gpu_attend_use(struct kv_gpu_attend *a, const float *q, float *out);
-/* Where the newest token of each job lies, [n_jobs] (step.h). */
+/* The position of each job's newest token, [n_jobs] (step.h). */
 const struct kv_gpu_slot *kv_gpu_attend_slots(const struct kv_gpu_attend *a);
 
-/* The newest tile of codes of every sequence, written anew from what the device
- * encoded (device_code.h): to the same bytes, of the same tokens.  can: [2],
- * whether codes of K and of V have a kernel; without one, quantize must not be
- * called. newest: the first token of a job's tile; SIZE_MAX where it has none.
- * quantize launches; bytes: the device's, [n_jobs][128 / block][block_bytes],
- * of side 0 (K) or 1. */
+/* Rewrites the newest tile of codes of every sequence from blocks that the
+ * device encoded (device_code.h), with the same bytes for the same tokens.
+ * can: [2], whether codes of K and of V have a kernel; without one, quantize
+ * must not be called. newest: the first token of a job's tile; SIZE_MAX if it
+ * has none.  quantize launches; bytes: the device's, [n_jobs][128 /
+ * block][block_bytes], of side 0 (K) or 1. */
 bool kv_gpu_attend_can_append(const struct kv_gpu_attend *a,
                               const struct kv_gpu_code *code);
 size_t kv_gpu_attend_newest(const struct kv_gpu_attend *a, size_t job);

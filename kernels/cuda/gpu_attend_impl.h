@@ -7,12 +7,14 @@
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/gpu_attend.h"
 
-enum { KV_JOB_SINKS, KV_JOB_CODES, KV_JOB_TAIL }; /* runs of a job's store */
+enum { KV_JOB_SINKS, KV_JOB_CODES, KV_JOB_TAIL }; /* the runs of a job's
+                                                   * store */
 
 /* One sequence's memory on the device. */
 struct kv_gpu_held {
     uint8_t *tiles[2][KV_GPU_RUNS]; /* K, V */
-    uint8_t *halves[2];             /* of codes, written at each launch */
+    uint8_t *halves[2];             /* space for decoded codes, written at each
+                                     * launch */
 };
 
 struct kv_gpu_attend {
@@ -22,7 +24,7 @@ struct kv_gpu_attend {
     struct kv_store store[2]; /* copies of the caller's, without tiles: launches
                                  need them after the caller's are gone */
     size_t n_jobs, n_heads, n_kv_heads, head_dim, nq;
-    size_t owned[2];              /* by a tile of codes, at most */
+    size_t owned[2];              /* maximum bytes of a tile of codes */
     struct kv_gpu_sequence *plan; /* [n_jobs] */
     struct kv_gpu_held *held;     /* [n_jobs] */
     struct kv_gpu_launch launch;
@@ -35,15 +37,16 @@ struct kv_gpu_attend {
                     them; else NULL */
 };
 
-/* gpu_attend_tiles.c: tables, tiles of every run as the plan says, which
- * learns where they are, and matrices of the codes' space. */
+/* gpu_attend_tiles.c.  Uploads tables, the tiles of every run of the plan,
+ * whose addresses it enters into the plan, and the matrices of the codes'
+ * space. */
 int kv_gpu_attend_send(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
                        struct kv_err *e);
 
-/* How many KV heads have tiles of their own in a run of this side. */
+/* The number of KV heads with their own tiles in a run of this side. */
 size_t kv_gpu_run_heads(const struct kv_gpu_attend *a, int r, int side);
 
-/* gpu_attend_plan.c: the runs of a job. */
+/* gpu_attend_plan.c.  The runs of a job. */
 void kv_gpu_attend_split(const struct kv_gpu_attend *a,
                          const struct kv_tiles_job *j,
                          struct kv_gpu_sequence *p);

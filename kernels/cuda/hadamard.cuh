@@ -1,4 +1,4 @@
-/* The transform of keys of lib/schemes/codebook.h, forth and back: each
+/* The transform of keys of lib/schemes/codebook.h and its inverse, with each
  * operation in the same order and rounded once. */
 #ifndef KV_CUDA_HADAMARD_CUH
 #define KV_CUDA_HADAMARD_CUH
@@ -29,7 +29,8 @@ static kv_rotate kv_rotate_of(const struct kv_gpu_code *c)
             v->hadamard_first};
 }
 
-// A row in shared memory, a warp: passes from the widest to the narrowest.
+// A warp transforms a row in shared memory, with passes from the widest to the
+// narrowest.
 KV_DEVICE void kv_hadamard_row(const kv_rotate &t, float *row)
 {
     for (unsigned half = t.size / 2; half > 0; half /= 2) {
@@ -47,7 +48,7 @@ KV_DEVICE void kv_hadamard_row(const kv_rotate &t, float *row)
     kv_sync_warp();
 }
 
-// Takes a row of one head into the space of the codes.
+// Transforms a row of one head into the codes' space.
 KV_DEVICE void kv_rotate_row(const kv_rotate &t, unsigned head, float *row)
 {
     if (t.hadamard_first)
@@ -59,7 +60,7 @@ KV_DEVICE void kv_rotate_row(const kv_rotate &t, unsigned head, float *row)
         kv_hadamard_row(t, row);
 }
 
-// And out of it.
+// Transforms it back.
 KV_DEVICE void kv_rotate_back(const kv_rotate &t, unsigned head, float *row)
 {
     if (!t.hadamard_first)

@@ -1,5 +1,5 @@
-/* The operations of a layer of a forward pass on the device, matrix products
- * (gemm.h) and attention (views.h) apart.  The residual stream and outputs
+/* The operations of a forward pass's layer on the device, except matrix
+ * products (gemm.h) and attention (views.h).  The residual stream and outputs
  * of products are f32; inputs of products are rounded to the weights' type,
  * halves beyond 65504 to infinity.  Everything launches and does not wait. */
 #ifndef KV_CUDA_LAYER_H
@@ -16,7 +16,7 @@ extern "C" {
 int kv_gpu_rms_norm(const float *x, const float *weight, size_t rows, size_t n,
                     float eps, enum kv_type type, void *out, struct kv_err *e);
 
-/* A part that is not wanted (q, k, k_pre or v) is NULL. */
+/* An output that is not wanted (q, k, k_pre or v) is NULL. */
 int kv_gpu_heads(const struct kv_heads *h, struct kv_err *e);
 
 /* x [rows][n] += bias [n]. */
@@ -32,8 +32,8 @@ int kv_gpu_swiglu(float *gate_up, const float *bias, size_t rows, size_t n,
 int kv_gpu_round(const float *x, size_t n, enum kv_type type, void *out,
                  struct kv_err *e);
 
-/* x [n] of this type: numbers in [-scale, scale) that depend on seed and place
- * alone. */
+/* Fills x [n] of this type with numbers in [-scale, scale) that depend only on
+ * seed and index. */
 int kv_gpu_random(void *x, size_t n, enum kv_type type, uint64_t seed,
                   float scale, struct kv_err *e);
 

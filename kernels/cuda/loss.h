@@ -11,11 +11,12 @@
  * logarithms. lse(x) = log(sum) + max, lse(b) = log(base_sum) + base_max,
  * KL(base || this) = cross / base_sum - lse(b) + lse(x). */
 struct kv_gpu_loss {
-    double sum, base_sum; /* of exp(x - max), exp(b - base_max) */
+    double sum, base_sum; /* sums of exp(x - max), exp(b - base_max) */
     double cross;         /* sum of exp(b - base_max) (b - x) */
     float max, base_max;
-    float x, b;    /* at the target */
-    uint32_t same; /* the largest of both have one index, the lowest on ties */
+    float x, b;    /* values at the target */
+    uint32_t same; /* the largest value of both has the same index (on ties the
+                    * lowest) */
 };
 
 #ifdef __cplusplus
@@ -23,7 +24,7 @@ extern "C" {
 #endif
 
 /* logits, base: [rows][n_vocab]; base NULL: no base, zeros.  target: [rows],
- * below n_vocab; out: [rows].  Sums are in one order.  Launches. */
+ * below n_vocab; out: [rows].  Sums have a fixed order.  Launches. */
 int kv_gpu_score(const float *logits, const float *base, const int32_t *target,
                  size_t rows, size_t n_vocab, struct kv_gpu_loss *out,
                  struct kv_err *e);

@@ -1,18 +1,19 @@
-/* Prefill attention: many queries of a sequence, causal, by the policies of
- * decode.cuh.  A block has 8 NT rows for each of its warps; all of them walk
- * the tokens that its last row sees together, one ring for the block.  Codes
- * come first, and leave their space; then sinks and tail.
+/* Prefill attention: many queries of a sequence, causal, with the policies of
+ * decode.cuh.  A block has 8 NT rows for each of its warps; all warps walk
+ * together, with one ring, over the tokens that the block's last row sees.
+ * Codes come first, and their results leave the codes' space; then follow sinks
+ * and tail.
  *
  *   | queries | of each warp: max, sum, limit [8 NT] | results | tables | ring
  * |
  *
- * Results of a warp are | max | sum | o |, as parts are in decode.cuh. */
+ * A warp's results are | max | sum | o |, like parts in decode.cuh. */
 #ifndef KV_CUDA_PREFILL_CUH
 #define KV_CUDA_PREFILL_CUH
 
 #include "kernels/cuda/decode_launch.cuh"
 
-/* Where the pieces of a block's shared memory are. */
+/* The positions of the pieces of a block's shared memory. */
 template <int D, int NT> struct kv_prefill_workspace {
     static constexpr unsigned MINE = 8 * NT, ROWS = KV_WARPS * MINE;
     static constexpr size_t QUERIES = ROWS * D * sizeof(float);
@@ -37,7 +38,7 @@ template <int D, int NT> struct kv_prefill_workspace {
     {
         return state + kv_warp() * 3 * MINE;
     }
-    /* How many of a run's tokens each row sees. */
+    /* Computes how many of a run's tokens each row sees. */
     __device__ unsigned *my_limits() const
     {
         return reinterpret_cast<unsigned *>(my_state() + 2 * MINE);
@@ -48,8 +49,8 @@ template <int D, int NT> struct kv_prefill_workspace {
     }
 };
 
-/* One warp's rows: merges the results of a run (max and sum in state, o) into
- * the results so far, or starts them. */
+/* For one warp's rows: merges the results of a run (max and sum in state, o)
+ * into the results so far, or starts them. */
 template <int D, int NT>
 KV_DEVICE void kv_join(const kv_prefill_workspace<D, NT> &workspace, bool first)
 {
@@ -78,7 +79,7 @@ KV_DEVICE void kv_join(const kv_prefill_workspace<D, NT> &workspace, bool first)
     }
 }
 
-/* A warp's maxima and sums of a run, to its state. */
+/* Stores a warp's maxima and sums of a run in its state. */
 template <int D, int NT>
 KV_DEVICE void kv_prefill_keep(const kv_prefill_workspace<D, NT> &workspace,
                                const kv_softmax<NT> &softmax)
@@ -98,7 +99,8 @@ KV_DEVICE void kv_prefill_keep(const kv_prefill_workspace<D, NT> &workspace,
         }
 }
 
-/* The block's results out of the codes' space, by way of the queries' place. */
+/* Transforms the block's results out of the codes' space, using the queries'
+ * memory. */
 template <int D, int NT>
 KV_DEVICE void kv_prefill_leave(const kv_prefill_workspace<D, NT> &workspace,
                                 const float *leave)
@@ -118,7 +120,7 @@ KV_DEVICE void kv_prefill_leave(const kv_prefill_workspace<D, NT> &workspace,
         [&](unsigned row, unsigned c, float x) { result(row * D + c) = x; });
 }
 
-/* One run with these two policies. */
+/* Attends to one run with these two policies. */
 template <class K, class V, int STAGES, int D, int NT>
 KV_DEVICE void kv_prefill_run(const kv_decode &p,
                               const kv_gpu_sequence &sequence, unsigned which,
@@ -155,9 +157,10 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
     const kv_course<K, V, STAGES, true> course(kp, vp, span, v_table + V::TABLE,
                                                which);
 
-    kv_sync_block(); /* all are done with the run before */
+    kv_sync_block(); /* all threads are done with the previous run */
     course.begin();
-    /* Results stand behind: with a space to enter they do not exist yet. */
+    /* Results come after this: while queries still enter the space, there are
+     * none. */
     kv_load_queries(p, enter, sequence.index, block_row, n_rows, D, D,
                     enter ? workspace.results : workspace.queries,
                     workspace.queries);

@@ -4,7 +4,8 @@
 
 #include "kernels/cuda/gpu.cuh"
 
-enum { KV_READ_THREADS = 512, KV_READ_BLOCKS = 4 /* a multiprocessor */ };
+enum { KV_READ_THREADS = 512, KV_READ_BLOCKS = 4 /* blocks of a
+                                                  * multiprocessor */ };
 
 // Reads every word once; stores their sum only if it is 1, which is unlikely
 // for random bytes but which the compiler cannot rule out.

@@ -1,10 +1,11 @@
-/* One number of all threads of a block. */
+/* Reduces the numbers of all threads of a block to one. */
 #ifndef KV_CUDA_REDUCE_CUH
 #define KV_CUDA_REDUCE_CUH
 
 #include "kernels/cuda/gpu.cuh"
 
-// The same in every thread, in one order.  workspace: [WARPS] in shared memory.
+// Every thread gets the same number, summed in a fixed order.  workspace:
+// [WARPS] in shared memory.
 template <int WARPS, class F>
 KV_DEVICE float kv_reduce(float x, float *workspace, F both)
 {

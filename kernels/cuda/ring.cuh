@@ -14,9 +14,9 @@ struct kv_span {
     unsigned first;       /* position of the run's first token */
     const uint8_t *k, *v; /* the KV head's tiles */
     unsigned first_tile, n_tiles;
-    unsigned common; /* tokens of the run that every query sees */
-    unsigned seen;   /* .. that one of this warp's sees: later ones in the last
-                      * tile may be padding */
+    unsigned common; /* the run's tokens that every query sees */
+    unsigned seen;   /* .. that some query of this warp sees; later ones in the
+                      * last tile may be padding */
 };
 
 /* Starts a copy of bytes by a warp, or with TOGETHER by a block, 16 bytes per
@@ -40,10 +40,11 @@ template <bool TOGETHER> KV_DEVICE void kv_sync(void)
 }
 
 /* The ring of a warp, or of a block: STAGES steps of both sides, the heads of
- * the tiles that these can be of, and arrivals, which say that a step is there.
- * A block walks a sequence's runs one after another, each with arrivals of its
- * own (run: which): all copies of a run have arrived before the next begins,
- * but racecheck reports copies that two runs await in one place. */
+ * the tiles that these steps can belong to, and arrivals, which signal that a
+ * step is there.  A block walks a sequence's runs one after another, each with
+ * its own arrivals (run: which run).  All copies of a run have arrived before
+ * the next run begins, but racecheck reports a hazard if two runs wait at one
+ * place in the code. */
 template <class K, class V, int STAGES, bool TOGETHER = false> struct kv_ring {
     static constexpr int STEPS = K::TILE / K::T;
     static constexpr int TILES = (STAGES + STEPS - 2) / STEPS + 1;
@@ -87,7 +88,7 @@ template <class K, class V, int STAGES, bool TOGETHER = false> struct kv_ring {
             kv_arrival_end<THREADS>(arrival(j));
     }
     /* Starts the copy of the warp's step j, which is step j % STEPS of a tile;
-     * k, v: that tile. */
+     * k, v: this tile. */
     __device__ void fetch(unsigned j, const uint8_t *k, const uint8_t *v) const
     {
         const bool first = j % STEPS == 0;
@@ -106,7 +107,7 @@ template <class K, class V, int STAGES, bool TOGETHER = false> struct kv_ring {
                               v + v_head + j % STEPS * v_step, v_step, a);
         kv_expected(a);
     }
-    /* Step j, which is or was fetched, has arrived. */
+    /* Waits until step j, whose copy was started, has arrived. */
     __device__ void wait(unsigned j) const
     {
         kv_arrival_wait(arrival(j), j / STAGES % 2);
@@ -114,7 +115,7 @@ template <class K, class V, int STAGES, bool TOGETHER = false> struct kv_ring {
     }
 };
 
-/* The steps of a warp's share of a span, or of all of it by a block. */
+/* The steps of a warp's share of a span, or of a block's whole span. */
 template <class K, class V, int STAGES, bool TOGETHER> struct kv_course {
     static_assert(K::T == V::T && K::TILE == V::TILE,
                   "keys and values step together");
@@ -155,7 +156,7 @@ template <class K, class V, int STAGES, bool TOGETHER> struct kv_course {
             ring.fetch(j, k + tile * k_tile, v + tile * v_tile);
         }
     }
-    /* Call before kv_walk() and before all else that waits for memory. */
+    /* Call before kv_walk() and before anything else that waits for memory. */
     __device__ void begin(void) const
     {
         ring.begin();

@@ -1,6 +1,6 @@
-/* CUDA devices, as far as a machine has any.  One is in use at a time, all
- * work is in one stream unless a second is asked for.  Memory running out is an
- * error: a sweep goes on. */
+/* CUDA devices, if a machine has any.  One is in use at a time, and all work is
+ * in one stream unless a second is requested.  Memory running out is an error:
+ * a sweep goes on. */
 #ifndef KV_CUDA_RUNTIME_H
 #define KV_CUDA_RUNTIME_H
 
@@ -14,16 +14,16 @@ struct kv_device {
     size_t memory, free; /* bytes */
     size_t multiprocessors;
     size_t shared; /* bytes of shared memory that a block can have */
-    size_t l2;     /* bytes of cache in front of the memory */
+    size_t l2;     /* bytes of the L2 cache */
 };
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Device `index` of the CUDA runtime, in use from here on.  Fails, saying
- * which, when this build has no CUDA, the machine no driver or device, the
- * index is too high, or the device is older than this build's kernels. */
+/* Selects device `index` of the CUDA runtime.  Fails, with the reason, if this
+ * build has no CUDA, the machine has no driver or device, the index is too
+ * high, or the device is older than this build's kernels. */
 int kv_device_cuda(size_t index, struct kv_device *d, struct kv_err *e);
 
 /* Whether expensive operations with a device version, k-means for one, run on
@@ -51,9 +51,9 @@ int kv_device_fork(void **stream, struct kv_err *e);
 int kv_device_join(void *stream, struct kv_err *e);
 
 /* Seconds of each of reps calls of once(arg), which only launches, after
- * warmup untimed ones.  Before each, memory of eight times the L2 cache is
- * read, so that no run finds its data cached, nor another's still to be
- * written. */
+ * warmup untimed ones.  Before each call, memory of eight times the L2 cache is
+ * read, so that no run finds its data cached or has to wait for another run's
+ * writes. */
 int kv_device_time(int (*once)(void *arg, struct kv_err *e), void *arg,
                    size_t warmup, size_t reps, double *seconds,
                    struct kv_err *e);

@@ -5,10 +5,11 @@
 
 #include "kernels/cuda/gpu.cuh"
 
-#define KV_NONE (-__builtin_huge_valf()) /* score of a token not seen */
+#define KV_NONE (-__builtin_huge_valf()) /* the score of a token that is not
+                                          * seen */
 
-/* One lane's part of the warp's softmax so far: of columns 2c and 2c + 1 of
- * each N-tile, the largest score and the sum of weights. */
+/* One lane's part of the warp's softmax so far: the largest score and the sum
+ * of weights of columns 2c and 2c + 1 of each N-tile. */
 template <int NT> struct kv_softmax {
     float max[NT][2], sum[NT][2];
 };
@@ -22,7 +23,7 @@ template <int NT> KV_DEVICE void kv_softmax_clear(kv_softmax<NT> &x)
         }
 }
 
-/* Over the lanes that share a column. */
+/* Reduces over the lanes that share a column. */
 KV_DEVICE float kv_column_max(float x)
 {
     for (unsigned mask = 4; mask < 32; mask *= 2)
@@ -37,7 +38,7 @@ KV_DEVICE float kv_column_sum(float x)
     return x;
 }
 
-/* Scores become weights; factor: of the weights so far. */
+/* Turns scores into weights; factor: the factor for earlier weights. */
 template <int M, int NT>
 KV_DEVICE void kv_softmax_step(kv_softmax<NT> &x, float s[M][NT][4],
                                float factor[NT][2])
@@ -68,8 +69,8 @@ KV_DEVICE void kv_softmax_step(kv_softmax<NT> &x, float s[M][NT][4],
         }
 }
 
-/* The same by a warp for one row, whose n scores its lanes hold, N each; gives
- * the factor. */
+/* The same by a warp for one row, whose n scores its lanes hold, N each;
+ * returns the factor. */
 template <int N>
 KV_DEVICE float kv_softmax_row(float (&s)[N], float &max, float &sum)
 {

@@ -12,8 +12,8 @@
 
 #include "kernels/cuda/decode.cuh"
 
-/* Decoding: head dimension, N-tiles of 8 rows, stages of the ring; the first
- * that fits is taken. */
+/* Instances for decoding: head dimension, N-tiles of 8 rows, stages of the
+ * ring; the first that fits is used. */
 #define KV_FLOAT_KERNELS(X) \
     X(64, 2, 3)             \
     X(64, 1, 3) X(96, 2, 3) X(96, 1, 3) X(128, 2, 3) X(128, 1, 3) X(256, 1, 1)
@@ -21,13 +21,14 @@
 struct kv_no_params {
 };
 
-/* Half (row r, column k of 16) of a fragment a, a lane's 8 together. */
+/* The index of the half at row r, column k of 16, in a fragment a whose lanes'
+ * 8 halves are together. */
 KV_DEVICE size_t kv_fragment_place(unsigned r, unsigned k)
 {
     return (r % 8 * 4 + k % 8 / 2) * 8 + k / 8 * 4 + r / 8 * 2 + k % 2;
 }
 
-/* Half of token t, channel c. */
+/* The index of the half of token t, channel c. */
 KV_DEVICE size_t kv_tile_place(bool values, unsigned t, unsigned c,
                                unsigned head_dim)
 {

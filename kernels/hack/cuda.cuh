@@ -17,8 +17,8 @@
 #include "kernels/hack/hack.h"
 #include "lib/base/rng.h"
 
-/* Decoding: bits of a code, values of a partition, head dimension, N-tiles,
- * stages; the first that fits is taken. */
+/* Instances for decoding: bits of a code, values of a partition, head
+ * dimension, N-tiles, stages; the first that fits is used. */
 #define KV_HACK_KERNELS(X) \
     X(2, 64, 128, 2, 2)    \
     X(2, 64, 128, 1, 2)    \
@@ -26,7 +26,7 @@
     X(2, 128, 128, 1, 2)   \
     X(4, 64, 128, 1, 2) X(2, 64, 64, 1, 3) X(4, 64, 64, 1, 3)
 
-/* Tokens of a piece. */
+/* The number of tokens of a piece. */
 template <int P> constexpr int kv_hack_tokens(void)
 {
     return P > 64 ? P : 64;
@@ -45,8 +45,8 @@ KV_DEVICE void kv_hack_codes(const uint32_t *word, uint32_t *a)
         a[i] = word[i / each] >> BITS * (i % each) & mask;
 }
 
-/* N words of codes that a lane has of a piece, from its word `first` on, a
- * multiple of N or of 4. */
+/* Loads N of a lane's words of a piece, from its word `first` on, a multiple of
+ * N or of 4. */
 template <int N>
 KV_DEVICE void kv_hack_words(const uint8_t *codes, int first, uint32_t *word)
 {
@@ -70,7 +70,7 @@ KV_DEVICE void kv_hack_words(const uint8_t *codes, int first, uint32_t *word)
     }
 }
 
-/* 1 / scale; 0 where everything is the minimum. */
+/* 1 / scale; 0 if all values are the minimum. */
 KV_DEVICE float kv_hack_inverse(float scale)
 {
     return scale > 0 ? 1 / scale : 0;
@@ -94,12 +94,12 @@ KV_DEVICE uint32_t kv_hack_stochastic(float x, float min, float inverse,
     return (uint32_t)(int)down + (u < in - down);
 }
 
-/* The terms of eq. 4 of a column's part. */
+/* The terms of eq. 4 for a part of a column. */
 struct kv_hack_column {
     float scale, min, rest; /* rest: s_a sum(a') + n m_a */
 };
 
-/* x + eq. 4 of a column and a row, given their scales, minima and sums of
+/* x plus eq. 4 for a column and a row, given their scales, minima and sums of
  * codes. */
 KV_DEVICE float kv_hack_combine(const kv_hack_column &a, float scale, float min,
                                 float sum, int product, float x)
@@ -115,7 +115,7 @@ KV_DEVICE float kv_u16_f32(uint32_t x)
     return kv_from_bits(0x4b000000u | x) - 0x1p23f;
 }
 
-/* The same where these are halves of three words. */
+/* The same if these are halves of three words. */
 template <int HALF>
 KV_DEVICE float kv_hack_combine(const kv_hack_column &a, const uint32_t *row,
                                 int product, float x)
@@ -324,7 +324,8 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_values {
     }
 
     /* The weights of a block's columns 2c and 2c + 1 as bytes: rows r and r + 8
-     * of the first in the low half of a word, of the other in the high half. */
+     * of column 2c in the low half of a word, of column 2c + 1 in the high
+     * half. */
     template <int NT>
     static __device__ void quantize(const params &p, const kv_rows &rows,
                                     unsigned first, int i,

@@ -1,5 +1,5 @@
-/* Products with codes of HACK in the order of cuda_layout.h, of sizes that are
- * known when it runs.
+/* Products with HACK's codes in the order of cuda_layout.h, for sizes known at
+ * run time.
  *
  * A block's rows, 8 NT of them, are quantized like the queries and weights of
  * lib/schemes/hack_attend.c and meet fragments of 16 lines on tensor cores:
@@ -34,7 +34,8 @@ struct kv_hack_rows {
     kv_hack_column *column; /* [parts][rows] */
     unsigned n;             /* rows */
 
-    /* From one row's codes to the next: 8 rows' words lie in different banks.
+    /* The distance from one row's codes to the next, chosen so that 8 rows'
+     * words are in different banks.
      */
     static __host__ __device__ unsigned apart(const kv_gpu_hack_side &h)
     {
@@ -54,7 +55,7 @@ struct kv_hack_rows {
     }
 };
 
-/* The random number of value j of a part of queries, or of weights; first: the
+/* The random number of value j in a part of queries or of weights; first: the
  * part's counter. */
 struct kv_hack_draw {
     bool any, weights;
@@ -69,15 +70,15 @@ struct kv_hack_draw {
     }
 };
 
-/* Where in a row token t of values is: in the order of columns. */
+/* The index of token t in a row of values, in the order of columns. */
 KV_DEVICE unsigned kv_hack_place(unsigned t)
 {
     return t / 16 * 16 + t % 8 / 2 * 4 + t % 2 * 2 + t % 16 / 8;
 }
 
-/* A part of a row's codes, by a warp; x: the row's values; token: of weights,
- * the position of the row's first.  The same codes as quantize() of
- * kernels/hack/hack.h.
+/* Makes a part of a row's codes, by a warp; x: the row's values; token: for
+ * weights, the position of the row's first token.  The same codes as quantize()
+ * of kernels/hack/hack.h.
  */
 KV_DEVICE void kv_hack_quantize_part(const kv_gpu_hack_side &h, const float *x,
                                      unsigned part, unsigned row, uint64_t key,
@@ -135,8 +136,8 @@ KV_DEVICE void kv_hack_fragment(const kv_gpu_hack_side &h, const uint8_t *piece,
     }
 }
 
-/* x += eq. 4 of rows 8 i and on and lines 16 m and on of a piece, over its
- * first parts; x: fragment c of gpu.cuh, its rows the lines. */
+/* Adds eq. 4 to x for rows from 8 i on and lines from 16 m on of a piece, over
+ * its first parts; x: fragment c of gpu.cuh, whose rows are the lines. */
 KV_DEVICE void kv_hack_product(const kv_gpu_hack_side &h, const uint8_t *piece,
                                unsigned m, const kv_hack_rows &rows, unsigned i,
                                unsigned parts, float *x)
@@ -176,14 +177,15 @@ KV_DEVICE void kv_hack_product(const kv_gpu_hack_side &h, const uint8_t *piece,
     }
 }
 
-/* Rows of scores; the rows of a fragment's columns lie in different banks. */
+/* The distance between rows of scores; the rows of a fragment's columns are in
+ * different banks. */
 static __host__ __device__ unsigned kv_hack_scores_apart(unsigned tokens)
 {
     return tokens + 4;
 }
 
-/* s [rows][kv_hack_scores_apart()]: scores of a piece's tokens, by the whole
- * block. */
+/* Computes s [rows][kv_hack_scores_apart()], the scores of a piece's tokens, by
+ * the whole block. */
 KV_DEVICE void kv_hack_scores(const kv_gpu_hack_side &k, const uint8_t *piece,
                               const kv_hack_rows &queries, float scale,
                               float *s)
@@ -204,9 +206,9 @@ KV_DEVICE void kv_hack_scores(const kv_gpu_hack_side &k, const uint8_t *piece,
     }
 }
 
-/* A row's scores of n tokens become weights, by a warp, relative to the largest
- * score that the row has seen; sees(t): whether it sees token t.  Returns the
- * factor of the weights so far. */
+/* A warp turns a row's scores of n tokens into weights, relative to the row's
+ * largest score so far; sees(t): whether the row sees token t.  Returns the
+ * factor for earlier weights. */
 template <class F>
 KV_DEVICE float kv_hack_weigh(float *s, unsigned n, const F &sees, float &max,
                               float &sum)
@@ -243,7 +245,7 @@ template <int NT> struct kv_hack_results {
     float o[KV_HACK_TILES][NT][4];
 };
 
-/* factor: [rows], of kv_hack_weigh(). */
+/* factor: [rows], from kv_hack_weigh(). */
 template <int NT>
 KV_DEVICE void kv_hack_rescale(const float *factor, kv_hack_results<NT> &x)
 {

@@ -40,7 +40,7 @@ struct kv_generic_hack_workspace {
     }
 };
 
-/* A block; a warp has one row's softmax. */
+/* A block's threads; each warp computes one row's softmax. */
 struct kv_generic_hack {
     using workspace = kv_generic_hack_workspace;
     static_assert(workspace::ROWS == KV_WARPS, "a warp has one row");
@@ -73,7 +73,7 @@ struct kv_generic_hack {
             kv_hack_quantize_part(k, at.queries + kv_warp() * k.head_dim, part,
                                   kv_warp(), q_key, 0, queries);
     }
-    /* Scores of the tile that begins with this token become weights. */
+    /* Turns the scores of the tile that begins with this token into weights. */
     __device__ void weigh(unsigned token)
     {
         const unsigned row = kv_warp(), seen = at.limits[row];
@@ -102,7 +102,7 @@ struct kv_generic_hack {
     }
 };
 
-/* A block's share of codes into its part. */
+/* Attends to a block's share of the codes; the result is the block's part. */
 KV_DEVICE void kv_generic_hack_span(const kv_decode &p,
                                     const kv_gpu_hack_side &k,
                                     const kv_gpu_hack_side &v,
@@ -118,7 +118,7 @@ KV_DEVICE void kv_generic_hack_span(const kv_decode &p,
                           run.v + blockIdx.y * run.v_head};
     const unsigned d = k.head_dim, end = work.first_tile + work.n_tiles;
     kv_generic_hack b(k, v, run, rows);
-    kv_decode unscaled = p; // their codes equal unscaled queries' codes
+    kv_decode unscaled = p; // scaling does not change the queries' codes
 
     unscaled.scale = 1;
     if (threadIdx.x < ROWS)
@@ -133,7 +133,7 @@ KV_DEVICE void kv_generic_hack_span(const kv_decode &p,
         kv_hack_fetch(v, b.at.values, rows.v, i);
         kv_copy_commit();
         kv_copy_wait<1>();
-        kv_sync_block(); // keys (first: and queries) have arrived
+        kv_sync_block(); // keys (for the first tile, also queries) have arrived
         kv_hack_scores(k, b.at.keys, b.queries, p.scale, b.at.scores);
         kv_sync_block();
         if (i + 1 < end)

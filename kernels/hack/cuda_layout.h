@@ -1,9 +1,9 @@
 /* Codes of HACK on the device, for readers (cuda.cuh, cuda_any.cuh) and writers
  * (cuda_pack.c, cuda_arrange.cu).
  *
- * A piece is T tokens of a KV head, a multiple of 16, as lines of codes, along
- * which products run (lib/schemes/hack.h): a line of keys is a token, its codes
- * are channels; a line of values is a channel, its codes are tokens.
+ * A piece is T tokens of a KV head, a multiple of 16, as lines of codes; inner
+ * products run along lines (lib/schemes/hack.h): a line of keys is a token, its
+ * codes are channels; a line of values is a channel, its codes are tokens.
  *
  *   | fragments of codes | [part][scale, minimum, sum of codes][lines] |
  *
@@ -13,9 +13,9 @@
  *   keys    [lines / 16][fragments of a line]
  *   values  [fragments of a line][lines / 16]
  *
- * Four columns 4c to 4c + 3 (16 more in a[2], a[3]) are of keys the channels in
- * order, of values tokens 2c, 2c + 8, 2c + 1, 2c + 9 of 16: the order of
- * transposed weights.
+ * For keys, four columns 4c to 4c + 3 (16 more in a[2], a[3]) are the channels
+ * in order; for values they are tokens 2c, 2c + 8, 2c + 1, 2c + 9 of 16, the
+ * order of transposed weights.
  *
  * A register of a fragment is 4 codes, one in each byte, of `width` bits: 2, 4
  * or 8.  8 / width registers share a word: register i is (word >> width i) &
@@ -24,8 +24,8 @@
  *
  *   [group][lane][4 words]
  *
- * Scales and minima are f16, sums u16.  Of 16 lines, number 8 and 0 stand
- * together, then 9 and 1: a word is of rows r and r + 8. */
+ * Scales and minima are f16, sums u16.  Among 16 lines, lines 0 and 8 are
+ * adjacent, then 1 and 9: a word belongs to rows r and r + 8. */
 #ifndef KV_HACK_CUDA_LAYOUT_H
 #define KV_HACK_CUDA_LAYOUT_H
 
@@ -35,9 +35,9 @@
 
 #include <stdbool.h>
 
-enum { KV_HACK_ANY_PART = 256 /* values of a part, at most */ };
+enum { KV_HACK_ANY_PART = 256 /* maximum values of a part */ };
 
-/* One side, as kernels get it, by value. */
+/* One side, passed to kernels by value. */
 struct kv_gpu_hack_side {
     bool values, stochastic;
     unsigned head_dim, tokens; /* of a piece */
@@ -48,7 +48,7 @@ struct kv_gpu_hack_side {
     uint64_t key;              /* seed, stream and layer, mixed */
 };
 
-/* Values of a part: keys' last one may have fewer. */
+/* The number of values of a part; the last part of keys may have fewer. */
 KV_HOST_DEVICE static inline unsigned
 kv_gpu_hack_part_len(const struct kv_gpu_hack_side *h, unsigned part)
 {
@@ -58,7 +58,7 @@ kv_gpu_hack_part_len(const struct kv_gpu_hack_side *h, unsigned part)
     return left < h->part ? left : h->part;
 }
 
-/* Fragments of n values; of all parts of a line. */
+/* The number of fragments of n values; of all parts of a line. */
 KV_HOST_DEVICE static inline unsigned kv_gpu_hack_fragments(unsigned n)
 {
     return (n + 31) / 32;
@@ -88,9 +88,10 @@ kv_gpu_hack_piece_bytes(const struct kv_gpu_hack_side *h)
     return kv_gpu_hack_code_bytes(h) + (size_t)6 * h->parts * h->lines;
 }
 
-/* A value: its token in the piece, its channel and, of a code, its first bit in
- * the word; of a range, the place of its scale among the piece's halves, the
- * minimum and the sum being `lines` and 2 lines further.  none: padding. */
+/* The position of a value: its token in the piece, its channel and, for a code,
+ * its first bit in the word.  For a range, the index of its scale among the
+ * piece's halves; the minimum and the sum are `lines` and 2 * `lines` further
+ * on.  none: padding. */
 struct kv_gpu_hack_value {
     bool none;
     unsigned t, c, at;
@@ -147,18 +148,18 @@ struct kv_gpu_side;
 extern "C" {
 #endif
 
-/* Pieces of `tokens` tokens, a multiple of values' parts.  seed: of the random
+/* Pieces of `tokens` tokens, a multiple of values' parts.  seed: for the random
  * numbers of queries and weights. */
 struct kv_gpu_hack_side kv_gpu_hack_side_of(const struct kv_tile_hack *h,
                                             bool values, size_t head_dim,
                                             size_t tokens, uint64_t seed);
 
-/* Functions of an open side (kernels/cuda/families.h). */
+/* The functions of an open side (kernels/cuda/families.h). */
 bool kv_gpu_hack_open(struct kv_gpu_side *side);
 struct kv_gpu_hack_side kv_gpu_hack_params(const struct kv_gpu_side *side,
                                            uint64_t seed);
 
-/* The same for the generic kernel: of any sizes, a piece is a tile. */
+/* The same for the generic kernel, for any sizes; a piece is a tile. */
 void kv_gpu_hack_open_generic(struct kv_gpu_side *side);
 struct kv_gpu_hack_side
 kv_gpu_hack_params_generic(const struct kv_gpu_side *side, uint64_t seed);

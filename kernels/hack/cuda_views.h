@@ -1,9 +1,9 @@
 /* HACK's attention on the device for the forward pass of a model
  * (lib/schemes/hack_attend.c): many queries, each over the codes and the halves
  * that a cache holds at its time.  Queries are quantized to the same codes as
- * in plain C; integer products are exact, all else is f32, so that results
- * differ by the order of sums, and where that moves a weight to the code beside
- * its own. */
+ * in plain C.  Integer products are exact and all else is f32, so results
+ * differ by the order of sums, and more if this moves a weight to a
+ * neighbouring code. */
 #ifndef KV_HACK_CUDA_VIEWS_H
 #define KV_HACK_CUDA_VIEWS_H
 
@@ -15,7 +15,7 @@
  * cuda_layout.h. */
 struct kv_gpu_hack_views {
     struct kv_gpu_hack_side k, v;     /* of as many tokens */
-    size_t n_steps;                   /* of each KV head of a window */
+    size_t n_steps;                   /* pieces of each KV head of a window */
     const uint8_t *k_steps, *v_steps; /* the device's:
                                        * [n_windows][n_kv_heads][n_steps] */
 };
@@ -27,7 +27,7 @@ extern "C" {
 /* Fills in k and v for codes of keys and of values; returns false if they have
  * no kernel: other quantizers, partitions of more than 256 values, a head_dim
  * that 4 does not divide or of more than 256, too little shared memory.  seed:
- * of queries and weights. */
+ * for queries and weights. */
 bool kv_gpu_hack_views_open(const struct kv_gpu_code *k,
                             const struct kv_gpu_code *v, uint64_t seed,
                             const struct kv_device *device,
@@ -40,9 +40,9 @@ int kv_gpu_hack_arrange(const struct kv_gpu_code *code,
                         size_t n, size_t n_steps, uint8_t *pieces,
                         struct kv_err *e);
 
-/* Both sides of the job are unquantized, none quantized; as many sinks on both;
- * until is set, and does not fall from a query to the next.  Launches.  Takes
- * the views that kv_gpu_attend_views() takes. */
+/* Attends.  Both sides of the job have only their unquantized form, and the
+ * same number of sinks; `until` is set and does not decrease from one query to
+ * the next.  Launches.  Takes the views that kv_gpu_attend_views() takes. */
 int kv_gpu_attend_hack(const struct kv_attend_job *job,
                        const struct kv_gpu_hack_views *h, struct kv_err *e);
 

@@ -11,9 +11,9 @@
  * product; the rest corrects it.  A longer vector is several partitions whose
  * products are added.
  *
- * Sums of codes are exact in 32-bit integers and eq. 4 is evaluated in double,
- * a column by itself, each operation in the order given and rounded once: every
- * level gives the same bits. */
+ * Sums of codes are exact in 32-bit integers.  Eq. 4 is evaluated in double for
+ * each column separately, each operation in the given order and rounded once,
+ * so every level gives the same bits. */
 #ifndef KV_KERNELS_HACK_H
 #define KV_KERNELS_HACK_H
 
@@ -59,10 +59,11 @@ KV_HOST_DEVICE static inline uint64_t kv_hack_counter(size_t token,
 }
 enum { KV_HACK_NEXT_CHANNEL = 1, KV_HACK_NEXT_TOKEN = 1 << 16 };
 
-/* Four weights of a partition, 8 tokens apart, draw from one word, which is
- * mixed once for the four in C and where a lane of tensor cores has them all.
- * Its counter has the position, head, group and token in its bits: up to 2^24,
- * 256, 256 and 2^24 no two words are the same.  key: of the layer. */
+/* Four weights of a partition, 8 tokens apart, draw from one word.  It is
+ * hashed once for the four weights in C, and on tensor cores where one lane has
+ * all four.  Its counter has the position, head, group and token in its bits:
+ * up to 2^24, 256, 256 and 2^24 no two words are the same.  key: the
+ * layer's. */
 KV_HOST_DEVICE static inline uint64_t
 kv_hack_weight_key(uint64_t key, size_t head, size_t position)
 {
@@ -78,8 +79,8 @@ KV_HOST_DEVICE static inline uint64_t kv_hack_weight_counter(size_t token,
     return (uint64_t)group << 24 | token;
 }
 
-/* The word of weight i of a partition, and from there its number, an odd
- * multiple of 2^-17 below 1. */
+/* The word of weight i of a partition, and the weight's random number from this
+ * word, an odd multiple of 2^-17 below 1. */
 KV_HOST_DEVICE static inline uint64_t
 kv_hack_weight_word(uint64_t key, uint64_t counter, size_t i)
 {
@@ -92,7 +93,7 @@ KV_HOST_DEVICE static inline float kv_hack_weight_unit(uint64_t word, size_t i)
            0x1p-17f;
 }
 
-/* Multiplications and additions, counted where they are done.  For matrices
+/* Multiplications and additions, counted as they are executed.  For matrices
  * [M][Z] by [Z][N] in ceil(Z / p) = P partitions:
  *
  *   products    2 M Z N      sum(a' b')
@@ -105,8 +106,8 @@ KV_HOST_DEVICE static inline float kv_hack_weight_unit(uint64_t word, size_t i)
  *   other       M N P        adding the partitions' products to the result
  *               N P          s_b sum(b') with a stored sum
  *
- * Sections 5.2 and 5.3 give formulas for correction; they omit the lines of
- * other. */
+ * Sections 5.2 and 5.3 give formulas for correction; they omit the operations
+ * under other. */
 struct kv_hack_ops {
     uint64_t products, correction, other;
 };
@@ -137,12 +138,12 @@ struct kv_hack_columns {
     const uint8_t *code; /* arranged */
     size_t n_columns, n;
     unsigned bits;            /* every code is below 2^bits */
-    const float *min, *scale; /* NULL: 0 and 1 (the left side has taken the
-                               * scales in) */
-    const int32_t *sum;       /* of each column's codes */
+    const float *min, *scale; /* NULL: minima 0 and scales 1 (the left side
+                               * includes the scales) */
+    const int32_t *sum;       /* sum of each column's codes */
 };
 
-/* n_columns filled up to whole registers. */
+/* n_columns rounded up to whole registers. */
 #define KV_HACK_COLUMNS(n_columns) (((n_columns) + 15) / 16 * 16)
 
 /* Bytes of n_columns columns of n codes, arranged: KV_HACK_COLUMNS(n_columns)
@@ -166,7 +167,7 @@ struct kv_hack_table {
     int32_t (*round)(const float *x, size_t n, struct kv_hack_range r,
                      unsigned bits, const float *u, uint8_t *code);
 
-    /* u[i] = kv_random_unit(key, first + i * step). */
+    /* Sets u[i] = kv_random_unit(key, first + i * step). */
     void (*uniform)(uint64_t key, uint64_t first, uint64_t step, size_t n,
                     float *u);
 
@@ -189,7 +190,7 @@ struct kv_hack_table {
     void (*arrange)(const uint8_t *packed, size_t stride, unsigned bits,
                     size_t n_columns, size_t n, uint8_t *code);
 
-    /* sum [n_columns] of the codes of each column. */
+    /* Computes sum [n_columns], the sum of each column's codes. */
     void (*sums)(const uint8_t *arranged, size_t n_columns, size_t n,
                  int32_t *sum);
 

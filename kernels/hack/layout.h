@@ -14,17 +14,18 @@
 #include <stdbool.h>
 
 struct kv_tile_hack {
-    struct kv_integers codes; /* first: also a store of these has it */
-    unsigned q_bits;          /* of the other operand's code */
-    size_t part;              /* values': divides 128 */
+    struct kv_integers codes; /* first member, so that a store of integers can
+                               * use it */
+    unsigned q_bits;          /* bits of the other operand's code */
+    size_t part;              /* partition of values; divides 128 */
     bool stochastic;          /* rounding of the other operand */
     size_t layer;             /* for the random numbers */
 };
 
 extern const struct kv_family kv_family_hack;
 
-/* Makes s, whose values, n_heads and head_dim are set, a store of h, which the
- * caller keeps. */
+/* Makes s a store of h, which the caller keeps; s's values, n_heads and
+ * head_dim must be set. */
 void kv_store_hack(struct kv_store *s, const struct kv_tile_hack *h);
 
 #endif

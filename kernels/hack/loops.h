@@ -14,7 +14,7 @@ ALWAYS_INLINE float top_code(unsigned bits)
     return (float)((1u << bits) - 1);
 }
 
-/* y, within the codes. */
+/* y, clamped to the range of codes. */
 ALWAYS_INLINE float clamped(float x, struct kv_hack_range r, float top)
 {
     const float y = (x - r.min) / r.scale, low = y > 0 ? y : 0;
@@ -68,8 +68,8 @@ static void quantize(const float *x, size_t x_stride, size_t n_rows, size_t n,
     }
 }
 
-/* kv_random_unit(): its 24 bits fit an int32_t, which vectors convert.  The
- * counter moves with the key, which is added to, not multiplied. */
+/* kv_random_unit(): its 24 bits fit an int32_t, which vectors can convert.  The
+ * counter advances by adding to the key, without a multiplication. */
 static void uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
                     float *u)
 {

@@ -1,8 +1,9 @@
 /* The operations of hack.h over kernels/simd: V_WIDTH columns side by side.
  * Arranged codes are [columns / V_WIDTH][ceil(n / 4)][V_WIDTH][4], so that one
- * instruction adds four products to each column's sum.  The row's codes pass as
- * signed bytes, less 128; 128 times the sum of the column's codes makes up for
- * it.  Included by avx2.c and avx512.c, which define beside kernels/simd:
+ * instruction adds four products to each column's sum.  The row's codes are
+ * used as signed bytes, minus 128; adding 128 times the sum of the column's
+ * codes corrects for this.  Included by avx2.c and avx512.c, which define
+ * beside kernels/simd:
  *
  *   dot4(s, b, a, wide)   s + four products; wide: b has codes above 127.  s is
  *                         dots_first(dot, wide), takes up to max_joined(bits)
@@ -15,8 +16,8 @@
  *                         or 8 bits, a constant, in bytes */
 enum { ROWS = 4, GROUPS = V_REGISTERS / 8 /* registers of columns */ };
 
-/* A minimum is the same in any order, and of one value twice.  min(x, low) is
- * low where they are equal: of zeros alone both ends are the first. */
+/* A minimum does not depend on the order or on repeated values.  min(x, low) is
+ * low if both are equal, so among zeros of both signs the first one wins. */
 static struct kv_hack_range range(const float *x, size_t n, unsigned bits)
 {
     float low = x[0], high = x[0];
@@ -174,7 +175,8 @@ struct left {
     double scale[ROWS], min[ROWS], all[ROWS];
 };
 
-/* Eq. 4 of R rows and the columns [at, at + V_WIDTH) of c, half by half. */
+/* Evaluates eq. 4 for R rows and the columns [at, at + V_WIDTH) of c, half by
+ * half. */
 ALWAYS_INLINE void combine(const struct left *a, size_t R,
                            const struct kv_hack_columns *c, size_t at,
                            const vi32 *dot, double *out, size_t stride)
@@ -207,7 +209,7 @@ ALWAYS_INLINE void combine(const struct left *a, size_t R,
     }
 }
 
-/* How far fours from z on are added up together. */
+/* How many fours from z on are summed together. */
 ALWAYS_INLINE size_t joined_end(size_t z, unsigned bits, size_t fours)
 {
     return fours - z < max_joined(bits) ? fours : z + max_joined(bits);
@@ -329,8 +331,8 @@ static void multiply(const struct kv_hack_row *row, size_t n_rows,
     }
 }
 
-/* Sums are products with ones: a code of 8 bits gives no more than one bit and
- * 128 do. */
+/* Sums are products with ones: an 8-bit code times 1 counts like a 1-bit code
+ * times 128 (joined_end()). */
 static void sums(const uint8_t *arranged, size_t n_columns, size_t n,
                  int32_t *sum)
 {
@@ -370,8 +372,8 @@ static void transpose(const uint8_t *bytes, size_t stride, size_t n_rows,
         }
 }
 
-/* Codes of 1, 2, 4 or 8 bits, whole words of them, of up to V_WIDTH columns: a
- * word becomes 8 / bits fours.  bits is a constant. */
+/* Unpacks whole words of codes of 1, 2, 4 or 8 bits for up to V_WIDTH columns:
+ * a word becomes 8 / bits fours.  bits is a constant. */
 ALWAYS_INLINE void expand(const uint8_t *packed, size_t stride, unsigned bits,
                           size_t n_columns, size_t n, uint8_t *code)
 {
@@ -390,7 +392,7 @@ ALWAYS_INLINE void expand(const uint8_t *packed, size_t stride, unsigned bits,
     }
 }
 
-/* Other codes: to bytes first. */
+/* Unpacks other codes to bytes first. */
 static void expand_any(const uint8_t *packed, size_t stride, unsigned bits,
                        size_t n_columns, size_t n, uint8_t *code)
 {

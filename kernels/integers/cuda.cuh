@@ -1,13 +1,13 @@
 /* Policies of decode.cuh for integers on path exact (cuda_layout.h).  Queries
- * and weights, times scales where groups are folded, are multiplied with codes
- * as halves. */
+ * and weights, times scales if groups are folded, are multiplied with codes as
+ * halves. */
 #ifndef KV_INTEGERS_CUDA_CUH
 #define KV_INTEGERS_CUDA_CUH
 
 #include "kernels/float/cuda.cuh"
 #include "kernels/integers/cuda_layout.h"
 
-/* Two blocks of 8 warps, one piece ahead each, keep the memory busy. */
+/* Two blocks of 8 warps, each one piece ahead, keep the memory busy. */
 enum { KV_INTEGERS_STAGES = 2 };
 
 /* A code's subnormal half is code * 2^-24. */
@@ -71,7 +71,7 @@ static __device__ void kv_pair_words(const uint8_t *vector, int first,
     }
 }
 
-/* The largest of queries [8 NT][D], in all lanes; 1 where all are 0. */
+/* The largest magnitude of queries [8 NT][D], in all lanes; 1 if all are 0. */
 template <int D, int NT> KV_DEVICE float kv_largest(const float *q)
 {
     float x = 0;
@@ -138,7 +138,7 @@ template <int TOKENS> struct kv_integers_side {
  * Queries are divided by the largest, so that halves of them times scales
  * neither overflow nor vanish. */
 
-/* Members that both kinds of groups share. */
+/* Members that both kinds of groups of keys share. */
 template <int BITS, int D>
 struct kv_integers_keys : kv_integers_side<kv_fields<BITS>::T> {
     using fields = kv_fields<BITS>;
@@ -191,8 +191,8 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
         return at + (token >> p.shift) * p.heads;
     }
 
-    /* low[j] += q . x for columns 2c + j % 2; x: the lows or rests of the group
-     * of the piece's first tokens (j < 2) or of its last tokens. */
+    /* Adds q . x to low[j] for columns 2c + j % 2; x: the lows or rests of the
+     * group of the piece's first tokens (j < 2) or of its last tokens. */
     template <int NT>
     static __device__ void add_lows(const uint8_t *first, const uint8_t *last,
                                     const query<NT> &q, float low[NT][4])
@@ -215,8 +215,8 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
         }
     }
 
-    /* s += sum (q scale) code for N tiles of 16 tokens, from tile m on, that
-     * have the same heads. */
+    /* Adds sum (q scale) code to s for N tiles of 16 tokens, from tile m on,
+     * that have the same heads. */
     template <int NT, int N>
     static __device__ void add_codes(const uint8_t *heads, const uint8_t *codes,
                                      int m, const query<NT> &q,

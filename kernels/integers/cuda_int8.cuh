@@ -5,24 +5,24 @@
  *
  *   sum w x = sum w scale code + sum w middle,  middle = low + 128 scale,
  *
- * w being query or weight, code signed: the first sum in integers, the second
- * unrounded, so that an integer's rounding meets the code's distance from the
- * middle alone. */
+ * where w is a query or a weight and codes are signed.  The first sum is in
+ * integers, the second unrounded, so that the rounding of w only affects the
+ * code's distance from the middle. */
 #ifndef KV_INTEGERS_CUDA_INT8_CUH
 #define KV_INTEGERS_CUDA_INT8_CUH
 
 #include "kernels/cuda/int8.cuh"
 #include "kernels/integers/cuda.cuh"
 
-/* The ring's two stages are all that a block of 128 channels has room for. */
+/* A block of 128 channels has room for only two stages in the ring. */
 enum { KV_INT8_STAGES = 2 };
 
 /* A row whose largest value is not above this counts as zeros: 127 divided by a
  * smaller number overflows. */
 #define KV_MIN_ROW 0x1p-100f
 
-/* Weights times scales are not taken for less: units keep within 2^69 of each
- * other, and at most 2^-68 is lost. */
+/* A lower bound on weights times scales: units stay within a factor of 2^69,
+ * and at most 2^-68 is lost. */
 #define KV_MIN_PRODUCT 0x1p-60f
 
 /* Shared by all policies. */
@@ -30,9 +30,10 @@ template <int D> struct kv_int8_side : kv_integers_side<KV_INT8_TOKENS> {
     static constexpr int BLOCKS = D < 128 ? 2 : 1;
     static constexpr int CODES = T * D;
     static constexpr bool WRITES = false;
-    static constexpr int PARTS = D / 32; /* of 32 channels: a product's */
+    static constexpr int PARTS = D / 32; /* parts of 32 channels, one product
+                                          * each */
 
-    /* Whether part k begins a group of channels; its heads. */
+    /* Whether part k begins a group of channels; the group's heads. */
     static __device__ bool begins(const params &p, int k)
     {
         return (32 * k & ((1 << p.shift) - 1)) == 0;
@@ -135,7 +136,7 @@ template <int NT> KV_DEVICE void kv_start_sums(int sum[][NT][4], int n)
                 sum[m][i][j] = kv_sum_start();
 }
 
-/* sum += codes times queries, of 16 M tokens and part k. */
+/* Adds codes times queries to sum, for 16 M tokens and part k. */
 template <int D, int NT>
 KV_DEVICE void kv_add_part(const uint8_t *codes, int k,
                            const uint32_t b[NT][D / 32][2], int sum[][NT][4])
@@ -154,7 +155,7 @@ KV_DEVICE void kv_add_part(const uint8_t *codes, int k,
 }
 
 /* Groups of 32 to 128 tokens of a channel: queries times scales are rounded
- * anew for each. */
+ * again for each group. */
 template <int D> struct kv_folded_keys_s8 : kv_int8_side<D> {
     using side = kv_int8_side<D>;
     using params = kv_gpu_integers_side;
@@ -175,7 +176,8 @@ template <int D> struct kv_folded_keys_s8 : kv_int8_side<D> {
     {
         x.q = q;
     }
-    /* y = q scale of part k of row 8 i + r; gives the sum of q middle. */
+    /* Sets y = q scale for part k of row 8 i + r; returns the sum of q
+     * middle. */
     template <int NT>
     static __device__ float multiply(const params &p, const uint8_t *heads,
                                      const query<NT> &q, int i, int k, float *y)

@@ -8,13 +8,14 @@
  *   | [heads] |                            of the tile, or
  *   | codes [T][head_dim] | [heads] |      of a piece
  *
- * Heads are, group by group, | scales | lows | rests |: vectors of halves, of a
- * group of tokens over its channels, of a group of channels over the piece's
- * tokens.  Lows are the values of code 0; rests the difference between these
- * and their halves where they are products, of zeros and scales.  One zero for
+ * Heads are, group by group, | scales | lows | rests |: vectors of halves, over
+ * the channels for a group of tokens, over the piece's tokens for a group of
+ * channels.  Lows are the values of code 0.  If lows are products of zeros and
+ * scales, rests are the difference between lows and their halves.  One zero for
  * all groups (KV_OFFSET_SAME) makes lows a multiple of the scales: then only
  * scales are stored, except for groups of tokens on path exact, which have few
- * heads.  Heads are the tile's where groups of tokens are longer than a piece.
+ * heads.  The heads belong to the tile if groups of tokens are longer than a
+ *         piece.
  *
  * Path exact.  Codes of a piece are a matrix, of tokens x channels (keys) or
  * channels x tokens (values).  A pair is a row's columns 8 p + 2 c and + 1,
@@ -26,8 +27,9 @@
  *   [word / 4][lane][word % 4], word: [row / 16][p * bits / 16][row / 8 % 2]
  *
  * A field among a half's low 10 bits, masked in place, is the subnormal half
- * code * 2^(e - 24), e being its first bit: exact, and products take it.
- * Fields above are shifted down first.  2^-e goes into the factor of the pair.
+ * code * 2^(e - 24), where e is its first bit; this is exact, and products
+ * accept it.  Higher fields are first shifted down.  The factor of the pair
+ * includes 2^-e.
  *
  *   folded     a group is one column: its scale multiplies the factor (keys in
  *              groups of tokens, values in groups of channels).  scales: scale
@@ -39,16 +41,17 @@
  *              groups of channels).  A vector over rows:
  *              [row % 8][row / 16][row / 8 % 2] halves
  *
- * Path int8.  A code is a signed byte: less 128, or, where one zero is for all,
- * less that.  Codes are fragments a of gpu.cuh, 16 bytes of a lane each:
+ * Path int8.  A code is a signed byte: the code minus 128, or minus the zero if
+ * all groups share one.  Codes are fragments a of gpu.cuh, 16 bytes of a lane
+ * each:
  *
  *   keys    [token / 16][channel / 32][lane][16]: a lane's columns 4c .. and
  *           4c + 16 .. are the 8 channels from 8c on
  *   values  [channel / 16][lane][16]: columns 4c .. 4c + 3 are tokens 2c,
  *           2c + 8, 2c + 1, 2c + 9, columns 16 + 4c .. those 16 later
  *
- * A vector over channels is in their order, one over tokens as path exact's
- * over rows. */
+ * A vector over channels is in channel order; a vector over tokens is ordered
+ * like path exact's vectors over rows. */
 #ifndef KV_INTEGERS_CUDA_LAYOUT_H
 #define KV_INTEGERS_CUDA_LAYOUT_H
 
@@ -61,15 +64,15 @@
 
 enum { KV_INT8_TOKENS = 32, KV_INT8_MIDDLE = 128, KV_UNIT_BYTES = 16 };
 
-/* One side, as kernels get it, by value. */
+/* One side, passed to kernels by value. */
 struct kv_gpu_integers_side {
     unsigned shift;    /* a group is 2^shift tokens (folded keys) or channels */
-    unsigned n_groups; /* with heads in one place */
-    unsigned heads;    /* bytes of the heads of one */
+    unsigned n_groups; /* groups whose heads are stored together */
+    unsigned heads;    /* bytes of one group's heads */
     unsigned lows;     /* the first byte of its lows in these; 0: lows */
-    float zero;        /* are not stored, low = -zero * scale */
+    float zero;        /* lows are not stored: low = -zero * scale */
     unsigned rests;    /* the first byte of its rests; 0: no rests */
-    int in_head;       /* heads are the tile's */
+    int in_head;       /* heads belong to the tile */
     unsigned head_bytes, piece_bytes; /* of the tile, of a piece */
 
     /* for writers */
@@ -78,8 +81,8 @@ struct kv_gpu_integers_side {
     int subtract;                    /* int8: bias of a byte */
 };
 
-/* Where the field of pair j of a word stands once it is shifted down, and by
- * how many bits that is. */
+/* The position of pair j's field in a word after it is shifted down, and the
+ * number of bits of that shift. */
 #define KV_FIELDS_LOW(bits) ((bits) == 8 ? 1 : 10 / (bits))
 #define KV_FIELD_AT(bits, j) ((j) % KV_FIELDS_LOW(bits) * (bits))
 #define KV_FIELD_SHIFT(bits, j) ((j) * (bits)-KV_FIELD_AT(bits, j))
@@ -124,8 +127,8 @@ kv_gpu_integers_code(const struct kv_gpu_integers_side *g, unsigned w,
                                          k % 2 * 16 + k / 2 * g->bits};
 }
 
-/* Where the half of row i of n is in a vector over rows; of column i in one of
- * pairs. */
+/* The index of row i's half in a vector over n rows; of column i's half in a
+ * vector of pairs. */
 KV_HOST_DEVICE static inline unsigned kv_place_of_row(unsigned i, unsigned n)
 {
     return (i % 8 * (n / 16) + i / 16) * 2 + i / 8 % 2;
@@ -139,8 +142,8 @@ KV_HOST_DEVICE static inline unsigned kv_place_of_column(unsigned i, unsigned n)
     return (pair / wide * 4 * wide + c * wide + pair % wide) * 2 + i % 2;
 }
 
-/* Head i of a tile: a token and a channel of its group, the place of its scale
- * and the power of two that this is divided by. */
+/* Head i of a tile: a token and a channel of its group, the index of its scale,
+ * and the power of two by which the scale is divided. */
 struct kv_gpu_integers_head {
     unsigned t, c, at, exponent;
 };

@@ -1,4 +1,4 @@
-/* A group's head and codes, as the schemes' encode() and decode() have them,
+/* A group's head and codes, computed as in the schemes' encode() and decode(),
  * each operation in the same order and rounded once.  A quantizer is the
  * group's head in stored form, at most 8 bytes:
  *
@@ -115,8 +115,8 @@ struct kv_kivi {
     }
 };
 
-/* zeropoint of lib/schemes/rtn.c.  A flat group needs no case of its own but 0:
- * its value over the scale is 1 or -1. */
+/* zeropoint of lib/schemes/rtn.c.  A flat group needs a special case only for
+ * 0; otherwise its value over the scale is 1 or -1. */
 struct kv_zeropoint {
     enum { SUMS = 0 };
     uint16_t half;
@@ -273,7 +273,8 @@ struct kv_hack {
     }
 };
 
-/* Calls f.run<Q>() of the quantizer Q; false: of none, HACK's or nobody's. */
+/* Calls f.run<Q>() with the quantizer Q; false if the quantizer is HACK's or
+ * unknown. */
 template <class F>
 static bool kv_with_quantizer(enum kv_gpu_quantizer quantizer, F &f)
 {

@@ -13,23 +13,24 @@ enum {
     KV_UNIT_QUADS = KV_UNIT / 4,
     KV_PLANE = 64, /* bytes of a vector */
     KV_MAX_DIM = 512,
-    KV_COARSE_BITS = 5, /* of codes that w meets in 8 bits; in 15 those above */
+    KV_COARSE_BITS = 5, /* maximum bits of codes that w meets in 8 bits; other
+                         * codes meet it in 15 */
     KV_FINE_BASE = 127  /* w is two digits in 15 bits, its largest 127 * 127 */
 };
 
-/* Bytes of a head's offset. */
+/* The bytes of a head's offset. */
 static inline size_t kv_offset_bytes(const struct kv_integers *g)
 {
     return g->offset == KV_OFFSET_LOW ? 2 : g->offset == KV_OFFSET_ZERO ? 4 : 0;
 }
 
-/* Heads in one run. */
+/* The number of heads in one run. */
 static inline size_t kv_integers_width(const struct kv_integers *g)
 {
     return g->folded ? g->inner : g->lanes;
 }
 
-/* Inner indices of a run, unfolded. */
+/* The number of inner indices of an unfolded run. */
 static inline size_t kv_integers_run(const struct kv_integers *g, size_t run)
 {
     return kv_min(g->run, g->inner - run * g->run);
@@ -58,8 +59,8 @@ static inline const uint8_t *kv_integers_first(const struct kv_store *s,
            (size_t)(tile - kv_store_tile(s, head, 0)) % (span * s->tile_bytes);
 }
 
-/* The table of heads of a tile, whole: in the tile, or put together in `copy`
- * of the tiles that share it. */
+/* The whole table of heads of a tile: in the tile itself, or assembled in
+ * `copy` from the tiles that share it. */
 enum { KV_MAX_HEADS = KV_MAX_DIM * 6 }; /* bytes */
 static inline const uint8_t *kv_integers_heads(const struct kv_store *s,
                                                size_t head, const uint8_t *tile,
@@ -81,7 +82,7 @@ static inline const uint8_t *kv_integers_heads(const struct kv_store *s,
 struct kv_integers_table {
     void (*expand)(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x);
-    struct kv_tile_ops exact, int8; /* for runs of whole units */
+    struct kv_tile_ops exact, int8; /* only for runs of whole units */
 };
 
 extern const struct kv_integers_table kv_integers_table_c;

@@ -36,8 +36,8 @@
  */
 
 /* A rectangle of values of one run, lanes [lane, lane_end) and inner indices
- * [inner, inner_end).  It goes to x, whose first row is inner index `first` and
- * whose first column is lane `left`. */
+ * [inner, inner_end).  It is written to x, whose first row is inner index
+ * `first` and whose first column is lane `left`. */
 struct patch {
     size_t lane, lane_end, inner, inner_end;
     size_t first, left, row;
@@ -98,7 +98,8 @@ ALWAYS_INLINE void expand_patch(const struct kv_integers *g,
         }
 }
 
-/* KV_OFFSET_SAME is as KV_OFFSET_ZERO: expand() has filled in the one offset.
+/* KV_OFFSET_SAME is treated as KV_OFFSET_ZERO: expand() has filled in the
+ * shared offset.
  */
 static void expand_kind(const struct kv_integers *g, const uint8_t *codes,
                         const struct patch *p, const float *scale,
@@ -167,7 +168,7 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
 /* ---- sums of values, on either path ----------------------------------------
  */
 
-/* Folded: the remainder of each run follows the lanes. */
+/* Folded: a run's remainder follows its lanes. */
 static size_t acc_floats(const struct kv_store *s)
 {
     const struct kv_integers *g = kv_integers_params(s);
@@ -194,7 +195,7 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
 /* ---- queries ---------------------------------------------------------------
  */
 
-/* To [rows][inner], filled up with zeros. */
+/* Copies to [rows][inner], padded with zeros. */
 static void put_queries(const struct kv_store *s, const float *q, size_t rows,
                         float *to)
 {
@@ -208,9 +209,9 @@ static void put_queries(const struct kv_store *s, const float *q, size_t rows,
 /* ---- path exact: codes meet w in floats, times scales where folded ---------
  */
 
-/* Rows r to r + rows (<= ROWS) of w, [n]: folded times the scales of `heads`,
- * to by [rows][n], and to out the bias of the middle codes; else to out the
- * sums. folded and rows are constants. */
+/* Handles rows r to r + rows (<= ROWS) of w, [n].  Folded: writes them times
+ * the scales of `heads` to by [rows][n], and the bias of the middle codes to
+ * out; otherwise writes the sums to out. folded and rows are constants. */
 ALWAYS_INLINE void weigh_some(const struct kv_integers *g, const float *w,
                               size_t w_row, size_t n, int folded,
                               struct heads heads, size_t r, size_t rows,
@@ -261,7 +262,7 @@ ALWAYS_INLINE void weigh(const struct kv_integers *g, const float *w,
         weigh_some(g, w, w_row, n, folded, heads, r, 1, by, out);
 }
 
-/* Queries [KV_TILE_ROWS][inner], then of each run their sums (unfolded). */
+/* Queries [KV_TILE_ROWS][inner], then (unfolded) their sums for each run. */
 static struct rounded *sums_of(const struct kv_integers *g, const void *query)
 {
     return (struct rounded *)(void *)((float *)query + KV_TILE_ROWS * g->inner);
@@ -392,9 +393,9 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
                        to.rounded);
 }
 
-/* All runs of n tiles, w [rows][n * inner] times their scales, in integers.
- * Their heads are in table and in the tiles that follow it.  values: out
- * [rows][acc_floats()] +=, else out [rows][64]. */
+/* Multiplies all runs of n tiles with w [rows][n * inner], times scales, in
+ * integers.  Their heads are in table and in the tiles that follow it.  values:
+ * out [rows][acc_floats()] +=, else out [rows][64]. */
 ALWAYS_INLINE void put_folded(const struct kv_store *s, const uint8_t *tile,
                               const uint8_t *table, size_t n, const float *w,
                               size_t w_row, size_t rows, int values, float *out,

@@ -2,7 +2,7 @@
  * floats (layout.c).  Included by loops.h. */
 #include "kernels/integers/round.h"
 
-enum { PIECE = 64 /* lanes whose integer sums are held at a time */ };
+enum { PIECE = 64 /* number of lanes whose integer sums are held at a time */ };
 
 /* ---- codes ----------------------------------------------------------------
  */
@@ -92,14 +92,14 @@ struct factors {
     float middle;  /* code that is subtracted from codes before floats multiply
                     * them */
     int32_t whole; /* the same for fine integers */
-    const int32_t *sums; /* of these, of each row */
+    const int32_t *sums; /* sums of these, for each row */
 };
 
 /* ---- integers --------------------------------------------------------------
  */
 
-/* Prefetches lines [from, to) of several blocks of `each` lines, far and near
- * in turns: many far requests in a row would wait. */
+/* Prefetches lines [from, to) of several blocks of `each` lines, alternating
+ * far and near ones, since many far requests in a row would stall. */
 ALWAYS_INLINE void fetch(const uint8_t *far, const uint8_t *const x[4],
                          unsigned each, size_t from, size_t to)
 {
@@ -113,8 +113,8 @@ ALWAYS_INLINE void fetch(const uint8_t *far, const uint8_t *const x[4],
     }
 }
 
-/* Number of blocks of g registers from lane `at` on; 0 where the lanes before
- * them share their lines. */
+/* Number of blocks of g registers from lane `at` on; 0 if earlier lanes share
+ * their cache lines. */
 ALWAYS_INLINE size_t blocks_of(const struct factors *f, size_t at, size_t g)
 {
     const bool again = V_WIDTH < KV_LANES && (f->lane + at) % KV_LANES;
@@ -122,7 +122,7 @@ ALWAYS_INLINE size_t blocks_of(const struct factors *f, size_t at, size_t g)
     return again ? 0 : (g * V_WIDTH + KV_LANES - 1) / KV_LANES;
 }
 
-/* The codes of registers x[g], cell e, times w's of each row. */
+/* Multiplies cell e of the codes in registers x[g] with each row's w. */
 ALWAYS_INLINE void multiply_cell(const vi32 x[4], const uint8_t *w,
                                  size_t w_row, unsigned bits, unsigned e,
                                  size_t rows, enum factor kind, size_t g,
@@ -145,15 +145,15 @@ ALWAYS_INLINE void multiply_cell(const vi32 x[4], const uint8_t *w,
     }
 }
 
-/* Cells that are multiplied in one step of a loop, of whole vectors: of a unit
- * of 3 bits all.  bits are a constant. */
+/* The cells multiplied in one step of a loop over whole vectors; for 3 bits all
+ * cells of a unit.  bits is a constant. */
 ALWAYS_INLINE unsigned cells_of(unsigned bits)
 {
     return bits == 8 ? 4 : bits == 3 ? KV_UNIT_QUADS : CELLS;
 }
 
-/* sum [rows][PIECE]: of lanes from `at` on.  bits, rows, kind, shifts and g are
- * constants. */
+/* sum [rows][PIECE]: sums for lanes from `at` on.  bits, rows, kind, shifts and
+ * g are constants. */
 ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                                  unsigned bits, const uint8_t *w, size_t rows,
                                  enum factor kind, int shifts, size_t g,
@@ -247,7 +247,7 @@ ALWAYS_INLINE void multiply_rows(const struct factors *f, unsigned bits,
 /* ---- floats ----------------------------------------------------------------
  */
 
-/* cell() of any e; bits, a constant, are one part. */
+/* cell() for any e; bits is a constant, and codes have one part. */
 ALWAYS_INLINE vi32 cell_of_part(const uint8_t *at, unsigned bits, size_t e)
 {
     const vi32 mask = v_set1_i32((int32_t)(((1u << bits) - 1) * 0x01010101u));
@@ -395,7 +395,7 @@ static void multiply_floats(const struct factors *f, const float *w,
 /* ---- of a run --------------------------------------------------------------
  */
 
-/* Unpacking the codes again costs less than fewer registers a row. */
+/* Unpacking the codes again costs less than using fewer registers per row. */
 static void multiply(struct factors *f, const void *w, const struct rounded *of,
                      enum factor kind, size_t rows, float *sum)
 {
@@ -410,7 +410,7 @@ static void multiply(struct factors *f, const void *w, const struct rounded *of,
     }
 }
 
-/* Whether products take codes as they are. */
+/* Whether products take codes of this width directly. */
 ALWAYS_INLINE bool is_met(unsigned bits, enum factor kind)
 {
     return bits == 2 || bits == 4 || bits == 8 || (bits == 3 && kind != FLOATS);
@@ -448,8 +448,8 @@ static struct factors widened(const struct factors *from, uint8_t *bytes)
     return to;
 }
 
-/* Widens codes that is_met() refuses, then multiplies them.  A function of its
- * own, out of the way of all other codes. */
+/* Widens codes that is_met() refuses, then multiplies them.  It is a separate
+ * function so that other codes do not pay for it. */
 static __attribute__((noinline)) void multiply_widened(const struct factors *f,
                                                        const void *w,
                                                        const struct rounded *of,
@@ -464,9 +464,10 @@ static __attribute__((noinline)) void multiply_widened(const struct factors *f,
              sum);
 }
 
-/* out (add: +) = unit S + bias for n lanes.  Unfolded, this is multiplied by
- * scale, and sum w times the value of code `zero` is added, with the heads from
- * lane `lane` on.  Folded, add leaves the bias out.  folded is a constant. */
+/* Sets out to (add: adds) unit S + bias for n lanes.  Unfolded, this is
+ * multiplied by scale, and sum w times the value of code `zero` is added, with
+ * the heads from lane `lane` on.  Folded, with add, the bias is left out.
+ * folded is a constant. */
 ALWAYS_INLINE void put_lanes(const struct kv_integers *g,
                              const struct rounded *w, const float *sum,
                              float zero, int folded, struct heads heads,

@@ -9,11 +9,11 @@
 enum {
     REGS = KV_LANES / V_WIDTH,
     LINE = 64,
-    ROWS = 4,              /* worked on together */
+    ROWS = 4,              /* rows processed together */
     RUNS = 4,              /* folded runs whose w is rounded together */
     TILES = 4,             /* the most tiles of values whose weights share one
                             * unit */
-    MAX_INNER = KV_MAX_DIM /* of the tiles that have one */
+    MAX_INNER = KV_MAX_DIM /* maximum weights of tiles that share a unit */
 };
 _Static_assert(MAX_INNER >= TILES * KV_TILE_TOKENS, "of values, too");
 _Static_assert(ROWS == 4, "kv_units_of_four()");
@@ -28,7 +28,8 @@ ALWAYS_INLINE size_t groups(size_t sums)
     return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
 
-/* out[r]: of the lanes of row r; lane i with i + 8, then i + 4, i + 2, i + 1.
+/* out[r]: the sum of row r's lanes: lane i with i + 8, then i + 4, i + 2, i +
+ * 1.
  */
 #define REDUCE_ROWS(name, f, f4)                                 \
     ALWAYS_INLINE void name(vf32 x[ROWS][REGS], float out[ROWS]) \
@@ -171,8 +172,8 @@ static size_t tiles_together(const struct kv_integers *g)
     return g->folded && !g->negative && g->bits <= 4 ? TILES : 1;
 }
 
-/* Structures go by address: a copy would read fields back together right after
- * they were written, and wait until the writes have left the core. */
+/* Structures are passed by address: a copy would read fields back right after
+ * they were written, and wait for the writes. */
 
 /* Rows of w [rows][n] that are rounded alike, to code [rows][n]; n is a
  * multiple of KV_LANES, rows of codes are code_row bytes apart.  Folded: with
@@ -190,7 +191,8 @@ struct rows {
 /* ROWS rows before their codes are computed. */
 struct peaks {
     vf32 sum[ROWS]
-            [REGS]; /* of w, folded: times the values of the middle code */
+            [REGS]; /* sum of w; folded: of w times the values of the middle
+                     * code */
     float unit[ROWS], by[ROWS];
 };
 
@@ -236,7 +238,7 @@ ALWAYS_INLINE void find_peaks(const struct kv_integers *g, const struct rows *x,
     memcpy(p->sum, sum, sizeof(sum));
 }
 
-/* V_WIDTH codes from i on. */
+/* Makes V_WIDTH codes from i on. */
 ALWAYS_INLINE vi32 round_at(const float *w, const float *scale, size_t i,
                             int folded, float by)
 {
@@ -350,7 +352,7 @@ ALWAYS_INLINE void round_all(const struct rows *x, int folded,
                              struct rounding how, size_t rows,
                              const struct peaks *p, struct rounded *out)
 {
-    if (V_WIDTH == 1) /* no constant */
+    if (V_WIDTH == 1) /* rows is not a constant here */
         round_all_of(x, folded, how.kind, how, rows, p, out);
     else if (how.kind == FINE)
         round_all_of(x, folded, FINE, how, rows, p, out);

@@ -1,10 +1,10 @@
-/* kvquant's codes (kernels/levels/cuda_codes.h: how they lie), keys rotated by
- * RoPE when they are read, values and weights as halves.
+/* Policies for kvquant's codes (layout: kernels/levels/cuda_codes.h).  Keys are
+ * rotated by RoPE when they are read; values and weights are halves.
  *
  * Queries q at position p meet keys k at P + t, P being their tile's first:
- * q . R(P + t) k = (R(-P) q) . R(t) k.  So queries turn once for a tile, and
- * keys by angles that are the same for every tile: pairs of halves from a table
- * in shared memory, where each lane has pairs of its own.
+ * q . R(P + t) k = (R(-P) q) . R(t) k.  So queries are rotated once for a tile,
+ * and keys by the same angles in every tile.  The keys are pairs of halves from
+ * a table in shared memory, where each lane has its own pairs.
  *
  * Outliers take separate products, 8 at a time.  For keys, rows are tokens and
  * a column is an outlier's channel.  The entry of the outlier's token has its
@@ -50,9 +50,9 @@ KV_DEVICE void kv_levels_fetch(uint8_t *to, const uint8_t *list, unsigned first,
 
 /* ---- keys ---------------------------------------------------------------- */
 
-/* Unrotated, pairs of channels [NT][D / 16][2][lane][2] f32 in shared memory:
- * group g of 8 pairs, 8 g + 2 c and + 1 of row r; and turned to a tile's first
- * token.  tiles: those they meet. */
+/* Queries, unrotated: pairs of channels [NT][D / 16][2][lane][2] f32 in shared
+ * memory, group g of 8 pairs, 8 g + 2 c and + 1 of row r; and rotated to a
+ * tile's first token.  tiles: the keys' tiles. */
 template <int D, int NT> struct kv_levels_queries {
     const float *plain;
     const uint8_t *tiles;
@@ -65,7 +65,7 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
     static constexpr int D = B::D, M = B::M, GROUPS = D / 16, HALF = D / 32;
     static constexpr int STEPS = KV_LEVELS_TILE / B::T,
                          BLOCKS_OF_16 = STEPS * M;
-    /* Bytes of a KV head's table, behind the levels. */
+    /* The bytes of a KV head's table after the levels. */
     static constexpr int RANGES = D * 4;
     static constexpr int TURNS = BLOCKS_OF_16 * GROUPS * 32 * 16;
     static constexpr int SHARES = D / 2 * 4, MORE = RANGES + TURNS + SHARES;
@@ -95,7 +95,7 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
         kv_codebook_spread<B>(from, table);
         kv_copy_wait<0>();
     }
-    /* q becomes query.plain, in its place. */
+    /* Turns q into query.plain, in place. */
     template <int NT>
     static __device__ void prepare(const params &, const uint8_t *table,
                                    float *q, const kv_rows &rows, query<NT> &x)
@@ -123,8 +123,8 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
         x.plain = q;
         x.tiles = rows.k;
     }
-    /* The queries' unrotated pair of channels at byte `place` of N-tile i, row
-     * r. */
+    /* The queries' unrotated pair of channels at byte offset `place`, for
+     * N-tile i, row r. */
     template <int NT>
     static __device__ uint2 plain(const query<NT> &q, int i, unsigned place)
     {
@@ -195,9 +195,9 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
             }
         }
     }
-    /* s += the outliers [j, end) of block m of the step's tokens, of lists that
-     * begin with outlier `first`.  Others among the last 8 are of other tokens,
-     * or 0. */
+    /* Adds the outliers [j, end) of block m of the step's tokens to s, from
+     * lists that begin with outlier `first`.  The rest of the last 8 belong to
+     * other tokens, or are 0. */
     template <int NT>
     static __device__ void add_listed(const uint8_t *pairs,
                                       const uint8_t *places, unsigned first,
@@ -232,8 +232,8 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
                 kv_mma_f16(s[i], a, b[i]);
         }
     }
-    /* The same, where none came with the tile: BATCH at a time in place of the
-     * step's codes. */
+    /* The same if the tile holds none of them: BATCH at a time, in the memory
+     * of the step's codes. */
     template <int NT>
     static __device__ void add_rest(const params &p, const uint8_t *ends,
                                     unsigned j, unsigned end, unsigned step,
@@ -249,7 +249,7 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
         for (unsigned at = j / 8 * 8; at < end; at += BATCH) {
             const unsigned some = min(kv_levels_eights(end - at), BATCH);
 
-            kv_sync_warp(); /* all are done with what is there */
+            kv_sync_warp(); /* all threads are done with it */
             kv_levels_fetch<4>(codes, pairs, at - p.capacity, some);
             kv_levels_fetch<2>(behind, places, at - p.capacity, some);
             kv_copy_commit();
@@ -259,7 +259,7 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
                            step, m, q, s);
         }
     }
-    /* s += the outliers of block m of the step's tokens. */
+    /* Adds the outliers of block m of the step's tokens to s. */
     template <int NT>
     static __device__ void add_outliers(const params &p, const uint8_t *head,
                                         unsigned step, int m, uint8_t *codes,
@@ -335,8 +335,8 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
     static constexpr unsigned BATCH = side::CODES / 4 - KV_LEVELS_PAD;
     static constexpr int ENDS = KV_LEVELS_TILE / T * BLOCKS_OF_16 * 2;
 
-    /* o: in units of the last tile's, 1 / unit being `inverse`.  plus: of the
-     * offsets, this lane's tokens. */
+    /* o: in the last tile's unit; `inverse` is 1 / unit.  plus: the offsets'
+     * sum over this lane's tokens. */
     template <int NT> struct sums {
         kv_sums_f32<D, NT> o;
         float inverse, plus[NT][2];
@@ -361,7 +361,7 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
         for (int i = 0; i < NT; i++)
             x.plus[i][0] = x.plus[i][1] = 0;
     }
-    /* Into the units of this tile. */
+    /* Converts the sums to this tile's unit. */
     template <int NT>
     static __device__ void rescale(const uint8_t *head,
                                    const float factor[NT][2], sums<NT> &x)
@@ -375,7 +375,7 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
             for (int j = 0; j < 2; j++)
                 x.plus[i][j] *= factor[i][j];
     }
-    /* Weights times offsets; and times scales as fragments b. */
+    /* Multiplies weights by offsets, and by scales as fragments b. */
     template <int NT>
     static __device__ void fold(const uint8_t *scales,
                                 const float weight[M][NT][4], float plus[NT][2],
@@ -406,7 +406,8 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
             }
         }
     }
-    /* Weights as fragments b into `room`: [T / 2][8 NT] pairs of tokens. */
+    /* Writes weights as fragments b to `room`: [T / 2][8 NT] pairs of
+     * tokens. */
     template <int NT>
     static __device__ void spread(const float weight[M][NT][4],
                                   uint32_t *capacity)
@@ -424,9 +425,9 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
                              8 * i + kv_lane() / 4] = b[j];
             }
     }
-    /* o += the outliers [j, end) of channels 16 k + [0, 16), of a list that
-     * begins with outlier `first`.  Others among the last 8 are of other
-     * channels or of another step, or 0.  weights: of row r, NT apart. */
+    /* Adds the outliers [j, end) of channels 16 k + [0, 16) to o, from a list
+     * that begins with outlier `first`.  The rest of the last 8 belong to other
+     * channels or another step, or are 0.  weights: row r's, NT apart. */
     template <int NT>
     static __device__ void add_listed(const uint8_t *outliers, unsigned first,
                                       unsigned j, unsigned end, unsigned step,
@@ -485,7 +486,7 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
         for (unsigned at = j / 8 * 8; at < end; at += BATCH) {
             const unsigned some = min(kv_levels_eights(end - at), BATCH);
 
-            kv_sync_warp(); /* all are done with what is there */
+            kv_sync_warp(); /* all threads are done with it */
             kv_levels_fetch<4>(codes, rest, at - p.capacity, some);
             kv_copy_commit();
             kv_copy_wait<0>();
@@ -494,7 +495,7 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
                            weights, x);
         }
     }
-    /* The step's keys give way to weights. */
+    /* The weights overwrite the step's keys. */
     template <int NT>
     static __device__ void
     gather(const params &p, const uint8_t *table, const uint8_t *head,

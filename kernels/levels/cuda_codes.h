@@ -1,5 +1,5 @@
-/* How kvquant's codes (kernels/levels/levels.h) lie on the device, for the
- * kernels (cuda.cuh) and the packing of their tiles (cuda_pack.c).
+/* The layout of kvquant's codes (kernels/levels/levels.h) on the device, for
+ * the kernels (cuda.cuh) and the packing of tiles (cuda_pack.c).
  *
  * A tile of 64 tokens is 2 steps of 32, codes as in scaled.h:
  *
@@ -29,7 +29,7 @@
  * Ends, u16, are where outliers of 16 tokens (keys, [4]) or of 16 channels
  * (values, [2][head_dim / 16]) end.
  *
- * Outliers beyond the tile's capacity are stored behind all tiles of the KV
+ * Outliers beyond the tile's capacity are stored after all tiles of the KV
  * head, in lists of the same layout, padded with zeros to a multiple of 8:
  * rest, u32, is their offset from the first tile in units of 16 bytes.
  *
@@ -58,12 +58,14 @@
 #include "kernels/scaled/cuda.h"
 
 /* Head dimension, bits of both sides. */
-/* (128, 4) takes 176 KB of shared memory: not on compute capability 8.0. */
+/* (128, 4) takes 176 KB of shared memory, too much for compute capability
+ * 8.0. */
 #define KV_LEVELS_KERNELS(X) \
     X(64, 2) X(64, 3) X(64, 4) X(128, 2) X(128, 3) X(128, 4)
 
-/* CAPACITY: max outliers stored in a tile, 1.5 % of 128 channels: leaves shared
- * memory for two blocks.  PAD: zeros behind them. */
+/* CAPACITY: the maximum number of outliers stored in a tile, 1.5 % of 128
+ * channels, which leaves shared memory for two blocks.  PAD: the zeros after
+ * them. */
 enum {
     KV_LEVELS_TILE = 64,
     KV_LEVELS_STEP = 32,
@@ -71,17 +73,17 @@ enum {
     KV_LEVELS_PAD = 8
 };
 
-/* A token of a tile in a key's place; the bits between hold the offset.  An AND
- * with one of the masks gives either. */
+/* The bits of a tile's token in a key's `places` entry; the other bits hold the
+ * offset.  An AND with one of the masks extracts either. */
 #define KV_LEVELS_TOKEN(t) ((t) % 8 | (t) / 8 << 12)
 enum { KV_LEVELS_TOKENS = 0x7007, KV_LEVELS_PLACE = 0x0ff8 };
 
-/* The same of a value's outlier: channel and step; pair of tokens, times 32;
+/* The same for a value's outlier: channel and step; pair of tokens, times 32;
  * its shift. */
 #define KV_LEVELS_CHANNEL(c) ((c) << 9)
 enum { KV_LEVELS_ROWS = 0xfe01, KV_LEVELS_TWO = 0x1e0, KV_LEVELS_EVEN = 16 };
 
-/* The kernels' argument of a side, by value. */
+/* One side, passed to kernels by value. */
 struct kv_gpu_levels_params {
     struct kv_gpu_scaled scaled;
     size_t apart;      /* bytes from one KV head's table to the next's */
@@ -92,7 +94,7 @@ struct kv_gpu_levels_params {
 extern "C" {
 #endif
 
-/* Not for ranges beyond 2^13, which halves have no room to turn. */
+/* Not for ranges beyond 2^13, whose rotated values would overflow halves. */
 bool kv_gpu_levels_open(struct kv_gpu_side *side);
 unsigned kv_gpu_levels_bits(const struct kv_store *s);
 struct kv_gpu_levels_params kv_gpu_levels_of(const struct kv_gpu_side *side);

@@ -8,7 +8,7 @@
 
 /* The k centers with the least sum of weight * (x - nearest center)^2, by
  * dynamic programming.  Clusters are runs of neighbours.  The beginning of the
- * last run never moves left as points are added, so halving the points finds
+ * last run never moves left as points are added, so divide and conquer finds
  * all beginnings for one k in n log n steps.
  *
  * x:       [n] ascending; read only, not kept.
@@ -16,7 +16,7 @@
  * k:       >= 1.
  * centers: [k], ascending, written in full, and only on success.  With fewer
  *          than k points of positive weight the last center repeats.
- * cost:    that least sum; NULL is fine.
+ * cost:    the least sum; NULL is fine.
  *
  * Exact up to rounding in double; ties go to the leftmost beginning.  Time O(k
  * n log n), memory k n words of 32 bits.

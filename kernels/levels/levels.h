@@ -1,5 +1,5 @@
-/* Family "levels": codes for values between two thresholds; values beyond, the
- * outliers, are stored apart.
+/* Family "levels": codes for values between two thresholds; values beyond the
+ * thresholds, the outliers, are stored separately.
  *
  *   x = offset + half level[code], or the outlier's value
  *
@@ -17,7 +17,8 @@
 #include "kernels/tiles/rope.h"
 
 struct kv_levels_tiles {
-    struct kv_scaled scaled; /* must come first: params of its store, too */
+    struct kv_scaled scaled; /* must come first: it is also the params of its
+                              * store */
     /* Keys only, [n_heads][head_dim]; kept. */
     const float *offset, *half;
     const struct kv_tiles_rope *rope;
@@ -31,7 +32,7 @@ struct kv_levels_outlier {
 enum {
     KV_LEVELS_CHANNELS = 512,
     KV_LEVELS_OFFSETS = 2 * KV_TILE_TOKENS, /* bytes */
-    KV_LEVELS_LINE = 64                     /* bytes, of a tile's end */
+    KV_LEVELS_LINE = 64                     /* bytes at a tile's end */
 };
 
 /* [n], tokens ascending, `first` of them in the tile's first part. */
@@ -41,26 +42,28 @@ struct kv_levels_outliers {
 };
 
 /* 2 to 4 bits.  level: [2^bits].  Returns false if these codes have no tiles.
- * offset, half and rope are the caller's to set, for keys. */
+ * For keys, the caller sets offset, half and rope. */
 bool kv_levels_tiles_init(struct kv_levels_tiles *n, int values, unsigned bits,
                           const float *level, size_t head_dim);
 
 extern const struct kv_family kv_family_levels;
 
-/* Makes s a store of these; values, n_heads and head_dim are set. */
+/* Makes s a store of these codes; s's values, n_heads and head_dim must be
+ * set. */
 void kv_store_levels(struct kv_store *s, const struct kv_levels_tiles *n);
 
-/* Puts one token at place t: code [head_dim], 0 for outliers; of values offset
- * and half (f16), of keys NULL. */
+/* Puts one token at index t: code [head_dim], 0 for outliers; for values offset
+ * and half (f16), for keys NULL. */
 void kv_store_put_levels(const struct kv_store *s, size_t t,
                          const uint16_t *code, const uint16_t *range,
                          uint8_t *tile);
 
-/* Gives a tile without any its n outliers, tokens ascending; copied. */
+/* Gives a tile without outliers its n outliers, which are copied, in ascending
+ * order of tokens. */
 void kv_store_put_outliers(const struct kv_store *s,
                            const struct kv_levels_outlier *x, size_t n,
                            uint8_t *tile);
-/* NULL: none were given. */
+/* NULL: the tile has none. */
 struct kv_levels_outliers *kv_store_outliers(const struct kv_store *s,
                                              const uint8_t *tile);
 

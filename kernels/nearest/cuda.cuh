@@ -1,5 +1,4 @@
-/* The decision of kernels/nearest/nearest.h, bit by bit, for some points of a
- * thread.
+/* The decision of kernels/nearest/nearest.h, bit by bit, for a thread's points.
  */
 #ifndef KV_NEAREST_CUDA_NEARER_CUH
 #define KV_NEAREST_CUDA_NEARER_CUH
@@ -26,7 +25,7 @@ template <int D, int N> struct kv_nearer {
         }
     }
 
-    /* Centers come in the order of their index. */
+    /* Adds a center; centers must come in the order of their index. */
     __device__ void see(const float *center, unsigned index)
     {
 #pragma unroll
@@ -46,7 +45,7 @@ template <int D, int N> struct kv_nearer {
         }
     }
 
-    /* Reduces the lanes' results, each of its own centers, to the minimum in
+    /* Reduces the lanes' results, each over its own centers, to the minimum in
      * all lanes. */
     __device__ void agree(void)
     {

@@ -1,4 +1,4 @@
-/* Points on a CUDA device, and which of many centers is nearest to each: the
+/* Finds the nearest of many centers to each point on a CUDA device: the
  * decision of kernels/nearest/nearest.h, bit by bit. */
 #ifndef KV_NEAREST_CUDA_NEAREST_CENTROID_H
 #define KV_NEAREST_CUDA_NEAREST_CENTROID_H
@@ -22,8 +22,8 @@ int kv_gpu_nearest_centroid_new(struct kv_gpu_nearest_centroid **p,
 void kv_gpu_nearest_centroid_free(
     struct kv_gpu_nearest_centroid *p); /* NULL is fine */
 
-/* centers: [k][d], k <= 65536; code, dist: [n_tiles][64], written, the distance
- * to the nearest one in dist. */
+/* centers: [k][d], k <= 65536; code, dist: [n_tiles][64], written: the nearest
+ * center and its distance. */
 int kv_gpu_nearest_centroid_run(struct kv_gpu_nearest_centroid *p,
                                 const float *centers, size_t k, uint16_t *code,
                                 float *dist, struct kv_err *e);

@@ -5,7 +5,7 @@
 
 #include "kernels/nearest/nearest.h"
 
-/* As the functions of nearest.h say; dist of `tile` is never NULL with c. */
+/* As the functions of nearest.h; `tile` never gets a NULL dist in plain C. */
 struct kv_nearest_ops {
     void (*tile)(const struct kv_centroids *b, const float *tile, size_t n,
                  uint16_t *code, float *dist);
@@ -24,7 +24,7 @@ extern const struct kv_nearest_ops kv_nearest_c;
 extern const struct kv_nearest_ops kv_nearest_avx2; /* x86-64 only */
 extern const struct kv_nearest_ops kv_nearest_vnni; /* the same */
 
-/* The blocks of a group end before this one. */
+/* The end of a group's blocks (exclusive). */
 static inline size_t kv_group_end(const struct kv_centroids *b, size_t size,
                                   size_t group)
 {
@@ -34,8 +34,8 @@ static inline size_t kv_group_end(const struct kv_centroids *b, size_t size,
     return end < all ? end : all;
 }
 
-/* X(label, name, d) of a switch over dimensions: those often used are
- * constants; loops over any other stay loops. */
+/* X(label, name, d) for a switch over dimensions: common ones are constants;
+ * all others share a loop. */
 #define KV_EVERY_D(X, other_d) \
     X(case 1, 1, 1)            \
     X(case 2, 2, 2)            \

@@ -1,7 +1,7 @@
 /* The search of nearest.h over V_WIDTH vectors, or centers, side by side, in
- * the order and rounding of s: a lane for each vector of a tile where all
- * centers are asked, else a lane for each center of a block.  Included by
- * avx2.c and avx512.c after the vocabulary of their level (kernels/simd) and
+ * the order and rounding of s.  A lane is a vector of a tile if all centers are
+ * searched, else a center of a block.  Included by avx2.c and avx512.c after
+ * the vocabulary of their level (kernels/simd) and
  *
  *   SEARCH_SIDE(d)   registers of vectors that are searched together, 1, 2 or
  *                    4: as many as fit beside their d dimensions */
@@ -192,8 +192,8 @@ ALWAYS_INLINE void decide_all(const struct kv_centroids *b, const float *x,
     }
 }
 
-/* The nearest center of each vector i < n: within block[i] where bit i of
- * `sure` is set, else among all.  Vectors go by whole fours: some beyond n are
+/* The nearest center of each vector i < n: within block[i] if bit i of `sure`
+ * is set, else among all.  Vectors are processed in fours, so some beyond n are
  * decided too. */
 ALWAYS_INLINE void decide_tile(const struct kv_centroids *b, const float *tile,
                                size_t n, size_t d, const int32_t *block,

@@ -9,8 +9,8 @@
  * left to the compiler's contraction).  The code is the lowest index with the
  * smallest s.  A vector equal to a centroid therefore gets s = 0, and
  * encode(decode(codes)) decodes to the same values.  Every level gives exactly
- * this: a faster one may look for candidates in another way, and decides by s
- * where it leaves more than one (kernels/nearest/search_i16.h). */
+ * this code.  A faster level may find candidates in another way, but decides by
+ * s if more than one remains (kernels/nearest/search_i16.h). */
 #ifndef KV_NEAREST_H
 #define KV_NEAREST_H
 
@@ -22,8 +22,9 @@ enum {
     KV_NEAREST_MAX_K = 65536, /* centroids */
     KV_TILE = 64,             /* vectors of a tile */
     KV_BLOCK = 16,            /* centers of a block of struct kv_centroids */
-    KV_SIDE = 16,             /* vectors that ask groups of centers together */
-    KV_MAX_GROUPS = 128       /* that they ask */
+    KV_SIDE = 16,             /* vectors that search groups of centers
+                               * together */
+    KV_MAX_GROUPS = 128       /* maximum number of groups that they search */
 };
 
 /* A codebook prepared for searches. */
@@ -31,10 +32,10 @@ struct kv_centroids {
     size_t k, d;
     const float *centers; /* [k][d], the caller's, not changed */
     float *block;     /* [blocks of 16 centers][d][16]; NULL: not worth it */
-    float max;        /* the largest |c|^2, infinite where one is NaN */
+    float max;        /* the largest |c|^2, infinite if a value is NaN */
     int32_t *whole;   /* [blocks][1 + pairs][16]: |C|^2, -2 C by pairs of
                        * 16 bits; C = round(scale c); NULL: not worth it;
-                       * from the start of a cache line */
+                       * aligned to a cache line */
     float scale, off; /* off: the largest |C - scale c| */
 };
 
@@ -43,13 +44,13 @@ void kv_centroids_init(struct kv_centroids *b, const float *centers, size_t k,
                        size_t d);
 void kv_centroids_clear(struct kv_centroids *b);
 
-/* x: [n][d]; code: [n].  Where every s overflows the code is 0.  Runs on the
+/* x: [n][d]; code: [n].  If every s overflows, the code is 0.  Runs on the
  * calling thread. */
 void kv_nearest(const struct kv_centroids *b, const float *x, size_t n,
                 uint16_t *code);
 
-/* The same in pieces, for repeated searches (k-means).  A tile is up to 64
- * vectors by dimension, tile[d][64]; vectors past n are zero. */
+/* The same search in pieces, for repeated searches (k-means).  A tile is up to
+ * 64 vectors by dimension, tile[d][64]; vectors past n are zero. */
 void kv_tile_fill(const float *x, size_t n, size_t d, float *tile);
 
 /* code, dist: [64], the first n >= 1 are the result; dist gets s, or is NULL,
@@ -80,12 +81,12 @@ uint16_t kv_tile_first(const struct kv_centroids *b, const float *tile,
  * tile; one group must have the nearest center of all.  For codebooks with
  * `whole`.  Sets
  *
- *   code[i]    the nearest center, where bit i of the result is set: else it
- *              is left to s
- *   reach[i]   the nearest is no further away; NaN: not known
+ *   code[i]    the nearest center, if bit i of the result is set; else s must
+ *              decide
+ *   reach[i]   an upper bound on the distance to the nearest; NaN: unknown
  *   gap[g]     <= distance(v, c) - reach(v) for each of these vectors v and all
- *              centers c of group g; may be negative.  Undefined where a reach
- *              is NaN.
+ *              centers c of group g; may be negative.  Undefined if a reach is
+ *              NaN.
  *
  * code, reach: [64]; first: a multiple of 16; group: [n], rising, n <=
  * KV_MAX_GROUPS; gap: [n, to whole fours]. */

@@ -40,12 +40,12 @@ struct found {
         64) int32_t pair[KV_NEAREST_MAX_D / 2][KV_TILE]; /* X, two a word */
     int32_t best[KV_TILE];   /* the smallest T of a block */
     int32_t second[KV_TILE]; /* the smallest T of another block */
-    int32_t block[KV_TILE];  /* which has the best */
+    int32_t block[KV_TILE];  /* the block with the best */
     int32_t limit[KV_TILE];  /* largest T of a candidate */
     uint64_t sure;           /* no center of another block can be nearer */
 };
 
-/* X of V_WIDTH vectors from `at` on. */
+/* Computes X for V_WIDTH vectors from `at` on. */
 ALWAYS_INLINE void round_vectors(const struct kv_centroids *b,
                                  const float *tile, size_t d, size_t at,
                                  struct found *to)
@@ -82,7 +82,7 @@ ALWAYS_INLINE float slack(const struct kv_centroids *b, size_t d)
     return sqrtf((float)d) * (1 + 0x1p-7f) + 2 * b->off + 0x1p-3f;
 }
 
-/* |X|^2 of V_WIDTH vectors from `at` on, as 32-bit unsigned. */
+/* |X|^2 for V_WIDTH vectors from `at` on, as 32-bit unsigned. */
 ALWAYS_INLINE vi32 own_square(const struct found *in, size_t d, size_t at)
 {
     vi32 own = v_set1_i32(0);
@@ -114,7 +114,7 @@ ALWAYS_INLINE void set_limit(const struct kv_centroids *b, const float *tile,
                 << at;
 }
 
-/* T of one center with p registers of vectors; its |C|^2 is at `whole`. */
+/* T for one center and p registers of vectors; its |C|^2 is at `whole`. */
 ALWAYS_INLINE void scores(const int32_t *whole, size_t pairs,
                           vi32 x[4][KV_NEAREST_MAX_D / 2], size_t p, vi32 *t)
 {
@@ -221,7 +221,7 @@ ALWAYS_INLINE void find_blocks(const struct kv_centroids *b, const float *tile,
         set_limit(b, tile, d, at, to);
 }
 
-/* The centers of its block that may be the nearest to vector i, bit by bit. */
+/* A bit for each center of vector i's block that may be the nearest. */
 ALWAYS_INLINE unsigned candidates(const struct kv_centroids *b, size_t d,
                                   const struct found *in, size_t i)
 {
@@ -250,9 +250,9 @@ ALWAYS_INLINE vi32 place_of(vi32 power)
                      v_set1_i32(127));
 }
 
-/* The codes by T of the vectors [at, end), whose blocks are known; sets a
- * vector's bit where no other code is possible.  Vectors go by whole V_WIDTHs:
- * some beyond the end get a bit too. */
+/* Finds codes by T for the vectors [at, end), whose blocks are known; sets a
+ * vector's bit if no other code is possible.  Vectors are processed V_WIDTH at
+ * a time, so some beyond the end get a bit too. */
 ALWAYS_INLINE uint64_t decide_whole(const struct kv_centroids *b, size_t at,
                                     size_t end, size_t d,
                                     const struct found *in, uint16_t *code)
@@ -280,7 +280,7 @@ ALWAYS_INLINE uint64_t decide_whole(const struct kv_centroids *b, size_t at,
     return in->sure & ~several;
 }
 
-/* Like decide_tile(), by T where T decides. */
+/* Like decide_tile(), but by T if T decides. */
 ALWAYS_INLINE void decide_codes(const struct kv_centroids *b, const float *tile,
                                 size_t n, size_t d, const struct found *in,
                                 uint16_t *code)

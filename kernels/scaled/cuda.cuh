@@ -1,10 +1,11 @@
-/* Codes of tables and small floats with scales (scaled.h: how they lie), values
- * and weights as halves.  Keys: the sum of a group's channels times its scale.
- * Values: weights times scales meet the codes.
+/* Policies for codes of tables and small floats with scales (cuda.h has the
+ * layout); values and weights are halves.  For keys, the sum over a group's
+ * channels is multiplied by its scale.  For values, weights times scales
+ * multiply the codes.
  *
- * Of a table there are all pairs of entries, 32 times in shared memory, and a
- * lane reads its own: no two lanes want the same bank.  Keys and values have
- * the same one. */
+ * A table has all pairs of entries, in 32 copies in shared memory; each lane
+ * reads its own copy, so no two lanes read the same bank.  Keys and values
+ * share one table. */
 #ifndef KV_SCALED_CUDA_CUH
 #define KV_SCALED_CUDA_CUH
 
@@ -12,7 +13,7 @@
 #include "kernels/integers/cuda.cuh"
 #include "kernels/scaled/cuda.h"
 
-/* Two blocks of 8 warps, one step ahead each, keep the memory busy. */
+/* Two blocks of 8 warps, each one step ahead, keep the memory busy. */
 enum { KV_SCALED_STAGES = 2 };
 
 /* The constants of a side, known when compiling. */
@@ -30,7 +31,7 @@ struct kv_scaled_codes {
     static_assert(BYTES % 8 == 0, "a lane's codes are whole pieces");
 };
 
-/* Pair i of a string, of a table: to 4 bits. */
+/* Pair i of a string of table codes, up to 4 bits. */
 template <class B>
 KV_DEVICE uint32_t kv_scaled_pair(const uint8_t *place, const uint32_t *string,
                                   int i)
@@ -104,13 +105,13 @@ template <class B> struct kv_scaled_side {
     {
         return p.step_bytes;
     }
-    /* A row's scales in the group of channel c. */
+    /* A row's scales for the group of channel c. */
     static __device__ const uint8_t *scales(const params &p,
                                             const uint8_t *codes, int c)
     {
         return codes + CODES + (c >> p.shift) * (T * B::SCALE);
     }
-    /* Where this lane looks pairs up. */
+    /* The address at which this lane looks pairs up. */
     static __device__ const uint8_t *place(const uint8_t *table)
     {
         return B::K ? kv_shared_place(table + kv_lane() * B::ENTRY) : table;
@@ -135,7 +136,8 @@ template <class B> struct kv_scaled_keys : kv_scaled_side<B> {
     {
         kv_queries_to_f16<D, NT>(q, x);
     }
-    /* s += sum over a group's channels, from c on, times its scale. */
+    /* Adds the sum over a group's channels, from c on, times the group's scale
+     * to s. */
     template <int NT>
     static __device__ void add_group(const params &p, const uint8_t *place,
                                      const uint8_t *codes,
@@ -216,7 +218,7 @@ template <class B> struct kv_scaled_values : kv_scaled_side<B> {
     using params = kv_gpu_scaled;
     static constexpr int D = B::D, M = B::M, TABLE = 0;
 
-    /* o: in units of the last tile's, 1 / unit being `inverse`. */
+    /* o: in the last tile's unit; `inverse` is 1 / unit. */
     template <int NT> struct sums {
         kv_sums_f32<D, NT> o;
         float inverse;
@@ -230,7 +232,7 @@ template <class B> struct kv_scaled_values : kv_scaled_side<B> {
         kv_sums_clear<D, NT>(x.o);
         x.inverse = 1;
     }
-    /* Into the units of this tile. */
+    /* Converts the sums to this tile's unit. */
     template <int NT>
     static __device__ void rescale(const uint8_t *head,
                                    const float factor[NT][2], sums<NT> &x)

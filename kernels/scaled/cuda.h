@@ -1,5 +1,5 @@
-/* How codes with scales lie on the device, for the kernels (cuda.cuh) and
- * for who packs their tiles (cuda_pack.c).
+/* The layout of codes with scales on the device, for the kernels (cuda.cuh) and
+ * the packing of their tiles (cuda_pack.c).
  *
  * A tile of 128 tokens is 128 / T steps:
  *
@@ -8,8 +8,8 @@
  *
  * Codes of a step are a matrix, of tokens x channels (keys) or channels x
  * tokens (values).  A pair is a word of fragment a of gpu.cuh: a row's codes in
- * two columns beside each other, the first one low.  What a lane reads in a
- * step is a string of pairs without gaps,
+ * two neighbouring columns, the first one low.  In a step a lane reads a string
+ * of pairs without gaps,
  *
  *   keys    [T / 16][head_dim / 16][4 words of the fragment]
  *   values  [head_dim / 16][T / 16][4 words]
@@ -32,7 +32,8 @@
 
 #include "kernels/cuda/families.h"
 
-/* Bits of a code; channels that surely have one scale; bytes of a scale. */
+/* Bits of a code; channels that are guaranteed to share a scale; bytes of a
+ * scale. */
 /* clang-format off */
 #define KV_SCALED_SIDES(X, D)                            \
     X(D, 2, 32, 2) X(D, 3, 32, 2)                        \
@@ -42,16 +43,16 @@
     KV_SCALED_SIDES(X, 64) KV_SCALED_SIDES(X, 128) KV_SCALED_SIDES(X, 256)
 /* clang-format on */
 
-/* Tokens of a step: a lane's codes are whole pieces. */
+/* Tokens of a step, chosen so that a lane's codes are whole pieces. */
 #define KV_SCALED_STEP(bits) ((bits) == 3 ? 32 : 128 / (bits))
 
-/* A side as kernels take it, by value. */
+/* One side, passed to kernels by value. */
 struct kv_gpu_scaled {
     const uint8_t *table; /* to 4 bits: halves of all pairs of codes .. */
     float times;          /* .. and the factor of all values */
     unsigned shift;       /* a group is 2^shift channels */
     unsigned step_bytes;
-    /* 8 bits: shift and mask that make a half of exponent and mantissa. */
+    /* 8 bits: shift and mask that turn exponent and mantissa into a half. */
     unsigned right, mask;
 };
 
@@ -60,7 +61,7 @@ struct kv_gpu_scaled_kind {
     unsigned bits, per, scale;
 };
 
-/* How codes of a step lie. */
+/* The layout of a step's codes. */
 struct kv_gpu_bitstream {
     bool values;
     size_t bits, head_dim, tokens; /* of the step */
@@ -73,12 +74,12 @@ extern "C" {
 /* Puts the code of token t of the step and channel c into a step of zeros. */
 void kv_gpu_put_code(const struct kv_gpu_bitstream *s, size_t t, size_t c,
                      unsigned code, uint8_t *to);
-/* Where a key's scale of token t stands in the vector of a step of n. */
+/* The index of token t's scale in keys' vector for a step of n tokens. */
 size_t kv_gpu_key_scale(size_t t, size_t n);
 /* The factor in [1, 2) that brings n numbers closest to halves. */
 float kv_gpu_half_factor(const float *x, size_t n);
-/* to: [n][n], all pairs of a table's n entries as halves, the first one low.
- * Gives the factor that multiplies them. */
+/* Writes to [n][n], all pairs of a table's n entries as halves, the first one
+ * low.  Returns the factor that multiplies them. */
 float kv_gpu_pair_table(const float *table, size_t n, uint32_t *to);
 /* A power of two that makes `most` at least 2^14 and less than 2^15; 2^60 at
  * most. */

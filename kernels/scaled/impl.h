@@ -16,7 +16,7 @@ static inline const struct kv_scaled *kv_scaled_of(const struct kv_store *s)
     return s->params;
 }
 
-/* Bits of plane 0 or 1; 0: there is none. */
+/* Bits of plane 0 or 1; 0: no such plane. */
 static inline unsigned kv_scaled_width(unsigned bits, size_t plane)
 {
     const unsigned low = bits == 3 ? 2 : bits == 6 ? 4 : bits;
@@ -29,13 +29,13 @@ static inline unsigned kv_scaled_lane_bytes(unsigned bits)
     return bits <= 4 ? 4 : 2;
 }
 
-/* Vectors of a unit of the plane. */
+/* The number of vectors in a unit of the plane. */
 static inline size_t kv_scaled_per_unit(unsigned bits, size_t plane)
 {
     return 8 * kv_scaled_lane_bytes(bits) / kv_scaled_width(bits, plane);
 }
 
-/* Vectors of a part. */
+/* The number of vectors in a part. */
 static inline size_t kv_scaled_vectors(const struct kv_store *s)
 {
     return s->values ? kv_padded(s->head_dim) / 16 * KV_TILE_PART
@@ -76,8 +76,8 @@ struct kv_scaled_loops {
                    float *to);
     void (*expand)(const struct kv_store *s, const uint8_t *tile, size_t part,
                    float *x);
-    /* Exact operations without expanded values: a group's sum times its scale,
-     * weights times scales. */
+    /* Exact operations that do not expand values: they multiply a group's sum
+     * by its scale, or weights by scales. */
     void (*qk)(const struct kv_store *s, size_t head, const uint8_t *tile,
                const void *query, size_t rows, float *score, size_t stride);
     void (*pv)(const struct kv_store *s, size_t head, const uint8_t *tile,
@@ -123,7 +123,7 @@ struct kv_scaled_query {
     int8_t *code;  /* [quads][rows][4] */
 };
 
-/* Which quad, and byte of it, meets channel c of keys. */
+/* The quad, and the byte in it, that multiplies channel c of keys. */
 static inline size_t kv_scaled_quad(unsigned bits, size_t c, size_t *byte)
 {
     const size_t half = kv_scaled_fields(bits) / 2, in = c % (4 * half);
@@ -132,8 +132,8 @@ static inline size_t kv_scaled_quad(unsigned bits, size_t c, size_t *byte)
     return c / (4 * half) * half + in % half;
 }
 
-/* Weights times scales of a group, rounded; factor: what their products are to
- * be multiplied with. */
+/* A group's weights times scales, rounded; factor: multiplies their
+ * products. */
 struct kv_scaled_weights {
     int8_t code[KV_TILE_ROWS][KV_TILE_TOKENS];
     float factor[KV_TILE_ROWS];
@@ -152,7 +152,7 @@ extern const struct kv_scaled_int8 kv_scaled_int8_c;
 extern const struct kv_scaled_int8 kv_scaled_int8_avx2; /* x86-64 only */
 extern const struct kv_scaled_int8 kv_scaled_int8_vnni; /* kv_level_vnni() */
 
-/* The operations of both paths, at the level in use. */
+/* The operations of both paths at the level in use. */
 const struct kv_tile_ops *kv_scaled_ops(const struct kv_store *s,
                                         enum kv_path path);
 void kv_scaled_expand(const struct kv_store *s, size_t head,

@@ -6,8 +6,9 @@
 
 enum { VECTOR = KV_SCALED_LANES };
 
-/* Rows that pass together: their sums fit the registers.  Loops over a batch
- * stay loops where registers are few; in plain C all loops do. */
+/* The number of rows processed together, so that their sums fit the registers.
+ * Loops over a batch are not unrolled if registers are few; plain C unrolls no
+ * loops. */
 #if V_REGISTERS > 0
 #define EVERY_ROWS(X) X(1) X(2) X(3) X(4)
 enum { MAX_ROWS = 4 };
@@ -23,18 +24,19 @@ enum { MAX_ROWS = 1 };
 #define UNROLL_BATCH
 #endif
 
-/* Registers of a half of a part's tokens, and halves, that are scored together.
+/* The numbers of registers in half a part's tokens, and of halves, that are
+ * scored together.
  */
 enum { TOGETHER = V_WIDTH == 8 ? 2 : 1, HALVES = V_WIDTH == VECTOR ? 2 : 1 };
 
-/* Vectors that are worked on together: a unit of the plane with most of them.
- * bits, of the code, are a constant here and below. */
+/* The number of vectors processed together: a unit of the plane with the most
+ * vectors.  bits, of the code, are a constant here and below. */
 ALWAYS_INLINE unsigned batch(unsigned bits)
 {
     return bits == 8 ? 2 : bits == 6 || bits == 4 ? 8 : bits == 2 ? 16 : 32;
 }
 
-/* Codes of 16 bits: of V_WIDTH lanes, but of all 16 where one register takes
+/* 16-bit codes of V_WIDTH lanes, or of all 16 lanes if one register holds
  * them. */
 #if V_WIDTH == 8
 typedef vi32 codes16;
@@ -63,7 +65,7 @@ struct raw {
     codes16 low16[2], high16;
 };
 
-/* The batch of vector v on. */
+/* The batch from vector v on. */
 ALWAYS_INLINE struct raw load(const uint8_t *low, const uint8_t *high,
                               unsigned bits, size_t v, size_t lane)
 {
@@ -91,7 +93,7 @@ ALWAYS_INLINE struct raw load(const uint8_t *low, const uint8_t *high,
     return r;
 }
 
-/* Bit `from` of lanes moved to bit `to`. */
+/* Moves bit `from` of each lane to bit `to`. */
 ALWAYS_INLINE vi32 move_i32(vi32 x, unsigned from, unsigned to)
 {
     return from < to ? v_shl_i32(x, to - from) : v_shr_i32(x, from - to);
@@ -112,14 +114,14 @@ ALWAYS_INLINE codes16 as_half(unsigned bits, unsigned m, codes16 x)
     return c16_and(c16_sar(x, less), 0x8000 | (0x7fff >> less & ~low));
 }
 
-/* Vector k of a batch, without its scale.  m: of a format. */
+/* Vector k of a batch, without its scale.  m: the format's mantissa bits. */
 ALWAYS_INLINE vf32 value(const struct raw *r, unsigned bits, unsigned m,
                          vtable16 t, unsigned k, size_t lane)
 {
     const unsigned w = kv_scaled_width(bits, 0), rest = bits - w;
     const unsigned per = (bits <= 4 ? 32 : 16) / w, at = w * (k % per);
 
-    if (bits == 3) /* the table repeats itself: whatever bit 3 is */
+    if (bits == 3) /* the table repeats itself, so bit 3 does not matter */
         return v_lookup16(t, v_pick_i32(3, v_shr_i32(r->low[k / per], at),
                                         move_i32(r->high, k, 2)));
     if (bits <= 4)
@@ -151,8 +153,8 @@ ALWAYS_INLINE vf32 e8m0(vh16 p)
     return v_bits_f32(v_max_i32(exponent, v_set1_i32(1 << 22)));
 }
 
-/* to: [groups][32].  Products by a power of two are exact: scales of halves
- * are far from the end of floats. */
+/* to: [groups][32].  Products by a power of two are exact, since scales in
+ * halves are far from float's limits. */
 ALWAYS_INLINE void scales_of(const struct kv_store *s, const uint8_t *tile,
                              size_t part, float *to)
 {
@@ -199,7 +201,7 @@ struct work {
     unsigned m; /* bits of a small float's mantissa */
 };
 
-/* x: the first n of y, then zeros. */
+/* Sets x to the first n values of y, then zeros. */
 ALWAYS_INLINE void store_some(float *x, vf32 y, size_t n)
 {
     float all[V_WIDTH];
@@ -209,8 +211,8 @@ ALWAYS_INLINE void store_some(float *x, vf32 y, size_t n)
         x[i] = i < n ? all[i] : 0;
 }
 
-/* Lanes from `lane` on of vectors [v, v + n) of a batch to x, as kv_family's
- * expand() has it. */
+/* Writes the lanes from `lane` on of vectors [v, v + n) of a batch to x, in the
+ * layout of kv_family's expand(). */
 ALWAYS_INLINE void expand_some(const struct work *k, bool values, unsigned bits,
                                vtable16 t, size_t v, size_t n, size_t lane,
                                float *x)
@@ -253,8 +255,8 @@ ALWAYS_INLINE void expand_bits(const struct work *k, bool values, unsigned bits,
 
 /* ---- qk ------------------------------------------------------------------ */
 
-/* Tokens of a part that are scored together: HALVES from `half` on, of each
- * TOGETHER registers from `lane` on. */
+/* The tokens of a part that are scored together: HALVES halves from `half` on,
+ * with TOGETHER registers each from `lane` on. */
 struct some {
     size_t half, lane;
 };
@@ -265,7 +267,7 @@ ALWAYS_INLINE size_t token(struct some at, size_t j)
     return (at.half + j / TOGETHER) * VECTOR + at.lane + j % TOGETHER * V_WIDTH;
 }
 
-/* Channels [c, c + n) of a batch into sum. */
+/* Adds channels [c, c + n) of a batch to sum. */
 ALWAYS_INLINE void dot_batch(const struct work *k, unsigned bits, vtable16 t,
                              size_t c, size_t n, const float *q, size_t q_row,
                              size_t rows, struct some at, vf32 sum[MAX_ROWS][2])
@@ -347,9 +349,9 @@ ALWAYS_INLINE void dot_rows(const struct work *k, unsigned bits, const float *q,
 
 /* ---- pv -------------------------------------------------------------- */
 
-/* Lanes from `lane` on of a block of 16 channels of a part; p: [rows][32],
- * times the scales.  Two sums a row, or the chain of additions would be waited
- * for. */
+/* Handles the lanes from `lane` on in a block of 16 channels of a part; p:
+ * [rows][32], times the scales.  Each row has two sums, to shorten the chain of
+ * additions. */
 ALWAYS_INLINE void add_lanes(const struct work *k, unsigned bits, vtable16 t,
                              size_t block, size_t lane, const float *p,
                              size_t rows, float *acc, size_t padded)

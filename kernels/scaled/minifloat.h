@@ -23,9 +23,9 @@ struct kv_minifloat {
 
 extern const struct kv_minifloat kv_e5m2, kv_e4m3, kv_e3m2, kv_e2m3, kv_e2m1;
 
-/* code [n]: x[i] / scale rounded half to even, in the low 1 + e + m bits; what
- * exceeds max becomes max, keeping its sign.  x: finite; scale >= 0, and where
- * it is 0 every code is 0. */
+/* code [n]: x[i] / scale rounded half to even, in the low 1 + e + m bits;
+ * values beyond max become max with their sign.  x: finite; scale >= 0; with
+ * scale 0 every code is 0. */
 void kv_minifloat_encode(const struct kv_minifloat *f, const float *x, size_t n,
                          float scale, uint16_t *code);
 

@@ -12,11 +12,12 @@
  * 16-31 of channel 0, of channel 1, ...; values, channels 0-15 of token 0, of
  * token 1, ..., of token 31, then channels 16-31.  A plane of w bits puts as
  * many vectors as fit one after another into a unit of 16 lanes, vector i at
- * bit w i of each lane, the last unit filled up with zeros.  Codes of 1, 2 and
- * 4 bits are one plane, of 3 the low 2 bits, then the high one, in lanes of 32
- * bits; codes of 8 bits are one plane, of 6 the low 4, then the high 2, in
- * lanes of 16 bits.  Scales are as the scheme stores them.  Codes of 1 to 4
- * bits have a path int8 (kernels/scaled/int8_loops.h). */
+ * bit w i of each lane, the last unit filled up with zeros.  In lanes of 32
+ * bits, codes of 1, 2 and 4 bits are one plane, and 3-bit codes are two: the
+ * low 2 bits, then the high bit.  In lanes of 16 bits, codes of 8 bits are one
+ * plane, and 6-bit codes are two: the low 4 bits, then the high 2.  Scales are
+ * as the scheme stores them.  Codes of 1 to 4 bits have a path int8
+ * (kernels/scaled/int8_loops.h). */
 #ifndef KV_SCALED_H
 #define KV_SCALED_H
 
@@ -36,10 +37,11 @@ enum { KV_SCALED_TABLE = 16 };
 
 struct kv_scaled {
     unsigned bits;
-    float table[KV_SCALED_TABLE]; /* 1 to 4 bits: repeats itself */
+    float table[KV_SCALED_TABLE]; /* 1 to 4 bits: the table, repeated */
     int8_t near[KV_SCALED_TABLE]; /* the same in 8 bits, over the unit */
     float unit;
-    uint8_t order[KV_TILE_TOKENS]; /* of weights: kernels/scaled/int8_loops.h */
+    uint8_t order[KV_TILE_TOKENS]; /* order of weights:
+                                    * kernels/scaled/int8_loops.h */
     const struct kv_minifloat *format; /* 6 and 8 bits */
     enum kv_scale_kind scale;
     float divisor;
@@ -48,23 +50,24 @@ struct kv_scaled {
 };
 
 /* Codes for a table of 2^bits values, 1 to 4 bits, or for a small float
- * (format), 1 to 4, 6 or 8 bits.  false: no such tiles. */
+ * (format), 1 to 4, 6 or 8 bits.  Returns false if there are no such tiles. */
 bool kv_scaled_init(struct kv_scaled *c, unsigned bits, const float *table,
                     const struct kv_minifloat *format, enum kv_scale_kind scale,
                     float divisor, size_t head_dim, size_t group);
 
 extern const struct kv_family kv_family_scaled;
 
-/* Makes s a store of these; values, n_heads and head_dim are set. */
+/* Makes s a store of these codes; s's values, n_heads and head_dim must be
+ * set. */
 void kv_store_scaled(struct kv_store *s, const struct kv_scaled *c);
 
-/* Puts one token at place t: code [head_dim], scale [groups], as stored; NULL
- * where none is. */
+/* Puts one token at index t: code [head_dim], scale [groups], as stored; NULL
+ * if there are none. */
 void kv_store_put_scaled(const struct kv_store *s, size_t t,
                          const uint16_t *code, const uint8_t *scale,
                          uint8_t *tile);
 
-/* The same the other way round: code [head_dim], scale [groups] as numbers, of
+/* Reads a token back: code [head_dim], scale [groups] as numbers, for
  * KV_SCALE_F16 before the division. */
 void kv_store_get_scaled(const struct kv_store *s, size_t t,
                          const uint8_t *tile, uint16_t *code, float *scale);

@@ -56,7 +56,7 @@ ALWAYS_INLINE vf32 v_ldexp(vf32 x, vf32 n)
 #define v_select(m, a, b) _mm256_blendv_ps(b, a, m)
 #define v_select_i32(m, a, b) _mm256_blendv_epi8(b, a, _mm256_castps_si256(m))
 
-/* A bit for each lane: a == b, a > b, not a >= b. */
+/* Masks with a bit for each lane: a == b, a > b, not a >= b. */
 #define v_eq_bits(a, b) \
     ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)))
 #define v_gt_bits(a, b) \
@@ -66,7 +66,7 @@ ALWAYS_INLINE vf32 v_ldexp(vf32 x, vf32 n)
 #define v_gt_bits_i32(a, b) \
     ((unsigned)_mm256_movemask_ps(v_bits_f32(_mm256_cmpgt_epi32(a, b))))
 
-/* Where x < best: best = x, at = i. */
+/* In lanes with x < best: best = x, at = i. */
 ALWAYS_INLINE void v_keep_min(vf32 x, vi32 i, vf32 *best, vi32 *at)
 {
     const vmask less = _mm256_cmp_ps(x, *best, _CMP_LT_OQ);
@@ -163,7 +163,8 @@ ALWAYS_INLINE vi32 v_dot_i8(vi32 sum, vi32 u, vi32 s)
 #define v_set1_f64 _mm256_set1_pd
 #define v_mul_f64 _mm256_mul_pd
 #define v_fmadd_f64 _mm256_fmadd_pd
-/* From floats, from integers at p; from the lower and upper half of x. */
+/* Converts from floats, and from integers at p; takes the lower or upper half
+ * of x. */
 #define v_load_f64_f32(p) _mm256_cvtps_pd(_mm_loadu_ps(p))
 #define v_load_f64_i32(p) \
     _mm256_cvtepi32_pd(_mm_loadu_si128((const __m128i *)(const void *)(p)))
@@ -267,7 +268,7 @@ ALWAYS_INLINE void v_store_i8x4(int8_t *p, const vf32 x[4])
     v_store_i32(p, v_pack4_i8(i));
 }
 
-/* Lanes 0, 1 of a and of b to a, lanes 2, 3 to b. */
+/* Moves lanes 0, 1 of a and of b to a, and lanes 2, 3 to b. */
 ALWAYS_INLINE void v_pair_halves(__m128 *a, __m128 *b)
 {
     const __m128 low = _mm_movelh_ps(*a, *b);

@@ -52,8 +52,8 @@ typedef __mmask16 vmask;
 
 /* ---- masks --------------------------------------------------------------- */
 
-/* In a general register: of a mask register that stands for more than 16 bits
- * gcc 12 keeps 16 on the stack and reads all. */
+/* Masks are in a general register: when gcc 12 spills a mask register of more
+ * than 16 bits, it stores 16 bits and reads all. */
 ALWAYS_INLINE uint32_t v_mask_bits(vmask mask)
 {
     uint32_t bits = mask;
@@ -66,13 +66,13 @@ ALWAYS_INLINE uint32_t v_mask_bits(vmask mask)
 #define v_select(m, a, b) _mm512_mask_mov_ps(b, m, a)
 #define v_select_i32(m, a, b) _mm512_mask_mov_epi32(b, m, a)
 
-/* A bit for each lane: a == b, a > b, not a >= b. */
+/* Masks with a bit for each lane: a == b, a > b, not a >= b. */
 #define v_eq_bits(a, b) v_mask_bits(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ))
 #define v_gt_bits(a, b) v_mask_bits(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ))
 #define v_nge_bits(a, b) v_mask_bits(_mm512_cmp_ps_mask(a, b, _CMP_NGE_UQ))
 #define v_gt_bits_i32(a, b) v_mask_bits(_mm512_cmpgt_epi32_mask(a, b))
 
-/* Where x < best: best = x, at = i. */
+/* In lanes with x < best: best = x, at = i. */
 ALWAYS_INLINE void v_keep_min(vf32 x, vi32 i, vf32 *best, vi32 *at)
 {
     const vmask less = _mm512_cmp_ps_mask(x, *best, _CMP_LT_OQ);
@@ -157,7 +157,8 @@ ALWAYS_INLINE void v_keep_min_i32(vi32 x, vi32 i, vi32 *best, vi32 *at)
 #define v_set1_f64 _mm512_set1_pd
 #define v_mul_f64 _mm512_mul_pd
 #define v_fmadd_f64 _mm512_fmadd_pd
-/* From floats, from integers at p; from the lower and upper half of x. */
+/* Converts from floats, and from integers at p; takes the lower or upper half
+ * of x. */
 #define v_load_f64_f32(p) _mm512_cvtps_pd(_mm256_loadu_ps(p))
 #define v_load_f64_i32(p) \
     _mm512_cvtepi32_pd(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
@@ -227,7 +228,7 @@ ALWAYS_INLINE void v_store_i8x4(int8_t *p, const vf32 x[4])
     v_store_i32(p, v_pack4_i8(i));
 }
 
-/* The lower halves of a and b to a, the upper to b. */
+/* Moves the lower halves of a and b to a, the upper halves to b. */
 ALWAYS_INLINE void v_pair_halves(vf32 *a, vf32 *b)
 {
     const vf32 low = _mm512_shuffle_f32x4(*a, *b, 0x44);

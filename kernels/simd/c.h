@@ -9,7 +9,7 @@
  *   V_REGISTERS      of the processor; 0 in c.h
  *   V_VNNI           defined by a file that may use VNNI, VBMI and GFNI
  *
- *   vf32 vi32        a register of floats, of integers whatever their width
+ *   vf32 vi32        a register of floats; of integers of any width
  *   vh16             V_WIDTH integers of 16 bits
  *   vf64             V_WIDTH / 2 doubles (avx2, avx512)
  *   vmask            a yes or no for each lane

@@ -9,11 +9,11 @@
 
 #ifndef KV_SIMD_TWIN /* tests/avx512_twin.h has its own */
 
-/* A function whose arguments are constants where it is called. */
+/* For a function whose arguments are constants at each call. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* Before a loop whose count is a constant, at most 32: no loop is left.  Not
- * by gcc with AddressSanitizer, whose checks would be unrolled too. */
+/* Before a loop with a constant count, at most 32: unrolls it completely.  Not
+ * for gcc with AddressSanitizer, whose checks would be unrolled too. */
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__SANITIZE_ADDRESS__)
@@ -54,7 +54,7 @@ ALWAYS_INLINE vf32x4 v4_select(vi32x4 mask, vf32x4 a, vf32x4 b)
     __builtin_shuffle(a, b, (vi32x4){i, j, k, l})
 #endif
 
-/* Rows a, b, c, d as columns of p [4][stride]. */
+/* Writes rows a, b, c, d as columns of p [4][stride]. */
 ALWAYS_INLINE void v4_store_transposed(float *p, size_t stride, vf32x4 a,
                                        vf32x4 b, vf32x4 c, vf32x4 d)
 {

@@ -1,6 +1,6 @@
-/* Instructions of AVX-512 by their names: gcc 12 copies the sums around
- * intrinsics that accumulate.  _HERE: keeps the order in which they are
- * written.  _AT: an operand in memory, at P.
+/* Instructions of AVX-512 in inline assembler, since gcc 12 copies the sums
+ * around intrinsics that accumulate.  _HERE: keeps the written order.  _AT: an
+ * operand in memory, at P.
  *
  * tests/avx512_twin.h has the same for processors without AVX-512. */
 #ifndef KV_SIMD_INSTRUCTIONS_AVX512_H
@@ -11,7 +11,7 @@
 /* 64 bytes at P as an operand. */
 #define KV_LINE_AT(P) "m"(*(const char(*)[64])(const void *)(P))
 
-/* X is made here, and in one register. */
+/* X is computed here, and in one register. */
 #define KV_STAYS(X) __asm__("" : "+v"(X))
 
 /* SUM += pairs of 16-bit products of A and B. */
@@ -20,8 +20,8 @@
 #define KV_DPWSSD_AT(SUM, A, P) \
     __asm__("vpdpwssd %2, %1, %0" : "+v"(SUM) : "v"(A), KV_LINE_AT(P))
 
-/* SUM += fours of products of bytes, of U unsigned, of V signed; ALL4: the four
- * bytes at P over and over. */
+/* SUM += fours of products of bytes, U unsigned, V signed; ALL4: the four bytes
+ * at P, repeated. */
 #define KV_DPBUSD(SUM, U, V) \
     __asm__("vpdpbusd %2, %1, %0" : "+v"(SUM) : "v"(U), "v"(V))
 #define KV_DPBUSD_HERE(SUM, U, V) \
@@ -43,8 +43,8 @@
                      : "+v"(X)                    \
                      : "Yk"(WHERE), "v"(CODE), KV_LINE_AT(P))
 
-/* The same of two registers of a table; X begins as the codes, and stays so
- * elsewhere. */
+/* The same for two registers of a table; X begins as the codes, and keeps them
+ * outside the mask. */
 #define KV_PERMI2B_WHERE_HERE(X, WHERE, FIRST, SECOND) \
     __asm__ volatile("vpermi2b %3, %2, %0%{%1%}"       \
                      : "+v"(X)                         \

@@ -1,10 +1,10 @@
 /* Products of bytes in fours with AVX2, for path int8 of families whose codes
- * stand for entries of tables: these are looked up first and put where products
- * want them:
+ * are indices into tables.  Entries are looked up first and stored in the order
+ * that the products need:
  *
  *   x [quads][64 tokens][4]    four numbers of a token side by side
  *
- * For codebook/avx2.c and transform/avx2.c alone. */
+ * Only for codebook/avx2.c and transform/avx2.c. */
 #ifndef KV_SIMD_QUADS_AVX2_H
 #define KV_SIMD_QUADS_AVX2_H
 
@@ -18,8 +18,8 @@
 enum {
     KV_QUAD = 4,
     KV_QUAD_LINE = KV_QUAD * KV_TILE_TOKENS, /* bytes of a quad */
-    KV_QUAD_ROWS = 4,                        /* worked on together */
-    KV_QUAD_TOKENS = 8                       /* of a register */
+    KV_QUAD_ROWS = 4,                        /* processed together */
+    KV_QUAD_TOKENS = 8                       /* quads of a register */
 };
 
 /* Runs f(constant) for 1 to KV_QUAD_ROWS rows. */
@@ -39,14 +39,14 @@ enum {
         break;                 \
     }
 
-/* Numbers of 16 bits that x is multiplied with: quad k of row r at q + k *
- * by_quad + r * by_row. */
+/* The 16-bit factors of x: quad k of row r is at q + k * by_quad + r *
+ * by_row. */
 struct kv_quad_rows {
     const int16_t *q;
     size_t by_quad, by_row;
 };
 
-/* n bytes, a multiple of 16, as 16-bit numbers. */
+/* Widens n bytes, a multiple of 16, to 16-bit numbers. */
 static inline void kv_quad_widen(const int8_t *from, size_t n, int16_t *to)
 {
     for (size_t i = 0; i < n; i += 16)
@@ -55,9 +55,9 @@ static inline void kv_quad_widen(const int8_t *from, size_t n, int16_t *to)
             _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(from + i))));
 }
 
-/* sum [rows][64]: of x, unsigned, times rows of q.  Products of two bytes and
- * their neighbours' would not fit the 16 bits that the instruction for bytes
- * gives them.  rows is a constant. */
+/* sum [rows][64]: sums of x, unsigned, times rows of q.  The instruction for
+ * bytes adds two products in 16 bits, where they would not fit.  rows is a
+ * constant. */
 ALWAYS_INLINE void kv_quad_qk_some(const uint8_t *x, size_t n_quads,
                                    struct kv_quad_rows q, size_t rows,
                                    int32_t *sum)
@@ -130,7 +130,8 @@ ALWAYS_INLINE void kv_quad_pv(const uint8_t *x, int bias, const __m256i (*p)[8],
             s[r] = _mm256_add_epi32(
                 s[r], _mm256_madd_epi16(_mm256_maddubs_epi16(p[r][i], v),
                                         _mm256_set1_epi16(1)));
-            /* or the compiler puts sums off and keeps products on the stack */
+            /* otherwise the compiler delays sums and keeps products on the
+             * stack */
             __asm__("" : "+x"(s[r]));
         }
     }
@@ -140,7 +141,7 @@ ALWAYS_INLINE void kv_quad_pv(const uint8_t *x, int bias, const __m256i (*p)[8],
                                _mm256_extracti128_si256(s[r], 1));
 }
 
-/* A row of weights [64]: each four four times. */
+/* A row of weights [64], with each four repeated four times. */
 static inline void kv_quad_weights(const int8_t *p8, __m256i p[8])
 {
     for (size_t i = 0; i < KV_TILE_TOKENS / KV_QUAD_TOKENS; i++) {

@@ -1,11 +1,11 @@
-/* One KV head of a job over its tokens: the unit of work that jobs.c assigns to
- * threads and allocates memory for.  attend_head.c has the head's queries and
- * outputs, attend_chunk.c a chunk of its tokens.
+/* One KV head of a job over its tokens.  This is the unit of work that jobs.c
+ * assigns to threads and allocates memory for.  attend_head.c has the head's
+ * queries and outputs, attend_chunk.c a chunk of its tokens.
  *
- * A head's queries are prepared once, in groups of the most rows that its
- * operations take.  Chunks of its tokens are separate units of work for any
- * thread, with partial results.  The results are merged in the order of the
- * chunks and become outputs once. */
+ * A head's queries are prepared once, in groups of the maximum number of rows
+ * that its operations take.  Chunks of its tokens are separate units of work
+ * for any thread, with partial results.  The results are merged in the order of
+ * the chunks and become outputs once. */
 #ifndef KV_TILES_ATTEND_HEAD_H
 #define KV_TILES_ATTEND_HEAD_H
 
@@ -14,7 +14,7 @@
 
 enum { KV_TILE_LINE = 64 }; /* bytes */
 
-/* Memory in lines, taken from the front. */
+/* Memory in cache lines, allocated from the front. */
 struct kv_arena {
     char *at, *end;
 };
@@ -23,14 +23,14 @@ struct kv_arena {
  * they fit. */
 void *kv_arena_take(struct kv_arena *a, size_t n, size_t size);
 
-/* Bytes that n * size take of an arena. */
+/* The bytes of an arena that n * size bytes take. */
 static inline size_t kv_arena_bytes(size_t n, size_t size)
 {
     return (n * size + 63) / 64 * 64;
 }
 
-/* Operations of every run with tokens, the number of rows they take, and the
- * number of tokens in a step. */
+/* The operations of every run with tokens, the number of rows that they take,
+ * and the number of tokens in a step. */
 struct kv_tile_choice {
     const struct kv_tile_ops *k[KV_MAX_RUNS], *v[KV_MAX_RUNS];
     size_t max_rows, step;
@@ -39,7 +39,7 @@ struct kv_tile_choice {
 /* A group of a KV head's queries, at most the rows that its operations take,
  * prepared for each run. */
 struct kv_tile_group {
-    size_t first, rows; /* of the KV head's rows */
+    size_t first, rows; /* range of the KV head's rows */
     void *query[KV_MAX_RUNS];
 };
 
@@ -62,9 +62,9 @@ struct kv_tile_head {
 /* A thread's workspace; rows: max rows of a group. */
 struct kv_tile_workspace {
     float *score;         /* kv_tile_score_floats() */
-    float *part;          /* [rows][64], of a tile that is not whole */
+    float *part;          /* [rows][64], for a tile that is not whole */
     float *row;           /* [rows][head_dim] */
-    struct kv_arena rest; /* of a part's chunk */
+    struct kv_arena rest; /* for a chunk's part */
 };
 
 /* Rows (query token, query head) of a KV head. */
@@ -80,16 +80,15 @@ static inline size_t kv_tile_per_head(const struct kv_tiles_job *j)
     return j->view.n_heads / j->view.n_kv_heads;
 }
 
-/* Row r of a KV head is query token r / kv_tile_per_head(), and this query
- * head. */
+/* The query head of row r of a KV head, whose query token is r /
+ * kv_tile_per_head(). */
 static inline size_t kv_tile_query_head(const struct kv_tiles_job *j,
                                         size_t head, size_t r)
 {
     return head * kv_tile_per_head(j) + r % kv_tile_per_head(j);
 }
 
-/* The end of the tokens that row r sees; not before the end of the row
- * before. */
+/* The end of the tokens that row r sees; not before the previous row's end. */
 static inline size_t kv_tile_end(const struct kv_tiles_job *j, size_t r)
 {
     return kv_attend_end(&j->view, r / kv_tile_per_head(j));
@@ -101,8 +100,9 @@ static inline bool kv_tile_has_tokens(const struct kv_store *s, size_t begin,
     return s->n && begin < end && s->first < end && begin < s->first + s->n;
 }
 
-/* Distance from a row's qk to the next row's.  Rows that all begin at the same
- * place of a page would evict each other from the cache. */
+/* The distance from a row's qk to the next row's, chosen so that rows do not
+ * all begin at the same offset of a page and evict each other from the
+ * cache. */
 static inline size_t kv_tile_score_stride(const struct kv_tile_choice *o)
 {
     return o->step + KV_TILE_LINE / sizeof(float);
@@ -112,27 +112,29 @@ static inline size_t kv_tile_score_stride(const struct kv_tile_choice *o)
 void kv_tile_rescale(const struct kv_tile_head *h, struct kv_tile_partial *p,
                      size_t r, float by);
 
-/* Floats of the qk of one group of the job. */
+/* The number of floats in the qk of one group of the job. */
 size_t kv_tile_score_floats(const struct kv_tiles_job *j);
 
-/* Bytes of the job's heads with all they point to. */
+/* The bytes of the job's heads and of all memory that they point to. */
 size_t kv_tile_heads_bytes(const struct kv_tiles_job *j);
 /* The job's heads [n_kv_heads], allocated from `from`. */
 struct kv_tile_head *kv_tile_heads(const struct kv_tiles_job *j,
                                    struct kv_arena *from);
 
-/* Bytes of the copies of a head's queries that a chunk takes. */
+/* The bytes of a chunk's copies of a head's queries. */
 size_t kv_tile_copy_bytes(const struct kv_tiles_job *j);
-/* Bytes of the rest of the workspace for `heads` heads of the job at a time. */
+/* The bytes of the rest of the workspace for `heads` heads of the job at a
+ * time. */
 size_t kv_tile_part_bytes(const struct kv_tiles_job *j, size_t heads);
 
-/* First, for each head: its queries. */
+/* First step, for each head: prepares its queries. */
 void kv_tile_prepare(struct kv_tile_head *h,
                      const struct kv_tile_workspace *workspace);
-/* Then, for each chunk: n heads of one job, side by side over its tokens. */
+/* Second step, for each chunk: attends over its tokens with n heads of one
+ * job. */
 void kv_tile_run(const struct kv_tile_head *heads, size_t n, size_t chunk,
                  const struct kv_tile_workspace *workspace);
-/* Then, for each head: the job's outputs. */
+/* Last step, for each head: writes the job's outputs. */
 void kv_tile_finish(struct kv_tile_head *h,
                     const struct kv_tile_workspace *workspace);
 

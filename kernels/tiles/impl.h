@@ -1,5 +1,5 @@
-/* The loops of tiles.h as compiled for one instruction set; for the files of
- * this folder and the tests alone.
+/* The loops of tiles.h compiled for one instruction set; only for the files of
+ * this folder and the tests.
  *
  * q: [head_dim][rows].  Keys of a part: [head_dim][32]; values: [n][padded].
  * acc: [rows][padded]. */
@@ -22,7 +22,7 @@ struct kv_tile_loops {
     void (*dot)(enum kv_float kind, bool ahead, const void *k, size_t parts,
                 size_t head_dim, const float *q, size_t rows, float *score,
                 size_t stride);
-    /* acc += p v, n tokens; ahead: prefetches the memory after v. */
+    /* Adds p v over n tokens to acc; ahead: prefetches the memory after v. */
     void (*add)(enum kv_float kind, bool ahead, const void *v, size_t n,
                 size_t padded, const float *p, size_t stride, size_t rows,
                 float *acc);
@@ -36,15 +36,17 @@ struct kv_tile_loops {
     void (*max)(const float *x, size_t stride, size_t rows, size_t n,
                 float *max);
     /* For int8 paths: code = x * (127 / max|x|) of its row to the nearest
-     * integer, half to even, and scale[r] = max|x| / 127; where max|x| is
-     * below 2^-93 it and the codes are 0.  The same codes at every level. */
+     * integer, half to even, and scale[r] = max|x| / 127; if max|x| is below
+     * 2^-93, scale[r] and the codes are 0.  Every level gives the same
+     * codes. */
     void (*round8)(const float *x, size_t stride, size_t rows, size_t n,
                    int8_t *code, size_t code_stride, float *scale);
-    /* out [rows][n] = x[r][i] by[i]. */
+    /* Sets out [rows][n] to x[r][i] * by[i]. */
     void (*mul)(const float *x, size_t stride, size_t rows, size_t n,
                 const float *by, float *out);
-    /* RoPE.  Cosines and sines [n_rot] of angles that are sums of
-     * KV_ROPE_DIGITS angles; each digit: [2][n_rot], their cosines and sines.
+    /* RoPE.  Computes cosines and sines [n_rot] of angles that are sums of
+     * KV_ROPE_DIGITS angles; each digit: [2][n_rot], the cosines and sines of
+     * such an angle.
      */
     void (*rope_first)(const double *const digit[KV_ROPE_DIGITS], size_t n_rot,
                        float *cosine, float *sine);
@@ -58,7 +60,7 @@ struct kv_tile_loops {
 
 /* The units of four rows, for codes up to `limit` in magnitude.  max[r], the
  * row's largest magnitude, becomes max / limit, and by[r] becomes limit / max;
- * both are 0 where max is below `tiny`.  Four divisions take as long as one. */
+ * both are 0 if max is below `tiny`.  Four divisions take as long as one. */
 ALWAYS_INLINE void kv_units_of_four(float limit, float tiny, float max[4],
                                     float by[4])
 {

@@ -17,9 +17,9 @@ struct kv_tiles_rope *kv_tiles_rope_new(size_t head_dim,
 void kv_tiles_rope_free(struct kv_tiles_rope *r); /* NULL is fine */
 
 /* x: [head_dim][32], keys of positions [first, first + 32), in place.  The
- * first position's angle is as good as in lib/rope_table.h (in double); from
- * there on cosines and sines are sums of two products of floats, at most 2e-7
- * off.  The same bits at every level. */
+ * first position's angle is as good as in lib/rope_table.h (in double); the
+ * following cosines and sines are sums of two products of floats, with an error
+ * of at most 2e-7.  The same bits at every level. */
 void kv_tiles_rope_rotate(const struct kv_tiles_rope *r, size_t first,
                           float *x);
 
@@ -29,15 +29,15 @@ void kv_tiles_rope_rotate(const struct kv_tiles_rope *r, size_t first,
  * [pairs][2][32]. */
 enum { KV_ROPE_MAX = 256 /* pairs */ };
 size_t kv_tiles_rope_pairs(const struct kv_tiles_rope *r);
-/* Whether all pairs are channels i and i + head_dim / 2: of a whole head, or
- * none. */
+/* Whether all pairs are channels i and i + head_dim / 2, so that RoPE turns a
+ * whole head or nothing. */
 bool kv_tiles_rope_halves(const struct kv_tiles_rope *r);
 const float *kv_tiles_rope_within(const struct kv_tiles_rope *r);
 void kv_tiles_rope_first(const struct kv_tiles_rope *r, size_t first,
                          float *cosine, float *sine);
 
 /* to: [head_dim / 2][2], cosine and sine of each pair's angle at a position; 1
- * and 0 of pairs that do not turn. */
+ * and 0 for pairs without RoPE. */
 void kv_tiles_rope_angles(const struct kv_tiles_rope *r, size_t position,
                           float *to);
 

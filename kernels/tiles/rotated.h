@@ -1,5 +1,5 @@
-/* Family "rotated": keys before RoPE as integers in groups along the whole row
- * of a token, all KV heads, which was turned by Hadamard transforms over
+/* Family "rotated": keys before RoPE as integers in groups along a token's
+ * whole row of all KV heads; the row was rotated by Hadamard transforms over
  * several heads and reordered.
  *
  * A tile is one of family "integers" of a single head that is as wide as the
@@ -20,14 +20,14 @@ struct kv_rotated_tiles {
     size_t rotated; /* channels of a transform; divides the row, and is divided
                      * by head_dim */
     bool after;     /* reordered after the transform, else before it */
-    const size_t *place; /* [n_heads * head_dim]: where in the row of codes a
-                          * channel is */
+    const size_t *place; /* [n_heads * head_dim]: a channel's index in the row
+                          * of codes */
     const struct kv_tiles_rope *rope;
 };
 
 extern const struct kv_family kv_family_rotated;
 
-/* Makes s a store of these; n_heads and head_dim are set. */
+/* Makes s a store of these codes; s's n_heads and head_dim must be set. */
 void kv_store_rotated(struct kv_store *s, const struct kv_rotated_tiles *r);
 
 /* A store of family "integers", without tiles, whose one head is the row of all

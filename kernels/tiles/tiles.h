@@ -11,12 +11,12 @@
  *   int8   queries and softmax weights rounded to 8 bits, products of codes in
  *          integers; plain C defines it, with the same integers
  *
- * Many queries (prefill) go in blocks, each over the tokens that its last one
- * sees; on the exact path a tile is then expanded once for a block.
+ * Many queries (prefill) are processed in blocks, each over the tokens that its
+ * last query sees; on the exact path a tile is then expanded once for a block.
  *
- * The softmax runs along (online), 256 tokens or a chunk at a time, over chunks
- * of 4096 tokens that are combined in their order: the same bits for any number
- * of threads. */
+ * The softmax is online, 256 tokens or a chunk at a time.  Chunks of 4096
+ * tokens are combined in order, so any number of threads gives the same
+ * bits. */
 #ifndef KV_TILES_H
 #define KV_TILES_H
 
@@ -27,7 +27,7 @@
 enum {
     KV_TILE_TOKENS = 64,
     KV_TILE_ROWS = 8,    /* queries that a family's operations take at a time */
-    KV_TILE_FEW = 4,     /* where both sides' operations go by chunks */
+    KV_TILE_FEW = 4,     /* if both sides' operations work by chunks */
     KV_TILE_PART = 32,   /* tokens that expand() gives at a time */
     KV_TILE_CHUNK = 4096 /* tokens of a chunk */
 };
@@ -42,7 +42,7 @@ struct kv_tile_ops {
     /* q: [rows][head_dim], in the store's space and scaled; query: the prepared
      * queries that qk reads, query_bytes(s), 64-byte aligned.  It holds no
      * pointers into itself, and may be copied.  notes: qk caches facts about
-     * tiles in it, so that threads must not share it. */
+     * tiles in it, so threads must not share it. */
     bool notes;
     size_t (*query_bytes)(const struct kv_store *s);
     void (*prepare)(const struct kv_store *s, size_t head, const float *q,
@@ -53,9 +53,9 @@ struct kv_tile_ops {
                const void *query, size_t rows, float *score, size_t stride);
 
     /* p: [rows][64] weights in [0, 1], `stride` floats apart, 0 past the end
-     * of the run.  acc: [rows][acc_floats(s)] += p v, in whatever order of
-     * channels; starts at zero; may be rescaled between calls, and sums over
-     * parts of the run may be added. */
+     * of the run.  Adds p v to acc: [rows][acc_floats(s)], in the family's own
+     * order of channels.  acc starts at zero, may be rescaled between calls,
+     * and sums over parts of the run may be added. */
     size_t (*acc_floats)(const struct kv_store *s);
     void (*pv)(const struct kv_store *s, size_t head, const uint8_t *tile,
                const float *p, size_t stride, size_t rows, float *acc);
@@ -63,10 +63,10 @@ struct kv_tile_ops {
     void (*finish)(const struct kv_store *s, size_t head, const float *acc,
                    size_t rows, float *out);
 
-    /* Scores and pv of n whole tiles that follow each other in memory, from one
-     * tile to a chunk's tiles; score, p: [rows][64 n], all else as above.
-     * NULL: tile by tile is as fast.  by_chunks: fastest with all tiles of a
-     * chunk; else a few tiles are enough. */
+    /* Scores and pv of n whole consecutive tiles, from one tile to a chunk's
+     * tiles; score, p: [rows][64 n], all else as above.  NULL: tile by tile is
+     * as fast.  by_chunks: fastest with all tiles of a chunk; else a few tiles
+     * are enough. */
     bool by_chunks;
     void (*qk_tiles)(const struct kv_store *s, size_t head, const uint8_t *tile,
                      size_t n, const void *query, size_t rows, float *score,
@@ -87,8 +87,9 @@ struct kv_family {
      * [head_dim][32], values: x [32][head_dim padded to 16] (the padding 0). */
     void (*expand)(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x);
-    /* NULL where a tile is its bytes alone: the bytes that it owns beyond them,
-     * and the function that frees these.  A tile of zeros owns nothing. */
+    /* The bytes that a tile owns beyond its own bytes, and the function that
+     * frees them; NULL if a tile owns nothing else.  A tile of zeros owns
+     * nothing. */
     size_t (*owned)(const struct kv_store *s, const uint8_t *tile);
     void (*release)(const struct kv_store *s, uint8_t *tile);
 };
@@ -97,19 +98,19 @@ struct kv_family {
 struct kv_store {
     const struct kv_family *family;
     const void *params; /* the family's; not owned */
-    int values;         /* of the side V: pv, not qk */
+    int values;         /* side V: pv, not qk */
     size_t n_heads, head_dim;
     size_t first;      /* position of the run's first token */
     size_t tile_bytes; /* of one head, a multiple of 64 */
     int together;      /* a tile holds all KV heads, each of which reads it */
 
-    /* Into and out of the space the codes live in (rotations, smoothing): q
-     * and out are [rows][head_dim], in place.  NULL: unchanged. */
+    /* Transform into and out of the codes' space (rotations, smoothing): q and
+     * out are [rows][head_dim], in place.  NULL: no transform. */
     void (*enter)(const void *space, size_t head, float *q, size_t rows);
     void (*leave)(const void *space, size_t head, float *out, size_t rows);
     const void *space;
 
-    /* Filled by kv_store_resize(): tiles [n_heads, or 1 where they are
+    /* Filled by kv_store_resize(): tiles [n_heads, or 1 if heads are
      * together][capacity][tile_bytes], 64-byte aligned. */
     size_t n, capacity;
     uint8_t *tiles;
@@ -121,7 +122,7 @@ void kv_store_resize(struct kv_store *s, size_t n);
 void kv_store_free(struct kv_store *s); /* frees tiles */
 /* Sets tile i of a head to zeros. */
 void kv_store_clear(struct kv_store *s, size_t head, size_t i);
-/* Bytes of tiles in use and of the memory that they own. */
+/* The bytes of the tiles in use and of the memory that they own. */
 size_t kv_store_bytes(const struct kv_store *s);
 
 /* Number of heads with tiles of their own. */
@@ -151,7 +152,7 @@ static inline size_t kv_store_tiles(const struct kv_store *s)
     return (s->n + KV_TILE_TOKENS - 1) / KV_TILE_TOKENS;
 }
 
-/* The lesser. */
+/* The smaller of both. */
 static inline size_t kv_min(size_t a, size_t b)
 {
     return a < b ? a : b;
@@ -190,7 +191,7 @@ extern const struct kv_family kv_family_float;
 void kv_store_floats(struct kv_store *s, enum kv_float kind, int values,
                      size_t n_heads, size_t head_dim);
 
-/* Puts one token's row [head_dim] (of the kind) at place t of a tile. */
+/* Puts one token's row [head_dim] (of the kind) at index t of a tile. */
 void kv_store_put_float_row(const struct kv_store *s, size_t t,
                             const void *from, uint8_t *tile);
 
@@ -208,9 +209,8 @@ enum kv_offset {
 };
 
 /* The params of a store; bits (1 to 8), offset, zero (of KV_OFFSET_SAME) and
- * negative (some scales are below 0) are the caller's, the rest is
- * kv_integers_init()'s.  How they describe a tile is drawn in
- * integers/layout.c.
+ * negative (some scales are below 0) are the caller's, kv_integers_init() sets
+ * the rest.  integers/layout.c draws the tile that they describe.
  */
 struct kv_integers {
     unsigned bits;
@@ -228,14 +228,14 @@ struct kv_integers {
 extern const struct kv_family kv_family_integers;
 
 /* A group is len channels of one token, or (of_tokens) len tokens of one
- * channel.  Channels: len divides head_dim (keys: the last group may have
- * less); below it, a multiple of 4 (keys) or 16 (values).  Tokens: 16, 32 or a
- * multiple of 64 (values: also 4 and 8).  Returns whether len is valid; if not,
- * g must not be used. */
+ * channel.  Channels: len divides head_dim (keys: the last group may be
+ * shorter); if len is smaller than head_dim, it is a multiple of 4 (keys) or 16
+ * (values).  Tokens: 16, 32 or a multiple of 64 (values: also 4 and 8).
+ * Returns whether len is valid; if not, g must not be used. */
 int kv_integers_init(struct kv_integers *g, int values, size_t head_dim,
                      int of_tokens, size_t len);
 
-/* Makes s a store of g; s's values, n_heads and head_dim are set. */
+/* Makes s a store of g; s's values, n_heads and head_dim must be set. */
 void kv_store_integers(struct kv_store *s, const struct kv_integers *g);
 
 /* Puts one token's codes [head_dim] at place t of a tile of zeros. */

@@ -1,12 +1,12 @@
 /* Family "transform" on the device (kernels/transform/transform.h): arguments
- * of kernels per side.  Bitstreams of all KV heads lie together, 64 tokens of
- * them as words whose highest bit is the bitstream's next,
+ * of kernels per side.  The bitstreams of all KV heads are together; those of
+ * 64 tokens are stored as words whose highest bit comes first in the bitstream,
  *
  *   | word 0 of 64 tokens | word 1 of 64 tokens | .. | angles |
  *
- * angles, of keys before RoPE: the first token's, cosine and sine, f32
- * [head_dim / 2][2].  A block has a tile of K and one of V in shared memory:
- * n_kv_heads * head_dim * bits are bounded by the device's. */
+ * angles, for keys before RoPE: the first token's, cosine and sine, f32
+ * [head_dim / 2][2].  A block has a tile of K and one of V in shared memory,
+ * which bounds n_kv_heads * head_dim * bits. */
 #ifndef KV_TRANSFORM_CUDA_H
 #define KV_TRANSFORM_CUDA_H
 
@@ -15,10 +15,10 @@
 #define KV_TRANSFORM_DIMS(X) X(64) X(96) X(128) X(256)
 
 /* A coefficient's place is word << 13 | table << 5 | shift: the last bit of its
- * state stands `shift` above the lowest of that word. */
+ * state is `shift` bits above the lowest bit of that word. */
 enum { KV_PLACE_SHIFT = 5, KV_PLACE_TABLE = 8 };
 
-/* Arrays are the device's; slots: the head's coefficients in any order. */
+/* Arrays are device memory; slots: the head's coefficients in any order. */
 struct kv_gpu_transform_side {
     unsigned n_words, n_tables;
     bool rotated;           /* keys before RoPE */
@@ -29,9 +29,9 @@ struct kv_gpu_transform_side {
     /* [n_kv_heads][from][to], keys: channels to slots, values: slots to
      * channels.  Not for keys before RoPE. */
     const float *matrix;
-    /* Keys before RoPE alone.  within: angles of tokens 0 to 7 of a tile and of
-     * each eighth token, [2][8][head_dim / 2][2]; fragment: slots to channels,
-     * halves in the order of cuda.cu. */
+    /* Only for keys before RoPE.  within: angles of tokens 0 to 7 of a tile and
+     * of each eighth token, [2][8][head_dim / 2][2]; fragment: slots to
+     * channels, halves in the order of cuda.cu. */
     const float *within;
     const uint32_t *fragment;
 };
@@ -40,8 +40,8 @@ struct kv_gpu_transform_side {
 extern "C" {
 #endif
 
-/* Not for other head dimensions than KV_TRANSFORM_DIMS, nor where halves have
- * no range for the matrix from coefficients to keys. */
+/* Only for the head dimensions KV_TRANSFORM_DIMS, and only if the matrix from
+ * coefficients to keys fits the range of halves. */
 bool kv_gpu_transform_open(struct kv_gpu_side *side);
 struct kv_gpu_transform_side
 kv_gpu_transform_side_of(const struct kv_gpu_side *side);

@@ -1,5 +1,5 @@
-/* Inside of transform.h: the layout of its tables, heads and queries, and the
- * operations of a level.  For kernels/transform and the tests. */
+/* The inside of transform.h: the layout of its tables, heads and queries, and
+ * the operations of a level.  Only for kernels/transform and the tests. */
 #ifndef KV_TRANSFORM_IMPL_H
 #define KV_TRANSFORM_IMPL_H
 
@@ -10,11 +10,11 @@ enum {
     KV_TRANSFORM_MAX =
         KV_TRANSFORM_COEFS, /* coefficients of a head, without the mean */
     KV_TRANSFORM_PAD = 16,  /* sums are padded to multiples of it */
-    /* Keys before RoPE: channels computed together; in int8, of each half of
-     * the head, whose partners the other half has. */
+    /* Keys before RoPE: the number of channels computed together; in int8, in
+     * each half of the head, with their partners in the other half. */
     KV_TRANSFORM_CHANNELS = KV_TILE_ROWS,
     KV_TRANSFORM_CHANNELS8 = 4,
-    /* Bytes of a tile's codes. */
+    /* The bytes of a tile's codes. */
     KV_TRANSFORM_CODES = KV_TRANSFORM_MAX * KV_TILE_TOKENS
 };
 
@@ -35,8 +35,8 @@ struct kv_transform_table {
     uint8_t of_half[8][3][16];
 };
 
-/* A state is two bytes shifted right by `shift`: the low one from the line at
- * `line`, the high one from the line before it. */
+/* A state is two bytes shifted right by `shift`: the low byte from the line at
+ * `line`, the high byte from the previous line. */
 struct kv_transform_place {
     uint32_t line, shift;
 };
@@ -66,7 +66,7 @@ struct kv_transform_head {
 
 struct kv_transform {
     struct kv_transform_about about;
-    size_t max; /* of the heads' `padded` */
+    size_t max; /* maximum of the heads' `padded` */
     struct kv_transform_head *head;
     struct kv_transform_table *table;
     size_t n_tables;
@@ -78,15 +78,15 @@ kv_transform_of(const struct kv_store *s)
     return s->params;
 }
 
-/* Place of token t in a line. */
+/* The index of token t in a line. */
 static inline size_t kv_transform_at(size_t t)
 {
     return t / 4 % 4 * 16 + t / 16 * 4 + t % 4;
 }
 
-/* A query of int8 qk, per row:
- *   score = scale (sum_j (table code - 128)_j code_j) + constant
- * rounded once (fmaf); bias = -128 sum_j code_j.  Codes from n to a multiple of
+/* A query of int8 qk, per row: score = scale (sum_j (table code - 128)_j
+ *   code_j) + constant rounded once (fmaf); bias = -128 sum_j code_j.  Codes
+ *   from n to a multiple of
  * 4 are 0. */
 struct kv_transform_query8 {
     float *scale;    /* [KV_TILE_ROWS] */
@@ -119,35 +119,36 @@ struct kv_transform_angles {
 };
 
 /* A level's operations.  tile_bytes: distance to the next tile, which may be
- * prefetched.  The order of codes is the level's own; codes past n stand for 0.
+ * prefetched.  The order of codes is the level's own; codes past n represent 0.
  */
 struct kv_transform_ops {
-    /* y: [2][n + 1][32], for each of both parts the coefficients in the tables'
-     * form, and 1. */
+    /* y: [2][n + 1][32], for each of both parts the unscaled coefficients from
+     * the tables, and 1. */
     void (*expand)(const struct kv_transform_head *h, const uint8_t *tile,
                    size_t tile_bytes, float *y);
-    /* acc [rows][row] += p times the same: acc[j * lanes + l] is a part of the
-     * sum of coefficient j. */
+    /* Adds p times the same coefficients to acc [rows][row]: acc[j * lanes + l]
+     * is a part of the sum of coefficient j. */
     size_t lanes;
     void (*pv)(const struct kv_transform_head *h, const uint8_t *tile,
                size_t tile_bytes, const float *p, size_t stride, size_t rows,
                float *acc, size_t row);
-    /* Codes of all coefficients. */
+    /* Looks up the codes of all coefficients. */
     void (*codes)(const struct kv_transform_head *h, const uint8_t *tile,
                   size_t tile_bytes, uint8_t *code);
-    /* score: [rows][32], rows `stride` floats apart; second: the same of the
+    /* score: [rows][32], rows `stride` floats apart; second: the same for the
      * other 32 tokens. */
     void (*qk8)(const uint8_t *code, size_t n, struct kv_transform_query8 q,
                 size_t rows, float *score, float *second, size_t stride);
     /* Keys before RoPE: the channels of all groups, rotated, times queries q
-     * [head_dim][rows]; score as in tiles.h.  NULL: qk8 of a group after the
-     * other, and rotation as floats. */
+     * [head_dim][rows]; score as in tiles.h.  NULL: qk8 is called for each
+     * group, and rotation is in floats. */
     void (*qk8_rotated)(const struct kv_transform_head *h, size_t head_dim,
                         uint8_t *code, const struct kv_transform_angles *angles,
                         const float *q, size_t rows, float *score,
                         size_t stride);
-    /* acc [rows][row] += weight codes [rows][64] times scale, times codes;
-     * acc[j / 4 * 4 * lanes8 + 4 l + j % 4] is a part of the sum of j. */
+    /* Adds weight codes [rows][64] times scale, times codes, to acc
+     * [rows][row]; acc[j / 4 * 4 * lanes8 + 4 l + j % 4] is a part of the sum
+     * of j. */
     size_t lanes8;
     void (*pv8)(const uint8_t *code, size_t n, const int8_t *weight,
                 const float *scale, size_t rows, float *acc, size_t row);

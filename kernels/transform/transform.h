@@ -15,9 +15,9 @@
  *
  * Values, and keys after RoPE, stay coefficients: queries are transformed once
  * and outputs once; the mean is one more coefficient, always 1.  Keys before
- * RoPE become channels again, which are rotated.  int8: a table's numbers are
- * rounded to 8 bits, with one scale for the table, and so are queries (before
- * RoPE each channel's part of the inverse), with one scale for a row. */
+ * RoPE are turned back into channels, which are then rotated.  int8: a table's
+ * numbers are rounded to 8 bits with one scale per table; queries (before RoPE
+ * each channel's part of the inverse) are rounded with one scale per row. */
 #ifndef KV_TRANSFORM_H
 #define KV_TRANSFORM_H
 
@@ -31,7 +31,8 @@ struct kv_transform;
 
 /* One coefficient of a head. */
 struct kv_transform_coef {
-    size_t end;                       /* of its bits in the bitstream, min 1 */
+    size_t end;                       /* position of its bits in the bitstream,
+                                       * min 1 */
     const float *table;               /* [KV_TRELLIS_STATES], kept */
     const struct kv_trellis_map *map; /* kept; states of one entry are equal */
     float scale;
@@ -40,9 +41,9 @@ struct kv_transform_coef {
 
 /* Heads of one store.  coef: n[0] of head 0, then n[1] of head 1, ...,
  * KV_TRANSFORM_COEFS each at most.  mean: [n_heads][head_dim].  rope: rotates
- * the keys, kept, head_dim is even then; NULL: keys after RoPE, or values.
- * int8: whether that path is offered, which wants RoPE of a whole head's
- * halves. */
+ * the keys; it is kept, and head_dim must be even; NULL: keys after RoPE, or
+ * values.  int8: whether that path exists; it needs RoPE that pairs a whole
+ * head's halves. */
 struct kv_transform_about {
     size_t n_heads, head_dim, bitstream_bytes;
     const size_t *n;
@@ -59,10 +60,10 @@ void kv_transform_free(struct kv_transform *c); /* NULL is fine */
 
 extern const struct kv_family kv_family_transform;
 
-/* Makes s, whose values, n_heads and head_dim are set, a store of c. */
+/* Makes s a store of c; s's values, n_heads and head_dim must be set. */
 void kv_store_transform(struct kv_store *s, const struct kv_transform *c);
 
-/* Puts one token's bitstream at place t of a tile. */
+/* Puts one token's bitstream at index t of a tile. */
 void kv_store_put_bitstream(const struct kv_store *s, size_t t,
                             const uint8_t *bitstream, uint8_t *tile);
 

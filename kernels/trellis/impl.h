@@ -1,5 +1,5 @@
-/* The search of trellis.h as compiled for one instruction set; for
- * kernels/trellis alone.
+/* The search of trellis.h compiled for one instruction set; only for
+ * kernels/trellis.
  *
  * Positions (kv_trellis_count()) are rounded to nearest.  With d the distance
  * of a value from a number, clamped to 16 bits, the value costs
@@ -8,29 +8,29 @@
  *   ((near^2 + 2^14) >> 15) + (more >> slope)
  *
  * near = min(|d|, FAR >> shift) << shift, more = |d| - min(|d|, FAR >> shift).
- * So KV_TRELLIS_NEAR costs 4, and where all numbers are far, because neighbours
- * are, slope still prefers the nearest.  A transition costs
+ * So KV_TRELLIS_NEAR costs 4, and if all numbers are far away, slope still
+ * prefers the nearest.  A transition costs
  *
  *   8 min(sum over its values, KV_TRELLIS_TRANSITION_COST)
  *
- * and a path up to it KV_TRELLIS_MAX_COST at most: the sum has 16 bits.
+ * and the path before it at most KV_TRELLIS_MAX_COST, so the sum fits 16 bits.
  *
- * The low three bits say where a path came from.  States from which the next
- * transition goes on alike (struct kv_trellis_job) have the same last bits: a
- * cost with the first three bits of its state below it (or all that differ, if
- * fewer) is less than another if the path is better, or as good and its state
- * comes first.  These bits are the path's mark. */
+ * The low three bits of a cost are the path's mark, which says where the path
+ * came from.  States that the next transition treats alike (struct
+ * kv_trellis_job) have the same last bits; the mark is the first three bits of
+ * the state (or all bits that differ, if fewer).  So a marked cost is less than
+ * another if the path is better, or equally good and its state comes first. */
 #ifndef KV_TRELLIS_IMPL_H
 #define KV_TRELLIS_IMPL_H
 
 #include "kernels/trellis/trellis.h"
 
 enum {
-    KV_TRELLIS_AT_ONCE = 16,                /* max bitstreams of one call */
-    KV_TRELLIS_ROW = KV_TRELLIS_STATES / 2, /* max groups of a bitstream */
+    KV_TRELLIS_AT_ONCE = 16,                /* maximum bitstreams of one call */
+    KV_TRELLIS_ROW = KV_TRELLIS_STATES / 2, /* maximum groups of a bitstream */
     KV_TRELLIS_MARK = 7,
-    KV_TRELLIS_MARKS = 32, /* bytes of all paths' marks, where next <= 3 */
-    KV_TRELLIS_MAX_COST = 0x7ff8, /* of a path, clamped */
+    KV_TRELLIS_MARKS = 32, /* bytes of all paths' marks, if next <= 3 */
+    KV_TRELLIS_MAX_COST = 0x7ff8, /* maximum cost of a path, clamped */
     KV_TRELLIS_SUBTRACT =
         8, /* transitions after which the minimum is subtracted,
             * so that a few far values do not clamp all */
@@ -52,21 +52,22 @@ static inline int kv_trellis_nearest(float x)
     return (int)(x + big - big);
 }
 
-/* Bits of a mark where a transition of `next` bits follows. */
+/* The bits of a mark if a transition of `next` bits follows. */
 static inline unsigned kv_trellis_marked(unsigned next)
 {
     return next < 3 ? next : 3;
 }
 
-/* Paths that are noted then: the best with each of a state's other bits. */
+/* The number of paths noted in that case: the best one for each value of a
+ * state's other bits. */
 static inline size_t kv_trellis_paths(unsigned next)
 {
     return (size_t)KV_TRELLIS_STATES >> kv_trellis_marked(next);
 }
 
-/* Bytes of a note.  Where next <= 3 a group has one path, and the note the
- * marks of all: path p's are bits next * (p / 32) on of byte p % 32.  Else it
- * is each path's cost and mark, 16 bits. */
+/* The bytes of a note.  If next <= 3, a group has one path, and the note holds
+ * all paths' marks: path p's mark begins at bit next * (p / 32) of byte p % 32.
+ * Otherwise the note holds each path's cost and mark, 16 bits. */
 static inline size_t kv_trellis_note(unsigned next)
 {
     const size_t costs = kv_trellis_paths(next) * sizeof(uint16_t);
@@ -75,18 +76,18 @@ static inline size_t kv_trellis_note(unsigned next)
 }
 
 /* One transition of n bitstreams, 1 <= n <= KV_TRELLIS_AT_ONCE.  The best path
- * to state s costs from[s >> bits] + what its values do.  The next transition,
- * of `next` bits, goes on from the groups of states r, r + (STATES >> next),
- * ..; after the last transition next is KV_TRELLIS_BITS, and all states are one
- * group. */
+ * to state s costs from[s >> bits] plus the cost of its values.  The next
+ * transition, of `next` bits, goes on from the groups of states r, r + (STATES
+ * >> next), ..; after the last transition next is KV_TRELLIS_BITS, and all
+ * states are one group. */
 struct kv_trellis_job {
     const struct kv_trellis_transition *transition;
     const struct kv_trellis_whole *whole; /* [values] */
     unsigned next;
     size_t n;
     const int16_t *x; /* [values][KV_TRELLIS_AT_ONCE] positions */
-    /* A cost has below it as much of the marks of its states as the bits before
-     * the transition tell.  mark: what costs of `to` have. */
+    /* A cost contains as many bits of its state's mark as the bits before the
+     * transition determine.  mark: those of costs in `to`. */
     const uint16_t *from; /* [n][KV_TRELLIS_ROW] */
     uint16_t *to;         /* [n][KV_TRELLIS_ROW]: min of each group, clamped */
     const uint16_t *mark; /* [STATES >> next] */
@@ -95,7 +96,8 @@ struct kv_trellis_job {
 
 struct kv_trellis_ops {
     void (*advance)(const struct kv_trellis_job *job);
-    /* The minimum of n costs becomes 0, marks stay; n a power of two. */
+    /* Subtracts the minimum from n costs, keeping marks; n is a power of
+     * two. */
     void (*subtract_min)(uint16_t *cost, size_t n);
 };
 

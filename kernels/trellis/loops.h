@@ -24,23 +24,23 @@ enum {
     MARK = KV_TRELLIS_MARK
 };
 
-/* The states of a table that share their numbers. */
+/* How the states of a table share their numbers. */
 enum form {
-    OWN,    /* none that is known of */
-    NARROW, /* of kv_trellis_map() up to KV_TRELLIS_NARROW bits, */
+    OWN,    /* no known sharing */
+    NARROW, /* kv_trellis_map()'s, up to KV_TRELLIS_NARROW bits, */
     PAIRS,  /* but of 4 bits for several values */
     WIDE    /* above */
 };
 
-/* A kind of transition; constants where they are inlined.  bits: LANE_BITS
- * stands for more too, where they make no difference. */
+/* A kind of transition, whose members are constants when inlined.  bits:
+ * LANE_BITS also represents larger numbers if they make no difference. */
 struct kind {
     unsigned bits;
     size_t values;
     enum form form;
 };
 
-/* Those there is code for. */
+/* The kinds that have code. */
 #define SEVERAL_VALUES(X, bits) \
     X(bits, 1, NARROW) X(bits, 2, NARROW) X(bits, 3, NARROW) X(bits, 4, NARROW)
 #define KINDS_OF_BOTH(X) \
@@ -85,7 +85,7 @@ ALWAYS_INLINE size_t vectors_of(enum form form)
     return form == OWN ? VECTORS : (form == WIDE ? 256 : 128) / LANES;
 }
 
-/* The first state of base vector h. */
+/* The first state in base vector h. */
 ALWAYS_INLINE size_t state_of(enum form form, size_t h)
 {
     const size_t half = vectors_of(form) / 2;
@@ -104,7 +104,7 @@ ALWAYS_INLINE bool bit_of(size_t k, unsigned bit)
     return k * LANES >> bit & 1;
 }
 
-/* Which of the last bits a state's bit 6 or 7 flips. */
+/* The last bits that a state's bit 6 or 7 flips. */
 ALWAYS_INLINE unsigned flips_of(enum form form, unsigned bit)
 {
     switch (form) {
@@ -119,7 +119,7 @@ ALWAYS_INLINE unsigned flips_of(enum form form, unsigned bit)
     }
 }
 
-/* How lanes are flipped where bit 7 is set, or bit 6. */
+/* How lanes are flipped if bit 7 is set, or bit 6. */
 ALWAYS_INLINE size_t lane_flip(struct kind kind, unsigned bit)
 {
     size_t by = 0;
@@ -161,7 +161,7 @@ ALWAYS_INLINE void load_numbers(const struct kv_trellis_job *job,
     }
 }
 
-/* The cost of a distance.  near: shift and slope do nothing; a constant. */
+/* The cost of a distance.  near: shift and slope have no effect; a constant. */
 ALWAYS_INLINE vi32 cost_of(vi32 d, size_t values, bool near,
                            const struct kv_trellis_whole *whole)
 {
@@ -202,8 +202,8 @@ ALWAYS_INLINE void value_costs(const struct kv_trellis_job *job,
 
 /* ---- the least --------------------------------------------------------- */
 
-/* Costs of one bitstream's transition; base: costs of the numbers of base
- * vectors without bit 6, and with it. */
+/* The costs of one bitstream's transition; base: costs of base vectors' numbers
+ * without bit 6, and with it. */
 struct costs {
     vi32 base[2][VECTORS];
     const uint16_t *before; /* of the states it goes on from */
@@ -246,15 +246,15 @@ ALWAYS_INLINE vi32 min_of(const struct costs *c, struct kind kind, bool own,
                    !both && bit_of(g, 7) ? by : 0);
 }
 
-/* A cost as the next transition has it. */
+/* A cost in the form that the next transition reads. */
 ALWAYS_INLINE vi32 marked_again(vi32 cost, const uint16_t *mark)
 {
     cost = v_min_u16(cost, v_set1_i16((short)KV_TRELLIS_MAX_COST | MARK));
     return v_or(v_and(cost, v_set1_i16((short)~MARK)), v_load_i32(mark));
 }
 
-/* Where groups have several paths, of all vectors.  Lanes past the groups have
- * copies of their costs, with any marks. */
+/* For groups with several paths, over all vectors.  Lanes past the groups have
+ * copies of their costs, with arbitrary marks. */
 ALWAYS_INLINE void join(vi32 *best, size_t n, size_t groups,
                         const uint16_t *mark, uint16_t *to)
 {
@@ -274,8 +274,8 @@ ALWAYS_INLINE void join(vi32 *best, size_t n, size_t groups,
                         marked_again(best[g], mark + g * LANES));
 }
 
-/* own, marked: constants.  Where next is at most 3, a mark alone tells a
- * group's states apart. */
+/* own, marked: constants.  If next is at most 3, marks alone distinguish a
+ * group's states. */
 ALWAYS_INLINE void keep_min(const struct kv_trellis_job *job,
                             const struct costs *c, struct kind kind, bool own,
                             unsigned marked, size_t i)
@@ -331,8 +331,9 @@ ALWAYS_INLINE void advance_bitstreams(const struct kv_trellis_job *job,
     }
 }
 
-/* A loop for each kind of marks: what branches within one loop have in common,
- * compilers load ahead of them, and broadcast by operations of their own. */
+/* There is a loop for each kind of marks, because with branches in one loop,
+ * compilers load the operands that the branches share early and broadcast them
+ * separately. */
 ALWAYS_INLINE void advance_marked(const struct kv_trellis_job *job,
                                   struct kind kind, bool near,
                                   vi32 (*number)[VECTORS])

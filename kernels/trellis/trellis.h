@@ -23,16 +23,16 @@
 enum {
     KV_TRELLIS_BITS = 9,
     KV_TRELLIS_STATES = 1 << KV_TRELLIS_BITS,
-    KV_TRELLIS_ENTRIES = 256, /* of a short table, the most */
+    KV_TRELLIS_ENTRIES = 256, /* maximum entries of a short table */
     KV_TRELLIS_MAX_BITS = 8,  /* of a transition */
     KV_TRELLIS_MAX_VALUES = 4 /* of a transition */
 };
 
 struct kv_trellis_transition {
-    unsigned bits, values; /* 1 to the most; of 4 bits 2 values at most, of
-                            * more 1 */
+    unsigned bits, values; /* 1 to the maximum; with 4 bits at most 2 values,
+                            * with more bits 1 */
     const float *table;    /* [values][KV_TRELLIS_STATES] */
-    /* To encode alone, of kv_trellis_transition(): */
+    /* Only for encoding, set by kv_trellis_transition(): */
     bool folded;  /* kv_trellis_unfold() made the table; required with several
                    * values */
     double error; /* expected error of a value: the table's mean square times
@@ -41,7 +41,7 @@ struct kv_trellis_transition {
     float gap;    /* the largest gap between neighbouring numbers of a value */
 };
 
-/* Also fills in the fields that the encoder alone needs.  table:
+/* Also fills in the fields that only the encoder needs.  table:
  * [values][KV_TRELLIS_STATES]. */
 struct kv_trellis_transition kv_trellis_transition(unsigned bits,
                                                    unsigned values,
@@ -53,15 +53,17 @@ struct kv_trellis_transition kv_trellis_transition(unsigned bits,
  * averaged over the bitstream (an error above 16 times the geometric mean
  * counts as 16 times).  For one value of a bitstream: */
 struct kv_trellis_whole {
-    float x, number; /* position of 1, for x and for a number of the table */
-    int16_t max;     /* position of x, either side: somewhat past all numbers */
-    uint8_t shift;   /* positions are as many times as coarse, log2 */
-    uint8_t slope;   /* a far distance costs distance >> slope more */
+    float x, number; /* position of the value 1, for x and for the table's
+                      * numbers */
+    int16_t max;     /* limit of x's position on either side, somewhat past all
+                      * numbers */
+    uint8_t shift;   /* log2 of the factor by which positions are coarser */
+    uint8_t slope;   /* a far distance costs an extra distance >> slope */
 };
 
-/* whole: [values of all transitions]; scale: one for each value, as to decode.
- * All 0 where decoded numbers are 0, or too large to have an error in a double:
- * any bytes are as good then. */
+/* whole: [values of all transitions]; scale: one for each value, as for
+ * decoding.  whole is all 0 if decoded numbers are 0, or too large for their
+ * error to fit a double; all bytes are then equally good. */
 void kv_trellis_count(const struct kv_trellis_transition *transition,
                       size_t n_transitions, const float *scale,
                       struct kv_trellis_whole *whole);
@@ -75,8 +77,8 @@ size_t kv_trellis_bytes(const struct kv_trellis_transition *transition,
 size_t kv_trellis_workspace(const struct kv_trellis_transition *transition,
                             size_t n_transitions, size_t n);
 
-/* n bitstreams of the same transitions.  Value i of bitstream s stands at x[s *
- * x_stride + place[i]], finite; whole: of kv_trellis_count(); bytes:
+/* Encodes n bitstreams of the same transitions.  Value i of bitstream s is x[s
+ * * x_stride + place[i]], finite; whole: from kv_trellis_count(); bytes:
  * [n][stride].  Finds the bytes whose decoded numbers have the least sum of
  * costs.  A transition costs (x - decoded)^2 for each value, rounded to a whole
  * number, or less at large distances (impl.h).  On ties the lowest predecessor
@@ -87,7 +89,7 @@ void kv_trellis_encode(const struct kv_trellis_transition *transition,
                        const struct kv_trellis_whole *whole, size_t n,
                        void *workspace, uint8_t *bytes, size_t stride);
 
-/* x = scale * table[state], the reverse. */
+/* Decodes: x = scale * table[state]. */
 void kv_trellis_decode(const struct kv_trellis_transition *transition,
                        size_t n_transitions, const uint8_t *bytes,
                        size_t stride, const float *scale, size_t n, float *x,
@@ -102,11 +104,11 @@ void kv_trellis_states(const struct kv_trellis_transition *transition,
  * parity of the state's bits that are set in of[i].  So each byte of a state
  * gives its part of the number, and XOR combines the parts. */
 struct kv_trellis_map {
-    unsigned bits; /* of an entry's number, 8 at most */
+    unsigned bits; /* bits of an entry's number, at most 8 */
     uint16_t of[8];
 };
 
-/* Where only the last 1 to 8 bits of a state count: they are the number. */
+/* The map in which a state's last 1 to 8 bits are the number. */
 const struct kv_trellis_map *kv_trellis_last_bits(unsigned bits);
 
 /* The map for transitions of `bits` bits and `values` values: 128 entries, or
@@ -132,7 +134,7 @@ static inline unsigned kv_trellis_entry(const struct kv_trellis_map *map,
     return entry;
 }
 
-/* How many numbers are kept of the table of a transition: the first half of its
+/* The number of stored numbers in a transition's table: the first half of its
  * entries. */
 size_t kv_trellis_kept(unsigned bits);
 
@@ -151,7 +153,8 @@ void kv_trellis_unfold(unsigned bits, unsigned values, const float *kept,
 void kv_trellis_train(unsigned bits, unsigned values, const float *x, size_t n,
                       size_t len, size_t rounds, uint64_t seed, float *kept);
 
-/* Mean squared error, per value, that such a table leaves on such sequences. */
+/* The mean squared error, per value, that such a table leaves on such
+ * sequences. */
 double kv_trellis_error(unsigned bits, unsigned values, const float *kept,
                         const float *x, size_t n, size_t len);
 

@@ -1,5 +1,5 @@
-/* The operations of vecops.h as compiled for one instruction set; for vecops.c
- * and the tests alone. */
+/* The operations of vecops.h compiled for one instruction set; only for
+ * vecops.c and the tests. */
 #ifndef KV_VECOPS_IMPL_H
 #define KV_VECOPS_IMPL_H
 

@@ -1,13 +1,13 @@
 /* The operations of kernels/vecops/vecops.h over vectors of V_WIDTH floats, 8
  * or 16, in the notation that gcc and clang share.  Included by c.c, avx2.c and
- * avx512.c after their kernels/simd header.  Sums are of eight lanes whatever
- * V_WIDTH is: every level gives the same bits. */
+ * avx512.c after their kernels/simd header.  Sums have eight lanes for any
+ * V_WIDTH, so every level gives the same bits. */
 #include "kernels/vecops/impl.h"
 #include "lib/base/half.h"
 
 #include <math.h>
 
-/* The lanes' bits; masks are so. */
+/* The lanes' bits, the form of masks. */
 typedef int32_t lanes __attribute__((vector_size(4 * V_WIDTH)));
 typedef uint32_t bits __attribute__((vector_size(4 * V_WIDTH)));
 #if V_WIDTH == 8
@@ -24,7 +24,7 @@ typedef double doubles __attribute__((vector_size(64)));
 #define HIGH_HALF 8, 9, 10, 11, 12, 13, 14, 15
 #endif
 
-/* The last n < V_WIDTH of a row; the other lanes are `rest`. */
+/* Loads the last n < V_WIDTH values of a row; the other lanes are `rest`. */
 ALWAYS_INLINE vf32 load_last(const float *x, size_t n, float rest)
 {
     float part[V_WIDTH];
@@ -44,7 +44,7 @@ ALWAYS_INLINE vf32 choose(lanes mask, vf32 yes, vf32 no)
     return (vf32)((mask & (lanes)yes) | (~mask & (lanes)no));
 }
 
-/* A sum in double, of eight lanes at every level. */
+/* A sum in double, with eight lanes at every level. */
 struct sum {
     doubles part[8 / (V_WIDTH / 2)];
 };
@@ -209,7 +209,8 @@ static float max(const float *x, size_t n)
     float top = -INFINITY;
     size_t i = 0;
 
-    for (; i + 4 * V_WIDTH <= n; i += 4 * V_WIDTH) /* four: they run abreast */
+    for (; i + 4 * V_WIDTH <= n; i += 4 * V_WIDTH) /* four, which run in
+                                                    * parallel */
         for (size_t j = 0; j < 4; j++)
             m[j] = v_max(v_load(x + i + j * V_WIDTH), m[j]);
     m[0] = v_max(v_max(m[0], m[1]), v_max(m[2], m[3]));
@@ -262,8 +263,8 @@ struct product {
     size_t y_stride;
 };
 
-/* From row r and column j on, rows x wide * V_WIDTH sums, all in registers;
- * rows and wide are constants. */
+/* Computes rows x wide * V_WIDTH sums from row r and column j on, all in
+ * registers; rows and wide are constants. */
 ALWAYS_INLINE void add_products(const struct product *p, size_t r, size_t j,
                                 size_t rows, size_t wide)
 {
@@ -287,8 +288,8 @@ ALWAYS_INLINE void add_products(const struct product *p, size_t r, size_t j,
             v_store(y + i * p->y_stride + k * V_WIDTH, sum[i * wide + k]);
 }
 
-/* Four rows at a time, in blocks of columns so that these columns of m stay in
- * the cache. */
+/* Processes four rows at a time, in blocks of columns small enough for m's
+ * columns to stay in the cache. */
 static void add_fours(const struct product *p, size_t rows, size_t d)
 {
     enum { WIDE = V_WIDTH / 4 };
@@ -296,7 +297,7 @@ static void add_fours(const struct product *p, size_t rows, size_t d)
     for (size_t j = 0, wide; d - j >= V_WIDTH; j += wide * V_WIDTH) {
         const size_t left = (d - j) / V_WIDTH;
 
-        /* not one at last: too few sums would be at work */
+        /* not one at the end, with too few sums in parallel */
         wide = left == WIDE + 1 ? WIDE - 1 : left < WIDE ? left : WIDE;
         switch (wide) {
 #define CASE(N)                              \
@@ -460,7 +461,7 @@ ALWAYS_INLINE vf32 hadamard_lanes(vf32 x)
     return PASS(x, 1);
 }
 
-/* Sums and differences of rows of n floats at x and x + by. */
+/* Computes sums and differences of rows of n floats at x and x + by. */
 ALWAYS_INLINE void add_and_subtract(float *x, size_t by, size_t n, float scale)
 {
     for (size_t i = 0; i < n; i += V_WIDTH) {
@@ -471,7 +472,7 @@ ALWAYS_INLINE void add_and_subtract(float *x, size_t by, size_t n, float scale)
     }
 }
 
-/* The same of four rows, 2 by apart and then by. */
+/* The same for four rows, first 2 by apart, then by apart. */
 ALWAYS_INLINE void add_and_subtract_twice(float *x, size_t by, size_t n,
                                           float scale)
 {
@@ -487,8 +488,8 @@ ALWAYS_INLINE void add_and_subtract_twice(float *x, size_t by, size_t n,
     }
 }
 
-/* Two passes at a time, so that a row is read half as often; an odd last pass
- * alone. */
+/* Does two passes at a time, so that a row is read half as often; an odd last
+ * pass is done alone. */
 ALWAYS_INLINE void all_passes(float *x, size_t m, size_t n, float scale)
 {
     size_t half = m / 2;
@@ -504,7 +505,7 @@ ALWAYS_INLINE void all_passes(float *x, size_t m, size_t n, float scale)
         v_store(x + i, v_load(x + i) * scale);
 }
 
-/* A pass makes two halves: one, while only that is wanted. */
+/* A pass makes two halves; it makes only one while only that one is wanted. */
 static float *rows_hadamard(float *x, size_t m, size_t n, size_t first,
                             size_t wanted, float scale)
 {

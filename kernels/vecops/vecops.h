@@ -35,8 +35,8 @@ enum kv_act {
 /* out[i] = act(x[i]). */
 void kv_activate(enum kv_act act, const float *x, size_t n, float *out);
 
-/* The way back: g[i] = dL/d(output i) for a loss L; results are dL/d(input). p:
- * the softmax itself.  Outputs may be inputs. */
+/* The backward operations: g[i] = dL/d(output i) for a loss L; results are
+ * dL/d(input).  p: the softmax's result.  Outputs may be inputs. */
 void kv_rms_norm_grad(const float *x, const float *w, const float *g, size_t n,
                       float eps, float *out);
 void kv_silu_mul_grad(const float *gate, const float *up, const float *g,
@@ -51,17 +51,18 @@ void kv_softmax_grad(const float *p, const float *g, size_t n, float *out);
 void kv_row_add(float *x, const float *b, size_t n);
 void kv_row_scale(float *x, size_t n, float by);
 
-/* -infinity when n is 0; NaN is passed over. */
+/* -infinity when n is 0; NaN is ignored. */
 float kv_row_max(const float *x, size_t n);
 
-/* Index of the largest, the lowest on ties; NaN is passed over. */
+/* The index of the largest value, the lowest on ties; NaN is ignored. */
 size_t kv_row_argmax(const float *x, size_t n);
 
 /* x[i] = exp(x[i] - shift); returns their sum.  exp is within 2 units in the
  * last place, 0 below -87.33 and infinite above 88.37. */
 double kv_row_exp(float *x, size_t n, float shift);
 
-/* x = exp(x) / sum(exp(x)), in place.  -infinity gives 0; NaN where all are. */
+/* x = exp(x) / sum(exp(x)), in place.  -infinity gives 0; NaN if all values are
+ * -infinity. */
 void kv_softmax(float *x, size_t n);
 
 /* log(sum(exp(x))); -infinity when n is 0, NaN when x holds one. */
@@ -82,10 +83,10 @@ void kv_round_f16(const float *x, size_t n, float *out);
  * x[i + half], from half = m / 2 down to 1, then times scale. */
 void kv_row_hadamard(float *x, size_t m, float scale);
 
-/* The same of each column of x [m][n], in place; m: a power of two; n: a
- * multiple of 16.  Of the rows only [first, first + wanted) are made, 1 <=
- * wanted and first + wanted <= m: fewer rows take less time.  Returns where in
- * x they begin; the rest of x is of no use afterwards. */
+/* The same for each column of x [m][n], in place; m: a power of two; n: a
+ * multiple of 16.  Only rows [first, first + wanted) are computed, 1 <= wanted
+ * and first + wanted <= m; fewer rows take less time.  Returns their beginning
+ * in x; the rest of x is undefined afterwards. */
 float *kv_vecops_hadamard(float *x, size_t m, size_t n, size_t first,
                           size_t wanted, float scale);
 

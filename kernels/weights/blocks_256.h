@@ -1,5 +1,5 @@
-/* Blocks of 256 values, which have scales within.  Included by loops.h behind
- * its blocks of 32. */
+/* Blocks of 256 values, which contain scales.  Included by loops.h after its
+ * blocks of 32. */
 
 /* out[i] = head * (small[i] - zero), i < 16. */
 ALWAYS_INLINE void scale_16(const uint8_t *small, int zero, vf32 head,

@@ -2,8 +2,8 @@
  * with scales of 8 bits (kernels/weights/weights.h has what is in them).
  *
  * An entry of a grid holds the codes of 8 values, 2 bits each, or of 4 values,
- * 3 bits each, the first lowest.  Seven bits of signs say eight: their number
- * is even. */
+ * 3 bits each, the first one lowest.  Seven bits determine eight signs, since
+ * the number of set bits is even. */
 #ifndef KV_WEIGHTS_GRIDS_H
 #define KV_WEIGHTS_GRIDS_H
 

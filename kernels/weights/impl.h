@@ -1,5 +1,5 @@
-/* The operations of weights.h as compiled for one instruction set; for
- * weights.c and the tests alone. */
+/* The operations of weights.h compiled for one instruction set; only for
+ * weights.c and the tests. */
 #ifndef KV_WEIGHTS_IMPL_H
 #define KV_WEIGHTS_IMPL_H
 
@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 struct kv_weights_loops {
-    /* NULL: of plain floats that kernels/vecops widens */
+    /* NULL for plain floats, which kernels/vecops widens */
     void (*decode[KV_STORED_OTHER])(const uint8_t *blocks, size_t n, float *x);
     void (*times[KV_STORED_OTHER])(const uint8_t *w, size_t rows, size_t n,
                                    const float *x, float *y);

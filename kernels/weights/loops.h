@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-/* Before a loop over a group's values; in plain C it stays one. */
+/* Before a loop over a group's values; plain C does not unroll it. */
 #if V_WIDTH > 1
 #define VALUES UNROLL
 #else
@@ -168,7 +168,7 @@ ALWAYS_INLINE void q4_1(const uint8_t *b, struct sink *s)
     put_nibbles(b + 4, with_min(load_head(b), load_head(b + 2)), s);
 }
 
-/* Codes j and 16 + j on, of five bits each. */
+/* Five-bit codes from j and from 16 + j on. */
 ALWAYS_INLINE void five_bits(const uint8_t *nibble, uint32_t fifth, size_t j,
                              vi32 code[2])
 {
@@ -308,10 +308,11 @@ ALWAYS_INLINE void decode(read_block *read, size_t values, size_t bytes,
     }
 }
 
-/* Rows in turns, so that the sums of one row need not wait for each other. */
+/* Rows are interleaved, so that the sums of one row need not wait for each
+ * other. */
 enum { TURNS = 2 };
 
-/* Sum j with j + 16, then with j + 8, as v_sum4() goes on. */
+/* Adds sum j + 16 to sum j, then j + 8; v_sum4() continues. */
 ALWAYS_INLINE vf32 fold(vf32 *sum)
 {
     VALUES
@@ -321,7 +322,7 @@ ALWAYS_INLINE vf32 fold(vf32 *sum)
     return sum[0];
 }
 
-/* The end of a row of plain floats, n values, is read as a block. */
+/* Reads the end of a row of plain floats, n values, as a block. */
 ALWAYS_INLINE void times_rest(read_block *read, const uint8_t *b, size_t bytes,
                               size_t n, const float *x, struct sink *s)
 {

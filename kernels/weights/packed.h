@@ -60,14 +60,15 @@ enum kv_packing {
 struct kv_packed {
     enum kv_packing packing;
     size_t rows, columns;
-    size_t block_rows, block_columns; /* that share a scale; rows: of scaled */
+    size_t block_rows, block_columns; /* sizes that share a scale; rows: for
+                                       * scaled */
     enum kv_stored code_type;         /* of scaled */
     enum kv_type scale_type;
-    unsigned bits; /* of gptq, awq and words, as n_groups */
+    unsigned bits; /* for gptq, awq and words, as n_groups */
     size_t n_groups;
     bool zero_less, all_middle; /* of gptq */
-    float over, times;          /* of nvfp4; times also of scaled */
-    size_t nest; /* of levels, as all below; f32 at any address */
+    float over, times;          /* for nvfp4; times also for scaled */
+    size_t nest; /* for levels, as all below; f32 at any address */
     const void *level, *nest_level, *nest_scale;
     float nest_offset;
     const void *code, *scale;

@@ -1,5 +1,5 @@
 /* Rows of floats times several x: each load serves several products.  Included
- * by loops.h behind times_f32(), whose sums these are. */
+ * by loops.h after times_f32(), whose sums it computes. */
 
 /* PANEL_VALUES of all rows stay in the first cache while their sums are made,
  * a register of them at a time. */
@@ -48,7 +48,7 @@ ALWAYS_INLINE void add_products(const struct operands *o, size_t n_x,
     }
 }
 
-/* The same for the last n < 32 values, as a block filled up with 0. */
+/* The same for the last n < 32 values, as a block padded with 0. */
 ALWAYS_INLINE void add_rest(const struct operands *o, size_t n_x, size_t from,
                             size_t n, vf32 sum[PANEL_SUMS][PANEL_PAIRS])
 {

@@ -12,21 +12,23 @@ struct kv_stored_rows {
     const void *data; /* at any address */
     enum kv_stored type;
     size_t row; /* values of a row, whole blocks */
-    /* Rows of a head whose halves are stored in turn: row i of the first half
-     * as row 2 i, of the second as 2 i + 1.  0: rows are as they are stored. */
+    /* The number of rows of a head whose halves are interleaved: row i of the
+     * first half is stored as row 2 i, of the second half as 2 i + 1.  0: not
+     * interleaved. */
     size_t head;
-    /* Rows lie in runs of `run` rows, the first from row `start` on; a run
-     * begins `step` rows after the last one began.  run 0: all rows are one. */
+    /* Rows are in runs of `run` rows, the first from row `start` on; each run
+     * begins `step` rows after the previous one's beginning.  run 0: all rows
+     * form one run. */
     size_t run, step, start;
-    /* Value j of the row that lies at i is at j * turned + i: the matrix is
-     * stored transposed, with head 0.  0: it is not. */
+    /* If not 0, the matrix is stored transposed, with head 0: value j of row i
+     * is at j * turned + i. */
     size_t turned;
-    float add; /* to every value */
+    float add; /* added to every value */
     /* Not 0: the rows above are heads of `pool_rows` rows, and row i of a head
      * here is the mean of row i of `pool` consecutive heads. */
     size_t pool, pool_rows;
     const struct kv_packed
-        *packed; /* in place of data, type and row; or NULL */
+        *packed; /* used instead of data, type and row; or NULL */
 };
 
 /* Reads values [first, first + n), wherever blocks begin and end.  16-bit types
@@ -42,7 +44,7 @@ void kv_stored_rows_times(const struct kv_stored_rows *rows, size_t first,
                           size_t n, enum kv_type type, const float *x, size_t m,
                           float *y, size_t y_row);
 
-/* Whether reading it is copying it. */
+/* Whether reading it only copies bytes. */
 bool kv_stored_is(const struct kv_stored_rows *rows, enum kv_type type);
 
 #endif

@@ -84,7 +84,7 @@ void kv_stored_decode(enum kv_stored type, const void *blocks, size_t n,
 /* y [rows] = W x for W [rows][n], whose rows follow each other, and x [n].
  * Each row has 32 sums: sum j adds the products of values j, 32 + j, .. in
  * turn, each product and its sum rounded once (fmaf); then sum j += sum j + 16,
- * likewise 8, 4, 2, 1.  The same bits at every level. */
+ * likewise 8, 4, 2, 1.  Every level gives the same bits. */
 void kv_stored_times(enum kv_stored type, const void *w, size_t rows, size_t n,
                      const float *x, float *y);
 
