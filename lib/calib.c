@@ -51,7 +51,7 @@ const struct kv_calib_set *kv_calib_find(const struct kv_calib *c,
     return NULL;
 }
 
-/* s with the iters of a set's spec; false unless it is then that set's. */
+/* Gives s the iters of a set's spec; false unless s then has that set's key. */
 static bool with_iters_of(const struct kv_calib_set *set, struct kv_spec *s)
 {
     struct kv_spec made;

@@ -189,7 +189,8 @@ static int save_set(struct kv_h5 *h, const struct kv_calib_set *s, size_t i,
     return 0;
 }
 
-/* Orders the tables as HDF5 will list them, and refuses two of one name. */
+/* Orders the tables as HDF5 will list them, and refuses two tables with the
+ * same name. */
 static int sort_tables(struct kv_calib_set *s, const char *path,
                        struct kv_err *e)
 {
@@ -216,7 +217,7 @@ static int save_norms(struct kv_h5 *h, const struct kv_calib *c,
     return kv_h5_write(h, "/norms", KV_H5_F32, NULL, NULL, c->norms, e);
 }
 
-/* Files of older formats have none. */
+/* Files of older formats have no such data. */
 static int load_norms(struct kv_h5 *h, struct kv_calib *c, struct kv_err *e)
 {
     const size_t n = c->shape.n_layers * KV_SIDES;
@@ -296,7 +297,7 @@ static int load_side(struct kv_h5 *h, const char *object, int *side,
                    kv_h5_path(h), object, text);
 }
 
-/* room: bytes that tables may still take. */
+/* room: the number of bytes that tables may still take. */
 static int load_table(struct kv_h5 *h, const char *object,
                       const struct kv_shape *shape, struct kv_calib_set *set,
                       size_t *budget, struct kv_err *e)
@@ -393,7 +394,8 @@ static int load_sketch(struct kv_h5 *h, struct kv_sketch *s, struct kv_err *e)
     return 0;
 }
 
-/* The i-th set is for other specs than those before: none is hidden. */
+/* Checks that the i-th set is for other specs than earlier sets, so that no set
+ * is hidden. */
 static int check_key(struct kv_h5 *h, const struct kv_calib *c, size_t i,
                      struct kv_err *e)
 {
@@ -404,7 +406,7 @@ static int check_key(struct kv_h5 *h, const struct kv_calib *c, size_t i,
     return 0;
 }
 
-/* A file of an older format has none. */
+/* A file of an older format has no such data. */
 static int check_seal(struct kv_h5 *h, const struct kv_calib *c,
                       struct kv_err *e)
 {

@@ -24,7 +24,7 @@ const struct kv_scheme *kv_scheme_find(const char *name)
                                                 : NULL;
 }
 
-/* Massive tokens are those of the calibration's model and layer. */
+/* The range of norms comes from the calibration, for its model and layer. */
 static int find_norms(struct kv_codec *c, const struct kv_calib *calib,
                       struct kv_err *e)
 {

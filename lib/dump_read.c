@@ -217,7 +217,7 @@ static int check_tokens(struct kv_h5 *h, const struct kv_dump_info *info,
     return rc;
 }
 
-/* *x: a whole dataset of finite numbers; NULL where there is none. */
+/* *x: a whole dataset of finite numbers; NULL if there is none. */
 static int get_floats(struct kv_dump *d, const char *name, size_t n_dims,
                       const size_t *dims, float **x, struct kv_err *e)
 {
@@ -238,7 +238,8 @@ static int get_floats(struct kv_dump *d, const char *name, size_t n_dims,
                    : 0;
 }
 
-/* What the shape points to.  Dumps of older versions do not hold biases. */
+/* Reads the arrays that the shape points to.  Dumps of older versions do not
+ * hold biases. */
 static int get_vectors(struct kv_dump *d, struct kv_err *e)
 {
     struct kv_shape *s = &d->info.shape;
@@ -273,7 +274,8 @@ static int check_order(struct kv_h5 *h, struct kv_err *e)
                : 0;
 }
 
-/* A part has none of its own: no circle of files that name each other. */
+/* A part must not have parts, so files cannot refer to each other in a
+ * circle. */
 static int check_parts(struct kv_dump *d, bool is_part, struct kv_err *e)
 {
     if (is_part && kv_h5_n_parts(d->h5))
@@ -356,8 +358,8 @@ static int check_layer(const struct kv_dump *d, size_t layer, struct kv_err *e)
     return 0;
 }
 
-/* n 16-bit values lie at the end of x's room; widened in place, front first,
- * so that none is overwritten before it is read. */
+/* n 16-bit values are at the end of x's memory; widens them in place, front
+ * first, so that no value is overwritten before it is read. */
 static void widen(enum kv_dtype dtype, float *x, size_t n)
 {
     const unsigned char *narrow = (const unsigned char *)x + 2 * n;

@@ -96,7 +96,7 @@ static void make_sets(struct kv_h5 *h, const struct kv_dump_info *info,
     }
 }
 
-/* x NULL: the model has none. */
+/* x NULL: the model has no such array. */
 static int put_floats(struct kv_h5 *h, const char *name, size_t n_dims,
                       const size_t *dims, const float *x, struct kv_err *e)
 {
@@ -106,7 +106,7 @@ static int put_floats(struct kv_h5 *h, const char *name, size_t n_dims,
     return kv_h5_write(h, name, KV_H5_F32, NULL, NULL, x, e);
 }
 
-/* What the shape points to. */
+/* Writes the arrays that the shape points to. */
 static int put_vectors(struct kv_h5 *h, const struct kv_dump_info *info,
                        struct kv_err *e)
 {

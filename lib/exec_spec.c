@@ -36,7 +36,7 @@ const char *kv_exec_command(const char *text, const char **end)
     return at;
 }
 
-/* What the command line names, until the program ends. */
+/* The commands that the command line names, kept until the program ends. */
 static struct {
     char **command;
     size_t n;
@@ -131,7 +131,7 @@ static bool is_number(const char *text, size_t n)
     return n && n <= MAX_DIGITS && points < 2 && points < n;
 }
 
-/* The parameter of this name, a new one where it is the first. */
+/* The parameter of this name, added if it is new. */
 static struct kv_param *find(struct list *l, const char *name, size_t n,
                              struct kv_err *e)
 {
@@ -248,7 +248,7 @@ static int add_word(struct list *l, const char *text, size_t n,
                : add_choice(l, text, name, eq + 1, bytes, e);
 }
 
-/* What stands between ':' and the first comma. */
+/* Reads the text between ':' and the first comma. */
 static int add_part(struct list *l, const char *text, size_t n,
                     struct kv_err *e)
 {

@@ -14,8 +14,8 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 /* Errors */
 
-/* Keeps the innermost description of HDF5's error stack, and of that the
- * system's own words where it quotes them. */
+/* Keeps the innermost description of HDF5's error stack, or only the system's
+ * own words if the description quotes them. */
 static herr_t keep_first(unsigned n, const H5E_error2_t *err, void *arg)
 {
     static const char mark[] = "error message = '";
@@ -296,11 +296,11 @@ uint64_t kv_h5_bytes(const struct kv_h5 *h)
 
 /* Datasets */
 
-/* At most 256 KiB: whole trailing dimensions, then as many entries of the one
- * before as fit, so that a run of tokens lies together; chunks of one length,
- * since the last is stored whole: 1,024 tokens in 4 of 256, not of 341.  With 4
- * dimensions no chunk spans two entries of the first: windows are written one
- * by one. */
+/* Chunks of at most 256 KiB: whole trailing dimensions, then as many entries of
+ * the previous dimension as fit, so that a run of tokens is contiguous.  Chunks
+ * have equal lengths, since the last is stored whole: 1,024 tokens make 4
+ * chunks of 256, not of 341.  With 4 dimensions no chunk spans two entries of
+ * the first: windows are written one by one. */
 static void chunk_dims(size_t n_dims, const hsize_t *dims, size_t value_bytes,
                        hsize_t *chunk)
 {

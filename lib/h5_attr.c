@@ -1,4 +1,4 @@
-/* Of lib/h5.h: attributes, one value each. */
+/* The part of lib/h5.h on attributes, each with one value. */
 #include "lib/h5_impl.h"
 #include "lib/h5_stored.h"
 
@@ -59,7 +59,7 @@ bool kv_h5_has_attr(struct kv_h5 *h, const char *object, const char *name)
     return H5Aexists_by_name(h->file, object, name, H5P_DEFAULT) > 0;
 }
 
-/* An attribute that is open, of one value. */
+/* An open attribute with one value. */
 struct attr {
     hid_t id, type;
     H5T_class_t is;
@@ -156,7 +156,7 @@ int kv_h5_get_text(struct kv_h5 *h, const char *object, const char *name,
  * real one. */
 struct number {
     bool real, negative;
-    uint64_t whole; /* two's complement where negative */
+    uint64_t whole; /* two's complement if negative */
     double value;
 };
 
@@ -191,7 +191,8 @@ static int get_number(struct kv_h5 *h, const char *object, const char *name,
     return rc < 0 ? -1 : 0;
 }
 
-/* A real number that is whole is taken for one, where double holds each. */
+/* A whole real number counts as an integer, up to the size at which double
+ * holds every integer. */
 static int get_whole(struct kv_h5 *h, const char *object, const char *name,
                      struct number *x, struct kv_err *e)
 {

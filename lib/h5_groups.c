@@ -56,8 +56,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* In any order, then sorted: HDF5 1.10 makes a table to come to an order, and
- * crashes where a damaged file does not fill it. */
+/* Lists in any order, then sorts: to list in order HDF5 1.10 builds a table,
+ * and crashes if a damaged file does not fill it. */
 int kv_h5_children(struct kv_h5 *h, const char *group,
                    char (**names)[KV_H5_NAME_CHARS], size_t *n,
                    struct kv_err *e)

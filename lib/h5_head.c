@@ -11,7 +11,7 @@ static const float MAX_TURN = 6.2831853f;
 #define PAIRS "rope_pairs"
 #define GGML_PAIRS "ggml_pairs"
 
-/* Some layer has no RoPE where others do. */
+/* Whether some layers have RoPE and others do not. */
 static bool has_still(const struct kv_shape *s)
 {
     for (size_t i = 0; i < KV_MAX_LAYERS / 64; i++)
@@ -88,7 +88,7 @@ static size_t slide_rot(const struct kv_shape *s)
     return s->slide_dim ? s->slide_dim / 2 : s->n_rot;
 }
 
-/* What only some models have. */
+/* Writes the attributes that only some models have. */
 static int put_rest(struct kv_h5 *h, const struct kv_shape *s, struct kv_err *e)
 {
     if (s->latent)
@@ -209,7 +209,7 @@ static int get_layers(struct kv_h5 *h, const char *name, size_t n_layers,
     return 0;
 }
 
-/* Heads of layers that slide, where they have others. */
+/* Heads of sliding layers, if they differ. */
 static int get_slide_heads(struct kv_h5 *h, struct kv_shape *s,
                            struct kv_err *e)
 {
@@ -299,7 +299,7 @@ static int get_stateful(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
                    kv_h5_path(h), s->n_layers);
 }
 
-/* What only some models have. */
+/* Reads the attributes that only some models have. */
 static int get_rest(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
 {
     if ((kv_h5_has_attr(h, "/", "latent") && get_latent(h, s, e)) ||
@@ -360,8 +360,8 @@ int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
                : 0;
 }
 
-/* Which layers slide, how far and with which RoPE.  Files of older versions,
- * which knew one RoPE alone, do not say. */
+/* Which layers slide, their window and their RoPE.  Files of older versions,
+ * which had only one RoPE, lack this. */
 static int slide_alike(const struct kv_shape *is, const struct kv_shape *want,
                        struct kv_err *e)
 {

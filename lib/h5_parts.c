@@ -18,7 +18,7 @@ bool kv_h5_is_virtual(hid_t set)
 
 /* ---- where the values are ------------------------------------------------ */
 
-/* A selection as a box; false where it is none. */
+/* A selection as a box; false if it is no box. */
 static bool get_box(hid_t space, int n_dims, hsize_t first[H5S_MAX_RANK],
                     hsize_t count[H5S_MAX_RANK])
 {
@@ -34,8 +34,8 @@ static bool get_box(hid_t space, int n_dims, hsize_t first[H5S_MAX_RANK],
     return H5Sget_select_npoints(space) == (hssize_t)n;
 }
 
-/* Whether the mapping is whole entries of the first dimension, of all of a
- * source; its extent is known when it is opened. */
+/* Whether the mapping takes whole entries of the first dimension, from a whole
+ * source; the source's extent is known when it is opened. */
 static bool get_range(hid_t create, size_t i, int n_dims, const hsize_t *dims,
                       struct kv_h5_source *s)
 {

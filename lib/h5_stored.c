@@ -8,8 +8,8 @@
 
 enum way { MISSING, ELSEWHERE, HERE };
 
-/* One link after the other along the path: the first that is missing, or no
- * hard link (its kind), else the last. */
+/* Follows the path link by link to the first link that is missing or not a hard
+ * link (its kind), else to the last. */
 struct follow {
     char name[2 * KV_H5_NAME_CHARS];
     enum way way;
@@ -71,12 +71,12 @@ enum { MAX_CHUNK = 1 << 20, DEFLATED = 64 };
 struct stored {
     hsize_t dims[H5S_MAX_RANK], chunk[H5S_MAX_RANK];
     int n_dims;
-    uint64_t value_bytes, bytes; /* of one value, of all */
+    uint64_t value_bytes, bytes; /* bytes of one value, of all values */
     hsize_t allocated;           /* bytes in the file */
     bool checked, deflated;
 };
 
-/* a * b, or UINT64_MAX where that is more. */
+/* a * b, or UINT64_MAX if that overflows. */
 static uint64_t times(uint64_t a, uint64_t b)
 {
     uint64_t r;

@@ -306,7 +306,7 @@ static int fit_member(struct kv_spec *s, const struct kv_spec *mixed,
     return kv_spec_fit(s, shape, e);
 }
 
-/* A spec of one side: its text names no other. */
+/* A spec of one side, whose text does not name the other side. */
 static int fit_side(struct kv_spec *s, const struct kv_spec *mixed,
                     enum kv_side side, const struct kv_shape *shape,
                     struct kv_err *e)

@@ -176,7 +176,8 @@ static int read_line(struct reading *r, char *line, struct kv_err *e)
     return read_place(r, word[0], word[1], word[2], e);
 }
 
-/* Every place has a spec, and one spec has both sides where it must. */
+/* Checks that every place has a spec, and that both sides have the same spec if
+ * required. */
 static int check_places(const struct kv_mixed *m, struct kv_err *e)
 {
     if (!m->n_layers)
@@ -233,7 +234,7 @@ const char *kv_mixed_file(const char *text)
     return word + strlen(file_word);
 }
 
-/* Where "@0123456789abcdef" begins at the end of the path, or NULL. */
+/* The beginning of "@0123456789abcdef" at the end of the path, or NULL. */
 static const char *hash_in(const char *path)
 {
     const char *at = strrchr(path, '@');

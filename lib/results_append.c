@@ -92,8 +92,8 @@ int kv_results_table_read(const struct kv_results *r, const char *path,
 
 /* ---- the file with them -------------------------------------------------- */
 
-/* The file's columns as they are, then what the rows have beyond: places of
- * names, *n of them. */
+/* The file's columns in their order, then the rows' additional columns: *n
+ * indices of names. */
 static size_t *arrange(struct kv_results *r, const struct kv_results_file *t,
                        size_t *n)
 {

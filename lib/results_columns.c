@@ -8,7 +8,7 @@
 
 static const char params[] = "params", params_dot[] = "params.";
 
-/* What follows "params.", or NULL. */
+/* The text after "params.", or NULL. */
 static const char *param_of(const char *name)
 {
     return strncmp(name, params_dot, strlen(params_dot))
@@ -60,7 +60,7 @@ static int fail_unknown(const struct kv_results *r, const char *name,
         known, has_params ? ", params (all parameters), params.b (one)" : "");
 }
 
-/* One of --columns, but for "params". */
+/* One name of --columns, other than "params". */
 static int choose_one(struct kv_results *r, const char *name, bool has_params,
                       struct kv_err *e)
 {
@@ -127,8 +127,7 @@ static int read_chosen(struct kv_results *r, const struct kv_results_form *form,
     return rc;
 }
 
-/* Of an object's members those that are no objects come first, then each
- * object together. */
+/* An object's plain members come first, then each nested object. */
 enum { RANKS = 4 };
 static int rank(const char *name)
 {
@@ -141,7 +140,7 @@ static int rank(const char *name)
                                       : 4;
 }
 
-/* JSON lines: the parameters together, where the first of them is. */
+/* JSON lines: the parameters are together, at the position of the first. */
 static void gather(struct kv_results *r)
 {
     size_t *shown = kv_alloc(r->n_shown, sizeof(*shown)), n = 0;

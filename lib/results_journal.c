@@ -99,7 +99,7 @@ bool kv_results_find_row(struct kv_results *r, bool full)
 /* ---- rows that are made -------------------------------------------------- */
 
 /* Locks the folder while the file or the journal is read and replaced, so that
- * the later of two runs sees the other's rows.  Returns a descriptor; -1 where
+ * the later of two runs sees the other's rows.  Returns a descriptor; -1 if
  * folders have no locks. */
 static int lock_folder(const char *target)
 {

@@ -53,7 +53,7 @@ static void put_json(FILE *f, const char *text, size_t n)
     fputc('"', f);
 }
 
-/* Without quotes, cut(1) and awk(1) take a cell as it is. */
+/* Cells have no quotes, so that cut(1) and awk(1) read them directly. */
 static void put_tsv(FILE *f, const char *text, size_t n)
 {
     static const char special[] = "\\\t\n\r", letter[] = "\\tnr";
@@ -115,8 +115,8 @@ static void put_json_value(FILE *f, const struct cell *c)
         put_json(f, c->text, c->n);
 }
 
-/* Where a line of JSON is: the objects that are open, as the beginning of the
- * last name, "params.K."; whether a member precedes. */
+/* The state of a JSON line: the open objects, as the beginning of the last
+ * name, "params.K."; whether a member precedes. */
 struct json {
     FILE *file;
     const char *name;

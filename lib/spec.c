@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A scheme's own parameters, then those that every scheme has: two letters,
- * and words that are printed where they are not as by default. */
+/* A scheme's own parameters, then the parameters of every scheme: two letters,
+ * and words that are printed only if they differ from the default. */
 enum { COMMON_LETTERS = 2, COMMON = 4 };
 
 static const struct kv_param common[COMMON] = {
@@ -323,7 +323,8 @@ static int check_layered(const struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-/* Codes of all layers of a token have the token in all layers. */
+/* If a token's layers are coded together, the token must be coded in all
+ * layers. */
 static int check_spans(const struct kv_spec *s, const struct kv_shape *shape,
                        struct kv_err *e)
 {
@@ -354,7 +355,7 @@ static int fit_bias(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-/* Of a latent, V is a part of K: it has no codes. */
+/* With a latent, V is a part of K and has no codes. */
 static int check_latent(const struct kv_spec *s, const struct kv_shape *shape,
                         struct kv_err *e)
 {
@@ -385,7 +386,7 @@ static int check_latent(const struct kv_spec *s, const struct kv_shape *shape,
                : 0;
 }
 
-/* One spec is for layers of all kinds. */
+/* One spec must fit layers of all kinds. */
 static int check_kinds(const struct kv_spec *s, const struct kv_shape *shape,
                        struct kv_err *e)
 {

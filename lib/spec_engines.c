@@ -47,7 +47,7 @@ static const struct type types[] = {
 };
 enum { TYPES = sizeof(types) / sizeof(*types) };
 
-/* Names that several engines have, of several formats. */
+/* Names that several engines use for different formats. */
 static const struct {
     const char *name, *hint;
 } hints[] = {

@@ -353,7 +353,7 @@ static const struct kv_scheme *read_name(const char *text, const char **end)
     return kv_scheme_find(name);
 }
 
-/* What follows the name: [':' part] {',' word}. */
+/* Parses the text after the name: [':' part] {',' word}. */
 static int read_params(struct kv_spec *s, const char *at, struct kv_err *e)
 {
     struct reading r = {.s = s};

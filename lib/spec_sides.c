@@ -12,7 +12,7 @@ static bool has_prefix(const char *text)
     return (*text == 'K' || *text == 'V') && text[1] == '-';
 }
 
-/* The '/' between the sides; NULL where the text is none of two. */
+/* The '/' between the sides; NULL if the text does not have two. */
 static const char *slash_of(const char *text)
 {
     return *text == 'K' && has_prefix(text) ? strstr(text, "/V-") : NULL;

@@ -21,7 +21,7 @@ static const char *next_brace(const char *at)
     return brace;
 }
 
-/* SIZE_MAX stands for all that is more. */
+/* SIZE_MAX represents every larger number. */
 static size_t times(size_t a, size_t b)
 {
     return b && a > SIZE_MAX / b ? SIZE_MAX : a * b;

@@ -46,7 +46,7 @@ int kv_arrays_kind(enum kv_arrays_kind *kind, const char *path,
     return kv_fail(e, "%s: expected a name in .npz, .safetensors or .h5", path);
 }
 
-/* Fails on a file that runs code where it is read. */
+/* Fails on a kind of file that runs code when it is read. */
 static int refuse_pickle(const char *path, struct kv_err *e)
 {
     if (!ends_in(path, ".pt") && !ends_in(path, ".pth") &&
@@ -210,7 +210,8 @@ static int read_h5(struct kv_arrays *a, const struct kv_array *x, size_t first,
     row = x->dims[0] ? x->n / x->dims[0] : 0;
     if (!row)
         return 0;
-    /* Whole rows of the first dimension, of which a part is asked for. */
+    /* Reads whole rows of the first dimension that contain the requested
+     * part. */
     from[0] = first / row;
     count[0] = (first + n + row - 1) / row - from[0];
     bytes = kv_alloc(count[0] * row, value);

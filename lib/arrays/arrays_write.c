@@ -15,7 +15,7 @@ struct kv_arrays_out {
     struct kv_array *list;
     size_t n;
     json_t *about; /* NULL: none */
-    FILE *data;    /* of all arrays, one after the other */
+    FILE *data;    /* the data of all arrays, one after the other */
 };
 
 int kv_arrays_create(struct kv_arrays_out **result, const char *path,
@@ -122,7 +122,7 @@ static int write_safetensors(struct kv_arrays_out *a, struct kv_err *e)
     return rc;
 }
 
-/* What was not put is 0. */
+/* Elements never put are 0. */
 static int fill_up(struct kv_arrays_out *a, struct kv_err *e)
 {
     const size_t bytes = place(a, a->n);

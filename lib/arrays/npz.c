@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* MOST: how many bytes DEFLATE makes of one; ENTRY: bytes of a member in the
- * directory, at least. */
+/* MOST: the maximum bytes that DEFLATE expands one byte to; ENTRY: the minimum
+ * bytes of a member in the directory. */
 enum { MAX_HEAD = 1 << 16, PIECE = 1 << 20, MOST = 1040, ENTRY = 46 };
 
 /* Data of a member. */
@@ -25,13 +25,13 @@ struct kv_npz {
     unzFile zip;
     struct member *member;
     size_t n;
-    size_t open, done; /* the member that is open, n for none, and its bytes
-                        * that were read */
+    size_t open, done; /* the open member, n for none, and the number of its
+                        * bytes read */
 };
 
 /* ---- .npy ---------------------------------------------------------------- */
 
-/* What follows 'key': in the head; NULL without it. */
+/* The text after 'key': in the head; NULL without the key. */
 static const char *field(const char *head, const char *key)
 {
     char quoted[32];
@@ -149,7 +149,7 @@ static int read_head(struct kv_npz *z, struct kv_array *a, size_t *head_bytes,
     return rc;
 }
 
-/* The member that the zip stands at. */
+/* The member at the zip's current position. */
 static int add_member(struct kv_npz *z, struct kv_array *a, struct kv_err *e)
 {
     struct member *m = &z->member[z->n];
@@ -257,8 +257,8 @@ static int skip(struct kv_npz *z, size_t n)
     return rc;
 }
 
-/* The member opened at its first byte, with what was open closed: the checksum
- * of one that was read whole counts. */
+/* Opens a member at its first byte after closing the open one; if that was read
+ * whole, its checksum is checked. */
 static int open_member(struct kv_npz *z, size_t i)
 {
     struct member *m = &z->member[i];

@@ -78,7 +78,7 @@ void kv_memory_probe(size_t bytes, const char *what)
     munmap(p, bytes);
 }
 
-/* As an option takes it: "1K" of 1024. */
+/* In the form that options take: "1K" for 1024. */
 static void as_option(size_t bytes, char text[32])
 {
     const char *unit = "";

@@ -21,9 +21,9 @@
 
 enum {
     MAX = 4096,       /* children at a time */
-    AHEAD = 64 << 20, /* bytes taken from a child that is being written to */
+    AHEAD = 64 << 20, /* bytes read from a child while writing to it */
     LOOK_MS = 100,    /* between looks at whether it is alive */
-    LAST_MS = 200,    /* for the last words of one that ended */
+    LAST_MS = 200,    /* for the last output of an ended child */
     END_MS = 2000     /* for an end by itself */
 };
 
@@ -267,8 +267,8 @@ static bool take_words(struct kv_child *c)
     return true;
 }
 
-/* What stands in the pipe, and what comes within LAST_MS: a grandchild may
- * hold the other end for ever. */
+/* Reads the bytes in the pipe, and bytes that come within LAST_MS: a grandchild
+ * may hold the other end open for ever. */
 static void take_last_words(struct kv_child *c)
 {
     struct pollfd p = {.fd = c->words, .events = POLLIN};
@@ -341,7 +341,7 @@ static bool again(void)
     return errno == EAGAIN || errno == EINTR;
 }
 
-/* write(2), where a reader that is gone is an error and no signal. */
+/* write(2), for which a vanished reader is an error, not a signal. */
 static ssize_t write_quietly(int fd, const void *data, size_t n)
 {
     const struct timespec now = {0};
@@ -377,7 +377,7 @@ static bool take_bytes(struct kv_child *c)
     return n > 0 || (n < 0 && again());
 }
 
-/* What is to be written, and how much is to be there to be read. */
+/* The bytes to write, and the number of bytes that must be readable. */
 struct wish {
     const char *data;
     size_t n, want;

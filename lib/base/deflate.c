@@ -32,7 +32,7 @@ size_t kv_deflate(const uint8_t *in, size_t n, uint8_t *out)
 
 int kv_inflate(const uint8_t *in, size_t n, uint8_t *out, size_t out_bytes)
 {
-    uint8_t none; /* zlib wants a place for nothing, too */
+    uint8_t none; /* zlib needs a pointer even for no bytes */
     z_stream z = {.next_in = (Bytef *)in,
                   .avail_in = (uInt)n,
                   .next_out = out_bytes ? out : &none,

@@ -71,7 +71,7 @@ static const char *scratch_folder(void)
     return set && *set ? set : "/tmp";
 }
 
-/* Without a name from the start, where the file system can. */
+/* Creates it without a name, if the file system supports this. */
 static int open_unnamed(void)
 {
     char *path = kv_path_join(scratch_folder(), "kvtools-XXXXXX");

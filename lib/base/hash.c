@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What libcrypto allocates when it is first used: 290 KB. */
+/* The memory that libcrypto allocates at its first use: 290 KB. */
 enum { STATE_BYTES = 1 << 19 };
 
 struct kv_hash {
@@ -49,8 +49,8 @@ void kv_hash_bytes(const void *data, size_t n, char hex[KV_HASH_CHARS])
     kv_hash_end(h, hex);
 }
 
-/* Any 16 bytes that stay the same.  They are no secret: who wants to can make
- * two leaves of one code. */
+/* Any 16 bytes that never change.  They are no secret: anyone can make two
+ * leaves with the same code. */
 static const char key[16] = "kvtools identity";
 
 void kv_hash_leaf(const void *leaf, size_t n, uint8_t code[KV_LEAF_CODE])

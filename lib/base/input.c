@@ -47,8 +47,8 @@ int kv_input_fail_changed(const char *path, struct kv_err *e)
     return kv_fail(e, "%s was changed while it was read", path);
 }
 
-/* An entry that is not open, this file's own where it was read before;
- * *other: an entry of this name that was another file, or this one before it
+/* An entry that is not open; this file's own entry if it was read before.
+ * *other: an entry of this name for another file, or for this file before it
  * was changed. */
 static struct kv_input *find_entry(const char *path, const struct stat *st,
                                    bool *other)

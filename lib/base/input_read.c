@@ -36,7 +36,7 @@ static int fail_long(const char *name, size_t max, struct kv_err *e)
     return kv_fail(e, "%s is too long: expected at most %zu bytes", name, max);
 }
 
-/* What is read, with room for a zero byte behind it. */
+/* The bytes read, with room for a final zero byte. */
 struct reading {
     int fd;
     char *text;
@@ -162,7 +162,8 @@ static int check_stream(const char *name, int fd, size_t *size,
     return rc;
 }
 
-/* Until the end, a zero byte, or more than max: 0 or an errno. */
+/* Reads until the end, a zero byte, or more than max bytes; returns 0 or an
+ * errno. */
 static int read_stream(struct reading *r, size_t max)
 {
     ssize_t got;

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Of an open file description, so that it lasts as long as that does: flock()
- * would be in the way of HDF5, which takes it itself. */
+/* A lock of the open file description, so that it lasts as long as the
+ * description.  flock() would conflict with HDF5, which takes it itself. */
 static int lock(int fd, int command)
 {
     struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -30,7 +30,7 @@ int kv_leftover_hold(int fd)
     return !fstat(fd, &st) && !st.st_nlink;
 }
 
-/* Whether the name is that of a temporary file of the output. */
+/* Whether the name is the name of a temporary file of the output. */
 static bool is_temporary(const char *name, const char *output)
 {
     const size_t n = strlen(output), digits = strlen("XXXXXX");

@@ -53,7 +53,7 @@ static void end_without_memory(void)
     exit(KV_EXIT_CANNOT);
 }
 
-/* Others still compute, with memory that libraries free at an exit(). */
+/* Other threads still compute, with memory that libraries free at exit(). */
 static void end_amid_threads(void)
 {
     kv_temporaries_remove();
@@ -229,8 +229,8 @@ static void set(const struct kv_opt *o, const char *arg)
     }
 }
 
-/* Lists and flags may be given again; the others only with the same value, so
- * that none is dropped without a word. */
+/* Lists and flags may be given again; other options only with the same value,
+ * so that no value is silently dropped. */
 static void set_once(const struct kv_opt *o, const char *arg,
                      const char **before)
 {
@@ -244,7 +244,7 @@ static void set_once(const struct kv_opt *o, const char *arg,
     set(o, arg);
 }
 
-/* --columns help, which wants no other option. */
+/* --columns help, which needs no other option. */
 static void say_columns(const struct kv_opt_about *about,
                         const struct kv_opt *o, const char *arg)
 {
@@ -268,7 +268,7 @@ static void open_standard(void)
 
 enum { MAX_OPTIONS = 64, VERSION = 256, LIST, FIRST };
 
-/* For getopt_long(): the options, then those of all tools. */
+/* For getopt_long(): the tool's options, then the options of all tools. */
 static void describe(const struct kv_opt_about *about,
                      const struct kv_opt *opts, size_t n, struct option *longs,
                      char *shorts)

@@ -129,7 +129,8 @@ static void add_option(struct paths *in, struct paths *out,
             add(out, kv_strdup(path[i]));
 }
 
-/* The same name in the same folder: also for files that do not exist yet. */
+/* Whether both are the same name in the same folder, also for files that do not
+ * exist yet. */
 static bool same_place(const char *a, const char *b)
 {
     char *end_a = kv_out_target(a), *end_b = kv_out_target(b);
@@ -269,10 +270,10 @@ void kv_opt_name_shard(const struct kv_opt *opts, const struct kv_opt *shard)
 
 /* ---- --help ------------------------------------------------------------ */
 
-enum { FIRST = sizeof("Writes:") }; /* where a list begins */
+enum { FIRST = sizeof("Writes:") }; /* the beginning of a list */
 
-/* One more of a list, in lines of at most 80 columns.  note: in brackets behind
- * the option, or NULL. */
+/* Adds an option to a list, in lines of at most 80 columns.  note: a text in
+ * brackets after the option, or NULL. */
 static void put_file(size_t *column, const struct kv_opt *o, const char *note)
 {
     enum { MAX = 80 };

@@ -62,7 +62,7 @@ static void add_size(const struct kv_opt *o, const char *word)
     s->item[s->n++] = x;
 }
 
-/* A file whose name has a comma is one. */
+/* A file whose name contains a comma is one item. */
 void kv_opt_add_values(const struct kv_opt *o, const char *arg)
 {
     const bool whole =

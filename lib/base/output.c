@@ -59,7 +59,7 @@ void kv_temporaries_remove(void)
             rmdir(temporary[i].path);
 }
 
-/* Where the next name goes, or MAX. */
+/* The slot for the next name, or MAX. */
 static size_t find_slot(const char *path, struct kv_err *e)
 {
     static bool registered;
@@ -282,8 +282,8 @@ static void set_mode(int fd, const struct stat *old)
     fchmod(fd, old->st_mode & 07777);
 }
 
-/* A new one until this run holds it; *fd: its descriptor.  0, -1 with the
- * sentence, or an errno. */
+/* Makes new temporary files until this run holds one; *fd: its descriptor.
+ * Returns 0, -1 with the sentence, or an errno. */
 static int make_held(char *temp, const char *target, int *fd, struct kv_err *e)
 {
     const size_t capacity = strlen(target) + sizeof(KV_TEMPORARY);

@@ -21,7 +21,8 @@ int kv_shard_parse(struct kv_shard *s, const char *text, struct kv_err *e)
 
 /* ---- a launcher ---------------------------------------------------------- */
 
-/* The place of a process, from 0 on, among n, by a variable; NULL: none. */
+/* Variables with the number of a process, from 0 on, and the number of
+ * processes; NULL: none. */
 struct place {
     const char *variable;
     size_t i, n;

@@ -131,9 +131,9 @@ static bool ends(int number)
     return true;
 }
 
-/* Installs our handler; false: not installed.  Handlers of others stay, but for
- * faults, where theirs run after ours; ignored signals stay ignored, but for
- * requests to stop (without nohup, background jobs of scripts ignore
+/* Installs our handler; false: not installed.  Other handlers stay, except for
+ * faults, for which theirs run after ours.  Ignored signals stay ignored,
+ * except requests to stop (without nohup, background jobs of scripts ignore
  * SIGINT). */
 static bool take(int number)
 {
@@ -157,7 +157,8 @@ static bool take(int number)
     return !sigaction(number, &a, NULL);
 }
 
-/* For a handler where a thread's own stack is full; a sanitizer has one. */
+/* A stack for handlers when a thread's own stack is full; a sanitizer has its
+ * own. */
 static void set_stack(void)
 {
     static char stack[STACK_BYTES];
@@ -169,8 +170,8 @@ static void set_stack(void)
 
 /* Handlers run on a thread of their own: BLAS libraries work with the stack
  * pointer amid other memory, which a handler on their stack would overwrite.
- * Faults, and a pipe that nobody reads, are the computing thread's own, and the
- * last that it does. */
+ * Faults, and writing to a pipe without a reader, are handled on the computing
+ * thread itself, which then ends. */
 void kv_catch_signals(void)
 {
     static sigset_t from_outside;

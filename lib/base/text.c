@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* UTF-32's before UTF-16's, one of which begins as the other does. */
+/* UTF-32's marks precede UTF-16's, since one of them begins like a UTF-16
+ * mark. */
 static const struct mark {
     const char *bytes;
     size_t n;

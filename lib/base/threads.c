@@ -21,7 +21,7 @@ int kv_threads_asked(size_t *n, struct kv_err *e)
         return 0;
     digits = text + strspn(text, spaces);
     end = digits + strspn(digits, "0123456789");
-    x = strtoull(digits, NULL, 10); /* ULLONG_MAX where it is more */
+    x = strtoull(digits, NULL, 10); /* ULLONG_MAX if it overflows */
     if (end == digits || end[strspn(end, spaces)] || !x)
         return kv_fail(e, "%s is '%s': expected one number, 1 to %d", name,
                        text, KV_THREADS_MAX);
@@ -63,8 +63,8 @@ size_t kv_thread_stack(void)
     return bytes;
 }
 
-/* As libgomp reads it: kilobytes, or a unit letter follows; 0: libgomp's
- * default. */
+/* The stack size as libgomp reads it: kilobytes, or with a unit letter; 0:
+ * libgomp's default. */
 static size_t asked_stack(void)
 {
     const char *text = getenv("OMP_STACKSIZE");

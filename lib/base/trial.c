@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Of data: also where a sanitizer has mapped terabytes. */
+/* A limit on data, which also works if a sanitizer has mapped terabytes. */
 static void limit_memory(size_t more)
 {
     unsigned long data = 0;
@@ -46,7 +46,7 @@ static void limit_time(size_t ms)
     setitimer(ITIMER_REAL, &passed, NULL);
 }
 
-/* Every signal as if no handler had been set, none blocked. */
+/* Restores every signal's default action and unblocks all signals. */
 static void forget_signals(void)
 {
     sigset_t all;

@@ -26,8 +26,8 @@ int kv_interrupted(struct kv_err *e)
     return kv_stop ? kv_fail(e, "interrupted") : 0;
 }
 
-/* After a call on fd failed: whether to try again, after waiting where fd does
- * not wait by itself (O_NONBLOCK, which whoever shares it has set). */
+/* After a failed call on fd: whether to try again.  Waits first if fd does not
+ * wait by itself (O_NONBLOCK may be set by a process that shares fd). */
 static bool try_again(int fd, short events)
 {
     struct pollfd p = {.fd = fd, .events = events};

@@ -30,7 +30,8 @@ const struct kv_wrapper *kv_arch_wrapper(const char *name)
     return NULL;
 }
 
-/* Of multi-head latent attention: what its cache holds is neither K nor V. */
+/* Whether a class has multi-head latent attention that is not implemented; its
+ * cache holds neither K nor V. */
 static bool is_latent(const char *name)
 {
     static const char *const names[] = {"MiniCPM3ForCausalLM",

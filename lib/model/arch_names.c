@@ -277,7 +277,7 @@ const struct kv_own_field kv_fields_of_hunyuan[] = {
     {0},
 };
 
-/* Of the fields of a model of several parts. */
+/* For the fields of a model with several parts. */
 const struct kv_own_field kv_fields_of_wrapped[] = {
     {"vision_config", NULL, NULL},
     {"image_token_id", NULL, NULL},

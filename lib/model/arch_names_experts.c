@@ -175,7 +175,7 @@ const struct kv_tensor_names kv_names_deepseek = {
         },
 };
 
-/* What the three classes of latent attention share. */
+/* Names that the three classes of latent attention share. */
 #define LATENT                                                                \
     {"kv_lora_rank", NULL, NULL}, {"q_lora_rank", NULL, NULL},                \
         {"qk_nope_head_dim", NULL, NULL},                                     \

@@ -1,4 +1,4 @@
-/* Of models without RMSNorm, from GPT-2 to Falcon. */
+/* Names of models without RMSNorm, from GPT-2 to Falcon. */
 #include "lib/model/arch_names.h"
 
 /* Heads that are hidden_size / heads, each with its own keys. */
@@ -174,7 +174,7 @@ const struct kv_own_field kv_fields_of_mpt[] = {
     PLAIN_HEADS,
     {"no_bias", NULL, "true"},
     {"norm_type", NULL, "\"low_precision_layernorm\""},
-    {"learned_pos_emb", NULL, NULL}, /* of no use beside ALiBi */
+    {"learned_pos_emb", NULL, NULL}, /* without effect under ALiBi */
     {"embedding_fraction", NULL, NULL},
     {"emb_pdrop", NULL, NULL},
     {"init_device", NULL, NULL},
@@ -330,13 +330,13 @@ const struct kv_own_field kv_fields_of_falcon[] = {
     FALCON_FIELDS,
     {"parallel_attn", "use_parallel_residual", NULL},
     {"multi_query", "multi_query", NULL},
-    {"num_kv_heads", NULL, NULL}, /* of the other decoder */
+    {"num_kv_heads", NULL, NULL}, /* for the other decoder */
     {"num_key_value_heads", "", NULL},
     {"num_ln_in_parallel_attn", NULL, "1"},
     {0},
 };
 
-/* Of 40B and 180B. */
+/* Falcon 40B and 180B. */
 const struct kv_tensor_names kv_names_falcon_new = {
     FALCON,
     .part =
@@ -356,7 +356,7 @@ const struct kv_own_field kv_fields_of_falcon_new[] = {
     {0},
 };
 
-/* Of 11B: one norm for both. */
+/* Falcon 11B: one norm for both. */
 const struct kv_own_field kv_fields_of_falcon_one_norm[] = {
     FALCON_FIELDS,
     {"parallel_attn", NULL, "true"},

@@ -1,4 +1,4 @@
-/* Of models with layers without attention. */
+/* Names of models with layers without attention. */
 #include "lib/model/arch_names.h"
 #include "lib/model/arch_parts.h"
 
@@ -56,7 +56,7 @@ const struct kv_own_field kv_fields_of_lfm2[] = {
     {0},
 };
 
-/* What many call alike. */
+/* Names that many architectures share. */
 #define QWEN_PARTS                                       \
     [KV_P_Q] = "self_attn.q_proj.weight",                \
     [KV_P_OUT_GATE] = "self_attn.q_proj.weight",         \
@@ -135,7 +135,7 @@ const struct kv_tensor_names kv_names_qwen3_5 = {
         },
 };
 
-/* Also of the part of a model of several. */
+/* Also for a part of a model with several parts. */
 const struct kv_own_field kv_fields_of_qwen3_5[] = {
     QWEN_FIELDS,
     {"attn_output_gate", NULL, "true"},

@@ -1,7 +1,7 @@
-/* On the way forward each layer's x is kept, before its attention and before
- * its MLP; on the way back the rest is computed again from these.  No
- * gradients of weights are wanted, so that every product is one with a matrix
- * as it is stored: dy [rows][output] times w [output][input]. */
+/* The forward pass keeps each layer's x before its attention and before its
+ * MLP; the backward pass recomputes everything else from these.  Gradients of
+ * weights are not needed, so every product uses a matrix in its stored form: dy
+ * [rows][output] times w [output][input]. */
 #include "lib/model/backward.h"
 #include "kernels/attend_grad.h"
 #include "kernels/gemm.h"
@@ -24,7 +24,7 @@ struct back {
     float *dq, *dk, *dout; /* in the place of p.q, p.k_pre, p.out */
     float *dv;
     float *unrotate; /* p.ropes with the sines negated */
-    bool lowest;     /* nothing below this layer wants a gradient */
+    bool lowest;     /* nothing below this layer needs a gradient */
 };
 
 /* One step of the way back on every tile. */
@@ -82,15 +82,15 @@ static void norm_back(const struct kv_pass *p, const float *w, const float *x,
     }
 }
 
-/* What the model's cap on logits leaves of their gradient. */
+/* Applies the derivative of the model's cap on logits to their gradient. */
 static void cap_back(float *grad, const float *logit, size_t n, float cap)
 {
     for (size_t i = 0; i < n; i++)
         grad[i] *= 1 - logit[i] / cap * (logit[i] / cap);
 }
 
-/* logits [rows][n_vocab] -> the gradient with respect to them: p - 1 of the
- * target, p of the others; 0 where there is no target. */
+/* Turns logits [rows][n_vocab] into the gradient with respect to them: p - 1
+ * for the target, p for the others, 0 if there is no target. */
 static void logits_back(const struct back *b, const struct kv_tile *t,
                         float *logits)
 {
@@ -153,8 +153,9 @@ static void loss_back(const struct back *b, const struct kv_tile *t)
                          p->m->config.norm_eps, x + i * n);
 }
 
-/* Of the norm of what joins the residual stream, y = a w' + bias: y becomes
- * the gradient with respect to it.  Without such a norm that is dx. */
+/* Backward through the norm of y = a w' + bias before it joins the residual
+ * stream: y becomes the gradient with respect to it.  Without such a norm the
+ * gradient is dx. */
 static const float *end_back(const struct kv_pass *p, enum kv_part w,
                              enum kv_part bias, enum kv_part norm,
                              const float *a, size_t inputs, size_t rows,
@@ -293,8 +294,8 @@ static void attention_back(const struct back *b)
     free(scratch);
 }
 
-/* dy, rows `stride` apart, through the norm of each of the row's heads; raw:
- * before the norm, alike. */
+/* Takes dy, rows `stride` apart, back through the norm of each of the row's
+ * heads; raw: the values before the norm, in the same layout. */
 static void heads_back(const struct kv_pass *p, const float *w,
                        const float *raw, size_t rows, size_t heads,
                        size_t stride, float *dy)
@@ -310,8 +311,8 @@ static void heads_back(const struct kv_pass *p, const float *w,
         }
 }
 
-/* dqkv [rows][q, k, v] through the norms of q and k, whose inputs are computed
- * once more.  h: workspace for [rows][hidden], raw for [rows][q, k, v]. */
+/* Takes dqkv [rows][q, k, v] back through the norms of q and k, whose inputs
+ * are recomputed.  h: workspace for [rows][hidden], raw for [rows][q, k, v]. */
 static void qk_norm_back(const struct kv_pass *p, const float *x, size_t rows,
                          float *h, float *raw, float *dqkv)
 {
@@ -327,8 +328,8 @@ static void qk_norm_back(const struct kv_pass *p, const float *x, size_t rows,
                all, dqkv + p->q_dim);
 }
 
-/* dk back through RoPE; unless this is the lowest layer, dq too and all three
- * on to dx before the layer. */
+/* Takes dk back through RoPE; unless this is the lowest layer, also dq, and all
+ * three further to dx before the layer. */
 static void qkv_back(const struct back *b, const struct kv_tile *t)
 {
     const struct kv_pass *p = &b->p;

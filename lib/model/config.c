@@ -234,7 +234,7 @@ static int read_eps(const struct kv_fields *f, struct kv_config *c,
         kv_fields_real(f, "rms_norm_eps", &eps, e))
         return -1;
     c->norm_eps = (float)eps;
-    c->mixer_eps = c->norm_eps; /* that the stream's scale leaves alone */
+    c->mixer_eps = c->norm_eps; /* and is not affected by the stream's scale */
     return 0;
 }
 
@@ -250,7 +250,7 @@ static int read_cap(const struct kv_fields *f, const char *name,
     return 0;
 }
 
-/* What Gemma's classes have; in others the fields must be absent. */
+/* Fields of Gemma's classes; in other classes they must be absent. */
 static int read_gemma(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -309,8 +309,8 @@ static int read_scale(const struct kv_fields *f, const char *name,
     return kv_fields_get(f, name) ? kv_fields_real(f, name, x, e) : 0;
 }
 
-/* Granite adds r y to the stream x: x / r is kept instead, to which y is added.
- * Its norms are those of x with eps / r^2. */
+/* Granite adds r y to the stream x.  We keep x / r instead and add y; its norms
+ * equal those of x with eps / r^2. */
 static int read_scales(const struct kv_fields *f, struct kv_config *c,
                        struct kv_err *e)
 {

@@ -17,8 +17,8 @@ static int check_type(const struct kv_fields *f, const char *name,
                          f->path, f->in, is ? is : "no name", name, should);
 }
 
-/* f becomes the fields of the language model, which are all that is read: the
- * other parts see no text.  Whether the head is tied is said beside them. */
+/* f becomes the fields of the language model.  Only these are read, since the
+ * other parts see no text; the top level says whether the head is tied. */
 static int unwrap(struct kv_fields *f, const struct kv_wrapper *w,
                   struct kv_config *c, struct kv_err *e)
 {

@@ -17,9 +17,9 @@ static int read_dense_inter(const struct kv_fields *f, struct kv_config *c,
                           &c->dense_inter, e);
 }
 
-/* Layers with an MLP of intermediate_size in place of experts: those that
- * mlp_only_layers lists, and those whose number decoder_sparse_step does not
- * divide. */
+/* Layers with an MLP of intermediate_size instead of experts: the layers in
+ * mlp_only_layers, and those whose number is no multiple of
+ * decoder_sparse_step. */
 static int read_dense(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -64,7 +64,8 @@ static int read_first(const struct kv_fields *f, struct kv_config *c,
     return n ? read_dense_inter(f, c, e) : 0;
 }
 
-/* As mlp_layer_types has them; without it the first is dense. */
+/* Dense layers by mlp_layer_types; without that field the first layer is
+ * dense. */
 static int read_types(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -143,7 +144,7 @@ static int read_share_scale(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* A number that the class has where the field is absent; null is none. */
+/* A number with the class's default if the field is absent; null means none. */
 static int read_real(const struct kv_fields *f, const char *name, double x,
                      float *out, struct kv_err *e)
 {
@@ -165,7 +166,7 @@ static int read_count(const struct kv_fields *f, const char *name, size_t max,
                      : kv_fields_size(f, name, 1, max, out, e);
 }
 
-/* Experts are chosen from the best groups alone. */
+/* Experts are chosen only from the best groups. */
 static int read_groups(const struct kv_fields *f, struct kv_config *c,
                        struct kv_err *e)
 {
@@ -207,7 +208,7 @@ static int read_groups(const struct kv_fields *f, struct kv_config *c,
 
 enum { MAX_EXPERTS = 1 << 12 };
 
-/* The shared expert, which is the MLP where there are no others. */
+/* The shared expert, which is the MLP if there are no other experts. */
 static int read_alone(const struct kv_fields *f, struct kv_config *c,
                       bool *alone, struct kv_err *e)
 {

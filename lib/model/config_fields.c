@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* NULL when there is no field of exactly this name, or null. */
+/* NULL if there is no field of exactly this name, or it is null. */
 static const json_t *find(const struct kv_fields *f, const char *name)
 {
     const json_t *j = json_object_get(f->json, name);
@@ -201,7 +201,7 @@ static bool is_own(const struct kv_fields *f, const char *name,
     return o && o->name;
 }
 
-/* An object of which the architecture has fields. */
+/* Checks an object whose fields the architecture reads. */
 static int check_nested(const struct kv_fields *f, const char *name,
                         const json_t *value, const struct kv_field *known,
                         struct kv_err *e)

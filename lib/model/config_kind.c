@@ -7,7 +7,7 @@
 
 static const char PER_LAYER[] = "per_layer_config";
 
-/* Heads of one kind of layers. */
+/* Sets the heads of one kind of layers. */
 struct heads {
     size_t dim, n_kv;
 };
@@ -47,7 +47,8 @@ static int read_entry(const struct kv_fields *f, const json_t *all,
                : 0;
 }
 
-/* As transformers writes it: sizes of each layer, the same in all of a kind. */
+/* The form that transformers writes: sizes of each layer, equal for all layers
+ * of a kind. */
 static int read_per_layer(const struct kv_fields *f, const struct kv_config *c,
                           const json_t *all, struct heads *full,
                           struct kv_err *e)
@@ -108,7 +109,7 @@ static int read_heads(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* From here on the shape's layers are those with keys and values. */
+/* Afterwards the shape's layers are those with keys and values. */
 static int read_shared(const struct kv_fields *f, struct kv_config *c,
                        struct kv_err *e)
 {

@@ -1,8 +1,9 @@
 #include "lib/model/config.h"
 
-/* The fields that config.json may have.  Those of the first group are read; the
- * second holds what other models vary and these do not, each with the value
- * that it has here; all others say nothing of the numbers. */
+/* The fields that config.json may have.  The fields of the first group are
+ * read.  The second group has fields that other models vary and these models do
+ * not, each with its only value here.  All other fields do not affect the
+ * numbers. */
 const struct kv_field kv_config_known[] = {
     {"architectures", NULL},
     {"model_type", NULL},
@@ -58,7 +59,7 @@ const struct kv_field kv_config_known[] = {
     {"quantization_config", NULL}, /* kv_weights_unpack() */
 
     {"auto_map",
-     NULL}, /* code of the model's own, where transformers has its */
+     NULL}, /* the model's own code, which transformers implements too */
     {"pretraining_tp", NULL}, /* how a product was once split */
     {"_name_or_path", NULL},
     {"name_or_path", NULL},

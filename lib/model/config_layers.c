@@ -11,7 +11,8 @@ static void set_bit(uint64_t *bits, size_t layer, bool on)
     bits[layer / 64] |= on ? bit : 0;
 }
 
-/* Tokens that a layer which slides attends over; 0: none slides. */
+/* The number of tokens that a sliding layer attends over; 0: no layer
+ * slides. */
 static int read_window(const struct kv_fields *f, const struct kv_arch *a,
                        size_t *window, struct kv_err *e)
 {
@@ -40,7 +41,7 @@ static int read_window(const struct kv_fields *f, const struct kv_arch *a,
     return kv_fields_size_if(f, name, 1, 1 << 28, window, e);
 }
 
-/* As layer_types has them, of which *n slide so far. */
+/* Reads layer_types; *n of the layers slide so far. */
 static int read_layer_types(const struct kv_fields *f, const json_t *list,
                             struct kv_config *c, size_t *n_slide,
                             struct kv_err *e)
@@ -75,9 +76,9 @@ static int read_layer_types(const struct kv_fields *f, const json_t *list,
     return 0;
 }
 
-/* Of a class with a pattern that the config may change.  The name that begins
- * with _ is what transformers notes of a model and does not read: it says the
- * same, unless layer_types says more. */
+/* For a class with a pattern that the config may change.  transformers writes
+ * the name that begins with _ but does not read it; it must agree, unless
+ * layer_types decides. */
 static int read_pattern(const struct kv_fields *f, const struct kv_config *c,
                         size_t *pattern, struct kv_err *e)
 {
@@ -115,11 +116,11 @@ static bool layer_slides(const struct kv_config *c, size_t layer,
                                         : !pattern || (layer + 1) % pattern;
 }
 
-/* Leaves no window unless a layer slides. */
+/* Clears the window unless a layer slides. */
 static int read_sliding(const struct kv_fields *f, struct kv_config *c,
                         struct kv_err *e)
 {
-    /* Where layers have another mixer the list says which (config_mixer.c). */
+    /* If layers have another mixer, the list names it (config_mixer.c). */
     const json_t *list =
         c->arch->mixer ? NULL : kv_fields_get(f, "layer_types");
     size_t first = c->arch->layers.from, pattern, n_slide = 0;
@@ -147,7 +148,8 @@ static int read_sliding(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* Layers without RoPE: those with a 0 in no_rope_layers, or every so many-th.
+/* Layers without RoPE: those with a 0 in no_rope_layers, or every
+ * no_rope_layer_interval-th.
  */
 static int read_still(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
@@ -195,7 +197,7 @@ static int read_unless(const struct kv_fields *f, const struct kv_config *c,
     return 0;
 }
 
-/* Where those that do not slide have no RoPE. */
+/* For classes whose layers without a sliding window have no RoPE. */
 static void fill_still(const struct kv_fields *f, bool none,
                        struct kv_config *c)
 {

@@ -81,7 +81,7 @@ static int read_listed(const struct kv_fields *f, const struct kv_config *c,
     return 0;
 }
 
-/* All but every so many-th. */
+/* All layers except every n-th. */
 static int read_every(const struct kv_fields *f, const struct kv_config *c,
                       struct stateful *s, struct kv_err *e)
 {
@@ -95,7 +95,7 @@ static int read_every(const struct kv_fields *f, const struct kv_config *c,
     return 0;
 }
 
-/* layer_types, or the older field, which must say the same beside it. */
+/* layer_types, or the older field; if both are there, they must agree. */
 static int read_which(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -119,7 +119,8 @@ static int read_which(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* LFM2's MLP is narrower than intermediate_size, unless the config says not. */
+/* LFM2's MLP is narrower than intermediate_size, unless the config turns this
+ * off. */
 static int read_width(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -236,7 +237,7 @@ static int read_mamba(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* From here on the shape's layers are those with attention. */
+/* Afterwards the shape's layers are those with attention. */
 static int count(const struct kv_fields *f, struct kv_config *c,
                  struct kv_err *e)
 {

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A number and the field that has it; "": none has. */
+/* A number and the field that it comes from; "": no field. */
 struct given {
     double is;
     char in[80];
@@ -26,8 +26,8 @@ static int add_block(struct kv_rope_reading *r, const char *label,
     return 0;
 }
 
-/* The object of this name; or, type not NULL, that of this type of layers in
- * it, if there is one. */
+/* The object of this name or, if type is not NULL, its object for this type of
+ * layers, if there is one. */
 static int add_blocks(struct kv_rope_reading *r, const char *name,
                       const char *type, struct kv_err *e)
 {
@@ -63,7 +63,7 @@ static int add_blocks(struct kv_rope_reading *r, const char *name,
     return of_type ? add_block(r, label, of_type, e) : 0;
 }
 
-/* The one value of all places that have it. */
+/* The common value of all places that have it. */
 static int read_given(const struct kv_fields *f, const char *name,
                       struct given *given, struct kv_err *e)
 {
@@ -112,7 +112,8 @@ static int read_channels(struct kv_rope_reading *r, struct kv_err *e)
     return 0;
 }
 
-/* Where the class turns a part of a head's channels: which part. */
+/* For a class that rotates a part of a head's channels: the size of that
+ * part. */
 static int read_partial(struct kv_rope_reading *r, struct kv_err *e)
 {
     double part;
@@ -168,7 +169,7 @@ static int check_block(const struct kv_rope_reading *r,
     return kv_fields_check(f, known, e);
 }
 
-/* RoPE of a block; NULL: of theta alone. */
+/* RoPE described by a block; NULL: only by theta. */
 static int compute(const struct kv_rope_reading *r, const struct kv_fields *f,
                    struct kv_rope_kind *kind, struct kv_err *e)
 {
@@ -186,8 +187,8 @@ static int compute(const struct kv_rope_reading *r, const struct kv_fields *f,
 
 static const char LOCAL[] = "rope_local_base_freq";
 
-/* Of the layers that slide, where they have frequencies of their own: scaling
- * is that of rope_parameters, which is by type then. */
+/* RoPE of sliding layers with their own frequencies: the scaling is in
+ * rope_parameters, which then has an object for each type. */
 static int read_slide(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -228,7 +229,7 @@ static bool is_same(const struct kv_rope_kind *a, const struct kv_rope_kind *b)
            !memcmp(a->far_freq, b->far_freq, sizeof(a->far_freq));
 }
 
-/* Of all blocks, which must agree. */
+/* The value in all blocks, which must agree. */
 static int read_blocks(struct kv_rope_reading *r, struct kv_config *c,
                        struct kv_err *e)
 {

@@ -28,8 +28,8 @@ static int scale_linear(const struct kv_rope_reading *r,
 }
 
 /* original_max_position_embeddings of the block, or of the top level, whichever
- * the class goes by; the other may repeat it.  In a block it may be absent: all
- * positions then. */
+ * the class uses; the other may repeat it.  If it is absent in a block, it is
+ * all positions. */
 static int read_old_ctx(const struct kv_rope_reading *r,
                         const struct kv_fields *f, bool may_be_absent,
                         double *old_ctx, struct kv_err *e)
@@ -110,8 +110,8 @@ int kv_rope_put(const struct kv_rope_reading *r, const double *x,
     return 0;
 }
 
-/* The channels that turn have the frequencies of so many of all, not of a
- * smaller head; the rest have none. */
+/* The rotated channels have the first frequencies of the whole head, not those
+ * of a smaller head; the others have none. */
 static int scale_proportional(const struct kv_rope_reading *r,
                               const struct kv_fields *f, double *inv_freq,
                               struct kv_rope_kind *kind, struct kv_err *e)
@@ -186,7 +186,7 @@ static int read_yarn_scale(const struct kv_fields *f, double factor,
     return 0;
 }
 
-/* The pair that turns so many times in old_ctx tokens. */
+/* The pair that makes this many turns in old_ctx tokens. */
 static double yarn_pair(const struct kv_rope_reading *r, double old_ctx,
                         double turns)
 {
@@ -229,7 +229,7 @@ static int scale_yarn(const struct kv_rope_reading *r,
     return 0;
 }
 
-/* A number above 0 for each pair, by which its frequency is divided. */
+/* A positive number for each pair, which divides the pair's frequency. */
 static int divide(const struct kv_rope_reading *r, const struct kv_fields *f,
                   const char *name, const double *inv_freq, double *out,
                   struct kv_err *e)
@@ -343,7 +343,7 @@ const struct kv_rope_type kv_rope_types[] = {
       {"short_factor", NULL},
       {"long_factor", NULL}},
      scale_longrope},
-    {"proportional", /* of Gemma 4 alone */
+    {"proportional", /* only Gemma 4 */
      {{"rope_type", NULL},
       {"rope_theta", NULL},
       {"partial_rotary_factor", NULL},
@@ -376,7 +376,7 @@ int kv_rope_type(const struct kv_rope_reading *r, const struct kv_fields *f,
                        f->path, f->in, r->arch->name, f->in);
     if (name && r->top->wrapped && !strcmp(name, "mrope"))
         name = kv_rope_types[0]
-                   .name; /* of text, whose three positions are equal */
+                   .name; /* for text, whose three positions are equal */
     if (name && (!strcmp(name, "su") || /* as it was first called */
                  (only_long && !strcmp(name, "yarn"))))
         name = "longrope";

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What n tokens of a tile work in.  mid is as wide as the widest. */
+/* Workspace for n tokens of a tile.  mid is as wide as the widest expert or
+ * MLP. */
 struct work {
     const struct kv_pass *p;
     float *in, *mid; /* [n][hidden], [n][2 inter] */
@@ -34,8 +35,8 @@ static void free_work(struct work *w)
     free(w->bias);
 }
 
-/* c [rows][outputs], its rows c_row apart, = a times the matrix: of an expert
- * its own one, widened; NULL: stored. */
+/* Sets c [rows][outputs], whose rows are c_row apart, to a times the matrix: an
+ * expert's widened one, or (NULL) the stored one. */
 static int multiply(const struct kv_pass *p, enum kv_part part, size_t expert,
                     const void *matrix, const float *a, size_t rows,
                     size_t inputs, float *c, size_t outputs, size_t c_row,
@@ -123,8 +124,9 @@ static void mix_sparsely(const struct kv_config *c, float *share)
     free(logit);
 }
 
-/* Logits of a token become the shares of the chosen experts: of the largest
- * ones, the bias (NULL: none) added; of equal ones, of the first. */
+/* Turns a token's logits into the shares of the chosen experts: those with the
+ * largest logits after the bias (NULL: none) is added; among equal ones the
+ * first. */
 static void choose(const struct kv_config *c, const float *bias, float *share)
 {
     const size_t n = c->n_experts;
@@ -168,7 +170,7 @@ static const float *vector(const struct kv_pass *p, enum kv_part part)
     return kv_layers_vector(p->m->layers, part);
 }
 
-/* The biases of an expert's gate and up, side by side; NULL: it has none. */
+/* The biases of an expert's gate and up, adjacent; NULL: it has none. */
 static const float *gate_up_bias(const struct work *w, const struct mlp *mlp)
 {
     const float *gate = vector(w->p, KV_P_GATE_BIAS);
@@ -181,7 +183,7 @@ static const float *gate_up_bias(const struct work *w, const struct mlp *mlp)
     return w->bias;
 }
 
-/* The rows of the MLP's output get its bias, where it has one. */
+/* Adds the MLP's bias, if it has one, to the rows of its output. */
 static int add_down_bias(const struct work *w, const struct mlp *mlp, size_t n,
                          struct kv_err *e)
 {
@@ -301,7 +303,7 @@ static bool is_chosen(const struct kv_pass *p, size_t expert)
     return false;
 }
 
-/* The expert's matrices, one behind the other, in `wide`. */
+/* Widens the expert's matrices, one after the other, into `wide`. */
 static int widen(const struct kv_pass *p, struct mlp *mlp, uint8_t *wide,
                  struct kv_err *e)
 {
@@ -346,8 +348,8 @@ int kv_pass_experts(const struct kv_pass *p, struct kv_err *e)
 /* ---- what all tokens have --------------------------------------------------
  */
 
-/* sum += the expert that all tokens have, times a sigmoid of each where there
- * is one. */
+/* Adds the expert that all tokens use to sum, times each token's sigmoid if
+ * there is one. */
 static int run_shared(const struct work *w, const struct kv_tile *t,
                       struct kv_err *e)
 {

@@ -212,7 +212,7 @@ int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
     return runs(p, KV_STEP_ROPE) ? p->b->heads(&heads, e) : 0;
 }
 
-/* x of the tile, where the caller wants it kept. */
+/* Stores the tile's x if the caller needs it later. */
 static void keep(const struct kv_pass *p, const struct kv_tile *t, float *all)
 {
     const size_t at = t->at * p->hidden;
@@ -254,7 +254,7 @@ static int add_to_stream(const struct kv_pass *p, const struct kv_tile *t,
                 : 0;
 }
 
-/* The stream's norm after an addition to it, where the model has one. */
+/* The norm of the stream after an addition, if the model has one. */
 static int norm_stream(const struct kv_pass *p, const struct kv_tile *t,
                        enum kv_part norm, enum kv_part bias, struct kv_err *e)
 {
@@ -266,7 +266,7 @@ static int norm_stream(const struct kv_pass *p, const struct kv_tile *t,
                : 0;
 }
 
-/* x += Wo out, or what a layer without attention has in its place. */
+/* Adds Wo out to x, or the mixer's output in a layer without attention. */
 static int out_product(const struct kv_pass *p, const struct kv_tile *t,
                        struct kv_err *e)
 {
@@ -312,7 +312,7 @@ static bool has_experts(const struct kv_pass *p)
     return kv_config_has_experts(&p->m->config, p->loaded);
 }
 
-/* Of experts: which each token has. */
+/* With experts: chooses the experts of each token. */
 static int mlp_half(const struct kv_pass *p, const struct kv_tile *t,
                     struct kv_err *e)
 {
@@ -391,7 +391,7 @@ static int final_norm(const void *arg, size_t i, size_t thread,
                      kv_layers_norm_bias(p->m->layers), x, t.rows, KV_TYPE_F32,
                      x, e))
         return -1;
-    if (p->m->config.logit_scale != 1) /* on the host alone */
+    if (p->m->config.logit_scale != 1) /* only on the host */
         kv_row_scale(x, t.rows * p->hidden, p->m->config.logit_scale);
     return 0;
 }
@@ -479,7 +479,7 @@ int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
     return 0;
 }
 
-/* hidden: the tokens' embeddings, which become what is wanted. */
+/* hidden: at first the tokens' embeddings, at the end the result. */
 static int forward(struct kv_pass *p, const struct kv_attention *attention,
                    float *hidden, struct kv_err *e)
 {

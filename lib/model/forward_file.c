@@ -15,8 +15,9 @@ static int states(const struct kv_pass *p, FILE *f, bool write,
                  : kv_scratch_read(f, at, p->x, bytes, e);
 }
 
-/* Groups of windows through all layers, one group after the other: layers see
- * what others of the group left. */
+/* Passes groups of windows through all layers, one group after the other, so
+ * that layers find the keys and values that earlier layers left for the
+ * group. */
 static int by_groups(struct kv_pass *p, const int32_t *tokens, size_t n_windows,
                      size_t group, const struct kv_attention *attention,
                      FILE *f, struct kv_err *e)

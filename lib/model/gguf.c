@@ -9,7 +9,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 enum { U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 };
 
-/* What a value may be; bytes 0: as long as it says itself. */
+/* The types of a value; bytes 0: the value contains its length. */
 static const struct {
     enum kv_gguf_kind kind;
     size_t bytes;
@@ -25,7 +25,7 @@ static const struct {
 
 enum { N_VALUE_TYPES = sizeof(value_types) / sizeof(*value_types) };
 
-/* What a tensor may be: blocks of so many values and bytes. */
+/* The types of a tensor: values and bytes of a block. */
 static const struct tensor_type {
     const char *name;
     size_t values, bytes;
@@ -70,11 +70,12 @@ static const struct tensor_type {
 
 enum { N_TENSOR_TYPES = sizeof(tensor_types) / sizeof(*tensor_types) };
 
-/* Of the fields that every key and every tensor has. */
+/* The minimum sizes of keys and tensors, by the fields that each of them
+ * has. */
 enum { KEY_BYTES = 8 + 4 + 1, TENSOR_BYTES = 8 + 4 + 4 + 8 };
 enum { MAX_DIMS = 4, MAX_NAME = 65535 };
 
-/* What of the file is still to be read. */
+/* The unread rest of the file. */
 struct reader {
     const uint8_t *data;
     size_t bytes, at;
@@ -92,7 +93,7 @@ static int read_bytes(struct reader *r, void *out, size_t n, struct kv_err *e)
     return 0;
 }
 
-/* n things of so many bytes each, at the least, must still be there. */
+/* Fails unless n things of at least this many bytes each can still follow. */
 static int check_count(const struct reader *r, const char *what, uint64_t n,
                        size_t each, struct kv_err *e)
 {
@@ -104,7 +105,7 @@ static int check_count(const struct reader *r, const char *what, uint64_t n,
     return 0;
 }
 
-/* Steps over a string: *at, *n: where its bytes are. */
+/* Skips a string; *at, *n: its bytes. */
 static int read_string(struct reader *r, size_t *at, size_t *n,
                        struct kv_err *e)
 {
@@ -136,7 +137,7 @@ static int read_name(struct reader *r, char **name, struct kv_err *e)
     return 0;
 }
 
-/* v's elements, of its type, from here on. */
+/* Reads v's elements, of its type, from here on. */
 static int read_elements(struct reader *r, struct kv_gguf_value *v,
                          struct kv_err *e)
 {
@@ -267,7 +268,7 @@ static int read_tensor(struct reader *r, struct kv_weight *w, uint64_t *offset,
                : 0;
 }
 
-/* offset: [n], of the data of each. */
+/* offset: [n], the offset of each tensor's data. */
 static int read_tensors(struct kv_gguf *g, struct reader *r, uint64_t n,
                         uint64_t *offset, struct kv_err *e)
 {
@@ -305,7 +306,7 @@ static int read_alignment(const struct kv_gguf *g, size_t *alignment,
     return 0;
 }
 
-/* Where every tensor's data is. */
+/* Sets the address of every tensor's data. */
 static int place(struct kv_gguf *g, const uint64_t *offset, size_t alignment,
                  struct kv_err *e)
 {
@@ -340,7 +341,8 @@ static int by_place(const void *a, const void *b)
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-/* Tensors fill the data but for what aligns the next of them. */
+/* Checks that tensors fill the data, except for the padding that aligns the
+ * next tensor. */
 static int check_places(struct kv_gguf *g, size_t alignment, struct kv_err *e)
 {
     const size_t bytes = g->map.bytes - g->header_bytes;
@@ -474,7 +476,7 @@ const struct kv_gguf_value *kv_gguf_find(const struct kv_gguf *g,
                : NULL;
 }
 
-/* Of integers, each must be a count. */
+/* If they are integers, each must be a count. */
 static int check_counts(const struct kv_gguf *g, const struct kv_gguf_value *v,
                         struct kv_err *e)
 {

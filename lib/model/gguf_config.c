@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A key behind "llama.", and the field of config.json that it is, as most call
- * it.  family: NULL, any that has no row of its own before.  field NULL: read
- * below, or it says nothing of the numbers. */
+/* A key after "llama.", and the equivalent field of config.json by its usual
+ * name.  family: NULL for all families without an earlier row of their own.
+ * field NULL: read below, or without effect on the numbers. */
 static const struct row {
     const char *key, *family, *field;
     enum kv_gguf_kind kind;
@@ -135,7 +135,7 @@ static const struct row *find_row(const char *key, const char *family)
     return NULL;
 }
 
-/* Of an array, one value for each layer, the one that all are. */
+/* For an array with one value for each layer: the common value. */
 static int check_layers(const struct kv_gguf_value *v, const char *path,
                         struct kv_err *e)
 {
@@ -230,7 +230,7 @@ static int need(const struct kv_gguf_maker *k, const char *field,
                          key);
 }
 
-/* As llama.cpp has them where the file says nothing. */
+/* llama.cpp's defaults, if the file has no key. */
 static int set_sizes(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     const struct kv_weight *embed = kv_gguf_tensor(k->m, "token_embd.weight");
@@ -274,7 +274,7 @@ static void set_flag(const struct kv_gguf_maker *k, const char *field, bool x)
     json_object_set_new(k->config, field, json_boolean(x));
 }
 
-/* Whether any layer has a bias of any of these parts, NULL behind the last. */
+/* Whether any layer has a bias of any of these parts, which end with NULL. */
 static bool has_bias(const struct kv_gguf_maker *k, const char *const *part)
 {
     for (; *part; part++)
@@ -292,7 +292,7 @@ static bool has_bias(const struct kv_gguf_maker *k, const char *const *part)
     return false;
 }
 
-/* By the tensors that are there. */
+/* Fields derived from the tensors in the file. */
 static void set_flags(const struct kv_gguf_maker *k)
 {
     static const char *const attention[] = {"attn_q",   "attn_k",      "attn_v",
@@ -311,7 +311,7 @@ static void set_flags(const struct kv_gguf_maker *k)
 
 /* ---- sliding windows ----------------------------------------------------- */
 
-/* Every so many-th layer does not slide, or a truth value for each layer. */
+/* Every n-th layer does not slide, or there is a truth value for each layer. */
 static int add_layer_types(const struct kv_gguf_maker *k, json_t *list,
                            struct kv_err *e)
 {
@@ -412,7 +412,7 @@ static void set_falcon(const struct kv_gguf_maker *k)
                             json_integer(two ? 2 : 1));
 }
 
-/* What its one object holds. */
+/* The contents of its one object. */
 static int set_mpt(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     double alibi = 0, clip = 0;
@@ -495,7 +495,7 @@ fail:
     return NULL;
 }
 
-/* The key of a field, there or not; NULL: it is none's. */
+/* The key of a field, present or not; NULL: the field has no key. */
 static const char *key_of(const struct kv_gguf_model *m, const char *family,
                           const char *field, size_t n, char key[96])
 {

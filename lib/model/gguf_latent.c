@@ -14,7 +14,7 @@ static bool has_choice_bias(const struct kv_gguf_model *m)
 }
 
 /* Files of GLM-4.7-Flash lack the key; they have the bias, which the other
- * class has not. */
+ * class does not have. */
 int kv_gguf_deepseek(const struct kv_gguf_maker *k, const char *names[2],
                      struct kv_err *e)
 {
@@ -50,7 +50,8 @@ static int get_size(const struct kv_gguf_maker *k, const char *key, int64_t *n,
                             key, v ? "0" : "missing");
 }
 
-/* What llama.cpp has where a key is absent, and the class has otherwise. */
+/* llama.cpp's defaults for absent keys that differ from the class's
+ * defaults. */
 static void set_choice(const struct kv_gguf_maker *k)
 {
     static const char *const groups[] = {"n_group", "topk_group"};

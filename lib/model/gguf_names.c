@@ -177,13 +177,14 @@ const char *kv_gguf_mixture(const struct kv_gguf_model *m)
     return type >= 0 && type < n ? mixtures[type] : NULL;
 }
 
-/* Names before .weight or .bias; of a layer, behind blk.N.  family: NULL, any
- * that has no row of its own before. */
+/* Names before .weight or .bias; in a layer, after blk.N.  family: NULL for all
+ * families without an earlier row of their own. */
 static const struct {
     const char *from, *family;
     enum kv_part part;
 } parts[] = {
-    {"attn_norm", "falcon", KV_P_MLP_NORM}, /* that of attention, if alone */
+    {"attn_norm", "falcon", KV_P_MLP_NORM}, /* the norm of attention, if it is
+                                             * the only one */
     {"attn_norm", NULL, KV_P_ATTN_NORM},
     {"attn_norm_2", NULL, KV_P_ATTN_NORM},
     {"attn_q", NULL, KV_P_Q},
@@ -240,8 +241,7 @@ static const char *const keys[] = {"rope_freqs", "rope_factors_long",
 
 #define COUNT(x) (sizeof(x) / sizeof(*(x)))
 
-/* "blk.12.attn_q.weight": 12, its layer, written as in `layer`, and what
- * stands behind it. */
+/* Splits "blk.12.attn_q.weight" into 12, the layer as written, and the rest. */
 static const char *skip_layer(const char *name, char layer[16])
 {
     size_t digits;
@@ -291,8 +291,9 @@ static bool one_qkv(const struct kv_arch *a)
     return k && !strcmp(q, k);
 }
 
-/* What the architecture calls a part of a layer, or, layer "", one outside of
- * them; NULL: it has none.  expert: it is of experts. */
+/* The architecture's name for a part of a layer or, with layer "", for a part
+ * outside of layers; NULL: it has none.  expert: the part belongs to
+ * experts. */
 static const char *find_name(const struct kv_arch *a,
                              const struct kv_gguf_family *f, const char *part,
                              size_t n, const char *layer, bool expert)
@@ -323,8 +324,8 @@ static const char *find_name(const struct kv_arch *a,
     return NULL;
 }
 
-/* What stands before a part's name in a layer: of experts, of the MLP that
- * other layers have in their place. */
+/* The prefix of a part's name in a layer: for experts, and for the MLP that
+ * other layers have instead. */
 static const char *before(const struct kv_arch *a, const char *part, size_t n,
                           bool expert)
 {

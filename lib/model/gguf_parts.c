@@ -21,8 +21,8 @@ static int get_count(const struct kv_gguf *g, const char *key, size_t *out,
     return 0;
 }
 
-/* Opens part i of n as m->part[i]: its name is `first` bytes of path, and
- * number and count behind them. */
+/* Opens part i of n as m->part[i]: its name is the first `first` bytes of path,
+ * then number and count. */
 static int open_part(struct kv_gguf_model *m, const char *path, size_t first,
                      size_t i, size_t n, struct kv_err *e)
 {

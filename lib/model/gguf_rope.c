@@ -88,7 +88,7 @@ static int set_longrope(const struct kv_gguf_maker *k, json_t *scaling,
 
 /* ---- what RoPE's result is multiplied by --------------------------------- */
 
-/* A key whose value must be this, to f32's precision, where it is there. */
+/* Checks that a key, if present, has this value, to f32's precision. */
 static int check_real(const struct kv_gguf_maker *k, const char *key,
                       double only, const char *why, struct kv_err *e)
 {
@@ -120,9 +120,10 @@ static int check_share(const struct kv_gguf_maker *k, bool yarn,
                          k->g->path, v->key, x, yarn);
 }
 
-/* Of a scaling other than longrope.  With yarn llama.cpp multiplies by 1 + 0.1
- * ln factor whatever yarn_attn_factor says; else by that key.  Converters write
- * transformers' attention_factor to it. */
+/* The attention factor of a scaling other than longrope.  With yarn llama.cpp
+ * multiplies by 1 + 0.1 ln factor and ignores yarn_attn_factor; otherwise it
+ * multiplies by that key, to which converters write transformers'
+ * attention_factor. */
 static int check_multiplier(const struct kv_gguf_maker *k, bool yarn,
                             double factor, struct kv_err *e)
 {
@@ -179,7 +180,7 @@ static int read_type(const struct kv_gguf_maker *k, char name[16],
     return 0;
 }
 
-/* Nothing, where it scales nothing. */
+/* Adds nothing if there is no scaling. */
 static int set_scaling(const struct kv_gguf_maker *k, json_t *scaling,
                        struct kv_err *e)
 {
@@ -212,7 +213,7 @@ static int set_scaling(const struct kv_gguf_maker *k, json_t *scaling,
     return strcmp(name, "yarn") ? 0 : set_yarn(k, scaling, e);
 }
 
-/* Of a head's channels RoPE turns all, or the first so many. */
+/* RoPE turns all channels of a head, or the first ones. */
 static int set_part(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     const int64_t d = kv_gguf_maker_int(k, "head_dim");

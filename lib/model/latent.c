@@ -1,6 +1,7 @@
-/* Multi-head latent attention, absorbed: the matrix from latents to keys is
- * multiplied into the queries, the one to values into what attention gives.  So
- * the cache's token, latent and channels that turn, is the key of all heads. */
+/* Multi-head latent attention, absorbed: queries are multiplied by the matrix
+ * from latents to keys, and attention's output by the matrix from latents to
+ * values.  So a token's cache, the latent and the rotated channels, is the key
+ * of all heads. */
 #include "kernels/gemm.h"
 #include "lib/base/alloc.h"
 #include "lib/model/pass.h"
@@ -36,8 +37,8 @@ static void multiply(const struct kv_pass *p, bool b_trans, size_t m, size_t n,
                 c + i * c_row, c_row);
 }
 
-/* Rows [first, first + n) of the matrix from latents, in f32; where it is not
- * widened so, in space. */
+/* Rows [first, first + n) of the matrix from latents in f32, in `space` if they
+ * are not widened already. */
 static const float *up_rows(const struct kv_pass *p, size_t first, size_t n,
                             float *space)
 {

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A head of up to HEAD_BYTES in the backend's type stays on the CPU; of a
- * larger one PANEL rows are held at a time. */
+/* On the CPU a head of up to HEAD_BYTES in the backend's type stays in memory;
+ * of a larger head PANEL rows are held at a time. */
 enum { PANEL = 4096 };
 static const size_t head_bytes = (size_t)256 << 20;
 
@@ -14,13 +14,13 @@ struct kv_layers {
     const struct kv_model_weights *w;
     size_t n_layers;
     bool large;
-    /* Of each layer: part p, in its block or its vectors. */
+    /* The offsets of part p in each layer's block or vectors. */
     size_t (*at)[KV_PARTS];
     size_t layer_bytes, vector_bytes; /* of the largest block and vectors */
     size_t n_resident; /* layers that stay; the others share the last block */
     uint8_t **block;   /* matrices: [n_layers or n_resident + 1] */
     uint8_t *vectors;  /* [n_layers][vector_bytes] */
-    size_t passing;    /* the layer that is in the last block; SIZE_MAX: none */
+    size_t passing;    /* the layer in the last block; SIZE_MAX: none */
     size_t loaded;
     float *norm, *norm_bias, *head_bias;
     void *head; /* NULL: in panels */
@@ -38,7 +38,7 @@ static bool is_norm(enum kv_part p)
            p != KV_P_K_NORM_BIAS;
 }
 
-/* Lies right behind the part before it: both are one matrix, or one bias. */
+/* Directly follows the previous part: both form one matrix, or one bias. */
 static bool follows(enum kv_part p)
 {
     return p == KV_P_K || p == KV_P_V || p == KV_P_UP || p == KV_P_K_BIAS ||
@@ -85,7 +85,8 @@ bool kv_layers_coarse(const struct kv_model_weights *w, size_t n_layers)
     return all;
 }
 
-/* As cudaMalloc() does it: products of layers alike take the same path. */
+/* Aligned as by cudaMalloc(), so that products of equal layers take the same
+ * path. */
 static size_t line_up(size_t bytes)
 {
     return (bytes + 255) / 256 * 256;
@@ -103,7 +104,7 @@ static bool stays(const struct kv_layers *l, size_t layer, enum kv_part p)
            l->w->layer[layer].part[KV_P_ROUTER];
 }
 
-/* A part of the layer's block or vectors; NULL: it has none. */
+/* A part in the layer's block or vectors; NULL: the layer has none. */
 static const struct kv_weight *part_of(const struct kv_layers *l, size_t layer,
                                        enum kv_part p)
 {
@@ -188,7 +189,8 @@ static struct kv_load load_part(const struct kv_layers *l, size_t layer,
     return one;
 }
 
-/* One matrix after another: the pages of no more than one are held. */
+/* Loads one matrix after another, so that only one matrix's pages are in
+ * memory. */
 static int put_large(const struct kv_layers *l, size_t layer, size_t next,
                      uint8_t *to, struct kv_err *e)
 {
@@ -278,7 +280,7 @@ static int put_head(struct kv_layers *l, struct kv_err *e)
     return l->b->load(&all, 1, e);
 }
 
-/* A vector outside of layers, to which `add` is added; w NULL: there is none.
+/* Loads a vector outside of layers and adds `add` to it; w NULL: there is none.
  */
 static int put_vector(const struct kv_layers *l, const struct kv_weight *w,
                       float add, float **to, struct kv_err *e)
@@ -477,7 +479,8 @@ int kv_layers_head(struct kv_layers *l, size_t first, size_t n,
     const size_t row = h * kv_type_bytes(type);
     int rc = 0;
 
-    /* On the CPU it is made when it is wanted: tiles may want it at once. */
+    /* On the CPU it is computed when needed; several tiles may need it at
+     * once. */
 #pragma omp critical(kv_layers_head)
     rc = put_head(l, e);
     if (rc)

@@ -10,17 +10,17 @@ struct panel {
     struct kv_model *m;
     const float *x;
     size_t n, first, columns;
-    const void *head; /* NULL: no tile of rows wants it widened */
+    const void *head; /* NULL: no tile of rows needs it widened */
     float *logits;
 };
 
-/* Whether the head stays stored for a tile of so many rows. */
+/* Whether a tile with this many rows uses the stored head directly. */
 static bool is_few(const struct kv_backend *b, size_t rows)
 {
     return b->on_host && rows <= KV_FEW_ROWS;
 }
 
-/* The head's bias, where it has one. */
+/* Adds the head's bias, if it has one. */
 static int add_bias(const struct panel *p, float *c, size_t c_row, size_t rows,
                     struct kv_err *e)
 {
@@ -73,7 +73,7 @@ static int panel_tile(const void *arg, size_t i, size_t thread,
     return multiply_tile(p, t, p->logits + t * n_vocab + p->first, n_vocab, e);
 }
 
-/* The panel of the head, unless no tile of rows wants it widened. */
+/* Loads the panel of the head, unless no tile of rows needs it widened. */
 static int want_head(struct panel *p, struct kv_workspace *w, struct kv_err *e)
 {
     return is_few(p->m->backend, p->n)
@@ -140,8 +140,8 @@ int kv_model_logits(struct kv_model *m, const float *hidden, size_t n,
 
 /* ---- losses -------------------------------------------------------------- */
 
-/* Rows of several hidden states, and of a base or NULL, against a panel of the
- * head, on the CPU. */
+/* Multiplies rows of several hidden states, and of a base (or NULL), by a panel
+ * of the head, on the CPU. */
 struct losses {
     struct panel of; /* x: one of hidden; its logits are not used */
     const float *const *hidden;

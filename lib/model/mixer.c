@@ -152,7 +152,7 @@ static void list_runs(const struct kv_pass *p, const struct kv_attention *a,
     }
 }
 
-/* Where no state is kept, tokens must begin at position 0. */
+/* Without a kept state, tokens must begin at position 0. */
 static int check_first(const struct kv_pass *p, struct kv_err *e)
 {
     bool later = p->first > 0;

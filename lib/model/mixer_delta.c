@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A row of Qwen3-Next: q, k, v and z of each key's head, then b and a of each,
- * to the order above. */
+/* Reorders a row of Qwen3-Next (q, k, v and z of each key head, then b and a of
+ * each) as above. */
 static void order(const struct kv_mixer_sizes *m, const float *row, float *to)
 {
     const size_t group = m->v_heads / m->k_heads, d = group * m->v_dim;
@@ -44,7 +44,7 @@ static void order(const struct kv_mixer_sizes *m, const float *row, float *to)
     }
 }
 
-/* To length 1, times scale. */
+/* Normalises to length 1, times scale. */
 static void norm_length(float *x, size_t n, float scale)
 {
     double sum = 1e-6;

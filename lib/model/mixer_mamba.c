@@ -10,7 +10,7 @@
  *   S = exp(-exp(decay) dt) S + B (dt x)
  *   y = C S + skip x
  *
- * and out is the RMSNorm of y silu(gate), of the heads that share B alone. */
+ * and out is the RMSNorm of y silu(gate), over the heads that share B. */
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/model/mixer.h"

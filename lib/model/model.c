@@ -17,11 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Models above this size read ahead and let go layer by layer. */
+/* Models above this size read ahead and release pages layer by layer. */
 static const size_t large_model = (size_t)1 << 30;
 
-/* What cuBLAS, the driver and the notes of klt's searches
- * (kernels/device_code.h) take on a device, about. */
+/* About the device memory that cuBLAS, the driver and the notes of klt's
+ * searches (kernels/device_code.h) take. */
 static const size_t slack = (size_t)256 << 20;
 
 static int hash_model(struct kv_model *m, const char *path, struct kv_err *e)
@@ -108,7 +108,7 @@ static void fill_k_bias(struct kv_model *m)
     m->info.shape = *s;
 }
 
-/* The heads' sink logits, where the model has them. */
+/* The heads' sink logits, if the model has them. */
 static void fill_sinks(struct kv_model *m)
 {
     struct kv_shape *s = &m->config.shape;
@@ -152,7 +152,7 @@ size_t kv_model_context(struct kv_model *m, size_t asked)
     return n;
 }
 
-/* What would change the weights and is not applied. */
+/* Refuses files that would change the weights but are not applied. */
 static int check_adapter(const char *dir, struct kv_err *e)
 {
     char *path = kv_model_file(dir, "adapter_config.json");

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Beside the weights and the vocabulary. */
+/* Files of a model other than the weights and the vocabulary. */
 static const char *const others[] = {"config.json",
                                      "adapter_config.json",
                                      "tokenizer_config.json",

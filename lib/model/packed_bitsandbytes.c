@@ -27,7 +27,7 @@ static int read_part(const void **data, const struct kv_weights *w,
                                   t->path, part->name, part->n, t->name, n);
 }
 
-/* Rows and columns of a matrix whose codes t holds. */
+/* The numbers of rows and columns of the matrix whose codes t holds. */
 static int read_shape(struct kv_packed *p, const struct kv_fields *f,
                       const struct kv_weight *t, struct kv_err *e)
 {
@@ -129,7 +129,7 @@ static int read_state(struct kv_packed *p, const struct kv_weights *w,
 /* ---- int8 -----------------------------------------------------------------
  */
 
-/* SCB: of each row the largest magnitude, which is code 127. */
+/* SCB: each row's largest magnitude, which has the code 127. */
 static int read_int8(struct kv_packed *p, const struct kv_weights *w,
                      const struct kv_weight *t, size_t n, struct kv_err *e)
 {

@@ -33,7 +33,7 @@ int kv_packed_type(const struct kv_weight *t, const char *dtype,
                : 0;
 }
 
-/* What of the header makes shapes. */
+/* The header's fields that determine shapes. */
 static void say_header(const struct kv_packed_header *h, char *text,
                        size_t bytes)
 {
@@ -114,7 +114,7 @@ static int read_sizes(struct kv_packed *p, const struct kv_packed_header *h,
                          (long long)size[1], t->name, p->bits, h->path);
 }
 
-/* Zeros and groups of inputs, where the header has them. */
+/* Zeros and groups of inputs, if the header has them. */
 static int read_zeros(struct kv_packed *p, const struct kv_packed_header *h,
                       const struct kv_weights *w, const struct kv_weight *t,
                       size_t n, struct kv_err *e)
@@ -174,7 +174,7 @@ static int read_words(struct kv_packed *p, const struct kv_packed_header *h,
 
 /* ---- nvfp4 and mxfp4 ----------------------------------------------------- */
 
-/* The scale of all scales: compressed-tensors divides by it, ModelOpt
+/* The scale of the scales: compressed-tensors divides by it, ModelOpt
  * multiplies. */
 static int read_over(struct kv_packed *p, const struct kv_packed_header *h,
                      const struct kv_weights *w, const struct kv_weight *t,

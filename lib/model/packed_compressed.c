@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-/* The words of compressed-tensors for how codes lie, and what they are. */
+/* The names of compressed-tensors for the packing of codes, and their
+ * meaning. */
 static const struct format {
     const char *name, *type;
     size_t bits;       /* 0: 2, 4 or 8 */
@@ -140,7 +141,7 @@ static bool same(const struct kv_packed_header *a,
            a->block_columns == b->block_columns;
 }
 
-/* Numbers that are none of a matrix's alone. */
+/* Numbers that do not belong to a single matrix. */
 static int check_rest(const struct kv_fields *f, struct kv_err *e)
 {
     const json_t *sparse = kv_fields_get(f, "sparsity_config");

@@ -9,9 +9,9 @@
 #include <string.h>
 #include <strings.h>
 
-/* Each file's name, the object in it that is the header (NULL: all of it), the
- * words before a field's name in sentences, and the method where the file names
- * none. */
+/* Each file's name, the object in it that is the header (NULL: the whole file),
+ * the words before a field's name in sentences, and the method if the file
+ * names none. */
 static const struct {
     const char *file, *object, *in, *method;
 } places[] = {
@@ -31,8 +31,8 @@ static const char *text_of(const struct kv_fields *f, const char *name,
 
 /* ---- gptq and awq -------------------------------------------------------- */
 
-/* A count that has two names, which must agree; -1, where min is that, is all,
- * as 0. */
+/* A count that has two names, which must agree; -1 (if min allows it) means
+ * all, like 0. */
 static int read_count(const struct kv_fields *f, const char *name,
                       const char *other, json_int_t min, size_t *n,
                       struct kv_err *e)
@@ -84,7 +84,7 @@ static int check_fields(const struct kv_fields *f, const char *method,
     return 0;
 }
 
-/* How the codes lie: the format, under any of its names. */
+/* The packing of codes: the format, under any of its names. */
 static int check_format(const struct kv_fields *f, const char *name,
                         const char *const *known, struct kv_err *e)
 {
@@ -111,7 +111,7 @@ static int check_formats(const struct kv_packed_header *h,
     static const char *const awq[] = {"gemm", "autoawq"};
     const bool is_awq = h->packing == KV_PACKED_AWQ;
 
-    /* version and backend of gptq are those of programs */
+    /* gptq's version and backend describe programs */
     for (size_t i = 0; i < (is_awq ? 4 : 2); i++)
         if (check_format(f, names[i], is_awq ? awq : gptq, e))
             return -1;
@@ -239,7 +239,7 @@ static int read_method(struct kv_packed_header *h, const struct kv_fields *f,
     return read_integers(h, f, e);
 }
 
-/* What file i says; *there: it says something. */
+/* Reads the header in file i; *there: it has one. */
 static int read_file(struct kv_packed_header *h, size_t i, const char *dir,
                      bool *there, struct kv_err *e)
 {
@@ -266,7 +266,7 @@ static int read_file(struct kv_packed_header *h, size_t i, const char *dir,
     return rc;
 }
 
-/* What loaders that read one file or the other would read differently. */
+/* Compares two files: loaders may read only one of them. */
 static bool differ(const struct kv_packed_header *a,
                    const struct kv_packed_header *b)
 {

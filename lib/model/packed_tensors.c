@@ -74,10 +74,10 @@ static int read_scaled(struct kv_packed *p, const struct kv_packed_header *h,
 
 /* ---- gptq and awq -------------------------------------------------------- */
 
-/* Zeros of 3 bits.  Files of format gptq hold them less 1 by two programs,
- * which take it from different bits: AutoGPTQ from each code, GPTQModel from
- * the words as numbers by a pattern of its own.  Which it was shows where sym
- * says that all are 4. */
+/* Zeros of 3 bits.  Files of format gptq hold zeros minus 1, but two programs
+ * subtract it from different bits: AutoGPTQ from each code, GPTQModel from the
+ * words as numbers, by its own pattern.  If sym says that all zeros are 4, the
+ * bits show which program it was. */
 static int check_thirds(struct kv_packed *p, const struct kv_packed_header *h,
                         const struct kv_weight *zero, struct kv_err *e)
 {
@@ -145,8 +145,8 @@ static int check_zeros(struct kv_packed *p, const struct kv_packed_header *h,
     return 0;
 }
 
-/* Every group has the group_size inputs that the header says, the last what is
- * left; without act order in turn. */
+/* Every group has the header's group_size inputs, and the last group the
+ * remaining ones; without act order groups are consecutive. */
 static int check_groups(const struct kv_packed *p,
                         const struct kv_packed_header *h,
                         const struct kv_weight *group, struct kv_err *e)
@@ -185,7 +185,7 @@ static int check_groups(const struct kv_packed *p,
     return rc;
 }
 
-/* qweight alone; n_groups, as group_size makes it. */
+/* Only qweight; n_groups follows from group_size. */
 static int read_codes(struct kv_packed *p, const struct kv_packed_header *h,
                       const struct kv_weight *t, struct kv_err *e)
 {
@@ -302,7 +302,8 @@ static void add(struct kv_weights *w, size_t i, const struct kv_packed *p,
     w->unpacked = u;
 }
 
-/* Letters of `name` before `last`, which ends it; 0: it does not. */
+/* The number of letters of `name` before its ending `last`; 0: it has another
+ * ending. */
 static size_t before(const char *name, const char *last)
 {
     const size_t n = strlen(name), n_last = strlen(last);
@@ -341,7 +342,7 @@ static int unpack_scaled(struct kv_packed *p, const struct kv_packed_header *h,
     return read_scaled(p, h, t, scale, e);
 }
 
-/* What ends the name of the tensor that holds a matrix's codes. */
+/* The ending of the name of the tensor that holds a matrix's codes. */
 static const char *code_name(const struct kv_packed_header *h)
 {
     static const char *const names[] = {
@@ -420,8 +421,8 @@ static int check_plain(const struct kv_weights *w, const char *dir,
     return 0;
 }
 
-/* Where blocks do not divide a side, blocks of other sizes give the same count
- * of scales: that the size is right shows in a side that it divides. */
+/* If blocks do not divide a side, other block sizes give the same number of
+ * scales; only a side that the size divides shows that it is right. */
 static int check_blocks(const struct kv_weights *w,
                         const struct kv_packed_header *h, struct kv_err *e)
 {
@@ -447,8 +448,7 @@ static int check_blocks(const struct kv_weights *w,
     return 0;
 }
 
-/* Beside words: zeros or scales whose codes are gone, and codes of another
- * packing. */
+/* Refuses zeros or scales without their codes, and codes of another packing. */
 static int check_parts(const struct kv_weights *w,
                        const struct kv_packed_header *h, struct kv_err *e)
 {

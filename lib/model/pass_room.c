@@ -38,7 +38,7 @@ static void fill_rope(const struct kv_pass *p, const struct kv_shape *s,
     }
 }
 
-/* The same to the backend. */
+/* The same for backend memory. */
 static int make_rope(struct kv_pass *p, struct kv_err *e)
 {
     struct kv_shape s = p->m->config.shape;
@@ -63,7 +63,8 @@ static int make_rope(struct kv_pass *p, struct kv_err *e)
     return rc;
 }
 
-/* What the host computes with is not kept from pass to pass: others want it. */
+/* The host's workspace is not kept from pass to pass, since other code needs
+ * the memory. */
 static void release(struct kv_model *m)
 {
     for (enum kv_work r = 0; r < KV_WORKSPACES && m->backend->on_host; r++)
@@ -81,7 +82,7 @@ static int want_experts(struct kv_pass *p, size_t n, struct kv_err *e)
             want(p, KV_WORK_EXPERTS_SHARE, n, shares, &p->experts.share, e));
 }
 
-/* Of a latent they are keys. */
+/* With a latent, values are keys. */
 static int want_values(struct kv_pass *p, size_t bytes, struct kv_err *e)
 {
     p->vs = p->ks;

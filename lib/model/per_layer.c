@@ -1,5 +1,4 @@
-/* Embeddings of each layer's own (Gemma 4): after the MLP a layer adds to the
- * stream
+/* Embeddings per layer (Gemma 4): after the MLP a layer adds to the stream
  *
  *     norm(Wout (act(Wgate x) * e)),
  *     e = (norm(Win x0 / sqrt(hidden)) + sqrt(n) E[token]) / sqrt(2)

@@ -1,4 +1,4 @@
-/* A tensor of a file by its name and the shape that config.json wants. */
+/* Finds a file's tensor by its name and the shape that config.json requires. */
 #include "lib/model/tensor_map.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@ static void list_dims(char *text, size_t bytes, const size_t *dims, size_t n)
                  i ? ", " : "", dims[i]);
 }
 
-/* want: [3], 0 from the first on that it has not. */
+/* want: [3]; a shape with fewer dimensions ends in 0. */
 static int check_shape(const struct kv_weight *t, const size_t *want,
                        struct kv_err *e)
 {

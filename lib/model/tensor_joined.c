@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-/* Of rows that lie in turn with those of another part, this one's. */
+/* Selects this part's rows from rows interleaved with another part's. */
 static void take_turns(struct kv_weight *w, bool second)
 {
     w->run = 1;
@@ -36,7 +36,8 @@ static const struct kv_weight *cut_dense(const struct kv_joined *j,
     return first;
 }
 
-/* t [expert][rows][...] of gates and ups: one of the two, of all experts. */
+/* Selects gates or ups of all experts from t [expert][rows][...], which has
+ * both. */
 static const struct kv_weight *cut_rows(const struct kv_joined *j,
                                         const struct kv_weight *t, bool second)
 {
@@ -75,7 +76,7 @@ int kv_tensor_joined(const struct kv_joined *j, enum kv_part p,
                                     : inputs};
 
     if (!up && kv_tensor_bind(&t, j->w, name, shape, j->dir, e))
-        return -1; /* where it is the up's, the gate was bound before */
+        return -1; /* for the up, the gate was bound before */
     if (dense)
         *out = cut_dense(j, t, down ? outputs : outputs / 2, !down, up);
     else

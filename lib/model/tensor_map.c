@@ -27,7 +27,7 @@ static void name_of(char *name, size_t bytes, const char *weight, bool bias)
              bias ? "bias" : "");
 }
 
-/* The rest of what kv_tensor_map() has, for its functions. */
+/* The other arguments of kv_tensor_map(), for its functions. */
 struct binding {
     struct kv_model_weights *m;
     const struct kv_config *c;
@@ -47,7 +47,7 @@ static bool is_expert(const struct binding *b, size_t p)
            of <= KV_P_DOWN;
 }
 
-/* Where a part lies in a tensor that holds several. */
+/* The position of a part in a tensor that holds several. */
 struct place {
     size_t first, rows, all; /* all: of the tensor */
 };
@@ -60,7 +60,7 @@ static struct place place_of(const struct binding *b, size_t p, bool qkv)
     struct place at = {.rows = rows};
 
     if (kv_part_of(p) >
-        KV_P_DOWN) /* a norm: of one tensor, if of several uses */
+        KV_P_DOWN) /* a norm: one tensor, perhaps with several uses */
         return (struct place){.rows = rows, .all = rows};
     for (size_t i = 0; i < KV_P_ATTN_NORM; i++) {
         const bool bias = kv_part_of(i) != i;
@@ -122,7 +122,7 @@ static int cut(struct binding *b, const struct kv_weight *t, size_t p,
     if (turned)
         mine->turned = at.all;
     if (is_v)
-        mine->head = 0; /* of q and k alone */
+        mine->head = 0; /* only for q and k */
 
     const size_t skip = first * (turned ? 1 : row) / kv_stored_values(t->type) *
                         kv_stored_bytes(t->type);
@@ -199,7 +199,7 @@ static const struct kv_weight *fill(struct binding *b, const char *name,
     return mine;
 }
 
-/* A tensor for each head, the names of which begin with this one. */
+/* A tensor for each head, whose names begin with this one. */
 static int bind_heads(struct binding *b, size_t p, const char *begin,
                       const struct kv_weight **out, struct kv_err *e)
 {
@@ -249,7 +249,7 @@ static struct kv_weight *add_head(struct binding *b, const struct kv_weight *t,
     return mine;
 }
 
-/* Of each head the rows of its keys, which are stored transposed, then of its
+/* For each head the rows of its keys, which are stored transposed, then of its
  * values. */
 static int bind_two_ups(struct binding *b, const struct kv_weight **out,
                         struct kv_err *e)
@@ -279,7 +279,8 @@ static int bind_two_ups(struct binding *b, const struct kv_weight **out,
     return 0;
 }
 
-/* The layer's rows of a tensor of all layers, or the one that all have. */
+/* The layer's rows in a tensor of all layers, or the tensor that all layers
+ * share. */
 static int bind_of_all(struct binding *b, size_t p,
                        const struct kv_weight **out, struct kv_err *e)
 {
@@ -356,7 +357,7 @@ static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
     return 0;
 }
 
-/* Of all experts: most GGUF files have them in one tensor. */
+/* For all experts: most GGUF files have them in one tensor. */
 static int bind_experts(struct binding *b, size_t p,
                         const struct kv_weight **out, struct kv_err *e)
 {
@@ -396,7 +397,7 @@ static int bind_experts(struct binding *b, size_t p,
     return 0;
 }
 
-/* The same where a folder has them in two tensors. */
+/* The same for a folder that has them in two tensors. */
 static int bind_joined(struct binding *b, size_t p,
                        const struct kv_weight **out, struct kv_err *e)
 {
@@ -443,8 +444,8 @@ static int check_tied(const struct kv_weight *embed, const struct kv_weights *w,
     return 0;
 }
 
-/* A tensor outside of layers, where the model has it (name NULL: it has not),
- * and its bias. */
+/* A tensor outside of layers, if the model has it (name NULL: it does not), and
+ * its bias. */
 static int bind_top(const struct binding *b, const char *weight, size_t rows,
                     size_t cols, const struct kv_weight **out,
                     const struct kv_weight **bias, struct kv_err *e)
@@ -525,8 +526,8 @@ static int bind_all(struct binding *b, struct kv_err *e)
     return kv_tensor_spares(m, c, b->w, e);
 }
 
-/* A part of a model has more before its prefix, or behind the first word of it.
- * NULL: no such tensors are there. */
+/* In a model with several parts, names have more words before the prefix, or
+ * after its first word.  NULL: there are no such tensors. */
 static const char *find_part(const struct kv_weights *w, const char *embed)
 {
     static const char *const prefix[] = {"language_model.model.",

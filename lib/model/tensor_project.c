@@ -4,7 +4,8 @@
 
 #include <stdlib.h>
 
-/* Of the shape of t but for its columns; values: [t's rows][cols]. */
+/* Makes a tensor with the shape of t except its columns; values: [t's
+ * rows][cols]. */
 static struct kv_weight widened(const struct kv_weight *t, size_t cols,
                                 const float *values)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a part that sees no text. */
+/* Tensors of a part that sees no text. */
 static bool is_of_tower(const char *name)
 {
     static const char *const parts[] = {
@@ -20,7 +20,7 @@ static bool is_of_tower(const char *name)
     return false;
 }
 
-/* Of a layer after the last, for tokens after the next. */
+/* Tensors of a layer after the last, which predicts tokens after the next. */
 static bool is_of_more_layers(const char *name, const struct kv_config *c)
 {
     const struct kv_tensor_names *names = c->arch->names;
@@ -74,7 +74,8 @@ static bool is_spare(const char *name, const struct kv_config *c)
     return false;
 }
 
-/* Beside packed matrices: scales of activations, and sizes that were read. */
+/* Tensors beside packed matrices: scales of activations, and sizes that were
+ * read. */
 static bool is_beside_packed(const char *name)
 {
     static const char *const parts[] = {
@@ -115,7 +116,7 @@ static size_t n_pieces(const struct kv_weight *t)
     return n;
 }
 
-/* The names of all that is bound, by address. */
+/* The names of all bound tensors, sorted by address. */
 static size_t list_bound(const struct kv_model_weights *m, size_t n_layers,
                          const char ***names)
 {

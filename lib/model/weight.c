@@ -35,8 +35,8 @@ void kv_weight_dequantize(const struct kv_weight *w, size_t first, size_t n,
     kv_stored_read(&rows, first, n, KV_TYPE_F32, out);
 }
 
-/* What has all bits of its exponent set is no number.  An exponent's lowest bit
- * added to it reaches the sign's place then, and only then. */
+/* A value whose exponent bits are all set is no number.  Only then does adding
+ * the exponent's lowest bit carry into the sign's bit. */
 static const struct {
     uint64_t exponent, lowest, carry;
 } bits[] = {
@@ -64,7 +64,7 @@ static bool all_finite(const uint8_t *data, size_t bytes, enum kv_stored type)
     return !(sum & bits[type].carry);
 }
 
-/* Values [first, first + n), whole blocks, in the order in which they lie. */
+/* Values [first, first + n), whole blocks, in stored order. */
 static bool values_finite(const struct kv_weight *w, size_t first, size_t n)
 {
     enum { SOME = 1024 };
@@ -97,7 +97,7 @@ static bool rows_finite(const struct kv_packed *p, size_t first, size_t n)
     return finite;
 }
 
-/* The first value that is none. */
+/* The first value that is not a number. */
 static int name_bad(const struct kv_weight *w, struct kv_err *e)
 {
     float x = 0;

@@ -58,7 +58,7 @@ static const struct kv_safetensors *find_shard(const struct kv_weights *w,
     return NULL;
 }
 
-/* Opens every shard that the index names, in the order in which it does. */
+/* Opens every shard that the index names, in the index's order. */
 static int add_shards(struct kv_weights *w, const char *dir,
                       const char *index_path, const json_t *map,
                       struct kv_err *e)
@@ -100,7 +100,8 @@ static int check_index(const struct kv_weights *w, const char *index_path,
     return 0;
 }
 
-/* Those of a file; one without a name is none of the model's. */
+/* Lists a file's tensors; a tensor without a name does not belong to the
+ * model. */
 static void add_weights(struct kv_weights *w, const struct kv_weight *weight,
                         size_t n)
 {

@@ -1,7 +1,8 @@
-/* MInference's search (section 3.3, algorithm 1).  First the candidates, the
- * same for all heads: each takes the largest size whose pairs, counted over the
- * heads, layers and windows of the dump, fit the budget in their mean.  Then
- * for each head the candidate that changes its output least. */
+/* MInference's search (section 3.3, algorithm 1).  It first sets the
+ * candidates, the same for all heads: each gets the largest size whose mean
+ * number of pairs over the dump's heads, layers and windows fits the budget.
+ * Then it takes for each head the candidate that changes the head's output
+ * least. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
@@ -15,8 +16,8 @@
 
 enum { A_SHAPE_FIRST = 64 };
 
-/* Candidates: a kind, and for vertical-slash the share of the budget that its
- * vertical lines have; the rest is its slash lines'. */
+/* Candidates: a kind, and for vertical-slash the share of the budget for its
+ * vertical lines; slash lines get the rest. */
 static const struct {
     enum kv_pattern_kind kind;
     double vertical;
@@ -124,8 +125,8 @@ static void count_pairs(struct search *s, const struct layer *l)
     }
 }
 
-/* Candidate c within the budget, at least at size 1: between two sizes its
- * pairs are taken for a line. */
+/* Fits candidate c to the budget, with at least size 1; the number of pairs is
+ * interpolated linearly between two sizes. */
 static struct kv_pattern fit(const struct search *s, size_t c)
 {
     const size_t *size = s->size[c], *pairs = s->pairs[c];
@@ -231,7 +232,7 @@ static int read_window(struct layer *l, size_t window, bool values,
             kv_dump_read(s->dump, l->layer, KV_T_V, at, s->n, l->v, e));
 }
 
-/* Of a layer counts pairs, or finds and puts its patterns. */
+/* For a layer, counts pairs, or finds and stores its patterns. */
 static int pass_layer(struct search *s, struct layer *l, bool fitted,
                       struct kv_err *e)
 {

@@ -1,8 +1,9 @@
 /* PyramidKV (arXiv 2406.02069): SnapKV's votes, and budgets that fall from the
  * first layer to the last in equal steps, with the given mean (section 4.2):
- * beyond the w newest tokens the last layer has 1 / beta of the mean, the first
- * what makes the mean.  Where the prompt has fewer, the first layer has all of
- * it and the last what makes the mean, as in the authors' code. */
+ * beyond the w newest tokens the last layer has 1 / beta of the mean, and the
+ * first layer has the amount that keeps the mean.  If the prompt is shorter
+ * than that, the first layer has all of it, and the last layer the amount that
+ * keeps the mean, as in the authors' code. */
 #include "lib/policies/snapkv.h"
 
 #include <math.h>

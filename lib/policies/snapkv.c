@@ -1,7 +1,7 @@
 /* SnapKV (arXiv 2404.14469): after the prompt, the tokens that the queries of
  * its last w tokens attend to most, and these w (section 4.1).  Votes for the
  * tokens before these w are pooled over k neighbours, none of which is one of
- * the w (listing 1).  What is decoded later is all kept. */
+ * the w (listing 1).  Tokens decoded later are all kept. */
 #include "lib/policies/snapkv.h"
 
 #include <math.h>

@@ -19,7 +19,8 @@
 
 enum { NORMAL = 1 << 17, ROUNDS = 200, TOGETHER = 256 /* tokens */ };
 
-/* As a share of the mean diagonal of the features' second moments. */
+/* The ridge, as a share of the mean diagonal of the features' second
+ * moments. */
 static const double RIDGE = 1e-3;
 
 struct training {
@@ -99,8 +100,8 @@ static int fit_weight(const struct training *t, const float *f, size_t m,
     return rc;
 }
 
-/* seen of the side: what a decoder has of x, predicted by weight [m][row] from
- * f, or by nothing. */
+/* The side's `seen`: the decoded form of x, predicted by weight [m][row] from
+ * f, or without prediction. */
 static void see(struct training *t, enum kv_side side, const struct kv_higgs *h,
                 const float *f, size_t m, const float *weight)
 {

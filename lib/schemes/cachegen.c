@@ -144,7 +144,7 @@ struct tables {
 
 struct state {
     struct kv_cachegen g;
-    struct tables anchor, delta; /* paper and wire alone, else empty */
+    struct tables anchor, delta; /* only for paper and wire, else empty */
 };
 
 static size_t n_anchors(const struct kv_cachegen *g, size_t n)
@@ -368,8 +368,8 @@ static size_t cachegen_encode_block(const struct kv_codec *c, struct kv_where w,
     return n;
 }
 
-/* The checksum finds damage; the other checks are for bytes that were made to
- * match it. */
+/* The checksum finds damage; the other checks are for bytes forged to match
+ * it. */
 static int check_head(const struct kv_codec *c, const uint8_t *bytes, size_t n,
                       uint16_t *max, struct kv_err *e)
 {
@@ -414,7 +414,7 @@ out:
 
 /* ---- store=memory ------------------------------------------------------ */
 
-/* Where token t's row stands when anchors come first. */
+/* The index of token t's row if anchors come first. */
 static size_t cachegen_place_of(const struct kv_cachegen *g, size_t n, size_t t)
 {
     const size_t group = t / KV_CACHEGEN_GROUP;

@@ -14,7 +14,7 @@
 
 /* ---- parameters -------------------------------------------------------- */
 
-/* The gradients are those of keys before RoPE, not transformed. */
+/* The gradients belong to untransformed keys before RoPE. */
 static int check_weights(const struct kv_spec *s, struct kv_err *e)
 {
     if (kv_spec_is(s, KV_K, "w", "fisher") &&

@@ -35,7 +35,7 @@ struct job {
     size_t first, end;
     size_t n_tokens; /* sampled from each layer */
     float *sample;   /* [end - first][n_tokens][n_heads][head_dim] */
-    float *weight;   /* the same, of each value; NULL: none */
+    float *weight;   /* the same for each value's weight; NULL: none */
 };
 
 static size_t codebook_row_of(const struct job *j)
@@ -53,7 +53,7 @@ static size_t sampled_tokens(const struct job *j)
     return (j->end - j->first) * j->n_tokens;
 }
 
-/* Points per codebook from one token of one layer. */
+/* The number of points per codebook from one token of one layer. */
 static size_t points_per_token(const struct job *j)
 {
     const struct kv_codebook_layout *l = &j->layout;
@@ -61,13 +61,13 @@ static size_t points_per_token(const struct job *j)
     return l->n_heads / l->head_books * (l->n_sub / l->sub_books);
 }
 
-/* Where a layer begins in sample and weight. */
+/* The beginning of a layer in sample and weight. */
 static size_t layer_at(const struct job *j, size_t layer)
 {
     return (layer - j->first) * j->n_tokens * codebook_row_of(j);
 }
 
-/* "all layers, K", "layer 3, V": where a sentence is about. */
+/* "all layers, K", "layer 3, V": the place that a sentence is about. */
 static int fail_at(const struct job *j, struct kv_err *e)
 {
     if (kv_spec_is(j->spec, j->side, "books", "model"))
@@ -262,9 +262,9 @@ static int take_sample(struct job *j, size_t layer,
     return rc;
 }
 
-/* The sum of the values' weights for each of the book's n points, [n].  NULL
- * where all points weigh the same, also where fewer than k points have a weight
- * above 0: channels that a norm takes to 0. */
+/* The sum of the values' weights for each of the book's n points, [n].  NULL if
+ * all points weigh the same, and also if fewer than k points have a weight
+ * above 0, as with channels that a norm takes to 0. */
 static float *point_weights(const struct job *j, size_t head, size_t sub,
                             size_t n)
 {
@@ -392,7 +392,7 @@ static double mean_left(const struct job *j, size_t head)
     return sum / (double)(tokens * (u.h_end - u.h) * dim);
 }
 
-/* Adds the job's codebooks, still empty; data: [head_books]. */
+/* Adds the job's codebooks, empty for now; data: [head_books]. */
 static void add_books(const struct job *j, float **data)
 {
     const struct kv_codebook_layout *l = &j->layout;

@@ -1,10 +1,10 @@
 /* EVASION (Wang et al. 2025): a codebook per layer and sub-space.  The
  * four-page paper leaves the sizes open; in our reading its 4 bits are d2b8,
- * its 3 bits d4b12, and by default nothing is kept apart.
+ * its 3 bits d4b12, and by default there are no outliers.
  *
  * o: per cent of a token's values kept in fp16 as outliers (our reading of its
- * "sparse computation"): those that their codes miss by most; of equal ones,
- * the lowest place first:
+ * "sparse computation"): the values with the largest coding errors; among equal
+ * ones, the lowest index first:
  *
  *   | codes (codebook.h) | outliers (sparse.h) | */
 #include "kernels/topk.h"
@@ -120,7 +120,7 @@ static void evasion_decode(const struct kv_codec *c, const uint8_t *bytes,
         }
 }
 
-/* Tiles and devices have codes alone. */
+/* Tiles and devices hold only codes. */
 static bool evasion_store(const struct kv_codec *c, struct kv_store *s)
 {
     return !n_outliers(c) && kv_codebook_store(c, s);

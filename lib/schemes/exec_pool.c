@@ -94,7 +94,7 @@ int kv_exec_wrong(const struct kv_exec_place *p, enum kv_exec_kind kind,
     return fail_where(p, kind, e);
 }
 
-/* The first bytes of an answer that is none, as text. */
+/* The first bytes of an invalid answer, as text. */
 static void show(const void *data, size_t n, char text[40])
 {
     const char *from = data;
@@ -394,7 +394,7 @@ int kv_exec_ask(const struct kv_exec_place *p, const struct kv_exec_request *r,
     return rc ? -1 : 0;
 }
 
-/* "param b 2\n" of each of the spec's own parameters. */
+/* "param b 2\n" for each of the spec's own parameters. */
 static void put_params(FILE *f, const struct kv_spec *s, enum kv_side side)
 {
     for (size_t i = 0; i < kv_spec_n_own(s->scheme); i++) {

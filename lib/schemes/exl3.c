@@ -5,9 +5,9 @@
  *   | codes: 32 x b bits | s: f16 |       b + 0.5 bits a value
  *
  * with values s ((2 code + 1) / 2^b - 1): the middles of 2^b equal parts.  Its
- * cubic companding (a > 0) is off by default and is not here.  Codes are chosen
- * with s before it is rounded, and lie in planes of bits there; here they are
- * in line. */
+ * cubic companding (a > 0) is off by default and is not implemented.  Codes are
+ * chosen with s before it is rounded.  exllamav3 stores codes in bit planes;
+ * here they are packed one after another. */
 #include "kernels/hadamard.h"
 #include "lib/base/alloc.h"
 #include "lib/schemes/integers.h"

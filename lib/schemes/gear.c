@@ -49,7 +49,7 @@ struct gear {
     size_t code_bytes, head_bytes, place_bytes, outlier_bytes, factor_bytes;
 };
 
-/* Where value j of vector i is in x [block][row]. */
+/* The index of value j of vector i in x [block][row]. */
 static size_t gear_place(const struct kv_codec *c, size_t i, size_t j)
 {
     const struct gear *g = c->state;
@@ -219,8 +219,8 @@ static void scale(struct low_rank *l, size_t i, double by)
         l->a[t * l->k + i] *= by;
 }
 
-/* A's columns orthonormal (Gram and Schmidt, twice).  One that the others span
- * to 10 digits, as where R's rank is less than k, is cleared. */
+/* Makes A's columns orthonormal (Gram-Schmidt, twice).  A column that the
+ * others span to 10 digits, as when R's rank is less than k, is cleared. */
 static void orthonormalize(struct low_rank *l)
 {
     for (size_t i = 0; i < l->k; i++) {

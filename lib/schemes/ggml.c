@@ -401,7 +401,7 @@ static void enter_rows(const void *codec, size_t head, float *x, size_t rows)
     ggml_enter(codec, x, rows);
 }
 
-/* What attention makes of values. */
+/* Transforms attention's output back into the model's space. */
 static void leave_rows(const void *codec, size_t head, float *x, size_t rows)
 {
     (void)head;

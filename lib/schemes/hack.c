@@ -8,11 +8,11 @@
  * axes=artifact, as in the authors' later code: keys per channel in blocks of p
  * tokens, values per token in groups of channels in blocks of p tokens, rounded
  * to nearest, the prompt at full precision; to be used with its four sinks,
- * "hack:b2p64s4,artifact".  Its channels' partition is p, at most the head,
- * less as many times 16 as it takes to divide the head.  The open blocks of
- * both stay fp16; with rqe=no they are kept as codes, keys requantized with
- * each token, and attended on as decoded, not on the codes.  With rqe=no a
- * prompt's tokens are appended one by one, as in the paper: the artifact
+ * "hack:b2p64s4,artifact".  Its partition of channels is p, at most the head,
+ * reduced in steps of 16 until it divides the head.  The open blocks of both
+ * sides stay fp16; with rqe=no they are kept as codes, keys are requantized
+ * with each token, and attention reads them decoded, not as codes.  With rqe=no
+ * a prompt's tokens are appended one by one, as in the paper: the artifact
  * encodes a prompt's whole blocks at once, and requantizes only with the tokens
  * that it decodes after the prompt. */
 #include "lib/schemes/hack.h"
@@ -70,8 +70,9 @@ struct kv_hack_range kv_hack_get_range(const struct kv_hack *h,
                                   .scale = hack_widen(h, scale)};
 }
 
-/* Stores the range; returns it as rounded.  A minimum that bf16 moves leaves
- * its scale the rest, as in the artifact (of halves, fp16 moves none). */
+/* Stores the range and returns its rounded values.  If bf16 moves the minimum,
+ * the scale covers the remaining range, as in the artifact (fp16 never moves a
+ * minimum of halves). */
 struct kv_hack_range kv_hack_put_range(const struct kv_hack *h, uint8_t *bytes,
                                        size_t i, struct kv_hack_range r)
 {
@@ -267,8 +268,8 @@ static double hack_fallback(const struct kv_spec *s, enum kv_side side,
     return p->fallback;
 }
 
-/* axes=artifact: p or the whole head, less as many times 16 as it takes to
- * divide it; 0 where nothing does. */
+/* axes=artifact: p or the whole head, reduced in steps of 16 until it divides
+ * the head; 0 if no size does. */
 static size_t channel_part(size_t p, size_t d)
 {
     size_t part = p < d ? p : d;

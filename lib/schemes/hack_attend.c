@@ -26,7 +26,7 @@
  * in pieces that stay in the first caches. */
 enum {
     QUERIES = 64,     /* query heads of a tile, at most */
-    WEIGHTS = 1 << 18 /* of a tile, unless one query's heads have more */
+    WEIGHTS = 1 << 18 /* rows of a tile, unless one query's heads have more */
 };
 
 /* One query head. */
@@ -62,7 +62,7 @@ static size_t seen(size_t from, size_t n, size_t end)
 }
 
 /* Operations for reading a KV head: len - parts additions per line and s_b
- * sum(b'), or the latter alone where sums are stored. */
+ * sum(b'), or only the latter if sums are stored. */
 static void count_reading(const struct kv_hack_operand *o,
                           struct kv_hack_ops *ops)
 {
@@ -186,8 +186,8 @@ static void score_piece(struct tile *t, struct kv_hack_operand *k, size_t first,
     }
 }
 
-/* The logits of query j for the fp16 tokens [plain, plain + n), which stand at
- * `from` in the sequence. */
+/* The logits of query j for the fp16 tokens [plain, plain + n), which are at
+ * position `from` of the sequence. */
 static void score_plain(struct tile *t, const struct kv_hack_operand *k,
                         size_t j, size_t from, size_t plain, size_t n,
                         float attn_scale)
@@ -395,8 +395,8 @@ static void tile_free(struct tile *t)
     free(t);
 }
 
-/* Query j's logits become weights, 0 for tokens that it does not see and for
- * len tokens more. */
+/* Turns query j's logits into weights, 0 for tokens that it does not see and
+ * for the padding up to len. */
 static void softmax(struct tile *t, size_t j, size_t len)
 {
     const struct kv_attend_view *v = t->view;

@@ -86,7 +86,7 @@ static void requantize(const struct kv_codec *c, struct kv_where w, size_t m,
 /* An open block of m tokens has for each KV head the tokens' codes,
  * [m][head_dim] packed, then the first ranges and sums. */
 struct open_head {
-    size_t codes, ranges, sums; /* bytes; of scales or minima alone */
+    size_t codes, ranges, sums; /* bytes; the latter of only scales or minima */
 };
 
 static struct open_head open_head(const struct kv_hack *h, size_t d, size_t m)

@@ -67,7 +67,7 @@ void kv_hack_operand_free(struct kv_hack_operand *o)
     free(o->wide);
 }
 
-/* Rows of f16, `stride` values apart, to [n_rows][n]. */
+/* Converts rows of f16, `stride` values apart, to [n_rows][n]. */
 static void widen_rows(const uint16_t *from, size_t stride, size_t n_rows,
                        size_t n, float *to)
 {
@@ -111,7 +111,7 @@ struct kv_hack_columns kv_hack_operand_columns(const struct kv_hack_operand *o,
     };
 }
 
-/* Bytes [at, at + n) behind the codes of line j, n <= 4 and within a word. */
+/* Bytes [at, at + n) after the codes of line j, n <= 4 and within a word. */
 static uint32_t field(const struct kv_hack_operand *o, size_t n_lines,
                       size_t at, size_t n, size_t j)
 {

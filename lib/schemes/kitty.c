@@ -13,7 +13,7 @@
  * Values are KIVI's: b bits a token in groups of g channels.  As in the
  * published code: pages of 128 tokens, groups of 128, 2 bits, 4 for an eighth
  * of the channels (Kitty) or a quarter (Kitty-Pro: boost=0.25), 32 sinks in
- * fp16, keys encoded 128 tokens at a time, values beyond the newest 128.  Of
+ * fp16, keys encoded 128 tokens at a time, values beyond the newest 128.  Among
  * equal channels the first are taken. */
 #include "kernels/bitpack.h"
 #include "lib/base/alloc.h"

@@ -3,16 +3,16 @@
  *
  * A group's head: | scale: f16 | minimum: f16 |, 32/g bits a value.
  *
- * The word axis takes a side the other way.  transformers' QuantizedCache (by
+ * The word axis swaps the axis of a side.  transformers' QuantizedCache (by
  * quanto: these integers, a float minimum) has one axis for both sides:
  *
  *   axis_key = axis_value = 0, its default   kivi:b4g64,axis=token
  *   axis_key = axis_value = -1               kivi:b4g64,axis=channel
  *
- * (0 cuts the tensor, whose channels come last, into runs of g.)  It keeps 128
- * tokens at most in full, and whenever they are full encodes the whole cache
- * anew; here quantized tokens stay quantized as they were.  Its other back end,
- * HQQ, optimises the minimum, which kvtools does not. */
+ * (0 cuts the tensor, whose channels come last, into runs of g.)  It keeps at
+ * most 128 tokens at full precision, and whenever 128 are full it encodes the
+ * whole cache again; here quantized tokens are never encoded again.  Its other
+ * back end, HQQ, optimises the minimum, which kvtools does not. */
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 

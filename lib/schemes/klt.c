@@ -73,7 +73,7 @@ size_t kv_klt_part(const struct kv_spec *s, const struct kv_shape *shape)
 
 /* ---- the codec --------------------------------------------------------- */
 
-/* A copy of a table of [row]; NULL if there is none. */
+/* A copy of a table [row]; NULL if there is none. */
 static float *load_row(const struct kv_codec *c, const struct kv_calib_set *set,
                        const char *name, struct kv_err *e)
 {
@@ -88,8 +88,8 @@ static float *load_row(const struct kv_codec *c, const struct kv_calib_set *set,
     return x;
 }
 
-/* The matrix [row][row] of a table that has its parts alone; NULL if there is
- * none. */
+/* The matrix [row][row] from a table that holds only its parts; NULL if there
+ * is none. */
 static float *load_square(const struct klt *k, const struct kv_codec *c,
                           const struct kv_calib_set *set, const char *name,
                           struct kv_err *e)
@@ -131,7 +131,7 @@ static int load_transform(struct klt *k, const struct kv_codec *c,
     return 0;
 }
 
-/* What tables say of a codec's place, without neighbours. */
+/* Loads the tables of a codec's layer and side, without neighbours. */
 static int load_place(struct klt *k, const struct kv_codec *c,
                       const struct kv_calib_set *set,
                       const struct kv_klt_numbers *numbers, bool forward,
@@ -248,9 +248,9 @@ static void predict(const struct klt *k, const struct kv_neighbours *at,
         kv_klt_pred_add(&k->pred, at, first, n, x);
 }
 
-/* y [n][row] of n tokens, the rest of x [n][row] less from: all, or those in
- * use and some more (whole vectors are fastest), the others 0.  from: becomes
- * the rest. */
+/* Computes the coefficients y [n][row] of the residual x - from of n tokens:
+ * all, or those in use and some more (whole vectors are fastest), the others 0.
+ * from becomes the residual. */
 static void transform(const struct klt *k, bool all, size_t n, const float *x,
                       float *from, float *y)
 {
@@ -277,7 +277,7 @@ static void coefficients(const struct kv_codec *c, const float *x, size_t n,
     free(from);
 }
 
-/* Adds what y stands for to x. */
+/* Adds the inverse transform of y to x. */
 static void transform_back(const struct klt *k, const float *y, size_t n,
                            float *x)
 {
@@ -385,7 +385,7 @@ static bool klt_device(const struct kv_codec *c, struct kv_gpu_code *to)
     return k->row <= KV_GPU_MAX_ROW;
 }
 
-/* Values of all layers train the trellis. */
+/* The trellis is trained on values of all layers. */
 static bool klt_together(const struct kv_spec *s)
 {
     (void)s;

@@ -10,14 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The place whose coefficients are part i of k's rows. */
+/* The layer and side whose coefficients are part i of k's rows. */
 static const struct klt *part_of(const struct klt *k, size_t i)
 {
     return i ? k->near[i - 1] : k;
 }
 
-/* A side's rows are a mean and a sum of coefficients: its own, and in place
- * those of its neighbours, whose predictions are products of matrices. */
+/* A side's rows are a mean plus a sum over coefficients: its own and, in place,
+ * its neighbours', whose predictions are products of matrices. */
 struct sum {
     float *mean; /* [row] */
     /* [row][row], coefficients to values: [0] own, [1 + i] of near[i]. */
@@ -65,11 +65,11 @@ static void sum_clear(struct sum *s)
         free(s->inverse[i]);
 }
 
-/* Parts of joined codes stand apart, so that states begin with zeros. */
+/* Parts of joined codes have gaps, so that states begin with zeros. */
 enum { APART = (KV_TRELLIS_BITS + 7) / 8 };
 
-/* Where part i begins in a token's joined codes; with i the number of parts,
- * where one more would. */
+/* The beginning of part i in a token's joined codes; with i the number of
+ * parts, the beginning of a further one. */
 static size_t part_at(const struct klt *k, size_t i)
 {
     size_t at = 0;
@@ -123,8 +123,8 @@ static size_t max_coefs(const struct klt *k)
  * coefficient: no more than a tenth of the scheme's own error. */
 static const double MIN_ERROR_SHARE = 0.01;
 
-/* Whether the error of all coefficients is enough of the squares of those that
- * the sum is of, in this side's metric. */
+/* Whether the error of all coefficients is a large enough share of the squares
+ * of the summed ones, in this side's metric. */
 static bool int8_will_do(const struct klt *k, const struct sum *s)
 {
     const size_t row = k->row;
@@ -145,8 +145,8 @@ static bool int8_will_do(const struct klt *k, const struct sum *s)
     return coded > 0 && k->coding.error >= MIN_ERROR_SHARE * coded;
 }
 
-/* The coefficients of head h of all parts: to [n_coefs()]; returns their
- * end. */
+/* Writes the coefficients of head h in all parts to `to` [n_coefs()]; returns
+ * their end. */
 static struct kv_transform_coef *put_coefs(const struct klt *k,
                                            const struct sum *s, size_t h,
                                            struct kv_transform_coef *to)
@@ -223,7 +223,7 @@ void kv_klt_tile(const struct kv_codec *c, const struct kv_store *s,
                                tile);
 }
 
-/* Codes of all parts; returns their number. */
+/* Writes the codes of all parts; returns their number. */
 static size_t list_codes(const struct kv_near_codes *at, const uint8_t *own,
                          const uint8_t *code[KV_KLT_SOURCES + 1])
 {

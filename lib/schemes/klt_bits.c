@@ -89,8 +89,8 @@ static size_t klt_lower(size_t kind, const double *mse)
     return kind;
 }
 
-/* Transitions of several values take whole groups: the rest of a run
- * falls to the next lower kind.  Variances fall, so kinds do. */
+/* Transitions of several values take whole groups: the remainder of a run goes
+ * to the next lower kind.  Variances are descending, and so are kinds. */
 void kv_klt_assign(struct kv_klt_unit *u, double lambda, const double *mse)
 {
     double price[KV_KLT_KINDS];

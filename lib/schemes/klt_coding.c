@@ -72,7 +72,7 @@ const struct kv_trellis_map *kv_klt_map(size_t at)
 
 /* ---- coefficients -------------------------------------------------------- */
 
-/* Keeps the unit's coefficients, whose order is the bitstream's. */
+/* Stores the unit's coefficients in the bitstream's order. */
 static void keep_coefs(struct kv_klt_coding *g, const struct kv_klt_unit *u,
                        const double *mse)
 {

@@ -12,7 +12,8 @@
 
 enum { TOGETHER = 256 }; /* tokens of a product */
 
-/* As a share of the mean diagonal of the features' second moments. */
+/* The ridge, as a share of the mean diagonal of the features' second
+ * moments. */
 static const double RIDGE = 1e-3;
 
 void kv_klt_seen_init(struct kv_klt_seen *s, size_t n, size_t row,

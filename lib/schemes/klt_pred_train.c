@@ -41,7 +41,7 @@ struct pass {
     struct kv_calib_set set;
 };
 
-/* The weighted covariance of the rest. */
+/* The weighted covariance of the residual. */
 static void covariance(struct training *t)
 {
     const size_t row = t->row, values = t->n * row;
@@ -59,7 +59,8 @@ static void covariance(struct training *t)
     free(x);
 }
 
-/* share [row]: of each coefficient's variance that the pass's level leaves. */
+/* share [row]: the share of each coefficient's variance that the pass's level
+ * leaves. */
 static void shares(const struct pass *p, double *share)
 {
     const struct training *t = p->t;
@@ -210,10 +211,10 @@ static double level_of(const struct training *t, const struct kv_calib_set *set)
     return lambda;
 }
 
-/* The level of pass n, 1 or more, from the levels of those before and those at
- * which their tables fill the budget: where both are the same.  That of the
- * tables goes up SLOPE times as fast, or as it did from the pass before; the
- * first pass has level 0. */
+/* The level of pass n, 1 or more, from the earlier passes' levels and the
+ * levels at which their tables fill the budget: the point where both are equal.
+ * The tables' level is assumed to rise SLOPE times as fast, or as it did since
+ * the previous pass; the first pass has level 0. */
 static double next_level(const double *lambda, const double *level, size_t n)
 {
     static const double SLOPE = 0.2;

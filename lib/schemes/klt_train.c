@@ -1,5 +1,5 @@
-/* Training of klt: passes over the dump, layer by layer and side by side, find
- * what each token counts, then mean, covariance and metric; the trellis is
+/* Training of klt: passes over the dump, one layer and side after the other,
+ * find each token's weight, then mean, covariance and metric; the trellis is
  * trained on a sample of the coefficients of all layers, K and V. */
 #include "lib/schemes/klt_train.h"
 #include "lib/base/alloc.h"
@@ -17,7 +17,7 @@
 #include <string.h>
 
 enum {
-    CHUNK = 512,       /* tokens read at a time, of one window */
+    CHUNK = 512,       /* tokens of one window read at a time */
     SAMPLED = 1 << 16, /* coefficients sampled of a side of a layer */
     LEN = 128,         /* values of a training sequence */
     MAX_SEQUENCES = 6144,
@@ -51,7 +51,7 @@ static bool is_fisher(const struct kv_klt_job *j)
     return kv_spec_is(j->spec, j->side, "metric", "fisher");
 }
 
-/* The tokens that are read together: of one window. */
+/* The tokens that are read together, all from one window. */
 static size_t chunk_at(const struct kv_klt_job *j, size_t token)
 {
     const size_t left = j->info->ctx - token % j->info->ctx;
@@ -188,8 +188,8 @@ static bool turns(const struct kv_shape *s, size_t channel)
     return channel >= s->latent && channel - s->latent < 2 * s->n_rot;
 }
 
-/* Before RoPE a key meets queries turned by every angle: of each rotary pair's
- * block half the trace is left, and nothing between pairs.  m: [d][d]. */
+/* Before RoPE a key meets queries rotated by every angle: half the trace of
+ * each rotary pair's block remains, and nothing between pairs.  m: [d][d]. */
 static void average_angles(const struct kv_shape *s, double *m)
 {
     const struct kv_rope_pairs pairs = kv_shape_pairs(s);
@@ -207,8 +207,8 @@ static void average_angles(const struct kv_shape *s, double *m)
     }
 }
 
-/* Sums of q^T q, by KV head: m [n_kv_heads][d][d].  They are not divided by
- * their number: a factor of the metric changes the unit of sigma alone. */
+/* Sums q^T q by KV head: m [n_kv_heads][d][d].  The sums are not divided by
+ * their number, since a factor of the metric changes only the unit of sigma. */
 static int query_metric(const struct kv_klt_job *j, double *m, struct kv_err *e)
 {
     const struct kv_shape *s = &j->shape;
@@ -261,7 +261,8 @@ static int attention_metric(const struct kv_klt_job *j, double *m,
     return rc;
 }
 
-/* m: [row][row], cleared; its mean diagonal becomes 1, and *unit what 1 was. */
+/* m: [row][row], cleared; it is scaled so that its mean diagonal is 1, and
+ * *unit becomes the factor that undoes this. */
 int kv_klt_metric(const struct kv_klt_job *j, const float *weight, double *m,
                   double *unit, struct kv_err *e)
 {
@@ -305,7 +306,7 @@ static void sample_part(const struct kv_klt_tables *from, size_t at,
                         (double)(from->unit[at + c] / from->sigma[at + c]));
 }
 
-/* Those of some tokens. */
+/* The same for some tokens. */
 static int klt_sample(const struct kv_klt_job *j,
                       const struct kv_klt_tables *from,
                       struct kv_klt_pool *pool, struct kv_err *e)
@@ -356,7 +357,8 @@ static int train_side(const struct kv_klt_job *j, struct kv_klt_pool *pool,
 
 /* ---- the trellis ------------------------------------------------------- */
 
-/* n values of the pool at random: of every eighth, or of all others. */
+/* Draws n values of the pool at random: from every eighth, or from all
+ * others. */
 static float *draw(const struct kv_klt_pool *pool, bool eighth, size_t n,
                    uint64_t seed)
 {

@@ -1,13 +1,14 @@
 /* KVarN (arXiv 2606.03458): tiles of n tokens of a head, rotated by the
- * Hadamard transform, are freed of the deviations of their rows and columns
- * (Sinkhorn's rounds), then each row is quantized, asymmetrically.  No
+ * Hadamard transform, are divided by the deviations of their rows and columns
+ * (Sinkhorn's rounds); then each row is quantized asymmetrically.  No
  * calibration.  Rows are channels in a tile of keys, tokens in one of values,
  * as in KIVI.
  *
  * A round divides by the standard deviation (n - 1) of each column, then of
  * each row; logarithms of the divisors stay in [-0.3, 10], as in the published
- * code.  The round with the least imbalance counts, which is the largest over
- * the least deviation of columns, plus the same of rows; of equals the last.
+ * code.  The round with the least imbalance is used, the last one on ties.  The
+ * imbalance is the largest deviation of columns over the least, plus the same
+ * for rows.
  *
  * A block is, head by head,
  *
@@ -33,7 +34,8 @@
 struct kvarn {
     size_t n_rows, n_cols, n_rounds;
     unsigned bits;
-    size_t code_bytes, head_bytes; /* of a head's codes; of all of a head */
+    size_t code_bytes, head_bytes; /* bytes of a head's codes; of a whole
+                                    * head */
 };
 
 static const struct kv_param params[] = {
@@ -69,7 +71,7 @@ struct tile {
     float *best_row, *best_col; /* divisors */
 };
 
-/* The standard deviation of n values, `step` apart; 0 of one. */
+/* The standard deviation of n values, `step` apart; 0 for one value. */
 static float deviation(const float *x, size_t n, size_t step)
 {
     double sum = 0, squares = 0, mean;
@@ -125,7 +127,7 @@ static float spread(const float *dev, size_t n)
     return most / fmaxf(least, 1e-8f);
 }
 
-/* Measures y, and keeps the divisors where they are the best so far. */
+/* Measures y, and keeps the divisors if they are the best so far. */
 static void keep_best(struct tile *t, float *best)
 {
     float now;

@@ -431,7 +431,7 @@ static bool kvquant_store(const struct kv_codec *c, struct kv_store *s)
     return q->tiled;
 }
 
-/* A token's outliers: how many, and where they are. */
+/* A token's outliers: their number and their indices. */
 static const uint8_t *sparse_of(const struct kv_codec *c, const uint8_t *token,
                                 uint16_t *n)
 {

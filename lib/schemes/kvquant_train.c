@@ -69,17 +69,17 @@ enum { CHUNK = 512 /* tokens read at a time */ };
 struct bin {
     double w, wz;      /* weights, and weighted z */
     double n, z, zz;   /* moments without weights */
-    double s, sz, szz; /* moments by half^2: those of the values themselves */
+    double s, sz, szz; /* moments weighted by half^2: the values' own moments */
 };
 
-/* One side of one layer. */
+/* The training of one side of one layer. */
 struct job {
     const struct kv_spec *spec;
     struct kv_dump *dump;
     struct kv_calib_set *out;
     enum kv_side side;
     size_t layer, row, n_tokens;
-    size_t ctx, skip;       /* of each window's ctx tokens bins skip some */
+    size_t ctx, skip;       /* bins skip some of each window's ctx tokens */
     const bool *counts;     /* [n_tokens], those that count; NULL: all */
     bool weighted, squared; /* by F, by F half^2 */
     size_t n_side;          /* outliers on a side of a row of values */
@@ -287,7 +287,7 @@ static int nuq_levels(const struct job *j, unsigned bits, float *level,
     return rc;
 }
 
-/* The code that a bin's z gets, or most of them where a midpoint cuts it. */
+/* The code of a bin's z, or of most of them if a midpoint cuts the bin. */
 static uint16_t bin_code(const struct bin *b, const float *mid, unsigned bits)
 {
     return kv_kvquant_code(mid, bits, (float)(b->z / b->n));
@@ -323,7 +323,7 @@ static void normalise(const struct job *j, const float *mid, unsigned bits,
         to[i] = (float)(((double)level[i] - c / n) * by + z / n);
 }
 
-/* Mean squared error per value; outliers have none. */
+/* Mean squared error per value; outliers have no error. */
 static double error_of(const struct job *j, const float *mid, unsigned bits,
                        const float *to)
 {

@@ -160,7 +160,7 @@ static size_t kvtc_encode_block(const struct kv_codec *c, struct kv_where w,
     return sizeof(crc) + n;
 }
 
-/* For bytes that were made to match their checksum. */
+/* A check for bytes forged to match their checksum. */
 static int check_heads(const struct kvtc *k, const uint8_t *bytes, size_t n,
                        struct kv_err *e)
 {

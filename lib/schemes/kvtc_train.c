@@ -20,7 +20,7 @@ enum {
     SAMPLED = 512 /* tokens that are quantized in every way */
 };
 
-/* One side of one layer, or of all together. */
+/* The training of one side of one layer, or of all layers together. */
 struct job {
     const struct kv_spec *spec;
     struct kv_dump *dump;
@@ -89,7 +89,7 @@ static size_t keep_counted(const struct job *j, size_t window, size_t i,
 }
 
 /* Sums of x and of x x^T, both cleared, over the tokens that count.  The first
- * token is taken off before, so that little cancels; it is left in origin
+ * token is subtracted first, to avoid cancellation; it is returned in origin
  * [row]. */
 static int add_up(const struct job *j, float *origin, double *first,
                   double *second, size_t *tokens, struct kv_err *e)
@@ -148,7 +148,7 @@ static float *kvtc_add_table(const struct job *j, const char *name, bool half,
 
 enum { STAGES = 3 }; /* of a side: covariance, eigenvectors, errors */
 
-/* A stage begins: of all layers together it takes minutes, so it is said. */
+/* Announces a stage, since over all layers together it takes minutes. */
 static void begin(const struct job *j, const char *what)
 {
     if (kv_kvtc_spans(j->spec))
@@ -192,7 +192,7 @@ static int add_transform(const struct job *j, float **mean, float **basis,
     return rc;
 }
 
-/* Components y [n][row] of tokens that lie evenly in the text. */
+/* Components y [n][row] of tokens evenly spaced in the text. */
 static int kvtc_sample(const struct job *j, const float *mean,
                        const float *basis, size_t n, float *y, struct kv_err *e)
 {
@@ -234,7 +234,7 @@ static double group_error(const float *y, size_t n_tokens, size_t row, size_t n,
     return sum / (double)n_tokens;
 }
 
-/* Adds none and coded. */
+/* Adds the tables none and coded. */
 static void add_errors(const struct job *j, const float *y, size_t n_tokens)
 {
     const size_t row = j->row, dims[] = {KV_KVTC_TYPES, KV_KVTC_SIZES, row};

@@ -4,9 +4,9 @@
  * of the whole where a few channels are large; init=kmeans++ draws them first.
  *
  * Its code encodes the whole prompt, then keeps new tokens in fp16 and encodes
- * 128 at a time.  So do we, but for the prompt's last tokens where 128 does not
- * divide it: they are quantized with the 128 tokens that complete them, as
- * stored bytes are a function of the tokens alone (lib/codec.h), not of the
+ * 128 at a time.  We do the same, except for the tokens after the prompt's last
+ * whole 128: they are quantized with the tokens that complete their block,
+ * since stored bytes depend only on the tokens (lib/codec.h), not on the
  * prompt's end.  residual=sliding keeps the newest 128 tokens in fp16. */
 #include "lib/schemes/codebook.h"
 #include "lib/schemes/schemes.h"

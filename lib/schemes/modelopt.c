@@ -7,16 +7,16 @@
  *                  x = S code: 8 bits
  *   nvfp4          | 16 codes: e2m1 | scale: e4m3 |  S = amax / (6 448)
  *                  x = S scale code, scale = max|x| / 6 S: 4.5 bits
- *   nvfp4_4over6   the same, S = amax / (6 256); of max|x| / 6 S and
- *                  max|x| / 4 S the scale with the lesser squared error (of
- *                  equals the first)
+ *   nvfp4_4over6   the same, S = amax / (6 256); the scale is max|x| / 6 S or
+ *                  max|x| / 4 S, whichever has the smaller squared error (the
+ *                  first on ties)
  *   nvfp4_rotate   the same as nvfp4, keys rotated by the Hadamard transform
- *   fp8_affine,    a bias less: the mean of each channel of each head over the
- *   nvfp4_affine   text, and S of what is left
+ *   fp8_affine,    a bias is subtracted, the mean of each channel of each head
+ *   nvfp4_affine   over the text, and S is computed afterwards
  *
  * (ModelOpt's export raises S of fp8 to 1 at least; for a scale of 1 there is
- * fp8,none, and nvfp4 for S = 1.  That S of an affine type is taken after the
- * bias is our reading.)
+ * fp8,none, and nvfp4 for S = 1.  Computing S after the bias is subtracted is
+ * our reading.)
  *
  * Without a calibration fp8 has the scales that the model's files hold
  * (lib/shape.h).

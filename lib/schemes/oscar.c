@@ -13,11 +13,11 @@
  *
  *   | scale: bf16 | zero: bf16 |     x = scale (code - zero)
  *
- * with zero = -min / scale, which is no integer; codes are chosen with neither
- * rounded.  All this is the published code's, with its settings: 2 bits, groups
- * of 128 channels, clips of 0.96 and 0.92, 64 sinks and 256 newest tokens (in
- * bf16, here fp16).  Its later levels of Lloyd and Max are not here.  It trains
- * on all tokens, first and massive ones too, and so do we.
+ * with zero = -min / scale, which is no integer; codes are chosen with both
+ * unrounded.  All this follows the published code and its settings: 2 bits,
+ * groups of 128 channels, clips of 0.96 and 0.92, 64 sinks and 256 newest
+ * tokens (in bf16, here fp16).  Its later Lloyd-Max levels are not implemented.
+ * Like the code, we train on all tokens, first and massive ones included.
  *
  * Table in a calibration: rotation [head_dim][head_dim], per side and layer. */
 #include "kernels/eigen.h"

@@ -13,8 +13,8 @@
  *       takes the lowest four bits of the scale's mantissa
  *   int2_per_token_head  | code: 2 bits x d | deviation |
  *       x is rotated by the Hadamard transform; the levels of Lloyd and Max for
- *       a normal distribution, times |x| / sqrt(d).  (Of a pull request; not in
- *       a release.)
+ *       a normal distribution, times |x| / sqrt(d).  (From a pull request; not
+ *       in a release.)
  *
  * A block here has the codes of a head before its scale, in the same bytes.
  * vLLM's signs come from torch's generator, ours from kv_random(); it rounds

@@ -4,11 +4,12 @@
  *   sqrt(pi / 2) / m |k| <S q, sign(S k)>,
  *
  * is linear in q: decode() returns sqrt(pi / 2) / m |k| S^T sign(S k), whose
- * product with q it is.
+ * product with q is this estimate.
  *
- * The o channels of a head that are largest (sum of squares) among t tokens are
- * sketched apart, by the first m / 2 rows of S (section 4.1; channels by blocks
- * of t tokens and m / 2 are its code's).  A block is t tokens, head by head:
+ * The o channels of a head with the largest sums of squares over t tokens are
+ * sketched separately, by the first m / 2 rows of S (section 4.1; choosing
+ * channels by blocks of t tokens, and m / 2, follow its code).  A block is t
+ * tokens, head by head:
  *
  *   | outlier channels: o x ceil(log2 head_dim) bits, ascending |   o > 0
  *   t times
@@ -19,15 +20,14 @@
  * the part that was sketched, which fp16 holds whenever it holds k.
  *
  * S is not stored: it is kv_random_orthogonal() of the key
- * kv_mix(kv_mix(seed, layer), side), seed being the word of this name.  Each
- * head_dim of its rows, from the first on, are orthogonal, as in every script
- * of the published code, which costs 1 / (4 head_dim) of bias and lowers the
- * variance; rows=gaussian leaves them independent, as the paper's theorem has
- * them.
+ * kv_mix(kv_mix(seed, layer), side), seed being the word of this name.  Every
+ * head_dim rows, from the first on, are orthogonal, as in every script of the
+ * published code; this costs a bias of 1 / (4 head_dim) and lowers the
+ * variance.  rows=gaussian leaves rows independent, as in the paper's theorem.
  *
  * Values: asymmetric integers per token in groups of g channels, as KIVI's
  * (integers.h).  Our reading: the newest r values stay fp16, keys are quantized
- * r at a time, both as in KIVI; m is 2 head_dim unless told. */
+ * r at a time, both as in KIVI; m is 2 head_dim by default. */
 #include "kernels/bitpack.h"
 #include "kernels/random_matrix.h"
 #include "lib/base/alloc.h"
@@ -98,7 +98,7 @@ static double qjl_nominal(const struct kv_spec *s, enum kv_side side,
 
 /* ---- keys -------------------------------------------------------------- */
 
-/* The sketch of one part of a key. */
+/* Sketches one part of a key. */
 struct part {
     size_t m, sign_bytes; /* rows; bytes of their signs */
     float scale;          /* sqrt(pi / 2) sqrt(d) / m: times rms */
@@ -108,7 +108,7 @@ struct qjl {
     size_t d, m, o, t;
     unsigned index_bits;         /* of an outlier channel */
     size_t index_bytes;          /* of a head */
-    size_t token_bytes;          /* of one token of a head */
+    size_t token_bytes;          /* bytes of one token in a head */
     struct part inlier, outlier; /* outlier: o > 0 */
     float *s, *st;               /* S [m][d] and its transpose */
 };
@@ -271,7 +271,7 @@ static void decode_part(const struct qjl *j, const struct part *p,
             x[k] = p->scale * rms * w->x[k];
 }
 
-/* One head of one block, whose tokens are `row` apart. */
+/* Encodes one head of one block, whose tokens are `row` apart. */
 static void encode_head(const struct qjl *j, const float *x, size_t row,
                         struct work *w, uint8_t *bytes)
 {

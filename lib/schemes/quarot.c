@@ -6,14 +6,14 @@
  * decode() rotates keys back, which gives the same logits as rotating queries;
  * and values, whose transform the paper folds into the weights on either side.
  *
- * The paper leaves a group's zero point open.  Its code has both, zero=int as
- * here and zero=none (k_asym, v_asym not set), a group being a head, or with
- * k_groupsize, v_groupsize -1 the whole token: g0,heads=all.  zero=min stores
+ * The paper leaves a group's zero point open.  Its code has both zero=int, as
+ * here, and zero=none (k_asym, v_asym not set).  A group is a head or, with
+ * k_groupsize, v_groupsize -1, the whole token: g0,heads=all.  zero=min stores
  * the minimum in fp16.
  *
- * (Where a group is the token its code, and for keys where it is a head, takes
- * 0 into the range first: that differs where all values are of one sign, which
- * rotated heads hardly are.) */
+ * (If a group is a token or, for keys, a head, the code first extends the range
+ * to include 0.  This differs only if all values have one sign, which is rare
+ * in rotated heads.) */
 #include "kernels/hadamard.h"
 #include "lib/base/alloc.h"
 #include "lib/schemes/rotated.h"

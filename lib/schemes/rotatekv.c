@@ -38,7 +38,7 @@
 
 enum { AFTER, BEFORE };
 
-/* The clip of up to 2 bits; more have none. */
+/* The clip for up to 2 bits; more bits have none. */
 #define CLIP_FEW 0.8
 
 static const struct kv_param params[] = {

@@ -114,8 +114,8 @@ static void decode_zeropoint(const uint16_t *code, size_t n, unsigned bits,
         x[i] = (float)(((double)code[i] - half_range - zero) * step);
 }
 
-/* Halves that are not all equal are at least 2^-11 of the largest apart, which
- * is 2^8 steps at most: zero stays below 2^20. */
+/* Halves that are not all equal differ by at least 2^-11 of the largest, which
+ * is at most 2^8 steps, so zero stays below 2^20. */
 static void affine_zeropoint(const uint8_t *head, unsigned bits, uint16_t *step,
                              float *from)
 {
@@ -170,7 +170,7 @@ static int rtn_check(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-/* The lecture counts the codes alone. */
+/* The lecture counts only the codes. */
 static double rtn_nominal(const struct kv_spec *s, enum kv_side side,
                           const struct kv_shape *shape)
 {

@@ -177,7 +177,7 @@ static const struct format {
 #undef ROW
 };
 
-/* NULL where e and m are not a format. */
+/* NULL if e and m are not a format. */
 static const struct format *format(const struct kv_spec *s, enum kv_side side)
 {
     for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++)

@@ -26,7 +26,7 @@
  *                   channels: | codes | scale: f16 | minimum: f16 |
  *   levels=fp8      e4m3 without a scale (b8)
  *
- * and skip leaves the first and last layers in fp16.  Its cache types are
+ * and skip leaves the first and last layers in fp16.  vLLM's cache types are
  *
  *   turboquant_k8v4     K-b8/V-b4,K-levels=fp8,V-levels=uniform,skip=2
  *   turboquant_4bit_nc  b4,rot=plain,nc,V-levels=uniform,skip=2
@@ -34,7 +34,7 @@
  *   turboquant_3bit_nc  b3,rot=plain,nc,V-levels=uniform,skip=2
  *
  * Our reading: the levels are those of N(0, 1/d), to which the paper's Beta
- * density tends (a norm away from 1 by fp16's rounding hides more); keys and
+ * density tends (fp16's rounding of the norm is a larger error); keys and
  * values after RoPE; no channels apart, as in its 2.5 and 3.5 bits. */
 #include "kernels/bitpack.h"
 #include "kernels/hadamard.h"

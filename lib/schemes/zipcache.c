@@ -1,10 +1,11 @@
 /* ZipCache (arXiv 2405.14256): salient tokens get b bits, the others l.
  *
  * Saliency is the normalised attention of probe tokens (lib/saliency.h), the
- * same for keys and values; the `salient` per cent of a block with the most of
- * it are salient, 60 in the published code, where the ratio of the others is
- * 0.4.  Each KV head has its own salient tokens, as in that code (mask=head),
- * or all have those of their mean (mask=layer): a block has m masks.
+ * same for keys and values.  The `salient` per cent of a block's tokens with
+ * the highest saliency are salient; the published code has 60 per cent, as its
+ * ratio of the others is 0.4.  Each KV head has its own salient tokens, as in
+ * that code (mask=head), or all heads share those of their mean (mask=layer): a
+ * block has m masks.
  *
  * Our reading: a block of n tokens is scored by its own probes
  * over its own keys, so that a block as long as the prompt is the paper's
@@ -85,7 +86,7 @@ struct scored {
     size_t token;
 };
 
-/* The most salient first, the older first where they are alike. */
+/* The most salient first; on ties the older first. */
 static int zipcache_compare(const void *a, const void *b)
 {
     const struct scored *x = a, *y = b;
@@ -163,8 +164,8 @@ static size_t part_bytes(const struct kv_codec *c, int part)
            n_groups(c, part) * kv_kivi_quantizer.head_bytes;
 }
 
-/* Where value j of group g is in x [block][row]; token: the part's of the first
- * mask, those of the next one a block further. */
+/* The index of value j of group g in x [block][row]; token: the part's tokens
+ * by the first mask, then by each next mask, `block` entries apart. */
 static size_t zipcache_place(const struct kv_codec *c, const size_t *token,
                              size_t g, size_t j)
 {

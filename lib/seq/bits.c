@@ -79,9 +79,9 @@ struct asked {
     int layer, side;
 };
 
-/* A table's bytes, by equal parts over the layers whose codecs read it; of
- * these parts, those of the layers and sides in question.  read: the set of
- * each place [n_layers][KV_SIDES]. */
+/* A table's bytes are divided equally over the layers whose codecs read it;
+ * returns the parts of the given layers and sides.  read: the set of each place
+ * [n_layers][KV_SIDES]. */
 static double shared_of(const struct asked *a,
                         const struct kv_calib_set *const *read,
                         const struct kv_calib_set *set,
@@ -128,8 +128,8 @@ static double shared(const struct asked *a, const struct kv_calib *calib)
     return bytes;
 }
 
-/* The mean over the layers and sides in question; layers differ in mixed specs
- * alone. */
+/* The mean over the given layers and sides; layers differ only in mixed
+ * specs. */
 static double nominal(const struct asked *a)
 {
     const bool differ = a->layer == KV_ALL && a->spec->mixed;

@@ -20,7 +20,7 @@ static size_t query_values(const struct kv_codec *k)
     return k->shape.n_heads * k->shape.head_dim;
 }
 
-/* Of the quantized blocks, with their sizes where they vary. */
+/* The bytes of the quantized blocks, with their sizes if they vary. */
 static size_t codes_bytes(const struct kv_cache_side *s)
 {
     if (s->codec->declared_bytes)
@@ -102,7 +102,7 @@ static void to_half(const float *x, size_t n, uint16_t *out)
         out[i] = kv_f16_clamp(x[i]);
 }
 
-/* Makes room for n more bytes of blocks; where they begin. */
+/* Makes room for n more bytes of blocks; returns their beginning. */
 static uint8_t *more_bytes(struct kv_cache_side *s, size_t n)
 {
     const size_t have = s->block_bytes - s->gone_bytes;
@@ -165,7 +165,7 @@ static void push_tail(struct kv_cache_side *s, const float *x, size_t n)
     s->n_tail += n;
 }
 
-/* Where the i-th of the blocks not yet quantized stands. */
+/* The position of the i-th block that is not yet quantized. */
 static struct kv_where next_block(const struct kv_cache *c,
                                   const struct kv_cache_side *s, size_t i)
 {
@@ -294,7 +294,7 @@ static void append_history(const struct kv_cache *cache,
     free(in);
 }
 
-/* q: for K where its scheme has a probe(), else not looked at. */
+/* q: for K if its scheme has a probe(), else ignored. */
 static int append_side(struct kv_cache *cache, enum kv_side side,
                        const float *q, const float *x, size_t n,
                        struct kv_err *e)
@@ -352,7 +352,7 @@ static int check_input(const struct kv_cache *c, const struct kv_tokens *t,
                            e);
 }
 
-/* Which of the n new tokens are massive, where a side keeps those. */
+/* Which of the n new tokens are massive, if a side keeps massive tokens. */
 static void find_massive(struct kv_cache *c, const float *k, const float *v,
                          size_t n)
 {

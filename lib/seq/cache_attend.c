@@ -1,4 +1,4 @@
-/* Attention to what a cache holds. */
+/* Attention over the tokens that a cache holds. */
 #include "kernels/attend.h"
 #include "lib/base/alloc.h"
 #include "lib/k_bias.h"
@@ -21,8 +21,8 @@ struct kv_attend_view kv_cache_view(const struct kv_cache *c, size_t nq)
     return kv_shape_view(&codec_of(c)->shape, n, n - nq, nq);
 }
 
-/* The scheme's own attention.  Where keys are held less the bias, its product
- * with the queries is added to the scores. */
+/* The scheme's own attention.  If keys are held without the bias, the bias's
+ * product with the queries is added to the scores. */
 static void attend_on_codes(const struct kv_cache *c,
                             struct kv_attend_view view, const float *q,
                             float *out, struct kv_attend_ops *ops)

@@ -114,13 +114,13 @@ size_t kv_cache_write(const struct kv_cache *c, uint8_t **bytes)
 /* ---- read ----------------------------------------------------------------
  */
 
-/* What is left of a message. */
+/* The unread rest of a message. */
 struct bytes {
     const uint8_t *at;
     size_t left;
 };
 
-/* The next n bytes; NULL where there are fewer. */
+/* The next n bytes; NULL if there are fewer. */
 static const uint8_t *take(struct bytes *b, size_t n)
 {
     const uint8_t *at = b->at;
@@ -173,7 +173,7 @@ static int check_blocks(const struct kv_cache_side *s, struct kv_err *e)
     return rc;
 }
 
-/* Massive tokens, of which nothing says how many: the rest. */
+/* Massive tokens, whose number is not stored: they are the rest. */
 static int take_kept(struct bytes *b, struct kv_cache_side *s)
 {
     struct kv_kept_tokens *k = &s->kept;

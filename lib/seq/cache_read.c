@@ -1,4 +1,4 @@
-/* What a cache gives back. */
+/* Reading a cache. */
 #include "lib/base/end.h"
 #include "lib/k_bias.h"
 #include "lib/scheme.h"
@@ -7,7 +7,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* Blocks [from, to), none of which is gone. */
+/* Decodes blocks [from, to), all still in memory. */
 static void decode(const struct kv_cache *cache, enum kv_side side, size_t from,
                    size_t to, float *x)
 {
@@ -35,7 +35,7 @@ static void decode(const struct kv_cache *cache, enum kv_side side, size_t from,
             kv_end("%s", e.msg); /* encode_block() wrote these bytes */
 }
 
-/* All but the blocks; gives where those go. */
+/* Reads everything except the blocks; returns the address for the blocks. */
 static float *decode_ends(const struct kv_cache_side *s, float *x)
 {
     const size_t row = kv_codec_row(s->codec);
@@ -50,7 +50,7 @@ static float *decode_ends(const struct kv_cache_side *s, float *x)
     return blocks;
 }
 
-/* What is decoded, tokens [first, first + n), becomes what is read. */
+/* Turns decoded tokens [first, first + n) into the tokens that readers get. */
 static void finish(const struct kv_cache *c, enum kv_side side, size_t first,
                    size_t n, float *x)
 {

@@ -122,8 +122,8 @@ size_t kv_codes_specs(const struct kv_codes_in *c, const char *const **texts)
     return c->n_specs;
 }
 
-/* A plane's dataset, or the dataset of the window where it varies: [windows]
- * [n], or [n]. */
+/* A plane's dataset, [windows][n], or a window's dataset, [n], if sizes
+ * vary. */
 static int find_plane(struct kv_codes_in *c, struct kv_codes_name *name,
                       size_t window, size_t *n_dims, size_t *n,
                       struct kv_err *e)

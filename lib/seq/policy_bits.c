@@ -1,4 +1,4 @@
-/* What a cache that drops tokens takes. */
+/* The storage of a cache that drops tokens. */
 #include "kernels/tiles/tiles.h"
 #include "lib/base/alloc.h"
 #include "lib/scheme.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Whether the tokens of a block can be dropped for one KV head alone. */
+/* Whether a block's tokens can be dropped for a single KV head. */
 static bool heads_apart(const struct kv_codec *c)
 {
     struct kv_store s = {.values = c->side == KV_V,
@@ -19,9 +19,9 @@ static bool heads_apart(const struct kv_codec *c)
            !s.together;
 }
 
-/* What is stored of a side, over all KV heads. */
+/* The stored data of a side, over all KV heads. */
 struct stored {
-    size_t kept, unquantized; /* tokens that are held; of these, in fp16 */
+    size_t kept, unquantized; /* held tokens; those among them in fp16 */
     size_t massive, at;  /* of those in blocks, in fp16 too, and their indices
                           * over all heads together */
     double coded, bytes; /* tokens of blocks that hold one, and bytes */
@@ -43,7 +43,7 @@ static bool holds(const struct kv_held *h, size_t j)
     return from < h->n && kv_position_of(h, from) == j;
 }
 
-/* Massive tokens, of which each head keeps its own part. */
+/* Massive tokens; each head keeps its own part of them. */
 static void add_massive(const struct kv_policy_cache *c,
                         const struct kv_kept_tokens *k, struct stored *s)
 {
@@ -56,7 +56,7 @@ static void add_massive(const struct kv_policy_cache *c,
     }
 }
 
-/* A block of so many bytes, of which KV head h holds in[h] tokens. */
+/* Counts a block of this many bytes, in which KV head h holds in[h] tokens. */
 static void add_block(const struct kv_policy_cache *c,
                       const struct kv_codec *codec, const size_t *in,
                       size_t size, struct stored *s)

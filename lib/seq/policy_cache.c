@@ -55,7 +55,7 @@ static void move(struct kv_held *h, size_t d, size_t to, size_t from, size_t n)
     memmove(h->v + to * d, h->v + from * d, n * d * sizeof(*h->v));
 }
 
-/* For n more tokens. */
+/* Makes room for n more tokens. */
 static void make_room(struct kv_held *h, size_t d, size_t n)
 {
     if (h->begin + h->n + n <= h->capacity)
@@ -73,7 +73,7 @@ static void make_room(struct kv_held *h, size_t d, size_t n)
     h->begin = 0;
 }
 
-/* Tokens [first, end) as they are read from now on, keys after RoPE:
+/* Tokens [first, end) in the form that later queries read, keys after RoPE:
  * [end - first][n_kv_heads][head_dim]. */
 struct fresh {
     size_t first, end;
@@ -124,8 +124,8 @@ static size_t settled(const struct kv_policy_cache *c, enum kv_side side)
 
 /* ---- attention of one KV head -------------------------------------------- */
 
-/* Of the held tokens [from, to), those whose position changes where positions
- * have no gap and the newest is its own: the first so many. */
+/* The number of first tokens among the held tokens [from, to) whose position
+ * changes if positions have no gaps and the newest token keeps its own. */
 static size_t n_moved(const struct kv_held *h, size_t from, size_t to)
 {
     const size_t newest = kv_position_of(h, to - 1);
@@ -147,8 +147,8 @@ static void reassign(const struct kv_policy_cache *c, const struct kv_held *h,
                 newest - (to - 1 - from - i) - kv_position_of(h, from + i));
 }
 
-/* The first held token that a query at this position sees: a layer that slides
- * shows it its window. */
+/* The first held token that a query at this position sees; in a sliding layer
+ * it is in the query's window. */
 static size_t seen_from(const struct kv_policy_cache *c,
                         const struct kv_held *h, size_t position)
 {
@@ -160,9 +160,9 @@ static size_t seen_from(const struct kv_policy_cache *c,
     return i;
 }
 
-/* Queries [first, end) of all tokens, the step's, over the held ones before
- * end.  out: whether outputs are wanted; mass: weights are added to it [held],
- * or NULL.  All queries see the first one's tokens, and those up to their own.
+/* Attends with the step's queries [first, end) over the held tokens before end.
+ * out: whether outputs are wanted; mass: weights are added to it [held], or
+ * NULL.  All queries see the first one's tokens, and those up to their own.
  */
 static void attend_held(const struct kv_policy_cache *c, size_t head,
                         const struct kv_policy_step *step, size_t first,
@@ -214,7 +214,7 @@ static void attend_held(const struct kv_policy_cache *c, size_t head,
     free(q);
 }
 
-/* The same, of which each query sees the window of a layer that slides. */
+/* The same in a sliding layer, in which each query sees its window. */
 static void attend_head(const struct kv_policy_cache *c, size_t head,
                         const struct kv_policy_step *step, size_t first,
                         size_t end, bool out, double *mass)
@@ -225,7 +225,8 @@ static void attend_head(const struct kv_policy_cache *c, size_t head,
         attend_held(c, head, step, i, i + together, out, mass);
 }
 
-/* The step's queries, of a prompt for the weights that count alone. */
+/* Attends with the step's queries; in a prompt only to get the weights that
+ * count. */
 static void attend_step(struct kv_policy_cache *c, size_t head,
                         const struct kv_policy_step *step)
 {
@@ -269,11 +270,12 @@ static void append(struct kv_policy_cache *c, size_t head,
     }
 }
 
-/* What a step changes in one KV head. */
+/* The changes of a step in one KV head. */
 struct step {
     struct kv_policy_cache *c;
     const struct kv_policy_step *of;
-    struct fresh fresh[KV_SIDES][2]; /* codes, and tokens that are none yet */
+    struct fresh fresh[KV_SIDES][2]; /* coded tokens, and tokens not coded
+                                      * yet */
 };
 
 static void run_head(const struct step *s, size_t head)
@@ -288,7 +290,7 @@ static void run_head(const struct step *s, size_t head)
         attend_step(s->c, head, s->of);
 }
 
-/* Heads side by side, where no thread is at work yet. */
+/* Runs heads in parallel, outside of parallel regions. */
 static void run_heads(const struct step *s)
 {
     const struct kv_shape *shape = s->c->shape;
@@ -366,7 +368,7 @@ static void close_gaps(struct kv_held *h, size_t d)
     h->n = n;
 }
 
-/* Also drops what the newest query does not see in a layer that slides. */
+/* Also drops tokens that the newest query of a sliding layer does not see. */
 static void drop(const struct kv_policy_cache *c, struct kv_held *h)
 {
     const size_t unseen = seen_from(c, h, kv_cache_tokens(c->cache) - 1);

@@ -1,5 +1,5 @@
-/* Attention on codes, where a policy drops tokens: the cache has the codes of
- * all of them, and those that a head dropped are hidden from its queries. */
+/* Attention on codes under a policy that drops tokens: the cache has the codes
+ * of all tokens, and a head's dropped tokens are hidden from its queries. */
 #include "lib/base/alloc.h"
 #include "lib/seq/policy_cache_impl.h"
 

@@ -64,8 +64,8 @@ bool kv_tile_codecs_can(struct kv_codec *const *codec, enum kv_path path)
     return can(codec[KV_K], codec[KV_V], path);
 }
 
-/* The runs of a side, without tiles; false where its codes do not go into
- * any. */
+/* The runs of a side, without tiles; false if its codes do not go into
+ * tiles. */
 static bool open_runs(const struct kv_codec *c, struct kv_store *run)
 {
     for (int r = SINKS; r <= TAIL; r += TAIL - SINKS)
@@ -125,7 +125,7 @@ struct counted {
     size_t blocks, bytes;
 };
 
-/* Where tile() finds the blocks that begin at this token. */
+/* The blocks that begin at this token, for tile(). */
 static size_t bytes_before(const struct kv_reader *r, struct counted *c,
                            size_t token)
 {
@@ -134,7 +134,7 @@ static size_t bytes_before(const struct kv_reader *r, struct counted *c,
     return c->bytes;
 }
 
-/* One head's tile, or that of all: tokens [at, at + n). */
+/* Fills one head's tile, or the tile of all heads, with tokens [at, at + n). */
 static void put_codes(const struct kv_cache *cache, const struct kv_store *s,
                       const struct kv_reader *r, const uint8_t *blocks,
                       size_t at, size_t n, size_t head, uint8_t *tile)

@@ -41,7 +41,8 @@ static bool is_cased(uint32_t c)
     }
 }
 
-/* Unicode's Case_Ignorable: what a sigma at a word's end looks across. */
+/* Unicode's Case_Ignorable: characters that the rule for a final sigma
+ * skips. */
 static bool is_ignorable(uint32_t c)
 {
     static const struct range others[] = {
@@ -69,8 +70,8 @@ static void put(struct kv_text *t, uint32_t c)
     kv_text_add(t, s, kv_utf8_put(c, s));
 }
 
-/* Characters whose upper case is several (SpecialCasing.txt) fold to several
- * too. */
+/* Characters with several upper-case characters (SpecialCasing.txt) also fold
+ * to several. */
 static size_t folded(uint32_t c, utf8proc_int32_t fold[4])
 {
     int boundary = 0;
@@ -118,7 +119,7 @@ static void put_title(struct kv_text *t, uint32_t c)
     }
 }
 
-/* Whether the sigma at s is the last letter of a word that it does not begin.
+/* Whether the sigma at s ends a word but does not begin it.
  */
 static bool is_final(const char *text, const char *s)
 {
@@ -169,7 +170,8 @@ static bool ends_word(uint32_t c)
 json_t *kv_chat_with_case(const char *s, enum kv_chat_case wanted)
 {
     struct kv_text t = {0};
-    const char *word = s; /* where the sigma's rule begins to look */
+    const char *word = s; /* the position where the sigma's rule begins to
+                           * search */
     bool inside = false;
     size_t n;
     json_t *y;

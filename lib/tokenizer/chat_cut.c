@@ -22,13 +22,13 @@ char *kv_chat_lines(const char *template)
     return copy;
 }
 
-/* Where a comment ends. */
+/* The end of a comment. */
 static const char *comment_end(const char *p)
 {
     return strstr(p, "#}");
 }
 
-/* Where "%}" or "}}" stands, outside of texts in quotes and of brackets. */
+/* The position of "%}" or "}}", outside of quoted texts and brackets. */
 static const char *find_close(const char *p, char sign)
 {
     size_t open = 0;
@@ -88,8 +88,9 @@ const char *kv_chat_space_after(const char *p)
     return p;
 }
 
-/* The end of the text before a sign: "-" takes the space there, a block at the
- * beginning of its line what stands before it on that line (lstrip_blocks). */
+/* The end of the text before a sign.  "-" removes white space there; a block at
+ * the beginning of a line removes the space before it on that line
+ * (lstrip_blocks). */
 static const char *text_end(const char *whole, const char *begin,
                             const char *sign)
 {
@@ -103,8 +104,8 @@ static const char *text_end(const char *whole, const char *begin,
     return line == whole || line[-1] == '\n' ? line : sign;
 }
 
-/* Where the text after a close begins; sign: "-", "+" or 0 before it.  "-"
- * takes the space there, a block its line end (trim_blocks). */
+/* The beginning of the text after a close; sign: "-", "+" or 0 before it.  "-"
+ * removes white space there; a block removes its line end (trim_blocks). */
 static const char *text_begin(const char *close, char sign)
 {
     const char *p = close + 2;

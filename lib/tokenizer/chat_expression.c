@@ -188,7 +188,7 @@ static json_t *binary(struct kv_chat_reader *r, bool live, int level)
     return x;
 }
 
-/* "not in" is told from "not": nothing else may stand there. */
+/* Distinguishes "not in" from "not"; nothing else may follow here. */
 static const char *comparison(struct kv_chat_reader *r, bool * not )
 {
     static const char *const ops[] = {"==", "!=", "<=", ">=", "<", ">", "in"};

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* arg: in the order of the filter's names, NULL where not given.  NULL: not of
- * this value. */
+/* arg: in the order of the filter's names, NULL if not given.  Returns NULL if
+ * the filter does not apply to this value. */
 typedef json_t *filter(struct kv_chat *c, json_t *x, json_t *const *arg);
 
 /* x as text is made of it. */
@@ -191,7 +191,7 @@ static json_t *fallback(struct kv_chat *c, json_t *x, json_t *const *arg)
     return arg[0] ? json_incref(arg[0]) : json_string("");
 }
 
-/* The attribute of each, or of one, named by a text without points. */
+/* The attribute of each item, or of one value, named by a text without dots. */
 json_t *kv_chat_attribute(struct kv_chat *c, json_t *x, const json_t *name)
 {
     json_t *y;
@@ -292,8 +292,8 @@ static bool bind(struct kv_chat *c, size_t f, const struct kv_chat_args *a,
     return !c->failed;
 }
 
-/* selectattr("x", "test", arg), select("test", arg): those of a list.  What
- * is false has none. */
+/* selectattr("x", "test", arg), select("test", arg): the items of a list that
+ * pass the test.  A false value has no items. */
 static json_t *chosen(struct kv_chat *c, bool wanted, json_t *x,
                       const struct kv_chat_args *a, bool by_attribute)
 {
@@ -336,7 +336,7 @@ static json_t *mapped(struct kv_chat *c, json_t *x,
     json_t *otherwise = json_object_get(a->named, "default"), *all, *out;
     struct kv_chat_args rest = {.named = a->named};
 
-    if (!kv_chat_truth(x)) /* map() of none is nothing */
+    if (!kv_chat_truth(x)) /* map() without items gives nothing */
         return kv_chat_iterator(json_array());
     if (by && !a->n && json_object_size(a->named) == 1u + (otherwise != NULL))
         return kv_chat_iterator(attributes(c, x, by, otherwise));

@@ -13,7 +13,7 @@ struct format {
     const struct kv_chat_args *a;
     struct kv_text text;
     size_t turn; /* the next "{}" */
-    int places;  /* by turn or by number: Python takes one way alone */
+    int places;  /* fields in order or by number: Python does not allow both */
 };
 
 static json_t *at_place(struct format *f, size_t i, int places)
@@ -26,7 +26,7 @@ static json_t *at_place(struct format *f, size_t i, int places)
     return f->a->value[i];
 }
 
-/* field: what stands between "{" and "}"; the value as it is kept. */
+/* field: the text between "{" and "}"; returns the stored value. */
 static json_t *value_of(struct format *f, const char *field)
 {
     json_t *named;

@@ -1,5 +1,5 @@
-/* What loops go over: lists, characters, keys, and what map(), items() and the
- * like give. */
+/* The values that loops iterate over: lists, characters, keys, and the results
+ * of map(), items() and the like. */
 #include "lib/tokenizer/chat_impl.h"
 #include "lib/tokenizer/tokenizer_text.h"
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* arg: NULL where not given. */
+/* arg: NULL if not given. */
 typedef json_t *method(struct kv_chat *c, json_t *x, json_t *const *arg);
 
 static const char *text_of(const json_t *x)
@@ -11,7 +11,7 @@ static const char *text_of(const json_t *x)
     return json_string_value(x);
 }
 
-/* The characters that strip() is given; false where it is given none such. */
+/* The characters given to strip(); false if it is given something else. */
 static bool set_of(const json_t *arg, const char **set)
 {
     *set = text_of(arg);
@@ -101,7 +101,7 @@ static bool has(const json_t *x, const json_t *part, bool at_end)
            !memcmp(text_of(x) + (at_end ? n - m : 0), text_of(part), m);
 }
 
-/* arg: a text, or a tuple of them of which one will do. */
+/* arg: a text, or a tuple of texts, of which one must match. */
 static json_t *has_one(struct kv_chat *c, const json_t *x, const json_t *arg,
                        bool at_end)
 {
@@ -245,7 +245,7 @@ static const struct {
     {"values", JSON_OBJECT, 0, 0, values},
 };
 
-/* Those of Python that are not above. */
+/* Python's methods that are not implemented above. */
 static bool is_other(const json_t *x, const char *name)
 {
     static const char *const names[][2] = {

@@ -22,7 +22,7 @@ static void add_end(struct kv_chat_model *m, json_int_t id)
 
 /* ---- Hugging Face -------------------------------------------------------- */
 
-/* A JSON file of the folder; NULL, without a failure, where it is not there. */
+/* A JSON file of the folder; NULL, without a failure, if it is missing. */
 static int read_json(const char *dir, const char *name, json_t **json,
                      struct kv_err *e)
 {
@@ -41,7 +41,7 @@ static const char *token_text(const json_t *x)
                                                : x);
 }
 
-/* Takes what a file calls x_token. */
+/* Takes the tokens that a file names x_token. */
 static void take_tokens(json_t *tokens, const json_t *file)
 {
     const char *key;
@@ -57,7 +57,8 @@ static void take_tokens(json_t *tokens, const json_t *file)
     }
 }
 
-/* What transformers' classes call their tokens where no file does. */
+/* Special tokens of transformers' classes, for folders whose files do not name
+ * them. */
 static void take_defaults(json_t *tokens, const json_t *config)
 {
     static const struct {
@@ -93,8 +94,8 @@ static void take_defaults(json_t *tokens, const json_t *config)
     }
 }
 
-/* As transformers 5 does: of both files the map's names count, and none of them
- * where the config lists its added tokens. */
+/* As in transformers 5: the map's names take precedence over the other file's,
+ * and are ignored if the config lists its added tokens. */
 static int read_tokens(struct kv_chat_model *m, const char *dir,
                        const json_t *config, struct kv_err *e)
 {
@@ -166,7 +167,7 @@ static bool read_ends(struct kv_chat_model *m, const json_t *config)
     return m->n_ends;
 }
 
-/* Fields that would change greedy text, and what they are where they do not. */
+/* Fields that would change greedy text, and their values without effect. */
 static const struct {
     const char *name;
     double neutral;
@@ -203,8 +204,8 @@ static bool is_neutral(const json_t *x, double neutral)
     return !x || json_is_null(x) || json_is_false(x);
 }
 
-/* "repetition_penalty 1.1, ...", or NULL: what a file asks for beyond the most
- * probable token. */
+/* "repetition_penalty 1.1, ...", the file's settings beyond choosing the most
+ * probable token; or NULL. */
 static char *asked_for(const json_t *config)
 {
     struct kv_text text = {0};
@@ -243,7 +244,7 @@ static int read_folder(struct kv_chat_model *m, const char *dir,
 
         if (read_json(dir, files[i], &config, e))
             return -1;
-        if (config && !found) /* the first file alone */
+        if (config && !found) /* only the first file */
             m->asked = asked_for(config);
         found |= config != NULL;
         done = read_ends(m, config);
@@ -330,9 +331,9 @@ void kv_chat_model_clear(struct kv_chat_model *m)
 
 /* ---- a prompt ------------------------------------------------------------ */
 
-/* Stands behind a last message of the assistant's while a template is rendered.
- * Its space tells whether the template strips messages, as transformers' own
- * mark does. */
+/* A mark appended to the assistant's last message while a template is rendered.
+ * Its space shows whether the template strips messages, as in transformers' own
+ * mark. */
 static const char mark[] = "END_OF_THE_LAST_MESSAGE ";
 enum { MARK = sizeof(mark) - 1 };
 
@@ -357,7 +358,7 @@ static json_t *marked(const json_t *messages)
     return copy;
 }
 
-/* Whether text has the last message, but for the white space around it. */
+/* Whether text has the last message, except for the white space around it. */
 static bool has_last(const char *text, const json_t *messages)
 {
     const json_t *last =
@@ -374,7 +375,7 @@ static bool has_last(const char *text, const json_t *messages)
     return has;
 }
 
-/* Ends the text where the mark begins; of a template that strips messages, at
+/* Ends the text at the mark's beginning or, if the template strips messages, at
  * the last character before it. */
 static int cut_at_mark(char *text, size_t *n, const json_t *messages,
                        const char *path, struct kv_err *e)

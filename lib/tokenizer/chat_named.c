@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* As the models' own templates render messages of system, user and assistant,
- * without tools. */
+/* These render messages of system, user and assistant like the models' own
+ * templates, without tools. */
 static const struct {
     const char *name, *text, *tokens[4];
 } named[] = {

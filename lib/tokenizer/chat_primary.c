@@ -1,4 +1,4 @@
-/* What expressions begin with: texts, numbers, lists, names and calls. */
+/* The beginnings of expressions: texts, numbers, lists, names and calls. */
 #include "lib/tokenizer/chat_impl.h"
 #include "lib/tokenizer/tokenizer_text.h"
 
@@ -82,8 +82,8 @@ static void put_code(struct kv_chat_reader *r, const char *digits, size_t n,
         kv_text_add(text, s, kv_utf8_put(x, s));
 }
 
-/* After "\"; returns what comes after the escape.  Python keeps both characters
- * of one that it does not know. */
+/* Parses an escape after "\"; returns the position after it.  Like Python,
+ * keeps both characters of an unknown escape. */
 static const char *put_escape(struct kv_chat_reader *r, struct kv_text *text)
 {
     static const char escapes[] = "ntr\\'\"abfv",
@@ -125,7 +125,7 @@ static bool at_quote(struct kv_chat_reader *r)
     return r->at < r->end && (*r->at == '\'' || *r->at == '"');
 }
 
-/* Texts one after the other are one. */
+/* Adjacent texts are concatenated. */
 static json_t *texts(struct kv_chat_reader *r)
 {
     struct kv_text text = {0};
@@ -163,7 +163,7 @@ json_t *kv_chat_number(struct kv_chat_reader *r)
 
 /* ---- lists and objects --------------------------------------------------- */
 
-/* The rest of a list, up to close. */
+/* Parses the rest of a list, up to close. */
 static void append_rest(struct kv_chat_reader *r, json_t *x, const char *close,
                         bool live)
 {

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* What a value is ordered by: itself or its attribute, a text without its case.
- * A new reference. */
+/* The sort key of a value: the value or its attribute; a text without case.  A
+ * new reference. */
 static json_t *order_of(struct kv_chat *c, json_t *x, const json_t *attribute,
                         bool case_sensitive)
 {
@@ -32,7 +32,7 @@ static json_t *orders_of(struct kv_chat *c, json_t *list,
     return keys;
 }
 
-/* The values of list by their keys, equal ones as they stand. */
+/* Sorts the values of list by their keys; equal ones keep their order. */
 static json_t *ordered(struct kv_chat *c, const json_t *list,
                        const json_t *keys, bool reverse)
 {
@@ -109,7 +109,7 @@ json_t *kv_chat_unique(struct kv_chat *c, json_t *x, json_t *const *arg)
     return kv_chat_iterator(out);
 }
 
-/* The first of those that come first by op; undefined where there is none. */
+/* The first of the items that op puts first; undefined if there are none. */
 static json_t *extreme(struct kv_chat *c, json_t *x, json_t *const *arg,
                        const char *op)
 {

@@ -64,7 +64,7 @@ static void put(struct render *r, const char *text, size_t n)
         r->capacity = 2 * (r->n_out + n + 1);
         r->out = kv_realloc(r->out, r->capacity, 1);
     }
-    kv_chat_step(&r->chat, n); /* what a "set" takes is not in n_out */
+    kv_chat_step(&r->chat, n); /* text captured by a "set" is not in n_out */
     memcpy(r->out + r->n_out, text, n);
     r->n_out += n;
 }
@@ -112,7 +112,7 @@ static bool is_statement(struct render *r, size_t i, const char *word,
     return kv_chat_accept(in, word);
 }
 
-/* Where "set name" or "set name.member" puts its value. */
+/* Assigns the value of "set name" or "set name.member". */
 static json_t *target(struct kv_chat *c, const char *name, const char *member)
 {
     json_t *found;
@@ -125,7 +125,7 @@ static json_t *target(struct kv_chat *c, const char *name, const char *member)
     return kv_chat_fail(c, "'set %s.%s' of what is no namespace", name, member);
 }
 
-/* What was put out since begin, taken back. */
+/* Removes and returns the output since begin. */
 static json_t *written(struct render *r, size_t begin)
 {
     json_t *text = r->n_out > begin
@@ -136,7 +136,8 @@ static json_t *written(struct render *r, size_t begin)
     return text ? text : kv_chat_fail(&r->chat, "a text is not UTF-8");
 }
 
-/* From "set x", read already, to behind its "endset": what is written there. */
+/* Runs "set x", already parsed, to the end of its "endset"; the value is the
+ * text written there. */
 static size_t captured(struct render *r, size_t i, bool live, json_t **value)
 {
     struct kv_chat_reader in;
@@ -178,7 +179,7 @@ static size_t set(struct render *r, size_t i, struct kv_chat_reader in,
     return next;
 }
 
-/* From "if", read already, to behind its "endif". */
+/* Runs "if", already parsed, to the end of its "endif". */
 static size_t run_if(struct render *r, size_t i, struct kv_chat_reader in,
                      bool live)
 {
@@ -225,7 +226,8 @@ static json_t *loop_of(json_t *list, size_t i)
 }
 
 struct loop {
-    char name[2][KV_CHAT_NAME];   /* the second "" but for pairs */
+    char name[2][KV_CHAT_NAME];   /* the second is "" unless the loop unpacks
+                                   * pairs */
     struct kv_chat_reader filter; /* after "if"; c NULL: none */
 };
 
@@ -314,7 +316,7 @@ static json_t *read_loop(struct render *r, struct kv_chat_reader *in, bool live,
     return x;
 }
 
-/* From "for", read already, to behind its "endfor". */
+/* Runs "for", already parsed, to the end of its "endfor". */
 static size_t run_for(struct render *r, size_t i, struct kv_chat_reader in,
                       bool live)
 {
@@ -347,7 +349,7 @@ static size_t run_for(struct render *r, size_t i, struct kv_chat_reader in,
 
 /* ---- macros -------------------------------------------------------------- */
 
-/* From "macro", read already, to behind its "endmacro": from here on it has a
+/* Runs "macro", already parsed, to the end of its "endmacro", and defines its
  * name. */
 static size_t define_macro(struct render *r, size_t i, struct kv_chat_reader in,
                            bool live)
@@ -409,7 +411,7 @@ static void bind_params(struct kv_chat *c, struct kv_chat_reader *in,
         kv_chat_fail(c, "a macro is given arguments that it does not have");
 }
 
-/* What the macro writes. */
+/* The text that the macro writes. */
 static json_t *run_macro(struct render *r, const struct macro *m,
                          const struct kv_chat_args *a)
 {
@@ -509,7 +511,8 @@ static size_t run_statement(struct render *r, size_t i, bool live)
     return i + 1;
 }
 
-/* To the statement that ends the block that begins at piece i, or the end. */
+/* Runs to the statement that ends the block that begins at piece i, or to the
+ * end. */
 static size_t run(struct render *r, size_t i, bool live)
 {
     if (r->depth == MAX_BLOCKS)

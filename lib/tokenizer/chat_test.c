@@ -9,7 +9,7 @@ static bool is_text(const json_t *x)
     return json_is_string(x) || kv_chat_safe_text(x);
 }
 
-/* What has a length and items, or is undefined, which has none. */
+/* Whether a value has a length and items; undefined counts as empty. */
 static bool is_sequence(const json_t *x)
 {
     x = kv_chat_sequence((json_t *)(uintptr_t)x);
@@ -106,7 +106,7 @@ bool kv_chat_test_takes(const char *name)
     return operator_of(name) || !strcmp(name, "divisibleby");
 }
 
-/* x is a whole number, and what x % by leaves is rest. */
+/* Whether x is a whole number and x % by is rest. */
 static bool leaves(struct kv_chat *c, const json_t *x, const json_t *by,
                    json_int_t rest)
 {

@@ -24,7 +24,7 @@ const char *kv_chat_character(const char *s, size_t i)
     return s;
 }
 
-/* Whether set, or white space where it is NULL, has the character at s. */
+/* Whether the character at s is in set, or is white space if set is NULL. */
 static bool goes(struct kv_chat *c, const char *s, size_t n, const char *set)
 {
     size_t bytes;

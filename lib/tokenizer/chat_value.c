@@ -85,7 +85,7 @@ static bool number_of(const json_t *x, double *out)
     return true;
 }
 
-/* Of x itself, without what is in it. */
+/* The work of x itself, without its items. */
 size_t kv_chat_bytes(const json_t *x)
 {
     return json_is_string(x)
@@ -141,7 +141,7 @@ static bool equal_objects(struct kv_chat *c, const json_t *a, const json_t *b)
     return equal;
 }
 
-/* Of two values that are one thing or made of items. */
+/* For two values that are the same object or consist of items. */
 static bool equal_wholes(struct kv_chat *c, const json_t *a, const json_t *b)
 {
     bool equal = true;
@@ -204,7 +204,8 @@ char *kv_chat_text(struct kv_chat *c, const json_t *x)
                                 : kv_chat_repr(c, x);
 }
 
-/* Python's index: from the end where it is negative; n where it is out. */
+/* Python's index: a negative one counts from the end; n if it is out of
+ * range. */
 static size_t index_of(json_int_t i, size_t n)
 {
     if (i < 0)

@@ -9,7 +9,7 @@ static const char *const keys[] = {
     KEY "eos_token_id",     KEY "eot_token_id",     KEY "eom_token_id",
     KEY "fim_pad_token_id", KEY "fim_rep_token_id", KEY "fim_sep_token_id"};
 
-/* without: counts only where this of the keys is absent. */
+/* without: the entry counts only if this key is absent. */
 static const struct {
     const char *text, *without;
 } texts[] = {
@@ -47,7 +47,7 @@ static const struct {
     {"<|file_sep|>", KEY "fim_sep_token_id"},
 };
 
-/* Where all of `beside` are in the vocabulary, `text` is no end. */
+/* If all of `beside` are in the vocabulary, `text` is no end. */
 static const struct {
     const char *text, *beside[2];
 } exceptions[] = {
@@ -90,7 +90,7 @@ static bool is(const struct ends *s, size_t id, const char *text)
     return n == strlen(text) && !memcmp(token, text, n);
 }
 
-/* The end that is called so; SIZE_MAX: none is. */
+/* The index of the end with this name; SIZE_MAX: there is none. */
 static size_t find(const struct ends *s, const char *text)
 {
     for (size_t i = 0; i < s->n; i++)

@@ -25,7 +25,7 @@ struct kv_tokenizer {
     struct kv_splitter *splitter;
     struct kv_bpe *bpe; /* or */
     struct kv_unigram *unigram;
-    const struct kv_vocab *vocab; /* of the one that there is */
+    const struct kv_vocab *vocab; /* of the existing one */
     struct kv_decoder *decoder;
     int32_t bos;
     int prepend; /* as of kv_tokenizer_config */
@@ -52,8 +52,8 @@ static int parse_model(struct kv_tokenizer *t, const json_t *model,
     return 0;
 }
 
-/* "truncation" and "padding" are for calls that ask for them, as in
- * transformers: nobody does here. */
+/* "truncation" and "padding" apply to calls that ask for them, as in
+ * transformers; no call here does. */
 static int parse(struct kv_tokenizer *t, const json_t *j, int32_t *before,
                  struct kv_err *e)
 {
@@ -81,7 +81,7 @@ static int parse(struct kv_tokenizer *t, const json_t *j, int32_t *before,
                          kv_tokenizer_vocab(t), before, e);
 }
 
-/* What the files beside tokenizer.json say to it. */
+/* Applies the files beside tokenizer.json. */
 static int read_rest(struct kv_tokenizer *t, const char *dir, int32_t before,
                      struct kv_err *e)
 {
@@ -220,8 +220,8 @@ static void count_named(struct encoding *x, const struct kv_added_scan *scan)
     x->named.n += scan->n_passed;
 }
 
-/* Whether a part of a text gets what goes before a text: not said, each does.
- * Behind a special token none gets a second space. */
+/* Whether a part of a text gets the prefix of a text; by default every part
+ * does.  After a special token no part gets a second space. */
 static bool takes_prefix(const struct kv_tokenizer *t, const char *s, size_t n,
                          bool at_start)
 {
@@ -231,8 +231,8 @@ static bool takes_prefix(const struct kv_tokenizer *t, const char *s, size_t n,
            (n < 3 || memcmp(s, "\xe2\x96\x81", 3) != 0);
 }
 
-/* Text between added tokens that are looked for as they are written:
- * normalized, then cut at those that are looked for after that. */
+/* Text between added tokens that are matched before normalization: it is
+ * normalized, then cut at the added tokens that are matched afterwards. */
 static int encode_between(struct encoding *x, const char *s, size_t n,
                           bool at_start, struct kv_err *e)
 {

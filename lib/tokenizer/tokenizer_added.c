@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is looked for; sorted by its bytes, so that those which begin alike are
- * neighbours. */
+/* A string to match; sorted by bytes, so that strings with a common beginning
+ * are neighbours. */
 struct needle {
     char *s;
     size_t n;
@@ -67,7 +67,7 @@ static int add_needle(struct needles *set, const struct kv_added_token *t,
     return 0;
 }
 
-/* The slot of this content, or the empty one where it belongs. */
+/* The slot of this content, or the empty slot for it. */
 static size_t *slot_of(const struct kv_added *a, const char *content)
 {
     size_t h = kv_name_hash(content, strlen(content)) & a->mask;
@@ -122,7 +122,7 @@ int kv_added_parse(struct kv_added_token *t, const json_t *j,
     return 0;
 }
 
-/* What it gets when the vocabulary lacks it. */
+/* The id that it gets if the vocabulary lacks it. */
 static size_t next_id(const struct kv_added *a, const struct kv_vocab *vocab)
 {
     const size_t after = (size_t)(a->last_id + 1);
@@ -297,7 +297,7 @@ static size_t char_before(const char *s, size_t at)
     return at;
 }
 
-/* Does the needle stand inside a word? */
+/* Is the match inside a word? */
 static bool in_word(const char *s, size_t n, size_t start, size_t end)
 {
     size_t n_bytes;

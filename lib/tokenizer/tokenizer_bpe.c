@@ -118,7 +118,7 @@ static int parse_merges(struct kv_bpe *b, const json_t *model, struct kv_err *e)
     return rc;
 }
 
-/* What exists in no tokenizer this program is for. */
+/* Refuses features that no supported tokenizer has. */
 static int refuse_rest(const json_t *model, struct kv_err *e)
 {
     static const char *const strings[] = {"continuing_subword_prefix",

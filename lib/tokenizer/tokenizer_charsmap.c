@@ -6,7 +6,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Longer than any that there is, so that a wrong table costs no more. */
+/* Longer than any existing entry; limits the cost of a wrong table. */
 enum { KEY_BYTES = 256 };
 
 struct kv_charsmap {
@@ -81,9 +81,9 @@ static bool is_inside(char c)
     return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-/* What the table says to the start of s[0..n): *n_key of its bytes, whole
- * characters, 0 when it says nothing, become a text.  first: the shortest of
- * them, else the longest. */
+/* The table's replacement for the beginning of s[0..n), of which *n_key bytes,
+ * whole characters, are replaced; 0: no entry.  first: uses the shortest entry,
+ * else the longest. */
 static int look(const struct kv_charsmap *m, bool first, const char *s,
                 size_t n, size_t *n_key, const char **text, struct kv_err *e)
 {
@@ -137,7 +137,7 @@ static size_t cluster(const char *s, size_t n)
     return at;
 }
 
-/* As in SentencePiece: *n_part bytes go. */
+/* As in SentencePiece; consumes *n_part bytes. */
 static int add_longest(const struct kv_charsmap *m, const char *s, size_t n,
                        size_t *n_part, struct kv_text *out, struct kv_err *e)
 {

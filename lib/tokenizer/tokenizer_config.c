@@ -15,7 +15,7 @@ struct reading {
     json_t *config;                /* without the file: empty */
     json_t *map, *added;           /* NULL: no such file */
     const json_t
-        *decoder; /* where the config lists its added tokens, or NULL */
+        *decoder; /* the config's list of added tokens, or NULL */
 };
 
 /* ---- special tokens by name -------------------------------------------- */
@@ -45,15 +45,16 @@ static bool is_own(const char *key, const json_t *value)
            (json_is_string(value) || json_is_object(value));
 }
 
-/* "<s>" or {"content": "<s>", ...}: what it is called, NULL for null.  Some
- * files have "" for a token that there is not. */
+/* The name in "<s>" or {"content": "<s>", ...}, NULL for null.  Some files have
+ * "" for a missing token. */
 static const char *content_of(const json_t *value)
 {
     return json_string_value(
         json_is_object(value) ? json_object_get(value, "content") : value);
 }
 
-/* Of both files the map's counts; where the config has a list, its own. */
+/* The map's name takes precedence or, if the config has a list, the
+ * config's. */
 static const json_t *named(const struct reading *r, const char *key)
 {
     const json_t *of_map = r->decoder ? NULL : json_object_get(r->map, key);
@@ -72,8 +73,8 @@ static const json_t *extra(const struct reading *r)
                : named(r, "additional_special_tokens");
 }
 
-/* Calls take on every token that is named special, in the order in which those
- * that are new get ids; ends and returns what take does where that is not 0. */
+/* Calls take on every token that is named special, in the order in which new
+ * tokens get ids; stops at a nonzero result of take and returns it. */
 static int walk_named(const struct reading *r,
                       int (*take)(void *arg, const char *key,
                                   const json_t *value, struct kv_err *e),
@@ -177,9 +178,9 @@ static bool same_flags(const struct kv_added_token *a,
            a->rstrip == b->rstrip;
 }
 
-/* Flags that differ count as the config has them.  While special tokens are
- * plain text those of a special one hardly do: who reads it as such must know
- * of it. */
+/* If flags differ, the config's count.  A special token's flags hardly matter
+ * while special tokens are read as plain text, but a reader that matches them
+ * must know. */
 static int take_flags(const struct reading *r, struct kv_added_token *old,
                       const struct kv_added_token *t, struct kv_err *e)
 {
@@ -223,7 +224,7 @@ static int take_listed(const struct reading *r, const struct entry *entry,
     return take_token(r, &t, true, e);
 }
 
-/* Once the config lists all added tokens, nobody looks into the file. */
+/* If the config lists all added tokens, this file is ignored. */
 static int take_of_file(const struct reading *r, const struct entry *entry,
                         struct kv_err *e)
 {
@@ -262,7 +263,7 @@ static int id_of_value(struct entry *entry, struct kv_err *e)
     return 0;
 }
 
-/* By their ids: those that are new are counted in this order. */
+/* Sorted by id: new tokens get ids in this order. */
 static int take_by_id(const struct reading *r, const json_t *object,
                       int (*find_id)(struct entry *entry, struct kv_err *e),
                       int (*take)(const struct reading *r,
@@ -290,8 +291,8 @@ static int take_by_id(const struct reading *r, const json_t *object,
 
 /* ---- contradictions ---------------------------------------------------- */
 
-/* Other names give a text no other ids: they make tokens special, and those of
- * which file do is certain. */
+/* Other names do not change a text's ids: they only make tokens special, and it
+ * is certain which file's names do. */
 static int check_map(const struct reading *r, struct kv_err *e)
 {
     const char *here = content_of(json_object_get(r->map, "bos_token"));
@@ -305,7 +306,7 @@ static int check_map(const struct reading *r, struct kv_err *e)
     return 0;
 }
 
-/* Of transformers' classes, those that never build a template of their own. */
+/* transformers' classes that never build their own template. */
 static bool goes_by_template(const json_t *config)
 {
     static const char *const names[] = {"PreTrainedTokenizerFast",
@@ -371,7 +372,7 @@ static int check_prefix(const struct reading *r, struct kv_err *e)
     return 0;
 }
 
-/* What would put another tokenizer in the place of tokenizer.json's. */
+/* Refuses settings that would replace tokenizer.json's tokenizer. */
 static int refuse_rest(const json_t *config, const char *known,
                        struct kv_err *e)
 {
@@ -411,7 +412,7 @@ static int take_config(struct reading *r, struct kv_err *e)
             kv_fail_in(e, "added_tokens_decoder"));
 }
 
-/* NULL stays where there is no such file. */
+/* NULL if there is no such file. */
 static int read_object(const char *dir, const char *name, json_t **j,
                        struct kv_err *e)
 {
@@ -429,8 +430,8 @@ static int read_object(const char *dir, const char *name, json_t **j,
     return rc;
 }
 
-/* Models for which transformers 5 takes tokenizer.json as it is, whatever class
- * the folder names. */
+/* Models for which transformers 5 uses tokenizer.json unchanged, regardless of
+ * the class that the folder names. */
 static bool keeps_file(const char *model_type)
 {
     static const char *const types[] = {

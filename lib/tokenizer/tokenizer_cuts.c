@@ -9,12 +9,12 @@
 #define ENDINGS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define LINES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-/* The words of Llama 3, and of many after it, but for the digits. */
+/* The words of Llama 3 and of many later models, without the digits. */
 #define WORDS(digits) \
     "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
 #define LLAMA3(digits) ENDINGS "|" WORDS(digits) LINES
 
-/* Words with capitals at their start alone. */
+/* Words with capitals only at their start. */
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define BEFORE "[^\\r\\n\\p{L}\\p{N}]?"
@@ -24,7 +24,7 @@
 
 #define HAN "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
 
-/* DeepSeek's: Han and kana alone, and all else but digits. */
+/* DeepSeek's: Han and kana separately, and everything else except digits. */
 #define KANJI "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+"
 #define DEEPSEEK                                             \
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|" \

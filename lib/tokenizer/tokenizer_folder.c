@@ -47,7 +47,7 @@ bool kv_tokenizer_reads(const char *name)
     return false;
 }
 
-/* By its first file: one without the second is refused. */
+/* Recognized by its first file; if the second is missing, it is refused. */
 const struct kv_tokenizer_kind *kv_tokenizer_kind(const char *dir)
 {
     for (size_t i = 0; i < N_KINDS; i++) {

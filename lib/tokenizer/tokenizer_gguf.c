@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is made of a file, and where it goes. */
+/* The output made from a file. */
 struct reading {
     const struct kv_gguf *g;
     struct kv_pieces pieces;
@@ -106,7 +106,7 @@ static int get_list(const struct kv_gguf *g, const char *key,
 
 /* ---- tokens ------------------------------------------------------------ */
 
-/* A score each, where the file has them. */
+/* A score for each token, if the file has scores. */
 static int read_scores(struct reading *r, struct kv_err *e)
 {
     const struct kv_gguf_value *scores;
@@ -144,7 +144,7 @@ static int read_tokens(struct reading *r, struct kv_err *e)
 
 /* ---- "llama": merges by scores ----------------------------------------- */
 
-/* What t5 alone has. */
+/* Fields that only t5 has. */
 static int refuse_rest(const struct reading *r, struct kv_err *e)
 {
     if (kv_gguf_find(r->g, KEY "precompiled_charsmap"))
@@ -175,7 +175,7 @@ static int read_llama(const struct reading *r, bool *adds_bos, struct kv_err *e)
 
 /* ---- "t5": Unigram ------------------------------------------------------ */
 
-/* *table: the caller's to free; NULL where there is none. */
+/* *table: the caller's to free; NULL if there is none. */
 static int read_table(const struct reading *r, uint8_t **table, size_t *bytes,
                       struct kv_err *e)
 {

@@ -13,15 +13,15 @@
 
 #define END "<|endoftext|>"
 
-/* What a class of transformers takes for granted. */
+/* The built-in settings of a class of transformers. */
 struct class
 {
-    const char *name;  /* or with "Fast" behind it */
+    const char *name;  /* or followed by "Fast" */
     const char *types; /* of models that have it, with spaces between */
     const char *cut;   /* NULL: ByteLevel's own, GPT-2's */
     bool nfc;
-    const char *bos, *others[2]; /* special tokens, where the vocabulary has
-                                    them; NULL ends them */
+    const char *bos, *others[2]; /* special tokens, if the vocabulary has them;
+                                  * NULL ends the list */
 };
 
 static const struct class classes[] = {
@@ -73,13 +73,13 @@ static const struct class *find_type(const char *type)
 struct reading {
     const char *dir;
     json_t *config, *map, *model; /* tokenizer_config.json,
-                                     special_tokens_map.json, config.json;
-                                     empty where there is no such file */
+                                   * special_tokens_map.json, config.json; empty
+                                   * if the file is missing */
     const struct class *class;
     json_t *out, *vocab;
 };
 
-/* *j: an empty object where the file may be missing and is. */
+/* *j: an empty object if an optional file is missing. */
 static int read_object(const char *dir, const char *name, bool needed,
                        json_t **j, struct kv_err *e)
 {
@@ -145,7 +145,8 @@ static int add_line(json_t *list, const char *s, size_t n, size_t number,
     return 0;
 }
 
-/* One a line, after a first line that says "#version"; empty lines are none. */
+/* Reads one merge per line, after a first line "#version"; empty lines are
+ * skipped. */
 static int read_merges(const char *path, json_t *list, struct kv_err *e)
 {
     char *text;
@@ -211,7 +212,7 @@ static const char *content_of(const json_t *value)
         json_is_object(value) ? json_object_get(value, "content") : value);
 }
 
-/* What a file says, be it null, and else the class. */
+/* The file's value, even null, else the class's. */
 static const char *bos_of(const struct reading *r)
 {
     const json_t *of_map = json_object_get(r->map, "bos_token");
@@ -231,8 +232,8 @@ static void add_special(const struct reading *r, json_t *list, const char *name)
                                               "content", name, "special", 1));
 }
 
-/* Those of the class, unless a list says which there are; others are named in
- * the files beside. */
+/* The class's tokens, unless there is a list of tokens; other files name
+ * further ones. */
 static void add_specials(const struct reading *r)
 {
     json_t *list = json_array();

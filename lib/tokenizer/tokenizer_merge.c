@@ -117,8 +117,9 @@ static bool add_bytes(struct kv_bpe_run *r, const char *s, size_t n)
     return true;
 }
 
-/* The symbols that a word starts as: at most one a byte.  An unk is held back
- * until it is known whether the next one joins it; bytes overtake it. */
+/* The symbols that a word starts as, at most one per byte.  An unk is held back
+ * until it is known whether the next one joins it; bytes are emitted before
+ * it. */
 static void start(struct kv_bpe_run *r, const char *s, size_t n)
 {
     const struct kv_bpe *b = r->b;

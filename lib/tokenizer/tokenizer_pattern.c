@@ -16,8 +16,9 @@ struct kv_pattern {
     pcre2_code *code; /* NULL: look for the source itself */
 };
 
-/* Steps from one place of the text: a tenth of a second at most.  Heap, in
- * KiB, where the machine code's own stack does not do. */
+/* The limit of steps from one position of the text, at most a tenth of a
+ * second.  The limit of heap, in KiB, if the machine code's own stack is too
+ * small. */
 enum { MATCH_LIMIT = 10000000, HEAP_LIMIT = 64 << 10 };
 
 static double cpu_seconds(void)
@@ -166,10 +167,11 @@ static int match(struct kv_scan *x, size_t from, size_t last)
 /* PCRE2's errors begin at -1. */
 enum { GIVEN_UP = INT_MIN };
 
-/* Some places at a time, and a look at the watch after each: the limits hold
- * for one place alone.  Usually the first place is a match.  Fewer places where
- * they take long; many where they do not, since each call may look through the
- * whole rest for a letter that a match must begin with. */
+/* Tries some positions at a time and checks the limits after each call, since
+ * PCRE2's limits hold for one position only.  Usually the first position is a
+ * match.  If positions take long, it tries fewer at a time; otherwise many,
+ * since each call may search the whole rest for a letter that a match must
+ * begin with. */
 static int search(struct kv_scan *x, struct kv_err *e)
 {
     enum { FEW = 4, MANY = 1 << 16 };

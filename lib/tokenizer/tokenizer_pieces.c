@@ -8,10 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Longer than any that there is: each is cut in two everywhere. */
+/* Longer than any existing token, since each is cut in two at every
+ * position. */
 enum { TOKEN_BYTES = 1024 };
 
-#define SPACE "\xe2\x96\x81" /* U+2581 stands for it */
+#define SPACE "\xe2\x96\x81" /* U+2581 represents a space */
 
 /* ---- tokens ------------------------------------------------------------ */
 
@@ -43,7 +44,7 @@ static int add_token(json_t *vocab, const struct kv_piece *p, size_t id,
     return 0;
 }
 
-/* Tokens that are looked for in a text as they are. */
+/* Tokens that are matched in a text verbatim. */
 static bool is_added(const struct kv_piece *p)
 {
     return p->n &&
@@ -122,8 +123,8 @@ static int by_rank(const void *a, const void *b)
     return (x->whole > y->whole) - (x->whole < y->whole);
 }
 
-/* Others are found in the text before it comes to merges, or stand for bytes,
- * or for nothing in a text. */
+/* Other tokens are matched before merges, or represent bytes, or nothing in a
+ * text. */
 static bool is_made(const struct kv_pieces *p, int32_t id)
 {
     const int64_t type = id < 0 ? KV_PIECE_CONTROL : p->piece[id].type;

@@ -22,7 +22,7 @@ static int token_id(const json_t *known, const char *name, size_t n_vocab,
     return 0;
 }
 
-/* The single text, {"Sequence": {"id": "A"}}: there is no other. */
+/* The single text, {"Sequence": {"id": "A"}}; no other is accepted. */
 static int is_text(const json_t *item)
 {
     const char *id = json_string_value(
@@ -32,7 +32,7 @@ static int is_text(const json_t *item)
 }
 
 /* [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], or the text
- * alone.  A pair of texts there never is. */
+ * alone.  Pairs of texts do not occur here. */
 static int parse_template(const json_t *j, size_t n_vocab, int32_t *bos,
                           struct kv_err *e)
 {

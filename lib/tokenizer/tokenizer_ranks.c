@@ -125,7 +125,7 @@ static int read_lines(struct reading *r, const char *text, size_t bytes,
     return 0;
 }
 
-/* A text could have a byte that is none of them. */
+/* Otherwise a text could have a byte without a token. */
 static int check_bytes(const struct reading *r, const json_t *vocab,
                        struct kv_err *e)
 {

@@ -151,7 +151,7 @@ static int translate(struct translator *x, struct kv_err *e)
             rc = class_member(x, e);
         } else if (c == '[') {
             x->in_class = true;
-            /* a ] in the first place stands for itself */
+            /* a ] in the first position represents itself */
             copy(x, x->at[1] == '^' ? 2 : 1);
             if (*x->at == ']')
                 copy(x, 1);

@@ -24,7 +24,7 @@ enum kind { VARINT = 0, EIGHT = 1, BYTES = 2, FOUR = 5 };
 struct field {
     uint64_t number, value; /* BYTES: how many */
     enum kind kind;
-    const uint8_t *data; /* of all but VARINT */
+    const uint8_t *data; /* for all kinds except VARINT */
 };
 
 static int read_varint(struct message *m, uint64_t *x, struct kv_err *e)
@@ -217,15 +217,15 @@ static int refuse_rest(const struct reading *r, struct kv_err *e)
     return 0;
 }
 
-/* Tokens of the user's are looked for in the text as it is: with spaces, made
- * in `text`, one after the other. */
+/* The user's tokens are matched in the original text, so they are written with
+ * spaces, one after the other, in `text`. */
 static void unescape(struct reading *r, struct kv_text *text)
 {
     size_t room = 0;
 
     for (size_t i = 0; i < r->pieces.n; i++)
         room += r->pieces.piece[i].n;
-    kv_text_extend(text, room + 1); /* stays where it is from here on */
+    kv_text_extend(text, room + 1); /* is not moved from here on */
     for (size_t i = 0; i < r->pieces.n; i++) {
         struct kv_piece *p = &r->pieces.piece[i];
         const size_t start = text->n;
@@ -283,7 +283,7 @@ static int config_adds_bos(const char *dir, bool *adds, struct kv_err *e)
 
 static json_t *of_file(const char *path, bool adds_bos, struct kv_err *e)
 {
-    /* what a message that lacks a field means */
+    /* defaults for missing fields of a message */
     struct reading r = {.type = UNIGRAM,
                         .bos = 1,
                         .spaces = {.prefix = true, .remove_extra = true},

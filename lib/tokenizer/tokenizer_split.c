@@ -14,12 +14,12 @@ static const char gpt2_words[] =
 
 enum kind {
     CUT,    /* at the pattern's matches */
-    PREFIX, /* put text before, unless it is there */
+    PREFIX, /* prepends text, unless it is there */
     BYTES,  /* every byte becomes its character */
     SPACES  /* every space becomes text */
 };
 
-/* What becomes of a match. */
+/* The treatment of a match. */
 enum behavior {
     ISOLATED,
     REMOVED,
@@ -38,7 +38,7 @@ struct stage {
     enum kind kind;
     struct kv_pattern *pattern;
     enum behavior behavior;
-    bool invert; /* matches are what lies between */
+    bool invert; /* matches are the parts between */
     char *text;
     enum kv_prepend prepend;
 };
@@ -259,7 +259,7 @@ struct run {
     const struct kv_splitter *x;
     const struct kv_piece_sink *sink;
     struct kv_watch *watch;
-    struct kv_text *made; /* [n stages] what a stage wrote */
+    struct kv_text *made; /* [n stages] the output of each stage */
 };
 
 struct piece {

@@ -151,7 +151,7 @@ void kv_unigram_hide(struct kv_unigram *u, int32_t id)
 /* The best way to a place in the piece. */
 struct kv_lattice_node {
     double score;
-    uint32_t from; /* its last token begins here, or NONE: no way yet */
+    uint32_t from; /* the beginning of its last token, or NONE: no way yet */
     uint32_t next; /* from here the whole's best way goes on to there */
     int32_t id;
 };
@@ -164,7 +164,7 @@ void kv_lattice_clear(struct kv_lattice *l)
     *l = (struct kv_lattice){0};
 }
 
-/* Node: where a token that begins at `from` ends. */
+/* Adds a way: a token that begins at `from` ends at this node. */
 static void offer(struct kv_lattice_node *node, uint32_t from, double score,
                   bool single, int32_t id)
 {
@@ -192,8 +192,8 @@ static size_t bound(const struct kv_unigram *u, size_t low, size_t high,
     return low;
 }
 
-/* Offers every token that the text has at `from`; whether one of them is the
- * first character alone. */
+/* Offers every token that the text has at `from`; returns whether one of them
+ * is exactly the first character. */
 static bool offer_tokens(const struct kv_unigram *u,
                          struct kv_lattice_node *node, const char *s, size_t n,
                          uint32_t from)
@@ -250,7 +250,7 @@ static int search(const struct kv_unigram *u, struct kv_lattice_node *node,
     return 0;
 }
 
-/* What is unknown may be a token after all once it is joined, as in Hugging
+/* A joined run of unknown characters may be a token after all, as in Hugging
  * Face's library. */
 static void put_unknown(const struct kv_unigram *u, const char *s, size_t n,
                         struct kv_ids *out)
