@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A spec whose scheme, or whose policy, is to be trained. */
+/* A spec whose scheme or policy must be trained. */
 struct picked {
     const struct kv_spec *spec;
     bool patterns; /* the policy's */
@@ -27,7 +27,8 @@ static void key_of(const struct picked *p, char key[KV_SPEC_CHARS])
         kv_spec_calib_key(p->spec, key);
 }
 
-/* Adds it unless one of its key is there; gives the spec of the one that is. */
+/* Adds it unless there is one with its key; returns the spec of the existing
+ * one. */
 static const struct kv_spec *pick_one(struct picked one, struct picked *picked,
                                       size_t *n_picked)
 {
@@ -196,8 +197,8 @@ static bool is_together(const struct picked *p)
     return !p->patterns && t->together && t->together(p->spec);
 }
 
-/* The sets whose layers are trained together, each by one of the parts, or all
- * others. */
+/* Trains the sets whose layers are trained together, each by one part, or all
+ * other sets. */
 static int train_sets(struct kv_calib *c, struct kv_calib_part part,
                       bool together, const struct picked *picked,
                       struct kv_dump *dump, const bool *counts,
@@ -215,7 +216,8 @@ static int train_sets(struct kv_calib *c, struct kv_calib_part part,
     return 0;
 }
 
-/* The part's layers, of the dump and of counts; false: it has none. */
+/* Restricts the dump and counts to the part's layers; false: the part has
+ * none. */
 static bool take_layers(struct kv_calib_part part, struct kv_dump *dump,
                         const bool **counts)
 {

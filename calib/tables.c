@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The table that an array's name asks for; KV_ALL where the name leaves a part
+/* The table that an array's name denotes; KV_ALL if the name leaves a part
  * out. */
 struct place {
     char table[32];
@@ -28,7 +28,7 @@ static bool takes(const struct kv_spec *s)
     return false;
 }
 
-/* A word between '.', '/' or '-'; false where it says nothing new. */
+/* Reads a word between '.', '/' or '-'; false if it adds no information. */
 static bool take_word(struct place *p, const char *word)
 {
     const bool number = isdigit((unsigned char)*word) && strlen(word) < 6;
@@ -82,8 +82,8 @@ struct taken {
     const char **array; /* [set's tables]: the name of each one's array */
 };
 
-/* Codebooks of all heads in one array, [heads] before the rest, are one table
- * for each. */
+/* Codebooks of all heads in one array, with [heads] as first dimension, become
+ * a table for each head. */
 static int add_table(struct taken *to, size_t i, const struct kv_array *a,
                      struct kv_err *e)
 {
@@ -183,8 +183,8 @@ static bool opens_without(const struct kv_calib *c, const struct kv_spec *spec,
     return opens;
 }
 
-/* The sentence of why codecs do not open, with the array that is wrong: without
- * it there is another sentence, on a table that is missing. */
+/* The sentence that says why codecs do not open, with the wrong array's name.
+ * Without the array the sentence is about a missing table. */
 static int fail_array(const struct taken *to, const struct kv_calib *c,
                       const struct kv_spec *spec, const struct kv_shape *shape,
                       struct kv_err *e)

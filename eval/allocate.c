@@ -18,8 +18,8 @@ struct sum {
     size_t from, spec;
 };
 
-/* Sums of the first i places, none worse than another in bytes and cost:
- * bytes go up, costs go down. */
+/* Sums over the first i places, where no sum is worse than another in both
+ * bytes and cost: bytes ascend, costs descend. */
 struct front {
     struct sum *sum;
     size_t n;

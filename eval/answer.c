@@ -47,7 +47,7 @@ static int check_finite(const float *logits, size_t n, size_t at,
     return 0;
 }
 
-/* Falling; of the model's few ids, -1 fills the rest. */
+/* In descending order; if the model has fewer ids, -1 fills the rest. */
 static void note_top(struct kv_top *top, size_t n_top, const float *logits,
                      size_t n, double sum)
 {
@@ -90,7 +90,7 @@ static bool is_end(const struct kv_ends *ends, int32_t id)
     return false;
 }
 
-/* choose(), which changes the logits, and the probabilities before it does. */
+/* Computes the probabilities, then calls choose(), which changes the logits. */
 static int32_t choose_noted(struct kv_answer *a, const int32_t *ids,
                             float *logits, size_t n_vocab)
 {

@@ -44,7 +44,7 @@ static bool gpu_can(const struct kv_append_gpu *a)
     return true;
 }
 
-/* The first token of each sequence's newest tile, the same in all of them;
+/* The first token of a sequence's newest tile, the same in all sequences;
  * SIZE_MAX: none. */
 static size_t newest(const struct kv_append_gpu *a)
 {
@@ -69,7 +69,7 @@ static void input(const struct kv_append_gpu *a, int side, size_t b,
     kv_codec_input(c, a->x[side] + (b * a->n + first) * row_values(a), n, x);
 }
 
-/* The first block of each sequence; or its newest tile. */
+/* The first block of each sequence, or its newest tile. */
 static int send(const struct kv_append_gpu *a, int side, bool tile,
                 struct blocks *to, struct kv_err *e)
 {

@@ -115,7 +115,7 @@ static float *random_tensor(size_t n, uint64_t key)
     return x;
 }
 
-/* The newest nq of each sequence are those in q. */
+/* q holds the newest nq queries of each sequence. */
 static void random_queries(struct kv_attn_inputs *in, uint64_t key)
 {
     const size_t newest = in->nq * q_row(in), all = in->n * q_row(in);
@@ -227,9 +227,9 @@ static void run_step(void *arg)
         attend_tiles(s, s->path, s->out);
         return;
     }
-    /* A scheme's own attention shares out its KV heads where sequences are
-     * too few for all threads: which needs idle threads, so not inside a
-     * parallel region of ours. */
+    /* If there are fewer sequences than threads, a scheme's own attention
+     * divides its KV heads among threads; it needs idle threads, so it is not
+     * called inside a parallel region. */
     if (s->own_attention && s->in->n_batch < s->bench->threads) {
         for (size_t b = 0; b < s->in->n_batch; b++)
             attend_cache(s, b);
@@ -297,7 +297,7 @@ static bool can(const struct kv_attn_step *s, enum kv_path path)
     return kv_tile_cache_can(cache_of(s, 0), path) && kv_tiles_takes(&s->view);
 }
 
-/* Tiles, and exact attention over them where the CPU has it. */
+/* Makes tiles, and runs exact attention over them if the CPU has it. */
 static void make_tiles(struct kv_attn_step *s)
 {
     const size_t outputs = s->in->n_batch * s->in->nq * q_row(s->in);
@@ -328,7 +328,7 @@ static bool int8_adds_less(const struct kv_attn_step *s)
            kv_attn_inputs_error(s->in, s->same, s->in->exact);
 }
 
-/* Which path runs, with tiles where it needs them. */
+/* Chooses the path, and makes tiles if it needs them. */
 static const char *choose(struct kv_attn_step *s)
 {
     const bool exact = can(s, KV_PATH_EXACT), int8 = can(s, KV_PATH_INT8);
@@ -388,7 +388,7 @@ static void add_bits(struct kv_bits *bits, const struct kv_attn_step *s)
                     (enum kv_side)(i % KV_SIDES), bits);
 }
 
-/* Counts the operations of one step, whose answer is not this one. */
+/* Counts the operations of one step, without using its output. */
 static struct kv_attend_ops count_ops(const struct kv_attn_step *s)
 {
     const struct kv_attn_inputs *in = s->in;

@@ -11,7 +11,8 @@ struct kv_attn_gpu {
     struct kv_unfused *unfused;
     void *half_out; /* of unfused attention */
     float *q;
-    size_t n_batch, copies, row; /* row: values of one sequence's answer */
+    size_t n_batch, copies, row; /* row: number of values in one sequence's
+                                  * output */
 };
 
 static int open_unfused(struct kv_attn_gpu *g, const struct kv_tiles_job *jobs,

@@ -48,7 +48,7 @@ int kv_attn_kept_check(const struct kv_attn_inputs *in,
     return rc;
 }
 
-/* The work on one sequence after the other. */
+/* Workspace for one sequence after the other. */
 struct work {
     const struct kv_attn_inputs *in;
     struct kv_attn_kept *to;
@@ -99,7 +99,8 @@ static void make_room(struct kv_attn_kept *k, const struct kv_attn_inputs *in,
     k->inputs.exact = NULL;
 }
 
-/* The rows of one KV head, `width` values each, of the tokens in `from`. */
+/* Copies the rows of one KV head, `width` values each, for the tokens in
+ * `from`. */
 static void gather(const struct kv_attn_inputs *to, size_t b, size_t head,
                    const struct kv_policy_seen *seen, const float *x,
                    size_t width, size_t n_from, float *out)
@@ -132,7 +133,7 @@ static void gather_sequence(const struct work *w, size_t b)
         gather(to, b, h, &seen, in->all_q, group * d, in->n, to->all_q);
         free(seen.k);
     }
-    /* keys where they stand now */
+    /* keys at their present positions */
     if (to->k_pre)
         memcpy(to->k + b * to->n * row_of(to),
                to->k_pre + b * to->n * row_of(to),

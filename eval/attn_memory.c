@@ -49,9 +49,9 @@ static bool in_tiles(const struct kv_attn_bench *b,
                        kv_tile_codecs_can(codec, KV_PATH_INT8)));
 }
 
-/* Bytes of the policy's run on one sequence (lib/seq/policy_cache.c), beside
- * the cache: the rows that every KV head holds, the tokens as they are read,
- * queries and outputs where a whole prompt counts, and the kept tokens. */
+/* The bytes of the policy's run on one sequence (lib/seq/policy_cache.c) in
+ * addition to the cache: the rows that every KV head holds, the decoded tokens,
+ * queries and outputs if a whole prompt counts, and the kept tokens. */
 static double policy_bytes(const struct kv_attn_inputs *in,
                            const struct kv_policy *p, double cache)
 {

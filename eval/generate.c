@@ -34,8 +34,8 @@ struct kv_generator {
     size_t n_waiting, next;
     struct sequence *open; /* [n_open] in their order; 2 batch - 1 at most */
     size_t n_open;
-    struct sequence **live; /* [n_live], in the pass under way: a span of one
-                             * token each, or all the same prompt */
+    struct sequence **live; /* [n_live], in the current pass: one token each, or
+                             * all the same prompt */
     size_t n_live;
     bool prompt;
     struct kv_span *span; /* [rows] */
@@ -101,7 +101,7 @@ static void clear(struct sequence *s)
     free(s->ids);
 }
 
-/* The answer ends without the rest of its tokens. */
+/* Ends the answer without its remaining tokens. */
 static void fail(struct sequence *s, const struct kv_err *why)
 {
     s->a->finish = KV_FINISH_FAILED;
@@ -209,8 +209,9 @@ static bool is_exact(const struct kv_generator *r, const struct sequence *s,
            !kv_codecs_at(s->spec->codecs, layer)[KV_K]->prefill_on_codes;
 }
 
-/* The i-th live sequence's tokens into its caches, and its attention.  One that
- * fails, as its keys are not finite, leaves the others of the pass alone. */
+/* Appends the i-th live sequence's tokens to its caches and attends.  If it
+ * fails, for example on keys that are not finite, the other sequences of the
+ * pass are not affected. */
 static int attend_one(const void *arg, size_t i, size_t thread,
                       struct kv_err *e)
 {
@@ -403,7 +404,7 @@ static void run_steps(struct kv_generator *r)
     }
 }
 
-/* Opens the next answers, of one prompt, and runs it. */
+/* Opens the next answers that share a prompt, and runs the prompt. */
 static void open_next(struct kv_generator *r)
 {
     const size_t first = r->n_open;

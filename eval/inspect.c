@@ -38,7 +38,7 @@ double kv_channel_std(const struct kv_channel *c)
     return sqrt(variance(c));
 }
 
-/* Below it there is nothing but rounding. */
+/* Smaller values are only rounding errors. */
 static bool varies(const struct kv_channel *c)
 {
     return variance(c) > 1e-12 * c->square / (double)c->n;

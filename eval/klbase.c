@@ -75,7 +75,7 @@ int kv_klbase_create(struct kv_klbase **out, const char *path, size_t n_ctx,
  *
  *     |log p' - log p| <= d = scale / 2 + 2^-16
  *
- * but where a clipped one is raised, to code 0 and never more than e^-(SPAN -
+ * except that a clipped p is raised to code 0, which is at most e^-(SPAN -
  * SLACK) of the largest.  As the p sum to 1:
  *
  *     e^-d <= sum of all p',  sum of all p' that are not raised <= e^d

@@ -52,7 +52,7 @@ static void breaks(const struct check *c, enum kv_law_part part,
     v->holds = false;
 }
 
-/* A cache of the first n tokens, `step` at a time; NULL where it fails. */
+/* A cache of the first n tokens, appended `step` at a time; NULL on failure. */
 static struct kv_cache *fill(const struct check *c, const struct kv_tokens *t,
                              size_t n, size_t step, struct kv_err *e)
 {

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Coders of a layer, where the backend has kernels for both sides. */
+/* Coders of a layer, if the backend has kernels for both sides. */
 static int open_layer(struct kv_loop *l, size_t layer, struct kv_err *e)
 {
     struct kv_codec *const *codec = kv_loop_codecs(l, layer);
@@ -227,8 +227,8 @@ static int with_window(const struct windows *work, size_t window,
  */
 
 /* A side of a window in the forms that its queries may see, keys after RoPE:
- * [n][n_kv_heads][head_dim] each, UNQUANTIZED NULL where none sees it.  cache:
- * NULL with codes of all layers together. */
+ * [n][n_kv_heads][head_dim] each, UNQUANTIZED NULL if no query sees it.  cache:
+ * NULL if all layers are coded together. */
 static void read_forms(const struct kv_loop *l, const struct kv_qkv *x,
                        size_t window, const struct kv_cache *cache,
                        enum kv_side side, float *const *form)
@@ -348,7 +348,8 @@ static int run_steps(struct kv_loop *l, const struct kv_qkv *x,
                : 0;
 }
 
-/* The forms of a layer out of caches of the host, or of all layers' codes. */
+/* Makes the forms of a layer from caches on the host, or from all layers'
+ * codes. */
 static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
                          struct kv_attend_side *const *side,
                          struct kv_bits *bits, struct kv_err *e)
@@ -380,7 +381,7 @@ static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
                              bytes, (const void **)&side[i]->unquantized, e)))
             return -1;
     }
-    if (n_sides == 1) /* the same codec's, so until is alike */
+    if (n_sides == 1) /* the same codec, so the same until */
         *side[KV_V] = *side[KV_K];
     return 0;
 }

@@ -1,4 +1,5 @@
-/* A layer whose codecs have kernels on the backend: encoded and decoded there.
+/* Layers whose codecs have kernels on the backend are encoded and decoded
+ * there.
  */
 #include "eval/loop_impl.h"
 #include "kernels/device_code.h"
@@ -56,8 +57,8 @@ static int count_met(struct kv_loop *l, size_t n_windows, struct kv_err *e)
     return rc || (clipped > 0 && clear_met(l, n * sizeof(*met), e));
 }
 
-/* Every window's codes, and the forms that this side needs: without the
- * quantized one, where codes are attended to. */
+/* Makes every window's codes and the forms that this side needs; the quantized
+ * form is not needed if attention is on codes. */
 static int fill_side(struct kv_loop *l, const struct kv_qkv *x,
                      enum kv_side side, struct kv_attend_side *to,
                      struct kv_attend_codes *codes, struct kv_err *e)

@@ -4,12 +4,14 @@
 
 #include <stdlib.h>
 
-/* How far, as a share of each value: about the error of a sum in f32. */
+/* The perturbation as a share of each value, about the error of a sum in
+ * f32. */
 static const double SIZE = 1e-6;
 
-enum { STREAM = 0x6a69 }; /* apart from other random choices of the seed */
+enum { STREAM = 0x6a69 }; /* distinct from other random choices by the seed */
 
-/* A side of all windows, a new array.  Both forms of a key move alike. */
+/* A new array of one side of all windows.  Both forms of a key are perturbed
+ * alike. */
 static float *moved(const struct kv_qkv *x, const float *from, size_t window,
                     uint64_t key)
 {

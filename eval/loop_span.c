@@ -1,5 +1,5 @@
-/* Codes of all layers of a token together: made of a pass at full precision,
- * read layer by layer in the next one. */
+/* Codes of all layers of a token together: made from a pass at full precision,
+ * and read layer by layer in the next pass. */
 #include "eval/loop_impl.h"
 #include "eval/loop_jitter.h"
 #include "lib/base/alloc.h"
@@ -10,8 +10,8 @@
 #include <string.h>
 
 /* The windows of a group.  rows: [n_windows][n][n_layers][row], keys before
- * RoPE where the codec stores them so.  The pass at full precision writes them;
- * decoded rows then take their place. */
+ * RoPE where the codec stores them so.  The pass at full precision writes rows;
+ * decoded rows then replace them. */
 struct kv_loop_span {
     float *rows[KV_SIDES];
     size_t n_windows, n;

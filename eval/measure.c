@@ -43,8 +43,8 @@ struct layer {
     struct kv_shape shape;         /* the layer's */
     struct kv_codecs **codecs;     /* [n_specs] */
     struct kv_codecs **below;      /* [n_specs]: of the layer below */
-    struct kv_measure_span **span; /* [n_specs]: of those with codes of all
-                                    * layers together */
+    struct kv_measure_span **span; /* [n_specs]: for specs that code all layers
+                                    * together */
     struct kv_seq **seq;       /* [n_specs][all windows], without a policy */
     double **power;            /* [n_specs][KV_SIDES]: the items' sums so far */
     size_t n_windows, first;   /* in memory: windows first .. + n_windows */
@@ -134,7 +134,7 @@ static struct kv_codec *const *codecs_of(const struct layer *l, size_t spec)
     return kv_codecs_at(l->codecs[spec], l->layer);
 }
 
-/* A window of a spec with a policy: its bits, and attention alone. */
+/* Measures a window under a policy: its bits and its attention only. */
 static int measure_policy(const struct layer *l, size_t spec, size_t window,
                           struct item *item)
 {
@@ -152,7 +152,7 @@ static int measure_policy(const struct layer *l, size_t spec, size_t window,
     return 0;
 }
 
-/* A side of the window, as it was given and as it is stored. */
+/* One side of the window, original and decoded. */
 static void measure_side(const struct layer *l, const struct kv_seq *seq,
                          enum kv_side side, const float *x, const float *stored,
                          struct item *item)
@@ -258,7 +258,7 @@ static int measure_stored(const struct layer *l, size_t spec, size_t window,
     return rc;
 }
 
-/* A window of codes of all layers together. */
+/* Measures a window whose layers are coded together. */
 static int measure_span(const struct layer *l, size_t spec, size_t window,
                         struct item *item)
 {
@@ -479,7 +479,7 @@ static void make_tensors(struct layer *l, size_t *max, const bool *want)
                 kv_alloc(*max * l->info->ctx, row_values(l, t) * sizeof(float));
 }
 
-/* From all windows' coefficients. */
+/* Computed from all windows' coefficients. */
 static void bound_errors(const struct layer *l, struct kv_measured *out)
 {
     const size_t n_layers = l->info->last_layer - l->info->first_layer + 1;

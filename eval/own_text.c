@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Caches that fit in memory, of which kv_generate() has up to 2 batch - 1. */
+/* The batch for the caches that fit in memory; kv_generate() has up to 2 batch
+ * - 1 of them. */
 static size_t batch_of(const struct kv_own_text *o)
 {
     const size_t bytes = kv_generate_cache_bytes(

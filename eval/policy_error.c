@@ -73,8 +73,8 @@ static double sink_of(const struct query *x)
     return sink ? (double)sink[x->head] : -HUGE_VAL;
 }
 
-/* ln of the sum of e^logit and e^sink; at: of these logits alone, NULL for the
- * first n. */
+/* ln of the sum of e^logit and e^sink; at: the indices of the logits, NULL for
+ * the first n. */
 static double log_sum(const float *logit, const uint32_t *at, size_t n,
                       double sink)
 {

@@ -8,8 +8,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Tokens that go through the model together where a policy lets a window go
- * piece by piece: memory then holds a piece and the kept tokens. */
+/* The number of tokens that pass the model together if a policy allows a window
+ * to run piece by piece: memory then holds a piece and the kept tokens. */
 enum { PIECE = 2048 };
 
 /* One pass of one spec over one group of windows, or a piece of one. */
@@ -113,9 +113,9 @@ static int pass_all(const struct kv_ppl *p, struct kv_loop *loop,
 struct run {
     struct kv_ppl *p;
     struct kv_loop *loop;
-    bool spans;          /* the spec's codes are of all layers together */
-    FILE *states;        /* where hidden is read from; NULL: the model */
-    size_t group, piece; /* windows, and of each tokens, at a time */
+    bool spans;          /* the spec codes all layers together */
+    FILE *states;        /* source of hidden states; NULL: the model */
+    size_t group, piece; /* windows, and tokens of each, at a time */
     float *hidden;       /* [group][piece][hidden] */
 };
 

@@ -9,7 +9,7 @@
 /* Rows of a window that are scored at a time: whole tiles of logits. */
 enum { ROWS = 16 * KV_LOGIT_ROWS };
 
-/* Rows [row, row + n) of a window, of all runs that wait. */
+/* Rows [row, row + n) of a window, for all waiting runs. */
 struct rows {
     const struct kv_ppl *p;
     size_t window, row, n;
@@ -26,9 +26,9 @@ static const int32_t *target(const struct rows *s)
     return p->plan.tokens + s->window * p->plan.n + p->first + s->row + 1;
 }
 
-/* Rows [at, at + n) of run i, of logits [n][n_vocab], against the file's base
- * if there is one.  The error is the first bad row's, for any number of
- * threads. */
+/* Scores rows [at, at + n) of run i by logits [n][n_vocab], against the file's
+ * base if there is one.  For any number of threads, the error is about the
+ * first bad row. */
 static int score_rows(const struct rows *s, size_t i, size_t at, size_t n,
                       const float *logits, struct kv_err *e)
 {
@@ -121,16 +121,16 @@ static double mean_nll(const struct kv_loss *s, size_t n, bool of_base)
 }
 
 /* The state of a scoring: memory for ROWS rows of each run and of the base, for
- * losses of a window, and what is summed of each run. */
+ * a window's losses, and for each run's sums. */
 struct scoring {
     struct kv_ppl *p;
     struct kv_klbase *to_file;
     size_t rows;   /* at a time */
     float *hidden; /* [1 + n_waits][rows][hidden] */
     struct kv_loss
-        *loss; /* [n_waits][scored], of each window if all are kept */
+        *loss; /* [n_waits][scored], for each window if all are kept */
     struct kv_score *score[KV_PPL_TOGETHER];
-    struct kv_ppl_row *row; /* [n_waits]: whose curves they are */
+    struct kv_ppl_row *row; /* [n_waits]: the runs of the curves */
 };
 
 static bool keeps_all(const struct kv_ppl *p)
@@ -225,7 +225,7 @@ static int score_windows(const struct scoring *s, struct kv_err *e)
     return 0;
 }
 
-/* What the ranks' caches held, and the cost of their prompts. */
+/* Adds the bits of the ranks' caches and the cost of their prompts. */
 static int gather_counts(const struct scoring *s, struct kv_err *e)
 {
     const struct kv_ppl *p = s->p;

@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A rank sends the first one message, and waits for its answer.  It sends the
- * rank after it states, and waits until they are taken before it sends more. */
+/* A rank sends one message to the first rank and waits for its answer.  It
+ * sends states to the next rank, and waits until they are taken before it sends
+ * more. */
 enum { DATA = 1, FAILED, STATES, TAKEN, SILENCE_SECONDS = 8 };
 
 int kv_ranks_start(struct kv_ranks *r, struct kv_err *e)
@@ -125,7 +126,7 @@ int kv_ranks_check(struct kv_ranks *r, struct kv_err *e)
     return r->n > 1 ? listen(r, 0, e) : 0;
 }
 
-/* The message of a rank, which is taken from r->arrived. */
+/* Takes a rank's message from r->arrived. */
 static int await(struct kv_ranks *r, size_t from, struct kv_message *m,
                  struct kv_err *e)
 {

@@ -33,7 +33,8 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Between the two of n sorted values beside the place share * (n - 1). */
+/* Interpolates between the two of n sorted values around index share * (n -
+ * 1). */
 static double percentile(const float *sorted, size_t n, double share)
 {
     const double at = share * (double)(n - 1);

@@ -52,7 +52,7 @@ static void note_dropped(const struct kv_sweep *s, const struct kv_spec *asked,
         }
 }
 
-/* By the protocol, and fitted. */
+/* Applies the protocol and fits the spec. */
 static int prepare(const struct kv_sweep *s, struct row *row, struct kv_err *e)
 {
     if (!s->protocol && kv_policy_dense(&row->asked, 1, e))
@@ -63,7 +63,7 @@ static int prepare(const struct kv_sweep *s, struct row *row, struct kv_err *e)
     return kv_spec_fit(&row->run, s->shape, e);
 }
 
-/* The first fp8 cache whose scale, 1, is not the model's own. */
+/* The first fp8 cache whose scale is 1, although the model has its own. */
 static void note_scale(const struct kv_sweep *s, const struct row *rows,
                        size_t n)
 {

@@ -20,8 +20,8 @@ struct kv_bench {
     volatile uint64_t sum; /* keeps the reads from being optimised away */
 };
 
-/* Each line by the thread that reads it (read_all() has the same schedule), so
- * that on several memory nodes it lies on that thread's. */
+/* Each thread writes the lines that it will read (read_all() has the same
+ * schedule), so that on several memory nodes a line is on its thread's node. */
 static void write_all(struct kv_bench *b)
 {
     uint64_t *word = b->word;

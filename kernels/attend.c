@@ -189,12 +189,12 @@ void kv_attend_weights(const struct kv_attend_view *v, size_t head, size_t n,
 
 /* ---- by matrix products -------------------------------------------------- */
 
-/* Queries pass in tiles of at most ROWS rows, or of one query: a row is a query
- * of one of the query heads of a KV head, which share its packed keys and
- * values.  Tokens pass in blocks of BLOCK, whose scores stay in the cache from
- * one product to the other, and within these in runs of whole RUNs that all
- * queries of the tile see in the same form.  Fixed, so that the split never
- * follows the machine. */
+/* Queries are processed in tiles of at most ROWS rows, or of one query.  A row
+ * is a query of one of a KV head's query heads, which share its packed keys and
+ * values.  Tokens are processed in blocks of BLOCK, whose scores stay in the
+ * cache from one product to the next, and within a block in runs of whole RUNs
+ * that all queries of the tile see in the same form.  These sizes are fixed, so
+ * that the split does not depend on the machine. */
 enum { ROWS = 192, BLOCK = 512, RUN = 64 };
 
 enum form { UNQUANTIZED, QUANTIZED, MIXED };

@@ -41,7 +41,7 @@ static void load_piece(const struct kv_load *l, size_t first, size_t n)
                    (uint8_t *)l->to + first * kv_type_bytes(l->to_type));
 }
 
-/* In one parallel region, or none: on a busy machine its barrier costs more
+/* Uses one parallel region or none: on a busy machine its barrier costs more
  * than a small layer. */
 static int cpu_load(const struct kv_load *part, size_t n_parts,
                     struct kv_err *e)
@@ -236,7 +236,7 @@ static void scale_turning(const struct kv_heads *h, float *x, size_t heads)
         kv_row_scale(x + i * h->head_dim, 2 * h->pairs.n, h->rope_scale);
 }
 
-/* q and k, each token by its place; back: the other way. */
+/* Rotates q and k, each token by its position; back: rotates back. */
 static void turn(const struct kv_heads *h, bool back, float *x, size_t heads)
 {
     const size_t row = heads * h->head_dim, angles = 2 * h->pairs.n;

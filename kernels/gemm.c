@@ -39,8 +39,9 @@ static void multiply(char a_trans, char b_trans, size_t m, size_t n, size_t k,
         abort(); /* a stride below its row */
 }
 
-/* oneDNN makes its kernels at the first products, 5 MiB, and faults where there
- * is no memory for them: so they are made by one thread, after a look. */
+/* oneDNN builds its kernels at the first products, 5 MiB, and crashes if there
+ * is no memory for them.  So one thread builds them, after checking the
+ * memory. */
 static void make_kernels(void)
 {
     enum { SIDE = 48, BYTES = 40 << 20 };
@@ -254,7 +255,7 @@ void kv_gemm_bf16(size_t m, size_t n, size_t k, const float *a,
 {
     (void)m, (void)n, (void)k, (void)a, (void)b, (void)add, (void)c;
     (void)ldc;
-    abort(); /* where has_bf16() is false */
+    abort(); /* if has_bf16() is false */
 }
 
 #endif

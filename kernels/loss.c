@@ -49,7 +49,7 @@ void kv_loss_row(const float *logits, const float *base_log_p, const float *p,
     loss->kl = (float)divergence(base_log_p, p, logits, lse, n, floor);
 }
 
-/* log(exp(a) + exp(b)), a with weight 0 where it is of nothing. */
+/* log(exp(a) + exp(b)); a has weight 0 if nothing was added to it. */
 static double add_log(bool none, double a, double b)
 {
     const double max = a > b ? a : b;
@@ -57,7 +57,7 @@ static double add_log(bool none, double a, double b)
     return none ? b : max + log(exp(a - max) + exp(b - max));
 }
 
-/* sum of p (x - y) over that of p, x the base's logits. */
+/* The sum of p (x - y) over the sum of p; x: the base's logits. */
 static double mean_excess(const struct kv_loss_base *b, const float *y,
                           size_t n)
 {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = KV_PATTERN_BLOCK, LAST = 64 /* queries that lines go by */ };
+enum { BLOCK = KV_PATTERN_BLOCK, LAST = 64 /* queries that choose lines */ };
 
 const char *kv_pattern_name(enum kv_pattern_kind kind)
 {
@@ -32,8 +32,8 @@ size_t kv_pattern_all_pairs(const struct kv_attend_view *v)
 
 /* ---- one query head of a sequence ---------------------------------------- */
 
-/* Its queries, n_heads * head_dim apart, and its keys or values, n_kv_heads *
- * head_dim apart. */
+/* A sequence's queries, n_heads * head_dim apart, and its keys or values,
+ * n_kv_heads * head_dim apart. */
 static size_t query_at(const struct kv_attend_job *a, size_t seq, size_t head)
 {
     const struct kv_attend_view *v = &a->view;
@@ -136,7 +136,8 @@ static void rank_lines(struct kv_pattern_index *x,
     free(w);
 }
 
-/* [blocks][d], of rows [n][d] that lie `row` apart. */
+/* Computes [blocks][d], the mean rows of blocks, from rows [n][d] that are
+ * `row` apart. */
 static float *means(const float *rows, size_t row, size_t n, size_t d)
 {
     float *mean = kv_alloc(blocks_of(n), d * sizeof(*mean));
@@ -185,7 +186,7 @@ void kv_pattern_index_free(struct kv_pattern_index *x)
 
 /* ---- what a block sees --------------------------------------------------- */
 
-/* Queries [m0, m1) are a block; seen [n]: of a thread, none is seen. */
+/* Queries [m0, m1) are a block; seen [n]: a thread's workspace, all false. */
 struct block {
     size_t m0, m1;
     bool *seen;

@@ -26,7 +26,7 @@ void kv_range_table(const uint32_t *count, size_t n_symbols, uint32_t *cum)
     }
 }
 
-/* Where the range is cut before this entry of a table. */
+/* The position of the cut before this entry of a table. */
 static uint32_t place(uint32_t range, uint32_t cum)
 {
     return (uint32_t)((uint64_t)range * cum >> SHIFT);

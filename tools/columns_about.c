@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Of the tool or the table alone, or NULL: of all that have no line of their
- * own. */
+/* The tool or table that the line describes, or NULL for all that have no line
+ * of their own. */
 struct about {
     const char *tool, *name, *unit, *text;
 };

@@ -196,7 +196,7 @@ void kv_common_queries(size_t n, size_t default_n, size_t ctx)
                 ctx);
 }
 
-/* How many values a codec of the spec turns together; 0: none. */
+/* The number of values that a codec of the spec rotates together; 0: none. */
 static size_t rotated(const struct kv_spec *s, const struct kv_shape *shape)
 {
     return s->scheme->hadamard ? s->scheme->hadamard(s, shape) : 0;
@@ -331,7 +331,7 @@ static void list_scheme(const struct kv_scheme *k, const char *spec)
         list_params(k);
 }
 
-/* Policies stand before a spec. */
+/* A policy precedes a spec. */
 static void list_policies(void)
 {
     for (size_t i = 0; kv_policies[i]; i++) {

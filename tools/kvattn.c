@@ -26,7 +26,7 @@ static const char *const path_names[KV_ATTN_PATHS] = {
     [KV_ATTN_EXACT] = "exact",     [KV_ATTN_GENERIC] = "generic",
     [KV_ATTN_UNFUSED] = "unfused", [KV_ATTN_DEQUANT] = "dequant"};
 
-enum { MAX_REPS = 100000000 /* whose times are kept */ };
+enum { MAX_REPS = 100000000 /* whose times are stored */ };
 
 #define NOT_GIVEN SIZE_MAX
 
@@ -63,7 +63,8 @@ static int prepare_shape(struct kvattn_run *r, const struct kvattn_args *a,
     if (kv_shape_option(r->shape, &r->inputs, &batch, e) ||
         calibration_of_shape(r, a, e))
         return -1;
-    /* On a GPU, copies of one sequence, so that the host need not hold all. */
+    /* On a GPU the batch is copies of one sequence, so that the host need not
+     * hold all. */
     r->inputs.n_batch = a->common.on_gpu ? 1 : batch;
     r->inputs.has_k_pre = true;
     r->how.copies = batch / r->inputs.n_batch;
@@ -154,8 +155,8 @@ static void want_queries(struct kvattn_run *r)
 }
 
 /* Checks that all specs can be measured before the first row: rows on stdout
- * cannot be taken back.  Each is there together with the base line, the first
- * one. */
+ * cannot be taken back.  Each spec is checked together with the base line, the
+ * first spec. */
 static int check_specs(const struct kvattn_run *r, size_t memory,
                        struct kv_err *e)
 {

@@ -128,8 +128,8 @@ static void leave_out(struct kvattn_run *r, const struct kv_err *e)
     r->left_out++;
 }
 
-/* Times the step and puts its row; 1 where a GPU failed.  Without times of
- * encoding the row of attention stands. */
+/* Times the step and writes its row; returns 1 if a GPU failed.  If encoding
+ * has no times, the row still has attention's. */
 static int run_step(struct kvattn_run *r, const struct kv_spec *spec,
                     const struct ran *ran, struct kv_attn_step *step,
                     struct kv_err *e)
@@ -274,7 +274,7 @@ int kvattn_add_specs(const struct kvattn_args *a, const struct kv_shape *shape,
     return 0;
 }
 
-/* The table of all shapes, whose specs may differ in their parameters. */
+/* The table for all shapes, whose specs may differ in their parameters. */
 int kvattn_open_table(struct kvattn_run *r, const struct kvattn_args *a,
                       struct kv_err *e)
 {

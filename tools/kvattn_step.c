@@ -93,7 +93,7 @@ static int make_inputs(struct step *l, struct kv_err *e)
     return 0;
 }
 
-/* Of all models, whose specs may differ in their parameters. */
+/* The table for all models, whose specs may differ in their parameters. */
 static int open_table(struct step *l, size_t n_all, struct kv_err *e)
 {
     const struct kvattn_args *a = l->args;
@@ -196,7 +196,8 @@ static int put_row(struct step *l, const struct row *row,
     return kv_results_row(t, e);
 }
 
-/* Without a fused kernel.  No room for it is no reason to leave out the rest.
+/* Times attention without a fused kernel.  If memory does not suffice, the
+ * other rows still run.
  */
 static int time_unfused(struct step *l, struct kv_err *e)
 {

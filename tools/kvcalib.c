@@ -33,7 +33,7 @@ static void about_columns(void)
     kvcalib_about_allocate();
 }
 
-/* Sets the word iters where the scheme has it. */
+/* Sets the word iters if the scheme has it. */
 static void set_iters(struct kv_spec *s, size_t iters)
 {
     for (const struct kv_param *p = s->scheme->params; p && p->name; p++) {
@@ -70,8 +70,8 @@ static int list_specs(const struct kvcalib_args *a,
     return 0;
 }
 
-/* The mean of the training errors of one side's own tables; NaN without any.
- * A table of both sides (klt's trellis) errs on values that are neither. */
+/* The mean training error of one side's own tables; NaN if there are none.  A
+ * table for both sides (klt's trellis) has errors on values of neither side. */
 static double mean_error(const struct kv_calib_set *s, int side)
 {
     double sum = 0, n = 0;
@@ -241,7 +241,7 @@ static int try_massive(const struct kv_calib *c,
     return 0;
 }
 
-/* --tables: those of the one spec. */
+/* --tables: reads the tables of the run's one spec. */
 static int take_tables(struct kv_calib **c, const struct kvcalib_args *a,
                        struct kv_dump *dump, const struct kv_spec *specs,
                        size_t n, struct kv_err *e)
@@ -259,7 +259,7 @@ static int take_tables(struct kv_calib **c, const struct kvcalib_args *a,
     return rc;
 }
 
-/* What the first rank does with all tables. */
+/* The first rank's work after all tables are gathered. */
 static int finish(const struct kvcalib_args *a, struct kv_calib *c,
                   const struct kv_dump_info *info, const struct kv_spec *specs,
                   size_t n, struct kv_err *e)

@@ -268,8 +268,8 @@ static const char *what_costs(const struct run *r)
                       "with this place alone stored";
 }
 
-/* Bits per value of a place, where each has the same share of values; NaN where
- * a layer slides, and holds fewer. */
+/* Bits per value of a place, if all places have equally many values; NaN if a
+ * sliding layer holds fewer. */
 static double place_bits(const struct run *r, const struct kv_offer *o)
 {
     for (size_t i = 0; i < r->shape.n_layers; i++)

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What must be alike, a line each. */
+/* The settings that must agree on all ranks, a line each. */
 static char *make_key(const struct kvcalib_args *a,
                       const struct kv_dump_info *info,
                       const struct kv_spec *specs, size_t n_specs,

@@ -31,12 +31,12 @@ struct capture {
     struct kv_ranks *ranks;
     struct kv_progress bar;
     bool fisher; /* the pass goes on to the loss, and back */
-    bool done;   /* the last layer wanted is in the file */
+    bool done;   /* the last requested layer is in the file */
 };
 
-/* Writes the layer's tensors, then attends.  After the last layer that is
- * wanted it does not, and with the last window of the call it stops the forward
- * pass by failing, unless the loss is wanted. */
+/* Writes the layer's tensors, then attends.  After the last requested layer it
+ * does not attend, and with the call's last window it stops the forward pass by
+ * failing, unless the loss is needed. */
 static int capture_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     struct capture *c = arg;

@@ -39,21 +39,21 @@ void kv_footprint_about(void)
     kv_columns_about("kvdump --about", columns);
 }
 
-/* Bytes of one token in one layer. */
+/* The bytes of one token in one layer. */
 static size_t token_bytes(const struct kv_shape *s, size_t layer)
 {
     return (size_t)kv_shape_sides(s) * sizeof(uint16_t) *
            kv_shape_kv_heads(s, layer) * kv_shape_dim(s, layer);
 }
 
-/* In all layers that have keys and values of their own. */
+/* The same in all layers with keys and values of their own. */
 static size_t all_token_bytes(const struct kv_shape *s)
 {
     return (size_t)kv_shape_sides(s) * sizeof(uint16_t) * kv_shape_kv_all(s);
 }
 
-/* Bytes of one sequence of ctx tokens; a layer that slides has its window
- * alone. */
+/* The bytes of one sequence of ctx tokens; a sliding layer holds only its
+ * window. */
 static size_t cache_bytes(const struct kv_shape *s, size_t ctx)
 {
     size_t bytes = 0;
@@ -159,7 +159,7 @@ static size_t halves(const struct kv_weight *w)
     return w ? sizeof(uint16_t) * w->n : 0;
 }
 
-/* Of every expert, where the tensor is one's. */
+/* The size over all experts, if the tensor belongs to one expert. */
 static size_t part_bytes(const struct kv_config *c,
                          const struct kv_model_weights *w, size_t layer,
                          size_t part)

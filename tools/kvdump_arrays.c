@@ -9,7 +9,7 @@
 
 /* ---- names --------------------------------------------------------------- */
 
-/* What the words of a name say. */
+/* The meaning of a name's words. */
 struct said {
     size_t tensor, n_tensors, n_layers, n_chunks, layer, chunk;
     bool pre, both, ids, strange;

@@ -21,7 +21,7 @@ static void add_file(struct kvdump_files *f, char *path)
     f->file[f->n_files++] = path;
 }
 
-/* Its files, and those of its folders where deep. */
+/* Lists the folder's files and, if deep, those of its subfolders. */
 static int list_folder(struct kvdump_files *f, const char *path, bool deep,
                        struct kv_err *e)
 {

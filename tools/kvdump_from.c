@@ -17,7 +17,7 @@
 struct job {
     const struct kvdump_from *f;
     struct kvdump_arrays arrays;
-    struct kv_config config; /* where f has one */
+    struct kv_config config; /* if f has one */
     struct kv_dump_info info;
     struct kv_dump_writer *writer;
 };
@@ -99,7 +99,7 @@ static int own_shape(struct job *j, struct kv_err *e)
     return 0;
 }
 
-/* Arrays that the model's attention has otherwise, or has more beside. */
+/* Refuses models whose attention stores other arrays, or more of them. */
 static int check_attention(const struct job *j, struct kv_err *e)
 {
     const struct kv_config *c = &j->config;
@@ -167,7 +167,7 @@ static void stem(const char *path, char *name, size_t capacity)
              start);
 }
 
-/* Of a folder's config.json, the folder's name. */
+/* The folder's name, if path is a folder's config.json. */
 static void name_model(const struct job *j, char *name, size_t capacity)
 {
     static const char file[] = "/config.json";
@@ -209,8 +209,8 @@ static void describe(struct job *j)
 
 /* ---- values -------------------------------------------------------------- */
 
-/* The array that a tensor is made of: its own, or keys on the other side of
- * RoPE. */
+/* The array from which a tensor is made: its own, or the keys on the other side
+ * of RoPE. */
 static enum kv_tensor source(const struct job *j, enum kv_tensor t)
 {
     if (j->arrays.of[t].have)
@@ -234,9 +234,9 @@ static int put_window(struct job *j, enum kv_tensor t, size_t layer,
     return kv_dump_put(j->writer, layer, t, window, 1, x, e);
 }
 
-/* Without the file's: ids of each token's values in the first layer, so that
- * kvtools sees whether a calibration was made of the tokens that it is measured
- * on. */
+/* If the file has no ids: makes ids from each token's values in the first
+ * layer, so that kvtools notices a calibration made from the evaluated
+ * tokens. */
 static void make_ids(const struct job *j, const float *v, int32_t *ids)
 {
     const size_t row = j->info.shape.n_kv_heads * j->info.shape.head_dim;

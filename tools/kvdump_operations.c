@@ -23,8 +23,8 @@ struct sizes {
     double fresh, kept, batch; /* new tokens of a sequence, those seen */
 };
 
-/* Multiply-adds, and values read and written; none of both: it only moves
- * values, or works on each by itself, which the lecture leaves out. */
+/* Multiply-adds, and values read and written; both 0 if the operation only
+ * moves values or changes each by itself, which the lecture does not count. */
 struct work {
     const char *computation;
     double multiplies, values;
@@ -40,7 +40,7 @@ static struct work product(const char *computation, const struct sizes *s,
                          rows * in + n * (in * out + rows * out)};
 }
 
-/* Scores of the new tokens over all kept ones, or the sum by them: every KV
+/* Scores of the new tokens over all kept tokens, or the weighted sum: every KV
  * head is read once. */
 static struct work attention(const char *computation, const struct sizes *s)
 {

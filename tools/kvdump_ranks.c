@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What must be alike, a line each. */
+/* The settings that must agree on all ranks, a line each. */
 static char *make_key(const struct kv_dump_info *i, bool by_layers,
                       const char *path)
 {
@@ -34,7 +34,7 @@ static char *make_key(const struct kv_dump_info *i, bool by_layers,
     for (enum kv_tensor t = 0; t < KV_TENSORS; t++)
         fprintf(f, "%s %d\n", kv_tensor_name(t), (int)i->have[t]);
     fprintf(f, "--split %s\n", by_layers ? "layers" : "windows");
-    if (by_layers) /* by which windows go together */
+    if (by_layers) /* these decide which windows are grouped */
         fprintf(f, "--threads %d\n", omp_get_max_threads());
     fprintf(f, "--gemm %s\n--device %s\n-o %s\n", i->gemm, i->device, path);
     fclose(f);
@@ -80,7 +80,7 @@ static size_t later(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* What rank i writes: *first, the first of its windows, and its part. */
+/* The output of rank i: *first, its first window, and its part. */
 static int place(const struct kvdump_out *o, const struct kv_model *m,
                  const struct kv_dump_info *info, size_t i, size_t *first,
                  struct kv_dump_part *part, struct kv_err *e)
@@ -110,7 +110,7 @@ static int place(const struct kvdump_out *o, const struct kv_model *m,
                          i, info->first_layer, info->last_layer);
 }
 
-/* Of all ranks; opens the index on the first. */
+/* Describes the dump of all ranks; opens the index on the first rank. */
 static int place_all(struct kvdump_out *o, const struct kv_model *m,
                      const struct kv_dump_info *info,
                      const struct kv_windows *w, struct kv_err *e)

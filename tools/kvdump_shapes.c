@@ -152,7 +152,8 @@ static int find_order(struct kvdump_arrays *a, const struct sizes *s,
     return 0;
 }
 
-/* Sizes of all, by the first of the keys; the tokens of their chunks. */
+/* The sizes of all arrays, from the first array of keys, and the tokens of
+ * their chunks. */
 static int take_sizes(struct kvdump_arrays *a, size_t k, struct kv_err *e)
 {
     const struct kvdump_layers *l = &a->of[k];
@@ -291,7 +292,8 @@ int kvdump_arrays_fit(struct kvdump_arrays *a, const char *layout,
 
 /* ---- values -------------------------------------------------------------- */
 
-/* A piece's tokens of one window and layer, to x [tokens][heads][dim]. */
+/* Reads a piece's tokens for one window and layer into x
+ * [tokens][heads][dim]. */
 static int read_piece(struct kvdump_arrays *a, const struct kvdump_piece *p,
                       size_t layer, size_t window, float *x, struct kv_err *e)
 {

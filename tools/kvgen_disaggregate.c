@@ -128,7 +128,7 @@ static int list_jobs(struct kvgen_run *r, const struct kvgen_args *a,
     return 0;
 }
 
-/* Of all that is to be the same on all ranks. */
+/* A hash of all settings that must be the same on all ranks. */
 static void key_of(const struct kvgen_run *r, const struct kvgen_args *a,
                    char key[KV_HASH_CHARS])
 {

@@ -1,8 +1,8 @@
 /* kvgen --resume, --append: answers of earlier runs are not made again.
  *
- * A line of answers names, by a hash in its field "key", all that its answer
- * depends on.  Each answer goes to FILE.partial as soon as it is there; lines
- * of it and of FILE whose key is wanted are taken. */
+ * A line's field "key" is a hash of everything that its answer depends on.
+ * Each answer goes to FILE.partial as soon as it is made; lines of it and of
+ * FILE with a needed key are used. */
 #include "lib/base/alloc.h"
 #include "lib/base/hash.h"
 #include "lib/base/progress.h"
@@ -22,10 +22,10 @@
 
 struct line {
     char *text;      /* without its line feed */
-    const char *key; /* of fields; NULL: it has none */
+    const char *key; /* key in its fields; NULL: none */
     json_t *fields;
-    size_t same; /* 1 + the number of the line before it with this key; 0: there
-                  * is none */
+    size_t same; /* 1 + the number of the previous line with this key; 0:
+                  * none */
     bool wanted; /* an answer of this run has the key */
 };
 
@@ -112,9 +112,9 @@ static int add_line(struct kvgen_journal *j, const char *path, size_t number,
     return 0;
 }
 
-/* The lines of a file that may be missing.  whole: not the last where it has no
- * line feed, as a killed run may have cut it; *bytes: of the others.  The file
- * is no input (lib/base/file.h): it is replaced. */
+/* The lines of a file that may be missing.  whole: leaves out a last line
+ * without a line feed, since a killed run may have cut it; *bytes: the size of
+ * the others.  The file is no input (lib/base/file.h), since it is replaced. */
 static int read_lines(struct kvgen_journal *j, const char *path, bool whole,
                       off_t *bytes, struct kv_err *e)
 {
@@ -275,7 +275,7 @@ static bool take_ids(const json_t *line, size_t n_vocab, struct kv_answer *x)
             !memcmp(x->ids, x->forced, x->n_forced * sizeof(*x->ids)));
 }
 
-/* False, and nothing taken, where the line lacks what the answer had. */
+/* Returns false and takes nothing if the line lacks results of the answer. */
 static bool take(const struct kvgen_run *r, const json_t *line,
                  struct kv_answer *x)
 {

@@ -144,7 +144,7 @@ void kvgen_mean_add(struct kv_window_mean *m, double x)
         kv_window_mean_add(m, x);
 }
 
-/* What the caches of a spec's answers held. */
+/* The bits of the caches of a spec's answers. */
 static struct kv_bits bits_of(const struct kvgen_run *r,
                               const struct kvgen_args *a, size_t spec)
 {
@@ -158,7 +158,7 @@ static struct kv_bits bits_of(const struct kvgen_run *r,
     return bits;
 }
 
-/* Blank where it is everything. */
+/* Blank if it is everything. */
 static void put_shard(struct kv_results *t, const struct kv_shard *s)
 {
     char text[64];

@@ -27,8 +27,8 @@ static size_t decoded_of(const struct kv_prompt *p)
     return p->continuation && p->n > 1;
 }
 
-/* The tokens of the i-th prompt; of the one before it where they are the same,
- * so that both share a pass. */
+/* The tokens of the i-th prompt, or the previous prompt's pointer if they are
+ * equal, so that both share a pass. */
 static const int32_t *tokens_of(const struct kvgen_run *r, size_t i,
                                 const int32_t *before)
 {

@@ -94,8 +94,8 @@ size_t kvgen_most(const struct kvgen_run *r, const struct kvgen_args *a,
     return most < r->ctx - p->n ? most : r->ctx - p->n;
 }
 
-/* Each prompt leaves room for a token.  RoPE that goes by the length of a text
- * is the same in all shards. */
+/* Each prompt leaves room for a token.  RoPE that depends on the length of a
+ * text is the same in all shards. */
 static int check_lengths(struct kvgen_run *r, const struct kvgen_args *a,
                          struct kv_err *e)
 {

@@ -57,7 +57,7 @@ static int put_fields(const struct kvgen_run *r, const struct kv_out *out,
     return 0;
 }
 
-/* Of the most probable tokens, how many are the given ones is known. */
+/* The number of given tokens that are the most probable is known. */
 static bool take_fields(const json_t *line, struct kv_answer *x)
 {
     const json_t *each = json_object_get(line, "log_probs"), *one;

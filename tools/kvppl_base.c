@@ -14,7 +14,7 @@
 #define KIND "kvtools-base"
 enum { FORMAT = 1, MAX_BASES = 1000000 };
 
-/* What a base line's numbers depend on. */
+/* The settings on which a base line's numbers depend. */
 struct member {
     const char *name;
     char value[128];
@@ -62,7 +62,7 @@ int kvppl_open_base(struct kvppl_study *s, const struct kvppl_args *a,
     return 0;
 }
 
-/* The first member that the group has otherwise, MEMBERS where all are alike;
+/* The first member with another value in the group, MEMBERS if all agree;
  * value: the group's. */
 static int differs(struct kv_h5 *h, const char *group,
                    const struct member m[MEMBERS], size_t *at, char value[128],

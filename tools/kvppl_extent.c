@@ -17,7 +17,7 @@ static size_t words_behind(const char *text, size_t at, size_t end)
     return n;
 }
 
-/* What tokens [first, n) add to the text of those before. */
+/* The text that tokens [first, n) add to the text of earlier tokens. */
 static int measure(const struct kvppl_run *r, const int32_t *tokens,
                    size_t first, size_t n, size_t *bytes, size_t *words)
 {

@@ -32,7 +32,7 @@ bool kvppl_by_layers(const struct kvppl_args *a)
     return a->split && !strcmp(a->split, "layers");
 }
 
-/* Codes that go by layers which another rank runs. */
+/* Refuses specs whose codes depend on layers of another rank. */
 static int check_specs(const struct kvppl_run *r, struct kv_err *e)
 {
     for (size_t i = 0; i < r->n_specs; i++)
@@ -44,7 +44,7 @@ static int check_specs(const struct kvppl_run *r, struct kv_err *e)
     return 0;
 }
 
-/* What must be alike, a line each. */
+/* The settings that must agree on all ranks, a line each. */
 static char *make_key(const struct kvppl_run *r, const struct kvppl_args *a)
 {
     const struct kv_conditions *c = &r->conditions;
@@ -67,7 +67,7 @@ static char *make_key(const struct kvppl_run *r, const struct kvppl_args *a)
             (unsigned long long)a->common.seed, a->common.memory, a->kl,
             a->no_base);
     fprintf(f, "--split %s\n", kvppl_by_layers(a) ? "layers" : "windows");
-    if (kvppl_by_layers(a)) /* by which windows go together */
+    if (kvppl_by_layers(a)) /* these decide which windows are grouped */
         fprintf(f, "--threads %zu\n", r->conditions.threads);
     fprintf(f, "--jitter %zu\n--records %d\n", a->jitter, a->records != NULL);
     fprintf(f, "number of rows %zu\n", r->n_specs);

@@ -54,7 +54,7 @@ void kvppl_about_columns(void)
     kv_columns_about("kvppl --kl-curve", curve_columns);
 }
 
-/* The specs of all settings, *n of them. */
+/* The specs of all settings; *n: their number. */
 static struct kv_spec *all_specs(const struct kvppl_study *s, size_t *n)
 {
     struct kv_spec *all = NULL;
@@ -161,7 +161,7 @@ static int put_curve(struct kvppl_run *r, const struct kv_spec *spec,
     return 0;
 }
 
-/* Blank where no prompt was attended to as one. */
+/* Blank if no prompt attended as a whole. */
 static void put_prefill(struct kv_results *t, const struct kv_prefill *cost)
 {
     if (!(cost->all_pairs > 0))
@@ -170,7 +170,7 @@ static void put_prefill(struct kv_results *t, const struct kv_prefill *cost)
     kv_results_real(t, "attn_seconds", cost->seconds);
 }
 
-/* Blank where the tokens cannot be decoded. */
+/* Blank if the tokens cannot be decoded. */
 static void put_extent(struct kv_results *t, const struct kvppl_extent *x,
                        const struct kv_score_summary *s)
 {

@@ -87,8 +87,9 @@ static void find_rows(struct kvppl_run *r, const struct kv_spec *base)
         r->there[i] = kvppl_find_row(r, &r->spec[i], base);
 }
 
-/* Whether a row of the shard is to be measured; sets up r->progress.  The base
- * line runs where it is wanted and another row does, or its file is written. */
+/* Whether a row of the shard must be measured; sets up r->progress.  The base
+ * line runs if it is requested and another row runs, or if its file is
+ * written. */
 static bool start_progress(struct kvppl_run *r, const struct kvppl_args *a,
                            const struct kv_spec *base)
 {
@@ -158,8 +159,8 @@ static int put_rows(struct kvppl_run *r, const struct kvppl_args *a,
     return rc;
 }
 
-/* After a pass that failed: those of specs [first, end) become rows, unless the
- * program is to end now, or other ranks do not know of the failure. */
+/* After a failed pass: writes the rows of specs [first, end), unless the
+ * program must end now, or other ranks do not know of the failure. */
 static int keep_passed(struct kvppl_run *r, const struct kvppl_args *a,
                        size_t first, size_t end, const struct kv_spec *base,
                        const struct kv_ppl_row *of_base, struct kv_err *e)

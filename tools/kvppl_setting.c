@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The calibration that is of this model, of those of -C. */
+/* The calibration for this model among those of -C. */
 static int choose_calibration(struct kvppl_run *r, const struct kvppl_args *a,
                               const struct kv_sketch *sketch, struct kv_err *e)
 {
@@ -42,8 +42,8 @@ static int load_calibration(struct kvppl_run *r, const struct kvppl_args *a,
     return rc ? -1 : kv_calib_adopt(r->calib, r->spec, r->n_specs, e);
 }
 
-/* --gemm, auto decided: bf16 where no matrix is stored in more, and where a row
- * can say how far such products alone move the others. */
+/* --gemm, with auto resolved: bf16 if no matrix is stored in more bits, and if
+ * a row can show how far such products alone move the others. */
 static const char *gemm_of(const struct kvppl_args *a, const struct kv_model *m)
 {
     if (!a->gemm || strcmp(a->gemm, "auto"))
@@ -51,7 +51,7 @@ static const char *gemm_of(const struct kvppl_args *a, const struct kv_model *m)
     return !a->no_base && kv_model_suits_bf16(m) ? "bf16" : "f32";
 }
 
-/* Opens the model unless another setting has. */
+/* Opens the model unless another setting has opened it. */
 static int load_model(const struct kvppl_args *a, struct kvppl_model *m,
                       struct kv_ranks *ranks, struct kv_err *e)
 {
@@ -175,7 +175,8 @@ int kvppl_load_setting(struct kvppl_run *r, const struct kvppl_args *a,
 
 /* ---- all settings -------------------------------------------------------- */
 
-/* The i-th of a list that counts on; the only one where it is empty. */
+/* Computes the i-th combination by counting through the lists; an empty list
+ * has one value. */
 static const char *word(const struct kv_strings *s, size_t *i, const char *none)
 {
     const size_t n = s->n ? s->n : 1, at = *i % n;

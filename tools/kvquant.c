@@ -109,14 +109,14 @@ static void put_attention(struct kv_results *t, const struct kv_attn_error *a,
     static const enum kv_attn_case stored[] = {KV_ATTN_K, KV_ATTN_V,
                                                KV_ATTN_BOTH};
 
-    if (side == KV_K) { /* the weights depend on keys alone */
+    if (side == KV_K) { /* the weights depend only on keys */
         kv_results_real(t, "logit_err", kv_attn_error_logit(a));
         kv_results_real(t, "attn_kl", kv_attn_error_kl(a));
     }
     kv_results_real(t, "attn_rel_err", kv_attn_error_out(a, stored[side]));
 }
 
-/* Nothing, where no coefficients were measured. */
+/* Writes nothing if no coefficients were measured. */
 static void put_rd_gap(struct kv_results *t, const struct kv_measured *m,
                        int side)
 {
@@ -251,7 +251,8 @@ static int open_codes(struct run *r, struct args *a, struct kv_err *e)
     return 0;
 }
 
-/* --decoded: of the one spec that stands behind the base line, or is it. */
+/* --decoded: writes the one spec after the base line, or the base line
+ * itself. */
 static int create_decoded(struct run *r, const struct args *a, struct kv_err *e)
 {
     const size_t behind =
@@ -346,7 +347,7 @@ static int measure(struct run *r, const struct args *a, struct kv_err *e)
     return kv_measure(&plan, r->measured, e);
 }
 
-/* The table last: rows that left through stdout cannot be taken back. */
+/* The table comes last: rows written to stdout cannot be taken back. */
 static int finish(struct run *r, struct kv_err *e)
 {
     struct kv_codes *codes = r->codes;

@@ -18,7 +18,7 @@ void kvquant_about_check(void)
     kv_columns_about("kvquant --check", columns);
 }
 
-enum { TOKENS = 141 }; /* where a block is not longer */
+enum { TOKENS = 141 }; /* unless a block is longer */
 
 int kvquant_check_dump(struct kv_dump **dump, uint64_t seed, struct kv_err *e)
 {
@@ -31,8 +31,8 @@ int kvquant_check_dump(struct kv_dump **dump, uint64_t seed, struct kv_err *e)
                : 0;
 }
 
-/* The tables of the specs that want some, from the dump itself: the law asks
- * for no fair text. */
+/* Trains the specs that need tables on the dump itself, since the law needs no
+ * separate text. */
 static int train(const struct kvquant_check *a, struct kv_calib **calib,
                  struct kv_err *e)
 {

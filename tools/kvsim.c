@@ -1,4 +1,5 @@
-/* kvsim: serving with a quantized cache, prefill and decode apart, simulated.
+/* kvsim: simulates serving with a quantized cache and separate prefill and
+ * decode.
  */
 #include "tools/kvsim.h"
 #include "lib/base/alloc.h"

@@ -1,5 +1,6 @@
-/* kvsim economics: where a spec pays.  No queue and no other request: what one
- * sequence's cache costs to send, to hold and to read. */
+/* kvsim economics: the conditions under which a spec pays.  There is no queue
+ * and no other request, only the cost of sending, holding and reading one
+ * sequence's cache. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "tools/columns_about.h"
@@ -107,15 +108,15 @@ static double seconds(struct kv_serving_coding c, double tokens)
     return c.fixed + c.token * tokens;
 }
 
-/* The link, Gbit/s, below which bytes saved are worth the work on them, one
- * after the other. */
+/* The link speed, Gbit/s, below which the saved bytes are worth the work of
+ * encoding, if encoding and sending follow each other. */
 static double below(const struct way *w, double tokens, double work)
 {
     return (w->f16 - w->sent) * tokens / work * 8e-9;
 }
 
-/* The same where layers are encoded, sent and decoded side by side: the work is
- * hidden while f16 takes longer than the slowest of them. */
+/* The same if layers are encoded, sent and decoded in parallel: the work is
+ * hidden while f16 takes longer than the slowest of the three. */
 static double below_piped(const struct way *w, double tokens, double slowest)
 {
     return w->sent < w->f16 ? w->f16 * tokens / slowest * 8e-9 : NAN;
@@ -163,7 +164,7 @@ static void put_way(const struct way *w, double link, double tokens,
 /* ---- a cache that is held and read ---------------------------------------
  */
 
-/* Seconds between tokens: a + b x length, of each of so many sequences. */
+/* Seconds between tokens, a + b x length, for each of this many sequences. */
 struct latency {
     double a, b;
 };

@@ -1,4 +1,4 @@
-/* What both commands of kvsim read: parameters, measured rows, schemes. */
+/* The inputs of both kvsim commands: parameters, measured rows, schemes. */
 #include "lib/base/alloc.h"
 #include "tools/kvsim.h"
 

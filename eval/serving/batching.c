@@ -36,8 +36,8 @@ static double steps_time(const struct kv_batching *b, double j)
     return sum;
 }
 
-/* Steps after which the one that runs at now is over: the least j >= 1 whose
- * end is at now or later.  steps_time(j) = j a + j (j - 1) c. */
+/* The number of steps after which the step running at now is over: the least j
+ * >= 1 whose end is at now or later.  steps_time(j) = j a + j (j - 1) c. */
 static uint64_t steps_until(const struct kv_batching *b, double now)
 {
     const double dt = now - b->start, a = steps_time(b, 1);

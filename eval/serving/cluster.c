@@ -70,7 +70,7 @@ static uint32_t shortest_queue(const struct run *s, uint32_t id)
     return (uint32_t)best;
 }
 
-/* Room on a decode replica; false: on none. */
+/* Finds room on a decode replica; false: there is none. */
 static bool reserve(struct run *s, uint32_t id)
 {
     struct kv_request *r = &s->r[id];

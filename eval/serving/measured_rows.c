@@ -8,7 +8,7 @@
 
 enum { COLUMNS = 12 };
 
-/* What each table must have. */
+/* The columns that each table must have. */
 static const char *const needed[KV_MEASURED_TABLES][COLUMNS] = {
     {"tool", "spec", "layer", "side", "bits"},
     {"tool", "spec", "model", "device", "ctx", "windows", "protocol", "bits",
@@ -93,7 +93,7 @@ static bool is_spec(const struct kv_results_file *t, size_t row,
  */
 
 struct point {
-    double n, t, s; /* sequences, tokens of all of them, seconds */
+    double n, t, s; /* number of sequences, tokens of all sequences, seconds */
 };
 
 /* Solves a [k][k] x = b by elimination with pivots; false: no one solution. */
@@ -174,8 +174,8 @@ static double largest_error(const struct point *p, size_t n, const double x[3])
     return off;
 }
 
-/* Of the sets of terms that the rows determine, and whose coefficients are not
- * negative, the first: most terms before few. */
+/* Takes the first set of terms that the rows determine and whose coefficients
+ * are not negative; larger sets come first. */
 static struct kv_measured_law fit(const struct point *p, size_t n)
 {
     static const size_t terms[][3] = {{0, 1, 2}, {0, 2}, {1, 2}, {2}};
@@ -194,7 +194,7 @@ static struct kv_measured_law fit(const struct point *p, size_t n)
     return law;
 }
 
-/* Keeps the fastest of each size. */
+/* Keeps the fastest row of each size. */
 static void add(struct point *p, size_t *n, double sequences, double tokens,
                 double seconds)
 {

@@ -122,7 +122,8 @@ uint32_t kv_network_end(struct kv_network *net, double now)
 
     const struct kv_flow f = net->flow[at];
 
-    /* What rounding left, so that bytes sent are bytes asked for. */
+    /* Adds the remainder of rounding, so that the bytes sent equal the bytes
+     * requested. */
     net->source[f.source].bytes += f.left;
     net->sink[f.sink].bytes += f.left;
     net->source[f.source].flows--;

@@ -116,8 +116,8 @@ static void cost_transfer(const struct kv_serving *s,
 }
 
 /* Vector operations over a token's KV, in dequantizations of 4 d L operations
- * a head.  HACK's equation 4 partition by partition: 9 M N + M Z of a product
- * of d channels, 18 d / p + 1; without the kept sums 2 d more. */
+ * a head.  HACK's equation 4, partition by partition, costs 9 M N + M Z for a
+ * product of d channels, which is 18 d / p + 1; without kept sums 2 d more. */
 static double vector_work(const struct kv_serving_scheme *s, double d)
 {
     if (s->partition == 0)
@@ -125,7 +125,7 @@ static double vector_work(const struct kv_serving_scheme *s, double d)
     return (18 * d / s->partition + 1) / (4 * d) + (s->se != 0 ? 0 : .5);
 }
 
-/* What was measured, in the law's place. */
+/* Uses measured times instead of the formula. */
 static void measured_step(const struct kv_serving_model *m,
                           const struct kv_serving_times *times,
                           struct kv_cluster *c)

@@ -15,7 +15,7 @@ struct receiving {
     size_t from;
     bool granted, has_first, joined;
     struct kv_msg_first first;
-    struct kv_seq *seq;       /* until it is joined */
+    struct kv_seq *seq;       /* NULL after it has joined */
     struct kv_message *layer; /* [n_layers]: arrived and not loaded */
     uint8_t *again;           /* [n_layers]: how often it was damaged */
     size_t n_loaded, bytes;   /* bytes: its cache's at most */
@@ -28,7 +28,7 @@ struct kv_decode_rank {
     struct kv_generator *generator;
     size_t n_layers, n_layers_taken; /* with the state, the last */
     struct receiving **all;          /* [n] in the order in which they asked */
-    size_t n, held;                  /* held: bytes of those granted */
+    size_t n, held;                  /* held: bytes of the granted caches */
     size_t n_jobs;
     uint32_t *least; /* [n_jobs] attempts below it are over */
 };
@@ -83,7 +83,7 @@ static size_t find(const struct kv_decode_rank *d, struct kv_msg of)
 
 /* ---- messages ------------------------------------------------------------ */
 
-/* This attempt and those before it are over, whatever still comes of them. */
+/* Ends this attempt and earlier ones; their later messages are ignored. */
 static void drop_older(struct kv_decode_rank *d, struct kv_msg of)
 {
     if (d->least[of.answer] <= of.attempt)
@@ -167,8 +167,8 @@ void kv_decode_rank_take(struct kv_decode_rank *d, struct kv_message *m)
 
 /* ---- room ---------------------------------------------------------------- */
 
-/* In their order, so that none waits for ever; no more than decode together,
- * so that one which has joined decodes at once. */
+/* Grants room in order, so that no request waits for ever, and for no more
+ * answers than decode together, so that a joined answer decodes at once. */
 static bool grant(struct kv_decode_rank *d)
 {
     const size_t most = d->t->generation.batch;
@@ -208,8 +208,8 @@ static void count_codes(struct receiving *r, const uint8_t *bytes)
         (double)head.side_bytes[KV_K] + (double)head.side_bytes[KV_V];
 }
 
-/* Loads the next layer, or the state.  One that is damaged is asked for again,
- * unless it got into the cache. */
+/* Loads the next layer, or the state.  A damaged message is requested again,
+ * unless it has reached the cache. */
 static int load_layer(struct kv_decode_rank *d, struct receiving *r,
                       struct kv_err *e)
 {

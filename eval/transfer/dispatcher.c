@@ -47,8 +47,8 @@ static int fail_answer(const struct kv_dispatcher *d, size_t i, const char *why,
 
 /* ---- handing out --------------------------------------------------------- */
 
-/* The rank of [first, end) with the fewest tokens; of ties one at random.
- * refused: [end - first] or NULL.  end: none is left. */
+/* The rank in [first, end) with the fewest tokens, ties broken at random.
+ * refused: [end - first] or NULL.  Returns end if no rank is left. */
 static size_t shortest(const struct kv_dispatcher *d, size_t first, size_t end,
                        const bool *refused, uint64_t key)
 {
@@ -68,8 +68,8 @@ static size_t shortest(const struct kv_dispatcher *d, size_t first, size_t end,
     return best;
 }
 
-/* Tokens that a rank holds for the answer while its prompt waits or runs, and
- * until it is done. */
+/* The number of tokens that the answer counts on a rank while its prompt waits
+ * or runs, and until it is done. */
 static size_t held_by(const struct kv_dispatcher *d, size_t i, bool decodes)
 {
     const struct kv_answer *a = d->job[i].answer;
@@ -119,7 +119,7 @@ static int try_again(struct kv_dispatcher *d, size_t i, const char *why,
     const struct kv_msg of = {(uint32_t)i, (uint32_t)x->attempt};
     const size_t rank[] = {x->prefill, x->decode};
 
-    for (int j = 0; j < 2; j++) /* one that is lost may still live */
+    for (int j = 0; j < 2; j++) /* a lost rank may still be alive */
         kv_transfer_send(d->t, rank[j], KV_TAG_DROP, &of, sizeof(of), NULL, 0);
     advance(d, i, WAITS);
     if (hand_out(d, i, why, e))

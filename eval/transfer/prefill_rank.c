@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A prompt, and the messages of its layers until the other rank has loaded
+/* A prompt, and its layers' messages until the decoding rank has loaded
  * them. */
 struct sending {
     struct kv_msg of;
@@ -28,7 +28,7 @@ struct kv_prefill_rank {
     int (*poll)(void *arg, struct kv_err *e);
     void *arg;
     struct kv_generator *generator;
-    size_t n_layers; /* one more where there is a state, which comes last */
+    size_t n_layers; /* one more if there is a state, which comes last */
     struct sending **all; /* [n] in the order of their prompts */
     size_t n;
     struct sending *now; /* its prompt runs */

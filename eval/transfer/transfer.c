@@ -42,7 +42,7 @@ void kv_transfer_end(const struct kv_transfer *t, bool lost, const char *why)
                          why ? strlen(why) : 0);
 }
 
-/* 1 where it failed elsewhere. */
+/* Returns 1 if another rank failed. */
 static int take_end(const struct kv_message *m, struct kv_err *e)
 {
     if (m->n <= 1)
@@ -196,7 +196,8 @@ struct rank {
     const struct kv_transfer *t;
     struct kv_prefill_rank *prefill; /* one of them */
     struct kv_decode_rank *decode;
-    struct kv_dispatcher *dispatcher; /* rank 0's, beside its prompts */
+    struct kv_dispatcher *dispatcher; /* rank 0's dispatcher, which runs between
+                                       * its prompts */
     bool ended, lost;
 };
 

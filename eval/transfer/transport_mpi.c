@@ -17,7 +17,7 @@ enum { BEAT_TAG = 0, START_SECONDS = 60, LEAVE_SECONDS = 30 };
 static const double beat_seconds = 1, last_seconds = 0.3;
 static const long least_nap = 50000, longest_nap = 1000000; /* ns */
 
-/* A message on its way; to is the sender where it comes in. */
+/* A message in transit; for an incoming message `to` is the sender. */
 struct parcel {
     struct parcel *next;
     struct kv_message m;
@@ -118,7 +118,7 @@ static void beat(struct kv_transport *t, struct moving *w)
     }
 }
 
-/* Posts what the caller wants sent. */
+/* Posts the caller's messages. */
 static bool post(struct kv_transport *t, struct moving *w)
 {
     struct list out = {NULL, &out.first};
@@ -135,7 +135,7 @@ static bool post(struct kv_transport *t, struct moving *w)
     return any;
 }
 
-/* The first part of a message is there: receives the rest. */
+/* After the first part of a message has arrived: receives the rest. */
 static bool accept(struct kv_transport *t, struct moving *w)
 {
     MPI_Message handle;
@@ -205,8 +205,8 @@ static bool advance(struct kv_transport *t, struct list *l,
     return any;
 }
 
-/* All is through.  Else MPI still has the memory of what is not, which stays
- * its own. */
+/* Returns whether all messages have been sent.  Otherwise MPI still uses the
+ * memory of unsent ones, which is not freed. */
 static bool may_leave(struct kv_transport *t, const struct moving *w)
 {
     bool may;

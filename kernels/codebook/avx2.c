@@ -1,5 +1,6 @@
-/* Path int8 with AVX2 (simd/quads_avx2.h): a sub-vector is a quad, where d is
- * above 4 several, filled up with zeros; of d 1 and 2 a quad takes 4 and 2. */
+/* Path int8 with AVX2 (simd/quads_avx2.h): a sub-vector is a quad, or several
+ * if d is above 4, padded with zeros; a quad holds 4 sub-vectors with d 1, and
+ * 2 with d 2. */
 #include "kernels/simd/avx2.h"
 
 #include "kernels/codebook/tables.h"
@@ -41,7 +42,7 @@ static size_t place(const struct kv_codebook *b, size_t c)
 enum {
     QUAD = KV_QUAD,
     PLANE = 64,      /* bytes of a channel's table, the first 16 in use */
-    SHARED_KEYS = 4, /* sub-vectors side by side */
+    SHARED_KEYS = 4, /* sub-vectors processed together */
     SHARED_VALUES = 16
 };
 
@@ -160,8 +161,8 @@ struct tables {
     size_t n_sub, d, own; /* own: channels from a sub-vector's to the next's */
 };
 
-/* Number `at` among those of all quads; filling: it may be one that fills a
- * sub-vector or the last quad up, and is then some other's. */
+/* Number `at` in all quads; filling: it may be padding of a sub-vector or of
+ * the last quad, and is then another channel's number. */
 ALWAYS_INLINE struct channel channel_of(const struct tables *t, size_t at,
                                         size_t unit, bool filling)
 {
@@ -227,7 +228,7 @@ static void few_entries(const struct kv_store *s, size_t head,
 /* ---- entries --------------------------------------------------------------
  */
 
-/* Where sub-vector i of token 0 stands. */
+/* The position of token 0's code for sub-vector i. */
 ALWAYS_INLINE uint8_t *sub_at(uint8_t *x, size_t i, size_t unit)
 {
     return x + i * unit / KV_QUAD * KV_QUAD_LINE + i * unit % KV_QUAD;
@@ -245,7 +246,7 @@ ALWAYS_INLINE void put(const uint8_t *table, size_t unit, size_t code,
         memcpy(x + i / KV_QUAD * KV_QUAD_LINE, entry + i, some);
 }
 
-/* A sub-vector of 64 tokens: four codes, a byte each, every `apart` bytes. */
+/* One sub-vector of 64 tokens: four one-byte codes every `apart` bytes. */
 ALWAYS_INLINE void put_tokens(const uint8_t *table, size_t unit,
                               const uint8_t *code, size_t apart, uint8_t *x)
 {
@@ -470,7 +471,7 @@ void kv_codebook_finish_avx2(const struct kv_store *s, size_t head,
             *out++ = acc[place(b, c)] * scale[c];
 }
 
-/* For AVX-512: it has no faster way to make them. */
+/* Also used by AVX-512, which has no faster way to make them. */
 void kv_codebook_planes8_avx2(const struct kv_store *s, size_t head,
                               const float *q, size_t rows, void *query)
 {

@@ -243,7 +243,7 @@ static void wide_codes(const struct kv_codebook *b, const uint8_t *tile,
         memcpy(x + i * sizeof(one), &one, sizeof(one));                   \
     }
 
-/* Entries of one table by 64 codes, to x [64][width]. */
+/* Looks up the entries of one table for 64 codes, to x [64][width]. */
 static void entries(const uint8_t *entry, size_t width, const uint16_t *code,
                     uint8_t *x)
 {
@@ -354,7 +354,7 @@ ALWAYS_INLINE void wide_qk(const struct kv_codebook *b, const uint8_t *x,
     }
 }
 
-/* From [tokens][width] to [fours of tokens][width][4 tokens]. */
+/* Transposes [tokens][width] to [fours of tokens][width][4 tokens]. */
 ALWAYS_INLINE vi32 transpose_order(size_t width)
 {
     uint8_t from[64];

@@ -10,9 +10,9 @@
  * of the previous register of codes, and the instructions keep the order in
  * which they are written.
  *
- * Where pairs of registers are looked up at the price of one (AMD), half as
- * many look-ups do: `pairs`, a constant wherever it is handed on.  Registers
- * then hold the table for values too, of two dimensions. */
+ * If pairs of registers are looked up at the price of one (AMD), half as many
+ * look-ups suffice: `pairs`, which is a constant wherever it is passed on.
+ * Registers then hold the table for values too, of two dimensions. */
 #include "kernels/codebook/avx512.h"
 #include "kernels/level.h"
 
@@ -67,7 +67,7 @@ ALWAYS_INLINE void add_products_here(vi32 *sum, vi32 u, vi32 v)
     KV_DPBUSD_HERE(*sum, u, v);
 }
 
-/* The same with four bytes at v over and over. */
+/* The same with the four bytes at v repeated. */
 ALWAYS_INLINE void add_products_all4(vi32 *sum, vi32 u, const int8_t *v)
 {
     KV_DPBUSD_ALL4_HERE(*sum, u, v);
@@ -387,7 +387,8 @@ ALWAYS_INLINE void four_codes(const struct kv_codebook *b, const uint8_t *tile,
     v_transpose4x4(y, x);
 }
 
-/* All codes of a tile, to a line for each sub-vector, `apart` bytes apart. */
+/* Unpacks all codes of a tile to a line for each sub-vector, `apart` bytes
+ * apart. */
 ALWAYS_INLINE void codes_of(const struct kv_codebook *b, const uint8_t *tile,
                             int shared, uint8_t *to, size_t apart)
 {

@@ -52,7 +52,7 @@ typedef uint8_t bytes __attribute__((vector_size(8)));
 typedef int16_t products __attribute__((vector_size(16)));
 typedef int32_t sums __attribute__((vector_size(32)));
 
-enum { SIDE = 4 }; /* vectors side by side */
+enum { SIDE = 4 }; /* vectors processed together */
 
 void kv_codebook_qk_c(const struct kv_store *s, size_t head,
                       const uint8_t *tile, const void *query, size_t rows,

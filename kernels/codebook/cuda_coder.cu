@@ -15,7 +15,7 @@ static unsigned grid_of(size_t n, size_t each)
 
 // ---- the transform ---------------------------------------------------------
 
-// A warp a row: one head of one token.
+// A warp handles a row: one head of one token.
 __global__ void __launch_bounds__(THREADS)
     kv_rotate_kernel(kv_rotate t, const uint16_t *x, size_t rows, float *out)
 {
@@ -81,8 +81,8 @@ struct kv_served {
 };
 
 // A block of threads searches one book, which passes through shared memory.
-// WIDE: a warp has EACH points, its lanes every 32nd center each; else a thread
-// has EACH points, THREADS apart, and lanes look at one center together.
+// WIDE: a warp has EACH points, and each lane every 32nd center; otherwise a
+// thread has EACH points, THREADS apart, and all lanes look at the same center.
 template <int D, bool WIDE>
 __global__ void __launch_bounds__(THREADS)
     kv_encode_codebook_kernel(kv_search s)
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// Few points fill the device only where their centers are shared out.
+// Few points fill the device only if their centers are divided among lanes.
 template <int D>
 static const char *search(kv_search s, size_t multiprocessors,
                           cudaStream_t stream)
@@ -242,8 +242,8 @@ template <int W> KV_DEVICE void kv_copy_values(const float *from, float *to)
     }
 }
 
-// A warp a row: one head of one token, through shared memory where it is to be
-// TURNED back.
+// A warp handles a row, one head of one token; through shared memory if the row
+// must be transformed back (TURNED).
 template <int W, bool TURNED>
 __global__ void __launch_bounds__(THREADS)
     kv_decode_codebook_kernel(kv_rotate t, struct kv_gpu_centroids v,

@@ -68,7 +68,7 @@ static void centroid(const struct kv_codebook *b, size_t head, size_t sub,
     }
 }
 
-/* One table in halves, or in bytes of which scale [d] is one. */
+/* One table in halves, or in bytes whose unit is scale [d]. */
 static void fill(const struct kv_codebook *b, struct kv_gpu_codes c,
                  size_t head, size_t sub, size_t entry, float *scale,
                  uint8_t *to)
@@ -127,7 +127,8 @@ static void make_table(struct kv_gpu_side *side, struct kv_gpu_codes c)
 
 /* ---- tiles --------------------------------------------------------------- */
 
-/* Where a code is in a step: of which lane, and which of its string. */
+/* The position of a code in a step: its lane, and its index in the lane's
+ * string. */
 struct place {
     size_t lane, index;
 };

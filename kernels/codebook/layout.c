@@ -47,7 +47,7 @@ static void round_table(struct kv_codebook *b, size_t head, size_t sub,
     }
 }
 
-/* Where channel j of a sub-vector is in a row of q8. */
+/* The index of a sub-vector's channel j in a row of q8. */
 static size_t q_at(const struct kv_codebook *b, size_t sub, size_t j)
 {
     switch (b->order) {
@@ -61,7 +61,7 @@ static size_t q_at(const struct kv_codebook *b, size_t sub, size_t j)
     return sub * b->width + j;
 }
 
-/* The same in a row of the values' sums. */
+/* The same index in a row of the values' sums. */
 static size_t sum_at(const struct kv_codebook *b, size_t sub, size_t j)
 {
     if (b->order == KV_ORDER_SHARED)
@@ -204,7 +204,7 @@ void kv_store_put_indices(const struct kv_store *s, size_t t,
 
 /* ---- exact: centroids unrounded ------------------------------------------ */
 
-/* 2 values each of 4 tokens, to rows of x 32 apart. */
+/* Writes 2 values each of 4 tokens to rows of x, 32 apart. */
 static void rotate2(const float *a, const float *b, const float *c,
                     const float *d, float *x)
 {
@@ -308,7 +308,7 @@ static size_t query_bytes(const struct kv_store *s)
            kv_codebook_quads(s) * 4 * KV_TILE_ROWS;
 }
 
-/* n rows of q8 [MAX_DIM] side by side, n <= KV_CODEBOOK_ROWS. */
+/* Interleaves n rows of q8 [MAX_DIM], n <= KV_CODEBOOK_ROWS. */
 static void put_rows(const struct kv_store *s, int8_t (*q8)[MAX_DIM], size_t n,
                      int8_t *to)
 {
@@ -476,7 +476,7 @@ static const struct version *version(void)
                          : level];
 }
 
-/* Path exact, of many tiles: by tables where their tokens are worth them. */
+/* Path exact for many tiles: by tables if there are enough tokens. */
 static void exact_qk_tiles(const struct kv_store *s, size_t head,
                            const uint8_t *tile, size_t n, const void *query,
                            size_t rows, float *score, size_t stride)

@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tokens that pass through a layer's products at once, and rows of logits (or
- * fewer, where the vocabulary is large). */
+/* The number of tokens in a layer's products at a time, and of rows of logits
+ * (fewer if the vocabulary is large). */
 enum { TILE = 2048, LOGIT_BYTES = 128 << 20, SIDES = 2 };
 
 /* A codec's kernels. */
@@ -29,7 +29,7 @@ struct cuda {
     struct kv_workspace half, work; /* of encode() */
     struct kv_workspace target, loss;
     struct kv_workspace until[SIDES], steps[SIDES];
-    uint32_t *host_until[SIDES]; /* what until[] hold; NULL: nothing */
+    uint32_t *host_until[SIDES]; /* the contents of until[]; NULL: nothing */
     size_t n_until[SIDES];
 };
 

@@ -127,7 +127,7 @@ void kv_gpu_coder_free(struct kv_gpu_coder *c)
     free(c);
 }
 
-/* A float a value where the code has a transform. */
+/* A float for each value if the code has a transform. */
 static size_t rotated_bytes(const struct kv_gpu_code *c, size_t n)
 {
     const struct kv_gpu_centroids *v = &c->codebook;

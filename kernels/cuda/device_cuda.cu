@@ -149,7 +149,7 @@ extern "C" int kv_device_copy(void *to, const void *from, size_t bytes,
     return copy(to, from, bytes, cudaMemcpyDeviceToDevice, e);
 }
 
-/* Made when it is first wanted; the event says how far a stream has come. */
+/* Created at first use; the event marks the progress of a stream. */
 static cudaStream_t second;
 static cudaEvent_t mark;
 
@@ -199,8 +199,8 @@ struct stopwatch {
     unsigned blocks; /* that read it */
 };
 
-/* Nothing of the run before is in the L2 after it, nor anything that is still
- * to be written; and it takes long enough for the run to be launched whole. */
+/* Afterwards the L2 has nothing of the previous run and no pending writes; and
+ * it takes long enough for the whole run to be launched meanwhile. */
 static const char *evict(const struct stopwatch *w)
 {
     return kv_launch(kv_read_all, dim3(w->blocks), dim3(KV_READ_THREADS), 0, 0,

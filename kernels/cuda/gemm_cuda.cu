@@ -50,7 +50,7 @@ static cudaDataType type_of(enum kv_type t)
                                : CUDA_R_32F;
 }
 
-// cuBLAS counts by columns: c^T = b a^T, whose columns are our rows.
+// cuBLAS is column-major: c^T = b a^T, whose columns are our rows.
 extern "C" int kv_gpu_multiply(const struct kv_gpu_product *p, struct kv_err *e)
 {
     const float one = 1, beta = p->add ? 1 : 0;

@@ -4,7 +4,7 @@
 
 // A block of 8 warps takes 8 rows (query heads of a KV head, for query token 0,
 // then 1, ..) over tiles of 64 tokens, a tile of keys and one of values in
-// shared memory: while one is worked on, the other is copied.
+// shared memory: it works on one while the other is copied.
 //   scores   thread: a token, channels of one quarter     lanes: tokens
 //   softmax  warp: a row
 //   gather   thread: a channel, tokens of one split       lanes: channels
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         kv_merge_splits(p, work, k.head_dim, ROWS);
 }
 
-// The same for HACK.
+// The same selection for HACK.
 __global__ void __launch_bounds__(THREADS, 2)
     kv_generic_hack_kernel(const kv_decode p, const kv_gpu_hack_side k,
                            const kv_gpu_hack_side v,

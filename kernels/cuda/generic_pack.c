@@ -294,7 +294,7 @@ static struct kv_generic_rotated rotated_of(const struct kv_gpu_side *side)
     };
 }
 
-/* Floats from here on of the device's table; NULL: no table yet. */
+/* The floats of the device's table from here on; NULL: no table yet. */
 static const float *table_from(const struct kv_gpu_side *side, size_t from)
 {
     return side->device_table ? (const float *)side->device_table + from : NULL;

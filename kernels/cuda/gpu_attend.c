@@ -170,7 +170,7 @@ static size_t max_owned(const struct kv_tiles_job *jobs, size_t n_jobs,
     return max;
 }
 
-/* Caches of these jobs that are still nowhere. */
+/* Caches of these jobs that are not yet on the device. */
 static struct kv_gpu_attend *begin(const struct kv_device *device,
                                    const struct kv_tiles_job *jobs,
                                    size_t n_jobs)
@@ -192,7 +192,7 @@ static struct kv_gpu_attend *begin(const struct kv_device *device,
     return a;
 }
 
-/* The rest, once the family is found. */
+/* The remaining setup, after the family is found. */
 static int finish(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
                   bool dequant, struct kv_err *e)
 {

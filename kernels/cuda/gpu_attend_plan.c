@@ -7,7 +7,7 @@
 
 enum { MIN_TILES = 8 };
 
-/* Whether a side has codes of its first n tokens without those behind them. */
+/* Whether a side can have codes of exactly its first n tokens. */
 static bool are_whole(const struct kv_gpu_side *s, size_t n)
 {
     return !s->whole || n % s->whole == 0;
@@ -151,7 +151,8 @@ int kv_gpu_attend_halves(struct kv_gpu_attend *a, struct kv_err *e)
     return 0;
 }
 
-/* Newest tokens, which are halves unless they fill a tile with codes. */
+/* The number of newest tokens, which are halves unless they fill a tile of
+ * codes. */
 static int send_slots(struct kv_gpu_attend *a, struct kv_err *e)
 {
     struct kv_gpu_slot *slots = kv_alloc(a->n_jobs, sizeof(*slots));

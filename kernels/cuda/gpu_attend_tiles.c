@@ -53,8 +53,8 @@ static float *space_matrix(const struct kv_store *s)
     return m;
 }
 
-/* n rows of codes of one head as the model's: keys k' with q . k' = (q m) . k,
- * values v m.  m NULL: unchanged. */
+/* Transforms n decoded rows of one head into the model's space: keys k' with q
+ * . k' = (q m) . k, values v m.  m NULL: unchanged. */
 static void leave_space(const float *m, bool values, size_t d, float *x,
                         size_t n)
 {
@@ -75,8 +75,8 @@ static void leave_space(const float *m, bool values, size_t d, float *x,
 
 /* ---- layout -------------------------------------------------------------- */
 
-/* Tokens [first, first + n) of one side and head of a job, as the model's
- * values. */
+/* Tokens [first, first + n) of one side and head of a job, in the model's
+ * space. */
 static void read_rows(const struct kv_gpu_attend *a,
                       const struct kv_tiles_job *j, int side, const float *m,
                       size_t head, size_t first, size_t n, float *x)
@@ -122,7 +122,7 @@ size_t kv_gpu_run_heads(const struct kv_gpu_attend *a, int r, int side)
     return r == KV_RUN_CODES && a->side[side].together ? 1 : a->n_kv_heads;
 }
 
-/* Bytes of a KV head's tiles of codes and of the data behind them. */
+/* The bytes of a KV head's tiles of codes and of the data after them. */
 static size_t coded_bytes(const struct kv_gpu_attend *a,
                           const struct kv_tiles_job *j,
                           const struct kv_gpu_run *run, int side)
@@ -139,7 +139,7 @@ static size_t coded_bytes(const struct kv_gpu_attend *a,
     return n_tiles * s.tile_bytes + max;
 }
 
-/* One head's tiles of one run. */
+/* Packs one head's tiles of one run. */
 static void pack_head(const struct kv_gpu_attend *a,
                       const struct kv_tiles_job *j,
                       const struct kv_gpu_run *run, bool coded, int side,

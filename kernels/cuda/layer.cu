@@ -18,7 +18,7 @@ static int report(const char *what, const char *wrong, struct kv_err *e)
     return wrong ? kv_fail(e, "%s: %s", what, wrong) : 0;
 }
 
-// To the nearest, ties to even.
+// Rounds to nearest, ties to even.
 template <int TYPE> KV_DEVICE void kv_put(void *to, size_t i, float x)
 {
     const uint32_t u = kv_bits(x);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(THREADS)
         kv_put<TYPE>(out, blockIdx.x * n + i, row[i] * by * weight[i]);
 }
 
-// Where one head of a token goes: plain before RoPE, rotated after it.
+// The destinations of one head of a token: plain before RoPE, rotated after it.
 struct kv_head {
     const float *norm;
     float *plain, *rotated;
@@ -79,8 +79,9 @@ KV_DEVICE kv_head kv_head_at(const kv_heads &h, size_t row, size_t head)
     return {NULL, kv_head_of(h.v, row, kv, head - kv, d), NULL};
 }
 
-// A warp a head of a token; lane l has pairs l, l + 32, .. of channels: first
-// those that RoPE rotates, then the halves of the channels behind them.
+// A warp handles a head of a token; lane l has pairs l, l + 32, .. of channels:
+// first the pairs that RoPE rotates, then pairs from the two halves of the
+// other channels.
 __global__ void __launch_bounds__(THREADS)
     kv_heads_kernel(kv_heads h, unsigned all)
 {

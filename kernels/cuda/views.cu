@@ -2,9 +2,9 @@
 
 #include "kernels/cuda/gpu.cuh"
 
-// A block takes TILE queries of a head and passes over the keys TILE at a time.
-// Thread (y, x) of 16 by 16 has queries 4 y + i, keys x + 16 j, and of the
-// values the channels 4 x + k of each 64.
+// A block takes TILE queries of a head and passes over the keys, TILE at a
+// time.  Thread (y, x) of 16 by 16 has queries 4 y + i, keys x + 16 j, and
+// channels 4 x + k of each 64 of the values.
 enum { TILE = 64, SIDE = 16, EACH = TILE / SIDE, THREADS = SIDE * SIDE };
 // Rows of P: a 16-byte multiple that puts rows 4 apart on other banks.
 enum { P_ROW = TILE + 4 };
@@ -29,8 +29,8 @@ KV_DEVICE kv_four kv_load_four(const float *p)
             kv_from_bits(w.w)};
 }
 
-// The forms of a side that queries [i0, i1) see: `min`, `max` of until over
-// them, the same in every thread.
+// The forms of a side that queries [i0, i1) see: the minimum and maximum of
+// `until` over the queries, equal in every thread.
 struct kv_view_views {
     const kv_attend_side &side;
     unsigned min_, max_;
@@ -43,7 +43,7 @@ struct kv_view_views {
             max_ = max(max_, s.until[i]);
         }
     }
-    // Of TILE tokens from j0 on: bit 1 << form.
+    // The forms of TILE tokens from j0 on: bit 1 << form.
     __device__ unsigned of(unsigned j0) const
     {
         if (!side.quantized || !side.unquantized)
@@ -171,8 +171,8 @@ KV_DEVICE float kv_row_sum(float x)
     return x;
 }
 
-// A block's queries [i0, i1) of one head of one sequence, and the channels from
-// c0 on that it makes of the output.
+// A block's queries [i0, i1) of one head of one sequence, and the output
+// channels that it computes, from c0 on.
 struct kv_view_tile {
     const kv_attend_job &job;
     unsigned i0, i1, c0;
@@ -196,7 +196,7 @@ struct kv_view_tile {
     {
         return job.view.n_heads * d();
     }
-    // Where query 0 begins.
+    // The offset of query 0.
     __device__ size_t q() const
     {
         return (seq * job.q_rows * job.view.n_heads + blockIdx.y) * d();
@@ -214,7 +214,7 @@ struct kv_view_tile {
     }
 };
 
-// Of a thread's queries: sums of values, largest score, sum of weights.
+// For a thread's queries: sums of values, largest score, sum of weights.
 template <int C> struct kv_view_sums {
     float out[EACH][C / SIDE] = {}, max[EACH], sum[EACH] = {};
 };
@@ -239,8 +239,8 @@ KV_DEVICE void kv_view_scores(const kv_view_tile &t, const float *keys,
     }
 }
 
-// Scores of one form of the keys become weights; the weight of a token that the
-// query sees in the other form is 0.
+// Turns scores of one form of the keys into weights; the weight of a token that
+// the query sees in the other form is 0.
 template <int C>
 KV_DEVICE void kv_view_weights(const kv_view_tile &t, const kv_view_views &k,
                                unsigned views, int form, unsigned j0,
@@ -329,8 +329,8 @@ KV_DEVICE void kv_view_store(const kv_view_tile &t, const kv_view_sums<C> &sums)
     }
 }
 
-// Block (x, head): x counts the C channels of the output that it makes, then
-// the sequences, then the tiles of queries, of which the longest come first.
+// Block (x, head): x counts groups of C output channels, then sequences, then
+// tiles of queries, the longest first.
 template <int C>
 __global__ void __launch_bounds__(THREADS, 2)
     kv_views_kernel(kv_attend_job a, unsigned tiles, unsigned slices)

@@ -4,8 +4,8 @@
 
 enum { STEP = 16 };
 
-/* Row r and column k of a 16 x 16 matrix in fragments a (gpu.cuh): which of a
- * lane's 8 halves, and of which lane. */
+/* The position of row r and column k of a 16 x 16 matrix in fragments a
+ * (gpu.cuh): the index among a lane's 8 halves, and the lane. */
 static size_t place(size_t r, size_t k)
 {
     const size_t lane = r % 8 * 4 + k % 8 / 2;

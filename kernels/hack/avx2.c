@@ -95,7 +95,7 @@ ALWAYS_INLINE void load_words(const uint8_t *p, size_t stride, size_t n_columns,
     }
 }
 
-/* Byte at[i] of each word in its byte i. */
+/* Moves byte at[i] of each word to its byte i. */
 ALWAYS_INLINE vi32 pick(vi32 words, unsigned at0, unsigned at1, unsigned at2,
                         unsigned at3)
 {
@@ -122,7 +122,7 @@ ALWAYS_INLINE vi32 four_codes(vi32 words, unsigned bits, unsigned j)
             _mm256_and_si256(_mm256_srli_epi16(x, 4), nibble),
             _mm256_set1_epi16((short)0xff00));
     }
-    if (bits == 2) { /* bits 0 to 3 or 4 to 7 alone: a table of 16 */
+    if (bits == 2) { /* bits 0 to 3 or 4 to 7 separately: a table of 16 */
         const vi32 code = _mm256_broadcastsi128_si256(
             _mm_setr_epi8(0, 1, 2, 3, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0));
         const vi32 x = _mm256_and_si256(pick(words, j, j, j, j),

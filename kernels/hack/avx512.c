@@ -66,7 +66,7 @@ ALWAYS_INLINE void load_words(const uint8_t *bytes, size_t stride,
         transpose16(bytes, stride, true, mask, w);
 }
 
-/* A field of 8 bits is taken at each code's place, of which the low bits
+/* Extracts a field of 8 bits at each code's position; only the low bits
  * count. */
 ALWAYS_INLINE vi32 four_codes(vi32 words, unsigned bits, unsigned j)
 {

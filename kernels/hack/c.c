@@ -133,7 +133,7 @@ const struct kv_hack_table *kv_hack_table(void)
 void kv_hack_count_product(struct kv_hack_ops *ops, size_t n, size_t n_columns,
                            bool folded)
 {
-    /* operations of each term of eq. 4, a column */
+    /* operations of each term of eq. 4, per column */
     enum { AB = 2, A = 1, B = 1, MM = 2, ADD = 3 };
     enum { FOLDED_AB = 1, FOLDED_ADD = 1 };
 

@@ -6,7 +6,7 @@
 
 enum { THREADS = 256 };
 
-// The piece of tokens from `first` on, the last of which is n - 1.
+// The piece of tokens from `first` on; the last token is n - 1.
 KV_DEVICE void kv_put_piece(const kv_gpu_hack_side &h,
                             const kv_coded_head<kv_hack> &from, unsigned first,
                             unsigned n, uint8_t *to)

@@ -75,8 +75,8 @@ KV_DEVICE void kv_load_halves(const float *from, size_t stride, unsigned first,
 
 // ---- halves --------------------------------------------------------------
 
-// Scores of tokens [first, end), by row where its keys are halves: a thread has
-// a token and its warp's rows.
+// Scores of tokens [first, end) for rows whose keys are halves there: a thread
+// has a token and its warp's rows.
 KV_DEVICE void kv_score_halves(const kv_hack_views_workspace &at, unsigned d,
                                unsigned first, unsigned end, unsigned sinks,
                                float scale, float *s, unsigned apart)
@@ -150,8 +150,8 @@ struct kv_hack_pass {
     unsigned v_parts; // partitions of values that some row has as codes
 };
 
-// The i-th pass of a block that sees n tokens, whose queries have from
-// min_codes to max_codes tokens as codes, K and V.
+// The i-th pass of a block that sees n tokens; its queries see from min_codes
+// to max_codes tokens as codes, for K and V.
 KV_DEVICE kv_hack_pass kv_hack_pass_of(const kv_attend_job &a,
                                        const kv_gpu_hack_side &v, unsigned i,
                                        unsigned n, const unsigned *min_codes,
@@ -197,8 +197,7 @@ struct kv_hack_block {
     kv_hack_results<NT> results;
     float max[MINE], sum[MINE];
 
-    // x counts the sequences, then the groups of rows, of which the longest
-    // come first.
+    // x counts sequences, then groups of rows, the longest first.
     __device__ kv_hack_block(const kv_attend_job &a, const kv_gpu_hack_views &h)
         : a(a), h(h), k(h.k), v(h.v), d((unsigned)a.view.head_dim),
           group((unsigned)(a.view.n_heads / a.view.n_kv_heads)),
@@ -234,7 +233,7 @@ struct kv_hack_block {
     {
         return min(row0 + row, rows - 1);
     }
-    // Of q and out: a row of the job.
+    // The offset of a row of the job in q and out.
     __device__ size_t place_of(unsigned row) const
     {
         return ((seq * a.q_rows + row / group) * a.view.n_heads +
@@ -289,8 +288,8 @@ struct kv_hack_block {
         }
     }
 
-    // The weights of a row, and as codes those of the values' parts that it
-    // has as codes: these are 0 among the halves.
+    // The weights of a row.  Weights of values that the row sees as codes are
+    // quantized, and are 0 among the halves.
     __device__ void weigh_row(const kv_hack_pass &p, unsigned row, float &max,
                               float &sum) const
     {

@@ -18,8 +18,8 @@ ALWAYS_INLINE vi32 byte_of(vi32 x, unsigned j)
                   : v_and(x, v_set1_i32(255));
 }
 
-/* A bit of a result is the parity of the bits of x that a byte of the matrix
- * has, of which the last is the lowest bit's. */
+/* A bit of a result is the parity of the bits of x that one byte of the matrix
+ * selects; the last byte gives the lowest bit. */
 ALWAYS_INLINE vi32 affine_bits(vi32 x, unsigned width, unsigned from,
                                unsigned to)
 {
@@ -52,8 +52,8 @@ ALWAYS_INLINE vi32 fine_sum(vi32 s, vi32 low)
     return v_add_i32(v_mul_i32(s, v_set1_i32(KV_FINE_BASE)), low);
 }
 
-/* a has the high digits of four, b the low ones: x = 127 high + low.  Of whole
- * numbers none is half between two multiples of 127. */
+/* a has four numbers' high digits, b the low ones: x = 127 high + low.  No
+ * whole number is halfway between two multiples of 127. */
 ALWAYS_INLINE void store_fine(uint8_t *p, vi32 x)
 {
     const vi32 high =

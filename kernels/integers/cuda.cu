@@ -17,8 +17,8 @@ static kv_gpu_integers_side layout_of(const kv_gpu_side *side)
 
 // ---- path exact ------------------------------------------------------------
 
-// Bits of both sides, head dimension, N-tiles of 8 rows; the first that fits is
-// taken.
+// Instances: bits of both sides, head dimension, N-tiles of 8 rows; the first
+// that fits is used.
 #define KV_INTEGERS_SIDES(X, BITS) \
     X(BITS, 64, 2)                 \
     X(BITS, 64, 1)                 \

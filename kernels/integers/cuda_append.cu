@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// Nobody else's: other files have their own of the same name.
+// Private to this file: other files have their own of the same name.
 namespace
 {
 struct launched {

@@ -6,8 +6,8 @@
 
 enum { THREADS = 256, VALUES = 4096, MAX_CHANNELS = 64 };
 
-// The work of a block of threads: whole units side by side or, where groups are
-// channels, a slice of one unit's channels.  At most:
+// The work of a block of threads: several whole units or, if groups are along
+// channels' tokens, a slice of one unit's channels.  At most:
 struct kv_share {
     unsigned units, channels;
     unsigned slices; // of a unit
@@ -62,7 +62,8 @@ template <bool BY_CHANNEL> struct kv_mine {
         string = BY_CHANNEL ? width * len : unit;
     }
 
-    // Where group i begins among the values, and from one to the next.
+    // The beginning of group i among the values, and the step from one value to
+    // the next.
     __device__ unsigned begin(unsigned i) const
     {
         return BY_CHANNEL ? i : i / each * unit + i % each * len;
@@ -119,8 +120,8 @@ template <class F> static bool kv_with_groups(const kv_gpu_groups &g, F &f)
 
 // ---- encoding --------------------------------------------------------------
 
-// Shared memory: values as halves; smallest and largest, of each group's parts;
-// sums of codes; heads; packed codes.  Where each begins.
+// The offsets in shared memory of: values as halves; the smallest and largest
+// of each group's parts; sums of codes; heads; packed codes.
 struct kv_workspace {
     size_t low, high, sum, head, code, end;
 };
@@ -213,7 +214,7 @@ struct kv_draw {
     }
 };
 
-// Where units stand, for random numbers.
+// The positions of units, for random numbers.
 struct kv_where_units {
     unsigned heads;
     size_t first; // token of the first block
@@ -236,8 +237,8 @@ KV_DEVICE kv_draw kv_draw_of(const kv_mine<BY_CHANNEL> &m,
             kv_hack_counter(token, m.channel)};
 }
 
-// Eight codes a thread, which are `bits` bytes.  Neighbours take neighbouring
-// channels where they can.
+// Each thread packs eight codes, which are `bits` bytes.  Neighbouring threads
+// take neighbouring channels if possible.
 template <class Q, bool BY_CHANNEL>
 KV_DEVICE void kv_pack_codes(const kv_mine<BY_CHANNEL> &m,
                              const kv_gpu_groups &g, const kv_where_units &w,
@@ -348,8 +349,8 @@ KV_DEVICE uint32_t kv_quad(const uint8_t *codes, size_t quad, unsigned n,
     return word >> skip;
 }
 
-// Four codes a thread: of one token, or, where groups are channels, of one
-// channel, next to that of the thread beside it.
+// Each thread unpacks four codes: of one token or, if a group is one channel,
+// of one channel, next to the neighbouring thread's channel.
 template <class Q, bool BY_CHANNEL>
 __global__ void __launch_bounds__(THREADS)
     kv_decode_groups_kernel(struct kv_gpu_groups g, kv_share share,
@@ -399,7 +400,7 @@ __global__ void __launch_bounds__(THREADS)
 
 // ---- launching -------------------------------------------------------------
 
-// Nobody else's: other files have their own of the same names.
+// Private to this file: other files have their own of the same names.
 namespace
 {
 struct measured {

@@ -3,7 +3,7 @@
  * A tile is a matrix of codes [inner][lanes]:
  *   keys    inner: channels, padded to 32s    lanes: the 64 tokens
  *   values  inner: the 64 tokens              lanes: channels, padded to 16s
- * and attention on either side is sum_inner w[inner] x[inner][lane], w being
+ * and attention on either side is sum_inner w[inner] x[inner][lane], where w is
  * the query or the softmax weights.  A group is
  *   folded     along the lanes, of one inner index: its scale multiplies w
  *              (keys of tokens per channel, values of channels per token)
@@ -38,10 +38,10 @@
  *
  * Path int8: w (folded: w times the scales) is rounded to 8 bits per row and
  * run, weights of folded values for up to four tiles at once: to signed bytes;
- * weights of values to unsigned bytes unless scales are negative.  Codes of 6
- * bits and more, beside whose errors those of 8 bits would be large, meet it in
- * 15 bits, integers up to 127 * 127.  With the integers W, their unit and the
- * integer sum S of W code,
+ * weights of values to unsigned bytes unless scales are negative.  For codes of
+ * 6 bits and more the error of 8 bits would be comparatively large, so they
+ * meet w in 15 bits, integers up to 127 * 127.  With the integers W, their unit
+ * and the integer sum S of W code,
  *
  *   sum w scale code ~ unit S + m (sum w scale - unit sum W)
  *

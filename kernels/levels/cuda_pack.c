@@ -58,7 +58,7 @@ static float pair_factor(const struct kv_store *s, size_t head, size_t i,
     return kv_gpu_half_factor(x, sizeof(x) / sizeof(*x));
 }
 
-/* to: [d / 16][4][4]; times: [d / 2], of each pair. */
+/* to: [d / 16][4][4]; times: [d / 2], each pair's factor. */
 static void put_ranges(const struct kv_store *s, size_t head, float by,
                        const float *times, uint32_t *to)
 {
@@ -342,7 +342,7 @@ static void put_codes(const struct kv_store *s, const struct tile *tile,
                             steps + t / STEP * step_bytes(s));
 }
 
-/* Where the queries have pair i of channels, of row 0, in bytes (cuda.cuh). */
+/* The byte offset of channel pair i of row 0 among the queries (cuda.cuh). */
 static size_t place_of_pair(size_t i)
 {
     return ((i / 8 * 2 + i % 2) * LANES + i % 8 / 2) * 2 * sizeof(float);
@@ -404,7 +404,8 @@ static float unit_of(const struct tile *tile, float by)
     return kv_gpu_unit(max);
 }
 
-/* Steps ascend, in each of them blocks of 16 channels; end: of each. */
+/* Steps ascend, and so do blocks of 16 channels in each step; end: the end of
+ * each. */
 static void list_values(const struct kv_store *s, float times,
                         const struct tile *tile, uint16_t *end)
 {

@@ -87,8 +87,8 @@ static double cost_of(const struct sums *s, size_t i, size_t j)
     return cost > 0 ? cost : 0;
 }
 
-/* One more cluster: before[j] is the least cost of the first j points in c
- * clusters, now[j] in c + 1, the last of which begins at start[j]. */
+/* Adds a cluster: before[j] is the least cost of the first j points in c
+ * clusters, now[j] in c + 1 clusters, where the last one begins at start[j]. */
 struct round {
     const struct sums *s;
     const double *before;
@@ -119,7 +119,7 @@ static void halve(const struct round *r, size_t j, size_t j_end, size_t i,
     halve(r, mid + 1, j_end, r->start[mid], i_end);
 }
 
-/* start: [k][n + 1], where the last of c + 1 clusters begins; returns the
+/* start: [k][n + 1], the beginning of the last of c + 1 clusters; returns the
  * least cost of all points.  k <= n. */
 static double solve(const struct sums *s, size_t k, uint32_t *start)
 {

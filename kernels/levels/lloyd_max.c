@@ -18,7 +18,7 @@ static double beyond(double x)
     return erfc(x * 0.7071067811865475244) / 2;
 }
 
-/* Where beyond(x) = p, 0 < p <= 1/2. */
+/* The x at which beyond(x) = p, 0 < p <= 1/2. */
 static double quantile(double p)
 {
     double low = 0, high = 40;

@@ -8,7 +8,7 @@
 #define v_pairs_i16(a, b) _mm256_blend_epi16(a, v_shl_i32(b, 16), 0xaa)
 #define v_load_u16(p) _mm256_cvtepu16_epi32(v_load_h16(p))
 
-/* By halves, each exact. */
+/* Converts by halves, each exactly. */
 ALWAYS_INLINE vf32 v_from_u32(vi32 a)
 {
     const vf32 low = v_from_i32(v_and(a, v_set1_i32(0xffff)));
@@ -16,7 +16,7 @@ ALWAYS_INLINE vf32 v_from_u32(vi32 a)
     return v_fmadd(v_from_i32(v_shr_i32(a, 16)), v_set1(0x1p16f), low);
 }
 
-/* From 2^31 on converts a - 2^31 and sets the highest bit. */
+/* For a >= 2^31, converts a - 2^31 and sets the highest bit. */
 ALWAYS_INLINE vi32 v_to_u32(vf32 a)
 {
     const vmask past = v_le(v_set1(0x1p31f), a);

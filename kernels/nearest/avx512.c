@@ -17,7 +17,7 @@
 #define v_store_u16(p, a) \
     _mm256_storeu_si256((__m256i *)(p), _mm512_cvtepi32_epi16(a))
 
-/* In its place: the order in which gcc 12 would have them takes a tenth longer.
+/* Keeps the instruction in place: gcc 12's order takes a tenth longer.
  */
 ALWAYS_INLINE void v_add_dot_i16(vi32 *t, vi32 a, vi32 b)
 {

@@ -75,7 +75,7 @@ static void points_init(struct kv_points *p, const float *x, size_t n, size_t d,
         p->weight[i] = weight ? weight[i] : 1;
 }
 
-/* On the device, where all rounds together are worth it. */
+/* Runs on the device if all rounds together are worth it. */
 static int points_to_device(struct kv_points *p, size_t k, struct kv_err *e)
 {
     if (!kv_device_offloads() || p->n_tiles * k * p->d < WORTH_DEVICE)
@@ -186,8 +186,8 @@ static float closest(const struct fresh *f, const float *x, size_t d,
     return min;
 }
 
-/* The nearest of k centers to every point: code, dist [n_tiles][64] (NULL, but
- * not on a device: not wanted). */
+/* Finds the nearest of k centers to every point: code, dist [n_tiles][64]
+ * (NULL: not wanted; not NULL on a device). */
 static int measure(const struct kv_points *p, const float *centers, size_t k,
                    uint16_t *code, float *dist, struct kv_err *e)
 {
@@ -383,10 +383,10 @@ static void add_part(const struct kv_points *p, size_t first, size_t n,
     }
 }
 
-/* Per cluster the sum of weight * x and of weight: sum[k][d + 1], the first
- * of n_parts such arrays; the others are scratch.  The parts, whole tiles,
- * depend on the points alone, so that threads do not change the order of
- * adding. */
+/* Per cluster the sums of weight * x and of weight: sum[k][d + 1], the first of
+ * n_parts such arrays; the others are scratch.  The parts are whole tiles and
+ * depend only on the points, so the number of threads does not change the order
+ * of additions. */
 static void add_up(const struct kv_points *p, size_t k, size_t n_parts,
                    double *sum)
 {

@@ -1,20 +1,20 @@
 /* The nearest center of every point, round after round of k-means.
  *
- * The centers are put into groups of neighbors, and the points in the order of
- * their centers: sixteen of them after one another, a side, are near each other
- * and ask groups together (kv_tile_among).  reach(point) >= the distance to its
+ * The centers are put into groups of neighbors, and the points are sorted by
+ * their centers.  Sixteen consecutive points, a side, are near each other and
+ * search groups together (kv_tile_among).  reach(point) >= the distance to its
  * nearest center.  For each side and group a bound is kept: bound <=
  * distance(point, center) - reach(point) for all points of the side and centers
- * of the group.  It was measured when the group was last asked; since then, by
- * the triangle inequality, it has lost the way of the group's fastest center
- * and the growth of the points' reach.  A round measures the reach again, by
- * the centers that the points had; asks the groups whose bounds are not above
- * 0, few of them in most rounds; and has a new reach from those (Yinyang
- * k-means, Ding et al. 2015, but for several points together, and with all
- * distances to the groups that are asked).
+ * of the group.  It was measured when the group was last searched.  Since then,
+ * by the triangle inequality, it has shrunk by the movement of the group's
+ * fastest center and by the growth of the points' reach.  A round measures the
+ * reach again, by the points' previous centers; searches the groups whose
+ * bounds are not above 0, few in most rounds; and gets a new reach from these
+ * (Yinyang k-means, Ding et al. 2015, but for several points together, and with
+ * all distances to the searched groups).
  *
- * Instead of lowering all bounds after each round, the way of a group and the
- * growth of a side's reach (of its point that grew most) are added up:
+ * Instead of lowering all bounds after each round, we add up the movement of
+ * each group and the growth of each side's reach (the maximum over its points):
  *
  *   bound = gap + way then + grown then       asked where
  *   bound < (1 + 1e-6) (way now + grown now)
@@ -38,7 +38,7 @@ struct kv_bounds {
     size_t size;      /* blocks of a group, the last has less */
     size_t n_groups;  /* at most KV_MAX_GROUPS */
     uint16_t *center; /* [k]: in the order of groups, rising in each */
-    uint16_t *place;  /* [k]: of each center in this order */
+    uint16_t *place;  /* [k]: index of each center in this order */
     float *last;      /* [k][d]: the last centers, in this order */
     double *way;      /* [n_groups]: of the fastest centers, added up */
     uint32_t *order;  /* [n points]: by the places of their centers at first */
@@ -109,7 +109,7 @@ static void bisect(const float *centers, size_t d, size_t size,
     bisect(centers, d, size, center + half, n - half, scratch);
 }
 
-/* As small as the number of groups allows. */
+/* The smallest type that holds the number of groups. */
 static void choose_size(struct kv_bounds *b)
 {
     b->size = 1;
@@ -133,7 +133,7 @@ static size_t point(const struct kv_bounds *b, const struct kv_points *p,
     return b->order[i < p->n ? i : p->n - 1];
 }
 
-/* Points of neighboring centers side by side. */
+/* Sorts points so that those of neighboring centers are adjacent. */
 static void order_points(struct kv_bounds *b, const struct kv_points *p)
 {
     size_t *start = kv_alloc(b->k + 1, sizeof(*start));
@@ -232,7 +232,7 @@ static void move(struct kv_bounds *b, const float *now)
 struct round {
     struct kv_bounds *b;
     struct kv_centroids book;   /* in the order of groups */
-    float limit[KV_MAX_GROUPS]; /* the way of each group, rounded up */
+    float limit[KV_MAX_GROUPS]; /* the movement of each group, rounded up */
 };
 
 /* Sixteen points of a tile, and the groups that they ask. */

@@ -83,7 +83,7 @@ static uint16_t first_c(const struct kv_centroids *b, const float *tile,
 
 /* ---- some groups, in 16-bit integers (proof: search_i16.h) --------------- */
 
-/* X of vector i of a tile; false where it is beyond 16 bits. */
+/* Computes X of vector i of a tile; false if it exceeds 16 bits. */
 static bool round_vector(const struct kv_centroids *b, const float *tile,
                          size_t i, int32_t *x)
 {
@@ -201,7 +201,7 @@ const struct kv_nearest_ops kv_nearest_c = {
 /* ---- codebooks ------------------------------------------------------------
  */
 
-/* Writes center c where the faster levels look for it. */
+/* Writes center c in the layout of the faster levels. */
 static void put_center(struct kv_centroids *b, size_t c)
 {
     const float *from = b->centers + c * b->d;
@@ -236,7 +236,8 @@ static double put_whole(struct kv_centroids *b, size_t c)
     return error;
 }
 
-/* Not where all is so small, or so large, that s may lose its precision. */
+/* Not if all values are so small, or so large, that s may lose its
+ * precision. */
 static void put_all_whole(struct kv_centroids *b)
 {
     const float MIN = 0x1p-80f, MAX = 0x1p80f; /* |c|^2 */

@@ -131,8 +131,8 @@ struct kv_gpu_scaled kv_gpu_scaled_of(const struct kv_gpu_side *side)
 
 /* ---- tiles --------------------------------------------------------------- */
 
-/* Row r and column k of 16: whose lane's word of fragment a (gpu.cuh), and
- * which half of it. */
+/* The position of row r and column k of 16 in fragment a (gpu.cuh): the lane,
+ * the word, and the half. */
 static size_t lane_of(size_t r, size_t k)
 {
     return r % 8 * 4 + k % 8 / 2;
@@ -143,8 +143,8 @@ static size_t word_of(size_t r, size_t k)
     return k / 8 * 2 + r / 8;
 }
 
-/* Where in a lane's string the code of token t of the step and channel c
- * begins: its bit. */
+/* The first bit, in a lane's string, of the code of the step's token t and
+ * channel c. */
 static size_t bit_of(const struct kv_gpu_bitstream *s, size_t t, size_t c)
 {
     const size_t row = s->values ? c : t, column = s->values ? t : c;

@@ -181,8 +181,8 @@ static void step_pv(const struct item *w, const struct work *g, size_t begin,
     }
 }
 
-/* Scores become logits.  Tokens of [begin, end) that a row does not see, and
- * padding, get weight 0: exp(-87) beside 1. */
+/* Turns scores into logits.  Tokens of [begin, end) that a row does not see,
+ * and padding, get weight 0: exp(-87) compared with 1. */
 static void hide(const struct item *w, const struct work *g, size_t begin,
                  size_t end, size_t whole)
 {

@@ -8,7 +8,7 @@
 
 enum {
     CHUNK = KV_TILE_CHUNK,
-    STEP = 256 /* tokens at a time, where no operation goes by chunks */
+    STEP = 256 /* tokens at a time if no operation works by chunks */
 };
 
 void *kv_arena_take(struct kv_arena *a, size_t n, size_t size)
@@ -80,8 +80,8 @@ static const struct kv_tile_ops *ops_of(const struct kv_store *s,
     return ops ? ops : s->family->ops(s, KV_PATH_EXACT);
 }
 
-/* From MANY_FROM rows on, dequantizing a tile once for all rows and multiplying
- * matrices takes less time than a family's own operations on 8 rows at a
+/* From MANY_FROM rows on it is faster to dequantize a tile once for all rows
+ * and multiply matrices than to use a family's own operations on 8 rows at a
  * time. */
 enum { MANY_FROM = 48 };
 

@@ -70,7 +70,8 @@ struct at_work {
     size_t n_parts, heads_before, parts_before;
 };
 
-/* The job that the i-th of all heads, or of all (part, chunk)s, is of. */
+/* The job of the i-th of all heads, or of the i-th of all pairs of part and
+ * chunk. */
 static const struct at_work *with_head(const struct at_work *w, size_t i)
 {
     while (i >= w[1].heads_before)
@@ -85,7 +86,7 @@ static const struct at_work *with_part(const struct at_work *w, size_t i)
     return w;
 }
 
-/* The i-th of all (part, chunk)s. */
+/* The i-th of all pairs of part and chunk. */
 static void run_part(const struct at_work *all, size_t i,
                      const struct kv_tile_workspace *workspace)
 {

@@ -30,8 +30,8 @@ struct kv_store kv_rotated_row(const struct kv_store *s)
     return row;
 }
 
-/* Channels [first, first + n) of kv_hadamard() of x [..][32], blocks of m
- * channels, 32 tokens side by side; where they are. */
+/* Computes channels [first, first + n) of kv_hadamard() of x [..][32], in
+ * blocks of m channels, for 32 adjacent tokens; returns their address. */
 static float *rotate_back(float *x, size_t first, size_t n, size_t m)
 {
     const float scale = (float)(1 / sqrt((double)m));

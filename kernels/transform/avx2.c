@@ -125,8 +125,9 @@ ALWAYS_INLINE __m256i entries_of(const struct kv_transform_table *t,
         of_16(of[2], half_bytes(last - LINE, 4)));
 }
 
-/* The codes of entries of 4 to 8 bits: of each 16, by the low bits; then each
- * higher bit, moved up, chooses between two.  bits: a constant. */
+/* Looks up the codes of entries of 4 to 8 bits: in each 16 codes by the low
+ * four bits; then each higher bit, shifted up, chooses between two.  bits: a
+ * constant. */
 ALWAYS_INLINE __m256i look(const uint8_t *code, __m256i entry, unsigned bits)
 {
     const __m256i low = _mm256_and_si256(entry, _mm256_set1_epi8(15));

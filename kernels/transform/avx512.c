@@ -69,8 +69,9 @@ ALWAYS_INLINE void load_lines(const uint8_t *from, __m512i x[4])
 
 /* ---- exact --------------------------------------------------------------- */
 
-/* n coefficients of a table, `apart` floats apart: the first 32 tokens to y,
- * the others to second.  Floats are looked up byte by byte.  wide: a constant.
+/* Looks up n coefficients of a table, `apart` floats apart: writes the first 32
+ * tokens to y, the others to second.  Floats are looked up byte by byte.  wide:
+ * a constant.
  */
 ALWAYS_INLINE void expand_some(const struct kv_transform_table *table,
                                const struct kv_transform_place *place, size_t n,
@@ -206,7 +207,7 @@ ALWAYS_INLINE void codes_some(const struct kv_transform_run *run,
             look(t, entries_of(run->table, place[j], tile, tile_bytes), wide));
 }
 
-/* code: a line of each coefficient. */
+/* code: a line for each coefficient. */
 static void codes(const struct kv_transform_head *h, const uint8_t *tile,
                   size_t tile_bytes, uint8_t *code)
 {

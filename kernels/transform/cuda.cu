@@ -30,7 +30,7 @@
 enum {
     TOKENS = 64, /* of a tile */
     ROWS = 8,
-    LINE = TOKENS * 4,              /* bytes of a word of all of them */
+    LINE = TOKENS * 4,              /* bytes of one word of all 64 tokens */
     KEYS_APART = TOKENS + 8,        /* words of two slots */
     VALUES_APART = TOKENS / 2 + 4,  /* of one */
     WEIGHTS_APART = TOKENS / 2 + 4, /* of a row */
@@ -168,8 +168,8 @@ template <int D> struct kv_transform_workspace {
 
 /* ---- queries ------------------------------------------------------------- */
 
-/* As halves; coefficients also include the keys' mean, an addend of every
- * score. */
+/* Writes as halves; coefficients also include the keys' mean, which is added to
+ * every score. */
 template <int D>
 KV_DEVICE void load_queries(const kv_decode &p, const kv_gpu_transform_side &k,
                             const kv_rows &rows, unsigned sequence,
@@ -235,9 +235,9 @@ KV_DEVICE void qk(const kv_transform_workspace<D> &w, unsigned sixteens,
     }
 }
 
-/* Angles of keys before RoPE in shared memory, cosine and sine of each pair: of
- * tokens 0 to 7, [8][D + 16], whose rows lie half of the banks apart, and of
- * each eighth token of the tile at hand, [8][D]. */
+/* Angles of keys before RoPE in shared memory, cosine and sine of each pair:
+ * for tokens 0 to 7, [8][D + 16], whose rows are half of the banks apart, and
+ * for every eighth token of the current tile, [8][D]. */
 template <int D> struct kv_transform_angles {
     static constexpr unsigned APART = D + 16, FLOATS = 8 * (APART + D);
 
@@ -253,7 +253,7 @@ template <int D> struct kv_transform_angles {
         for (unsigned i = threadIdx.x; i < 8 * D; i += blockDim.x)
             within[i / D * APART + i % D] = g.within[i];
     }
-    /* The same; first: the tile's first token's. */
+    /* The same for a tile; first: its first token's angles. */
     __device__ void tile(const kv_gpu_transform_side &g,
                          const uint8_t *first) const
     {

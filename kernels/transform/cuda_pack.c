@@ -62,7 +62,7 @@ struct layout {
     size_t place, n, mean, matrix, within, fragment, bytes; /* where */
 };
 
-/* The offset of n words at *to, which moves behind them. */
+/* Returns the offset *to for n words, and advances *to past them. */
 static size_t words(size_t n, size_t *to)
 {
     const size_t at = *to;
@@ -197,8 +197,8 @@ static void make_table(struct kv_gpu_side *side)
     side->table_bytes = l.bytes;
 }
 
-/* Whether a head's coefficients have slots, and halves hold all that is not
- * kept as floats. */
+/* Whether a head's coefficients have enough slots, and halves can hold all
+ * values not stored as floats. */
 static bool fits(const struct kv_store *s)
 {
     for (size_t h = 0; h < s->n_heads; h++)

@@ -91,7 +91,7 @@ static struct kv_transform_place place_of(const struct kv_transform_coef *c)
         .shift = (unsigned)(8 - c->end % 8) % 8};
 }
 
-/* By table, then by shift, else in their order: order [n]. */
+/* Sorts by table, then by shift, otherwise keeps the order: order [n]. */
 static void fill_head(const struct kv_transform *c,
                       const struct kv_transform_coef *coef, size_t n,
                       size_t *order, struct kv_transform_head *h)
@@ -223,7 +223,7 @@ void kv_transform_free(struct kv_transform *c)
 
 /* ---- int8 queries -------------------------------------------------------- */
 
-enum { PER_ROW = 64 }; /* bytes of a number of each row */
+enum { PER_ROW = 64 }; /* bytes of one number for each row */
 _Static_assert(KV_TILE_ROWS * sizeof(float) <= PER_ROW, "query8");
 
 struct kv_transform_query8 kv_transform_query8_at(const void *query)

@@ -61,7 +61,7 @@ static inline vi32 permute(vi32 v, unsigned bits, size_t by)
     switch (bits) {
     case 0:
         return v;
-    case 1: /* lanes of the halves in turn */
+    case 1: /* lanes of both halves, interleaved */
         return _mm256_shuffle_epi8(_mm256_permute4x64_epi64(v, 0xd8),
                                    LANES_OF(0, 4, 1, 5, 2, 6, 3, 7));
     case 2: /* 4 by 4, transposed */

@@ -69,10 +69,11 @@ KV_DEVICE int kv_shuffle_xor_int(int x, unsigned mask)
     return (int)kv_bits(kv_shuffle_xor(kv_from_bits((uint32_t)x), mask));
 }
 
-// The states that go on alike by BITS bits, r, r + groups, ..: the least cost
-// of each group, group r in best[r / 32] of lane r % 32 (fewer than 32 groups:
-// of all lanes whose numbers end so), the most at most; and which of its states
-// has it, the first on ties: BITS bits for each of the lane's groups.
+// Reduces over groups of states that the next BITS bits treat alike, r, r +
+// groups, ..: the least cost of group r, clamped to the maximum, goes to best[r
+// / 32] of lane r % 32 (with fewer than 32 groups, of all lanes whose numbers
+// end so); the index of its state, the first on ties, takes BITS bits for each
+// of the lane's groups.
 template <int BITS> KV_DEVICE unsigned kv_keep_min(const int *cost, int *best)
 {
     constexpr int MINE = BITS < 4 ? STATES >> BITS : 1;
@@ -127,10 +128,11 @@ template <int N> KV_DEVICE void kv_subtract_min(int *best)
         best[r] -= all;
 }
 
-// What a value costs (kernels/trellis/impl.h).  x: its position and SHIFTED,
-// which is what numbers are found by: bits of a float so large that its last
-// one is 1.  SHIFT: shift or slope may do something (of several values always:
-// a second copy of the code would be left too few registers).
+// The cost of a value (kernels/trellis/impl.h).  x: its position plus SHIFTED,
+// as the bits of a float so large that its last bit is 1; numbers are found in
+// the same form.  SHIFT: shift or slope may have an effect (always true with
+// several values, since a second copy of the code would have too few
+// registers).
 constexpr float BIG = 0x1.8p23f;
 constexpr int SHIFTED = 0x4b400000;
 
@@ -156,7 +158,7 @@ KV_DEVICE int kv_position(float x, const kv_trellis_whole &whole)
     return kv_round(fminf(fmaxf(place, -limit), limit));
 }
 
-// Where a search stands: the next transition's values, and the lane's note of
+// The state of a search: the next transition's values, and the lane's note of
 // it.
 struct kv_searched {
     const float *x;
@@ -165,7 +167,8 @@ struct kv_searched {
     unsigned transitions; // so far
 };
 
-// Of the best path to each of the lane's states, from the least of its groups.
+// The cost of the best path to each of the lane's states, from the least costs
+// of its groups.
 template <int BITS, int VALUES, bool SHIFT>
 KV_DEVICE void kv_find_costs(const float (*table)[STATES], const int *best,
                              const kv_trellis_whole *whole, const float *x,
@@ -241,12 +244,13 @@ KV_DEVICE void kv_search_run(const kv_gpu_transitions &run, const float *tables,
     }
 }
 
-// The bitstream of the path that ends in `state`, from its last byte on; note:
-// where the lane's end.  All lanes walk; each has the notes of its groups.
+// Writes the bitstream of the path that ends in `state`, from its last byte on;
+// note: the end of the lane's notes.  All lanes walk; each has the notes of its
+// groups.
 KV_DEVICE void kv_put_path(const kv_gpu_bitstreams &s, unsigned state,
                            const uint8_t *note, size_t bytes, uint8_t *to)
 {
-    constexpr unsigned AHEAD = 8; // transitions whose notes come together
+    constexpr unsigned AHEAD = 8; // transitions whose notes are loaded together
     unsigned in = (unsigned)(8 * bytes - s.n_bits), window = 0;
 
     to += bytes;
@@ -290,7 +294,8 @@ KV_DEVICE void kv_put_path(const kv_gpu_bitstreams &s, unsigned state,
         *--to = 0;
 }
 
-// A block of one warp: few bitstreams are on many multiprocessors.
+// A block has one warp, so that few bitstreams spread over many
+// multiprocessors.
 __global__ void __launch_bounds__(32, KV_GPU_SEARCHES)
     kv_bitstreams_kernel(struct kv_gpu_bitstreams s, const float *x, size_t n,
                          size_t bytes, uint8_t *notes, uint8_t *to)

@@ -27,9 +27,9 @@ static float in_float(double x)
     return (float)fmax(fmin(x, (double)FLT_MAX), (double)-FLT_MAX);
 }
 
-/* A far distance costs distance >> slope more.  This matters where all numbers
- * may be far: their gaps are wide, or, from 6 bits on, a state goes on to few
- * of many numbers that are close together. */
+/* A far distance costs an extra distance >> slope.  This matters if all numbers
+ * may be far: their gaps are wide or, from 6 bits on, a state can reach only
+ * few of many numbers, which are close together. */
 static unsigned slope_of(const struct kv_trellis_transition *transition,
                          double gap, unsigned shift)
 {
@@ -87,8 +87,8 @@ static double mean_error(const struct kv_trellis_transition *transition,
     return sum / (double)n;
 }
 
-/* A few values of which far more is expected, since transitions have 8 bits at
- * most, do not make the others' costs 0. */
+/* A few values with a much larger expected error (transitions have at most 8
+ * bits) must not make the others' costs 0. */
 static double unit_error(const struct kv_trellis_transition *transition,
                          size_t n_transitions, const float *scale)
 {
@@ -131,7 +131,7 @@ static const struct kv_trellis_ops *level_ops(void)
 /* Workspace for n bitstreams. */
 struct workspace {
     uint16_t *from, *to; /* [n][ROW] */
-    uint8_t *note;       /* of each transition [n][kv_trellis_note()] */
+    uint8_t *note;       /* for each transition [n][kv_trellis_note()] */
     int16_t *x;          /* [values of all transitions][AT_ONCE] */
     uint16_t *
         state; /* [n_transitions + 1][AT_ONCE]: after each transition, then 0 */
@@ -282,7 +282,7 @@ static unsigned state_before(unsigned next, const uint8_t *note, unsigned r)
 {
     const uint16_t *const cost = (const void *)note;
     const unsigned paths = (unsigned)kv_trellis_paths(next);
-    unsigned best = UINT_MAX; /* a cost, and whose: no branch to predict */
+    unsigned best = UINT_MAX; /* a cost and its index, without a branch */
 
     if (next <= 3) {
         const unsigned mark =
@@ -298,7 +298,8 @@ static unsigned state_before(unsigned next, const uint8_t *note, unsigned r)
     return (best / STATES & KV_TRELLIS_MARK) * paths + best % STATES;
 }
 
-/* note: the end of all; state: after each transition, from the last one on. */
+/* note: the end of all notes; state: after each transition, from the last one
+ * on. */
 static void go_back(const struct kv_trellis_transition *transition,
                     size_t n_transitions, size_t n, const uint8_t *note,
                     uint16_t *state)
@@ -315,9 +316,9 @@ static void go_back(const struct kv_trellis_transition *transition,
     }
 }
 
-/* The bitstreams of paths, state [n_transitions][AT_ONCE], byte after byte:
- * bytes [size] [AT_ONCE].  A byte has the last bits of one state and, where
- * those are not all, of the one before; what both have is the same. */
+/* Writes the bitstreams of paths, state [n_transitions][AT_ONCE], byte after
+ * byte: bytes [size][AT_ONCE].  A byte has the last bits of one state and, if
+ * these are too few, of the previous state; common bits are equal. */
 static void make_bytes(const struct kv_trellis_transition *transition,
                        size_t n_transitions, const uint16_t *state, size_t size,
                        uint8_t *bytes)

@@ -26,7 +26,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The most that neighbours among n numbers are apart. */
+/* The largest gap between neighbours among n numbers. */
 static float widest_gap(const float *x, size_t n)
 {
     float sorted[STATES], gap = 0;
@@ -155,7 +155,7 @@ size_t kv_trellis_kept(unsigned bits)
     return (size_t)1 << (kv_trellis_map(bits, 1)->bits - 1);
 }
 
-/* Which of the kept numbers a state has. */
+/* The index of a state's number among the kept numbers. */
 struct folded {
     size_t at;
     bool negated;
@@ -283,7 +283,8 @@ static void improve(const struct kv_trellis_transition *transition,
     free(sum);
 }
 
-/* Transitions of one kind, each value in its place at a scale of 1. */
+/* Transitions of one kind, with each value at its own index and a scale of
+ * 1. */
 struct run {
     struct kv_trellis_transition *transition;
     struct kv_trellis_whole *whole;
@@ -315,7 +316,7 @@ static void free_run(struct run *r)
     free(r->place);
 }
 
-/* All transitions by what is kept of a table, which is unfolded to `table`. */
+/* All transitions by a stored table, which is unfolded to `table`. */
 static void set_table(struct run *r, unsigned bits, unsigned values,
                       const float *kept, float *table)
 {

@@ -1,5 +1,5 @@
-/* Operations with one version for all levels: the products beside them take the
- * time. */
+/* Operations with one version for all levels, since the products around them
+ * take most of the time. */
 #include "kernels/vecops/vecops.h"
 
 #include <math.h>

@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Columns that are read of every row before the next ones: what lies between
- * two columns of a row in memory then stays in the cache. */
+/* The number of columns read from every row before the next columns, so that
+ * the memory between two columns of a row stays in the cache. */
 enum { TILE = 64 };
 
 enum { NVFP4 = 16, MXFP4 = 32 }; /* values of a scale */
@@ -80,7 +80,7 @@ static float zero_of(const struct kv_packed *p, size_t group, size_t row)
     return code_of(p, word + (p->zero_less ? ones : 0), k);
 }
 
-/* Columns [first, end) of a row, which are of one group. */
+/* Columns [first, end) of a row, all in one group. */
 static void decode_awq(const struct kv_packed *p, size_t row, size_t first,
                        size_t end, float scale, float zero, float *x)
 {

@@ -8,7 +8,7 @@
 
 enum { MAX_BLOCK = 256 };
 
-/* Values that are stored one behind the other. */
+/* Reads values that are stored consecutively. */
 static void read_stored(const struct kv_stored_rows *rows, size_t first,
                         size_t n, float *x)
 {
@@ -33,7 +33,7 @@ static void read_stored(const struct kv_stored_rows *rows, size_t first,
     }
 }
 
-/* The same of a packed matrix. */
+/* The same for a packed matrix. */
 static void read_packed(const struct kv_packed *p, size_t first, size_t n,
                         float *x)
 {
@@ -54,7 +54,7 @@ static void read_packed(const struct kv_packed *p, size_t first, size_t n,
     free(row);
 }
 
-/* Where row i of a head is stored among its rows. */
+/* The stored index of a head's row i. */
 static size_t in_head(const struct kv_stored_rows *rows, size_t i)
 {
     const size_t half = rows->head / 2;
@@ -62,7 +62,7 @@ static size_t in_head(const struct kv_stored_rows *rows, size_t i)
     return 2 * (i % half) + (i >= half);
 }
 
-/* Where row i is stored. */
+/* The stored index of row i. */
 static size_t place(const struct kv_stored_rows *rows, size_t i)
 {
     if (rows->head)
@@ -71,8 +71,9 @@ static size_t place(const struct kv_stored_rows *rows, size_t i)
                      : i;
 }
 
-/* Values [from, from + n) of each of `some` rows from row i on, to x [some][n]:
- * a value of each of them lies side by side, or with those of rows between. */
+/* Reads values [from, from + n) of `some` rows from row i on into x [some][n];
+ * in a transposed matrix these rows' values of one column are near each
+ * other. */
 static void read_block(const struct kv_stored_rows *rows, size_t i, size_t some,
                        size_t from, size_t n, float *x)
 {
@@ -105,7 +106,7 @@ static void read_turned(const struct kv_stored_rows *rows, size_t first,
     }
 }
 
-/* Where no row is moved. */
+/* For rows that are stored in order. */
 static void read_in_place(const struct kv_stored_rows *rows, size_t first,
                           size_t n, float *x)
 {

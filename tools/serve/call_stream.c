@@ -28,7 +28,7 @@ static void put_chunk(struct kv_call *c, struct kv_text *to, json_t *choice)
               kv_envelope_close(&c->envelope, json_pack("[o]", choice), NULL));
 }
 
-/* What is new of a choice. */
+/* The new part of a choice. */
 static int put_choice(struct kv_call *c, struct kv_text *to, size_t i,
                       struct kv_err *e)
 {

@@ -12,7 +12,7 @@ static size_t n_forced(const struct kv_choice *c)
     return c->answer->n_forced;
 }
 
-/* An answer has a token at least: max_tokens 0 shows none. */
+/* An answer has at least one token; with max_tokens 0 it is not shown. */
 void kv_choice_ask(struct kv_answer *a, const struct kv_request *r,
                    const struct kv_request_prompt *p, size_t ctx)
 {
@@ -110,7 +110,7 @@ int kv_choice_text(const struct kv_choice *c, char **text, size_t *bytes,
 
 /* ---- log-probabilities --------------------------------------------------- */
 
-/* The prompt and the new tokens, and where the scored ones begin. */
+/* The prompt and the new tokens, and the beginning of the scored ones. */
 struct tokens {
     int32_t *ids; /* [n] */
     size_t n, first;
@@ -154,7 +154,7 @@ static size_t count_characters(const char *text, size_t n)
     return count;
 }
 
-/* Where a token's results are; the prompt's first has none. */
+/* The index of a token's results; the prompt's first token has none. */
 struct scored {
     char *text;
     size_t bytes;
@@ -240,8 +240,8 @@ fail:
 
 /* ---- as chats have them -------------------------------------------------- */
 
-/* The token's own, also where its text has U+FFFD, or nothing, for a part of a
- * character: all tokens' bytes are the answer's. */
+/* The token's own bytes, even if its text has U+FFFD or nothing for a part of a
+ * character: together all tokens' bytes are the answer's. */
 static json_t *token_bytes(const struct kv_choice *c, int32_t id,
                            const char *text, size_t n)
 {

@@ -193,7 +193,7 @@ static void add_answers(struct decoder *d)
     }
 }
 
-/* What the step has made of a job. */
+/* Publishes the step's results of a job. */
 static void look_at(struct decoder *d, size_t i)
 {
     struct kv_job *j = d->job[i];

@@ -71,7 +71,7 @@ static bool is_same(const json_t *x, const json_t *y)
                : json_equal(x, y);
 }
 
-/* The value of a field that asks for nothing; NULL: there is none. */
+/* The value with which a field has no effect; NULL: there is none. */
 static const char *none_of(const char *name)
 {
     size_t i = 0;
@@ -90,7 +90,7 @@ static bool is_none(const char *none, const json_t *x)
     return is;
 }
 
-/* best_of is n where no answer is thrown away. */
+/* best_of must equal n, so that no answer is discarded. */
 static bool is_best_of_all(const json_t *body, const char *name,
                            const json_t *x)
 {

@@ -184,7 +184,7 @@ static void refuse_length(struct kv_http_request *r)
                    "the body is longer than %zu bytes", r->h->p.max_body);
 }
 
-/* By the request's head alone; whether it is refused. */
+/* Whether a request is refused by its head alone. */
 static bool refuse_head(struct kv_http_request *r, const char *path,
                         const char *method)
 {
@@ -304,7 +304,7 @@ static void on_connection(void *arg, struct MHD_Connection *connection,
     pthread_mutex_unlock(&h->lock);
 }
 
-/* Whether another connection may come: waits until one may, or none. */
+/* Waits until another connection may come; false if none may come any more. */
 static bool has_room(struct kv_http *h)
 {
     bool quiet;

@@ -80,7 +80,7 @@ static void put_one(struct kv_text *t, const char *name, const char *type,
         name, type, name, n);
 }
 
-/* By path and status; the status of a client that left is "left". */
+/* Counts by path and status; the status of a client that left is "left". */
 static void put_requests(const struct kv_metrics *m, struct kv_text *t,
                          const char *name, bool seconds)
 {

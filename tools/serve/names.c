@@ -39,7 +39,7 @@ static int parse(const struct kv_names *n, const char *text,
                : 0;
 }
 
-/* By the text that -s gives, or the whole one. */
+/* Finds a spec by its text in -s, or by its canonical text. */
 static bool find_listed(const struct kv_names *n, const char *text,
                         struct kv_spec *spec)
 {
@@ -66,8 +66,8 @@ int kv_names_find(const struct kv_names *n, const char *model,
     }
     if (find_listed(n, text, spec))
         return 0;
-    /* of several schemes or a command: the program keeps them for good
-     * (lib/mixed.h, lib/exec.h) */
+    /* specs of several schemes or with a command are kept until the program
+     * ends (lib/mixed.h, lib/exec.h) */
     if (strstr(text, "file=") || strstr(text, "/V-") || strstr(text, "cmd="))
         kv_fail(e, "a spec of a file, of a command, or for each side, is "
                    "served where -s gives it");

@@ -12,7 +12,7 @@ static const double moment = 0.2; /* seconds */
 struct kv_queue {
     pthread_mutex_t lock;
     pthread_cond_t wake;         /* the decoding thread */
-    struct kv_job *first, *last; /* put, and not taken */
+    struct kv_job *first, *last; /* jobs put and not yet taken */
     size_t most;
     double end; /* by kv_seconds() */
     bool woken;
