@@ -71,7 +71,7 @@ class Batches:
         self.state = state
 
     def start(self, i):
-        """Where the i-th block of the endless order starts."""
+        """The start of the i-th block in the endless order."""
         n = (len(self.ids) - 1) // self.block
         g = torch.Generator().manual_seed(self.seed + i // n)
         return torch.randperm(n, generator=g)[i % n].item() * self.block

@@ -57,7 +57,7 @@ def need_window(folder, model, ctx):
 
 
 def need_tokens(folder, model, ctx, texts):
-    """texts: {path: windows of ctx tokens that the model wants of it}."""
+    """texts: {path: number of windows of ctx tokens that the model needs}."""
     kvdump = os.path.join(folder, "kvdump"), "-q", "-m", model
     for path, windows in texts.items():
         # A token is a byte at least, and seldom more than ten.
@@ -70,7 +70,7 @@ def need_tokens(folder, model, ctx, texts):
 
 
 def stamp(path):
-    """Of a folder: its files together."""
+    """For a folder: the sum of its files."""
     files = [os.path.join(path, f) for f in os.listdir(path)] \
         if os.path.isdir(path) else [path]
     stats = [os.stat(f) for f in files]

@@ -21,14 +21,14 @@ def line(cells):
 
 
 def error_of(*rows):
-    """Of the difference of rows' KL: over windows, or what rounding alone moves
-    (kvppl --jitter) where that is more.  One window has none."""
+    """The error of the difference of two rows' KL: over windows, or by rounding
+    (kvppl --jitter) if that is larger.  One window has none."""
     return max(math.hypot(*(float(r.get(column) or none) for r in rows))
                for column, none in (("kl_se", math.inf), ("kl_jitter", 0)))
 
 
 def label_of(gap, error):
-    """Of a pair: why it is not as in the paper; "": it is."""
+    """The reason why a pair is not as in the paper; "": it is."""
     if error == math.inf:
         return "one window has no error"
     if error is not None and abs(gap) < 2 * error:
@@ -37,8 +37,8 @@ def label_of(gap, error):
 
 
 def verdict(pairs, ahead="ahead of", what="order of schemes"):
-    """pairs: (better in the paper, worse, by how much it is better here, the
-    standard error of that; None: it has none)."""
+    """pairs: (better in the paper, worse, how much better it is here, the
+    standard error of this; None: no error)."""
     found = {"not": [], "equal here": [], "within two standard errors": [],
              "one window has no error": []}
     for better, worse, gap, error in pairs:

@@ -414,8 +414,9 @@ MODELS["llama_headless"] = ("LlamaForCausalLM",
 HEADLESS = ("opt_decoder", "llama_headless")
 
 
-# What llama.cpp has not, or its converter does not write, or not without a
-# tokenizer.  A file of latent attention has one mscale, of all dimensions.
+# Models that llama.cpp lacks, or that its converter does not write, at least
+# not without a tokenizer.  A file of latent attention has one mscale, for all
+# dimensions.
 NO_GGUF = ("dynamic", "phimoe", "ministral", "opt", "mistral",
            "qwen3_moe_raw", "gemma3", "gemma4", "gemma4_keys", "smollm3_sliding", "qwen3_next",
            "qwen3_5", "qwen3_5_wrapped", "qwen3_5_moe", "lfm2_moe",

@@ -19,7 +19,7 @@ LIBC = re.compile(
     r"(lib(c|m|mvec|dl|rt|pthread|resolv|nsl|util|anl)|ld-linux.*)\.so")
 # Each program holds the kernels: a window that holds two finds them again.
 WINDOW = 64 << 20
-# Where what kvattn opens may lie besides the loader's own list.
+# Folders, beside the loader's own list, of libraries that kvattn opens.
 PLACES = {
     "libcuda.so.1": ["/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
                      "/usr/lib/wsl/lib", "/usr/lib64"],
@@ -42,7 +42,7 @@ def tests(build):
 
 
 def libraries(program):
-    """Those that ldd names, but for libc's own: {name: path}."""
+    """The libraries that ldd names, except libc's own: {name: path}."""
     listed = subprocess.run(["ldd", program], stdout=subprocess.PIPE,
                             text=True, check=True).stdout
     return {name: path for name, path in
@@ -58,7 +58,7 @@ def pack(build, to):
             lzma.open(to + ".partial", "wb", filters=filters) as x, \
             tarfile.open(fileobj=x, mode="w|") as archive:
         archive.add(os.path.join(build, LISTED), LISTED)
-        # By size: those with all kernels beside each other.
+        # Sorted by size, so that programs with all kernels are adjacent.
         for program in sorted(programs, key=lambda p: os.path.getsize(
                 os.path.join(build, p))):
             path = os.path.join(build, program)
@@ -74,7 +74,7 @@ def pack(build, to):
 
 
 def unpack(path):
-    """A folder, which stays until it is removed, to use as a build."""
+    """A folder to use as a build; it stays until it is removed."""
     folder = tempfile.mkdtemp(prefix="gpu-check-")
     with tarfile.open(path) as archive:
         archive.extractall(folder, filter="data")

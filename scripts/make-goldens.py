@@ -95,7 +95,7 @@ def say_mxfp4(folder):
 
 
 def scale_of(model, layer):
-    """By which yarn and longrope multiply."""
+    """The factor by which yarn and longrope multiply."""
     base = model.base_model
     rope = base.rotary_emb if hasattr(base, "rotary_emb") else base.pos_emb
     kind = (getattr(model.config, "layer_types", None) or [""] * 99)[layer]
@@ -104,7 +104,7 @@ def scale_of(model, layer):
 
 
 def keys_and_values(model, tokens, config):
-    """Hooks where k, k before RoPE, and v pass."""
+    """Installs hooks that record k, k before RoPE, and v."""
     seen = []
     calls = {}
 
@@ -165,7 +165,7 @@ def split_experts(writer):
 
 
 def stack_experts(path, experts):
-    """A tensor of all experts' gates and ups, one of their downs."""
+    """A tensor with all experts' gates and ups, and one with their downs."""
     whole = load_file(path)
     parts = [k for k in whole if ".experts.0.gate_proj" in k]
     for first in parts:
@@ -182,7 +182,7 @@ def stack_experts(path, experts):
 
 
 def convert(folder, llama_cpp):
-    """model.gguf, but for the tokenizer, which the folder has not."""
+    """model.gguf without the tokenizer, which the folder lacks."""
     sys.path[:0] = [llama_cpp, os.path.join(llama_cpp, "gguf-py")]
     import conversion
     import gguf
@@ -206,7 +206,7 @@ def convert(folder, llama_cpp):
 
 
 def greedy(model, tokens):
-    """What the model writes after the prompt, to the end of its context."""
+    """The model's text after the prompt, to the end of its context."""
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     prompt = tokens[None, :PROMPT]
@@ -306,7 +306,7 @@ def make(name, llama_cpp):
     expect(model, TOKENS, folder)
 
 
-# What a released config's fields become, unless they are null.
+# The tiny values that replace a released config's fields, unless they are null.
 TINY = dict(
     hidden_size=64, n_embd=64, n_embed=64, d_model=64, num_attention_heads=4,
     n_head=4, n_heads=4, head_dim=16, intermediate_size=24, ffn_dim=24,

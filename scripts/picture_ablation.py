@@ -9,8 +9,8 @@ from picture_rows import (ALIKE, LABEL, LINEAR, Wrong, axis, by_condition,
 
 
 def setting(row, name):
-    """A setting of a row's spec ("g", "K.g", "policy.b") or a column; None
-    where the row has none.  K.g is g where both sides share it."""
+    """A setting of a row's spec ("g", "K.g", "policy.b") or a column; None if
+    the row has none.  K.g is g if both sides share it."""
     shared = name[2:] if name[:2] in ("K.", "V.") else name
     for column in ("params." + name, "params." + shared, name):
         if row.get(column):
@@ -46,7 +46,7 @@ def have(rows, names, column):
 
 
 def rest_of(rows, names):
-    """For each row a label of the settings that differ besides names, the
+    """A label for each row, of the settings that differ apart from names, the
     scheme first."""
     hidden = {"params." + n[2 * (n[:2] in ("K.", "V.")):] for n in names}
     hidden |= {"params." + n for n in names} | set(names)
@@ -69,7 +69,7 @@ def rest_of(rows, names):
 
 
 def grouped(rows, panel):
-    """What was measured differently, and panel's values, stand apart."""
+    """Separates rows that were measured differently, and panel's values."""
     for r in rows:
         r["panel"] = setting(r, panel) if panel else ""
     return by_condition(rows, *ALIKE, "panel")

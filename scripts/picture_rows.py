@@ -32,7 +32,7 @@ def known(row, column):
 
 
 def by_condition(rows, *alike):
-    """[rows]: what was measured differently stands apart."""
+    """[rows]: separates rows that were measured differently."""
     groups = {}
     for r in rows:
         groups.setdefault(tuple(r.get(c) for c in alike), []).append(r)
@@ -45,13 +45,13 @@ def by_condition(rows, *alike):
 
 
 def measured(r):
-    """What a panel of kvppl's or kvquant's rows is of."""
+    """The title of a panel of kvppl's or kvquant's rows."""
     return "%s on %s, ctx %s, %s windows" % tuple(
         r.get(c) for c in ("model", "text", "ctx", "windows"))
 
 
 def axis(ax, name, column, values):
-    """A log scale, but for what is no ratio."""
+    """A log scale, except for columns that are no ratios."""
     if column not in LINEAR and min(values) > 0:
         ax.set_yscale("log")
         if max(values) < 50 * min(values):
@@ -64,7 +64,7 @@ def axis(ax, name, column, values):
 
 
 def error(row, column, y):
-    """The standard error, below and above; none reaches 0 on a log scale."""
+    """The standard error, below and above; on a log scale no bar reaches 0."""
     se = number(row, {"kl_mean": "kl_se"}.get(column, column + "_se"))
     se = se if se == se else 0
     low = se if column in LINEAR else min(se, 0.9 * y)
@@ -72,7 +72,7 @@ def error(row, column, y):
 
 
 def frontier(points):
-    """Of (x, y, ..) those that no other beats in both, by x."""
+    """The points (x, y, ..) that no other beats in both, sorted by x."""
     best, kept = float("inf"), []
     for p in sorted(points, key=lambda p: p[:2]):
         if p[1] < best:

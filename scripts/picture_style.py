@@ -7,8 +7,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-# In this order a scheme keeps its look from picture to picture.  Markers alone
-# tell neighbours apart in print; with 13 of them and 10 colours no two of the
+# This order gives a scheme the same look in every picture.  In print, markers
+# alone distinguish neighbours; with 13 of them and 10 colours no two of the
 # first 130 look the same.
 SCHEMES = """klt kivi hack vecinfer million evasion cq kvquant cachegen quarot
 turboquant absmax zeropoint pq rotatekv qjl gear zipcache kvtc q8_0 q5_1 q5_0
@@ -59,7 +59,7 @@ def marker(name):
 
 
 def panels(n, height, width=8.8):
-    """A figure of n panels, two in a row where there are several."""
+    """A figure of n panels, two in a row if there are several."""
     columns = min(n, 2)
     rows = -(-n // columns)
     fig, axes = plt.subplots(rows, columns, squeeze=False,
@@ -74,7 +74,7 @@ def panels(n, height, width=8.8):
 
 
 def save(fig, path, dpi=160):
-    """The same bytes each time: no date in it."""
+    """Saves without a date, so that the bytes are the same each time."""
     kind = path.rsplit(".", 1)[-1].lower()
     fig.savefig(path, dpi=dpi, metadata={
         "png": {"Software": None}, "pdf": {"CreationDate": None},
@@ -155,8 +155,8 @@ def label_points(ax, points, obstacles=()):
 # ---- labels at the right ends of curves -----------------------------------
 
 def spread(wanted, step):
-    """Places at least step apart, in the order of wanted (ascending), as near
-    to it as that leaves: groups that touch stand round their own middle."""
+    """Positions at least step apart, as near as possible to wanted (ascending);
+    groups that touch are centred on their own middle."""
     groups = []  # [sum of where the first of them would be, how many]
     for y in wanted:
         groups.append([y, 1])

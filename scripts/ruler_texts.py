@@ -171,7 +171,8 @@ def common_words(often, seldom, example_words, example_often, example_seldom):
 
 
 def frequent_words(vocabulary):
-    """By the zeta law of alpha 2; the most frequent one is dots."""
+    """Words drawn by the zeta distribution with alpha 2; the most frequent one
+    is dots."""
     def make(draw, size, source):
         words = ["..."] + ["".join(draw.choices(string.ascii_lowercase, k=6))
                            for _ in range(vocabulary)]
@@ -202,7 +203,7 @@ def passkey(draw, size, source):
 
 
 def makers(tokens):
-    """{task: its maker}, for prompts of so many tokens."""
+    """{task: its maker}, for prompts of this many tokens."""
     return {
         "niah_single_1": niah("noise"),
         "niah_single_2": niah("essay"),
@@ -223,6 +224,6 @@ def makers(tokens):
 
 
 def item(task, tokens, seed, index, size, source):
-    """The same for the same arguments."""
+    """Returns the same items for the same arguments."""
     draw = random.Random(f"{task} {tokens} {seed} {index}")
     return makers(tokens)[task](draw, size, source)

@@ -92,7 +92,7 @@ ANSWER = {
 
 
 def wrong_value(found, tests):
-    """None, or in words the first value that is none."""
+    """None, or a sentence on the first invalid value."""
     for key, value in found.items():
         fits, words = tests.get(key, (lambda x: True, None))
         if not fits(value):
@@ -102,7 +102,7 @@ def wrong_value(found, tests):
 
 
 def wrong_description(found):
-    """None, or in words why it is no description of a task."""
+    """None, or a sentence that says why it is no description of a task."""
     for key in found:
         if key not in KEYS:
             return f"{key} is no key of a description, expected one of " + \

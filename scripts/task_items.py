@@ -33,7 +33,7 @@ def path_of(task):
 
 
 def describe(task):
-    """The description of a name in data/tasks, or in a file of one's own."""
+    """The description with this name in data/tasks, or in the user's file."""
     path = path_of(task)
     try:
         with open(path, encoding="utf-8") as f:
@@ -175,7 +175,7 @@ def fields_of(template):
 
 
 def pick(templates, fields):
-    """Of several templates the first whose fields the item has."""
+    """Among several templates, the first whose fields the item has."""
     if isinstance(templates, str):
         return templates
     for t in templates:

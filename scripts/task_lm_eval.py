@@ -10,7 +10,7 @@ import re
 from task_items import as_lines, die, write_whole
 from task_paired import mean_and_error
 
-# Metric and filter, where that harness has the metric under another name.
+# Metric and filter, if that harness has another name for the metric.
 NAMES = {"flexible": "exact_match,flexible-extract",
          "strict": "exact_match,strict-match", "pass_1": "pass@1,create_test",
          "log_likelihood": "perplexity,none"}
@@ -30,7 +30,7 @@ def target(item):
 
 
 def arguments_and_responses(answer, description):
-    """What the model was asked, and what it answered."""
+    """The model's input and its answer."""
     if answer.pairs:
         return ({f"gen_args_{n}": {"arg_0": p["context"],
                                    "arg_1": p["continuation"]}

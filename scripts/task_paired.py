@@ -7,7 +7,7 @@ DRAWS = 2000
 
 
 def mean_and_error(values):
-    """The error is None of one value."""
+    """With one value the error is None."""
     n = len(values)
     return statistics.fmean(values), \
         statistics.stdev(values) / math.sqrt(n) if n > 1 else None
@@ -21,7 +21,7 @@ def mcnemar(gained, lost):
 
 
 def bootstrap(differences):
-    """Two-sided: how often a mean of resampled items lies beyond 0."""
+    """Two-sided: the share of means of resampled items beyond 0."""
     draw, n = random.Random(0), len(differences)
     means = [sum(draw.choices(differences, k=n)) for _ in range(DRAWS)]
     below, above = (sum(1 for m in means if sign * m <= 0)
@@ -30,7 +30,7 @@ def bootstrap(differences):
 
 
 def compare(ours, reference):
-    """Of two lists of scores of the same items, in order."""
+    """Compares two lists of scores of the same items, in order."""
     differences = [a - b for a, b in zip(ours, reference)]
     difference, error = mean_and_error(differences)
     gained = sum(d > 0 for d in differences)

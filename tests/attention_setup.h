@@ -75,7 +75,8 @@ struct tensors {
 
 static inline struct tensors tensors(const struct kv_shape *s, size_t n)
 {
-    enum { NORMALS = 1 << 14 }; /* of which queries are drawn: that is faster */
+    enum { NORMALS = 1 << 14 }; /* from which queries are drawn, which is
+                                 * faster */
     float *normal = kv_alloc(NORMALS, sizeof(*normal));
     const size_t row = s->n_kv_heads * s->head_dim;
     const struct tensors x = {

@@ -1,10 +1,11 @@
 /* AVX-512 for processors without it: every instruction of the kernels in AVX2
- * and plain C, by SIMDe and, where it has none, from here.  Comes before the
- * kernels' .c files (-include), which are then compiled unchanged, and before
- * kernels/level.c, which finds all of AVX-512 where AVX2 is.
+ * and plain C, by SIMDe or, if SIMDe lacks it, by this file.  It is included
+ * before the kernels' .c files (-include), which are then compiled unchanged,
+ * and before kernels/level.c, which then finds all of AVX-512 on processors
+ * with AVX2.
  *
- * It says whether results are right, nothing about time: the compiler puts
- * other instructions around these. */
+ * It tests results, not times: the compiler puts other instructions around
+ * these. */
 #ifndef KV_AVX512_TWIN_H
 #define KV_AVX512_TWIN_H
 
@@ -17,7 +18,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Where they are macros: with clang, and with gcc that does not optimize. */
+/* For compilers in which they are macros: clang, and gcc without
+ * optimization. */
 #undef _mm512_cmplt_epi32_mask
 #undef _mm512_permute_ps
 #undef _mm512_reduce_ps
@@ -200,7 +202,7 @@ static inline simde__m512 twin_zext256(simde__m256 x)
 #define _mm512_permute_ps(a, order) \
     _mm512_castsi512_ps(twin_shuffle_epi32(_mm512_castps_si512(a), order))
 #define _mm512_srai_epi32 twin_srai_epi32
-#define _mm512_srli_epi16(a, by) /* clang wants SIMDe's a constant */ \
+#define _mm512_srli_epi16(a, by) /* clang needs a constant for SIMDe's */ \
     _mm512_srl_epi16(a, _mm_cvtsi32_si128((int)(by)))
 #define _mm512_zextps128_ps512 twin_zext128
 #define _mm512_zextps256_ps512 twin_zext256

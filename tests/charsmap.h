@@ -9,7 +9,7 @@ enum { CHARSMAP_UNITS = 2048, CHARSMAP_BYTES = 4 + 4 * CHARSMAP_UNITS + 8 };
 
 struct charsmap_entry {
     const char *key;
-    uint32_t value; /* where its text begins */
+    uint32_t value; /* the beginning of its text */
 };
 
 /* 0: the wide A, becomes "a"; 2: e with an acute behind it, "\xc3\xa9"; e

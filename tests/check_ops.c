@@ -75,7 +75,7 @@ static void fail(struct check *c, const char *version, const char *words)
     c->failed = true;
 }
 
-/* Bytes written, with nothing behind them touched. */
+/* Checks the bytes written, and that nothing after them is touched. */
 static size_t run(struct check *c, const struct version *v, uint8_t *out,
                   uint8_t poison)
 {
@@ -93,7 +93,7 @@ static size_t run(struct check *c, const struct version *v, uint8_t *out,
     return n;
 }
 
-/* The first place where bytes differ, or n. */
+/* The index of the first byte that differs, or n. */
 static size_t different(const uint8_t *a, const uint8_t *b, size_t n)
 {
     size_t i = 0;

@@ -1,4 +1,4 @@
-/* What the tests of family "codebook" share: random tables and codes in tiles.
+/* Shared by the tests of family "codebook": random tables and codes in tiles.
  */
 #ifndef KV_CODEBOOK_SETUP_H
 #define KV_CODEBOOK_SETUP_H

@@ -17,7 +17,8 @@ struct pair {
 
 enum { MAX = 32 };
 
-/* Writes the fields a line each, but for one, and more; reads the file. */
+/* Writes the fields, one per line, without one of them and with additional
+ * ones; reads the file. */
 static inline int read_text(const struct pair *base, const char *without,
                             const char *more, struct kv_config *c,
                             struct kv_err *e)

@@ -30,8 +30,8 @@ static struct kv_calib *calibration(const struct kv_shape *shape,
     return c;
 }
 
-/* The codecs of a spec that is fitted to r's shape; false where its scheme
- * refuses single tokens in fp16. */
+/* The codecs of a spec that is fitted to r's shape; false if its scheme refuses
+ * single tokens in fp16. */
 static bool open_codecs(struct ready *r, const char *folder)
 {
     const bool below = kv_spec_reads_below(&r->spec);

@@ -1,7 +1,7 @@
 /* Opens every registered scheme on a synthetic model, with its defaults,
  * without sinks and residual, with some of each, with every choice of every
- * word, and with blocks as short as they can be; keys and values of different
- * schemes too, and a layered one that the tests have for themselves. */
+ * word, and with the shortest possible blocks; also keys and values of
+ * different schemes, and a layered scheme that exists only in the tests. */
 #ifndef EVERY_SCHEME_H
 #define EVERY_SCHEME_H
 
@@ -16,13 +16,12 @@ struct ready {
     size_t layer; /* of the codecs: 1, or as many as they read below, or 0 of a
                    * merged shape */
     struct kv_codec *codec[KV_SIDES];
-    struct kv_codecs *lower; /* those of the layers below that are read */
+    struct kv_codecs *lower; /* codecs of the layers below that are read */
 };
 
-/* From main()'s arguments: every() is of the scheme argv[1] alone, where there
- * is one.  Without, and under a sanitizer, it takes every ninth spec if
- * `trained`, else all that want no calibration: trainings are most of the time
- * of such a program. */
+/* From main()'s arguments: every() covers only the scheme argv[1], if given.
+ * Otherwise, under a sanitizer, it takes every ninth spec if `trained`, else
+ * all specs without calibration, since training takes most of the time. */
 void every_only(int argc, char **argv, bool trained);
 
 /* A group's setup and teardown; made once for all its tests. */
@@ -37,7 +36,7 @@ void every_third(size_t first, void (*check)(struct ready *));
 size_t row_values(const struct ready *r);   /* n_kv_heads * head_dim */
 size_t query_values(const struct ready *r); /* n_heads * head_dim */
 
-/* Upon caches of the lower layers, where these are read. */
+/* On top of caches of the lower layers, if these are read. */
 struct kv_cache *new_cache(const struct ready *r);
 
 /* kv_cache_append(), to the lower layers' caches first. */

@@ -25,7 +25,7 @@ static void to_bf16(const float *x, size_t n, float *out)
         out[i] = kv_bf16_to_f32(kv_f32_to_bf16(x[i]));
 }
 
-/* As a GPU does it with halves: queries, keys, values and weights rounded,
+/* Attention as on a GPU with halves: queries, keys, values and weights rounded,
  * sums in f32. */
 static void plain_halves(const float *q, const float *k, const float *v,
                          size_t n, size_t stride, size_t d, float scale,
@@ -75,7 +75,7 @@ static void plain_bf16(const float *q, const float *k, const float *v, size_t n,
     plain_halves(q, k, v, n, stride, d, scale, to_bf16, out);
 }
 
-/* Tolerance of path int8, beside a scheme's own error. */
+/* Tolerance of path int8, in addition to a scheme's own error. */
 static const double INT8_BOUND = 0.03;
 
 /* Tolerance of values on the edge between two integers. */
@@ -88,10 +88,10 @@ static bool all_codes(const struct kv_tiles_job *j)
            j->view.n % KV_GPU_TILE == 0;
 }
 
-/* Tolerance of hack against its own attention: the order of sums, and a weight
- * that another order rounds to the next integer, where all tokens are codes;
- * else tokens between codes and tail are halves here, whose queries are not
- * rounded. */
+/* Tolerance of hack against its own attention.  If all tokens are codes: the
+ * order of sums, and a weight that another order rounds to the next integer.
+ * Otherwise tokens between codes and tail are halves here, and their queries
+ * are not rounded. */
 static double hack_bound(const struct kv_tiles_job *j)
 {
     return all_codes(j) ? 3e-4 : 1e-2;
@@ -159,7 +159,7 @@ static void check_way(const char *what, const struct kv_cache *c,
 
     if (open_by(way, jobs, 2, &g, &e))
         fail_msg("%s: %s", what, e.msg);
-    /* nobody may want the stores from here on */
+    /* the stores must not be used from here on */
     memset(stores, 0xee, 2 * KV_MAX_RUNS * sizeof(*stores));
     free(stores);
     if (kv_gpu_attend_path(g) != path)
@@ -197,7 +197,8 @@ static void check_way(const char *what, const struct kv_cache *c,
     free(exact);
 }
 
-/* Rows of tiles side by side are of sizes far apart, those of one are 0. */
+/* Rows of neighbouring tiles have very different sizes; one tile's rows are
+ * 0. */
 static void vary(const struct kv_shape *s, float *x, size_t n, float max)
 {
     const size_t row = s->n_kv_heads * s->head_dim;
@@ -315,7 +316,7 @@ void check_by(const char *text, const struct kv_shape *s, size_t n, size_t nq,
     rig_clear(&r);
 }
 
-/* One below, at and above a tile; queries of which some are in codes. */
+/* Sizes one below, at and above a tile; some queries are among the codes. */
 static const struct {
     size_t n, nq;
 } sizes[] = {{1, 1}, {127, 1}, {128, 3}, {129, 1}, {400, 8}, {1300, 2}};

@@ -31,7 +31,8 @@ struct rig {
     struct kv_tile_cache *tiled;
 };
 
-/* *calib: trained anew where it lacks the spec; NULL at first, the caller's. */
+/* *calib: trained again if it lacks the spec; NULL at first, the caller's to
+ * free. */
 struct rig rig(const char *text, const struct kv_shape *s, size_t n,
                struct kv_calib **calib);
 void rig_clear(struct rig *r);
@@ -40,7 +41,7 @@ void rig_clear(struct rig *r);
 void check_by(const char *text, const struct kv_shape *s, size_t n, size_t nq,
               unsigned ways, struct kv_calib **calib);
 
-/* The same of a list. */
+/* The same for a list of specs. */
 struct sized {
     const char *text;
     size_t head_dim, group;
@@ -49,8 +50,9 @@ struct sized {
 };
 void check_sized(const struct sized *x, size_t n_cases, unsigned ways);
 
-/* Of 1 token to 1300, `group` query heads a KV head; of LONG; of 2 tiles of
- * codes and a rest, 4 and 12 rows: the cases of every listed kernel. */
+/* The cases of every listed kernel: 1 to 1300 tokens, with `group` query heads
+ * for a KV head; LONG tokens; 2 tiles of codes and a rest, with 4 and 12
+ * rows. */
 void check_sizes(const char *text, size_t head_dim, size_t group,
                  unsigned ways);
 void check_long(const char *text, size_t head_dim, size_t group, unsigned ways);

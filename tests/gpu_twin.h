@@ -1,5 +1,6 @@
-/* kernels/cuda/gpu.cuh for the host: the same names, one fibre a thread.  Comes
- * before every .cu file (-include), whose code is then compiled unchanged.
+/* kernels/cuda/gpu.cuh for the host: the same names, one fibre for each GPU
+ * thread.  It is included before every .cu file (-include), which is then
+ * compiled unchanged.
  *
  * A block's threads run one after the other, each until it must wait for
  * others; blocks run one after the other.  Shared memory starts as NaNs, a copy
@@ -39,7 +40,7 @@ struct uint2 {
     uint32_t x, y;
 };
 
-/* Of one stream: work is done when it is launched. */
+/* A stream: work is done when it is launched. */
 typedef void *cudaStream_t;
 
 enum { KV_BIG_BLOCKS = 2 };
@@ -50,7 +51,8 @@ extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 /* tests/gpu_twin.cc */
 enum twin_op { TWIN_SYNC, TWIN_SHUFFLE, TWIN_TRANSPOSE, TWIN_MMA };
 void twin_block(void);
-/* Gives words, n of each lane, once all 32 have given theirs: [32][8]. */
+/* Exchanges words, n of each lane; returns after all 32 lanes have given
+ * theirs: [32][8]. */
 const uint32_t (*twin_meet(twin_op op, const uint32_t *mine, size_t n))[8];
 uint8_t *twin_shared(void);
 void twin_copy(void *shared, const void *global);
@@ -442,7 +444,7 @@ KV_DEVICE uint32_t kv_transpose(uint32_t x)
  * KV_TWIN_LAUNCHED, once (run_every_kernel.py). */
 void twin_launched(void *kernel);
 
-/* Two, where their shared memory is a multiprocessor's of compute capability
+/* Two, if their shared memory fits a multiprocessor of compute capability
  * 9.0. */
 template <class... A>
 static size_t kv_resident_blocks(void (*)(A...), unsigned, size_t shared)

@@ -76,8 +76,8 @@ def gptq(bits=4, group=16, sym=False, v2=False, order=None, **header):
 
 
 def gptq3(less=None, sym=False, **header):
-    """less: how zeros of 4 are held less 1: by each code, or by GPTQModel's
-    constants, of the word as a number; None: as they are."""
+    """less: how zeros of 4 are stored minus 1: in each code, or by GPTQModel's
+    constants for the word as a number; None: unchanged."""
 
     def pack(rng, rows, columns):
         q = rng.integers(0, 8, (rows, columns))

@@ -50,8 +50,8 @@ static float to_integers(float *x, size_t n, float limit)
     return max / limit;
 }
 
-/* q . k, whose channels are rounded in groups: times steps (folded), or of one
- * step. */
+/* q . k, with q rounded in groups of channels: times steps (folded), or with
+ * one step. */
 static float int8_score(const struct signed_code *k, const float *q, size_t n,
                         bool folded)
 {
@@ -69,7 +69,8 @@ static float int8_score(const struct signed_code *k, const float *q, size_t n,
     return sum * unit * (folded ? 1 : k->step) + rest;
 }
 
-enum { INT8_TOKENS = 32 /* whose weights are rounded together */ };
+enum { INT8_TOKENS = 32 /* number of tokens whose weights are rounded
+                         * together */ };
 
 /* out += p v over n tokens. */
 static void int8_gather(const struct signed_code *v, size_t d, const float *p,
@@ -92,7 +93,7 @@ static void int8_gather(const struct signed_code *v, size_t d, const float *p,
 }
 
 /* A KV head's tokens: codes [first, end), which fill tiles of 128 on both
- * sides, and all as floats, rows `stride` apart. */
+ * sides, and all tokens as floats, rows `stride` apart. */
 struct int8_head {
     const struct kv_tiles_job *j;
     size_t first, end, stride;

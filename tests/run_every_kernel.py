@@ -17,7 +17,7 @@ import tempfile
 
 
 def compiled(program):
-    """Names of kernels by their place: bytes behind twin_launched()."""
+    """Names of kernels by their address: bytes after twin_launched()."""
     nm = subprocess.run(["nm", "-C", program], stdout=subprocess.PIPE,
                         text=True, check=True).stdout
     place = {}

@@ -8,7 +8,7 @@ from run_tools import MPI_ENV, TOOLS, run
 
 
 def need_mpi():
-    """Skips where mpirun is missing, or the build is without MPI."""
+    """Skips if mpirun is missing, or the build is without MPI."""
     if not shutil.which("mpirun"):
         raise unittest.SkipTest("mpirun is not installed (openmpi-bin)")
     if "has no MPI" in run("kvppl", "--ranks", env=MPI_ENV).stderr:

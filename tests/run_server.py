@@ -41,7 +41,8 @@ def at(name):
 
 
 class Server:
-    """kvgen --serve at a free port; with it, or until close()."""
+    """kvgen --serve on a free port, inside a with statement or until
+    close()."""
 
     def __init__(self, *more, model="m", specs=SPECS):
         argv = ["-m", at(model), "--serve", "127.0.0.1:0", "--serve-name", "t",

@@ -42,7 +42,7 @@ PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP
 
 
 def lacks():
-    """Why there can be no cluster here, or None."""
+    """The reason why there can be no cluster here, or None."""
     where = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     for name in PROGRAMS:
         if not shutil.which(name, path=where):
@@ -76,7 +76,7 @@ class Cluster:
                 env=self.env, **more))
 
     def munge(self):
-        """As its own user, who alone may reach its folder."""
+        """Runs as its own user, and only that user may reach its folder."""
         place = os.path.join(self.folder, "munge")
         user = pwd.getpwnam("munge")
         os.mkdir(place, 0o711)

@@ -33,7 +33,7 @@ def write(path, data):
 
 
 def prompt(path, text):
-    """A file of one prompt, for kvgen."""
+    """A file with one prompt, for kvgen."""
     return write(path, json.dumps({"prompt": text}).encode() + b"\n")
 
 

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What a token's neighbours say of value i. */
+/* The prediction of value i from a token's neighbours. */
 static float predicted(const struct kv_neighbours *at, enum kv_side side,
                        size_t i)
 {

@@ -1,5 +1,5 @@
-/* A layered scheme for tests alone, in no list: 8 bits a value of what is left
- * of a token when fixed shares of its neighbours are taken off. */
+/* A layered scheme only for tests, in no list: it subtracts fixed shares of a
+ * token's neighbours and codes the residual in 8 bits a value. */
 #ifndef STACKED_H
 #define STACKED_H
 

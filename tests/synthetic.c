@@ -46,7 +46,7 @@ void synthetic_rows(const struct kv_shape *s, size_t heads, uint64_t seed,
     }
 }
 
-/* Of four made-up rows, and something of every direction. */
+/* Mixes four made-up rows with a little of every direction. */
 static void put_gram(struct kv_dump_writer *w, const struct kv_shape *s,
                      size_t layer)
 {
@@ -142,7 +142,7 @@ struct kv_calib *synthetic_calib_on(const struct kv_shape *s,
         return NULL;
     if (level > KV_LEVEL_AVX2)
         kv_level_set(KV_LEVEL_AVX2, NULL);
-    /* a trellis wants few, and takes long */
+    /* a trellis needs few windows, and takes long */
     if (strcmp(spec->scheme->name, "klt") == 0)
         n_windows = 1;
     synthetic_dump(s, n_windows, 160, folder, &path);

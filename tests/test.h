@@ -15,16 +15,16 @@
 
 #include <cmocka.h>
 
-/* Under AddressSanitizer, where everything takes ten times as long, loops that
- * repeat what others do are shorter. */
+/* Under AddressSanitizer everything takes ten times as long, so redundant loops
+ * are shorter. */
 #ifdef __SANITIZE_ADDRESS__
 enum { SANITIZED = 1 };
 #else
 enum { SANITIZED = 0 };
 #endif
 
-/* Where larger test inputs lie: $KVTOOLS_SHARED, or ../shared beside the
- * source tree.  NULL when absent: skip() then. */
+/* The folder of larger test inputs: $KVTOOLS_SHARED, or ../shared beside the
+ * source tree.  NULL if absent; then call skip(). */
 static inline const char *test_shared(void)
 {
     static char path[4096];
@@ -38,7 +38,7 @@ static inline const char *test_shared(void)
     return access(path, R_OK) ? NULL : path;
 }
 
-/* Where a file's test folders are. */
+/* The path of a file's test folders. */
 static char test_top[4096 - 16];
 
 static inline int test_remove(const char *path, const struct stat *st, int kind,

@@ -1,5 +1,5 @@
-/* The choice of a spec for each place: against all choices, and its guarantee
- * where these are too many. */
+/* The choice of a spec for each place, compared with all choices; and its
+ * guarantee if there are too many choices. */
 #include "eval/allocate.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"

@@ -215,7 +215,8 @@ static void test_append(void **state)
     unlink(path);
 }
 
-/* Of two that are open at once neither loses a row, nor adds the other's. */
+/* Two tables that are open at once lose no rows, and neither adds the
+ * other's. */
 static void test_side_by_side(void **state)
 {
     static const char *const texts[][2] = {{"f16", NULL},

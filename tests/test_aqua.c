@@ -65,7 +65,8 @@ static struct kv_calib *calib_of(const char *text, struct kv_shape *shape)
     return synthetic_calib(shape, &s, test_folder());
 }
 
-/* The points of a normal distribution: 2 of one dimension are 0.798 from 0. */
+/* The points of a normal distribution: 2 points in one dimension are 0.798 from
+ * 0. */
 static void test_points(void **state)
 {
     struct kv_shape shape;
@@ -78,7 +79,7 @@ static void test_points(void **state)
     kv_calib_free(calib);
 }
 
-/* Encodes a token of layer 1 beside what the layer below has of it. */
+/* Encodes a token of layer 1 with its decoded form in the layer below. */
 static void test_prediction(void **state)
 {
     struct kv_shape shape;

@@ -70,7 +70,7 @@ static void test_still(void **state)
     assert_says(e, "no_rope_layers: layer 1 is neither 0 nor 1");
 }
 
-/* SmolLM3: those slide, where a window is opted for. */
+/* SmolLM3: these layers slide if the config opts for a window. */
 static void test_still_slides(void **state)
 {
     struct kv_config c;
@@ -90,7 +90,7 @@ static void test_still_slides(void **state)
     }
 }
 
-/* Qwen3 MoE: all slide, where a window is opted for. */
+/* Qwen3 MoE: all layers slide if the config opts for a window. */
 static void test_all_slide(void **state)
 {
     struct kv_config c;
@@ -214,7 +214,7 @@ static void test_falcon(void **state)
             "num_ln_in_parallel_attn is 3; only 2");
 }
 
-/* A model of several parts: that of text alone counts. */
+/* A model of several parts: only the text part counts. */
 static void test_wrapped(void **state)
 {
     static const char arch[] = "Gemma3ForConditionalGeneration";
@@ -242,7 +242,7 @@ static void test_wrapped(void **state)
             "field vision_config is not known");
 }
 
-/* EXAONE 4: a window in most layers, RoPE in those alone. */
+/* EXAONE 4: most layers have a window, and only those have RoPE. */
 static void test_exaone(void **state)
 {
     static const char arch[] = "Exaone4ForCausalLM", type[] = "exaone4";

@@ -117,7 +117,7 @@ class Decoded(Case):
         self.check("cq:c4b2,w=none", "-C", at("c.h5"))
 
     def test_latents(self):
-        """Keys alone: values are the first of their channels."""
+        """Only keys: values are the keys' first channels."""
         shutil.copytree(os.path.join(os.environ["KV_SOURCE_ROOT"],
                                      "tests/golden/deepseek_v2"), at("ds"))
         tiny_model.write_tokenizer(at("ds"), False)
@@ -137,7 +137,7 @@ class Decoded(Case):
             self.assertEqual(list(f["layer_000"]), ["k", "k_pre", "q"])
 
     def test_of_codes(self):
-        """What was read back is what was encoded."""
+        """The arrays read back equal the encoded ones."""
         args = ["--keep-window", "-s", "kivi:b2g8r8s2", at("eval.h5")]
         must("kvquant", *args, "--codes", at("codes.h5"), "--decoded",
              at("a.npz"))
@@ -231,14 +231,14 @@ class From(Case):
                 1].swapaxes(1, 2), 1e-6, 1e-6)
 
     def test_without_config(self):
-        """RoPE of one base: the model's own is 10000."""
+        """RoPE with one base; the model's own is 10000."""
         np.savez(at("a.npz"), **self.arrays())
         self.check(at("a.npz"), about=["--rope-theta", "10000"])
         self.check(at("a.npz"), about=["--rope-theta", "0", "--rope", "post"],
                    tensors=("k", "v"))
 
     def test_for_every_tool(self):
-        """Names tell which calibration is whose."""
+        """Names show which calibration belongs to which model."""
         for name in "eval", "calib":
             must("kvquant", "-s", "f32", at(name + ".h5"), "--decoded",
                  at(name + ".npz"))

@@ -17,8 +17,8 @@ enum {
     CAP = 4,
     ALIVE = 8,
     MASS = 16,
-    K_VIEWS = 32, /* both, else unquantized alone */
-    V_VIEWS = 64, /* both, else quantized alone */
+    K_VIEWS = 32, /* both forms, else only unquantized */
+    V_VIEWS = 64, /* both forms, else only quantized */
     SINK = 128,
     ALL = 256
 };
@@ -52,7 +52,7 @@ static uint32_t *random_until(size_t n, size_t first, uint64_t key)
     return until;
 }
 
-/* Three of four tokens are alive, of a run of 64 none. */
+/* Three of four tokens are alive; in one run of 64 none is. */
 static uint64_t *random_alive(size_t n, uint64_t key)
 {
     const size_t words = kv_attend_words(n);
@@ -255,7 +255,7 @@ static void test_products(void **state)
     check_all(kv_attend, 2e-5);
 }
 
-/* Mass alone: no values, no output. */
+/* Only mass: no values, no output. */
 static void test_mass_alone(void **state)
 {
     struct problem p;

@@ -33,8 +33,8 @@ struct rig {
     bool tiles;
 };
 
-/* Half of the tokens are alive, of a few words none, of query 0 none at all
- * where the window is short. */
+/* Half of the tokens are alive, but none in a few words; with a short window
+ * query 0 sees none. */
 static void make_alive(struct rig *r)
 {
     const size_t words = kv_attend_words(r->view.n);

@@ -13,9 +13,9 @@ enum { MAX_LAYERS = 3 };
 
 /* The results: [layer][windows][n][kv_heads][head_dim]. */
 struct got {
-    size_t calls, values;    /* values: of one layer */
+    size_t calls, values;    /* number of values in one layer */
     size_t fail_at;          /* layer; SIZE_MAX: none */
-    float *x[MAX_LAYERS][2]; /* k_pre, v; NULL where no call was */
+    float *x[MAX_LAYERS][2]; /* k_pre, v; NULL for layers without a call */
 };
 
 static int take(void *arg, const struct kv_gradient *g, struct kv_err *e)
@@ -120,8 +120,8 @@ static double size_of(const struct got *got, size_t layer, int side)
     return sqrt(squares / (double)got->values);
 }
 
-/* A relative error below 1e-3; where the terms of a gradient cancel, an error
- * of a few f32 roundings of the layer's typical magnitude. */
+/* The relative error is below 1e-3; if the terms of a gradient cancel, the
+ * error is a few f32 roundings of the layer's typical magnitude. */
 static void check_model(const struct tiny_model *m, size_t n_windows, size_t n)
 {
     struct kv_model *model = tiny_open(m);

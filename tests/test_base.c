@@ -96,7 +96,8 @@ static void test_errors(void **state)
     assert_int_equal(kv_fail(NULL, "dropped"), -1);
 }
 
-/* Zeros even where other bytes were; the start of a line, or of a huge page. */
+/* Memory is zero even if other bytes were there, and begins at a cache line or
+ * a huge page. */
 static void test_lines(void **state)
 {
     (void)state;

@@ -188,7 +188,7 @@ class BenchCpu(Scripts):
             self.refused([other, words], "--compare", a, other)
 
     def build(self, *then):
-        """A build whose programs print a row, and then run some lines."""
+        """A build whose programs print a row, and then run given lines."""
         lines = ["#!/bin/sh", "touch '%s/ran'" % self.folder, "echo spec,path",
                  "echo f16,exact", *then]
         for program in "tools/kvattn", "tests/check_ops":
@@ -214,7 +214,7 @@ class BenchCpu(Scripts):
             self.assertEqual(f.read(), "spec,path\nf16,exact\n")
 
     def test_interrupted(self):
-        """Also where SIGINT is ignored, as by a script's background jobs."""
+        """Also if SIGINT is ignored, as in a script's background jobs."""
         path = os.path.join(self.folder, "i.csv")
         for before in signal.SIG_DFL, signal.SIG_IGN:
             with subprocess.Popen(

@@ -116,9 +116,9 @@ class Bounds(unittest.TestCase):
                           at("dump.h5"), "-o", at("calib.h5")).stderr)
 
     def test_limits_of_memory(self):
-        """Whatever the address space is limited to: done, or a sentence and
-        exit code 2; no library faults, waits or ends the program by itself.
-        Sanitizers want terabytes."""
+        """With any limit of the address space the tool is done, or ends with a
+        sentence and exit code 2; no library crashes, hangs or ends the program
+        itself.  Sanitizers need terabytes."""
         args = on_text("-q", "-s", "kivi:b2g16", "-o", at("limited.csv"))
         runs = (["kvppl", *args],
                 ["kvdump", *on_text("-q", "-o", at("limited.h5"))],
@@ -134,8 +134,8 @@ class Bounds(unittest.TestCase):
                 **os.environ, "OMP_NUM_THREADS": threads})
 
         def least(tool):
-            """Of megabytes in which it starts at all, and 4 more: at the
-            edge a library complains of its own start."""
+            """The least megabytes in which it starts, and 4 more, since at the
+            edge a library complains at its own start."""
             return next((mb + 4 for mb in range(40, 1000, 4) if limited(
                 [tool, "--version"], mb).returncode == 0), None)
 
@@ -205,7 +205,7 @@ class Bounds(unittest.TestCase):
             2, "kvppl: 3 threads: OMP_THREAD_LIMIT is 2\n"))
 
     def test_small_stacks(self):
-        """Of the first thread, and of the others."""
+        """Stacks of the first thread, and of the others."""
         args = ["kvppl", *on_text("-q", "-t", "2")]
 
         def under(kb, **env):
@@ -229,7 +229,8 @@ class Bounds(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_what_is_no_file(self):
-        """Of a model, and a layer file: told at once, never waited for."""
+        """A pipe as a model or a layer file is refused at once, never waited
+        for."""
         model = at("special")
         os.mkfifo(at("fifo"))
         for name in ("config.json", "tokenizer.json", "tokenizer_config.json",
@@ -261,7 +262,7 @@ class Bounds(unittest.TestCase):
         os.remove(at("fifo"))
 
     def test_lengths_of_inputs(self):
-        """Said before memory is taken for them."""
+        """They are refused before memory is allocated for them."""
         def limit():
             resource.setrlimit(resource.RLIMIT_DATA, (900 << 20, 900 << 20))
 

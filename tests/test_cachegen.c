@@ -139,7 +139,8 @@ static void test_largest(void **state)
         assert_within(back[i], want[i], 0.01);
 }
 
-/* As released: a row by its own largest value, in 31 levels. */
+/* As in the released code: a row scaled by its own largest value, in 31
+ * levels. */
 static void test_code_by_hand(void **state)
 {
     const struct kv_shape shape = {
@@ -417,7 +418,7 @@ static void wants(const struct kv_spec *s, const struct kv_shape *shape,
     assert_says(e, words);
 }
 
-/* Conditions on the tables of a calibration; and who needs none. */
+/* Conditions on the tables of a calibration, and specs that need none. */
 static void test_tables(void **state)
 {
     const struct kv_shape shape = synthetic_shape(8);

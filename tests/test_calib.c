@@ -411,8 +411,8 @@ static void a_repeated_text_counts_once(void **state)
     kv_sketch_clear(&twice);
 }
 
-/* check_dump() fails exactly where calibrate() would.  train: also where that
- * is nothing, which takes a while. */
+/* check_dump() fails exactly if calibrate() would.  train: also trains complete
+ * dumps, which takes a while. */
 static void check_trainable(const char *text, struct kv_dump *dump, bool train)
 {
     struct kv_calib_set set = {.seed = 1};
@@ -435,7 +435,7 @@ static void check_trainable(const char *text, struct kv_dump *dump, bool train)
     kv_calib_set_clear(&set);
 }
 
-/* The scheme by default and with each choice of each word. */
+/* The scheme with its defaults and with each choice of each word. */
 static void check_every_choice(const struct kv_scheme *k, struct kv_dump *dump,
                                bool train)
 {
@@ -453,8 +453,8 @@ static void check_every_choice(const struct kv_scheme *k, struct kv_dump *dump,
         }
 }
 
-/* Each tensor lost in turn, and none; windows with points for all codebooks or
- * for few. */
+/* Removes each tensor in turn, and none; windows have enough points for all
+ * codebooks, or for few. */
 static void what_a_dump_lacks_is_known_beforehand(void **state)
 {
     const struct kv_shape shape = synthetic_shape(16);

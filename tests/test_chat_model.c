@@ -1,5 +1,5 @@
-/* What a model's folder says of its chats: special tokens, and the space behind
- * them, as transformers 5.24 has both for the same folder. */
+/* The chat settings of a model's folder: special tokens, and the space after
+ * them, both as in transformers 5.24 for the same folder. */
 #include "lib/tokenizer/chat_template.h"
 #include "tests/tokenizer_setup.h"
 
@@ -51,7 +51,7 @@ static void special_tokens(void **state)
                                          " 'add_bos_token': true}"},
                                 {NULL, NULL}},
           "{\"bos_token\":\"a\"}", NULL);
-    /* the map's names count, but beside a list of added tokens */
+    /* the map's names count, unless there is a list of added tokens */
     reads(
         (const struct file[]){
             {CONFIG, "{'bos_token': 'a', 'image_token': 'i'}"},
@@ -88,7 +88,7 @@ static void what_is_asked_for(void **state)
         "{}",
         "forced_bos_token_id 0, no_repeat_ngram_size 3, repetition_penalty "
         "1.05, suppress_tokens [1, 2]");
-    /* older folders have them in config.json, which counts alone */
+    /* older folders have them in config.json, which is then the only source */
     reads((const struct file[]){{"config.json", "{'num_beams': 4}"},
                                 {NULL, NULL}},
           "{}", "num_beams 4");

@@ -182,7 +182,7 @@ static void texts_go_by_unicode(void **state)
                                           "A\\qb");
 }
 
-/* By json.dumps() of CPython 3.11 as transformers calls it. */
+/* Results of json.dumps() in CPython 3.11, called as in transformers. */
 static void tojson_is_python_s(void **state)
 {
     (void)state;

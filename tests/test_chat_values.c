@@ -1,8 +1,9 @@
 /* Values of chat templates: what Python makes of them. */
 #include "tests/chat_setup.h"
 
-/* What map(), select() and the like give is true, has no length and is read
- * once; what keys() and the like give is as true and as long as the object. */
+/* The results of map(), select() and the like are true, have no length and can
+ * be read once; the results of keys() and the like have the object's truth
+ * value and length. */
 static void iterators_are_python_s(void **state)
 {
     (void)state;
@@ -56,7 +57,7 @@ static void keys_may_be_numbers(void **state)
     refuses("{{ messages.0.5 }}", "numbers other than plain whole ones");
 }
 
-/* As Markup: what is added to it is escaped. */
+/* Like Markup: text added to it is escaped. */
 static void safe_texts_are_markupsafe_s(void **state)
 {
     (void)state;

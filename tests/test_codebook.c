@@ -179,9 +179,9 @@ static unsigned code_at(const uint8_t *bytes, size_t i, unsigned bits)
     return code;
 }
 
-/* Every code is that of the nearest centroid of the transformed sub-vector in
- * the book of its layer, head and sub-space, stands where the drawing says,
- * and decodes to that centroid, transformed back. */
+/* Every code is the index of the transformed sub-vector's nearest centroid in
+ * the book of its layer, head and sub-space, is stored as drawn, and decodes to
+ * that centroid, transformed back. */
 static void check_codec(const struct rig *r, enum kv_side side, size_t layer,
                         size_t n)
 {
@@ -257,8 +257,8 @@ static void test_codec(void **state)
     }
 }
 
-/* The values that the codes miss by most come back as they are, in fp16; all
- * others as they do without outliers. */
+/* The values with the largest coding errors are decoded exactly, in fp16; all
+ * others as without outliers. */
 static void test_outliers(void **state)
 {
     enum { N = 5, ROW = 2 * 48, KEPT = 3, BYTES = 128 };

@@ -121,7 +121,7 @@ static void test_half(void **state)
     check_half("cq:c4b4");
 }
 
-/* A dump of one value everywhere, on which no loss depends. */
+/* A dump with the same value everywhere, on which no loss depends. */
 static char *flat_dump(const struct kv_shape *s, float value)
 {
     struct kv_dump_info info = {.model = "flat",
@@ -191,7 +191,7 @@ static void test_beyond_half(void **state)
     check_flat("pq:d4b2", -70000, -65504, 4496. * 4496);
 }
 
-/* Where the loss depends on no point, all weigh alike. */
+/* If the loss depends on no point, all points weigh alike. */
 static void test_no_weights(void **state)
 {
     (void)state;

@@ -2,8 +2,8 @@
  * the same meaning are in test_config_twins.c. */
 #include "tests/config_setup.h"
 
-/* Whole configs, in which every field that has a default has it.  None of the
- * defaults changes when a number beside it does. */
+/* Whole configs, in which every field with a default has its default value.  No
+ * default depends on another number. */
 static const struct pair llama[MAX] = {
     {"architectures", "[\"LlamaForCausalLM\"]"},
     {"model_type", "\"llama\""},
@@ -74,8 +74,8 @@ static int read_with(const struct pair *base, const char *name,
     return read_text(base, name, more, c, e);
 }
 
-/* Either the same numbers as without, or a sentence that names the field, or
- * the line where it is no JSON. */
+/* The result is either the same numbers as without the change, or a sentence
+ * that names the field, or the line if the text is no JSON. */
 static void check_walked(const struct pair *base, const char *name,
                          const char *value)
 {
@@ -90,8 +90,9 @@ static void check_walked(const struct pair *base, const char *name,
                  *e.msg ? e.msg : "another number, and no word");
 }
 
-/* Not a number, zero, negative, too huge, too small, of another type, absent.
- * Whole numbers that f32 holds are as good as any for a field of reals. */
+/* Values that are not a number, zero, negative, too large, too small, of
+ * another type, or absent.  Whole numbers that f32 holds are valid for a real
+ * field. */
 static const char *const values[] = {
     "NaN",  "Infinity", "1e999",  "\"nan\"", "0",    "-1",
     "-0.0", "1e308",    "-1e308", "1e-300",  "1e39", "[]",
@@ -215,7 +216,7 @@ static void check_walked_block(const struct pair *base, const char *in,
                  *e.msg ? e.msg : "another number, and no word");
 }
 
-/* The same walk inside a block, wherever it may stand. */
+/* The same walk inside a block, in every place where it may be. */
 static void test_every_rope_field(void **state)
 {
     static const char *const names[] = {

@@ -1,6 +1,6 @@
-/* lib/model/config: fields of config.json beside each other, of which two say
- * the same, or contradict each other.  What counts was derived by tiny random
- * models of every class in transformers 5.24, one field or pair changed at a
+/* lib/model/config: pairs of fields of config.json that mean the same, or
+ * contradict each other.  Which one counts was derived from tiny random models
+ * of every class in transformers 5.24, with one field or pair changed at a
  * time. */
 #include "tests/config_setup.h"
 
@@ -38,7 +38,7 @@
 #define FULL "full_attention"
 #define SLIDES "sliding_attention"
 
-/* Sizes alone; the rest is each case's. */
+/* Only sizes; each case adds the rest. */
 static const struct pair sizes[MAX] = {
     {"hidden_size", "256"},
     {"intermediate_size", "40"},
@@ -65,7 +65,7 @@ static int read_case(const char *arch, const char *more, struct kv_config *c,
 static const struct {
     const char *arch, *a, *b;
 } twins[] = {
-    /* theta, wherever it stands */
+    /* theta, in any of its places */
     {NULL, "", THETA(1e4)},
     {NULL, THETA(5e5), "\"rope_scaling\": {" THETA(5e5) "}"},
     {NULL, THETA(5e5), "\"rope_parameters\": {" THETA(500000) "}"},
@@ -161,7 +161,7 @@ static const struct {
     {GPT2, "", "\"hidden_act\": \"relu\", \"num_key_value_heads\": 4"},
     {FALCON, "", "\"num_key_value_heads\": 4"},
     {FALCON, "", "\"num_key_value_heads\": null"},
-    /* transformers goes by model_type where the name is the model's own */
+    /* transformers uses model_type if the class is the model's own */
     {MPT, "", "\"auto_map\": {\"AutoConfig\": \"a.B\"}"},
     /* windows that are opted for */
     {QWEN3_MOE, "", "\"sliding_window\": 16, \"use_sliding_window\": false"},

@@ -50,7 +50,7 @@ static void test_append(void **state)
     every(check_append);
 }
 
-/* For schemes with a probe(); the others do not look at it. */
+/* For schemes with a probe(); the others ignore it. */
 static float *some_saliency(size_t n)
 {
     float *x = kv_alloc(n, sizeof(*x));
@@ -170,8 +170,8 @@ static void test_variable(void **state)
     every(check_variable);
 }
 
-/* What a decoder of layered codes has: the decoded forms of the layers so far,
- * of N tokens. */
+/* The state of a decoder of layered codes: the decoded forms of the layers so
+ * far, for N tokens. */
 struct decoder {
     float *x[KV_MAX_BELOW + 1][KV_SIDES];
 };
@@ -227,8 +227,8 @@ static void decode_up(struct decoder *d, const struct kv_cache *c, size_t step,
     check_decoded(d, c, KV_V, step, spec);
 }
 
-/* Layered codes are decoded from themselves alone, layer by layer, any tokens
- * of them; a cache wants the layers below that are read, with the same
+/* Layered codes are decoded only from themselves, layer by layer, for any
+ * tokens; a cache needs the lower layers that are read, with the same
  * tokens. */
 static void check_layered(struct ready *r)
 {
@@ -323,8 +323,8 @@ static bool in_window(const struct kv_codec *c, size_t sinks, size_t t,
     return last + c->shape.window >= n;
 }
 
-/* A side's bytes, token by token; x: decoded, where tokens that are not held
- * become something else. */
+/* A side's bytes, token by token; x: the decoded tokens, in which tokens that
+ * are not held are overwritten. */
 static size_t bytes_by_token(const struct kv_cache *cache, enum kv_side side,
                              float *x)
 {
@@ -365,8 +365,8 @@ static void attend(const struct kv_cache *c, const float *q, float *const *kv,
                                         .v = {.quantized = kv[KV_V]}});
 }
 
-/* What a layer that slides holds of n tokens is what its bytes count, and all
- * that a query sees. */
+/* A sliding layer's bytes count exactly the tokens that it holds, and these are
+ * all that a query sees. */
 static void check_held_window(struct ready *r, struct rows x, size_t n)
 {
     struct kv_cache *c = filled(r, x, n, N);
@@ -432,9 +432,9 @@ static void test_window(void **state)
     every(check_window);
 }
 
-/* Zeros, constants, the largest half, denormals: finite, and flat groups come
- * back to fp16's precision where the scheme is not a table lookup or coarse;
- * less a bias, no group of keys is flat. */
+/* Zeros, constants, the largest half and denormals decode to finite values, and
+ * flat groups decode to fp16's precision unless the scheme is a table lookup or
+ * coarse.  With a bias subtracted, no group of keys is flat. */
 static void check_extremes(struct ready *r)
 {
     const float levels[] = {0, 1, -3.25f, 65504, -65504, 0x1p-24f, 0x1p-20f};

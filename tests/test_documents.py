@@ -15,7 +15,7 @@ NAMES = "kvattn kvcalib kvdump kvgen kvppl kvquant kvsim".split()
 
 
 def complete(tool, *words):
-    """What bash offers for the last word."""
+    """The completions that bash offers for the last word."""
     script = ('. "$1"; _kvtools "$2" "$3" "$4"; printf "%s\\n" '
               '"${COMPREPLY[@]}"')
     return subprocess.run(

@@ -121,7 +121,7 @@ static struct kv_dump_writer *create(enum kv_dtype dtype)
     return w;
 }
 
-/* With W_o's Gram matrix of the layers from first_gram on. */
+/* With W_o's Gram matrix for the layers from first_gram on. */
 static void write_dump_with(enum kv_dtype dtype, size_t first_gram)
 {
     struct kv_dump_writer *w = create(dtype);
@@ -146,8 +146,9 @@ static void write_dump(enum kv_dtype dtype)
     write_dump_with(dtype, FIRST);
 }
 
-/* What the file says of the channels that RoPE turns together: n_rot pairs,
- * neighbours or not.  pairs NULL: nothing, the two halves of a head. */
+/* The file's description of the channels that RoPE turns together: n_rot pairs,
+ * neighbours or not.  pairs NULL: no description, and the pairs are the two
+ * halves of a head. */
 static void check_pairs(size_t n_rot, bool neighbours, const char *pairs)
 {
     struct kv_dump_info info = some_info(KV_F32);

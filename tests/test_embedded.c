@@ -1,5 +1,5 @@
 /* The embedded model (data/model) on the embedded text, against numbers that
- * were computed apart from kvtools (data/make_goldens.py). */
+ * were computed without kvtools (data/make_goldens.py). */
 #include "eval/generate.h"
 #include "eval/ppl.h"
 #include "lib/base/alloc.h"

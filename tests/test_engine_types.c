@@ -196,8 +196,8 @@ static double error_of(const char *text, float *scale)
     return sum;
 }
 
-/* Channels have means far from 0; of two scales the better is taken; the
- * largest value is what S says. */
+/* Channels have means far from 0; the better of two scales is taken; S
+ * determines the largest value. */
 static void test_modelopt(void **state)
 {
     float one, two;

@@ -48,7 +48,7 @@ def rows(text):
 
 
 def ours():
-    """Processes whose command line has the folder's name."""
+    """Processes whose command line contains the folder's name."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -290,7 +290,7 @@ class Faults(Case):
 
 
 class Ends(Case):
-    """Nothing is left where a signal ends the tool, or a server ends."""
+    """No process is left when a signal ends the tool, or a server ends."""
 
     def test_signal(self):
         tool = subprocess.Popen(
@@ -354,7 +354,7 @@ class Named(Case):
              f"mixed,file={at('layers.txt')}", at("eval.h5"))
 
     def test_calibration(self):
-        """A spec in a calibration is text alone."""
+        """A spec in a calibration is only text."""
         mark = at("it-ran")
         spec = f"exec:b4,trains,cmd=touch {mark}; {codec}"
         must("kvcalib", "-s", spec, at("calib.h5"), "-o", at("c2.h5"))

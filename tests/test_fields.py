@@ -132,7 +132,7 @@ class Fields(unittest.TestCase):
                             (name, done.stderr))
 
     def no_nan(self, rows, good):
-        """The same cells are blank, and none is no number."""
+        """The same cells are blank, and all others are numbers."""
         self.assertEqual(len(rows), len(good))
         for row, intact in zip(rows, good):
             for k, v in row.items():
@@ -157,7 +157,7 @@ class Fields(unittest.TestCase):
             self.assertRegex(said, rf"\b{field}\b")
 
     def walk(self, path, tool, argv, is_data=(), attrs=True):
-        """argv: with None in the place of the file."""
+        """argv: with None in place of the file."""
         def result(of):
             return run(tool, "-q", "-t", "1",
                        *[of if a is None else a for a in argv], timeout=20)
@@ -191,7 +191,7 @@ class Fields(unittest.TestCase):
 
 
 def change(f, name, attr, value):
-    """False where the field cannot be so."""
+    """False if the field cannot have this value."""
     if attr:
         if value is None:
             del f[name].attrs[attr]
@@ -229,7 +229,7 @@ class Files(Fields):
         self.walk("c.h5", "kvquant", [*MEASURED, "-C", None, at("eval.h5")])
 
     def test_codes(self):
-        """To all but --codes-in they are another kind of file."""
+        """For all options except --codes-in they are another kind of file."""
         must("kvquant", "-s", "f16", "--codes", at("codes.h5"), at("eval.h5"),
              "-o", at("rows.csv"))
         for tool, argv in (("kvquant", ["-s", "f16", at("codes.h5")]),

@@ -86,8 +86,8 @@ static size_t list_places(size_t n, size_t every, size_t place[MAX_PLACES])
     return n_places;
 }
 
-/* No two of these files have the same hash: as it is, and with a bit of one
- * byte changed. */
+/* No two of these files have the same hash: the original, and copies with one
+ * bit of one byte changed. */
 static void check_flips(const char *path, size_t n, size_t every)
 {
     char seen[MAX_PLACES + 1][KV_HASH_CHARS];
@@ -122,7 +122,7 @@ static void every_byte_counts(void **state)
     free(path);
 }
 
-/* Holes, of which all bytes are read. */
+/* Files with holes, whose bytes are all read. */
 static void of_large_files(void **state)
 {
     char *path = kv_path_join(test_folder(), "f"), hex[KV_HASH_CHARS];
@@ -139,7 +139,7 @@ static void of_large_files(void **state)
     free(path);
 }
 
-/* Zeros at the end count, and where bytes stand. */
+/* Zeros at the end count, and so do the positions of bytes. */
 static void size_and_order_count(void **state)
 {
     char *path = kv_path_join(test_folder(), "f");

@@ -64,8 +64,9 @@ static void test_rank_one_is_exact(void **state)
     }
 }
 
-/* With 25 % outliers, a 0 and a 3 of each channel, its mean, 3/2, stands for
- * them in the backbone: were the error of that in R, rank 1 would not do. */
+/* With 25 % outliers, a 0 and a 3 in each channel, the channel's mean, 3/2,
+ * replaces them in the backbone.  If R included the error of that, rank 1 would
+ * not suffice. */
 static void test_outliers_are_not_in_r(void **state)
 {
     struct kv_codec *c = codec("gear:b2g8n8k1i3o25", KV_K, 1);

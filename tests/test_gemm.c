@@ -9,7 +9,7 @@
 #include <math.h>
 #include <omp.h>
 
-/* Unused room at the end of each row. */
+/* Unused memory at the end of each row. */
 enum { PAD = 3 };
 
 enum form { PLAIN, B_TRANS, A_TRANS, VIEWS };

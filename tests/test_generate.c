@@ -1,5 +1,5 @@
-/* Answers on a whole (tiny) model: the same alone and beside others, for any
- * batch and any number of threads, whether the prompt comes whole or not. */
+/* Answers on a whole (tiny) model are the same alone and beside others, for any
+ * batch and any number of threads, with the prompt appended at once or not. */
 #include "eval/generate.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
@@ -91,7 +91,7 @@ static void test_parts(void **state)
     assert_memory_equal(once.ids + 6, rest.ids, 10 * sizeof(*ids));
     kv_answer_clear(&rest);
 
-    end = once.ids[4]; /* the fifth that is made, if it is none before */
+    end = once.ids[4]; /* the fifth generated token, unless it occurs before */
     kv_answer_clear(&once);
     g.ends = (struct kv_ends){&end, 1};
     run(s, g, &once, 1);
@@ -100,7 +100,7 @@ static void test_parts(void **state)
     kv_answer_clear(&once);
 }
 
-/* Steps are in f32 where products are in bf16, and go on to be. */
+/* Steps are in f32 although products are in bf16, and remain so. */
 static void test_steps_in_f32(void **state)
 {
     const struct setup *s = *state;
@@ -132,8 +132,8 @@ static void test_steps_in_f32(void **state)
     kv_answer_clear(&a);
 }
 
-/* Of which some have the same prompt, some end sooner and some have their
- * prompts on codes. */
+/* Some of the answers share a prompt, some end sooner, and some have prompts
+ * that attend on codes. */
 enum { ANSWERS = 12, NEW = 12 };
 
 static void make(const struct setup *s, const struct kv_sampling *how,

@@ -138,8 +138,9 @@ static void test_rows(void **state)
     }
 }
 
-/* Rotated, the bytes are those of x H, and decoded values are rotated back:
- * keys in blocks of the largest power of two in the head, values in blocks of
+/* With rotation the bytes are those of x H, and decoded values are rotated
+ * back: keys in blocks of the largest power of two in the head, values in
+ * blocks of
  * 64. */
 static void check_rotated(const char *type, size_t head_dim, enum kv_side side)
 {

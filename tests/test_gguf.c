@@ -1,4 +1,4 @@
-/* lib/model/gguf: files that are right, and every way in which one can lie. */
+/* lib/model/gguf: valid files, and every way in which a file can be wrong. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/half.h"
@@ -139,7 +139,7 @@ static void expect(const uint8_t *data, size_t n, const char *words_of_it)
     assert_says(e, path);
 }
 
-/* What was made cannot be opened, and is gone afterwards. */
+/* The file just made cannot be opened, and is removed afterwards. */
 static void refuse(struct tiny_gguf *g, const char *words_of_it)
 {
     struct tiny_bytes b = tiny_gguf_bytes(g);
@@ -279,7 +279,8 @@ static void test_tensors(void **state)
     refuse(&g, "tensor t is there twice");
 }
 
-/* Any piece of a tensor, its rows in order or not, is that of the whole. */
+/* Any piece of a tensor, with rows in order or not, equals the same piece of
+ * the whole. */
 static void test_pieces(void **state)
 {
     enum { ROWS = 12, COLUMNS = 256, N = ROWS * COLUMNS, HEAD = 4 };

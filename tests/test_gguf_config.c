@@ -34,7 +34,7 @@ static struct tiny_gguf begin(const char *name)
     return g;
 }
 
-/* It says this, whose quotes become "; g is cleared. */
+/* Checks that the config equals this text, whose ' become "; clears g. */
 static void check_text(struct tiny_gguf *g, char *text)
 {
     char *path = kv_path_join(test_folder(), "m.gguf"), *got;
@@ -175,7 +175,8 @@ static struct tiny_gguf yarn(const char *type, const char *name, float x)
     return g;
 }
 
-/* By llama.cpp the result of yarn's RoPE is times 1 + 0.1 ln 4 = 1.1386294. */
+/* llama.cpp multiplies the result of yarn's RoPE by 1 + 0.1 ln 4 =
+ * 1.1386294. */
 static void test_multipliers(void **state)
 {
     static const struct {

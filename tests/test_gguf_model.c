@@ -33,7 +33,7 @@ static const struct {
     {"mlp.down_proj.", "ffn_down."},
 };
 
-/* As llama.cpp calls it. */
+/* The part's name in llama.cpp. */
 static void name_of(const struct tiny_tensor *t, char name[128])
 {
     const char *rest = t->name;
@@ -188,7 +188,7 @@ static void check_same(const char *path, const struct tiny_model *m)
     kv_model_free(folder);
 }
 
-/* So is its shape alone. */
+/* Its shape alone is accepted too. */
 static void check_shape(const char *path, const struct tiny_model *m)
 {
     char *folder = kv_strdup(test_folder());
@@ -266,7 +266,7 @@ static bool without(const struct tiny_tensor *t, const char *has)
     return false;
 }
 
-/* A bias that is not there is one of zeros. */
+/* A missing bias counts as zeros. */
 static void test_biases(void **state)
 {
     static const char *const files[] = {"qkv----", "---o---", "q--o---",
@@ -380,8 +380,8 @@ static void test_types(void **state)
 
 /* ---- split files --------------------------------------------------------- */
 
-/* Tensors of m dealt to n files folder/m-0000i-of-0000n.gguf; every count in
- * them larger by `lie`. */
+/* Distributes m's tensors over n files folder/m-0000i-of-0000n.gguf; every
+ * count in them is larger by `lie`. */
 static void write_parts(const struct tiny_model *m, const char *folder,
                         size_t n, size_t lie)
 {

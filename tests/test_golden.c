@@ -90,7 +90,7 @@ static int check_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
     check_rows(arg, "k", x, x->k);
     if (find_if(arg, name))
         check_rows(arg, "k_pre", x, x->k_pre);
-    if (!x->shape->latent) { /* whose values are keys, turned in part */
+    if (!x->shape->latent) { /* whose values are keys, partly rotated */
         check_rows(arg, "v", x, x->v);
         check_rope(arg, x);
     }
@@ -153,8 +153,8 @@ static int32_t *ids_of(const struct golden *g, const char *name, size_t *n)
     return ids;
 }
 
-/* RoPE that goes by the length of a text changes in transformers while the text
- * grows; here the whole text has one. */
+/* RoPE that depends on the length of a text changes in transformers while the
+ * text grows; here it is the same for the whole text. */
 static bool by_length(const struct golden *g)
 {
     return !strcmp(g->name, "dynamic") || !strcmp(g->name, "longrope");
@@ -249,7 +249,7 @@ static int no_gradients(void *arg, const struct kv_gradient *g,
     return 0;
 }
 
-/* A table of positions ends; the way back is Llama's alone. */
+/* A table of positions is limited; the backward pass exists only for Llama. */
 static void test_refusals(void **state)
 {
     enum { N = 25 };

@@ -72,7 +72,7 @@ def random_model():
 
 
 def write(name, tensors, **fields):
-    """A folder; a field of None is left out."""
+    """A model's folder; a field with None is left out."""
     out = os.path.join(folder, name)
     os.makedirs(out, exist_ok=True)
     tiny_model.write_tokenizer(out, False)

@@ -13,7 +13,7 @@
 
 static struct kv_device device;
 
-/* Sequences of codes of two tiles, twice, of one, and of none. */
+/* Two sequences with codes of two tiles, one with one tile, and one without. */
 enum { TILE = 128, JOBS = 4, SEED = 5 };
 static const size_t lengths[JOBS] = {2 * TILE + 40, 2 * TILE + 30, TILE + 20,
                                      90};
@@ -201,7 +201,7 @@ static void test_groups(void **state)
         check_path(cases[i].spec, cases[i].head_dim, KV_PATH_EXACT);
 }
 
-/* The same of 8 bits, as integers. */
+/* The same for 8 bits, as integers. */
 static void test_groups_int8(void **state)
 {
     static const char *const specs[] = {

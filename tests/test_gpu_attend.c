@@ -1,5 +1,6 @@
-/* Attention on the device beside its kernels: which one is taken, codes made
- * halves first.  Those of a family are in test_gpu_attend_<family>.c. */
+/* Attention on the device apart from its kernels: the choice of a kernel, and
+ * codes decoded to halves first.  The tests of a family are in
+ * test_gpu_attend_<family>.c. */
 #include "tests/gpu_attend_setup.h"
 
 /* Codes that exceed a device's shared memory run on the generic kernel. */

@@ -15,8 +15,8 @@ static void test_float(void **state)
     check_name("bf16", 256, "exact");
 }
 
-/* More queries than a decoding step has: more rows than a block takes, causal
- * from the first token, from within the codes, and in the tail alone. */
+/* More queries than in a decoding step: more rows than a block takes, causal
+ * from the first token, from within the codes, and only in the tail. */
 static void test_prefill(void **state)
 {
     static const struct sized cases[] = {{"f16:r0", 64, 4, 32, 300, 300},

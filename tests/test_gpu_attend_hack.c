@@ -67,8 +67,8 @@ static void test_generic_hack(void **state)
     check_name("hack:b2p64r0", 128, "int8");
 }
 
-/* More queries than a decoding step has: more rows than a block takes, causal
- * from the first token, from within the codes, and in the tail alone. */
+/* More queries than in a decoding step: more rows than a block takes, causal
+ * from the first token, from within the codes, and only in the tail. */
 static void test_prefill(void **state)
 {
     static const struct sized cases[] = {

@@ -44,7 +44,7 @@ static void test_integers_int8(void **state)
 }
 
 /* An A100's shared memory has no room for 16 rows beside the heads of products
- * of zeros and steps, but for 8. */
+ * of zeros and steps, but has room for 8. */
 static void test_less_shared(void **state)
 {
     static const struct sized cases[] = {

@@ -114,8 +114,8 @@ static void test_levels_range(void **state)
     kv_calib_free(calib);
 }
 
-/* A launch has room for the outliers of the sequence that has the most, which
- * need not be the first: answers are those of each alone. */
+/* A launch has room for the outliers of the sequence with the most, which need
+ * not be the first; outputs equal those of each sequence alone. */
 static void test_outliers_apart(void **state)
 {
     static const size_t n[] = {128, 640};

@@ -54,7 +54,7 @@ static size_t differ(const uint8_t *a, const uint8_t *b, size_t n)
     return i;
 }
 
-/* Of n blocks; nothing is written past them. */
+/* Encodes n blocks; nothing is written past them. */
 static void check_decode(const struct kv_codec *c, enum data kind, size_t n,
                          const uint8_t *bytes)
 {

@@ -105,8 +105,8 @@ static void test_against_definition(void **state)
     }
 }
 
-/* More tokens than pass through a product at once, windows across the border:
- * the result of each window alone. */
+/* More tokens than one product takes, with windows across the border: results
+ * equal those of each window alone. */
 static void test_pieces(void **state)
 {
     enum { WINDOWS = 33, N = 70, LAST = WINDOWS - 1 };
@@ -136,7 +136,7 @@ static void test_pieces(void **state)
 
 /* ---- weights ------------------------------------------------------------- */
 
-/* As many bytes as the sentence names; 0 when it fits. */
+/* The number of bytes that the sentence names; 0 if it fits. */
 static size_t bytes_needed(const struct tiny_model *m, size_t free_bytes)
 {
     struct kv_model *model = tiny_open(m);
@@ -374,8 +374,8 @@ static struct kv_score_summary score_of(struct kv_model *m,
     return row.score;
 }
 
-/* f32 weights: the CPU's numbers but for the last bits, and for a code of two
- * bits that they move to the next one. */
+/* With f32 weights: the CPU's numbers except the last bits, and except a 2-bit
+ * code that these move to its neighbour. */
 static void test_loop(void **state)
 {
     static const struct {

@@ -12,8 +12,8 @@ static struct kv_device device;
 
 enum { WINDOWS = 2, SEED = 5, LAYER = 1 };
 
-/* The order of sums, and a weight that another order rounds to the code beside
- * it. */
+/* The tolerance for the order of sums, and for a weight that another order
+ * rounds to the neighbouring code. */
 static const double BOUND = 3e-4;
 
 struct problem {

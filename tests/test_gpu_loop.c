@@ -27,8 +27,8 @@ static struct kv_model *on_device(const struct tiny_model *m)
     return model;
 }
 
-/* Counts the layers that stay on the device: of which the loop brings nothing
- * to the host. */
+/* Counts the layers that stay on the device: the loop brings none of their
+ * tensors to the host. */
 struct spy {
     struct kv_attention inner;
     size_t stay;
@@ -223,7 +223,8 @@ static void test_on_codes(void **state)
     tiny_clear(&m);
 }
 
-/* Layers of both kinds, one whose sides differ in kind, which is the CPU's. */
+/* Layers of both kinds, and one whose sides differ in kind, which runs on the
+ * CPU. */
 static void test_mixed(void **state)
 {
     struct tiny_model m = tiny_variant(0);

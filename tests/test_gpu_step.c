@@ -34,7 +34,7 @@ static struct kv_config config_of(const struct kv_shape *s)
 
 /* ---- the model in double ------------------------------------------------- */
 
-/* As kv_gpu_random() makes them: a matrix of halves, a vector of floats. */
+/* The numbers of kv_gpu_random(): a matrix of halves, a vector of floats. */
 static void matrix(size_t rows, size_t columns, uint64_t seed, double *x)
 {
     const float scale = sqrtf(3 / (float)columns);
@@ -58,7 +58,7 @@ static uint64_t seed_of(size_t layer, size_t part)
     return kv_mix(SEED, layer * KV_PARTS + part);
 }
 
-/* Parts that are one matrix, one after the other. */
+/* The parts that form one matrix, one after the other. */
 static double *parts(size_t layer, enum kv_part first, size_t n,
                      const size_t *rows, size_t columns)
 {
@@ -301,7 +301,7 @@ static void unfused_side(const struct kv_shape *s, size_t batch, size_t index,
             }
 }
 
-/* Attention alone: queries after RoPE. */
+/* Only attention, with queries after RoPE. */
 static void test_unfused(void **state)
 {
     enum { N = 77, BATCH = 2 };

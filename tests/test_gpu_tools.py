@@ -257,8 +257,8 @@ class ForwardTest(unittest.TestCase):
         return there
 
     def test_perplexity(self):
-        # A code of hack that lies on the edge of two, as with seed 0, is
-        # another on the device, and moves more than the bound.
+        # A value on the edge of two codes of hack, as with seed 0, gets the
+        # other code on the device, and moves more than the bound.
         specs = ("-s", "kivi:b{8,2}g8r8s1", "-s", "hack:b2p16", "--seed", "1")
         for protocol in "all", "stream:4", "prefill:11":
             with self.subTest(protocol):
@@ -272,7 +272,7 @@ class ForwardTest(unittest.TestCase):
         self.assertEqual(*again)
 
     def test_base_file(self):
-        """llama.cpp's file wants all logits back."""
+        """llama.cpp's file needs all logits on the host."""
         names = [self.at("there.kld"), self.at("here.kld")]
         args = "-c", "40", "-n", "2", "-p", "llama.cpp", "-q"
         for name, program, more in ((names[0], "tests/kvppl_twin",

@@ -59,7 +59,7 @@ static struct views_side make_side(const struct views_case *c, size_t values,
     return s;
 }
 
-/* As queries from c->first on see it. */
+/* The form that queries from c->first on see. */
 static struct kv_attend_side side_of(const struct views_case *c,
                                      const struct views_side *s)
 {

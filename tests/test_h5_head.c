@@ -81,7 +81,7 @@ static void heads_come_back(void **state)
     kv_h5_close(h);
 }
 
-/* What only some models have, each by itself. */
+/* Features that only some models have, each tested separately. */
 enum { CAP, SLOPES, STILL, SLIDES, N_RARE };
 
 static struct kv_shape rare_shape(size_t which)

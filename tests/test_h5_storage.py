@@ -34,7 +34,7 @@ def setUpModule():
 
 
 def most_memory():
-    """Of any child so far, in KiB."""
+    """The peak memory of any child so far, in KiB."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 
 
@@ -47,7 +47,7 @@ def at(name):
 
 
 def cpu_seconds():
-    """Of all children so far."""
+    """The time of all children so far."""
     r = resource.getrusage(resource.RUSAGE_CHILDREN)
     return r.ru_utime + r.ru_stime
 
@@ -67,7 +67,8 @@ class Storage(unittest.TestCase):
                               at("eval.h5")), rows)
 
     def refused(self, words, path):
-        """By a sentence, at once and in 100 MB more than intact files."""
+        """Refuses with a sentence, at once and within 100 MB more than intact
+        files."""
         used = cpu_seconds()
         done = run("kvquant", "-q", *SPECS, "-C", at("c.h5"), path)
         self.assertEqual(done.returncode, 2, done.stderr or done.stdout)

@@ -105,8 +105,8 @@ static void bits(void **state)
     }
 }
 
-/* Blocks at once and one by one; no byte unwritten; the stored sums and codes
- * are those of the drawing in hack.h. */
+/* Blocks are encoded at once and one by one; no byte is left unwritten; stored
+ * sums and codes follow the drawing in hack.h. */
 static void encode_blocks(void **state)
 {
     enum { BLOCKS = 3, CANARY = 16 };

@@ -32,8 +32,8 @@ static void attend(const struct setup *s, const float *q, size_t nq,
     s->spec.scheme->attend(&k, &v, &view, q, SEED, out, ops);
 }
 
-/* Codes, ranges and sums of one KV head of a block, read from its bytes by
- * the drawing in hack.h with nothing of hack.c. */
+/* Codes, ranges and sums of one KV head of a block, read from its bytes by the
+ * drawing in hack.h, without code of hack.c. */
 static unsigned code_at(const uint8_t *bytes, size_t i, unsigned width)
 {
     unsigned code = 0;
@@ -161,7 +161,7 @@ static double score(const struct oracle *o, const float *q, size_t t)
     return sum;
 }
 
-/* out += w times the tokens [t, t + len) of one block of V. */
+/* Adds w times the tokens [t, t + len) of one block of V to out. */
 static void gather(const struct oracle *o, const double *w, size_t t,
                    size_t len, double *out)
 {

@@ -140,7 +140,7 @@ static void rounding(void **state)
         assert_int_equal(code[i], i);
 }
 
-/* Draws are those of the counter. */
+/* Random numbers depend only on the counter. */
 static void draws(void **state)
 {
     float u[64];
@@ -151,7 +151,8 @@ static void draws(void **state)
         assert_true(u[i] == kv_random_unit(3, 9 + 5 * i));
 }
 
-/* Those of weights are uniform and uncorrelated with the 32 before each. */
+/* The random numbers of weights are uniform and uncorrelated with the 32 before
+ * each. */
 static void weight_draws(void **state)
 {
     enum { N = 1000 };

@@ -1,6 +1,6 @@
-/* lib/model: layers without attention.  Their state is the sequence's: many
- * passes give the bits of one, beside other sequences or alone.  What configs
- * and tensors may not say. */
+/* lib/model: layers without attention.  Their state belongs to the sequence:
+ * many passes give the bits of one pass, beside other sequences or alone.  Also
+ * configs and tensors that must be refused. */
 #include "eval/generate.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -217,7 +217,8 @@ static void test_message(void **state)
     kv_seq_free(to);
 }
 
-/* Two specs' answers to a prompt that runs once are those of each alone. */
+/* Two specs' answers to a prompt that runs once equal the answers of each spec
+ * alone. */
 static void test_shared_prompt(void **state)
 {
     static const char *const text[SEQUENCES] = {"f32", "f16"};
@@ -256,8 +257,8 @@ static void test_shared_prompt(void **state)
     }
 }
 
-/* Windows begin with a state of zeros, in one pass, by a file, or each alone;
- * a pass that goes on wants a state. */
+/* Windows begin with a state of zeros, in one pass, through a file, or one by
+ * one; a pass that continues needs a state. */
 static void test_windows(void **state)
 {
     (void)state;
@@ -311,7 +312,7 @@ static int no_gradients(void *arg, const struct kv_gradient *g,
     return 0;
 }
 
-/* The shape counts layers with attention alone. */
+/* The shape counts only layers with attention. */
 static void test_shape(void **state)
 {
     const struct kv_gradient_sink sink = {.run = no_gradients};

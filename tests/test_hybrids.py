@@ -94,7 +94,7 @@ class Hybrids(unittest.TestCase):
     maxDiff = None
 
     def test_about(self):
-        """States beside the cache, of both layers with attention alone."""
+        """Shows states beside the cache of the two layers with attention."""
         r = rows(must("kvdump", "-m", at("m"), "--about", "-c", "96", "--batch",
                       "2"))[1]
         self.assertEqual([int(r[k]) for k in ("n_layers", "n_states",
@@ -151,8 +151,9 @@ class Hybrids(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
     def test_disaggregated(self):
-        """A state goes with its cache: the answers of one process.  The 3rd
-        message is the first state: altered, it comes again."""
+        """A state is sent with its cache, and the answers are those of one
+        process.  The 3rd message is the first state: if altered, it is sent
+        again."""
         if "has no MPI" in run("kvgen", "--disaggregate", "1:1", "-m", "none",
                                "-f", "none", "-o", "none", env=MPI_ENV).stderr:
             self.skipTest("a build without MPI")

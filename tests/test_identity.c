@@ -13,7 +13,7 @@
 
 enum { LEAF = 256 << 10 }; /* lib/file_hash.h */
 
-/* False where the model is refused. */
+/* False if the model is refused. */
 static bool hash_of(const char *model, char hex[KV_HASH_CHARS])
 {
     struct kv_err e = {""};
@@ -98,7 +98,7 @@ static size_t check_folder(const char *model, const char *folder)
     return n;
 }
 
-/* Makes a file as large as that, with spaces behind what it has. */
+/* Pads a file with spaces to this size. */
 static void pad(const char *folder, const char *name, size_t bytes)
 {
     char *path = kv_path_join(folder, name);
@@ -126,7 +126,7 @@ static const char *const vocabularies[][2] = {
 };
 enum { N_VOCABULARIES = sizeof(vocabularies) / sizeof(*vocabularies) };
 
-/* bytes: of each file but the weights. */
+/* bytes: the size of each file except the weights. */
 static const char *make_folder(const struct tiny_model *m, size_t vocabulary,
                                size_t bytes)
 {

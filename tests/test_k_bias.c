@@ -22,8 +22,8 @@ static float *rows(const struct kv_shape *s, size_t heads, uint64_t seed)
     return x;
 }
 
-/* What is taken off after RoPE is what was taken off before, rotated; added
- * again it gives the keys. */
+/* The bias subtracted after RoPE is the rotated bias subtracted before RoPE;
+ * adding it again gives the keys. */
 static void test_rotation(void **state)
 {
     const struct kv_shape all = synthetic_shape(HEAD_DIM);

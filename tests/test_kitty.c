@@ -51,7 +51,8 @@ static void test_boosted(void **state)
     check_boosted("kitty:g4r0,variance", 1);
 }
 
-/* A channel of ones is alike at any bits; none, and all of them boosted. */
+/* A channel of ones is equal at any number of bits; tests no and all channels
+ * boosted. */
 static void test_ends(void **state)
 {
     const struct kv_shape shape = {

@@ -18,7 +18,7 @@
 
 enum { ONE_BIT = 5, TWO_BITS = 8, THREE_BITS = 10 }; /* kinds, from 1 */
 
-/* Whole bits alone, as good as the Gaussian bound: 6.02 dB each. */
+/* Only whole bits, as good as the Gaussian bound: 6.02 dB each. */
 static void ideal(double mse[KV_KLT_KINDS])
 {
     for (size_t i = 0; i < KV_KLT_KINDS; i++)
@@ -71,7 +71,7 @@ static void test_units_share(void **state)
     kv_klt_allocate(u, 2, 4, mse);
     assert_int_equal(u[0].bytes, 3); /* 4 x 6 bits */
     assert_int_equal(u[1].bytes, 1);
-    kv_klt_allocate(u, 2, 0, mse); /* less than can be: the least there is */
+    kv_klt_allocate(u, 2, 0, mse); /* less than possible: gives the minimum */
     assert_int_equal(u[0].bytes + u[1].bytes, 2);
 }
 
@@ -469,7 +469,7 @@ static void test_error(void **state)
     kv_calib_set_clear(&outlier.set);
 }
 
-/* Parts of the inverse alone; sigma falls within each. */
+/* Only parts of the inverse; sigma is descending within each. */
 static void check_table(const struct made *m, bool own)
 {
     const struct kv_table *t = kv_calib_table(&m->set, "inverse", KV_V, 0, 0);

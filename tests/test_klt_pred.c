@@ -102,8 +102,8 @@ static void fit_clear(struct fit *f)
     free(f->weight);
 }
 
-/* Seen as it is, but for a share of each value's variance, which noise
- * replaces. */
+/* Values are seen unchanged, except that noise replaces a share of each value's
+ * variance. */
 static void put(struct fit *f, enum kv_side side, double share)
 {
     float sigma[ROW], unit[ROW * ROW] = {0};
@@ -222,8 +222,8 @@ static struct kv_shape shape_of(void)
     return s;
 }
 
-/* A layer's keys or values, of n tokens: those of the layers before, mixed, and
- * a tenth of something new.  in: those of the layer before, or NULL. */
+/* A layer's keys or values for n tokens: a mix of earlier layers' values, and a
+ * tenth of new ones.  in: the previous layer's, or NULL. */
 static void next_rows(size_t layer, enum kv_side side, uint64_t seed,
                       const float *k, const float *v, size_t n, float *x)
 {
@@ -366,7 +366,7 @@ static double trained_error(const char *text, struct kv_dump *dump,
     return error;
 }
 
-/* Layers that say much of each other cost few bits. */
+/* Layers that predict each other well cost few bits. */
 static void test_layers(void **state)
 {
     const struct kv_shape shape = shape_of();
@@ -399,7 +399,7 @@ static void refused(const char *text, const char *why)
     assert_says(e, why);
 }
 
-/* In place, layers that slide are as any; a pair is of one kind. */
+/* In place, sliding layers are like any other; a pair has one kind. */
 static void test_sliding(void **state)
 {
     struct kv_shape shape = shape_of();

@@ -177,7 +177,7 @@ static void lloyd(const float *x, size_t n, size_t d, const float *weight,
         for (size_t i = 0; i < n; i++) {
             const float s = plain_distance(x + i * d, from + code[i] * d, d);
 
-            /* a point that moved is alone in its cluster */
+            /* a moved point is the only one in its cluster */
             if (weight[i] > 0 && count[code[i]] > 1 && s > far) {
                 far = s;
                 at = i;
@@ -248,7 +248,7 @@ static void check_plain(size_t n, size_t d, size_t k, uint64_t seed)
     free(x);
 }
 
-/* Few points, long tails, very different weights: points by which a cluster
+/* Few points, long tails and very different weights: cases in which a cluster
  * loses all its points. */
 static void check_skewed(size_t n, size_t d, size_t k, uint64_t seed)
 {
@@ -339,8 +339,8 @@ static void test_start(void **state)
         fail_msg("chi-square %g for %g cells", chi2, cells);
 }
 
-/* The other start: every choice of different points that weigh something, in
- * every order, is as likely. */
+/* The other start: every choice of different points with positive weights, in
+ * every order, is equally likely. */
 static void test_even_start(void **state)
 {
     enum { N = 6, K = 3, RUNS = 30000, CELLS = N * N * N, LIKELY = 5 * 4 * 3 };
@@ -443,7 +443,7 @@ static void test_weights(void **state)
         assert_true(fabsf(c[i]) < 10);
 }
 
-/* No weights are weights of one. */
+/* No weights are the same as weights of one. */
 static void test_no_weights(void **state)
 {
     enum { N = 1000, K = 20 };
@@ -536,8 +536,9 @@ static void test_same_bits(void **state)
     check_same_bits(20001, 16, 2048, KV_KMEANS_PP);
 }
 
-/* Points so large, or so small, that no 16-bit integers stand for centers: as
- * powers of two they have the same centers, times these. */
+/* Points so large, or so small, that 16-bit integers cannot represent centers.
+ * The points are scaled by powers of two, so their centers are scaled by the
+ * same powers. */
 static void test_scales(void **state)
 {
     enum { N = 1500, D = 4, K = 1024, ROUNDS = 4 };

@@ -80,8 +80,8 @@ static double error_of(const char *text, enum kv_side side)
     return sum;
 }
 
-/* A larger token spoils the other tokens of a row of keys, until its deviation
- * is taken out. */
+/* A larger token increases the error of the other tokens in a row of keys,
+ * until its deviation is divided out. */
 static void test_rounds(void **state)
 {
     (void)state;
@@ -91,7 +91,7 @@ static void test_rounds(void **state)
                 0.25 * error_of("kvarn:b2n8i16", KV_K));
 }
 
-/* Without rounds a row of rotated values lies between its ends. */
+/* Without rounds a row of rotated values is between its minimum and maximum. */
 static void test_bytes(void **state)
 {
     struct kv_codec *k = codec("kvarn:b3n8i0", KV_K, 2);

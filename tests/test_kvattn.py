@@ -100,8 +100,8 @@ class Attention(Case):
                                        delta=1e-3)
 
     def test_default_path(self):
-        """int8 where it adds less error than the codes have, else exact; a row
-        for each path that is not the same."""
+        """int8 if it adds less error than the codes have, else exact; a row for
+        each different path."""
         args = ["-s", "kivi:b{2,4}g32", "-s", "q8_0", "-s", "klt:b2",
                 "--shape", "1,4,2,64,400"]
         table = self.attend(*args, "--path", "int8,exact,auto")
@@ -167,7 +167,8 @@ class Attention(Case):
                      "h2o+hack:b2p16", *dump)
 
     def test_noisy(self):
-        """The mark is that of the row's own times, and one sentence tells."""
+        """The mark follows from the row's own times, and one sentence says
+        so."""
         done = run("kvattn", "-s", "kivi:b{1,2,3,4}", "--shape", "1,4,2,64,130",
                    "--reps", "3", "--warmup", "0")
         table = rows(done.stdout)

@@ -312,7 +312,7 @@ class Chat(Case):
         shutil.copytree(at("m"), at("chat"))
 
     def made(self, template, *more):
-        """The answer, the row, and what is said beside them."""
+        """The answer, the row, and the notes on stderr."""
         write(at("chat/chat_template.jinja"), template)
         done = run("kvgen", *args(prompts(talk("the quick")), "-n", 2,
                                   "--format", "jsonl", *more, model="chat"))
@@ -320,8 +320,8 @@ class Chat(Case):
         return answers()[0], json.loads(done.stdout), done.stderr
 
     def test_template(self):
-        """The model's own is rendered, its special tokens are tokens, and the
-        text ends where the model says."""
+        """The model's own template is rendered, its special tokens are read as
+        tokens, and the text ends at the model's end tokens."""
         write(at("chat/chat_template.jinja"),
               b"{{ messages[-1].content + '<|endoftext|>' }}")
         path = prompts(talk("the quick"))
@@ -353,7 +353,7 @@ class Chat(Case):
         self.assertEqual(lines[0]["prompt_tokens"], lines[1]["prompt_tokens"])
 
     def test_what_there_is_not_is_none(self):
-        """As transformers renders; and line ends of Windows are line ends."""
+        """Renders as transformers does; line ends of Windows are line ends."""
         plain, row, words = self.made(b"{{ messages[0].content }}")
         self.assertIsNone(row["chat_date"])
         self.assertNotIn("date", words)

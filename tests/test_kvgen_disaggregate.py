@@ -82,7 +82,7 @@ def timeless(lines):
 
 class Ranks(unittest.TestCase):
     def test_same_answers(self):
-        """Of every kind of codes; the parts sum to the whole."""
+        """Times for every kind of codes; the parts sum to the whole."""
         lines, done = ranks("1:1", ["--disaggregate-fault", "alter:2"], [],
                             common=["--disaggregate-apart"])
         self.assertTrue(lines, done.stderr)
@@ -97,7 +97,8 @@ class Ranks(unittest.TestCase):
         self.check_bytes(lines)
 
     def check_bytes(self, lines):
-        """What kvquant --codes writes of the same tokens; and heads."""
+        """The bytes that kvquant --codes writes for the same tokens, and
+        heads."""
         n = lines[0]["prompt_tokens"]
         must("kvdump", "-m", at("m"), "-f", at("long.txt"), "-c", n, "-n", 1,
              "-o", at("long.h5"))
@@ -157,7 +158,7 @@ class Ranks(unittest.TestCase):
 
 
 def sides(spec):
-    """What a layer's message says of K and V."""
+    """The contents of a layer's message about K and V."""
     if "/" not in spec:
         return [spec, spec]
     return [x[2:] for x in spec.split("/")]

@@ -41,7 +41,7 @@ def lines():
 
 
 def timeless(line):
-    """Of a line; times are rounded when they are written."""
+    """The values of a line; times are rounded when they are written."""
     return {k: v for k, v in json.loads(line).items()
             if "second" not in k and k != "tokens_s"}
 
@@ -67,7 +67,7 @@ class Resume(unittest.TestCase):
         self.assertEqual(len(self.lines), 6)
 
     def note(self, *more, **how):
-        """What a run says, and its rows."""
+        """A run's messages and its rows."""
         done = run("kvgen", *args(*more, **how))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertFalse(os.path.exists(at("a.jsonl.partial")))
@@ -80,7 +80,7 @@ class Resume(unittest.TestCase):
         self.assertEqual(seconds(lines()), seconds(self.lines))
 
     def test_stopped(self):
-        """Of a stopped run its whole lines are taken, with their times."""
+        """The whole lines of a stopped run are taken, with their times."""
         os.remove(at("a.jsonl"))
         partial(self.lines[4] + self.lines[1] + self.lines[0][:40])
         note, rows = self.note(*SPECS, "--resume")
@@ -92,7 +92,7 @@ class Resume(unittest.TestCase):
         self.assertEqual(same, [i in (1, 4) for i in range(6)])
 
     def test_others(self):
-        """Answers under other conditions are none of these."""
+        """Answers under other conditions do not count."""
         for more in (("-n", "11"), ("--seed", "3"), ("--stop", "zz"),
                      ("--temperature", "1")):
             os.remove(at("a.jsonl"))

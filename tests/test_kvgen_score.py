@@ -86,7 +86,8 @@ class Score(unittest.TestCase):
             self.assertEqual(x["is_greedy"], a["agrees"] == 60)
 
     def test_together(self):
-        """Pairs of one context are as they are alone, for any batch."""
+        """Pairs that share a context have the same results as alone, for any
+        batch."""
         pairs = [pair("some text", " a b"), pair("some text", " other"),
                  pair("more ", "end"), pair("more", " end")]
         all_, _ = score(pairs)

@@ -66,7 +66,8 @@ class Answers(unittest.TestCase):
         self.assertEqual(len(x), 2)
 
     def test_samples(self):
-        """As kvgen's with this seed; any batch; another seed another text."""
+        """Answers equal kvgen's with this seed, for any batch; another seed
+        gives another text."""
         how = ["--temperature", "1.5", "--top-p", ".9", "--top-k", "40",
                "--repetition-penalty", "1.1", "--samples", "3", "-n", "16"]
         same = {"temperature": 1.5, "top_p": .9, "top_k": 40, "n": 3,
@@ -159,7 +160,7 @@ class Streams(unittest.TestCase):
 
 class LogProbs(unittest.TestCase):
     def test_sums_are_kvppl_s(self):
-        """Of a text whose first token is the prompt."""
+        """Log-probabilities of a text whose first token is the prompt."""
         text = tiny_model.text(40, 4)
         with Server() as s:
             for spec in "f32", "kivi:b2g16r0":
@@ -202,7 +203,8 @@ class LogProbs(unittest.TestCase):
             self.assertEqual(s.text(prompt="so", echo=True, max_tokens=0), "so")
 
     def test_bytes(self):
-        """Of tokens that are parts of characters: together the answer."""
+        """Bytes of tokens that are parts of characters: together they are the
+        answer."""
         own = {bytes([i]) for i in range(256)} | {b"th", b"the", b" a",
                                                   b" the"}
         with Server() as s:

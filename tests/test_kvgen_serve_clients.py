@@ -21,7 +21,7 @@ SLOW = {"model": "t", "prompt": "a", "max_tokens": 500, "temperature": 0}
 
 
 def leave(s, body, after):
-    """Sends a request and closes the connection after so many bytes."""
+    """Sends a request and closes the connection after this many bytes."""
     data = json.dumps(body).encode()
     c = socket.create_connection(("127.0.0.1", s.port), 120)
     c.sendall(b"POST /v1/completions HTTP/1.1\r\nConnection: close\r\n"
@@ -61,7 +61,7 @@ class Clients(unittest.TestCase):
             c.close()
 
     def test_too_many(self):
-        """Of requests, and of seconds."""
+        """Limits of requests, and of seconds."""
         with Server("--serve-requests", "2", "--ignore-eos") as s:
             busy = [threading.Thread(target=leave, args=(
                 s, {**SLOW, "n": 200, "stream": True}, 10 ** 5))
@@ -89,7 +89,7 @@ class Clients(unittest.TestCase):
             self.assertTrue(s.is_quiet())
 
     def test_burst(self):
-        """More at a time than there are connections: none is lost."""
+        """More requests at a time than connections: none is lost."""
         with Server("--serve-requests", "4") as s:
             body = {"model": "t", "prompt": "a", "max_tokens": 2}
             got = together([lambda: s.ask(TEXT, body)[0]] * 200)
@@ -151,7 +151,7 @@ class End(unittest.TestCase):
 
 
 def one_of_many(s, rng, want):
-    """A request as clients send them, some of which misbehave."""
+    """A request as clients send it; some clients misbehave."""
     kind = rng.choice(["text", "text", "stream", "chat", "score", "bad",
                        "leave", "half", "junk", "models"])
     spec = rng.choice(SPECS)

@@ -100,7 +100,7 @@ class Refused(unittest.TestCase):
                     if param:
                         self.assertEqual(error["param"], param)
                     self.assertNotIn("\n", error["message"])
-            # what asks for nothing is taken
+            # fields without effect are accepted
             s.made(TEXT, prompt="a", logit_bias={}, presence_penalty=0,
                    frequency_penalty=0.0, suffix=None, best_of=1, user="me")
             self.assertEqual(s.close()[0], 0)
@@ -198,7 +198,7 @@ class Refused(unittest.TestCase):
             self.assertEqual(s.ask("/health")[0], 200)
 
     def test_keys_that_overflow(self):
-        """Of one token: the answers beside it are made."""
+        """A request of one token: the answers beside it are made."""
         def spike(name, x):
             hidden = 32
             if name == "model.embed_tokens.weight":

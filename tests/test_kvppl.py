@@ -94,7 +94,8 @@ class Rows(Case):
         self.assertAlmostEqual(float(rounded["nll"]), float(exact["nll"]), 2)
 
     def test_gemm_auto(self):
-        """bf16 where no matrix holds more; then with the row of an f16 cache."""
+        """bf16 if no matrix has more bits; then with the row of an f16
+        cache."""
         source = os.path.join(os.environ["KV_SOURCE_ROOT"], "data")
         argv = ["-m", os.path.join(source, "model"), "-f",
                 os.path.join(source, "sample.txt"), "-c", "32", "-n", "1"]
@@ -219,7 +220,7 @@ class LlamaCpp(Case):
 
 
 class LongWindows(Case):
-    """Of a spec with a policy, which go piece by piece."""
+    """Windows of a spec with a policy, which run piece by piece."""
 
     def setUp(self):
         write(at("long.txt"), tiny_model.text(9000, 1).encode())

@@ -50,7 +50,7 @@ class Own(unittest.TestCase):
     maxDiff = None
 
     def test_curve(self):
-        """Of one window with a bucket for each token: what the rows sum up."""
+        """One window with a bucket for each token, whose sums the rows have."""
         table, curve = own(*SPECS, n=1)
         self.assertEqual(len(curve), 3 * OWN)
         for r in table:
@@ -108,7 +108,7 @@ class Own(unittest.TestCase):
         self.assertEqual(one, own(*SPECS, "-t", 2, "--memory", "1M"))
 
     def test_sampled(self):
-        """By the run's seed; agreement is with greedy text alone."""
+        """Text sampled by the run's seed; only greedy text has an agreement."""
         hot = "-s", "q4_0", "--own-temperature", 0.9
         (a,), _ = own(*hot)
         self.assertEqual(a["protocol"], "stream+own:16@0.9")

@@ -64,7 +64,7 @@ class Ranks(unittest.TestCase):
             self.assertEqual(rows(at("more.csv")), rows(at("one.csv")))
 
     def test_layers(self):
-        """The rows, and every token's losses, of one rank."""
+        """The rows, and every token's losses, from one rank."""
         for n, more in ((2, ["--memory", "1"]),
                         (3, ["-p", "stream", "-s", "h2o:b0.5+absmax:b4"])):
             options = args("--kl", *more, *SPECS, model="deep")
@@ -124,7 +124,7 @@ class Ranks(unittest.TestCase):
         self.assertIn("rank 1 has the --split windows", done.stderr)
 
     def test_a_rank_that_is_killed(self):
-        """What was finished is kept."""
+        """Finished rows are kept."""
         options = args("-p", "stream", "-s", "kivi:b{1,2,3,4,5,6,7,8}g{8,16,32}r0",
                        "--resume", "-o", at("k.csv"))
         partial = at("k.csv.partial")

@@ -90,7 +90,7 @@ class Records(Scripts):
         self.assertAlmostEqual(float(cell), value, delta=1e-6 * abs(value))
 
     def test_bytes_and_words(self):
-        """Of a window that is the whole text, all but its first token."""
+        """For a window that is the whole text: all tokens except the first."""
         text = tiny_model.text(20, 1)
         self.write("short.txt", text)
         short = ["-m", self.at("m"), "-f", self.at("short.txt")]

@@ -41,7 +41,8 @@ class Resume(Case):
         self.assertGreater(n, 2)
 
     def killed(self, out, n, *argv):
-        """A run that is killed when it has kept n rows; whether it was."""
+        """Kills a run when it has stored n rows; returns whether it was
+        killed."""
         with subprocess.Popen([os.path.join(TOOLS, "kvppl"), "-q", *argv,
                                "--resume", "-o", out]) as p:
             while p.poll() is None and lines(out + ".partial") < (n and n + 1):
@@ -202,7 +203,7 @@ class Append(Case):
         must("kvppl", "-q", *args("--append", "-o", at(name), *more))
 
     def test_a_sweep_in_a_loop(self):
-        """Ends as one run of all, but for the order."""
+        """The result equals one run of all rows, except for their order."""
         for bits in "2", "4", "2", "3":
             self.add("loop.csv", "--kl", "-s", f"kivi:b{bits}g16")
         whole = ppl("--kl", "-s", "kivi:b{2,4,3}g16")

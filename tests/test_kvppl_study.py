@@ -61,7 +61,7 @@ class Lists(Case):
             (m, t, c, p, s) for m in ("m", "other")
             for t in ("a.txt", "b,c.txt") for c in ("32", "16")
             for p in protocols for s in ("f32", "kivi")])
-        # as each alone: the first, one in the middle, the last
+        # as in separate runs: the first, one in the middle, the last
         for i, m, f, c, p in ((0, 0, 0, "32", 0), (14, 0, 1, "16", 1),
                               (30, 1, 1, "16", 1)):
             self.assertEqual(all_rows[i:i + 2], rows(
@@ -140,7 +140,7 @@ class Lists(Case):
                      shapes[0], "--shape", "1,2")
 
     def test_notes_are_said_once(self):
-        """Not once a setting."""
+        """Not once for each setting."""
         done = run("kvppl", "-m", at("m"), "-f", at("a.txt"), "-c", "8,16",
                    "-n", "1", "-p", "all,stream", "-s", "f32")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -159,7 +159,7 @@ class Lists(Case):
 
 
 class Names(Case):
-    """What an option's value says."""
+    """The meaning of an option's value."""
 
     def test_tables_are_what_their_names_say(self):
         args = ["-m", at("m"), "-f", at("a.txt"), "-c", "16", "-n", "1"]

@@ -272,7 +272,7 @@ class Calibrated(Case):
                          int(kv["shared_bytes"]))
 
     def test_layers_add_up_to_all(self):
-        """Also where one codebook serves all layers."""
+        """Also if one codebook serves all layers."""
         must("kvcalib", "-s", "million:d4b4", at("calib-text.h5"), "-o",
              at("million.h5"))
         table = rows(must("kvquant", "-s", "million:d4b4", "-C",
@@ -284,7 +284,7 @@ class Calibrated(Case):
                              table[6 + i]["bits_total"])
 
     def test_gap_to_the_bound(self):
-        """Of transform coding; other schemes have none."""
+        """Transform coding has this column; other schemes do not."""
         klt = "klt,metric=attention"
         must("kvcalib", "-s", klt, at("calib-text.h5"), "-o", at("klt.h5"))
         table = rows(must("kvquant", "-s", "kivi", "-s", klt, "-C",
@@ -332,7 +332,7 @@ POLICIES = ["streamingllm:s0w%d", "h2o:b%d", "tova:b%d", "knorm:b%d",
 
 class Policies(Case):
     def test_all_kept(self):
-        """Codes of one token a block: as without a policy."""
+        """With one token per block codes are the same as without a policy."""
         for spec in "f16", "nf4", "absmax:b2,massive":
             whole = [x for p in POLICIES for x in ("-s", f"{p % CTX}+{spec}")]
             table = rows(must("kvquant", "-C", at("calib.h5"), "--queries",

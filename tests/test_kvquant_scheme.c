@@ -94,8 +94,9 @@ static void test_keys(void **state)
     kv_calib_set_clear(&r.set);
 }
 
-/* One of 8 at most: channel 1 is a half-width beyond its middle, channel 5
- * 1.25 of 2; with two, both; where they are equally far, the first. */
+/* At most one outlier of 8 values: channel 1 is one half-width beyond its
+ * middle, channel 5 is 1.25 of its half-width 2.  With two outliers, both; if
+ * both are equally far, the first. */
 static void test_cap(void **state)
 {
     static const struct {
@@ -367,7 +368,7 @@ static void test_fixed_levels(void **state)
     assert_within(level[3], 1, 0);
 }
 
-/* Beside a sort: many ties, every number of outliers. */
+/* Compared with a sort: many ties, every number of outliers. */
 static void test_outliers(void **state)
 {
     enum { N = 37 };
@@ -416,8 +417,8 @@ static void test_outliers(void **state)
     }
 }
 
-/* Llama-2-7B, 32 heads of 128, where the paper has 0.32 bits beside the codes:
- * values, and the most that keys take with a cap. */
+/* Llama-2-7B, 32 heads of 128, for which the paper has 0.32 bits beside the
+ * codes: values, and the maximum for keys with a cap. */
 static void test_bits(void **state)
 {
     const double values[] = {2.3359375, 3.3359375, 4.3359375};

@@ -13,8 +13,8 @@
 
 enum { ROW = 8 };
 
-/* Two kinds of tokens in turn, of values (and keys) A and 100 B:
- * five lumps, of which four levels merge the nearest two, 0.2 and 0.4. */
+/* Two kinds of tokens alternate, with values (and keys) A and 100 B: five
+ * clusters, and four levels merge the nearest two, 0.2 and 0.4. */
 static struct kv_calib *lumps(const char *text, bool fisher, struct kv_err *e)
 {
     static const float a[ROW] = {-1, -1, -0.6f, -0.6f, 0.2f, 0.2f, 1, 1};
@@ -104,8 +104,8 @@ static void test_lumps(void **state)
     kv_calib_free(lumps("kvquant:b2o0,int", false, &e));
 }
 
-/* Of 16 tokens, A and B in turn, the first ones stay fp16: that leaves 7 and 8,
- * or 7 of each, or a B. */
+/* Among 16 tokens, A and B alternating, the first ones stay fp16, which leaves
+ * 7 and 8, or 7 of each, or one B. */
 static void test_first_tokens(void **state)
 {
     struct kv_err e = {""};

@@ -1,5 +1,5 @@
-"""kvsim from outside: what a row says, what does not change it, and what is
-refused."""
+"""kvsim from outside: the contents of a row, settings that do not change it,
+and refusals."""
 import csv
 import io
 import json
@@ -52,7 +52,7 @@ class Kvsim(unittest.TestCase):
         self.assertIn(words, done.stderr)
 
     def test_parts(self):
-        """Parts sum to the whole, in means and of each request."""
+        """Parts sum to the whole, in means and for each request."""
         for more in (), ("--set", "transfer.pipelined=1"), \
                 ("--set", "memory.limit=0.6"):
             for r in rows("--load", ".8", "-n", 300, "--seeds", 2, *more,
@@ -90,7 +90,7 @@ class Kvsim(unittest.TestCase):
         self.assertEqual((h["bits_sent"], h["bits_kept"]), ("2.5", "2.625"))
 
     def test_costs(self):
-        """A request alone, by the formulas of docs/serving.md."""
+        """A single request, by the formulas of docs/serving.md."""
         n_in, n_out, d = 10000, 101, 128
         write(at("t.jsonl"), "".join(
             json.dumps({"timestamp": 1e6 * i, "input_length": n_in,
@@ -180,7 +180,7 @@ class Kvsim(unittest.TestCase):
         self.assertEqual(r["set"], " ".join(sets))
 
     def test_traces(self):
-        """The same requests in both kinds of columns are the same run."""
+        """The same requests in both formats of traces give the same run."""
         lengths = [(1000 + 7 * i, 10 + i % 5) for i in range(20)]
         write(at("m.jsonl"), "".join(
             json.dumps({"timestamp": 1500 * i, "input_length": a,
@@ -346,7 +346,7 @@ class Kvsim(unittest.TestCase):
             (989e12 * .5)), 5)
 
     def test_measured_runs(self):
-        """A request alone, by measured times; and decoded on arrival."""
+        """A single request, by measured times, also decoded on arrival."""
         write(at("t.jsonl"), "".join(
             json.dumps({"timestamp": 1e6 * i, "input_length": 10000,
                         "output_length": 101}) + "\n"

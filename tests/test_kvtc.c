@@ -1,5 +1,5 @@
-/* KVTC (arXiv 2511.01815): groups against every choice there is, quantizers by
- * hand, the tables that training leaves, and bytes that nobody wrote. */
+/* KVTC (arXiv 2511.01815): groups against every possible choice, quantizers by
+ * hand, the tables that training makes, and invalid bytes. */
 #include "lib/base/alloc.h"
 #include "lib/base/crc32.h"
 #include "lib/base/deflate.h"
@@ -132,7 +132,8 @@ static void test_plan_of_steps(void **state)
     }
 }
 
-/* With room for all, the type of least error; without any, nothing. */
+/* With room for all bits, the type with the least error; without room,
+ * nothing. */
 static void test_plan_ends(void **state)
 {
     enum { ROW = 70 };
@@ -328,8 +329,8 @@ static void test_more_bits(void **state)
     assert_true(two < one && four < two && eight < four);
 }
 
-/* The training's tables: V is orthonormal to fp16's precision, variances fall,
- * and an integer that is alone is its shift. */
+/* The training's tables: V is orthonormal to fp16's precision, variances are
+ * descending, and a group of one integer equals its shift. */
 static void test_tables(void **state)
 {
     enum { ROW = 64 };

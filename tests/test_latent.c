@@ -47,7 +47,7 @@ static float float_at(const uint8_t *bytes)
     return x;
 }
 
-/* Of 512 + 64 channels, in the engine's bytes. */
+/* 512 + 64 channels, in the engine's bytes. */
 static void test_records(void **state)
 {
     const struct kv_shape shape = shape_of(512, 64);
@@ -142,7 +142,7 @@ static struct kv_cache *filled(struct kv_codec *const *codec, const float *q,
     return c;
 }
 
-/* One side alone has bytes and values; values are keys, after a message too. */
+/* Only one side has bytes and values; values are keys, also after a message. */
 static void check_cache(struct kv_codec *const *codec, const struct kv_shape *s,
                         const float *q, const float *k)
 {

@@ -1,5 +1,5 @@
-/* Layered codecs (lib/codec.h) where specs are fitted and measured; their codes
- * are test_conformance's, their loop is test_protocols'. */
+/* Layered codecs (lib/codec.h) in fitting and measuring specs; test_conformance
+ * tests their codes, test_protocols their loop. */
 #include "eval/measure.h"
 #include "lib/base/alloc.h"
 #include "lib/calib.h"

@@ -37,7 +37,7 @@ class Library(unittest.TestCase):
         prefix = re.search("^prefix=/(.*)$", text, re.M)[1]
         cls.include = os.path.join(cls.at, prefix, "include")
         cls.libraries = os.path.dirname(os.path.dirname(pc))
-        # Moved to where it lies, whose name may have spaces.
+        # Moves the copy to a folder whose name may have spaces.
         with open(pc, "w", encoding="utf-8") as f:
             f.write(text.replace("prefix=/", "prefix=%s/"
                                  % cls.at.replace(" ", "\\ "), 1))

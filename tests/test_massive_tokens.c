@@ -51,8 +51,8 @@ static struct kv_dump *open_dump(const struct kv_shape *s)
     return d;
 }
 
-/* Of made-up tokens, all but each window's first count; the norms of keys are
- * the same before RoPE and after it. */
+/* All random tokens except each window's first count; the norms of keys are the
+ * same before RoPE and after it. */
 static void test_dump(void **state)
 {
     const struct kv_shape s = synthetic_shape(HEAD_DIM);
@@ -151,7 +151,7 @@ static int open_codec(struct kv_codec **codec, const char *text,
     return kv_codec_new(codec, &spec, s, 1, side, c, e);
 }
 
-/* A scheme without tables has the norms alone, which come back from the file
+/* A scheme without tables has only the norms, which are read back from the file
  * and are in its hash. */
 static void test_file(void **state)
 {

@@ -214,7 +214,7 @@ static void check_every_scheme(struct kv_dump_info of)
         if (!kv_schemes[i]->training)
             continue;
         assert_int_equal(kv_spec_parse(&spec[0], kv_schemes[i]->name, &e), 0);
-        if (kv_spec_reads_below(&spec[0])) /* no layer stands alone */
+        if (kv_spec_reads_below(&spec[0])) /* no layer can be decoded alone */
             continue;
         for (size_t j = 0; j < 2; j++) {
             char text[64];
@@ -285,7 +285,8 @@ static void test_any_threads_and_memory(void **state)
     kv_dump_close(dump);
 }
 
-/* Of a table that all layers share a layer has a part; the parts add up. */
+/* Each layer counts a part of a table that all layers share; the parts add
+ * up. */
 static void test_shared_bytes(void **state)
 {
     const struct kv_shape shape = synthetic_shape(64);

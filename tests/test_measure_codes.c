@@ -2,7 +2,7 @@
  * read back measure the same, of every scheme. */
 #include "tests/measure_setup.h"
 
-/* Of all windows of a place: one dataset, or one for each window. */
+/* All windows of a layer and side: one dataset, or one for each window. */
 static double bytes_in_file(struct kv_h5 *h, const char *place)
 {
     size_t n_dims, dims[KV_H5_MAX_DIMS];
@@ -26,7 +26,8 @@ static double bytes_in_file(struct kv_h5 *h, const char *place)
     return bytes;
 }
 
-/* By which a value is massive where it is longer than layer 1's first. */
+/* A factor that makes a value massive if its norm exceeds that of layer 1's
+ * first. */
 static struct kv_calib *some_massive(struct kv_dump *dump)
 {
     const struct kv_shape *s = &kv_dump_info(dump)->shape;
@@ -46,7 +47,7 @@ static struct kv_calib *some_massive(struct kv_dump *dump)
     return c;
 }
 
-/* held_bytes of a layer in the file: of all windows, by side. */
+/* A layer's held_bytes in the file, summed over windows, by side. */
 static void held_in_file(struct kv_h5 *h, size_t spec, size_t layer,
                          double held[KV_SIDES])
 {
@@ -80,8 +81,8 @@ static void check_read_back(struct kv_measure_plan plan, const char *path,
     free(again);
 }
 
-/* bits = 8 * held_bytes in the file / values, for every scheme and side; all
- * bytes are held in a layer that does not slide. */
+/* bits = 8 * held_bytes in the file / values, for every scheme and side;
+ * without a sliding window a layer holds all bytes. */
 static void check_codes(struct kv_dump_info info)
 {
     const struct kv_codes_info codes = {.shape = info.shape,

@@ -9,7 +9,8 @@ import tiny_model
 from run_tools import TOOLS, must, run
 
 MIB = 1 << 20
-# By grep: a child's peak is at least what this process had when it began.
+# Run by grep, since a child's peak is at least this process's memory at its
+# start.
 SANITIZED = not subprocess.run(
     ["grep", "-q", "__asan_init", os.path.join(TOOLS, "kvattn")]).returncode
 
@@ -62,14 +63,14 @@ def peak(*args):
 class Memory(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        """A process that has done the same on almost nothing, but for what
-        kvattn reads between runs."""
+        """A process that did the same on almost no data, except for the memory
+        that kvattn reads between runs."""
         cls.rest = {n: peak("kvattn", "-s", "kivi:b2g32", "--shape",
                             "1,2,2,64,64", "--reps", "1", "-t", str(n)) -
                     256 * MIB for n in (1, 2)}
 
     def need(self, *args):
-        """The bytes of which a refusal speaks."""
+        """The bytes that a refusal names."""
         done = run(args[0], "-q", *args[1:])
         self.assertEqual(done.returncode, 2, (args, done.stderr))
         found = re.fullmatch(r"kvattn: .* take (\d+) bytes as [a-z ]+, more "

@@ -9,7 +9,7 @@
 
 enum { N = 140, CODED = 61 };
 
-/* What a message gives, upon the layers below where c has some. */
+/* The cache loaded from a message, on top of lower layers if c has some. */
 static struct kv_cache *loaded(const struct kv_cache *c, const char *spec)
 {
     const struct kv_codec *k = kv_cache_reader(c, KV_K).codec;
@@ -77,8 +77,8 @@ static void test_message(void **state)
     every(check_message);
 }
 
-/* A message that is cut or damaged, or of a cache with another seed, is
- * refused: at every third byte of its head and at ten places behind it. */
+/* A message is refused if it is cut or damaged, at every third byte of its head
+ * and at ten places after it, or if its cache has another seed. */
 static void check_damaged(struct ready *r)
 {
     enum { TOKENS = 40 };
@@ -148,7 +148,7 @@ static void put_codes(struct ready *r)
     free_rows(x);
 }
 
-/* Upon the layers below, where c has some. */
+/* On top of lower layers, if c has some. */
 static struct kv_cache *empty_beside(const struct kv_cache *c,
                                      const struct ready *r)
 {

@@ -21,7 +21,7 @@ static const struct format {
 };
 enum { FORMATS = sizeof(formats) / sizeof(*formats) };
 
-/* (-1)^s 2^(E - bias) (1 + M / 2^m), or 2^(1 - bias) M / 2^m where E is 0. */
+/* (-1)^s 2^(E - bias) (1 + M / 2^m), or 2^(1 - bias) M / 2^m if E is 0. */
 static double value(const struct format *t, unsigned code)
 {
     const int mantissa = (int)(code & ((1u << t->m) - 1));

@@ -1,5 +1,5 @@
 /* Mixed specs: layer files and their refusals, and one spec written for every
- * place against the spec alone. */
+ * place, compared with the plain spec. */
 #include "eval/loop.h"
 #include "eval/measure.h"
 #include "lib/mixed.h"
@@ -235,7 +235,7 @@ static void test_fit(void **state)
     assert_memory_equal(s.text, "mixed:r0,file=fit.txt@", 22);
 }
 
-/* Each place's codec is that of its own spec. */
+/* Each place's codec has its own spec. */
 static void test_codecs(void **state)
 {
     const struct kv_shape shape = synthetic_shape(HEAD_DIM);
@@ -389,7 +389,8 @@ static void test_one_everywhere(void **state)
     free(path);
 }
 
-/* Tables count where they are read, a table of all layers once. */
+/* Tables count where they are read; a table shared by all layers counts
+ * once. */
 static void test_shared_bytes(void **state)
 {
     const struct kv_shape shape = synthetic_shape(HEAD_DIM);

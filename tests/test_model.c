@@ -71,7 +71,7 @@ static bool is_pooled(const char *name)
     return strstr(name, "k_proj") || strstr(name, "v_proj");
 }
 
-/* The model whose KV heads are means of `pool` heads of m. */
+/* A model whose KV heads are means of `pool` heads of m. */
 static struct tiny_model pooled(const struct tiny_model *m, size_t pool)
 {
     struct tiny_model to = *m;
@@ -256,7 +256,7 @@ static void test_same_bits(void **state)
     same_bits(1);
 }
 
-/* Attention that remembers: keys and values of one sequence. */
+/* Attention that stores keys and values of one sequence. */
 struct memory {
     size_t n; /* tokens before this step */
     float *k[8], *v[8];
@@ -320,7 +320,8 @@ static int attend_spans(void *arg, const struct kv_qkv *x, struct kv_err *e)
     return 0;
 }
 
-/* Spans of a batch are windows alone, bit for bit: few tokens, or many. */
+/* Spans of a batch equal separate windows, bit for bit, with few tokens or
+ * many. */
 static void test_batch(void **state)
 {
     enum { SPANS = 4 };
@@ -435,7 +436,7 @@ static int see_keys(void *arg, const struct kv_qkv *x, struct kv_err *e)
     return kv_attend_exact(NULL, x, e);
 }
 
-/* k is k_pre turned, wherever the window stands; sizes 0 and 1 work. */
+/* k is k_pre rotated, at any position of the window; sizes 0 and 1 work. */
 static void test_windows(void **state)
 {
     struct tiny_model m = tiny_variant(9);

@@ -76,7 +76,7 @@ static void test_info(void **state)
     tiny_clear(&m);
 }
 
-/* A head too large to be kept widened: all zeros but for two rows, in a file
+/* A head too large to be kept widened: all zeros except two rows, in a file
  * with a hole. */
 static void test_large_head(void **state)
 {
@@ -287,7 +287,7 @@ static void test_spare_tensors(void **state)
            m.n_vocab * m.hidden * sizeof(double));
     tiny_add(&m, "model.layers.0.self_attn.rotary_emb.inv_freq", 4, 0);
     kv_model_free(tiny_open(&m));
-    /* a head of its own beside tied embeddings is not */
+    /* a separate head beside tied embeddings is not */
     tiny_find(&m, "lm_head.weight")->x[7] += 1;
     refused(&m, "model.safetensors: tensor lm_head.weight differs from "
                 "model.embed_tokens.weight, but "
@@ -431,7 +431,8 @@ static void test_missing_files(void **state)
     tiny_clear(&m);
 }
 
-/* Windows below the texts are taken; test_golden.c has their numbers. */
+/* Windows shorter than the texts are accepted; test_golden.c has their
+ * numbers. */
 static void test_sliding_window(void **state)
 {
     static const struct {

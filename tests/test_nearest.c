@@ -26,8 +26,8 @@ static void check_codes(const float *x, size_t n, const float *centers,
     free(code);
 }
 
-/* Beside shift, the differences that count are rounding errors of a score that
- * multiplies; large values overflow it, where s does not. */
+/* With a large shift, the relevant differences are rounding errors of a score
+ * that multiplies; large values overflow such a score, but not s. */
 static void check_nearest(size_t n, size_t d, size_t k, bool coarse,
                           float shift, float scale)
 {
@@ -231,8 +231,8 @@ static double away(const float *x, const float *centers, size_t c, size_t d)
     return sqrt(square);
 }
 
-/* What kv_tile_among() says of 16 vectors x holds, and says enough: what it
- * leaves open, all that 16 bits leave, is below `room`. */
+/* kv_tile_among()'s results for 16 vectors x are right, and decide enough:
+ * fewer than `room` vectors, all undecidable in 16 bits, remain open. */
 static void check_said(const struct kv_centroids *book, const float *x,
                        size_t size, const uint16_t *group, size_t n,
                        double workspace, uint64_t sure, const uint16_t *code,
@@ -270,7 +270,7 @@ static void check_said(const struct kv_centroids *book, const float *x,
     }
 }
 
-/* Some groups, among them those of the nearest centers. */
+/* Some groups, including those of the nearest centers. */
 static size_t choose(const struct kv_centroids *book, const float *x,
                      size_t size, size_t every, uint16_t *group)
 {

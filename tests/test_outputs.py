@@ -39,7 +39,7 @@ def at(name):
 
 
 def opened(pid):
-    """What a running process has open; it may close one while we look."""
+    """The files that a running process has open; it may close one meanwhile."""
     found, fds = [], f"/proc/{pid}/fd"
     for n in os.listdir(fds):
         try:
@@ -458,7 +458,7 @@ class Ends(Outputs):
         self.assertEqual(words, "")
 
     def killed(self, out):
-        """What a run that is killed leaves, under the output's name."""
+        """The files that a killed run leaves under the output's name."""
         running = self.start(out=out)
         running.kill()
         running.communicate()
@@ -467,7 +467,8 @@ class Ends(Outputs):
         return name
 
     def test_what_a_killed_run_left(self):
-        """The next run over the same name takes it away, none that lives."""
+        """The next run with the same name removes it, but never a running one's
+        file."""
         os.mkdir(self.path("in"))
         left = self.path("in/" + self.killed("in/d.h5"))
         alive = self.start(out="in/d.h5")
@@ -484,7 +485,7 @@ class Ends(Outputs):
         self.assertEqual(os.listdir(self.path("in")), ["d.h5"])
 
     def test_what_no_run_left(self):
-        """Of another name, kind or owner."""
+        """Files of another name, kind or owner stay."""
         stay = ["t.csv.kvtools-12345", "t.csv.kvtools-1234567", "t.csv.backup",
                 "t.csv.kvtools-12345_", "x.csv.kvtools-a1B2c3"]
         gone = ["t.csv.kvtools-a1B2c3", "t.csv.kvtools-others"]

@@ -1,5 +1,5 @@
-/* Matrices of several tensors against goldens that numpy unpacked, at every
- * level. */
+/* Matrices stored in several tensors, compared with goldens that numpy
+ * unpacked, at every level. */
 #include "kernels/level.h"
 #include "kernels/weights/packed.h"
 #include "lib/base/alloc.h"
@@ -246,7 +246,7 @@ static void write_config(const char *dir, const char *quantization)
     assert_int_equal(fclose(out), 0);
 }
 
-/* As a folder has it. */
+/* The form that a folder has. */
 static const char *write_packed(const struct kv_packed *p)
 {
     static const char *const types[] = {

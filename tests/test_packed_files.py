@@ -137,7 +137,7 @@ def changed_counts(header):
 
 
 def resized(dtype, shape, content, new):
-    """The same of another shape: cut off, or with zeros behind."""
+    """The same tensor with another shape: cut, or padded with zeros."""
     each = {"F32": 4, "F16": 2, "I32": 4, "F8_E4M3": 1, "I64": 8, "U8": 1,
             "I8": 1}[dtype]
     n = int(np.prod(new, dtype=np.int64)) * each

@@ -51,7 +51,7 @@ class Pages(Scripts):
         self.assertIn("undecided", self.last(score, found, jitter=".04"))
 
     def figures(self, compares, unit, paper, here):
-        """The same of figures, {row: value}."""
+        """The same for figures, {row: value}."""
         columns = ("table", "row", "column", "value", "unit", "page")
         self.csv("paper.csv", [dict(zip(columns, ("t", r, "c", v, unit, "")))
                                for r, v in paper.items()])

@@ -1,5 +1,5 @@
-/* Sparse attention (kernels/pattern.h) against masks and a softmax written out
- * here in double, and where all is seen against dense attention. */
+/* Sparse attention (kernels/pattern.h), compared with masks and a softmax in
+ * double and, if all tokens are seen, with dense attention. */
 #include "kernels/pattern.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
@@ -25,7 +25,7 @@ static float *random_floats(size_t n, uint64_t key)
     return x;
 }
 
-/* A prompt of nq of nq + AFTER tokens; cap 0: none, nor sink logits. */
+/* A prompt of nq tokens among nq + AFTER; cap 0: no cap and no sink logits. */
 static void set_up(struct problem *p, size_t nq, float cap)
 {
     const size_t n = nq + AFTER;
@@ -317,7 +317,7 @@ static void test_literal(void **state)
             check(sizes[i], k == 3 ? 2.5f : 0, heads[k]);
 }
 
-/* Any size that takes all of one thing. */
+/* A size that covers everything. */
 static void test_all(void **state)
 {
     static const struct kv_pattern all[] = {{KV_A_SHAPE, MANY, 1},

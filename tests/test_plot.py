@@ -58,8 +58,8 @@ class Plot(Scripts):
             self.assertEqual(done.returncode, code)
 
     def drawn(self, *args, kind="svg"):
-        """What is drawn, as text; SVG has it letter by letter, but says the
-        label in a comment before."""
+        """The drawn labels as text; SVG draws them letter by letter, but has
+        each label in a comment before."""
         out = os.path.join(self.folder, "out." + kind)
         self.assertEqual(self.plot(*args, "-o", out), out + "\n")
         with open(out, "rb") as f:

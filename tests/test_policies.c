@@ -9,7 +9,8 @@
 
 /* ---- every token kept ---------------------------------------------------- */
 
-/* How a refusal is worded; "": it is taken.  how: policy and protocol. */
+/* The wording of a refusal; "": the spec is accepted.  how: policy and
+ * protocol. */
 static const char *why_not(const struct ready *r, const char *const *how)
 {
     const struct kv_codec *k = r->codec[KV_K];
@@ -145,7 +146,8 @@ static void attend(struct head *h, size_t t, bool reassigned, float *out)
     }
 }
 
-/* Drops the held token of the least score but for the newest `newest`. */
+/* Drops the held token with the least score, but none of the newest
+ * `newest`. */
 static void drop_least(struct head *h, const double *score, size_t newest)
 {
     size_t least = 0;
@@ -326,7 +328,7 @@ static void test_prompt(void **state)
 
 /* ---- attention error ----------------------------------------------------- */
 
-/* Of every query of window 0; bits: of K and V. */
+/* For every query of window 0; bits: of K and V. */
 static struct kv_attn_error
 error_of(const struct ready *p, const struct windows *w, struct kv_bits *bits)
 {
@@ -367,8 +369,8 @@ static double difference(const struct ready *r, const float *a, const float *b,
     return sqrt(e2 / a2);
 }
 
-/* The error of the output is that of the loop's; without rounding of keys, of
- * the logits of what is held there is none. */
+/* The output error equals the loop's; without rounding of keys, the logits of
+ * held tokens have no error. */
 static void check_error(const char *policy, const char *protocol, size_t first,
                         size_t kept)
 {
@@ -440,10 +442,10 @@ static void test_threads(void **state)
     free_windows(&w);
 }
 
-/* What attention on codes of 8 bits is off from that over exact tokens is about
- * the same with tokens dropped as without, and less than what was dropped.
- * (knorm chooses by the keys themselves, of which some are as long as others
- * but for rounding.) */
+/* The error of attention on 8-bit codes against exact tokens is about the same
+ * with dropped tokens as without, and less than the effect of the dropped
+ * tokens.  (knorm chooses by the keys themselves, and some have equal norms
+ * except for rounding.) */
 static void test_on_codes(void **state)
 {
     static const char *const how[][2] = {{"h2o:b60+", "stream:5"},
@@ -486,7 +488,7 @@ static void test_on_codes(void **state)
     }
 }
 
-/* In a layer that slides a query sees its window, and no more is held. */
+/* In a sliding layer a query sees its window, and no more is held. */
 static void test_sliding(void **state)
 {
     struct ready r = f32_ready();

@@ -109,7 +109,7 @@ static void test_definition(void **state)
     free(logits);
 }
 
-/* The caches of every layer, appended to and read as they are defined. */
+/* The caches of every layer, appended to and read by definition. */
 struct literal {
     struct kv_codecs *codecs;
     struct kv_cache *cache[MAX_LAYERS];
@@ -193,7 +193,7 @@ static void check_spec(const struct setup *s, const struct kv_spec *spec,
         fail_msg("%s: stream %.9g, literally %.9g", spec->text, got, want);
 }
 
-/* calib: of the last call, or NULL; kept where it serves this spec too. */
+/* calib: the last call's, or NULL; kept if it fits this spec too. */
 static void check_stream(const struct setup *s, const char *text,
                          struct kv_calib **calib)
 {

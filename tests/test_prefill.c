@@ -89,7 +89,7 @@ static void test_prompt(void **state)
     check_prompt("prefill:70", 70);
 }
 
-/* What prompts cost, dense and by a pattern. */
+/* The cost of prompts, dense and with a pattern. */
 static void test_cost(void **state)
 {
     struct ready r = exact();
@@ -149,7 +149,7 @@ static void test_sliding(void **state)
 
 enum { CTX = 200 };
 
-/* Of specs, on a dump of one window of CTX; *dump: NULL, or for
+/* Calibrates specs on a dump of one window of CTX tokens; *dump: NULL, or for
  * kv_dump_close(). */
 static struct kv_calib *search(const char *text, struct kv_dump **keep)
 {
@@ -250,7 +250,7 @@ static double error_of(struct prompt *p, size_t h, struct kv_pattern a)
     return sqrt(wrong / norm);
 }
 
-/* Pairs of a pattern in all heads of all layers, as a share. */
+/* The share of pairs of a pattern in all heads of all layers. */
 static double share_of(struct prompt *prompt, struct kv_pattern a)
 {
     const struct kv_pattern head[4] = {a, a, a, a};
@@ -305,7 +305,8 @@ static void test_search(void **state)
     kv_dump_close(dump);
 }
 
-/* A budget of 1 is dense, at any length; a spec's tables lie beside. */
+/* A budget of 1 is dense, at any length; the calibration also has a spec's
+ * tables. */
 static void test_whole_budget(void **state)
 {
     struct ready r = exact();

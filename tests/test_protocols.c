@@ -71,7 +71,7 @@ static void check_stream(struct ready *r)
     free_windows(&w);
 }
 
-/* As this layer of this shape: the codec's shape, the pass's and the view's. */
+/* The shape of this layer, for the codec, the pass and the view. */
 static void check_layer(const struct ready *r, const char *what)
 {
     struct ready s = *r;
@@ -99,7 +99,7 @@ static void check_layer(const struct ready *r, const char *what)
         kv_codec_free(s.codec[side]);
 }
 
-/* In a layer that slides, with RoPE of its own, a soft cap and sink logits,
+/* In a sliding layer with its own RoPE, and with a soft cap and sink logits,
  * which are the same in all layers. */
 static void check_sliding(struct ready *r)
 {
@@ -202,7 +202,7 @@ static void test_threads(void **state)
     every(check_threads);
 }
 
-/* Where fp16 rounds to infinity. */
+/* The magnitude from which fp16 rounds to infinity. */
 static void test_beyond(void **state)
 {
     const float x[] = {65504, 65519.996f, 65520, -65519.996f, -65520, 3e38f, 0};
@@ -235,7 +235,7 @@ static size_t coded(const struct kv_codec *c)
                       : kv_quantized(c, LENGTH);
 }
 
-/* What is clipped, and what becomes codes, in each window and layer. */
+/* The numbers of clipped and of coded values in each window and layer. */
 static void check_counts(struct ready *r)
 {
     const char *const protocols[] = {"all", "stream:7"};

@@ -115,7 +115,7 @@ class Sequences(unittest.TestCase):
                  attn_scale=.125)
 
     def test_reads_what_tensors_decode_to(self):
-        """In pieces: only what may have changed is read again."""
+        """Read in pieces: only tokens that may have changed are read again."""
         b = Binding("kivi:b4g32r32", self.MODEL)
         s, have = Sequence(b, False, 0), {"k": [], "v": []}
         x = {"k": tensor(150, seed=1), "v": tensor(150, seed=2)}
@@ -178,7 +178,7 @@ class Sequences(unittest.TestCase):
 
 class Dumps(unittest.TestCase):
     def test_own_tensors(self):
-        """kvquant's bits and error of them are those of decode()."""
+        """kvquant's bits and error for them equal decode()'s."""
         rng = np.random.default_rng(0)
         k, v = rng.standard_normal((2, 2, 1, 32, 2, 64)).astype(np.float32)
         with tempfile.TemporaryDirectory() as folder:
@@ -232,7 +232,7 @@ class CodesFile(unittest.TestCase):
             stdout=subprocess.PIPE).stdout.splitlines()))
 
     def test_decoded(self):
-        """As decode() gives them, and with kvquant's bits."""
+        """Equal to decode()'s values, with kvquant's bits."""
         bits = {r["spec"]: float(r["bits"]) for r in self.table
                 if (r["layer"], r["side"]) == ("all", "KV")}
         read = kvtools.read_codes(self.at("codes.h5"))

@@ -1,4 +1,4 @@
-/* QJL: decode() is the paper's estimator, with outlier channels apart; bytes
+/* QJL: decode() is the paper's estimator, with separate outlier channels; bytes
  * and bits; no bias over sketches. */
 #include "kernels/random_matrix.h"
 #include "lib/base/alloc.h"

@@ -1,5 +1,5 @@
-/* Random matrices: orthogonal where they say so, with the moments of normal
- * numbers, and the products in double. */
+/* Random matrices: orthogonality, the moments of normal numbers, and products,
+ * compared in double. */
 #include "kernels/hadamard.h"
 #include "kernels/random_matrix.h"
 #include "lib/base/alloc.h"

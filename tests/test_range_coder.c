@@ -9,8 +9,8 @@
 
 enum { MAX_SYMBOLS = 256, CANARY = 16 };
 
-/* Encodes, checks what the header promises and decodes again; the bytes it
- * took.  table: [n_tables][n_symbols + 1], in turn. */
+/* Encodes, checks the header's promises and decodes again; returns the number
+ * of bytes.  table: [n_tables][n_symbols + 1], used in turn. */
 static size_t round_trip(const uint32_t *table, size_t n_tables,
                          size_t n_symbols, const uint16_t *symbol, size_t n)
 {
@@ -103,8 +103,8 @@ static void test_one_symbol(void **state)
     }
 }
 
-/* One symbol has the largest possible mass: it costs next to nothing, the
- * others 16 bits each; where it is alone it costs nothing at all. */
+/* One symbol has the largest possible mass: it costs next to nothing, and the
+ * others 16 bits each; a single symbol costs nothing. */
 static void test_all_the_mass(void **state)
 {
     enum { N = 5000 };

@@ -49,7 +49,7 @@ def ranks_of(p):
 
 
 def end(p):
-    """Of the ranks; mpirun itself may wait on for good."""
+    """Time limit for the ranks; mpirun itself may hang."""
     while p.poll() is None and ranks_of(p):
         time.sleep(0.05)
     try:

@@ -30,7 +30,8 @@ static void test_equal_variances(void **state)
         }
 }
 
-/* The largest takes bits alone until it is down to the next. */
+/* Only the largest coefficient gets bits until its error equals the next
+ * variance. */
 static void test_water_rises(void **state)
 {
     const double v[] = {1, 64, 0.25, 16};
@@ -85,8 +86,8 @@ static void check_rd(const struct kv_spec *spec, const struct kv_measured *m,
         assert_within(error / reconstruction->e2, 1, 1e-4);
 }
 
-/* Transform coding of a dump like its calibration's: the quantized tokens
- * alone, for any threads and memory. */
+/* Transform coding of a dump like its calibration's: only quantized tokens
+ * count, for any threads and memory. */
 static void test_of_a_dump(void **state)
 {
     static const char *const text[] = {"klt:b2,none", "klt:b0.5,none",

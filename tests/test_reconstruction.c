@@ -233,7 +233,7 @@ static struct kv_attn_error reference(const struct example *x,
     return sum;
 }
 
-/* With sink logits where n is odd. */
+/* With sink logits if n is odd. */
 static void check_attention(size_t n_heads, size_t n_kv_heads, size_t d,
                             size_t n, size_t n_at, size_t window)
 {

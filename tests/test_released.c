@@ -1,5 +1,5 @@
 /* lib/model/config: the config.json of released models (tests/released.json,
- * written by hand after their public pages) open, but for those named here. */
+ * written by hand after their public pages) open, except those named here. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/json_file.h"

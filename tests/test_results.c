@@ -316,7 +316,7 @@ static void test_chosen(void **state)
     check_chosen("csv", "params.b,ppl,params", specs,
                  "params.b,ppl,params.axis,params.g,params.r,params.s\n"
                  "4,0,paper,32,128,0\n");
-    /* one that no row has, and that of one side */
+    /* a parameter that no row has, and one side's parameter */
     check_chosen("csv", "params.l,params.V.b", specs,
                  "params.l,params.V.b\n,4\n");
     check_chosen("jsonl", "params.V.b,ppl,params.b,params.l", specs,

@@ -87,7 +87,7 @@ static void test_symmetric_clip(void **state)
     kv_codec_free(c);
 }
 
-/* One step and zero point for both heads; groups may end inside of one. */
+/* One step and zero point for both heads; groups may end inside a head. */
 static void test_all_heads(void **state)
 {
     static const struct {
@@ -114,7 +114,8 @@ static void test_all_heads(void **state)
         kv_codec_free(c);
     }
 
-    /* turned: 6 -6 0 0 | 0.75 -0.75 0 0, of which a step of 2 leaves zeros */
+    /* rotated: 6 -6 0 0 | 0.75 -0.75 0 0, where a step of 2 turns the second
+     * into zeros */
     const struct kv_spec s =
         spec_of("quarot:b3g8,clip=1,none,heads=all", &shape);
     struct kv_codec *c = codec_from(&s, &shape, 0, KV_K, NULL);
@@ -284,8 +285,8 @@ static void test_rotatekv(void **state)
     check_rotatekv("rotatekv:b8g16h1,clip=1,zero=min,before", 8, false);
 }
 
-/* An integer zero point, and a clip that follows from the bits of its side
- * unless it is given. */
+/* An integer zero point, and a clip that follows from the side's bits unless it
+ * is given. */
 static void test_defaults(void **state)
 {
     static const struct {

@@ -7,7 +7,7 @@
 
 static const char *const columns[] = {"name", "value", NULL};
 
-/* A cell as it is, in CSV, and in TSV. */
+/* A cell's text, its form in CSV, and its form in TSV. */
 static const struct {
     const char *text, *csv, *tsv;
 } rows[] = {
@@ -114,7 +114,7 @@ static void test_cells(void **state)
     unlink(table_path());
 }
 
-/* Rows that are there are known again, and stay as they are. */
+/* Existing rows are recognized and stay unchanged. */
 static void test_append(void **state)
 {
     (void)state;
@@ -126,7 +126,7 @@ static void test_append(void **state)
     }
 }
 
-/* A table without guards gets them with the next row; numbers have none. */
+/* A table without guards gets them with the next row; numbers get none. */
 static void test_made_safe(void **state)
 {
     struct kv_results *r;

@@ -146,7 +146,7 @@ static void test_refuses(void **state)
     free(path);
 }
 
-/* A good file cut at every length, and a header length that lies. */
+/* A valid file cut at every length, and a wrong header length. */
 static void test_truncated(void **state)
 {
     char *path = kv_path_join(test_folder(), "a.safetensors");

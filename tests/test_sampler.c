@@ -44,7 +44,7 @@ static void plain(const struct kv_sampling *s, const float *x, size_t n,
     free(order);
 }
 
-/* u walks over [0, 1) and takes each id as often as it is probable. */
+/* u walks over [0, 1) and takes each id in proportion to its probability. */
 static void check_shares(const struct kv_sampling *s, size_t n, uint64_t key)
 {
     enum { STEPS = 4096 };

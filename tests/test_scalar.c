@@ -102,7 +102,7 @@ static void test_kivi_values(void **state)
     kv_codec_free(c);
 }
 
-/* The same block, each side the other way. */
+/* The same block with the axis of each side swapped. */
 static void test_kivi_axes(void **state)
 {
     const float x[8] = {0, 3, 10, 11, 3, 0, 20, 23};

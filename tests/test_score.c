@@ -99,7 +99,7 @@ static struct kv_score_summary of_squares(size_t n)
     return r;
 }
 
-/* As numpy.percentile() and llama-perplexity have them. */
+/* Percentiles as in numpy.percentile() and llama-perplexity. */
 static void test_percentiles(void **state)
 {
     static const struct {
@@ -110,7 +110,7 @@ static void test_percentiles(void **state)
         {2, 0.5, 0.99},         /* of 0, 1 */
         {3, 1, 1 + 0.98 * 3},   /* of 0, 1, 4 */
         {4, 2.5, 4 + 0.97 * 5}, /* of 0, 1, 4, 9 */
-        {101, 2500, 9801},      /* the 51st and the 100th, as they are */
+        {101, 2500, 9801},      /* exactly the 51st and the 100th */
         {1000, 249500.5, 978121 + 0.01 * 1979}, /* 499.5, 989.01 of 0 to 999 */
     };
 
@@ -191,7 +191,7 @@ static void test_klbase(void **state)
     free(path);
 }
 
-/* A file of one row of n logits, and how it reads back. */
+/* Writes a file with one row of n logits and reads it back. */
 static int row_reads(const char *path, const uint16_t *row, size_t n,
                      struct kv_err *e)
 {
@@ -215,8 +215,8 @@ static int row_reads(const char *path, const uint16_t *row, size_t n,
     return rc;
 }
 
-/* A row as a writer in f32 alone makes it: the logarithm of the sum, the least
- * log-probability and the steps each rounded to f32. */
+/* A row from a writer that computes only in f32: the logarithm of the sum, the
+ * least log-probability and the steps are each rounded to f32. */
 static void float_row(const float *logits, size_t n, uint16_t *row)
 {
     float max = logits[0], min = logits[0], head[2];
@@ -358,7 +358,8 @@ static void test_protocols(void **state)
     assert_says(e, "--keep-window");
 }
 
-/* Losses by definition, in double, and of rows whose logits come in parts. */
+/* Losses by definition, in double, and for rows whose logits arrive in
+ * parts. */
 static void loss_in_parts(float spread, size_t part, int32_t target)
 {
     enum { N = 1000 };

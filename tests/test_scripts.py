@@ -301,7 +301,7 @@ class Schemes(Scripts):
             self.name, "page", table, code=2))
 
     def test_check(self):
-        """With a kvdump of the test's own."""
+        """With the test's own kvdump."""
         for tool in "kvcalib", "kvppl", "kvdump":
             os.chmod(self.write("bin/" + tool, """#!/bin/sh
 case $* in

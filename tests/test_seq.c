@@ -64,7 +64,7 @@ static struct kv_spec spec_of(const struct setup *s, const char *text)
     return spec;
 }
 
-/* A sequence of all layers, open. */
+/* A sequence with all layers open. */
 static struct kv_seq *open_seq(const struct setup *s,
                                const struct kv_spec *spec,
                                const struct kv_codecs *codecs)
@@ -81,7 +81,8 @@ static struct kv_seq *open_seq(const struct setup *s,
     return seq;
 }
 
-/* Tokens [first, end) of all layers, out [end - first][q_row] of the last. */
+/* Steps tokens [first, end) through all layers; out [end - first][q_row]: the
+ * last layer's. */
 static void step_all(const struct setup *s, struct kv_seq *seq, size_t first,
                      size_t end, float *out)
 {
@@ -97,7 +98,7 @@ static void step_all(const struct setup *s, struct kv_seq *seq, size_t first,
         }
 }
 
-/* The same by the last layer's cache alone, or upon the one below. */
+/* The same by only the last layer's cache, or on top of the one below. */
 static void literally(const struct setup *s, const struct kv_codecs *codecs,
                       float *out)
 {
@@ -216,7 +217,7 @@ static void test_messages(void **state)
     free(got);
 }
 
-/* What a policy keeps is no message. */
+/* The tokens that a policy keeps cannot be written as a message. */
 static void test_policy(void **state)
 {
     const struct setup *s = *state;
@@ -243,7 +244,7 @@ static void test_policy(void **state)
     free(out);
 }
 
-/* Layers below are read until no layer above does; then they are gone. */
+/* Lower layers are kept while a layer above reads them; then they are freed. */
 static void test_layered(void **state)
 {
     enum { LAYERS = 5 };

@@ -110,7 +110,8 @@ static void test_sharing(void **state)
     }
 }
 
-/* A step whose time is only its requests' shares a processor among them. */
+/* If a step's time is proportional to its requests, the requests share a
+ * processor. */
 static void test_batch_shares(void **state)
 {
     enum { N = 400000, STEPS = 1000 };
@@ -390,7 +391,7 @@ static void test_conserved(void **state)
     free(r);
 }
 
-/* Alone, a request's time is the sum of what each part says. */
+/* The time of a single request is the sum of its parts. */
 static void test_alone(void **state)
 {
     const struct kv_cluster *c = &usual;
@@ -425,7 +426,7 @@ static void test_alone(void **state)
     assert_non_null(strstr(e.msg, "2000 + 11 tokens"));
 }
 
-/* Of replicas that are all free each is taken as often. */
+/* Among free replicas each is chosen equally often. */
 static void test_ties(void **state)
 {
     enum { N = 30000 };

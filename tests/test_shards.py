@@ -56,7 +56,7 @@ def kvppl(*more, env=None):
 
 
 def rows(path, *without):
-    """A table's rows but for what is timed."""
+    """A table's rows without the timed columns."""
     with open(path, newline="") as f:
         return [{k: v for k, v in r.items() if k not in
                  ("seconds", "attn_seconds", *without)}

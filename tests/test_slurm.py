@@ -15,7 +15,7 @@ MODEL = os.path.join(ROOT, "data", "model")
 TEXT = os.path.join(ROOT, "data", "sample.txt")
 SWEEP = ["-m", MODEL, "-f", TEXT, "-c", "64", "-n", "1", "-t", "1", "--kl",
          "-s", "absmax:b{2,3,4}"]
-# Without --kl a row is kept as soon as it is there.
+# Without --kl a row is stored as soon as it is finished.
 LONG = ["-m", MODEL, "-f", TEXT, "-c", "64", "-n", "2", "-t", "1", "-p",
         "stream", "-s", "kivi:b{1,2,3,4,5,6,7,8}g{8,16,32}r0"]
 

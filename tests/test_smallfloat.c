@@ -82,7 +82,7 @@ static void test_scaled(void **state)
     stored_in("fp6:e3m2,token", 4, x, 3 + 2, bytes, back);
 }
 
-/* Flat groups come back to fp16's precision where the scale is an f16. */
+/* Flat groups decode to fp16's precision if the scale is an f16. */
 static void test_flat(void **state)
 {
     const char *const specs[] = {"fp8",      "fp8:e5m2",  "fp6",

@@ -1,6 +1,6 @@
-/* Codes of all layers of a token together, against one cache by hand: in a
- * protocol's loop, a pass at full precision, then one that reads them; and
- * measured on a dump. */
+/* Codes of all layers of a token together, compared with one cache made by
+ * hand: in a protocol's loop, with a pass at full precision and a pass that
+ * reads the codes; and measured on a dump. */
 #include "eval/loop.h"
 #include "eval/measure.h"
 #include "kernels/attend.h"
@@ -98,7 +98,7 @@ static void pass(const struct setup *s, struct kv_attention a, float *out)
     }
 }
 
-/* A window of all layers as one cache of as many heads decodes it. */
+/* A window of all layers, decoded by one cache with the heads of all layers. */
 static void by_hand(const struct setup *s, const struct kv_spec *spec,
                     size_t window, float *const to[KV_SIDES],
                     struct kv_bits *bits)
@@ -140,7 +140,7 @@ static void by_hand(const struct setup *s, const struct kv_spec *spec,
     kv_codecs_free(cs);
 }
 
-/* A layer's rows out of all layers' of a window. */
+/* A layer's rows from a window's rows of all layers. */
 static float *layer_of(const struct setup *s, const float *all, size_t layer)
 {
     float *x = kv_alloc(LENGTH, s->row * sizeof(*x));
@@ -162,7 +162,7 @@ static void assert_near(const float *a, const float *b, size_t n)
     assert_true(sqrt(diff / size) < 2e-6);
 }
 
-/* All queries see what one cache of all layers decodes. */
+/* All queries see the tokens that one cache of all layers decodes. */
 static void check_all(const char *text, bool keep_window)
 {
     struct setup s;
@@ -313,7 +313,7 @@ static void refused(const struct setup *s, const char *protocol,
     kv_loop_free(l);
 }
 
-/* Only the prompt's tokens are coded; nothing decodes a layer alone. */
+/* Only the prompt's tokens are coded; no layer can be decoded alone. */
 static void test_refusals(void **state)
 {
     struct setup s;

@@ -29,7 +29,7 @@ static void test_canonical(void **state)
     canonical("kivi:K-b4/V-b2", "kivi:K-b4g32r128s0/V-b2g32r128s0,axis=paper");
     canonical("kivi:K-b4/V-b4", "kivi:b4g32r128s0,axis=paper");
     canonical("q4_0:rot", "q4_0:r0s0,rot=yes");
-    /* numbers read back as they are */
+    /* numbers are read back unchanged */
     canonical("gear:o0.00001", "gear:b2g64n256k4i3o0.00001r0s0,heads=all,"
                                "fill=mean");
     canonical("qjl,seed=1073741824", "qjl:m0o8t32b2g32r128s0,rows=orthogonal,"
@@ -46,7 +46,8 @@ static void test_canonical(void **state)
               "absmax:b8g0r0s0,K-axis=channel,V-axis=token,heads=one");
 }
 
-/* A scheme for K and one for V; of one scheme, the text is that scheme's. */
+/* A scheme for K and one for V; if both are one scheme, the text is that
+ * scheme's. */
 static void test_sides(void **state)
 {
     (void)state;
@@ -251,11 +252,11 @@ static void test_sweep(void **state)
     assert_false(kv_spec_looks_like(""));
 }
 
-/* Specs are counted before any is made: none of these is waited for. */
+/* Specs are counted before any is made, so these cost no time. */
 static void test_count(void **state)
 {
     static const struct {
-        size_t groups; /* of this many, behind kivi:b2 */
+        size_t groups; /* this many specs, after kivi:b2 */
         const char *group, *says;
     } many[] = {
         {4, "{1,2,3,4,5,6,7,8,9,0}", NULL},
@@ -360,7 +361,7 @@ static size_t longest_policy(void)
 static void test_longest_text(void **state)
 {
     const size_t policy = longest_policy();
-    size_t max = 0; /* of one side alone */
+    size_t max = 0; /* of only one side */
 
     (void)state;
     for (size_t i = 0; kv_schemes[i]; i++) {

@@ -55,7 +55,7 @@ def say(tool, *args):
 
 
 def runs(model, *specs):
-    """Of every tool and protocol: rows that are of all layers and sides."""
+    """The rows for all layers and sides, from every tool and protocol."""
     given = [a for s in specs for a in ("-s", s)]
     kvppl = ["kvppl", "-m", at(model), *on_text(*given)]
     for protocol in "all", "llama.cpp", "stream:5", "prefill:20":
@@ -84,7 +84,7 @@ class Clipped(unittest.TestCase):
                 self.assertNotIn(CLIPPED, run(*args, "-q").stderr)
 
     def test_the_dump_has_as_many(self):
-        """Of the exact keys and values, read without a tool of ours."""
+        """Counts of the exact keys and values, read without our tools."""
         try:
             import h5py
             import numpy

@@ -48,7 +48,7 @@ def some(name, answer_, **item):
 
 
 class Verdicts(unittest.TestCase):
-    """By hand, and by the package where one decides."""
+    """Computed by hand, and by the package if one decides."""
     mark = os.path.join(tempfile.gettempdir(), f"kv-program-{os.getpid()}")
 
     def test_f1(self):
@@ -235,7 +235,7 @@ class Verdicts(unittest.TestCase):
 
 @unittest.skipUnless(os.path.isdir(SHARED), f"no {SHARED}")
 class HarnessesVerdicts(unittest.TestCase):
-    """What the harnesses' own scorers said of real answers."""
+    """The harnesses' own scores of real answers."""
 
     @needs("rouge_l")
     @needs("code_sim")

@@ -283,7 +283,7 @@ class TextTest(unittest.TestCase):
                                  noted, words)
 
     def test_bos_hides_no_leak(self):
-        """Windows of other sizes share no 32 tokens but those of the text."""
+        """Windows of other sizes share 32 tokens only if the text does."""
         text = self.write("t.txt", tiny_model.text(3000))
         dump, calib = self.path("d.h5"), self.path("c.h5")
         for bos, ctx in ([], 16), (["--bos"], 17):

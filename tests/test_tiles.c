@@ -34,7 +34,7 @@ static void plain_f32(const float *q, const float *k, const float *v, size_t n,
     free(w);
 }
 
-/* What int8 may be off by beside a scheme's own error. */
+/* The allowed error of int8 in addition to a scheme's own error. */
 static const double INT8_BOUND = 0.03;
 
 static void check_paths(const char *what, const struct kv_cache *c,
@@ -78,7 +78,7 @@ static void check_paths(const char *what, const struct kv_cache *c,
     free(exact);
 }
 
-/* What the cache holds, and the newest nq queries. */
+/* The tokens that the cache holds, and the newest nq queries. */
 static void check_cache(const char *what, const struct kv_shape *s,
                         const struct kv_cache *c, struct kv_tile_cache *t,
                         const struct tensors *x, size_t nq)
@@ -102,7 +102,7 @@ static void check_cache(const char *what, const struct kv_shape *s,
 }
 
 /* Appends in steps of several sizes, so that tiles are filled in pieces.
- * Whether there are tiles. */
+ * Returns whether there are tiles. */
 static bool check_spec(const struct kv_spec *spec, const struct kv_shape *s,
                        const struct kv_calib *calib, const size_t *lengths)
 {
@@ -154,8 +154,8 @@ static bool check_spec(const struct kv_spec *spec, const struct kv_shape *s,
 static const size_t lengths[] = {1, 31, 33, 63, 64, 65, 200, 321, 0};
 static const size_t few_lengths[] = {33, 80, 200, 0}; /* a tile in pieces */
 
-/* Whether there is such a spec, with tiles.  calib: of the last call, or NULL;
- * kept where it serves this spec too. */
+/* Whether there is such a spec with tiles.  calib: the last call's, or NULL;
+ * kept if it fits this spec too. */
 static bool check_text(const char *text, const struct kv_shape *s,
                        struct kv_calib **calib, const size_t *at_lengths)
 {
@@ -174,9 +174,9 @@ static bool check_text(const char *text, const struct kv_shape *s,
     return check_spec(&spec, s, *calib, at_lengths);
 }
 
-/* As they are by default, and without residual for as many bits as they can,
- * with sinks and a tail.  Where the test is slow a scheme has one dimension,
- * the first that fits. */
+/* Specs with their defaults, and without residual for every possible number of
+ * bits, with sinks and a tail.  Where the test is slow a scheme has one
+ * dimension, the first that fits. */
 static void test_schemes(void **state)
 {
     static const size_t dims[] = {20, 64, 128};
@@ -369,7 +369,7 @@ static void test_chunks(void **state)
     }
 }
 
-/* The newest key, alone in its step, gives no number: the output is none. */
+/* The newest key, alone in its step, gives a NaN, so the output is NaN. */
 static void test_no_number(void **state)
 {
     enum { D = 16, N = 257 };

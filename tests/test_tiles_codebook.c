@@ -1,6 +1,6 @@
-/* kernels/codebook in plain C: the layout of tiles, the exact values, what path
- * int8 is near to, and tables of many tiles.  check_ops holds the other levels
- * to it. */
+/* kernels/codebook in plain C: the layout of tiles, the exact values, path int8
+ * within its error, and tables of many tiles.  check_ops compares the other
+ * levels with it. */
 #include "kernels/level.h"
 #include "tests/codebook_setup.h"
 #include "tests/test.h"
@@ -15,7 +15,7 @@ static float value(const struct setup *s, size_t head, size_t t, size_t c)
     return s->centers[(book * s->k + code) * s->d + c % s->d];
 }
 
-/* expand() gives each token's centroids, bit for bit, and zeros beside. */
+/* expand() gives each token's centroids, bit for bit, and zeros elsewhere. */
 static void check_expand(const struct setup *s)
 {
     const size_t padded = kv_padded(s->head_dim);
@@ -89,7 +89,7 @@ static size_t run_int8(const struct setup *s, size_t rows, float *out)
     return rows * T;
 }
 
-/* The same in double: what the numbers of run_int8() are near. */
+/* The same in double, to which run_int8() must be close. */
 static void run_double(const struct setup *s, size_t rows, double *out)
 {
     for (size_t r = 0; r < rows; r++)
@@ -171,8 +171,8 @@ static void test_dims(void **state)
                 check(shape[i][0], shape[i][1], bits[j], own, 0);
 }
 
-/* Bytes of 64 tokens of one head: codes, truly packed where they fill their
- * places. */
+/* The bytes of 64 tokens in one head: codes, packed without gaps if they fill
+ * their places. */
 static void test_bytes(void **state)
 {
     static const struct {
@@ -345,8 +345,8 @@ static void run_tables8(const struct setup *s, size_t rows, float *score,
     free(query);
 }
 
-/* What the steps are to be: 255 in the largest range that a query has with a
- * sub-space's centroids, of head 1. */
+/* The expected steps: 255 in the largest range of a query's products with a
+ * sub-space's centroids, for head 1. */
 static double step_of(const struct setup *s, size_t row)
 {
     double max = 0;
@@ -379,7 +379,7 @@ static void check_tables8(size_t head_dim, size_t d, unsigned bits, int own,
     const size_t max = KV_TILE_ROWS * SOME * T;
     float *want = kv_alloc(max, sizeof(*want));
 
-    s.store.n = 64 * s.k; /* as if there were so many */
+    s.store.n = 64 * s.k; /* pretends that there are this many */
     assert_true(kv_codebook_tabled8(s.book, s.store.n));
     assert_false(kv_codebook_tabled8(s.book, s.store.n - 1));
     for (size_t rows = 1; rows <= KV_TILE_ROWS; rows++) {
@@ -437,7 +437,7 @@ static void test_values8(void **state)
     clear(&s);
 }
 
-/* Tables of one range for all, of nothing, and of tiny numbers. */
+/* Tables with one range for all, of zeros, and of tiny numbers. */
 static void test_flat8(void **state)
 {
     static const float size[] = {0, 1e-42f, 1e-30f};

@@ -1,6 +1,6 @@
-/* kernels/integers: what a tile gives in plain C is what decode() gives, bit
- * for bit; the int8 operations are as near to the exact ones as rounding
- * allows. check_ops holds the other levels to plain C on the same specs. */
+/* kernels/integers: a tile's values in plain C equal decode()'s, bit for bit;
+ * the int8 operations are as close to the exact ones as rounding allows.
+ * check_ops compares the other levels with plain C on the same specs. */
 #include "tests/levels.h"
 #include "tests/tile_setup.h"
 
@@ -11,10 +11,10 @@ static float decoded(const struct held *h, size_t t, size_t head, size_t c)
     return t < h->n ? h->x[(t * h->store.n_heads + head) * d + c] : 0;
 }
 
-/* False: what is held has nothing to check. */
+/* Returns false if the held tokens have nothing to check. */
 typedef bool check_fn(const char *what, const struct held *h);
 
-/* Of `tokens` tokens; how many were checked. */
+/* Checks `tokens` tokens; returns how many were checked. */
 static size_t every_of(check_fn *check, size_t tokens)
 {
     size_t n = 0;
@@ -40,7 +40,7 @@ static size_t every_of(check_fn *check, size_t tokens)
     return n;
 }
 
-/* With two tiles and a bit, so that the last is mostly empty. */
+/* With a little more than two tiles, so that the last is mostly empty. */
 static size_t every(check_fn *check)
 {
     return every_of(check, 131);
@@ -95,7 +95,7 @@ static void test_expand(void **state)
 
 enum { ROWS = 7 };
 
-/* What the weights w [ROWS][tiles * 64] give of the first tiles of head 1,
+/* The result of weights w [ROWS][tiles * 64] over the first tiles of head 1
  * together: [ROWS][head_dim]. */
 static void run_tiles(const struct held *h, size_t tiles, const float *w,
                       float *out)
@@ -110,8 +110,8 @@ static void run_tiles(const struct held *h, size_t tiles, const float *w,
     free(acc);
 }
 
-/* What a tile's operations give for w (queries, or weights of tokens): [ROWS]
- * rows of n_out. */
+/* The results of a tile's operations for w (queries, or weights of tokens):
+ * [ROWS] rows of n_out. */
 static void run(const struct held *h, enum kv_path path, size_t head, size_t i,
                 const float *w, float *out)
 {
@@ -135,8 +135,8 @@ static void run(const struct held *h, enum kv_path path, size_t head, size_t i,
     }
 }
 
-/* Queries of any sign, or weights of `left` tokens: [ROWS] rows of n, of which
- * the second is of zeros. */
+/* Queries of any sign, or weights of `left` tokens: [ROWS] rows of n; the
+ * second row is all zeros. */
 static float *new_w(const struct kv_store *s, size_t n, size_t left)
 {
     float *w = kv_alloc(ROWS * n, sizeof(*w));
@@ -166,8 +166,8 @@ static double sum_of(const struct held *h, size_t i, const float *w, size_t n,
     return sum;
 }
 
-/* Exact: hardly more than the error of plain sums of decoded values, where the
- * codes met are far from the middle one. */
+/* Path exact: hardly more than the error of plain sums of decoded values,
+ * although codes are far from the middle one. */
 static const double MAX_OF_PLAIN = 2.5;
 
 static bool check_exact(const char *what, const struct held *h)
@@ -214,10 +214,10 @@ static void test_exact(void **state)
 /* ---- int8 ------------------------------------------------------------------
  */
 
-/* What rounding w may change of one output: each w step is off by half a unit
- * of the largest at most, times a code no farther from the middle than the
- * largest value is steps from zero, twice.  One code of w more or less is 1 / n
- * of it, f32's rounding below 1e-4. */
+/* The allowed effect of rounding w on one output: each product of w and step is
+ * off by at most half a unit of the largest one, times a code no farther from
+ * the middle than twice the largest value in steps.  One code of w more or less
+ * is 1 / n of it, f32's rounding below 1e-4. */
 static double int8_bound(const struct held *h, const float *w, size_t n)
 {
     const struct kv_integers *g = h->store.params;
@@ -314,8 +314,8 @@ static void test_together(void **state)
     assert_true(every_of(check_together, 7 * KV_TILE_TOKENS + 3) > 50);
 }
 
-/* A query keeps what it became with the heads of tiles: whatever tiles it has
- * met, and in whatever order, it gives what a fresh one does. */
+/* A query caches its form for the heads of tiles: whatever tiles it has met,
+ * and in any order, it gives the same results as a fresh one. */
 static bool check_kept(const char *what, const struct held *h)
 {
     const struct kv_store *s = &h->store;

@@ -1,6 +1,6 @@
-/* kernels/levels: what a part of a tile expands to is what the cache decodes
- * to, bit for bit, at every level, however the tiles were filled; and what the
- * outliers beside them take is counted. */
+/* kernels/levels: a part of a tile expands to the values that the cache
+ * decodes, bit for bit, at every level, however the tiles were filled; and the
+ * memory of the outliers is counted. */
 #include "kernels/levels/levels.h"
 #include "lib/base/alloc.h"
 #include "lib/seq/cache.h"

@@ -1,6 +1,6 @@
-/* kernels/scaled in plain C: what a part of a tile expands to is what decode()
- * gives, bit for bit (but for schemes that rotate), and what is beside it is
- * zero.  check_ops holds the other levels to it. */
+/* kernels/scaled in plain C: a part of a tile expands to decode()'s values, bit
+ * for bit (except for schemes that rotate), and to zeros elsewhere.  check_ops
+ * compares the other levels with it. */
 #include "kernels/level.h"
 #include "kernels/scaled/scaled.h"
 #include "lib/scheme.h"

@@ -1,6 +1,6 @@
-/* kernels/transform in plain C: what comes out of a tile is what the trellis
- * decodes, bit for bit, and int8 by its definition.  check_ops holds the other
- * levels to it. */
+/* kernels/transform in plain C: a tile's values equal the trellis's decoded
+ * values, bit for bit, and int8 follows its definition.  check_ops compares the
+ * other levels with it. */
 #include "kernels/level.h"
 #include "tests/test.h"
 #include "tests/transform_setup.h"
@@ -22,7 +22,7 @@ static void score(const struct kv_store *s, enum kv_path path, size_t head,
     const size_t bytes = (ops->query_bytes(s) + 63) / 64 * 64;
     void *query = aligned_alloc(64, bytes);
 
-    memset(query, 0x5a, bytes); /* what was there is no part of it */
+    memset(query, 0x5a, bytes); /* earlier contents do not count */
     ops->prepare(s, head, q, rows, query);
     ops->qk(s, head, kv_store_tile(s, head, i), query, rows, to,
             KV_TILE_TOKENS);
@@ -86,7 +86,7 @@ static void test_values(void **state)
 
 /* ---- int8, by its definition --------------------------------------------- */
 
-/* Codes up to 127 in magnitude, and what one stands for. */
+/* Codes up to 127 in magnitude, and the value of one. */
 static float round8(const float *x, size_t n, int *code)
 {
     float max = 0;
@@ -195,12 +195,11 @@ static double distance(const float *a, const float *b, size_t n)
     return sqrt(far / all);
 }
 
-/* What codes take from or add to sums of D products, as a part of them, root
- * mean square. */
+/* The relative error that codes add to sums of D products, root mean square. */
 static const double ROUNDING = 0.015;
 
-/* Scores and outputs of all heads and tiles: what the codes give, near the
- * exact ones. */
+/* Scores and outputs of all heads and tiles: equal to the codes' results, and
+ * close to the exact ones. */
 static void test_int8(void **state)
 {
     struct made *m = make(D, D);

@@ -39,7 +39,7 @@ static void check_calls(struct kv_bench *b, bool warm, bool with_base)
     assert_int_equal(run.calls, want);
     assert_int_equal(base.calls, with_base ? want : 0);
     assert_true(run.seconds <= t.p10 && t.p10 <= t.p50 && t.p50 <= t.p90);
-    if (with_base) /* 4, but for other load of the machine */
+    if (with_base) /* 4, unless the machine has other load */
         assert_true(ratio > 1 && isfinite(ratio));
 }
 
@@ -70,8 +70,8 @@ static void test_quantile(void **state)
         assert_true(kv_quantile(&alone, 1, i / 10.0) == 7);
 }
 
-/* Of four runs, one of which took `slow` times as long: the p90 is the third's
- * and 0.7 of the way to it. */
+/* Four runs, one of which took `slow` times as long: the p90 is the third run's
+ * time plus 0.7 of the way to the slow one. */
 static bool noisy(double slow)
 {
     double seconds[] = {slow, 1, 1, 1};

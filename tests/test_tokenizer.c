@@ -373,8 +373,8 @@ static void id_past_vocabulary(void **state)
     kv_tokenizer_free(t);
 }
 
-/* A BOS stands before a text where the template has one; the config may name
- * it, and must not contradict. */
+/* A BOS precedes a text if the template has one; the config may name it, and
+ * must not contradict. */
 static void bos(void **state)
 {
     static const char templated[] =

@@ -1,5 +1,5 @@
-/* SentencePiece's table of characters, read as it does and as Hugging Face's
- * library does. */
+/* SentencePiece's table of characters, read as in SentencePiece and as in
+ * Hugging Face's library. */
 #include "lib/base/base64.h"
 #include "lib/tokenizer/tokenizer_charsmap.h"
 #include "tests/charsmap.h"
@@ -48,7 +48,7 @@ static void both_ways(void **state)
         {"e" ACUTE "e",
          "\xc3\xa9"
          "E",
-         "EE"}, /* the shortest, e, stands for the whole cluster */
+         "EE"}, /* the shortest, e, replaces the whole cluster */
         {WIDE ACUTE, "a" ACUTE, "a"},
         /* of more than 5 bytes: each character */
         {"e" ACUTE ACUTE ACUTE, "\xc3\xa9" ACUTE ACUTE, "E" ACUTE ACUTE ACUTE},
@@ -91,8 +91,8 @@ static void in_json(void **state)
     free(base64);
 }
 
-/* A byte that is another, and a table that ends early, say so or do something;
- * none reads elsewhere. */
+/* A changed byte, or a table that ends early, gives a sentence or some result,
+ * but never a read outside the table. */
 static void broken(void **state)
 {
     static const char text[] = "e" ACUTE WIDE "\xef\xbc\xa2"

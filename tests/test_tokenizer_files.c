@@ -1,5 +1,5 @@
-/* The files beside tokenizer.json: their additions, contradictions, and that
- * any value of any field ends in a sentence at worst. */
+/* The files beside tokenizer.json: their additions and contradictions; any
+ * value of any field ends in a sentence at worst. */
 #include "lib/json_file.h"
 #include "tests/tokenizer_setup.h"
 
@@ -87,7 +87,7 @@ static void taken_in(void **state)
         {{PLAIN, NULL, "{'<q>': 6}", "{'unk_token': {'content': '<q>'}}"},
          "2 3 5 4 5 ",
          "2 6 5 "},
-        /* names alone: bos before pad before others, extra ones last */
+        /* only names: bos before pad before others, extra ones last */
         {{PLAIN, "{'pad_token': '<q>', 'bos_token': 'x'}", NULL, NULL},
          "2 3 5 4 5 ",
          "2 7 5 "},
@@ -106,7 +106,7 @@ static void taken_in(void **state)
          "2 3 5 4 5 ",
          "2 7 5 "},
         {{PLAIN, "{'pad_token': 'q'}", NULL, NULL}, "2 3 5 4 5 ", "2 3 5 4 5 "},
-        /* two names for one thing: the map's, but beside a list */
+        /* two names for one thing: the map's counts, unless there is a list */
         {{PLAIN, "{'pad_token': '<q>'}", NULL, "{'pad_token': 'x'}"},
          "2 3 5 4 5 ",
          "2 3 5 4 5 "},
@@ -157,12 +157,12 @@ static void taken_in(void **state)
     }
 }
 
-/* A BOS is where the template has one, for classes that know of no other. */
+/* A BOS is put where the template has one, for classes without their own. */
 static void bos_of_template(void **state)
 {
     static const struct {
         struct folder f;
-        int32_t bos; /* -1: none is put */
+        int32_t bos; /* -1: no BOS is put */
     } rows[] = {
         {{TEMPLATE, NULL, NULL, NULL}, 6},
         {{TEMPLATE, "{'add_bos_token': true}", NULL, NULL}, 6},
@@ -192,9 +192,9 @@ static void bos_of_template(void **state)
     }
 }
 
-/* Flags of a special token that differ: plain text has the ids that
- * transformers 5.24 gives it with split_special_tokens, which goes by the
- * config; nothing reads the token as such. */
+/* Differing flags of a special token: plain text has the ids of transformers
+ * 5.24 with split_special_tokens, which follows the config; the token itself is
+ * never matched. */
 static void flags_that_differ(void **state)
 {
     static const char main_json[] =
@@ -353,8 +353,8 @@ static void refused(void **state)
 }
 
 /* Every field of a tokenizer's files, one at a time, becomes each of these.
- * The first of them mean something in some field or other, the rest nowhere:
- * where they are taken, nothing looks at the field. */
+ * The first of them are valid in some field, the others nowhere: if one of
+ * those is accepted, the field is not read. */
 static const char *const values[] = {NULL /* absent */,
                                      "null",
                                      "''",
@@ -412,7 +412,7 @@ static const char whole_map[] =
 
 struct walk {
     json_t *file[4];
-    char ids[256]; /* of the files as they are */
+    char ids[256]; /* of the unchanged files */
     size_t taken, refused;
 };
 

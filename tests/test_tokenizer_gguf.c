@@ -155,7 +155,8 @@ static void repeats(void **state)
     kv_tokenizer_free(t);
 }
 
-/* \xc4\xa0 stands for a space in the alphabet of bytes, \xc4\x8a for \n. */
+/* \xc4\xa0 represents a space in the alphabet of bytes, \xc4\x8a represents
+ * \n. */
 static const struct token words[] = {
     {"1", NORMAL, 0},         {"2", NORMAL, 0},        {"3", NORMAL, 0},
     {"4", NORMAL, 0},         {"12", NORMAL, 0},       {"123", NORMAL, 0},
@@ -260,7 +261,7 @@ static void whole_words(void **state)
     kv_tokenizer_free(t);
 }
 
-/* Characters for themselves, and lines alone. */
+/* Characters represent themselves, and lines are separate pieces. */
 static void raw(void **state)
 {
     static const struct token row[] = {
@@ -335,7 +336,7 @@ static void refuses_models(void **state)
     refused(&g, "scores has 2 values for 15 tokens");
 }
 
-/* Normalized by a table, and without spaces where there are too many. */
+/* Normalized by a table, with superfluous spaces removed. */
 static void unigram(void **state)
 {
     static const struct token row[] = {

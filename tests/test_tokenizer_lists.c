@@ -104,7 +104,7 @@ static void opt(void **state)
     kv_tokenizer_free(t);
 }
 
-/* Digits stand alone, and a text is brought to NFC. */
+/* Digits are separate pieces, and a text is normalized to NFC. */
 static void qwen2(void **state)
 {
     struct kv_tokenizer *t = must((struct folder){

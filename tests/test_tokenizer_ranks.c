@@ -4,7 +4,7 @@
 
 enum { LLAMA = 128000, QWEN = 151643, PAIRS = 256, TRIPLES = PAIRS + 65536 };
 
-/* Every byte, every pair of bytes, and pairs with a z or y behind them. */
+/* Every byte, every pair of bytes, and pairs followed by a z or y. */
 static size_t make_token(size_t rank, uint8_t token[3])
 {
     const size_t n = rank < PAIRS ? 1 : rank < TRIPLES ? 2 : 3;
@@ -96,7 +96,7 @@ static void llama(void **state)
     kv_tokenizer_free(t);
 }
 
-/* The config's list is taken instead of the names that are known. */
+/* The config's list replaces the known names. */
 static void listed(void **state)
 {
     struct kv_tokenizer *t =
@@ -111,7 +111,8 @@ static void listed(void **state)
     kv_tokenizer_free(t);
 }
 
-/* Digits stand alone, a text is brought to NFC, and the class is known. */
+/* Digits are separate pieces, a text is normalized to NFC, and the class is
+ * known. */
 static void qwen(void **state)
 {
     struct kv_tokenizer *t =

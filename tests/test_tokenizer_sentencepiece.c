@@ -119,7 +119,7 @@ static void unigram(void **state)
     kv_tokenizer_free(t);
 }
 
-/* Of a space at either end nothing stays. */
+/* A space at either end is removed. */
 static void extra_spaces(void **state)
 {
     uint8_t data[512];

@@ -379,7 +379,7 @@ class Every(ToolTest):
         self.assertNotIn("Hadamard", done.stderr)
 
     def test_codes_of_layers_upon_layers(self):
-        """What reads a layer by itself says that it cannot."""
+        """Tools that read a single layer refuse it."""
         for pred in "pred=2", "pair":
             self.refused("decodes layers from those below", "kvattn", "-s",
                          "klt," + pred, "--shape", "1,4,2,16,64")

@@ -33,7 +33,7 @@ static void encode_one(const struct setup *s, uint8_t *bytes)
     free(workspace);
 }
 
-/* In the mean, of a value. */
+/* The mean error of a value. */
 static double expected_error(const struct setup *s)
 {
     double sum = 0;
@@ -45,8 +45,8 @@ static double expected_error(const struct setup *s)
     return sum / (double)s->n_values;
 }
 
-/* Every bitstream of up to 14 bits: what a value costs is rounded to a quarter
- * of the expected error. */
+/* Compared with every bitstream of up to 14 bits: a value's cost is rounded to
+ * a quarter of the expected error. */
 static void test_finds_the_best_path(void **state)
 {
     size_t found = 0;
@@ -158,9 +158,10 @@ static void test_far_values(void **state)
         }
 }
 
-/* Where all numbers are far, one near enough is found: 8 bits' random levels,
- * of wide gaps, and values beyond most of them.  What is taken is otherwise any
- * (up to 9 times the least distance). */
+/* If all numbers are far away, the search still finds one that is near enough:
+ * random levels of 8 bits with wide gaps, and values beyond most of them.
+ * Otherwise the result would be arbitrary (up to 9 times the least
+ * distance). */
 static void test_wide_gaps(void **state)
 {
     (void)state;
@@ -411,7 +412,8 @@ static void test_training(void **state)
     free(x);
 }
 
-/* Values that are all alike, or two, or one alone: numbers are numbers. */
+/* Values that are all equal, or two, or a single one: the table's numbers are
+ * finite. */
 static void test_trains_on_anything(void **state)
 {
     static const float values[][2] = {{0, 0}, {3, 3}, {-1, 2}, {1e-30f, 1e30f}};

@@ -31,8 +31,8 @@ static void wait_for_ever(const void *arg)
         (void)arg, pause();
 }
 
-/* Ends well where memory has an end.  (AddressSanitizer waits for itself
- * without one.) */
+/* Ends well if memory is limited.  (AddressSanitizer deadlocks without a
+ * limit.) */
 static void take(const void *arg)
 {
     size_t n = 0;

@@ -128,7 +128,7 @@ static void test_distortion(void **state)
         snprintf(text, sizeof(text), "turboquant:b%zu", b);
         assert_within(distortion(text, 128) / want[b - 1], 1, 0.05);
     }
-    /* channel 0 alone, turned by Hadamard, is flat: no normal distribution */
+    /* only channel 0, rotated by Hadamard, is flat: no normal distribution */
     assert_within(distortion("turboquant:b4,hadamard", 128) / want[3], 1, 0.7);
 }
 
@@ -189,8 +189,8 @@ static void test_seeds(void **state)
     assert_memory_not_equal(back[0], back[3], sizeof(x));
 }
 
-/* x = (3, 4) is turned to (7, -1) / sqrt(2): codes 1 and 0 of one bit.  Back
- * comes (0, 0.79788 x 5), with nc (0, 5). */
+/* x = (3, 4) is rotated to (7, -1) / sqrt(2): codes 1 and 0 of one bit.  It
+ * decodes to (0, 0.79788 x 5), with nc to (0, 5). */
 static void test_plain(void **state)
 {
     static const struct {
@@ -215,7 +215,7 @@ static void test_plain(void **state)
     }
 }
 
-/* With nc the norm is that of x, whatever the bits and the rotation, and zeros
+/* With nc the decoded norm equals x's, for any bits and rotation, and zeros
  * stay zeros. */
 static void test_norm(void **state)
 {
@@ -241,7 +241,7 @@ static void test_norm(void **state)
         }
 }
 
-/* The bytes of layer `layer` of five are those of another scheme's. */
+/* The bytes of layer `layer` of five equal another scheme's. */
 static void check_like(const char *text, size_t layer, enum kv_side side,
                        const char *other)
 {

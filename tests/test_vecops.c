@@ -22,7 +22,7 @@ static float *random_row(uint64_t key, double scale)
     return x;
 }
 
-/* Within so many units in the last place of y, or within 1e-38. */
+/* Within this many units in the last place of y, or within 1e-38. */
 static void assert_ulps(float x, double y, double ulps)
 {
     if (!(fabs((double)x - y) <= ulps * fabs(y) * 0x1p-23 + 1e-38))
@@ -66,7 +66,7 @@ static void silu_mul(const float *gate, const float *up, size_t n, float *out)
             (double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i], 5);
 }
 
-/* What comes in from behind. */
+/* The gradient that comes from later layers. */
 static const float *some_grads(void)
 {
     static float g[MAX_N];
@@ -192,7 +192,7 @@ static void largest(const float *x, const float *y, size_t n, float *out)
     assert_int_equal(kv_row_argmax(x, n), at);
 }
 
-/* Six rows, two of them beyond the four that go side by side, of every width.
+/* Six rows, two more than the four processed together, of every width.
  */
 static void times(const float *x, const float *y, size_t n, float *out)
 {
@@ -380,8 +380,8 @@ static void test_widen(void **state)
     free(bf16);
 }
 
-/* Every half, what lies just beside it and beside the middle to the next, and
- * floats of all sizes. */
+/* Every half, its neighbouring floats, the floats around the middle to the next
+ * half, and floats of all sizes. */
 static void test_round(void **state)
 {
     enum { HALVES = 0x10000, EACH = 6, N = EACH * HALVES + 0x10007 };

@@ -37,7 +37,7 @@ def at(name):
 
 
 def small_pipe():
-    """Of a page, so that few words fill it."""
+    """The size of a page, so that few words fill the pipe."""
     ours, theirs = os.pipe()
     fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
     return ours, theirs
@@ -57,7 +57,7 @@ def as_usual():
 
 
 def ignoring():
-    """As a script's background job, and under nohup, but for SIGHUP, which
+    """Also as a script's background job, and under nohup, except SIGHUP, which
     stays ignored there."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in signal.SIGTERM, signal.SIGHUP:

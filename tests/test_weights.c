@@ -196,7 +196,7 @@ static void panels_multiply_as_rows_do(void **state)
                 check_panel(rows, n[i], m);
 }
 
-/* x of m rows times rows [first, first + n), as they are read. */
+/* x of m rows times rows [first, first + n), in the values that are read. */
 static void check_rows(const struct kv_stored_rows *rows, enum kv_type type,
                        size_t first, size_t n, size_t m)
 {
@@ -278,7 +278,7 @@ static void rows_multiply_as_they_are_read(void **state)
         check_rows(&packed, KV_TYPE_F32, 1, 20, m);
 }
 
-/* Of blocks too: those of a stored row. */
+/* Also for blocks: those of a stored row. */
 static void transposed_rows_are_read(void **state)
 {
     enum { COLUMNS = 3, TURNED = 256 };

@@ -160,7 +160,7 @@ static void test_bits(void **state)
     assert_within(16 / bits, 4.98, 5e-3);
 }
 
-/* 60 per cent of 512 tokens: the other 204.8 are 204. */
+/* 60 per cent of 512 tokens: the other 204.8 become 204. */
 static void test_count(void **state)
 {
     struct kv_codec *c = codec("zipcache:b8l4n512", KV_K, 1);
@@ -170,7 +170,7 @@ static void test_count(void **state)
     kv_codec_free(c);
 }
 
-/* All salient, or none: one part is empty. */
+/* All tokens are salient, or none: one part is empty. */
 static void test_one_part(void **state)
 {
     struct kv_codec *all = codec("zipcache:b3l1n4,salient=100", KV_K, 1);

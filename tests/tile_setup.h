@@ -1,5 +1,5 @@
-/* What the tests of tiles share: a codec's blocks in tiles, and the specs of
- * the families that need no calibration. */
+/* Shared by the tests of tiles: a codec's blocks in tiles, and the specs of the
+ * families that need no calibration. */
 #ifndef KV_TILE_SETUP_H
 #define KV_TILE_SETUP_H
 

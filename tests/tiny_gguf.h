@@ -1,4 +1,4 @@
-/* A GGUF file made of keys and tensors, one after the other. */
+/* A GGUF file made from keys and tensors, one after the other. */
 #ifndef KV_TINY_GGUF_H
 #define KV_TINY_GGUF_H
 
@@ -18,7 +18,7 @@ struct tiny_gguf {
     uint32_t version; /* 0: 3 */
 };
 
-/* The numbers by which the format knows them. */
+/* Their numbers in the format. */
 enum {
     TINY_U8,
     TINY_I8,

@@ -99,9 +99,9 @@ def write_safetensors(path, tensors):
 
 
 def write_weights(folder, shapes):
-    """shapes: of all tensors, [(name, shape)].  Vectors are ones; embeddings and
-    kernels (three dimensions) have a deviation of 1, matrices keep the scale of
-    what they multiply."""
+    """shapes: [(name, shape)] of all tensors.  Vectors are ones; embeddings and
+    kernels (three dimensions) have a deviation of 1; matrices keep the scale of
+    their input."""
     rng = random.Random(5)
     tensors = {}
     for name, shape in shapes:

@@ -41,7 +41,7 @@ static const struct tiny_tensor *part(const struct tiny_model *m, size_t l,
     return has ? tiny_find(m, full) : NULL;
 }
 
-/* Heads of one token, each by itself; norm may be NULL. */
+/* Norms each head of one token; norm may be NULL. */
 static void norm_heads(const struct tiny_model *m,
                        const struct tiny_tensor *norm, double *x, size_t heads)
 {
@@ -49,7 +49,7 @@ static void norm_heads(const struct tiny_model *m,
         rms_norm(m, norm, x + h * norm->rows, x + h * norm->rows);
 }
 
-/* Heads of one token, turned. */
+/* Rotates the heads of one token. */
 static void rotate(const struct tiny_model *m, const double *inv_freq,
                    double *x, size_t heads, size_t position)
 {

@@ -1,5 +1,5 @@
-/* What the tests of family "transform" share: tokens as random bitstreams in
- * tiles, and what they decode to. */
+/* Shared by the tests of family "transform": tokens as random bitstreams in
+ * tiles, and their decoded values. */
 #ifndef KV_TRANSFORM_SETUP_H
 #define KV_TRANSFORM_SETUP_H
 
@@ -31,7 +31,7 @@ struct made {
     size_t d, n_values, bytes, n[HEADS];
     struct kv_transform_coef coef[TRANSITIONS * KV_TRELLIS_MAX_VALUES];
     size_t value[HEADS][MAX_D]; /* which of the bitstream's values */
-    float unit8[HEADS][MAX_D];  /* what a code of its table stands for */
+    float unit8[HEADS][MAX_D];  /* the value of a code of its table */
     float unit[MAX_D][MAX_D], mean[HEADS * MAX_D];
     uint8_t *bitstream; /* [TOKENS][bytes] */
     float *decoded;     /* [TOKENS][n_values] */
@@ -53,7 +53,8 @@ static inline void make_tables(struct made *m)
     }
 }
 
-/* Of the last but one so many that each head has a few dozen. */
+/* The second to last has enough coefficients for each head to have a few
+ * dozen. */
 static inline size_t kind_of(size_t i)
 {
     return i < 40 ? i / 10 : i < 160 ? 4 : 5;

@@ -1,4 +1,4 @@
-/* What the tests of the trellis share: transitions of every kind with random
+/* Shared by the tests of the trellis: transitions of every kind with random
  * tables, and values to encode. */
 #ifndef KV_TRELLIS_SETUP_H
 #define KV_TRELLIS_SETUP_H
@@ -34,8 +34,8 @@ static const struct {
                   {5, 1, true},  {6, 1, true},  {8, 1, true},  {2, 3, false},
                   {2, 2, false}, {2, 1, false}};
 
-/* Values of one size, or the larger the more bits they have, so that the error
- * expected of them is one; or whole numbers everywhere: paths cost the same. */
+/* Values of one size, or larger with more bits, so that their expected error is
+ * one; or whole numbers everywhere, so that paths cost the same. */
 enum data { ORDINARY, FILLED, TIES };
 
 static inline void fill_table(const struct setup *s, size_t k, uint64_t seed,

@@ -1,4 +1,4 @@
-/* What the tests of weights share: blocks of every type. */
+/* Shared by the tests of weights: blocks of every type. */
 #ifndef KV_WEIGHTS_SETUP_H
 #define KV_WEIGHTS_SETUP_H
 
@@ -7,7 +7,7 @@
 #include "lib/base/rng.h"
 #include "tests/weights_goldens.h"
 
-/* Random bytes, but for what would be no number. */
+/* Random bytes, except those that would give no number. */
 static inline uint8_t *test_blocks(enum kv_stored type, size_t n)
 {
     const size_t bytes = kv_stored_bytes(type);

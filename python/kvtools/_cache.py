@@ -22,7 +22,7 @@ def _rows(x):
 
 
 def _attention(module, query, key, value, attention_mask, **options):
-    """The model's attention; libkvtools' where a KvCache waits for queries."""
+    """The model's attention, or libkvtools' if a KvCache waits for queries."""
     layer = getattr(key, "_kvtools_layer", None)
     if layer is None:
         return sdpa_attention_forward(module, query, key, value,

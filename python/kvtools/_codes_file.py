@@ -11,7 +11,7 @@ from ._library import Binding, KvtoolsError, Sequence, wanted
 
 @dataclass(frozen=True)
 class FileCodes:
-    """What a codes.h5 holds under one spec."""
+    """The contents of a codes.h5 under one spec."""
     spec: str      # canonical
     bits: float    # measured bits a value, as kvquant's column
     layers: list[int]

@@ -14,7 +14,7 @@ _size_p = C.POINTER(C.c_size_t)
 
 
 class KvtoolsError(ValueError):
-    """What libkvtools refused, in its own sentence."""
+    """A refusal by libkvtools, with its own sentence."""
 
 
 class Model(C.Structure):
@@ -231,7 +231,7 @@ class Sequence:
               C.byref(Tokens(len(v), _at(q), _at(k), _at(k_pre), _at(v))))
 
     def step(self, layer, k, v, q, k_pre=None):
-        """The same; gives the attention of their queries, as q."""
+        """The same; returns the attention of their queries, shaped like q."""
         out = np.empty_like(q)
         _call(_step, self.handle, layer,
               C.byref(Tokens(len(v), _at(q), _at(k), _at(k_pre), _at(v))),
@@ -248,7 +248,7 @@ class Sequence:
         return _settled(self.handle, layer, SIDES[side])
 
     def read(self, layer, side, first, end):
-        """Tokens [first, end) as they are stored."""
+        """Tokens [first, end) in their stored form."""
         b = self.binding
         x = np.empty((end - first, b.n_kv_heads, b.head_dim), np.float32)
         _read(self.handle, layer, SIDES[side], first, end, _at(x))

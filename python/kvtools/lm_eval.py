@@ -66,7 +66,8 @@ class KvLM(HFLM):
         return KvCache(self.spec, self.model, self.calib, **options)
 
     def _logits(self, cache, ids):
-        """Of all ids [n], which enter the cache together: [n][vocabulary]."""
+        """The logits of all ids [n], which enter the cache together:
+        [n][vocabulary]."""
         ids = torch.tensor([ids], device=self.device)
         return self.model(ids, use_cache=True,
                           **{self._cache_name: cache}).logits[0]

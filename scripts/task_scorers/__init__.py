@@ -18,7 +18,7 @@ OTHER_NAMES = {
 
 
 class Missing(Exception):
-    """In a sentence: what is not there."""
+    """A sentence that names the missing library."""
 
 
 class Scorer:

@@ -11,7 +11,7 @@ parse_latex("1")  # without its antlr4, or with another version's, it fails here
 
 
 def boxed(answer):
-    """What the last \\boxed holds, braces matched."""
+    """The contents of the last \\boxed, with braces matched."""
     at = answer.rfind("\\boxed")
     if at < 0:
         return None
@@ -56,7 +56,7 @@ def plain(text):
 # ---- by value ---------------------------------------------------------------
 
 def limited(seconds, what, *args):
-    """False after so many seconds, or where it fails."""
+    """False after this many seconds, or on failure."""
     def stop(*_):
         raise TimeoutError
 

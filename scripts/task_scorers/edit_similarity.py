@@ -7,6 +7,6 @@ alike = Levenshtein.normalized_similarity
 
 
 def score(answer, item):
-    """To HumanEval's reference, or MBPP's."""
+    """The similarity to HumanEval's reference, or MBPP's."""
     reference = item.get("canonical_solution", item.get("code"))
     return {"edit_similarity": alike(answer, reference)}

@@ -1,8 +1,8 @@
 /* Shared by all fuzz drivers.
  *
- * A driver is one parser: LLVMFuzzerTestOneInput() of fuzz_<name>.c, and
- * fuzz_seed_<name>() beside it, which writes inputs to start from.  Built by
- * -Dfuzz=true with clang; scripts/fuzz runs them. */
+ * A driver tests one parser: LLVMFuzzerTestOneInput() in fuzz_<name>.c, with
+ * fuzz_seed_<name>(), which writes initial inputs.  -Dfuzz=true builds them
+ * with clang; scripts/fuzz runs them. */
 #ifndef KV_FUZZ_H
 #define KV_FUZZ_H
 
@@ -20,7 +20,7 @@ const char *fuzz_file(const char *name, const uint8_t *data, size_t n);
 /* The folder itself; gone when the program ends. */
 const char *fuzz_folder(void);
 
-/* Ends the program, which libFuzzer calls a finding, unless holds. */
+/* Unless holds, ends the program, which libFuzzer reports as a finding. */
 void fuzz_expect(int holds, const char *what);
 /* A failure says why. */
 void fuzz_expect_sentence(int failed, const struct kv_err *e);

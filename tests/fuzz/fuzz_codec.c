@@ -3,8 +3,8 @@
  *   | which: u8 | step: u8 | spoil: u8 | where, level: u8 | tokens as f32 ... |
  *
  * Any finite tokens are encoded, decoded and attended to, in plain C and in
- * tiles; finite values decode to finite values.  A block that varies in size
- * and of which a byte was changed is read or refused. */
+ * tiles; finite values decode to finite values.  A block of variable size with
+ * one byte changed is read or refused. */
 #include "kernels/level.h"
 #include "lib/base/alloc.h"
 #include "lib/scheme.h"
@@ -42,7 +42,7 @@ static void take_little(struct kv_spec *s)
                 kv_spec_set(s, (enum kv_side)side, p->name, 16);
 }
 
-/* Made when it is first asked for, by which of all; kept. */
+/* Codecs by number, made at first use and kept. */
 static struct ready *pick(size_t which)
 {
     static const char *const letters[] = {"", ":r0", ":s3r0", ":r20"};
@@ -125,7 +125,7 @@ static void attend_tiles(struct kv_cache *c, const float *q, float *out,
     kv_tile_cache_free(t);
 }
 
-/* A block of which a byte was changed. */
+/* Decodes a block with one byte changed. */
 static void decode_spoilt(const struct kv_cache *c, enum kv_side side,
                           size_t at, uint8_t by, const struct ready *r)
 {
@@ -166,7 +166,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (!r)
         return 0;
 
-    /* a level that this processor lacks is not taken */
+    /* a level that this processor lacks is skipped */
     kv_level_set((enum kv_level)(data[3] % (KV_LEVEL_AVX512 + 1)), &e);
 
     const size_t row = r->shape.n_kv_heads * r->shape.head_dim;

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-/* What is read must be read. */
+/* All parts of the file must be readable. */
 static volatile double sink;
 
 static void read_value(const struct kv_gguf_value *v, size_t n)

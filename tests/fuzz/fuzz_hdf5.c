@@ -1,9 +1,9 @@
 /* dump.h5 and calib.h5: if the file opens, every tensor and table can be read.
  *
  * HDF5's own checksums would stop nearly every change of a byte: the mutator
- * writes those of the superblock and of object headers anew, so that the fuzzer
- * reaches their content (attributes, dimensions, types, layouts, filters,
- * links). */
+ * recomputes the checksums of the superblock and of object headers, so that the
+ * fuzzer reaches their content (attributes, dimensions, types, layouts,
+ * filters, links). */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/calib.h"

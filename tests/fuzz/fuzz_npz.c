@@ -1,4 +1,4 @@
-/* A .npz: every array of one that opens can be read, or says why not. */
+/* A .npz: if the file opens, every array can be read or gives a sentence. */
 #include "lib/arrays/npz.h"
 #include "lib/base/alloc.h"
 #include "tests/fuzz/fuzz.h"

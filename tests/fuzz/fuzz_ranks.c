@@ -1,6 +1,6 @@
 /* A file of tiktoken's ranks as Llama 3's tokenizer.model, and one text: the
- * input is its first lines, those behind it are made here.  With another number
- * of lines it would be refused before anything is made of them. */
+ * input is its first lines, and the other lines are made here.  With another
+ * number of lines the file would be refused before it is used. */
 #include "lib/base/alloc.h"
 #include "lib/base/base64.h"
 #include "tests/fuzz/read_text.h"

@@ -1,4 +1,4 @@
-/* Tables of results, CSV and TSV, as they are read for rows to be added. */
+/* Tables of results, CSV and TSV, read as when rows are added. */
 #include "lib/results_file.h"
 #include "tests/fuzz/fuzz.h"
 

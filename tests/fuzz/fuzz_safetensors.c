@@ -1,4 +1,4 @@
-/* A safetensors file: every tensor of one that opens can be read whole. */
+/* A safetensors file: if it opens, every tensor can be read whole. */
 #include "lib/base/alloc.h"
 #include "lib/model/safetensors.h"
 #include "tests/fuzz/fuzz.h"

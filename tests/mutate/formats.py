@@ -67,7 +67,7 @@ PACKED = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f",
 
 
 def packed(kind, x):
-    """x as this type, whatever it is: its low bits where it is too large."""
+    """x as this type; if it is too large, its low bits."""
     if kind == TEXT:
         x = x if isinstance(x, bytes) else str(x).encode("utf-8", "replace")
         return struct.pack("<Q", len(x)) + x
@@ -89,7 +89,7 @@ def packed(kind, x):
 
 
 def is_array(value):
-    """Not one that a change has made of it."""
+    """The original one, not one that a change has made."""
     return isinstance(value, list) and len(value) == 3 and isinstance(
         value[0], int) and isinstance(value[1], list)
 

@@ -32,8 +32,8 @@ ROOM = 4 << 30  # address space, without sanitizers
 
 
 class Bounds:
-    """What a run may take beyond the same command on the intact file: seconds
-    of a processor, and KiB of memory."""
+    """The limits of a run beyond the same command on the intact file: processor
+    seconds, and KiB of memory."""
 
     def __init__(self, sanitized):
         self.sanitized = sanitized
@@ -55,8 +55,8 @@ def environment():
 
 
 class Run:
-    """A finished one.  Time and memory are those of the tool and of the
-    processes that it started and waited for."""
+    """A finished run.  Time and memory include the processes that the tool
+    started and waited for."""
 
     def __init__(self, args, bounds, folder):
         out = [os.path.join(folder, name) for name in ("stdout", "stderr")]
@@ -128,7 +128,8 @@ def run_sealed(args, case, bounds, folder):
 
 
 def case_of(name, folder):
-    """Where a kind's file is copied to: some names say what a file is."""
+    """The name for the copy of a kind's file, since some names determine the
+    file's kind."""
     end = {"arrays": ".safetensors", "journal": ".csv.partial",
            "gguf": ".gguf"}.get(name, "")
     return os.path.join(folder, "case" + end)

@@ -11,8 +11,8 @@ struct store {
     size_t head_dim, d;
     unsigned bits;
     bool own, per_head, timed;
-    size_t tiles, as_if; /* as_if: that there were so many tokens for each
-                          * centroid */
+    size_t tiles, as_if; /* as_if: pretends that each centroid has this many
+                          * tokens */
 };
 
 /* By products: any bits and dimensions; exact by tables: many tiles of 3 to 8
@@ -64,7 +64,7 @@ static void flatten(struct setup *s, unsigned bits, bool values, size_t i)
     kv_store_codebook(&s->store, s->book);
 }
 
-/* Tables of all centroids and tiles would take long at no gain. */
+/* Tables for all centroids and tiles would take long without testing more. */
 static bool worth(const struct store *s)
 {
     const size_t tables = s->own ? s->head_dim / s->d : 1;

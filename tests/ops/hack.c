@@ -1,5 +1,5 @@
-/* kernels/hack: the same bits at every level; arranged codes are those of a
- * version, so that their sums and products are compared (hack.h). */
+/* kernels/hack: the same bits at every level.  The order of arranged codes is a
+ * version's own, so their sums and products are compared (hack.h). */
 #include "kernels/hack/hack.h"
 #include "kernels/bitpack.h"
 #include "kernels/level.h"
@@ -52,7 +52,8 @@ static void fill_columns(struct product *p, bool largest)
     }
 }
 
-/* Columns packed with a gap behind each; every eleventh input is of zeros. */
+/* Columns are packed with a gap after each; every eleventh input is all
+ * zeros. */
 static void *open_product(size_t i, struct check_size *size)
 {
     static const size_t ns[] = {1,  2,  3,  4,  7,  8,  9,  15,  16,  17,
@@ -180,7 +181,7 @@ static void multiply_by(const struct product *p, const float *range,
     kv_hack_table()->multiply(p->row, p->rows, &c, out, p->columns + 1);
     if (range || p->columns <= 16)
         return;
-    c.code += kv_hack_arranged_bytes(16, p->n); /* those behind the first 16 */
+    c.code += kv_hack_arranged_bytes(16, p->n); /* columns after the first 16 */
     c.sum += 16;
     c.n_columns -= 16;
     kv_hack_table()->multiply(p->row, p->rows, &c, out + 16, p->columns + 1);

@@ -1,6 +1,6 @@
 /* kernels/nearest: the same codes and distances at every level (nearest.h).
- * among() may leave other vectors open at another level: what it is sure of,
- * and the search where it is not, are the same. */
+ * among() may leave other vectors undecided at another level; its decisions,
+ * and the search for undecided vectors, are the same. */
 #include "kernels/nearest/impl.h"
 #include "lib/base/alloc.h"
 #include "tests/ops/ops.h"
@@ -22,8 +22,8 @@ struct search {
     struct kv_centroids book, in_f32;
 };
 
-/* Few or many centers, of whole blocks or not, on a grid (ties) or beside 0,
- * with vectors beyond all of them. */
+/* Few or many centers, in whole blocks or not, on a grid (ties) or near 0, with
+ * vectors beyond all of them. */
 static void *open_search(size_t i, struct check_size *size)
 {
     static const size_t ns[] = {1, 15, 16, 17, 33, 63, 64};
@@ -72,7 +72,7 @@ static void close_search(void *in)
     free(s);
 }
 
-/* Without distances: by 16-bit integers where there are some. */
+/* Without distances: by 16-bit integers, if the codebook has them. */
 static size_t tile(const void *in, void *out)
 {
     const struct search *s = in;

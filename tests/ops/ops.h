@@ -1,7 +1,8 @@
-/* What tests/check_ops.c compares and times.  A family of operations is a file
- * of tests/ops/ and its line here and in check_ops.c; an operation is a line in
- * its family's array and the function that calls it.  Families without a table
- * of versions (float, levels) are made of the operations of others. */
+/* The operations that tests/check_ops.c compares and times.  A family of
+ * operations is a file in tests/ops/, with a line here and in check_ops.c; an
+ * operation is a line in its family's array and the function that calls it.
+ * Families without a table of versions (float, levels) are made of the
+ * operations of others. */
 #ifndef KV_TESTS_OPS_H
 #define KV_TESTS_OPS_H
 
@@ -17,15 +18,15 @@
 
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
-/* What run() returns where an operation does not take this input. */
+/* run()'s result if an operation does not take this input. */
 #define CHECK_NONE SIZE_MAX
 enum { CHECK_MAX_OUT = 1 << 22 }; /* bytes */
 
 /* Runs an operation at the level in use; returns the bytes written to out. */
 typedef size_t check_run_fn(const void *in, void *out);
 
-/* Defines name(), run() of a check_op: calls it on r, the input as the type has
- * it, and says that it wrote so many bytes. */
+/* Defines name(), the run() of a check_op: calls the operation on r, the input
+ * in its type, and returns the number of bytes written. */
 #define CHECK_RUN(name, type, bytes, call)        \
     static size_t name(const void *in, void *out) \
     {                                             \

@@ -14,7 +14,7 @@ struct tile_input {
     void *owner;
 };
 
-/* stored: false where there are no such tiles; then no operation takes it. */
+/* stored: false if there are no such tiles; then no operation takes it. */
 struct tile_input *tile_input_new(bool stored, const struct kv_store *s,
                                   size_t rows, void *owner);
 void tile_input_free(struct tile_input *in);
@@ -24,8 +24,9 @@ struct tile_paths {
     struct kv_tile_ops exact, int8;
 };
 
-/* qk: what prepare() and qk() give of all tiles, tile by tile; pv: of pv() and
- * finish(); the same of tiles together, where a version has that. */
+/* qk: the results of prepare() and qk() for all tiles, tile by tile; pv: of
+ * pv() and finish(); the same for several tiles together, if a version supports
+ * it. */
 check_run_fn tile_expand, tile_qk, tile_pv, tile_qk_tiles, tile_pv_tiles,
     tile_qk8, tile_pv8, tile_qk8_tiles, tile_pv8_tiles;
 

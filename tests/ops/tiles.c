@@ -16,7 +16,7 @@ enum { PART = KV_TILE_PART, KINDS = 3, N_FREQ = 3 };
 struct tile {
     size_t d, rows;
     float *q, *p, *x;           /* [d][rows], [rows][n of tokens], [rows][n] */
-    uint16_t *k[KINDS];         /* [64 padded] of each kind */
+    uint16_t *k[KINDS];         /* [64 padded] for each kind */
     struct kv_tiles_rope *rope; /* NULL: d is odd */
 };
 
@@ -90,7 +90,7 @@ static bool ahead(const struct tile *t, size_t i)
     return (t->rows + i) % 2;
 }
 
-/* Of one part and of two, of every kind. */
+/* For one part and for two, of every kind. */
 static size_t dot(const void *in, void *out)
 {
     const struct tile *t = in;
@@ -131,7 +131,7 @@ RUN(max, r->rows * sizeof(float),
 RUN(mul, r->rows *ROW * sizeof(float),
     kv_tile_loops()->mul(r->x, ROW, r->rows, ROW, r->x, out))
 
-/* Of what is at most 2 below the shift. */
+/* For values at most 2 below the shift. */
 static size_t exp_rows(const void *in, void *out)
 {
     const struct tile *t = in;

@@ -14,7 +14,7 @@ struct kept {
     struct kv_transform *transform;
 };
 
-/* Up to `max` coefficients of each head, means and an inverse of any. */
+/* Up to `max` coefficients for each head, with arbitrary means and inverse. */
 static struct kept *keep(size_t d, size_t max, bool values, bool rope)
 {
     struct kept *k = kv_alloc(1, sizeof(*k));

@@ -15,7 +15,8 @@ enum { HALVES = 0x10000, EACH = 6, WIDE = 16, ROWS = 6, TERMS = 5 };
 struct row {
     size_t n;
     float *x, *y, *g; /* [n] */
-    float *near_half; /* [n]: halves, middles between two, and beside both */
+    float *near_half; /* [n]: halves, middles between two halves, and values
+                       * next to both */
     float *m, *work;  /* [WIDE / 2][n] */
     uint16_t *half;   /* [n] */
 };
@@ -29,7 +30,7 @@ static float *normal(uint64_t key, size_t n, double scale)
     return x;
 }
 
-/* Every value once where i < EACH * HALVES. */
+/* Every value occurs once for i < EACH * HALVES. */
 static float near_half(size_t i)
 {
     const size_t at = i * 40507 % (EACH * HALVES);
@@ -110,7 +111,7 @@ static size_t exp_row(const void *in, void *out)
     return bytes + sizeof(sum);
 }
 
-/* Two rows more than go side by side. */
+/* Two rows more than are processed together. */
 static size_t times(const void *in, void *out)
 {
     const struct row *r = in;
@@ -133,7 +134,8 @@ static size_t hadamard(const void *in, void *out)
     return bytes;
 }
 
-/* Columns of the most rows, a power of two, that there are; some are wanted. */
+/* Columns with the largest possible number of rows, a power of two; some rows
+ * are wanted. */
 static size_t rows_hadamard(const void *in, void *out)
 {
     const struct row *r = in;

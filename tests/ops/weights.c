@@ -13,7 +13,7 @@ struct blocks {
     float *x; /* a value for each of theirs */
 };
 
-/* Of every type none, one, some, and a row of 4096. */
+/* For every type: none, one, some, and a row of 4096. */
 static void *open_blocks(size_t i, struct check_size *size)
 {
     enum { SIZES = 4 };
