@@ -31,7 +31,7 @@ int kv_calib_run(struct kv_calib **c, struct kv_dump *dump,
 struct kv_calib_part {
     size_t self, n;
 };
-/* As kv_calib_run().  Afterwards the dump may have fewer layers. */
+/* Like kv_calib_run(), but afterwards the dump may have fewer layers. */
 int kv_calib_run_part(struct kv_calib **c, struct kv_calib_part part,
                       struct kv_dump *dump, const struct kv_spec *specs,
                       size_t n_specs, const struct kv_calib *factors,

@@ -188,13 +188,13 @@ struct kv_attn_step {
     struct kv_seq **seq;           /* [n_batch] */
     struct kv_tile_cache *
         *tiled; /* [n_batch], or NULLs: attend through the cache */
-    struct kv_attend_view view; /* of the whole batch */
+    struct kv_attend_view view; /* the tokens of the whole batch */
     enum kv_attn_path wanted;
-    enum kv_path path; /* in tiles */
+    enum kv_path path; /* the path that reads tiles */
     const char *path_name;
     bool own_attention;
     struct kv_attn_gpu *gpu; /* NULL: on the CPU */
-    float *out;              /* as in->exact */
+    float *out;              /* laid out like in->exact */
     double append;           /* struct kv_attn_result's */
     float *same; /* exact attention over the same codes; NULL: not known */
 };

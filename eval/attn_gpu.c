@@ -9,7 +9,7 @@
 struct kv_attn_gpu {
     struct kv_gpu_attend *attend; /* NULL: unfused */
     struct kv_unfused *unfused;
-    void *half_out; /* of unfused attention */
+    void *half_out; /* the output of unfused attention */
     float *q;
     size_t n_batch, copies, row; /* row: number of values in one sequence's
                                   * output */
@@ -26,7 +26,7 @@ static int open_unfused(struct kv_attn_gpu *g, const struct kv_tiles_job *jobs,
            kv_device_upload(g->q, q, values * sizeof(float), e);
 }
 
-/* As kv_gpu_attend_answer(). */
+/* Like kv_gpu_attend_answer(). */
 static int answer_unfused(const struct kv_attn_gpu *g, float *out,
                           struct kv_err *e)
 {

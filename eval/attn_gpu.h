@@ -21,7 +21,7 @@ int kv_attn_gpu_new(struct kv_attn_gpu **g, const struct kv_device *device,
                     enum kv_attn_path path, struct kv_err *e);
 void kv_attn_gpu_free(struct kv_attn_gpu *g); /* NULL is fine */
 
-const char *kv_attn_gpu_name(const struct kv_attn_gpu *g); /* in use */
+const char *kv_attn_gpu_name(const struct kv_attn_gpu *g); /* the path in use */
 /* Bytes of the caches on the device, which a step reads. */
 size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g);
 

@@ -53,7 +53,7 @@ struct work {
     const struct kv_attn_inputs *in;
     struct kv_attn_kept *to;
     struct kv_policy_cache *cache;
-    float *out; /* as in->exact */
+    float *out; /* laid out like in->exact */
 };
 
 static size_t row_of(const struct kv_attn_inputs *in)

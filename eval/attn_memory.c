@@ -81,7 +81,7 @@ double kv_attn_step_bytes(const struct kv_attn_bench *b,
             tiles += (double)kv_tile_cache_need(codec[side], in->n);
     }
     if (b->gpu)
-        read = n_batch * tiles; /* as the GPU has them */
+        read = n_batch * tiles; /* the GPU has tiles only */
     else if (generic || !tiled)
         read = fmin(n_batch, (double)b->threads) * decoded_bytes(in);
     bytes = 2 * outputs(in) + n_batch * (cache + tiles) + fmax(append, read);

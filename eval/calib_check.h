@@ -11,7 +11,7 @@
 struct kv_evaluated {
     const char *model_hash;
     const struct kv_shape *shape;
-    const struct kv_sketch *sketch; /* of its tokens, sorted */
+    const struct kv_sketch *sketch; /* the sketch of its tokens, sorted */
 };
 
 /* Loads path and checks it: fails for another model, and when its text holds

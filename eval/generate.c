@@ -39,7 +39,7 @@ struct kv_generator {
     size_t n_live;
     bool prompt;
     struct kv_span *span; /* [rows] */
-    size_t rows;          /* of a pass that is no prompt */
+    size_t rows;          /* rows of a pass that is no prompt */
     size_t longest;       /* rows of hidden */
     float *hidden,
         *logits; /* [longest prompt or rows][hidden], [rows][vocab] */

@@ -13,7 +13,7 @@ struct kv_klbase {
     size_t n_ctx, n_vocab, n_scored, row_words;
     struct kv_out out; /* writing */
     uint16_t *row;
-    float *log_p, *p; /* of the row that is written */
+    float *log_p, *p; /* values of the row being written */
     size_t n_put;
     struct kv_map map; /* reading */
     size_t first_row;

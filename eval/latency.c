@@ -86,7 +86,7 @@ const char *kv_step_caches_name(const struct kv_step_caches *c)
 struct kv_step {
     struct kv_model *m;
     struct kv_pass pass;
-    struct kv_step_caches *caches; /* of the step under way */
+    struct kv_step_caches *caches; /* caches of the step under way */
     void *x;
     struct kv_workspace logits;
     size_t n_vocab;

@@ -27,7 +27,7 @@ struct kv_loop {
     uint64_t seed;
     size_t jitter; /* 0: none */
     size_t first_window;
-    struct kv_codecs *codecs;    /* of all layers */
+    struct kv_codecs *codecs;    /* codecs of all layers */
     const struct kv_backend *b;  /* the coders' backend; NULL: no coders */
     struct kv_loop_layer *layer; /* [n_layers] */
     size_t last;                 /* layer with coders */
@@ -41,7 +41,7 @@ struct kv_loop {
     /* The current layer's keys and values of all windows, in the forms that
      * their queries see: [n_windows][n][n_kv_heads][head_dim], keys after RoPE.
      * host: as a cache returns them. */
-    const struct kv_backend *memory; /* of form */
+    const struct kv_backend *memory; /* the memory of `form` */
     struct kv_workspace form[KV_SIDES][VIEWS];
     float *host[KV_SIDES][VIEWS];
     struct kv_workspace bytes[KV_SIDES]; /* codes */

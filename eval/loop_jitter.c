@@ -37,7 +37,7 @@ void kv_jittered_new(struct kv_jittered *j, const struct kv_qkv *x,
 
     j->k = moved(x, x->k, window, kv_mix(key, KV_K));
     j->k_pre = x->k_pre ? moved(x, x->k_pre, window, kv_mix(key, KV_K)) : NULL;
-    j->v = x->v == x->k /* of a latent */
+    j->v = x->v == x->k /* k and v are one latent */
                ? NULL
                : moved(x, x->v, window, kv_mix(key, KV_V));
     j->x = *x;

@@ -28,7 +28,7 @@ struct item {
     double *power[KV_SIDES];  /* [n_kv_heads * head_dim]: sums of squares of the
                                * coefficients; NULL without a transform */
     uint8_t *codes[KV_SIDES]; /* NULL unless they are written or read */
-    struct kv_side_bytes side[KV_SIDES]; /* of codes */
+    struct kv_side_bytes side[KV_SIDES]; /* bytes of the codes */
     uint64_t held_bytes[KV_SIDES];       /* what kv_bits counts of codes */
     float *decoded[KV_SIDES];            /* for the plan's sink, or NULL */
     struct kv_err error;
@@ -264,7 +264,7 @@ static int measure_span(const struct layer *l, size_t spec, size_t window,
 {
     const struct kv_tokens t = tokens_of(l, window);
     const size_t values = l->info->ctx * row_values(l, KV_T_K);
-    struct kv_codec key = *codecs_of(l, spec)[KV_K]; /* as of this layer */
+    struct kv_codec key = *codecs_of(l, spec)[KV_K]; /* this layer's codec */
     const float *in[] = {kv_tokens_stored(&t, &key), t.v};
     float *stored[] = {kv_alloc(values, sizeof(float)),
                        kv_alloc(values, sizeof(float))};

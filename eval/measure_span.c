@@ -12,7 +12,7 @@ struct kv_measure_span {
     const struct kv_measure_plan *plan;
     const struct kv_dump_info *info;
     struct kv_codecs *codecs;
-    size_t values;        /* of a window in a layer */
+    size_t values;        /* values of a window in a layer */
     FILE *rows;           /* [windows][KV_SIDES][layers][ctx][row] */
     struct kv_bits *bits; /* [windows][KV_SIDES], of all layers */
 };

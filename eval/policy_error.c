@@ -16,7 +16,7 @@ struct kv_protocol kv_policy_protocol(const struct kv_policy *p, size_t n)
     if (p->prompt)
         snprintf(text, sizeof(text), "prefill:%zu", n > 1 ? n / 2 : 1);
     if (kv_protocol_parse(&of, text, false, &e))
-        abort(); /* both are right */
+        abort(); /* both texts are valid */
     return of;
 }
 

@@ -265,7 +265,8 @@ static int gather_losses(const struct scoring *s, struct kv_err *e)
     return rc;
 }
 
-/* Each its windows, or the last all; the first sums them, in order. */
+/* Each rank scores its own windows, or the last rank all of them; the first
+ * rank sums the losses in order. */
 static int score_by_ranks(const struct scoring *s, struct kv_err *e)
 {
     const struct kv_ppl *p = s->p;
@@ -284,7 +285,7 @@ static int score_by_ranks(const struct scoring *s, struct kv_err *e)
 
 bool kv_ppl_full(const struct kv_ppl *p)
 {
-    const size_t bytes = kv_ppl_place(p, 1, 0, 0); /* of a run */
+    const size_t bytes = kv_ppl_place(p, 1, 0, 0); /* bytes of one run */
     double seconds = 0;
 
     for (size_t i = 0; i < p->n_waits; i++)

@@ -43,7 +43,7 @@ struct kv_loss_sum {
                     * probabilities */
     float target, base_target;
     float top, base_top; /* the largest */
-    size_t at, base_at;  /* where */
+    size_t at, base_at;  /* their tokens */
 };
 
 /* Adds the next n logits. */

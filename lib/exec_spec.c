@@ -62,7 +62,7 @@ void kv_exec_allow(const char *const *texts, size_t n)
     for (size_t i = 0; i < n; i++)
         for (const char *end, *at = kv_exec_command(texts[i], &end); at;
              at = kv_exec_command(end, &end)) {
-            allow(at, (size_t)(end - at)); /* of one side */
+            allow(at, (size_t)(end - at)); /* a command of one side */
             allow(at, strlen(at));
         }
 }

@@ -27,7 +27,7 @@ void kv_moments_add(const float *x, size_t n, size_t heads, size_t d,
     free(product);
 }
 
-enum { TOKENS = 512 }; /* of a product */
+enum { TOKENS = 512 }; /* tokens of one product */
 
 void kv_moments_cross(const float *a, size_t n_a, const float *b, size_t n_b,
                       size_t n, double *sum, size_t stride)

@@ -45,8 +45,8 @@ struct kv_policy_held {
 
 enum kv_policy_mass {
     KV_MASS_NONE,
-    KV_MASS_ALL,   /* of all queries so far */
-    KV_MASS_NEWEST /* of the newest queries() of the prompt or the step */
+    KV_MASS_ALL,   /* mass from all queries so far */
+    KV_MASS_NEWEST /* from the newest queries() of the prompt or the step */
 };
 
 struct kv_calib;

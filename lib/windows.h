@@ -18,7 +18,7 @@ struct kv_windows {
     char text_hash[32]; /* sha256sum FILE | cut -c1-16 */
     struct kv_reading reading;
     size_t n, ctx;   /* windows, and tokens in each */
-    size_t n_tokens; /* of the whole text, the BOS included */
+    size_t n_tokens; /* tokens of the whole text, with the BOS */
     int32_t *tokens; /* [n][ctx] */
 };
 

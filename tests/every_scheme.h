@@ -7,7 +7,7 @@
 
 #include "lib/seq/cache.h"
 
-enum { EVERY_SCHEME_SEED = 5 }; /* of caches */
+enum { EVERY_SCHEME_SEED = 5 }; /* the caches' seed */
 
 struct ready {
     struct kv_shape shape; /* head_dim 32; merged where the spec spans layers */

@@ -217,7 +217,7 @@ static void vary(const struct kv_shape *s, float *x, size_t n, float max)
 static void alike(const struct kv_shape *s, float *x, size_t n,
                   enum kv_tensor tensor)
 {
-    const uint64_t layer = 2000; /* as in synthetic_dump() */
+    const uint64_t layer = 2000; /* the same as in synthetic_dump() */
 
     synthetic_rows(s, s->n_kv_heads, layer + (tensor == KV_T_V ? 20 : 30), n,
                    x);

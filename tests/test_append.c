@@ -193,7 +193,7 @@ static void test_append(void **state)
 
     (void)state;
     snprintf(path, sizeof(path), "%s/append.csv", test_folder());
-    write_text(path, ""); /* as mktemp(1) makes it */
+    write_text(path, ""); /* mktemp(1) makes an empty file */
     for (int i = 0; i < 2; i++) {
         add_rows(path, one, NAN);
         check_text(path, "version,spec,text,kl,params.r,params.s\n"

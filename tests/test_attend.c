@@ -17,8 +17,8 @@ enum {
     CAP = 4,
     ALIVE = 8,
     MASS = 16,
-    K_VIEWS = 32, /* both forms, else only unquantized */
-    V_VIEWS = 64, /* both forms, else only quantized */
+    K_VIEWS = 32, /* both forms; without it only unquantized */
+    V_VIEWS = 64, /* both forms; without it only quantized */
     SINK = 128,
     ALL = 256
 };

@@ -176,7 +176,7 @@ static void test_inputs(void **state)
     assert_int_equal(kv_inputs_unchanged(&e), -1);
     assert_says(e, "in.txt was changed while it was read");
     kv_map_close(&m);
-    assert_int_equal(kv_inputs_unchanged(&e), 0); /* of open files */
+    assert_int_equal(kv_inputs_unchanged(&e), 0); /* checks open files only */
 
     assert_int_equal(kv_input_open(&in, path, &e), 0);
     f = fopen(path, "a");
@@ -246,7 +246,7 @@ static void test_memory_fit(void **state)
     static const size_t rows[][7] = {
         {100, 10, 1, 0, 4, 99, 10}, /* threads take nothing */
         {100, 10, 1, 5, 4, 99, 8},  /* all four are busy */
-        {100, 10, 1, 20, 4, 99, 3}, /* as many threads as items */
+        {100, 10, 1, 20, 4, 99, 3}, /* threads for all items */
         {100, 10, 3, 20, 4, 99, 2}, /* four for two items of three parts */
         {30, 10, 1, 10, 4, 99, 1},
         {100, 10, 1, 5, 4, 7, 7}, /* no more than there are */

@@ -39,7 +39,7 @@ static void round_trip(size_t n, unsigned bits)
     /* An exact copy, so that the sanitizer sees a read past the end. */
     uint8_t *exact = malloc(n_bytes + 1);
 
-    memcpy(exact + 1, bytes, n_bytes); /* and unaligned */
+    memcpy(exact + 1, bytes, n_bytes); /* an unaligned copy */
     kv_unpack(exact + 1, n, bits, back);
     free(exact);
     for (size_t i = 0; i < n; i++)

@@ -151,7 +151,7 @@ static void values_are_equal_as_in_python(void **state)
           "False1FalseFalse");
 }
 
-/* As repr() of CPython 3.11. */
+/* Numbers like CPython 3.11's repr(). */
 static void values_are_written_as_python_does(void **state)
 {
     (void)state;

@@ -55,7 +55,7 @@ static void test_hadamard(void **state)
                     want += (double)x[r * d + i] * hadamard_at(i, j, d);
                 assert_true(fabs((double)y[r * d + j] - want) < 1e-5);
             }
-        kv_hadamard(y, ROWS, d); /* its own inverse */
+        kv_hadamard(y, ROWS, d); /* inverts itself */
         for (size_t i = 0; i < ROWS * d; i++)
             assert_true(fabsf(y[i] - x[i]) < 1e-5f);
     }

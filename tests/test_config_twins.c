@@ -75,7 +75,7 @@ static const struct {
      "\"rope_scaling\": {" LLAMA3(", " OLD_CTX ", " THETA(5e5)) "}"},
     {NULL, THETA(5e5) ", \"rope_scaling\": {" LLAMA3(", " OLD_CTX) "}",
      THETA(5e5) ", \"rope_scaling\": {" LLAMA3(", " OLD_CTX) "}, " OLD_CTX},
-    /* both blocks, which agree */
+    /* both blocks are given and agree */
     {NULL,
      THETA(5e5) ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}",
      "\"rope_scaling\": {\"type\": \"linear\", \"rope_type\": \"linear\", "
@@ -136,7 +136,7 @@ static const struct {
     {GEMMA3, "", "\"_sliding_window_pattern\": 6"},
     {GEMMA3, "\"sliding_window_pattern\": 2",
      "\"sliding_window_pattern\": 2, \"_sliding_window_pattern\": 2"},
-    /* what this class of transformers does not use */
+    /* transformers' class does not use these */
     {GEMMA3, "", "\"attn_logit_softcapping\": 5.0"},
     /* two names of one field */
     {GPT2, "",

@@ -85,7 +85,7 @@ static void test_int4(void **state)
     assert_within((double)kv_bits_f32(word & ~(uint32_t)15) * 15, max - min,
                   1e-5);
     kv_hadamard(turned, 1, DIM);
-    for (size_t i = 0; i < DIM; i++) { /* but for signs */
+    for (size_t i = 0; i < DIM; i++) { /* equal except for signs */
         assert_within(fabsf(turned[i]), fabsf(back[i]), 1e-6);
         assert_within(back[i], x[i], 0.25);
     }
@@ -145,7 +145,7 @@ static void test_exl3(void **state)
     stored_in("exl3:b2", x, DIM / 4 + 2, bytes, back);
     assert_within(half_at(bytes + DIM / 4), 2, 0);
     kv_hadamard(back, 1, DIM);
-    assert_within(back[0], -0.5, 1e-6); /* in [-1, 0): its middle */
+    assert_within(back[0], -0.5, 1e-6); /* the middle of [-1, 0) */
     assert_within(back[1], -1.5, 1e-6);
     assert_within(back[2], 1.5, 1e-6);
 }

@@ -134,7 +134,7 @@ static void of_large_files(void **state)
         check_flips(path, n, SPAN);
     }
     hash_of(path, hex);
-    assert_string_equal(hex, "524978ba08fd8f1d"); /* as of known[] */
+    assert_string_equal(hex, "524978ba08fd8f1d"); /* the hash in known[] */
     unlink(path);
     free(path);
 }

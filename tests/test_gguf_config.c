@@ -108,7 +108,7 @@ static void test_windows(void **state)
           "'head_dim': 4, 'rope_theta': 10000.0, 'sliding_window': 64, "
           "'layer_types': ['full_attention', 'sliding_attention', "
           "'full_attention']");
-    g = begin("exaone4"); /* whose class would have a window */
+    g = begin("exaone4"); /* its class would have a window */
     check(&g, "Exaone4ForCausalLM", "exaone4",
           "'head_dim': 4, 'rope_theta': 10000.0, 'sliding_window': null");
 }

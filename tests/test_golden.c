@@ -90,7 +90,7 @@ static int check_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
     check_rows(arg, "k", x, x->k);
     if (find_if(arg, name))
         check_rows(arg, "k_pre", x, x->k_pre);
-    if (!x->shape->latent) { /* whose values are keys, partly rotated */
+    if (!x->shape->latent) { /* latent values are partly rotated keys */
         check_rows(arg, "v", x, x->v);
         check_rope(arg, x);
     }

@@ -33,7 +33,7 @@ static float value(enum data kind, size_t i)
         return (float)((int)(r % 9) - 4) / 2;
     case FLAT:
         return ldexpf(i / 512 % 2 ? -1.25f : 3.0f, (int)(i / 1024 % 20) - 10);
-    case ZEROS: /* of both signs, and now and then more */
+    case ZEROS: /* zeros of both signs, sometimes other numbers */
         return r % 64 == 0 ? (float)(r >> 32 & 3) : r % 2 ? 0.0f : -0.0f;
     case TINY: /* denormal halves */
         return (float)((int)(r % 41) - 20) * 0x1p-24f;

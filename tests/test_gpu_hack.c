@@ -27,7 +27,7 @@ struct rig {
     struct kv_shape shape;
     struct kv_codec *codec[KV_SIDES];
     struct kv_gpu_code code[KV_SIDES];
-    struct tensors x; /* of all windows */
+    struct tensors x; /* tensors of all windows */
     float *out;       /* the CPU's result */
     uint32_t *until[KV_SIDES];
     uint8_t *blocks[KV_SIDES][WINDOWS];

@@ -25,8 +25,8 @@ def kernels():
 
 # Sine and cosine keep the digits of pi of large arguments in an array.
 STACK = {"kv_rope_kernel": 32}
-# No time is reported of these, so that a spill costs no figure: attention of
-# perplexity's windows, to plain floats.
+# No results report the time of these kernels, so that they may spill: attention
+# over plain floats for perplexity's windows.
 NOT_TIMED = ["kv_views_kernel"]
 
 

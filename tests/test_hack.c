@@ -146,7 +146,7 @@ static void encode_blocks(void **state)
                         kv_spec_is(&s.spec, c->side, "round", "nearest"));
             c->scheme->decode(c, all, BLOCKS, back);
             for (size_t j = 0; j < v * BLOCKS; j++)
-                assert_true(fabsf(back[j] - x[j]) < 16); /* of a range < 40 */
+                assert_true(fabsf(back[j] - x[j]) < 16); /* the range is < 40 */
             free(one), free(all), free(back), free(x);
             tear_down(&s);
         }
@@ -169,7 +169,7 @@ static void extremes(void **state)
                                          -65504, 0.333f, 3e38f,    -3e38f};
 
             const bool bf16 = kv_spec_is(&s.spec, c->side, "meta", "bf16");
-            const float off = bf16 ? 0x1p-8f : 0; /* of the value */
+            const float off = bf16 ? 0x1p-8f : 0; /* relative to the value */
 
             /* exact to fp16; of halves to bf16 */
             for (size_t f = 0; f < (bf16 ? 6 : 8); f++) {
@@ -257,7 +257,7 @@ static void artifact_requantization(void **state)
     set_up(&eager, "hack:b4p32s1,artifact,stochastic", D);
     assert_true(s.codec[KV_V]->history && s.codec[KV_K]->history);
     for (size_t t = 0; t < N + S; t++) {
-        const size_t m = t % P; /* of the open block */
+        const size_t m = t % P; /* the open block's tokens */
         size_t quantized[KV_SIDES], all[KV_SIDES];
 
         append(&s, k + t * ROW, v + t * ROW, 1);

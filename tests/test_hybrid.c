@@ -380,7 +380,7 @@ static void test_fields(void **state)
     struct kv_err e = {""};
 
     (void)state;
-    read_lfm2("", &c); /* as in transformers: all attend */
+    read_lfm2("", &c); /* all attend, as in transformers */
     assert_int_equal(c.shape.n_layers, 4);
     assert_int_equal(c.inter, 256); /* two thirds of 90, to whole steps */
     read_lfm2("'full_attn_idxs': [0, 3], 'block_multiple_of': 7", &c);

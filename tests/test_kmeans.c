@@ -45,7 +45,7 @@ static void check_bounds(size_t n, size_t d, size_t k, bool coarse, float scale)
                                  : i % 3 == 1 ? (want[i] + 1u) % k
                                               : kv_random(5, i) % k);
         if (!kv_bounds_assign(bounds, &p, centers)) {
-            assert_true(scale != 1); /* its values fit 16 bits */
+            assert_true(scale != 1); /* values with scale 1 fit 16 bits */
             memcpy(code, want, n * sizeof(*code));
         }
         for (size_t i = 0; i < n; i++)
@@ -119,7 +119,7 @@ static void check_drifts(size_t d)
     const float near[] = {99, 0}, own[] = {98, 0}, aside[] = {98, 0.02F};
     const float between[] = {97.55F, 0}, five[] = {0.05F, 0},
                 four[] = {-0.04F, 0};
-    const float beyond[] = {98 + 150, 260}; /* of the range of 16 bits */
+    const float beyond[] = {98 + 150, 260}; /* beyond the range of 16 bits */
 
     check_drift(d, near, own, right, no);
     check_drift(d, aside, own, no, right);
@@ -275,7 +275,7 @@ static void test_rounds(void **state)
     check_plain(1000, 4, 16, 1);
     check_plain(129, 1, 7, 2);
     check_plain(65, 16, 3, 3);
-    check_plain(4500, 8, 4100, 4); /* by bounds */
+    check_plain(4500, 8, 4100, 4); /* uses bounds */
     check_plain(2500, 16, 2050, 5);
     check_skewed(12, 4, 4, 2960);
     check_skewed(60, 8, 12, 10211);

@@ -108,7 +108,7 @@ static void test_bytes(void **state)
     k->scheme->encode(k, (struct kv_where){0}, x, 1, bytes);
     kv_hadamard(x, (size_t)N * 2, D);
 
-    float low = x[D], high = x[D]; /* of head 1, channel 0 */
+    float low = x[D], high = x[D]; /* head 1, channel 0 */
 
     for (size_t t = 0; t < N; t++) {
         first[t] = x[(t * 2 + 1) * D];

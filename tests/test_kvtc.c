@@ -45,7 +45,7 @@ static size_t index_of(size_t size)
     return s;
 }
 
-/* The error of a plan; its groups must be in order and keep the budget. */
+/* Returns the plan's error; groups must be in order, within the budget. */
 static double error_of(const struct kv_kvtc_errors *e,
                        const struct kv_kvtc_group *group, size_t n, size_t bits)
 {
@@ -232,7 +232,7 @@ struct chunk {
     struct kv_calib *calib;
     struct kv_codec *codec, *plain; /* entropy=deflate, none */
     float *x;
-    uint8_t *bytes, *raw; /* of each */
+    uint8_t *bytes, *raw; /* bytes of each codec */
     size_t n;
 };
 

@@ -71,9 +71,9 @@ static void test_records(void **state)
     assert_int_equal(bytes[0], 0xfe);            /* -448 */
     assert_int_equal(bytes[1], 0x38);            /* 1 */
     assert_int_equal(bytes[131], 0x38);          /* 2 / 2 */
-    assert_true(float_at(bytes + 512) == 1);     /* of channels 0 to 127 */
-    assert_true(float_at(bytes + 512 + 4) == 2); /* to 255 */
-    assert_true(float_at(bytes + 512 + 8) > 0);  /* of zeros */
+    assert_true(float_at(bytes + 512) == 1);     /* scale of channels 0-127 */
+    assert_true(float_at(bytes + 512 + 4) == 2); /* scale of 128 to 255 */
+    assert_true(float_at(bytes + 512 + 8) > 0);  /* scale of zeros */
     assert_true(float_at(bytes + 512 + 12) == 3.0F / 448);
     memcpy(&half, bytes + 528, sizeof(half));
     assert_true(kv_bf16_to_f32(half) == x[512]);

@@ -13,7 +13,7 @@ enum { SEQS = 2, HEADS = 4, KV_HEADS = 2, DIM = 16, AFTER = 3, MANY = 1000 };
 struct problem {
     struct kv_attend_job job;
     float *q, *k, *v, *out, sink[HEADS];
-    size_t values; /* of out */
+    size_t values; /* size of out */
 };
 
 static float *random_floats(size_t n, uint64_t key)

@@ -14,7 +14,7 @@
 static const char *why_not(const struct ready *r, const char *const *how)
 {
     const struct kv_codec *k = r->codec[KV_K];
-    const bool all = strstr(how[0], ":b1") != NULL; /* as many as there are */
+    const bool all = strstr(how[0], ":b1") != NULL; /* budget: all tokens */
     const size_t budget = !all ? 200 : !strcmp(how[1], "prefill:30") ? 30 : 100;
 
     if (kv_spec_reads_below(&r->spec))
@@ -90,7 +90,7 @@ struct head {
     const struct windows *w;
     size_t window, head;
     size_t held[LENGTH], n;
-    double mass[LENGTH]; /* by position */
+    double mass[LENGTH]; /* indexed by position */
 };
 
 static const float *row(const struct head *h, const float *x, size_t heads,

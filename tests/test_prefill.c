@@ -116,7 +116,7 @@ static void test_cost(void **state)
         assert_int_equal(a.run(a.arg, &w.x, &e), 0);
         cost = kv_loop_prefill(l);
         assert_true(cost.all_pairs == all && cost.seconds > 0);
-        /* of the second block 6 queries miss [2, 56) */
+        /* 6 queries of the second block miss [2, 56) */
         assert_true(cost.pairs == all - (double)i * WINDOWS * 4 * 6 * 54);
         kv_loop_free(l);
     }

@@ -38,13 +38,13 @@ static void test_pyramid_budgets(void **state)
 
     (void)state;
     check_pyramid("pyramidkv:b0.2w4+", 200, 1000);
-    check_pyramid("pyramidkv:b0.5w4+", 389, 777); /* of 388.5 */
+    check_pyramid("pyramidkv:b0.5w4+", 389, 777); /* rounded from 388.5 */
     check_pyramid("pyramidkv:b0.8w4+", 800, 1000);
-    check_pyramid("pyramidkv:b0.9w4+", 58, 64); /* of 57.6 */
+    check_pyramid("pyramidkv:b0.9w4+", 58, 64); /* rounded from 57.6 */
     check_pyramid("pyramidkv:b48w8a3+", 48, 64);
     check_pyramid("pyramidkv:b8w8+", 8, 64); /* the newest alone */
     check_pyramid("pyramidkv:b1w4+", 64, 64);
-    p.shape.n_layers = 3; /* the first has all, the last what is left */
+    p.shape.n_layers = 3; /* layer 0 has all, layer 2 the rest */
     assert_int_equal(pyramid_budget(&p, 0, 100), 100);
     assert_int_equal(pyramid_budget(&p, 1, 100), 80);
     assert_int_equal(pyramid_budget(&p, 2, 100), 60);

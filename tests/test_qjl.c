@@ -48,7 +48,7 @@ static double estimate(const float *s, size_t m, size_t d, const bool *of,
 static void check_estimator(const char *text, size_t m, bool gaussian, size_t o)
 {
     enum { D = 24, T = 4, ROW = 2 * D };
-    const size_t big[2][3] = {{3, 17, 20}, {0, 11, 23}}; /* of each head */
+    const size_t big[2][3] = {{3, 17, 20}, {0, 11, 23}}; /* each head's */
     struct kv_codec *c = codec(text, KV_K, D);
     float *s = kv_alloc(m, D * sizeof(*s)), k[T * ROW], back[T * ROW], q[D];
     uint8_t *bytes = kv_alloc(c->block_bytes, 1);

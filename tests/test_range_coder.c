@@ -172,7 +172,7 @@ static void test_random(void **state)
             const uint64_t u = kv_random(n, j);
             size_t s = 0;
 
-            if (u & 1 << 20) /* as likely as the table has it, or any */
+            if (u & 1 << 20) /* any symbol; else by the table's chances */
                 s = u % n;
             else
                 while (cum[s + 1] <= u % KV_RANGE_TOTAL)

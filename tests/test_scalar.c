@@ -124,7 +124,7 @@ static void test_kivi_axes(void **state)
     assert_int_equal(c->block_bytes, sizeof(bytes));
     round_trip(c, (struct kv_where){0}, x, bytes, back);
     assert_int_equal(bytes[0], 0x3c); /* channel by channel: 0 3, 3 0 */
-    assert_int_equal(bytes[1], 0xcc); /* 0 3, 0 3 */
+    assert_int_equal(bytes[1], 0xcc); /* rows by channel: 0 3, 3 0 */
     assert_within(half_at(bytes + 2), 1, 0);
     assert_within(half_at(bytes + 12), 10, 0);
     assert_within(back[7], 23, 1e-2);

@@ -25,7 +25,7 @@ static void test_means(void **state)
     assert_int_equal(kv_score_window(s, b, 1, 4.75, true, 1, 1, &e), 0);
     r = kv_score_summary(s);
     assert_within(r.tokens, 3, 0);
-    assert_within(r.nll, 3.5, 1e-12); /* of window means 2 and 5 */
+    assert_within(r.nll, 3.5, 1e-12); /* window means are 2 and 5 */
     assert_within(r.ppl, exp(3.5), 1e-9);
     assert_within(r.ppl_se, exp(3.5) * 1.5, 1e-9);
     assert_within(r.dnll, (0.5 + 0.25) / 2, 1e-12);
@@ -107,11 +107,11 @@ static void test_percentiles(void **state)
         double median, p99;
     } want[] = {
         {1, -1e-9, -1e-9},
-        {2, 0.5, 0.99},         /* of 0, 1 */
-        {3, 1, 1 + 0.98 * 3},   /* of 0, 1, 4 */
-        {4, 2.5, 4 + 0.97 * 5}, /* of 0, 1, 4, 9 */
+        {2, 0.5, 0.99},         /* data: 0, 1 */
+        {3, 1, 1 + 0.98 * 3},   /* data: 0, 1, 4 */
+        {4, 2.5, 4 + 0.97 * 5}, /* data: 0, 1, 4, 9 */
         {101, 2500, 9801},      /* exactly the 51st and the 100th */
-        {1000, 249500.5, 978121 + 0.01 * 1979}, /* 499.5, 989.01 of 0 to 999 */
+        {1000, 249500.5, 978121 + 0.01 * 1979}, /* data: 0 to 999 */
     };
 
     (void)state;

@@ -380,7 +380,7 @@ static void test_conserved(void **state)
         assert_int_equal(kv_cluster_run(&c, k, r, N, &use, &e), 0);
         conserve(&c, r, N, &use);
         if (k % 3 == 2 && k & 2)
-            assert_true(use.waiting > 0); /* in CPU memory */
+            assert_true(use.waiting > 0); /* caches wait in CPU memory */
         if (!(k & 2)) {
             assert_true(use.waiting == 0);
             if (!c.pipelined)

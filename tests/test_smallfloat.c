@@ -115,7 +115,7 @@ static void test_mx(void **state)
         const char *spec;
         size_t code_bytes;
         uint8_t power;
-        float want[6]; /* of 5.5, -0.9, 0.3, 0.05, 7.9 / 4, -3 */
+        float want[6]; /* input: 5.5, -0.9, 0.3, 0.05, 7.9 / 4, -3 */
     } cases[] = {
         /* 2^(2 - 2) = 1: e2m1 unscaled, 5.5 -> 6, 0.3 -> 0.5 */
         {"mxfp4", 16, 127, {6, -1, 0.5f, 0, 2, -3}},

@@ -361,7 +361,7 @@ static size_t longest_policy(void)
 static void test_longest_text(void **state)
 {
     const size_t policy = longest_policy();
-    size_t max = 0; /* of only one side */
+    size_t max = 0; /* the longest text of one side */
 
     (void)state;
     for (size_t i = 0; kv_schemes[i]; i++) {

@@ -296,7 +296,7 @@ static void test_orders_of_channels(void **state)
                                         "rotatekv:g32h1",
                                         "klt:b2",
                                         "evasion:d4b5,rope=pre"};
-    static const size_t n_rot[] = {10, 10, 32}; /* of 64 channels */
+    static const size_t n_rot[] = {10, 10, 32}; /* rotated channels of 64 */
 
     (void)state;
     for (size_t j = 0; j < 3; j++) {

@@ -221,7 +221,7 @@ static void test_exact(void **state)
 static double int8_bound(const struct held *h, const float *w, size_t n)
 {
     const struct kv_integers *g = h->store.params;
-    const double finer = g->bits > 5 ? 64 : 1; /* of 15 bits */
+    const double finer = g->bits > 5 ? 64 : 1; /* 15 bits */
     const size_t all = h->n * h->store.n_heads * h->store.head_dim;
     double max_w = 0, max_x = 0;
 

@@ -50,7 +50,7 @@ static void both_ways(void **state)
          "E",
          "EE"}, /* the shortest, e, replaces the whole cluster */
         {WIDE ACUTE, "a" ACUTE, "a"},
-        /* of more than 5 bytes: each character */
+        /* clusters above 5 bytes: each character */
         {"e" ACUTE ACUTE ACUTE, "\xc3\xa9" ACUTE ACUTE, "E" ACUTE ACUTE ACUTE},
         {"\xef\xbc\xa2", "\xef\xbc\xa2", "\xef\xbc\xa2"}, /* half the key */
     };

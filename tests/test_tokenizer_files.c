@@ -412,7 +412,7 @@ static const char whole_map[] =
 
 struct walk {
     json_t *file[4];
-    char ids[256]; /* of the unchanged files */
+    char ids[256]; /* ids with the unchanged files */
     size_t taken, refused;
 };
 

@@ -24,8 +24,8 @@ struct tiny_model {
     bool tied, qkv_bias, o_bias, mlp_bias, qk_norm;
     bool gemma; /* 2's or 3's layers: `more` says which of them slide */
     size_t window;
-    bool alternate; /* of its layers every other slides, the first does */
-    double cap, logit_cap; /* of Gemma 2 */
+    bool alternate; /* every other layer slides, the first too */
+    double cap, logit_cap; /* Gemma 2's caps */
     const char *more; /* more fields of config.json: ", \"a\": 1", or NULL */
     size_t n_shards;  /* 0: model.safetensors, without an index */
 

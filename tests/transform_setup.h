@@ -14,11 +14,11 @@
 
 enum { HEADS = 3, MAX_D = 128, TOKENS = 100, KINDS = 6, ROWS = 8 };
 
-/* The first transitions are levels, of bits that end wherever in a byte. */
+/* The first transitions are levels, whose bits end anywhere in a byte. */
 enum { LEVELS = 40, TRANSITIONS = LEVELS + 170 };
 
-/* Of a bitstream, after its levels: bits from 7 to 1, in transitions of several
- * values too.  Those of odd bits end anywhere in a byte. */
+/* The kinds of a bitstream's transitions after its levels: 7 to 1 bits, for one
+ * value or several.  Transitions of odd bits end anywhere in a byte. */
 static const struct kv_trellis_transition kinds[KINDS] = {
     {.bits = 7, .values = 1}, {.bits = 5, .values = 1},
     {.bits = 3, .values = 2}, {.bits = 4, .values = 2},
@@ -26,11 +26,11 @@ static const struct kv_trellis_transition kinds[KINDS] = {
 
 struct made {
     float table[KINDS][KV_TRELLIS_MAX_VALUES * KV_TRELLIS_STATES];
-    float level[9][KV_TRELLIS_STATES]; /* by bits */
+    float level[9][KV_TRELLIS_STATES]; /* indexed by bits */
     struct kv_trellis_transition transition[TRANSITIONS];
     size_t d, n_values, bytes, n[HEADS];
     struct kv_transform_coef coef[TRANSITIONS * KV_TRELLIS_MAX_VALUES];
-    size_t value[HEADS][MAX_D]; /* which of the bitstream's values */
+    size_t value[HEADS][MAX_D]; /* index of the bitstream's value */
     float unit8[HEADS][MAX_D];  /* the value of a code of its table */
     float unit[MAX_D][MAX_D], mean[HEADS * MAX_D];
     uint8_t *bitstream; /* [TOKENS][bytes] */

@@ -31,7 +31,7 @@ struct kvattn_run {
     struct kv_results *table;
     struct kv_bench *bench;
     struct kv_attn_bench how;
-    enum kv_attn_path path[KV_ATTN_PATHS]; /* in the order of --path */
+    enum kv_attn_path path[KV_ATTN_PATHS]; /* in --path's order */
     size_t n_paths;
     struct kv_attn_step *base;
     double bandwidth;

@@ -12,7 +12,7 @@ enum { KVCALIB_QUERIES = 64 }; /* default */
 struct kvcalib_args {
     struct kv_common common;
     struct kv_strings specs;
-    const char *dump; /* or NULL */
+    const char *dump; /* may be NULL */
     const char *factors, *tables, *export;
     size_t iters;
     bool table, ranks;

@@ -38,10 +38,10 @@ struct run {
     struct kv_spec *asked, *spec; /* [n_specs]: as given, as run */
     size_t n_specs, n_places;
     struct kv_offer *offer;   /* [n_places][n_specs] */
-    double values;            /* of all places together */
+    double values;            /* values of all places */
     size_t *choice;           /* [n_places] */
     struct kv_out out;        /* the layer file */
-    struct kv_results *table; /* or NULL */
+    struct kv_results *table; /* may be NULL */
     struct kv_conditions conditions;
 };
 

@@ -27,7 +27,7 @@
 struct capture {
     struct kv_dump_writer *writer;
     const struct kv_dump_info *info;
-    size_t first_window, end_window; /* of a call of the model */
+    size_t first_window, end_window; /* windows of one model call */
     struct kv_ranks *ranks;
     struct kv_progress bar;
     bool fisher; /* the pass goes on to the loss, and back */
@@ -321,7 +321,7 @@ static int about_model(const struct kvdump_args *a, struct kv_model *m,
     return kv_footprint_print(f, a->batch > 1 ? 2 : 1, &a->common, e);
 }
 
-/* A vocabulary is enough. */
+/* Tokens need only a vocabulary. */
 static int tokens(const struct kvdump_args *a, struct kv_err *e)
 {
     struct kv_tokenizer *t = NULL;

@@ -29,7 +29,7 @@ int kvdump_files_open(struct kvdump_files *f, const char *path,
                       struct kv_err *e);
 void kvdump_files_clear(struct kvdump_files *f);
 
-/* As kv_arrays_read() and kv_arrays_read_ids(). */
+/* Like kv_arrays_read() and kv_arrays_read_ids(). */
 int kvdump_files_read(struct kvdump_files *f, size_t i, size_t first, size_t n,
                       float *x, struct kv_err *e);
 int kvdump_files_ids(struct kvdump_files *f, size_t i, size_t first, size_t n,

@@ -8,7 +8,7 @@
 
 /* An array's sizes, without layers, keys and values. */
 struct sizes {
-    size_t n, dim[4]; /* as they come, [n] */
+    size_t n, dim[4]; /* in the file's order, [n] */
     bool inside;      /* [tokens][keys, values][...]: else these come before */
     size_t windows, heads, tokens, channels;
 };
@@ -146,7 +146,7 @@ static int find_order(struct kvdump_arrays *a, const struct sizes *s,
     else if (heads && (dim[0] == heads) != (dim[1] == heads))
         a->heads_first = dim[0] == heads;
     else if (s->n == 4)
-        a->heads_first = true; /* as transformers */
+        a->heads_first = true; /* transformers' layout */
     else
         return KVDUMP_NO_ORDER;
     return 0;

@@ -33,8 +33,8 @@ struct kvgen_run;
 
 /* A job: answers that the model writes, or the likelihood of given ones. */
 struct kvgen_job {
-    const char *const *fields;  /* of a line of -o, up to a NULL */
-    const char *const *columns; /* of a row */
+    const char *const *fields;  /* fields of a line of -o, up to NULL */
+    const char *const *columns; /* columns of a row, up to NULL */
     /* The fields of an answer; base: of the reference, or NULL. */
     int (*put_fields)(const struct kvgen_run *r, const struct kv_out *out,
                       const struct kv_answer *x, const struct kv_answer *base,
@@ -98,7 +98,7 @@ void kvgen_list_answers(struct kvgen_run *r, const struct kvgen_args *a);
  * read of the weights. */
 int kvgen_choose_batch(struct kvgen_run *r, const struct kvgen_args *a,
                        struct kv_err *e);
-/* What all answers of a run share; progress: NULL, or takes their tokens. */
+/* State shared by a run's answers; progress (or NULL) takes their tokens. */
 struct kv_generation kvgen_generation(const struct kvgen_run *r,
                                       const struct kvgen_args *a,
                                       struct kv_progress *progress);

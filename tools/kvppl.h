@@ -37,7 +37,7 @@ struct kvppl_model {
     struct kv_tokenizer *tokenizer;
 };
 
-/* What all rows of the program share. */
+/* State shared by all rows of the program. */
 struct kvppl_study {
     struct kvppl_model *model; /* [n_models] */
     size_t n_models;
@@ -52,7 +52,7 @@ struct kvppl_study {
     struct kv_ranks ranks; /* without --ranks one */
 };
 
-/* What a setting was asked to be. */
+/* The requested parameters of a setting. */
 struct kvppl_wanted {
     const char *text, *protocol;
     size_t ctx, windows;
@@ -69,10 +69,10 @@ struct kvppl_extent {
 struct kvppl_run {
     struct kvppl_study *study;
     struct kvppl_wanted of;
-    struct kv_model *model; /* as the tokenizer the study's */
+    struct kv_model *model; /* the study's, like the tokenizer */
     struct kv_tokenizer *tokenizer;
     struct kv_windows text;
-    size_t n_tokens;       /* of a window, own text included */
+    size_t n_tokens;       /* tokens of a window, with own text */
     const int32_t *tokens; /* [windows][n_tokens] that are evaluated */
     struct kvppl_extent extent;
     struct kv_protocol protocol;
@@ -83,7 +83,7 @@ struct kvppl_run {
     struct kv_ppl *ppl;
     struct kv_progress progress;   /* over all rows: windows x layers */
     char what[KV_SPEC_CHARS + 64]; /* "row 3 of 18, SPEC" */
-    size_t row, n_rows;            /* that run */
+    size_t row, n_rows;            /* the current run's row */
     struct kv_klbase *from_file, *to_file;
     struct kv_conditions conditions;
     uint8_t *there; /* [n_specs]: rows that need not be measured */

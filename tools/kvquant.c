@@ -71,7 +71,7 @@ struct run {
     struct kv_codes *codes;
     struct kv_codes_in *from; /* --codes-in */
     struct kvquant_decoded *decoded;
-    struct kv_decoded_sink sink; /* of decoded */
+    struct kv_decoded_sink sink; /* the sink of `decoded` */
     struct kv_backend *backend;  /* NULL: the CPU */
     size_t left_out;             /* specs that the GPU does not encode */
 };

@@ -13,7 +13,7 @@
 #include "lib/base/hash.h"
 #include "tools/common.h"
 
-/* Of both commands. */
+/* Options of both commands. */
 struct kvsim_setting_args {
     struct kv_strings schemes, changes;
     const char *params, *model, *gpu, *decode_gpu, *missing;
@@ -52,7 +52,7 @@ struct kvsim_args {
 };
 
 struct kvsim_scheme {
-    const char *name; /* as given, cut at the =; a spec: canonical */
+    const char *name; /* the text before the =; a spec: canonical */
     char text[KV_SPEC_CHARS];
     bool spec; /* measured is of it; else a scheme of the file */
     struct kv_serving_scheme is;
@@ -61,7 +61,7 @@ struct kvsim_scheme {
     struct kv_cluster cluster;
 };
 
-/* What both commands read; release() of kvsim_setting_clear(). */
+/* The input of both commands; kvsim_setting_clear() releases it. */
 struct kvsim_setting {
     json_t *params;
     char params_hash[KV_HASH_CHARS];
@@ -81,7 +81,7 @@ int kvsim_scheme_read(const struct kvsim_setting *r,
 /* "attention rest encode": which times were measured. */
 const char *kvsim_scheme_measured(const struct kvsim_scheme *s, char text[64]);
 
-/* What --set changed, with spaces between; the caller frees it. */
+/* The parameters that --set changed, separated by spaces; caller frees. */
 char *kvsim_changes(const struct kv_strings *changes);
 
 struct kvsim_run {
@@ -93,7 +93,7 @@ struct kvsim_run {
     size_t n_schemes;
     double *rate; /* [n_rates]: requests/s */
     size_t n_rates;
-    struct kv_serving_capacity capacity; /* of the scheme --base */
+    struct kv_serving_capacity capacity; /* of the scheme in --base */
     double most;                         /* the least of the three */
     struct kv_out used;
 };

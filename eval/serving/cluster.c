@@ -14,8 +14,8 @@ enum kind { ARRIVE, START, PREFILLED, SEND, LANDED, UNPACKED, STEP };
 struct decode {
     struct kv_batching batch;
     uint64_t used, peak; /* bytes reserved */
-    uint64_t tokens;     /* in and out of the requests that reserved */
-    uint64_t stamp;      /* of the event that holds */
+    uint64_t tokens;     /* tokens of the requests that reserved */
+    uint64_t stamp;      /* the stamp of the valid event */
 };
 
 struct run {

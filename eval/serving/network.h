@@ -10,7 +10,7 @@
 struct kv_link {
     double rate;  /* bytes/s */
     double bytes; /* bytes moved so far */
-    size_t flows; /* its rate now */
+    size_t flows; /* flows that share the rate now */
     double busy;  /* s in which the link had transfers */
 };
 
@@ -22,7 +22,7 @@ struct kv_flow {
 struct kv_network {
     struct kv_link *source, *sink; /* [n_sources], [n_sinks] */
     size_t n_sources, n_sinks;
-    struct kv_flow *flow; /* in order of their beginning */
+    struct kv_flow *flow; /* sorted by when they began */
     size_t n, room;
     double now;
 };

@@ -103,7 +103,7 @@ static const struct value requests_values[] = {
 static const struct section {
     const char *name;
     const struct value *values;
-    size_t depth; /* of names above the values */
+    size_t depth; /* names above the values */
 } sections[] = {
     {"gpus", gpu_values, 1},          {"models", model_values, 1},
     {"datasets", dataset_values, 1},  {"schemes", scheme_values, 1},

@@ -14,7 +14,7 @@ enum state { WAITS, PROMPT_RUNS, DECODES, DONE };
 struct item {
     enum state state;
     size_t prefill, decode; /* ranks */
-    size_t attempt;         /* from 1 on */
+    size_t attempt;         /* counted from 1 */
     bool *refused;          /* [n_decode] could not take it */
     double arrived;
     struct kv_msg_prefilled prompt; /* attempt 0: not yet there */

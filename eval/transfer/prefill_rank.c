@@ -31,11 +31,11 @@ struct kv_prefill_rank {
     size_t n_layers; /* one more if there is a state, which comes last */
     struct sending **all; /* [n] in the order of their prompts */
     size_t n;
-    struct sending *now; /* its prompt runs */
+    struct sending *now; /* the request whose prompt runs */
     struct kv_answer answer;
     size_t kept; /* bytes of all layers */
     size_t n_layers_sent;
-    double writing;        /* of now: seconds of kv_seq_write() */
+    double writing;        /* seconds of kv_seq_write() for `now` */
     struct kv_err *failed; /* poll's, while a prompt runs */
 };
 

@@ -194,7 +194,7 @@ static int compare_clocks(const struct kv_transfer *t, double *offset,
 
 struct rank {
     const struct kv_transfer *t;
-    struct kv_prefill_rank *prefill; /* one of them */
+    struct kv_prefill_rank *prefill; /* a rank has one of these */
     struct kv_decode_rank *decode;
     struct kv_dispatcher *dispatcher; /* rank 0's dispatcher, which runs between
                                        * its prompts */

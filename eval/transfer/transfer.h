@@ -65,7 +65,7 @@ struct kv_transferred {
     double transfer; /* from the first layer's release to the last byte */
     double code_bytes, wire_bytes; /* of the caches; of all messages from the
                                     * prompt's rank to the decoding rank */
-    double values;                 /* of the prompt's keys and values in fp16 */
+    double values;                 /* bytes of the prompt's cache in fp16 */
     size_t again;                  /* layers that were sent again */
     size_t attempts;               /* times that the prompt was run */
 };

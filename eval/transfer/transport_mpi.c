@@ -36,7 +36,7 @@ struct kv_transport {
     size_t self, n_ranks;
     bool started, failed, leaving, together, left;
     double leaving_since;
-    struct list out, in; /* to be sent; arrived */
+    struct list out, in; /* messages to send; arrived ones */
     double *heard;       /* [n_ranks]; -INFINITY: its link is broken */
 };
 

@@ -112,7 +112,7 @@ ALWAYS_INLINE void shared_qk_some(const struct kv_codebook *b,
     const size_t step = halves ? 2 * LINE : 4 * LINE, q_step = b->d * rows * 4;
     const uint8_t *end = tile + (b->n_sub + 3) / 4 * step;
     struct codes c = codes(key_codes(tile, i, halves), n);
-    const size_t max = pairs ? 1 : n > 64 ? 2 : 4; /* as measured */
+    const size_t max = pairs ? 1 : n > 64 ? 2 : 4; /* the fastest, measured */
     const size_t chains = dims < max ? dims : max;
     vi32 s[ROWS][DIMS], x[DIMS];
 

@@ -53,7 +53,7 @@ struct kv_codebook_of {
     static constexpr bool OWN = OWN_, INT8 = INT8_;
     static constexpr int PER = 8 / DIMS; /* codes of 8 channels */
     static constexpr int WORDS = INT8 ? 2 : 4;
-    static constexpr int BYTES = T * D / DIMS * BITS / 8 / 32; /* of a lane */
+    static constexpr int BYTES = T * D / DIMS * BITS / 8 / 32; /* a lane's */
     static constexpr int PIECE = BYTES % 16 ? 8 : 16;
     static constexpr int ENTRY = KV_CODEBOOK_ENTRY(INT8, OWN, DIMS);
     static constexpr int TABLES = OWN ? D / DIMS : 1, K = 1 << BITS;
@@ -312,7 +312,7 @@ template <class B> struct kv_codebook_values_f16 : kv_codebook_side<B> {
         for (int u = 0; u < D / 64; u++)
 #pragma unroll
             for (int m = 0; m < B::T / 16; m++) {
-                uint32_t t[4][4]; /* of tokens 2c, 2c + 8, 2c + 1, 2c + 9 */
+                uint32_t t[4][4]; /* tokens 2c, 2c + 8, 2c + 1, 2c + 9 */
 
 #pragma unroll
                 for (int j = 0; j < 4; j++)

@@ -317,10 +317,10 @@ extern "C" int kv_gpu_decode_codebook(const struct kv_gpu_code *c,
 
 // Sizes of a tile (cuda_pack.c).
 struct kv_index_tile {
-    unsigned d, bits, step; // of the device's codes
-    unsigned of_d, of_bits; // of the encoder's codes
+    unsigned d, bits, step; // sizes of the device's codes
+    unsigned of_d, of_bits; // sizes of the encoder's codes
     unsigned head_dim, n_sub;
-    unsigned lane_bytes; // of a lane in a step
+    unsigned lane_bytes; // bytes of a lane in a step
     bool values;
 };
 

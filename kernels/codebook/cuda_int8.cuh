@@ -15,7 +15,7 @@
  * half of a product of 32. */
 template <int D, int NT> struct kv_queries_s8 {
     uint32_t b[NT][D / 32][2];
-    float scale[NT][2]; /* of columns 2c, 2c + 1 */
+    float scale[NT][2]; /* columns 2c, 2c + 1 */
 };
 
 /* A row whose |q scale| never exceeds this counts as zeros. */
@@ -227,7 +227,7 @@ template <class B> struct kv_codebook_values_s8 : kv_codebook_side<B> {
 
 #pragma unroll
                 for (int m = 0; m < 2; m++) {
-                    uint32_t t[4][2]; /* of tokens 2c, 2c + 8, 2c + 1, 2c + 9 */
+                    uint32_t t[4][2]; /* tokens 2c, 2c + 8, 2c + 1, 2c + 9 */
 
 #pragma unroll
                     for (int j = 0; j < 4; j++)

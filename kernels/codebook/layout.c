@@ -164,7 +164,7 @@ static size_t byte_of(const struct kv_store *s, size_t t, size_t sub,
 {
     const struct kv_codebook *b = book_of(s);
     const size_t half = b->bits <= 4 ? t / PART : 0;
-    const size_t in = b->bits <= 4 ? t % PART : t; /* of half a tile */
+    const size_t in = b->bits <= 4 ? t % PART : t; /* place in its part */
     const size_t tokens = b->bits <= 4 ? PART : T;
 
     *shift = (unsigned)(4 * half);

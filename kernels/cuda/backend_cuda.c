@@ -26,7 +26,7 @@ struct kv_coder {
 
 struct cuda {
     struct kv_device device;
-    struct kv_workspace half, work; /* of encode() */
+    struct kv_workspace half, work; /* memory for encode() */
     struct kv_workspace target, loss;
     struct kv_workspace until[SIDES], steps[SIDES];
     uint32_t *host_until[SIDES]; /* the contents of until[]; NULL: nothing */

@@ -11,7 +11,7 @@ enum { THREADS = KV_READ_THREADS, REPS = 11 };
 
 struct buffers {
     uint4 *from, *to;
-    size_t words; // of 16 bytes, each
+    size_t words; // 16-byte words
     unsigned blocks;
 };
 

@@ -6,7 +6,7 @@
 enum { OWN = 7 };
 
 struct kv_gpu_coder {
-    struct kv_gpu_code code; /* its arrays are the device's */
+    struct kv_gpu_code code; /* its arrays are in device memory */
     size_t multiprocessors;
     void *own[OWN]; /* these */
 };

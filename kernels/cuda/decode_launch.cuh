@@ -26,7 +26,7 @@ static const char *kv_launch_blocks(struct kv_gpu_launch *l,
 
     const size_t blocks = kv_resident_blocks(kernel, threads, l->shared);
 
-    l->blocks = blocks ? blocks : 1; /* none: the caller compares shared */
+    l->blocks = blocks ? blocks : 1; /* 0 blocks: the caller compares shared */
     l->row_groups = grid.z;
     return NULL;
 }

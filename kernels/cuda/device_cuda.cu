@@ -196,7 +196,7 @@ struct stopwatch {
     cudaEvent_t start, end;
     uint4 *other; /* memory of several times the L2 */
     size_t words;
-    unsigned blocks; /* that read it */
+    unsigned blocks; /* blocks of the grid */
 };
 
 /* Afterwards the L2 has nothing of the previous run and no pending writes; and

@@ -21,7 +21,7 @@
 #include "kernels/scaled/scaled.h"
 
 enum kv_generic_kind {
-    KV_GENERIC_HALVES, /* in the order of float/cuda.cuh: sinks and tail */
+    KV_GENERIC_HALVES, /* ordered like float/cuda.cuh: sinks and tail */
     KV_GENERIC_ROTATED,
     KV_GENERIC_F32,
     KV_GENERIC_F16,

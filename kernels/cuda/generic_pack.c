@@ -12,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { TILES = 2 /* of the CPU in one of the device */ };
+enum { TILES = 2 /* CPU tiles in one device tile */ };
 
 static bool is_levels(const struct kv_store *s)
 {

@@ -142,7 +142,7 @@ template <int N> KV_DEVICE void kv_copy_wait(void)
  *   kv_arrival_end()
  *
  * Addresses and sizes are multiples of 16. */
-typedef unsigned long long kv_arrival; /* in shared memory */
+typedef unsigned long long kv_arrival; /* a barrier in shared memory */
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 enum { KV_BULK = 0 };
@@ -430,8 +430,8 @@ KV_MMA_HALVES(kv_mma_bf16, "bf16")
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), \
                        "r"(b[1]));                                            \
     }
-KV_MMA_BYTES(kv_mma_s8s8, "s8.s8") /* a, b signed */
-KV_MMA_BYTES(kv_mma_s8u8, "s8.u8") /* b unsigned */
+KV_MMA_BYTES(kv_mma_s8s8, "s8.s8") /* a and b are signed */
+KV_MMA_BYTES(kv_mma_s8u8, "s8.u8") /* only b is unsigned */
 KV_MMA_BYTES(kv_mma_u8u8, "u8.u8")
 #undef KV_MMA_BYTES
 

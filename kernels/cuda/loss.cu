@@ -44,7 +44,7 @@ KV_DEVICE unsigned kv_block_min(kv_loss_workspace *workspace, unsigned x)
 struct kv_loss_row {
     float max;
     unsigned top; // the lowest index of the largest
-    double sum;   // of exp(x - max)
+    double sum;   // the sum of exp(x - max)
 };
 
 KV_DEVICE kv_loss_row kv_look_at(kv_loss_workspace *workspace, const float *x,

@@ -15,7 +15,7 @@
  * the token is already coded. */
 struct kv_gpu_slot {
     uint8_t *k, *v;
-    size_t head_bytes; /* from one KV head's tiles to the next's */
+    size_t head_bytes; /* bytes between two KV heads' tiles */
     unsigned token;    /* index in the run */
     unsigned position; /* index in the sequence */
 };

@@ -184,7 +184,7 @@ struct kv_view_tile {
     {
         return min(i0 + EACH * (threadIdx.x / SIDE) + i, i1 - 1);
     }
-    __device__ unsigned end(unsigned i) const // of the tokens it sees
+    __device__ unsigned end(unsigned i) const // the end of the tokens it sees
     {
         return (unsigned)job.view.first + i + 1;
     }

@@ -128,7 +128,7 @@ KV_DEVICE void kv_sums_scale(kv_sums_f32<D, NT> &x, const float factor[NT][2])
 #pragma unroll
     for (int i = 0; i < NT; i++)
         changes = changes || factor[i][0] != 1 || factor[i][1] != 1;
-    if (!kv_any(changes)) /* as soon as the largest score has been met */
+    if (!kv_any(changes)) /* true once the largest score has been met */
         return;
 #pragma unroll
     for (int k = 0; k < D / 16; k++)

@@ -135,7 +135,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_keys {
     static constexpr int T = kv_hack_tokens<P>(), TILE = KV_GPU_TILE;
     static constexpr int TABLE = 0, BLOCKS = P == 64 ? 2 : 1;
     static constexpr int PART = P < D ? P : D, PARTS = D / PART;
-    static constexpr int FRAGMENTS = D / 32; /* of 16 tokens */
+    static constexpr int FRAGMENTS = D / 32; /* fragments of 16 tokens */
     static constexpr int WORDS = T / 16 * FRAGMENTS * BITS / 2;
     static constexpr bool WRITES = false;
 
@@ -303,7 +303,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_values {
     static constexpr int T = kv_hack_tokens<P>(), TILE = KV_GPU_TILE;
     static constexpr int TABLE = 0, BLOCKS = P == 64 ? 2 : 1;
     static constexpr int IN_STEP = T / P, M = P / 16; /* 16 tokens of a block */
-    static constexpr int FRAGMENTS = D / 16;          /* of 32 tokens */
+    static constexpr int FRAGMENTS = D / 16;          /* of 32 tokens each */
     static constexpr int WORDS = T / 32 * FRAGMENTS * BITS / 2;
     static constexpr bool WRITES = false;
 
@@ -357,7 +357,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_values {
                                         kv_row_position(rows, row + j));
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            uint32_t code[4]; /* as in w: rows apart by 2 */
+            uint32_t code[4]; /* ordered as in w: rows apart by 2 */
 
 #pragma unroll
             for (int j = 0; j < 2 && RANDOM && m % 2 == 0; j++)

@@ -150,7 +150,7 @@ KV_DEVICE void kv_hack_product(const kv_gpu_hack_side &h, const uint8_t *piece,
         reinterpret_cast<const uint32_t *>(piece + kv_gpu_hack_code_bytes(&h)) +
         m * 8 + r;
     const kv_hack_column *column = rows.column + 8 * i + 2 * c;
-    unsigned f = 0; // of the line
+    unsigned f = 0; // the fragment of the line
 
     for (unsigned part = 0; part < parts; part++) {
         const unsigned end =

@@ -40,7 +40,7 @@ enum { KV_HACK_ANY_PART = 256 /* maximum values of a part */ };
 /* One side, passed to kernels by value. */
 struct kv_gpu_hack_side {
     bool values, stochastic;
-    unsigned head_dim, tokens; /* of a piece */
+    unsigned head_dim, tokens; /* sizes of a piece */
     unsigned part, parts;      /* values of a part; parts of a line */
     unsigned lines;            /* a multiple of 16 */
     unsigned width;            /* bits of a stored code */
@@ -77,7 +77,7 @@ KV_HOST_DEVICE static inline unsigned
 kv_gpu_hack_code_bytes(const struct kv_gpu_hack_side *h)
 {
     const unsigned words =
-        h->lines / 16 * kv_gpu_hack_line(h) * h->width / 2; /* of a lane */
+        h->lines / 16 * kv_gpu_hack_line(h) * h->width / 2; /* a lane's bytes */
 
     return (words + 3) / 4 * 512;
 }

@@ -14,7 +14,7 @@
 /* A layer's codes, from the first token that is no sink on, as pieces of
  * cuda_layout.h. */
 struct kv_gpu_hack_views {
-    struct kv_gpu_hack_side k, v;     /* of as many tokens */
+    struct kv_gpu_hack_side k, v;     /* sides of equally many tokens */
     size_t n_steps;                   /* pieces of each KV head of a window */
     const uint8_t *k_steps, *v_steps; /* the device's:
                                        * [n_windows][n_kv_heads][n_steps] */

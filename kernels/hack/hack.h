@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 enum {
-    KV_HACK_MAX_BITS = 8,   /* of a code */
+    KV_HACK_MAX_BITS = 8,   /* bits of a code */
     KV_HACK_MAX_PART = 1024 /* values of a partition: 2^8 2^8 2^10 < 2^31 */
 };
 
@@ -128,7 +128,7 @@ struct kv_hack_row {
     const uint8_t *code; /* [n] */
     size_t n;            /* <= KV_HACK_MAX_PART */
     struct kv_hack_range range;
-    int32_t sum; /* of the codes */
+    int32_t sum; /* sum of the codes */
 };
 
 /* One partition of the columns of the right matrix, n codes each.  Arrays by

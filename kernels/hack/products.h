@@ -44,7 +44,7 @@ static struct kv_hack_range range(const float *x, size_t n, unsigned bits)
         }
     }
     return (struct kv_hack_range){
-        .min = low + 0.0f, /* of the two zeros always +0 */
+        .min = low + 0.0f, /* a zero is always +0 */
         .scale = (high - low) / top_code(bits),
     };
 }

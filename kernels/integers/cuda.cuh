@@ -15,7 +15,7 @@ enum { KV_INTEGERS_STAGES = 2 };
 
 template <int BITS> struct kv_fields {
     static constexpr int T = 128 / BITS;
-    static constexpr int PAIRS = 16 / BITS; /* of a word */
+    static constexpr int PAIRS = 16 / BITS; /* pairs in a word */
 
     static __host__ __device__ constexpr int at(int j)
     {
@@ -143,7 +143,7 @@ template <int BITS, int D>
 struct kv_integers_keys : kv_integers_side<kv_fields<BITS>::T> {
     using fields = kv_fields<BITS>;
     static constexpr int BLOCKS = 2;
-    static constexpr int WORDS = D / 8 / fields::PAIRS; /* of a row, a lane's */
+    static constexpr int WORDS = D / 8 / fields::PAIRS; /* a lane's, of a row */
     static constexpr unsigned CODES = D * 16;
 
     /* Fragment a of token rows [16 m, 16 m + 16) and channels from 16 k on. */
@@ -164,7 +164,7 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
     using params = typename base::params;
     static constexpr int M = base::M, T = base::T;
     static constexpr int BLOCKS = 2;
-    static constexpr int RUNS = T > 32 ? 2 : 1; /* of 32 tokens in a piece */
+    static constexpr int RUNS = T > 32 ? 2 : 1; /* 32-token runs of a piece */
 
     template <int NT> struct query {
         kv_queries_f16<D, NT> q;

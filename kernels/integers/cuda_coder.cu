@@ -10,7 +10,7 @@ enum { THREADS = 256, VALUES = 4096, MAX_CHANNELS = 64 };
 // channels' tokens, a slice of one unit's channels.  At most:
 struct kv_share {
     unsigned units, channels;
-    unsigned slices; // of a unit
+    unsigned slices; // slices of a unit
     unsigned groups; // all units together
     unsigned parts;  // threads that look at one group
     size_t values, code_bytes;
@@ -349,8 +349,8 @@ KV_DEVICE uint32_t kv_quad(const uint8_t *codes, size_t quad, unsigned n,
     return word >> skip;
 }
 
-// Each thread unpacks four codes: of one token or, if a group is one channel,
-// of one channel, next to the neighbouring thread's channel.
+// Each thread unpacks four codes.  They belong to one token or, if a group is
+// one channel, to one channel; neighbouring threads have neighbouring channels.
 template <class Q, bool BY_CHANNEL>
 __global__ void __launch_bounds__(THREADS)
     kv_decode_groups_kernel(struct kv_gpu_groups g, kv_share share,

@@ -73,11 +73,11 @@ struct kv_gpu_integers_side {
     float zero;        /* lows are not stored: low = -zero * scale */
     unsigned rests;    /* the first byte of its rests; 0: no rests */
     int in_head;       /* heads belong to the tile */
-    unsigned head_bytes, piece_bytes; /* of the tile, of a piece */
+    unsigned head_bytes, piece_bytes; /* bytes of the tile, of a piece */
 
     /* for writers */
     bool int8, values, folded, of_tokens;
-    unsigned bits, head_dim, tokens; /* of a piece */
+    unsigned bits, head_dim, tokens; /* sizes of a piece */
     int subtract;                    /* int8: bias of a byte */
 };
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum {
-    KV_LANES = 16, /* of a block */
+    KV_LANES = 16, /* lanes of a block */
     KV_UNIT = 32,  /* inner values of a unit */
     KV_UNIT_QUADS = KV_UNIT / 4,
     KV_PLANE = 64, /* bytes of a vector */
@@ -53,7 +53,7 @@ static inline const uint8_t *kv_integers_first(const struct kv_store *s,
 {
     const size_t span = kv_integers_params(s)->span;
 
-    if (span == 1) /* of a store that may have no tiles of its own */
+    if (span == 1) /* a store that may lack tiles of its own */
         return tile;
     return tile -
            (size_t)(tile - kv_store_tile(s, head, 0)) % (span * s->tile_bytes);

@@ -161,7 +161,7 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
 {
     const unsigned cells = cells_of(bits), steps_each = KV_UNIT_QUADS / cells;
     const size_t w_step = 4 * cells * width_of(kind);
-    const unsigned lines = bits / steps_each; /* of a step */
+    const unsigned lines = bits / steps_each; /* lines of a step */
     const size_t blocks = blocks_of(f, at, g);
     const size_t steps = (f->unit_end - f->unit) * steps_each;
     const uint8_t *far = f->codes + (f->lane + at) / KV_LANES * f->block_bytes;

@@ -258,7 +258,7 @@ ALWAYS_INLINE void round_some(const struct rows *x, int folded,
     const float *const w = x->w + r * x->w_row, *const scale = x->scale;
     const size_t n = x->n, row = x->w_row, code_row = x->code_row;
     uint8_t *const code = x->code + r * code_row;
-    vi32 codes[ROWS][REGS]; /* their sums */
+    vi32 codes[ROWS][REGS]; /* the codes' sums */
     vf32 sum[ROWS][REGS];
     float each[ROWS];
     size_t i = 0;

@@ -331,7 +331,7 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
     using params = kv_gpu_levels_params;
     static constexpr int D = B::D, M = B::M, T = B::T, BLOCKS_OF_16 = D / 16;
     static constexpr int TABLE = side::LEVELS, SCALES = T * 2;
-    static constexpr int UNIT = 16, REST = 8; /* in the unit's line */
+    static constexpr int UNIT = 16, REST = 8; /* places in the unit's line */
     static constexpr unsigned BATCH = side::CODES / 4 - KV_LEVELS_PAD;
     static constexpr int ENDS = KV_LEVELS_TILE / T * BLOCKS_OF_16 * 2;
 

@@ -13,7 +13,7 @@ enum {
     TOKENS = KV_LEVELS_TILE,
     STEP = KV_LEVELS_STEP,
     STEPS = TOKENS / STEP,
-    TILES = 2,      /* in one of 128 tokens */
+    TILES = 2,      /* CPU tiles in a tile of 128 tokens */
     KEYS_LINE = 16, /* bytes of ends and rest */
     UNIT_LINE = 16,
     LINE = 16 /* the unit of rest */
@@ -253,7 +253,7 @@ struct tile {
     const struct kv_levels_outlier *x;
     size_t n;
     uint16_t code[TOKENS][MAX_DIM];
-    float offset[TOKENS], half[TOKENS]; /* of values */
+    float offset[TOKENS], half[TOKENS]; /* for values */
     float *more;                        /* [n]: outlier - dequantized code */
     uint32_t *word;                     /* [n], listed */
     uint16_t *place;                    /* .. of keys */

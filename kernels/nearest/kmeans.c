@@ -15,7 +15,7 @@
 enum {
     WORTH_THREADS = 1 << 19, /* tiles x centers x values: about 1 ms */
     WORTH_DEVICE = 1 << 16,  /* the same: more than the transfer takes */
-    MAX_PARTS = 16           /* of the points, in the sums of a round */
+    MAX_PARTS = 16           /* parts of the points in a round's sums */
 };
 
 static int check(const float *x, size_t n, size_t d, const float *weight,

@@ -231,7 +231,7 @@ static void move(struct kv_bounds *b, const float *now)
 /* Shared by all sides of a round. */
 struct round {
     struct kv_bounds *b;
-    struct kv_centroids book;   /* in the order of groups */
+    struct kv_centroids book;   /* centers ordered by group */
     float limit[KV_MAX_GROUPS]; /* the movement of each group, rounded up */
 };
 

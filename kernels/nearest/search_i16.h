@@ -39,7 +39,7 @@ struct found {
     _Alignas(
         64) int32_t pair[KV_NEAREST_MAX_D / 2][KV_TILE]; /* X, two a word */
     int32_t best[KV_TILE];   /* the smallest T of a block */
-    int32_t second[KV_TILE]; /* the smallest T of another block */
+    int32_t second[KV_TILE]; /* the smallest T outside `block` */
     int32_t block[KV_TILE];  /* the block with the best */
     int32_t limit[KV_TILE];  /* largest T of a candidate */
     uint64_t sure;           /* no center of another block can be nearer */

@@ -23,7 +23,7 @@ struct kv_scaled_codes {
     static constexpr int D = HEAD_DIM, BITS = BITS_, PER = PER_;
     static constexpr int SCALE = SCALE_; /* bytes; 0: there are none */
     static constexpr int T = STEP, M = T / 16;
-    static constexpr int BYTES = T * D * BITS / 8 / 32; /* of a lane */
+    static constexpr int BYTES = T * D * BITS / 8 / 32; /* a lane's bytes */
     static constexpr int PIECE = BYTES % 16 ? 8 : 16;
     static constexpr int K = BITS <= 4 ? 1 << 2 * BITS : 0;
     static constexpr int ENTRY = 4, ROW = 128; /* a pair and its copies */

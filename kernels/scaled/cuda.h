@@ -64,7 +64,7 @@ struct kv_gpu_scaled_kind {
 /* The layout of a step's codes. */
 struct kv_gpu_bitstream {
     bool values;
-    size_t bits, head_dim, tokens; /* of the step */
+    size_t bits, head_dim, tokens; /* sizes of a step */
 };
 
 #ifdef __cplusplus

@@ -8,7 +8,7 @@ enum {
     KV_SCALED_LANES = 16,
     KV_SCALED_MAX = 512, /* channels */
     KV_SCALED_PARTS = KV_TILE_TOKENS / KV_TILE_PART,
-    KV_SCALED_SCALES = KV_SCALED_MAX / 16 * KV_TILE_PART /* of a part */
+    KV_SCALED_SCALES = KV_SCALED_MAX / 16 * KV_TILE_PART /* scales in a part */
 };
 
 static inline const struct kv_scaled *kv_scaled_of(const struct kv_store *s)

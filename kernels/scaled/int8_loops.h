@@ -204,7 +204,7 @@ ALWAYS_INLINE void pv_lanes(const struct kv_store *s,
     const unsigned fields = (unsigned)kv_scaled_fields(bits);
     const size_t units = MAX_FIELDS / fields, padded = kv_padded(s->head_dim);
     const vi32 t = near_table(kv_scaled_of(s)->near);
-    /* both parts are read in turns: an even pace over the tile */
+    /* parts alternate: an even pace over the tile */
     const uint8_t *ahead = planes[0].low + block * PARTS * bits * UNIT;
     vi32 sum[INT8_ROWS];
 

@@ -139,7 +139,7 @@ ALWAYS_INLINE vf32 value(const struct raw *r, unsigned bits, unsigned m,
 
 /* ---- scales -------------------------------------------------------------- */
 
-/* As fp16, 2^-8 as large. */
+/* The fp16 value times 2^-8. */
 ALWAYS_INLINE vh16 e4m3(vh16 p)
 {
     return v_and_h16(v_sar_h16(v_shl_h16(p, 8), 1), 0xbf80);

@@ -101,7 +101,7 @@ struct kv_store {
     int values;         /* side V: pv, not qk */
     size_t n_heads, head_dim;
     size_t first;      /* position of the run's first token */
-    size_t tile_bytes; /* of one head, a multiple of 64 */
+    size_t tile_bytes; /* bytes of one head, a multiple of 64 */
     int together;      /* a tile holds all KV heads, each of which reads it */
 
     /* Transform into and out of the codes' space (rotations, smoothing): q and

@@ -28,12 +28,12 @@
 #include "kernels/trellis/trellis.h"
 
 enum {
-    TOKENS = 64, /* of a tile */
+    TOKENS = 64, /* tokens in a tile */
     ROWS = 8,
     LINE = TOKENS * 4,              /* bytes of one word of all 64 tokens */
     KEYS_APART = TOKENS + 8,        /* words of two slots */
-    VALUES_APART = TOKENS / 2 + 4,  /* of one */
-    WEIGHTS_APART = TOKENS / 2 + 4, /* of a row */
+    VALUES_APART = TOKENS / 2 + 4,  /* words of one slot */
+    WEIGHTS_APART = TOKENS / 2 + 4, /* words of a row */
     SCORES_APART = TOKENS + 4       /* floats of a row */
 };
 

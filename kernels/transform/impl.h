@@ -31,7 +31,7 @@ struct kv_transform_table {
     const struct kv_trellis_map *map;
     float scale;
     uint8_t *plane[4], *code;    /* [KV_TRELLIS_ENTRIES], 64-byte aligned */
-    uint64_t last[8], before[8]; /* by shift */
+    uint64_t last[8], before[8]; /* indexed by the shift */
     uint8_t of_half[8][3][16];
 };
 

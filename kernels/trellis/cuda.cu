@@ -6,7 +6,7 @@ enum {
     THREADS = 128,
     TOKENS = 16,
     APART = TOKENS + 4,             // four at a time, and on other banks
-    STATES = KV_TRELLIS_STATES / 32 // of a lane
+    STATES = KV_TRELLIS_STATES / 32 // a lane's states
 };
 static_assert(KV_TRELLIS_STATES % 32 == 0, "every lane has as many");
 static_assert(KV_GPU_NOTE == 32, "a note is a byte of each lane");

@@ -39,7 +39,7 @@ static unsigned slope_of(const struct kv_trellis_transition *transition,
     return transition->values < 3 ? transition->values + 4 : 7;
 }
 
-/* near: the distance that costs 4. */
+/* near: the distance whose cost is 4. */
 static void count_transition(const struct kv_trellis_transition *transition,
                              const float *scale, double near,
                              struct kv_trellis_whole *whole)

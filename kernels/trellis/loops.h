@@ -206,9 +206,9 @@ ALWAYS_INLINE void value_costs(const struct kv_trellis_job *job,
  * without bit 6, and with it. */
 struct costs {
     vi32 base[2][VECTORS];
-    const uint16_t *before; /* of the states it goes on from */
-    unsigned bits;          /* of the transition */
-    unsigned own; /* of a mark, those that the transition's bits tell */
+    const uint16_t *before; /* costs of the states before */
+    unsigned bits;          /* bits of the transition */
+    unsigned own; /* bits of a mark that the transition tells */
 };
 
 /* marked: bits of a mark. */

@@ -24,8 +24,8 @@ enum {
     KV_TRELLIS_BITS = 9,
     KV_TRELLIS_STATES = 1 << KV_TRELLIS_BITS,
     KV_TRELLIS_ENTRIES = 256, /* maximum entries of a short table */
-    KV_TRELLIS_MAX_BITS = 8,  /* of a transition */
-    KV_TRELLIS_MAX_VALUES = 4 /* of a transition */
+    KV_TRELLIS_MAX_BITS = 8,  /* of one transition */
+    KV_TRELLIS_MAX_VALUES = 4 /* of one transition */
 };
 
 struct kv_trellis_transition {

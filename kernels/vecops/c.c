@@ -1,4 +1,4 @@
-#define V_WIDTH 8 /* in the compiler's vectors */
+#define V_WIDTH 8 /* lanes of the compiler's vectors */
 #include "kernels/simd/c.h"
 
 #include "kernels/vecops/loops.h"

@@ -66,7 +66,7 @@ ALWAYS_INLINE void put(struct sink *s, size_t at, vf32 w)
 
 /* ---- floats of 8 bits ---------------------------------------------------- */
 
-/* As a half: 2^-8 times the value.  NaN becomes one. */
+/* 2^-8 times the value, computed as a half; NaN stays NaN. */
 ALWAYS_INLINE vf32 e4m3(const uint8_t *p)
 {
     const vh16 code = v_load_h16_u8(p);

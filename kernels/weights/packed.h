@@ -62,17 +62,17 @@ struct kv_packed {
     size_t rows, columns;
     size_t block_rows, block_columns; /* sizes that share a scale; rows: for
                                        * scaled */
-    enum kv_stored code_type;         /* of scaled */
+    enum kv_stored code_type;         /* for scaled */
     enum kv_type scale_type;
     unsigned bits; /* for gptq, awq and words, as n_groups */
     size_t n_groups;
-    bool zero_less, all_middle; /* of gptq */
+    bool zero_less, all_middle; /* for gptq */
     float over, times;          /* for nvfp4; times also for scaled */
     size_t nest; /* for levels, as all below; f32 at any address */
     const void *level, *nest_level, *nest_scale;
     float nest_offset;
     const void *code, *scale;
-    const void *zero, *group; /* as drawn; group not of awq */
+    const void *zero, *group; /* as in the diagrams; awq has no group */
 };
 
 /* Fails when sizes do not fit each other and when a group is not below

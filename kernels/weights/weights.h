@@ -70,8 +70,8 @@ enum kv_stored {
 
 /* Not for KV_STORED_OTHER, like all functions below. */
 const char *kv_stored_name(enum kv_stored type); /* "q4_k" */
-size_t kv_stored_values(enum kv_stored type);    /* of a block */
-size_t kv_stored_bytes(enum kv_stored type);     /* of a block */
+size_t kv_stored_values(enum kv_stored type);    /* values in a block */
+size_t kv_stored_bytes(enum kv_stored type);     /* bytes of a block */
 
 extern const float kv_stored_iq4[16]; /* the levels of iq4_nl and iq4_xs */
 

@@ -32,7 +32,7 @@ struct kv_child {
     int to, from, words;
     char *got; /* bytes read ahead */
     size_t n_got, capacity;
-    char line[256], last[256]; /* of stderr: the open one, the last */
+    char line[256], last[256]; /* stderr's open and last line */
     size_t n_line;
     char how[64]; /* it ended */
 };
@@ -108,7 +108,7 @@ void kv_children_end(void)
             const pid_t pid = group[i];
 
             if (pid > 0 && waitpid(pid, NULL, WNOHANG) == pid) {
-                kill(-pid, SIGKILL); /* what it left in its group */
+                kill(-pid, SIGKILL); /* processes left in its group */
                 group[i] = 0;
             }
             left |= group[i] > 0;

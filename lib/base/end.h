@@ -8,8 +8,8 @@
 _Noreturn void kv_end(const char *fmt, ...)
     __attribute__((format(printf, 1, 2)));
 
-/* Sets how the program ends after the sentence; call once, before threads are
- * started. */
+/* kv_end() calls `by` after it prints the sentence.  Call this once, before any
+ * thread starts. */
 void kv_end_by(void (*by)(void));
 
 #endif

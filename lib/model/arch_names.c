@@ -3,7 +3,7 @@
 
 const char kv_unread[] = "";
 
-/* What most use. */
+/* The names that most architectures use. */
 const struct kv_tensor_names kv_names_llama = {
     KV_ARCH_FRAME,
     .part =
@@ -78,13 +78,13 @@ const struct kv_own_field kv_fields_of_gemma4[] = {
     {"use_double_wide_mlp", "use_double_wide_mlp", NULL},
     {"hidden_size_per_layer_input", "hidden_size_per_layer_input", NULL},
     {"vocab_size_per_layer_input", "vocab_size_per_layer_input", NULL},
-    {"use_bidirectional_attention", NULL, "\"vision\""}, /* of its tokens */
+    {"use_bidirectional_attention", NULL, "\"vision\""}, /* its tokens */
     {"enable_moe_block", NULL, "false"},
     {"num_experts", NULL, NULL},
     {"top_k_experts", NULL, NULL},
     {"moe_intermediate_size", NULL, NULL},
     {"expert_intermediate_size", NULL, NULL},
-    /* of its parts: */
+    /* the parts' names: */
     {"vision_config", NULL, NULL},
     {"audio_config", NULL, NULL},
     {"image_token_id", NULL, NULL},
@@ -93,7 +93,7 @@ const struct kv_own_field kv_fields_of_gemma4[] = {
 
 const struct kv_own_field kv_fields_of_gemma2[] = {
     {"sliding_window", "sliding_window", NULL},
-    {"sliding_window_size", "sliding_window", kv_unread}, /* of 9B and 27B */
+    {"sliding_window_size", "sliding_window", kv_unread}, /* 9B's, 27B's */
     {0},
 };
 
@@ -269,7 +269,7 @@ const struct kv_own_field kv_fields_of_hunyuan[] = {
     {"attention_head_dim", "head_dim", kv_unread},
     {"head_dim", "head_dim", NULL},
     {"eod_token_id", NULL, NULL},
-    /* of its own code, as transformers' class has it: */
+    /* its own code's names, with transformers' values: */
     {"norm_type", NULL, "\"rms\""},
     {"num_experts", NULL, "1"},
     {"use_cla", NULL, "false"},

@@ -23,7 +23,7 @@ const struct kv_own_field kv_fields_of_mixtral[] = {
     {"num_experts_per_tok", "num_experts_per_tok", NULL},
     {"output_router_logits", NULL, NULL},
     {"router_aux_loss_coef", NULL, NULL},
-    {"router_jitter_noise", NULL, NULL}, /* in training */
+    {"router_jitter_noise", NULL, NULL}, /* for training */
     {0},
 };
 
@@ -55,7 +55,7 @@ const struct kv_own_field kv_fields_of_qwen3_moe[] = {
     {"mlp_only_layers", "mlp_only_layers", NULL},
     {"output_router_logits", NULL, NULL},
     {"router_aux_loss_coef", NULL, NULL},
-    /* of other classes, as this one has it: */
+    /* other classes' names, with this class's values: */
     {"qkv_bias", NULL, "false"},
     {"shared_expert_intermediate_size", NULL, "0"},
     {"use_qk_norm", NULL, "true"},
@@ -295,8 +295,8 @@ const struct kv_own_field kv_fields_of_minimax_m2[] = {
     {"num_experts_per_tok", "num_experts_per_tok", NULL},
     {"output_router_logits", NULL, NULL},
     {"router_aux_loss_coef", NULL, NULL},
-    {"router_jitter_noise", NULL, NULL}, /* in training */
-    /* of other classes, as this one has it: */
+    {"router_jitter_noise", NULL, NULL}, /* for training */
+    /* other classes' names, with this class's values: */
     {"use_qk_norm", NULL, "true"},
     {"scoring_func", NULL, "\"sigmoid\""},
     {"shared_intermediate_size", NULL, "0"},
@@ -337,7 +337,7 @@ const struct kv_own_field kv_fields_of_phimoe[] = {
     {"num_experts", "num_experts", NULL},
     {"num_experts_per_tok", "num_experts_per_tok", "2"},
     {"router_jitter_noise", "router_jitter_noise", NULL},
-    {"input_jitter_noise", NULL, NULL}, /* in training */
+    {"input_jitter_noise", NULL, NULL}, /* for training */
     {"lm_head_bias", "lm_head_bias", NULL},
     {"output_router_logits", NULL, NULL},
     {"router_aux_loss_coef", NULL, NULL},

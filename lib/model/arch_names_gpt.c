@@ -38,14 +38,14 @@ const struct kv_own_field kv_fields_of_gpt2[] = {
     {"num_attention_heads", "num_attention_heads", NULL},
     {"n_positions", "max_position_embeddings", NULL},
     {"max_position_embeddings", "max_position_embeddings", NULL},
-    {"n_ctx", NULL, NULL}, /* of old files: n_positions again */
+    {"n_ctx", NULL, NULL}, /* old files: n_positions again */
     {"activation_function", "hidden_act", NULL},
     {"layer_norm_epsilon", "rms_norm_eps", NULL},
     PLAIN_HEADS,
     {"scale_attn_weights", NULL, "true"},
     {"scale_attn_by_inverse_layer_idx", NULL, "false"},
     {"reorder_and_upcast_attn", NULL, NULL},
-    {"n_special", NULL, NULL}, /* of files older than transformers 3 */
+    {"n_special", NULL, NULL}, /* files older than transformers 3 */
     {"predict_special_tokens", NULL, NULL},
     {"output_past", NULL, NULL},
     {"_num_labels", NULL, NULL},

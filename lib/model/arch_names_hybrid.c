@@ -198,7 +198,7 @@ const struct kv_own_field kv_fields_of_granite_hybrid[] = {
     {"time_step_limit", NULL, "[0.0, {\"__float__\": \"Infinity\"}]"},
     {"output_router_logits", NULL, NULL},
     {"router_aux_loss_coef", NULL, NULL},
-    /* of other classes, as this one has it: */
+    /* other classes' names, with this class's values: */
     {"normalization_function", NULL, "\"rmsnorm\""},
     {0},
 };

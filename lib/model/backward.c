@@ -21,7 +21,7 @@ struct back {
     const int32_t *tokens;
     struct kv_model *m;
     float *dx;             /* [n_windows][n][hidden]: p.x going forward */
-    float *dq, *dk, *dout; /* in the place of p.q, p.k_pre, p.out */
+    float *dq, *dk, *dout; /* stored over p.q, p.k_pre, p.out */
     float *dv;
     float *unrotate; /* p.ropes with the sines negated */
     bool lowest;     /* nothing below this layer needs a gradient */

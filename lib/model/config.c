@@ -234,7 +234,7 @@ static int read_eps(const struct kv_fields *f, struct kv_config *c,
         kv_fields_real(f, "rms_norm_eps", &eps, e))
         return -1;
     c->norm_eps = (float)eps;
-    c->mixer_eps = c->norm_eps; /* and is not affected by the stream's scale */
+    c->mixer_eps = c->norm_eps; /* the stream's scale does not affect it */
     return 0;
 }
 

@@ -14,7 +14,7 @@
 
 /* A JSON object and its place in the file. */
 struct kv_fields {
-    const char *path; /* of the file */
+    const char *path; /* path of the file */
     const char *in;   /* "rope_scaling."; "" at the top */
     const json_t *json;
     const struct kv_own_field *own; /* fields of the architecture; or NULL */

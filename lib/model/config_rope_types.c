@@ -333,7 +333,7 @@ const struct kv_rope_type kv_rope_types[] = {
       {"mscale", NULL},
       {"mscale_all_dim", NULL},
       {"truncate", NULL},
-      {"attn_factor", NULL}, /* of the first YaRN models' own code */
+      {"attn_factor", NULL}, /* the first YaRN models' name */
       {"extrapolation_factor", NULL}},
      scale_yarn},
     {"longrope",
@@ -377,7 +377,7 @@ int kv_rope_type(const struct kv_rope_reading *r, const struct kv_fields *f,
     if (name && r->top->wrapped && !strcmp(name, "mrope"))
         name = kv_rope_types[0]
                    .name; /* for text, whose three positions are equal */
-    if (name && (!strcmp(name, "su") || /* as it was first called */
+    if (name && (!strcmp(name, "su") || /* its first name */
                  (only_long && !strcmp(name, "yarn"))))
         name = "longrope";
     for (size_t i = 0; i < TYPES; i++) {

@@ -245,7 +245,7 @@ static int set_sizes(const struct kv_gguf_maker *k, struct kv_err *e)
         (k->arch->latent.rank && kv_gguf_latent(k, e)))
         return -1;
     if (k->arch->latent.rank)
-        v = NULL; /* of values there are no heads */
+        v = NULL; /* values have no heads */
     if (kv_gguf_maker_int(k, "num_attention_heads") < 1)
         return kv_fail(e, "%s: key %s.attention.head_count is %lld", k->g->path,
                        k->f->name,

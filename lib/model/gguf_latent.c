@@ -1,4 +1,4 @@
-/* Keys of models of latent attention. */
+/* GGUF keys of models with latent attention. */
 #include "lib/model/gguf_maker.h"
 
 #include <string.h>

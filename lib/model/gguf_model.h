@@ -28,7 +28,7 @@ const struct kv_weight *kv_gguf_tensor(const struct kv_gguf_model *m,
 /* An architecture of llama.cpp, and its counterpart in transformers. */
 struct kv_gguf_family {
     const char *name;              /* general.architecture */
-    const char *arch, *model_type; /* of config.json */
+    const char *arch, *model_type; /* names in config.json */
     const char *sliding[2]; /* both names if there is a window; or NULL */
     size_t pattern;   /* every pattern-th layer does not slide; 0: all alike */
     bool interleaved; /* the two halves of a head's rows of q and k are

@@ -16,7 +16,7 @@ struct kv_layers {
     bool large;
     /* The offsets of part p in each layer's block or vectors. */
     size_t (*at)[KV_PARTS];
-    size_t layer_bytes, vector_bytes; /* of the largest block and vectors */
+    size_t layer_bytes, vector_bytes; /* the largest layer's bytes */
     size_t n_resident; /* layers that stay; the others share the last block */
     uint8_t **block;   /* matrices: [n_layers or n_resident + 1] */
     uint8_t *vectors;  /* [n_layers][vector_bytes] */

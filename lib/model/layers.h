@@ -74,7 +74,7 @@ const float *kv_layers_norm_bias(const struct kv_layers *l);
 size_t kv_layers_panel(const struct kv_layers *l);
 int kv_layers_head(struct kv_layers *l, size_t first, size_t n,
                    struct kv_workspace *w, const void **head, struct kv_err *e);
-const float *kv_layers_head_bias(const struct kv_layers *l); /* or NULL */
+const float *kv_layers_head_bias(const struct kv_layers *l); /* may be NULL */
 
 /* The type of matrices on a device: f32 if any matrix is stored in f32, or some
  * are in f16 and others in bf16; bf16 if all are in bf16; else f16. */

@@ -416,7 +416,7 @@ size_t kv_model_windows(const struct kv_model *m, size_t n, bool decodes,
     /* a thread fills a window's cache: tokens to encode, and codes */
     const size_t busy = decodes ? 3 * kv * sizeof(float) : 0;
 
-    const size_t state = s->state_floats * sizeof(float); /* of a layer */
+    const size_t state = s->state_floats * sizeof(float); /* bytes of a layer */
 
     return kv_memory_fit_threads(
         memory, (token + (decodes ? token / 2 : 0)) * n + state, 1, busy * n,

@@ -30,7 +30,7 @@ struct kv_model_info {
      * any tool reads: kv_model_files_hash(), then kv_weights_hash(). */
     char hash[32];
     size_t n_vocab, hidden, n_ctx; /* n_ctx: max_position_embeddings */
-    size_t weight_bytes;           /* of all tensors, as stored */
+    size_t weight_bytes;           /* bytes of all tensors, as stored */
     struct kv_shape shape;
 };
 

@@ -9,14 +9,14 @@
 /* The workspaces of a pass; f32 unless said otherwise. */
 enum kv_work {
     KV_WORK_X, /* [tokens][hidden]: the residual stream */
-    KV_WORK_Q, /* as in struct kv_qkv */
+    KV_WORK_Q, /* see struct kv_qkv */
     KV_WORK_K,
     KV_WORK_K_PRE,
     KV_WORK_V,
     KV_WORK_OUT,
     KV_WORK_OUT_GATE,
     KV_WORK_MIXER,
-    KV_WORK_EXPERTS_IN, /* as in struct kv_pass */
+    KV_WORK_EXPERTS_IN, /* see struct kv_pass */
     KV_WORK_EXPERTS_SUM,
     KV_WORK_EXPERTS_SHARE,
     KV_WORK_EMBEDDED,

@@ -34,8 +34,8 @@ struct kv_pass {
     /* Set by the caller. */
     struct kv_model *m;
     size_t n_windows, n, first;
-    size_t first_window;          /* as in struct kv_qkv */
-    const struct kv_batch *batch; /* as in struct kv_qkv */
+    size_t first_window;          /* the same as in struct kv_qkv */
+    const struct kv_batch *batch; /* the same as in struct kv_qkv */
     const int32_t *tokens;        /* [n_windows][n]; read if layers have
                                    * embeddings of their own */
     float *x;                     /* [n_windows][n][hidden], the backend's */
@@ -50,13 +50,13 @@ struct kv_pass {
 
     const struct kv_backend *b;
     size_t hidden, inter;
-    size_t q_dim, kv_dim;           /* of the loaded layer */
-    float *q, *k, *k_pre, *v, *out; /* as in struct kv_qkv */
+    size_t q_dim, kv_dim;           /* sizes of the loaded layer */
+    float *q, *k, *k_pre, *v, *out; /* the same as in struct kv_qkv */
     float *ks, *ks_pre, *vs;        /* the last layer with full attention; then,
                                      * if layers share them, the last sliding
                                      * one */
     float *embedded; /* x before the first layer, if wanted */
-    float *out_gate; /* as q, if the model has one */
+    float *out_gate; /* sized like q, if the model has one */
     float *mixer;    /* [n_windows][n][mixer.in], of layers without attention */
     /* For layers with experts, for all tokens: the MLP's input and its sum
      * [hidden], and shares [n_experts], 0 for experts that the token does not
@@ -65,7 +65,7 @@ struct kv_pass {
         float *in, *sum, *share;
     } experts;
     float *rope;    /* kv_rope_table() of the loaded layer */
-    float *ropes;   /* of full attention; then of sliding */
+    float *ropes;   /* tables of full, then sliding attention */
     uint8_t *input; /* [threads][input_bytes] */
     float *wide;    /* [threads][wide_floats] */
     size_t input_bytes, wide_floats;

@@ -7,7 +7,7 @@
 #include "lib/model/model.h"
 
 struct kv_relay {
-    size_t first, end; /* of all layers */
+    size_t first, end; /* layers [first, end) of all */
     /* receives n floats from the layers before; not called if first is 0 */
     int (*take)(void *arg, float *x, size_t n, struct kv_err *e);
     /* sends n floats to the layers after; not called after the last layer */

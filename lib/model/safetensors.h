@@ -16,7 +16,7 @@
 struct kv_safetensors {
     char *path;
     struct kv_map map;
-    size_t header_bytes; /* of the JSON: data starts at 8 + header_bytes */
+    size_t header_bytes; /* bytes of JSON: data starts at 8 + header_bytes */
     struct kv_weight *weight;
     size_t n_weights;
 };

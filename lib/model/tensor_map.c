@@ -334,7 +334,7 @@ static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
         return 0;
     }
     t = kv_weights_find(b->w, name);
-    row = t && t->n_dims == 2 && p == KV_P_CHOICE_BIAS; /* as ERNIE has it */
+    row = t && t->n_dims == 2 && p == KV_P_CHOICE_BIAS; /* ERNIE's shape */
     if (row)
         rc = bind(&t, b->w, name, 1, at.rows, b->dir, e);
     else if (p == KV_P_MIX_CONV)

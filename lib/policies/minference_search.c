@@ -38,7 +38,7 @@ struct search {
     double budget;
     size_t n; /* tokens of a window */
     size_t n_sizes[CANDIDATES], size[CANDIDATES][SIZES]; /* ascending */
-    size_t pairs[CANDIDATES][SIZES], all_pairs;          /* of all heads */
+    size_t pairs[CANDIDATES][SIZES], all_pairs;          /* over all heads */
     struct kv_pattern fitted[CANDIDATES];
 };
 

@@ -38,7 +38,7 @@ enum { KV_AQUA_LOW_D = 2, KV_AQUA_LOW_N = 256, KV_AQUA_PALEY = 12 };
 /* HIGGS for the rows of a side. */
 struct kv_higgs {
     size_t row, run, d; /* d divides run, run divides row */
-    unsigned bits;      /* of a code */
+    unsigned bits;      /* bits of a code */
     size_t code_bytes, bytes;
     const float *points; /* [2^bits][d], not owned */
     struct kv_centroids centroids;

@@ -18,8 +18,8 @@
 #include <string.h>
 
 enum {
-    MAX_POINTS = 256, /* per centroid: more do not move the centers */
-    FEW_POINTS = 39,  /* per centroid: fewer fit the sample, not the data */
+    MAX_POINTS = 256, /* per centroid; more do not move the centers */
+    FEW_POINTS = 39,  /* per centroid; fewer overfit the sample */
     CHUNK = 512       /* tokens read at a time */
 };
 

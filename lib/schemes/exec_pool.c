@@ -45,7 +45,7 @@ struct kv_exec_place {
     size_t layer;
     enum kv_side side;
     double silence;
-    char *request; /* of OPEN */
+    char *request; /* the OPEN request */
     size_t n_request;
 };
 

@@ -23,7 +23,7 @@ enum kv_exec_kind {
  * is started yet. */
 struct kv_exec_pool *kv_exec_pool_of(const char *command);
 
-/* What the process answers to an OPEN. */
+/* The process's answer to an OPEN request. */
 struct kv_exec_layout {
     size_t block, bytes; /* tokens of a block; its bytes, or their maximum */
     double declared;     /* bits per value that the process declares; 0:

@@ -53,7 +53,7 @@ struct type {
     unsigned bits;
     size_t heads; /* 2: d and m */
     void (*quantize)(const float *x, unsigned bits, float *head, uint8_t *code);
-    enum kv_stored stored; /* what decodes it */
+    enum kv_stored stored; /* the type that decodes it */
     bool affine; /* m + d code, or (without m) d (code - 2^(bits - 1)) */
 };
 

@@ -38,8 +38,8 @@ struct kv_hack {
     enum kv_side side;
     bool artifact, stochastic, sums, bf16;
     unsigned bits, q_bits;
-    size_t n_lines, len;    /* of one KV head of a block */
-    size_t part, n_parts;   /* of a line */
+    size_t n_lines, len;    /* lines of one KV head of a block */
+    size_t part, n_parts;   /* parts of a line */
     size_t group, n_groups; /* axes=artifact: lines of a range */
     size_t n_ranges, sum_bytes;
     size_t code_bytes, head_bytes;

@@ -32,9 +32,9 @@ enum {
 /* One query head. */
 struct query {
     size_t n;       /* tokens up to its own */
-    size_t i, head; /* of the view */
+    size_t i, head; /* place in the view */
     uint64_t key[KV_SIDES];
-    float *out; /* where its output goes */
+    float *out; /* the row for its output */
 };
 
 /* Query heads that pass together; the later one sees no less.  Rows of w, x, u

@@ -30,7 +30,7 @@ struct kv_hack_operand {
     float *wide;        /* [n_ranges] */
 
     size_t next, next_end;    /* blocks that kv_hack_fetch() has yet to begin */
-    uintptr_t line, line_end; /* of the current block, yet to be fetched */
+    uintptr_t line, line_end; /* rest of the current block, not yet fetched */
     size_t at_once;           /* lines */
 };
 

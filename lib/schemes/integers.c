@@ -35,9 +35,9 @@ struct integers {
     enum kv_axis axis;
     unsigned bits;
     size_t len, n_units, n_groups; /* groups in a unit */
-    size_t code_bytes;             /* of a unit */
+    size_t code_bytes;             /* bytes of a unit */
     bool tiled, is_scaled;         /* params, scaled are good */
-    struct kv_integers params;     /* of the tiles */
+    struct kv_integers params;     /* the tiles' parameters */
     struct kv_scaled scaled;
 };
 

@@ -88,7 +88,7 @@ void kv_klt_table_name(size_t kind, char name[32]);
 
 /* One coefficient of a side of a layer. */
 struct kv_klt_coef {
-    float variance; /* in the metric */
+    float variance; /* measured in the metric */
     uint16_t index;
     uint8_t kind; /* 0: not coded; else kv_klt_kinds[kind - 1] */
 };

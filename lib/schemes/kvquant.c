@@ -129,7 +129,7 @@ struct nuq {
     unsigned bits;
     size_t row, code_bytes;
     size_t n_side;       /* outliers on each side: values only */
-    size_t max_outliers; /* of a token: keys only */
+    size_t max_outliers; /* per token, for keys only */
     float *threshold;    /* keys only: [row][2] */
     float mid[MAX_LEVELS - 1], level[MAX_LEVELS];
 
@@ -262,7 +262,7 @@ static uint16_t kvquant_find_outliers(const struct nuq *q, const float *x,
     for (size_t i = 0; i < q->row; i++) {
         const struct kv_kvquant_range r = channel(q, i);
 
-        if (beyond(q, i, x[i])) /* of a flat range infinitely far */
+        if (beyond(q, i, x[i])) /* infinitely far from a flat range */
             kv_topk_push(&top, kv_topk_key(fabsf((x[i] - r.offset) / r.half),
                                            (uint32_t)i));
     }

@@ -274,7 +274,7 @@ static int nuq_levels(const struct job *j, unsigned bits, float *level,
         if (b->w <= 0)
             continue;
         x[n] = b->wz / b->w;
-        if (n && x[n] < x[n - 1]) /* by rounding, at the edge of two bins */
+        if (n && x[n] < x[n - 1]) /* rounding at the edge of two bins */
             x[n] = x[n - 1];
         weight[n++] = b->w;
     }

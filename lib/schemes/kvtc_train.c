@@ -146,7 +146,7 @@ static float *kvtc_add_table(const struct job *j, const char *name, bool half,
     return t->data;
 }
 
-enum { STAGES = 3 }; /* of a side: covariance, eigenvectors, errors */
+enum { STAGES = 3 }; /* a side's covariance, eigenvectors, errors */
 
 /* Announces a stage, since over all layers together it takes minutes. */
 static void begin(const struct job *j, const char *what)

@@ -166,7 +166,7 @@ static void decode_int2(const uint16_t *code, size_t n, unsigned bits,
 static const struct type {
     const struct kv_scheme *scheme;
     unsigned bits;
-    bool rotated, flipped; /* by the Hadamard transform; signs before it */
+    bool rotated, flipped; /* Hadamard transform; signs flipped before it */
     struct kv_group_quantizer quantizer;
 } types[] = {
     {&kv_scheme_int8_per_token_head,

@@ -106,8 +106,8 @@ struct part {
 
 struct qjl {
     size_t d, m, o, t;
-    unsigned index_bits;         /* of an outlier channel */
-    size_t index_bytes;          /* of a head */
+    unsigned index_bits;         /* bits of an outlier channel */
+    size_t index_bytes;          /* bytes of a head */
     size_t token_bytes;          /* bytes of one token in a head */
     struct part inlier, outlier; /* outlier: o > 0 */
     float *s, *st;               /* S [m][d] and its transpose */

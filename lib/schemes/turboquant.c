@@ -145,9 +145,9 @@ static size_t turboquant_hadamard(const struct kv_spec *s,
 
 struct turboquant {
     size_t d;
-    unsigned bits; /* of a code; 0: the residual has the only one */
+    unsigned bits; /* bits of a code; 0: only the residual has one */
     bool qjl, nc;
-    size_t code_bytes, sign_bytes, head_bytes; /* of one head */
+    size_t code_bytes, sign_bytes, head_bytes; /* bytes of one head */
     float level[KV_LLOYD_MAX_LEVELS], threshold[KV_LLOYD_MAX_LEVELS];
     float *r, *rt; /* R and R^T [d][d] */
     float *g, *gt; /* G and G^T [d][d], or NULL */

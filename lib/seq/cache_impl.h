@@ -15,7 +15,7 @@ struct kv_cache_side {
     uint8_t *blocks, *open;
     size_t n_clipped;   /* kv_cache_clipped() */
     uint32_t *size;     /* [n_blocks] of a variable codec, else NULL */
-    size_t block_bytes; /* of all blocks together, sizes not counted */
+    size_t block_bytes; /* bytes of all blocks, without sizes */
     size_t gone_blocks, gone_bytes; /* the number of first blocks no longer in
                                      * memory, and their bytes */
     size_t blocks_capacity, size_capacity, tail_capacity;

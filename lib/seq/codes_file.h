@@ -44,7 +44,7 @@ int kv_codes_create(struct kv_codes **c, const char *path,
 /* One window of a layer under a spec.  spec: the group's number. */
 struct kv_codes_window {
     size_t spec, layer, window;
-    const char *text;              /* of the spec */
+    const char *text;              /* the spec's text */
     struct kv_codec *const *codec; /* [KV_SIDES] */
     struct kv_side_bytes side[KV_SIDES];
     uint64_t held_bytes[KV_SIDES];

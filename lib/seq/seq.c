@@ -17,7 +17,7 @@ struct layer {
     struct kv_cache *cache;
     bool owned;                  /* the cache is the layer above's */
     struct kv_tile_cache *tiles; /* of the cache, since it was attended to */
-    struct kv_policy_cache *policed; /* in place of both */
+    struct kv_policy_cache *policed; /* replaces both */
 };
 
 struct kv_seq {
@@ -102,7 +102,7 @@ void kv_seq_close(struct kv_seq *s, size_t layer)
         l->cache ? &kv_cache_reader(l->cache, KV_K).codec->spec : NULL;
 
     if (!spec || !kv_spec_read_above(spec, layer)) {
-        clear(l); /* which frees those below */
+        clear(l); /* frees the layers below too */
         while (l-- > s->layer && l->owned)
             clear(l);
         return;

@@ -20,11 +20,11 @@ struct kv_policy_cache;
 struct kv_seq;
 
 struct kv_seq_plan {
-    size_t n_layers;                     /* of the model */
+    size_t n_layers;                     /* layers of the model */
     const struct kv_policy_spec *policy; /* kept by pointer; NULL or a policy
                                           * that drops nothing: all tokens
                                           * stay */
-    size_t n_states, state_floats;       /* as in struct kv_shape */
+    size_t n_states, state_floats;       /* the same as in struct kv_shape */
     size_t share_of; /* the tokens of which a policy's budget is a share */
     uint64_t seed;
 };

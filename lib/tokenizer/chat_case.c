@@ -1,4 +1,4 @@
-/* Upper and lower case as Python's str has them. */
+/* Converts text to upper and lower case like Python's str. */
 #include "lib/tokenizer/chat_text.h"
 #include "lib/tokenizer/tokenizer_text.h"
 

@@ -276,7 +276,7 @@ static json_t *choice(struct kv_chat_reader *r, bool live)
     if (r->c->failed)
         return NULL;
     if (!kv_chat_accept(r, "if")) {
-        if (!live) /* what is nested is read twice, not twice a level */
+        if (!live) /* nested text is read twice, not twice a level */
             return NULL;
         *r = start;
         return junction(r, live, true);

@@ -282,7 +282,7 @@ static int read_gguf(struct kv_chat_model *m, const char *path,
         {"eos_token", "tokenizer.ggml.eos_token_id"},
         {"unk_token", "tokenizer.ggml.unknown_token_id"},
         {"sep_token",
-         "tokenizer.ggml.seperator_token_id"}, /* as spelled there */
+         "tokenizer.ggml.seperator_token_id"}, /* the key's own spelling */
         {"pad_token", "tokenizer.ggml.padding_token_id"},
         {"cls_token", "tokenizer.ggml.cls_token_id"},
         {"mask_token", "tokenizer.ggml.mask_token_id"}};

@@ -37,7 +37,7 @@ void kv_chat_step(struct kv_chat *c, size_t bytes)
 }
 
 struct macro {
-    const char *name; /* in the template */
+    const char *name; /* its name in the template */
     size_t name_bytes, piece;
 };
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 64 }; /* of lists and objects in each other */
+enum { MAX_DEPTH = 64 }; /* nested lists and objects */
 
 #define UNDEFINED " undefined"
 

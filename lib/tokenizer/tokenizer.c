@@ -19,13 +19,13 @@
 #include <string.h>
 
 struct kv_tokenizer {
-    char *path; /* of the file with the vocabulary */
+    char *path; /* the file with the vocabulary */
     struct kv_added *added;
     struct kv_normalizer *normalizer;
     struct kv_splitter *splitter;
     struct kv_bpe *bpe; /* or */
     struct kv_unigram *unigram;
-    const struct kv_vocab *vocab; /* of the existing one */
+    const struct kv_vocab *vocab; /* the existing vocabulary */
     struct kv_decoder *decoder;
     int32_t bos;
     int prepend; /* as of kv_tokenizer_config */

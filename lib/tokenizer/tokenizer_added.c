@@ -21,7 +21,7 @@ struct needles {
 };
 
 struct kv_added {
-    struct kv_added_token *token; /* as they came; once indexed, by id */
+    struct kv_added_token *token; /* in the files' order; once indexed, by id */
     size_t n, capacity;
     int32_t last_id; /* the highest, -1: none */
     size_t *slot;    /* [mask + 1] places in token by hash, SIZE_MAX: empty */

@@ -34,7 +34,7 @@ struct kv_bpe {
     struct kv_pairs junctions;
     int32_t low[KV_BPE_LOW]; /* ids of the first code points, or -1 */
     int32_t byte[256];       /* ids of "<0x00>" to "<0xFF>", or -1 */
-    int32_t unk;             /* or -1 */
+    int32_t unk;             /* may be -1 */
     bool fuse_unk, byte_fallback, ignore_merges;
 };
 

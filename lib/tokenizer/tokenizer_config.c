@@ -11,7 +11,7 @@
 
 struct reading {
     const struct kv_tokenizer_main *m;
-    struct kv_tokenizer_config *c; /* what is made of it all */
+    struct kv_tokenizer_config *c; /* the result */
     json_t *config;                /* without the file: empty */
     json_t *map, *added;           /* NULL: no such file */
     const json_t

@@ -17,7 +17,7 @@
 struct class
 {
     const char *name;  /* or followed by "Fast" */
-    const char *types; /* of models that have it, with spaces between */
+    const char *types; /* model types that have it, with spaces between */
     const char *cut;   /* NULL: ByteLevel's own, GPT-2's */
     bool nfc;
     const char *bos, *others[2]; /* special tokens, if the vocabulary has them;

@@ -22,7 +22,7 @@ struct kind {
     const char *cut;
     bool nfc, adds_bos;
     const char *const *special; /* the first of them, NULL ends them */
-    const char *more;           /* what the others are called */
+    const char *more;           /* format of the others' names */
     size_t n_special, first_more;
 };
 

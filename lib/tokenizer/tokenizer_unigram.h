@@ -15,7 +15,7 @@ struct kv_unigram {
     int32_t *sorted;   /* [n_ids] ids, by the bytes of their tokens */
     size_t first[257]; /* the index in `sorted` where tokens with this first
                         * byte begin */
-    int32_t unk;       /* or -1 */
+    int32_t unk;       /* may be -1 */
     double unk_score;
     int32_t byte[256]; /* ids of "<0x00>" to "<0xFF>", or -1 */
     bool single;       /* sums are in single precision */

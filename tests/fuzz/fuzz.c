@@ -3,7 +3,7 @@
 #include "lib/base/file.h"
 #include "tests/test.h"
 
-static const char *seeds; /* where they go */
+static const char *seeds; /* the folder for seeds */
 
 const char *fuzz_folder(void)
 {

@@ -67,7 +67,7 @@ static struct ready *pick(size_t which)
     if (kv_spec_parse(&r->spec, text, &e))
         return NULL; /* it may have no residual */
     if (!strcmp(r->spec.scheme->name, "klt"))
-        return NULL; /* its trellis trains for minutes; tests/test_klt.c */
+        return NULL; /* training takes minutes; tests/test_klt.c */
     take_little(&r->spec);
     if (kv_spec_fit(&r->spec, &r->shape, &e))
         return NULL;

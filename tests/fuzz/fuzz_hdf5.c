@@ -18,7 +18,7 @@
 size_t LLVMFuzzerMutate(uint8_t *data, size_t n, size_t max);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t n, size_t max,
                                unsigned seed);
-/* of libhdf5, which exports it */
+/* libhdf5 exports this function */
 uint32_t H5_checksum_metadata(const void *data, size_t n, uint32_t init);
 
 static void sign(uint8_t *at, size_t n)

@@ -89,7 +89,8 @@ def packed(kind, x):
 
 
 def is_array(value):
-    """The original one, not one that a change has made."""
+    """Whether the value is an array of the original file: changes make other
+    lists."""
     return isinstance(value, list) and len(value) == 3 and isinstance(
         value[0], int) and isinstance(value[1], list)
 

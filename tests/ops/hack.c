@@ -20,7 +20,7 @@ struct product {
     uint8_t *packed;  /* [columns][stride] */
     size_t stride;
     uint8_t *a;     /* [rows][n] */
-    uint32_t *word; /* of packed, transposed */
+    uint32_t *word; /* words of packed, transposed */
     struct kv_hack_row row[ROWS + 1];
     float *range; /* [columns, filled up] */
     int32_t *sum;

@@ -47,12 +47,12 @@ struct check_op {
 
 struct check_size {
     char label[64];
-    bool timed; /* by --bench: a realistic one */
+    bool timed; /* --bench times this case: a realistic one */
 };
 
 struct check_family {
     const char *name;
-    size_t members; /* of its table */
+    size_t members; /* members of its table */
     const struct check_op *op;
     size_t n_ops;
     bool pairs; /* it asks kv_level_pairs() */

@@ -5,7 +5,7 @@
 #include "tools/serve/completions.h"
 #include "tools/serve/envelope.h"
 
-struct kv_sent; /* of a choice that is streamed */
+struct kv_sent; /* text sent of a streamed choice */
 
 struct kv_call {
     struct kv_service *service;

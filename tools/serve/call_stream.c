@@ -6,7 +6,7 @@
 #include <string.h>
 
 struct kv_sent {
-    size_t bytes, tokens, offset; /* of the choice that are out */
+    size_t bytes, tokens, offset; /* the sent part of the choice */
     bool begun, ended;
 };
 

@@ -12,7 +12,7 @@ struct kv_choice {
     const struct kv_request *request;
     const struct kv_request_prompt *prompt;
     const struct kv_answer *answer;
-    struct kv_made made; /* what may be read of the answer */
+    struct kv_made made; /* the readable part of the answer */
 };
 
 /* The answer's inputs, but its spec.  sampling and stops are r's. */

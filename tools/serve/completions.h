@@ -1,4 +1,4 @@
-/* What the server serves: completions, models, health and metrics. */
+/* The server's pages: completions, models, health and metrics. */
 #ifndef KV_SERVE_COMPLETIONS_H
 #define KV_SERVE_COMPLETIONS_H
 
@@ -17,7 +17,7 @@ struct kv_service {
     struct kv_metrics *metrics;
     size_t memory;      /* bytes of caches */
     double limit;       /* seconds of a request */
-    uint64_t seed;      /* of requests that name none */
+    uint64_t seed;      /* for requests without a seed */
     bool allow_leakage; /* prompts that the calibration has seen */
     atomic_ulong n_requests;
 };

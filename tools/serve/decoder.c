@@ -25,7 +25,7 @@ struct decoder {
     uint64_t n_seen;
     struct kv_job **job; /* [n_jobs] that are not over, in their order */
     size_t n_jobs;
-    size_t n_answers, bytes; /* in the generator */
+    size_t n_answers, bytes; /* answers in the generator */
 };
 
 static size_t bytes_of(const struct decoder *d, const struct kv_answer *a)

@@ -41,7 +41,7 @@ struct kv_http_request {
     bool too_long;
     double start;
     struct kv_http_reply reply;
-    size_t sent; /* of reply.body, in a stream */
+    size_t sent; /* bytes sent of a streamed reply.body */
     bool is_last;
 };
 

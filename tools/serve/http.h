@@ -40,7 +40,7 @@ struct kv_http_plan {
     size_t max_body;
     size_t connections; /* at a time; others wait for their turn */
     double idle; /* seconds without a byte that a client may be connected */
-    void *arg;   /* of routes and done */
+    void *arg;   /* passed to routes and done */
     /* A request is over; path: of its route, "" where it has none; status 0:
      * the client left. */
     void (*done)(void *arg, const char *path, int status, double seconds);

@@ -8,10 +8,10 @@
 struct kv_names {
     const char *name;
     const struct kv_shape *shape;
-    const struct kv_calib *calib; /* or NULL */
+    const struct kv_calib *calib; /* may be NULL */
     const struct kv_spec *listed; /* [n_listed >= 1]; the first is NAME's */
     size_t n_listed;
-    bool on_gpu; /* where no policy runs */
+    bool on_gpu; /* on the GPU unless a policy runs */
 };
 
 /* A request's model: NAME, "NAME,SPEC" or a SPEC.  Fails, with *code for

@@ -14,7 +14,7 @@ struct kv_queue {
     pthread_cond_t wake;         /* the decoding thread */
     struct kv_job *first, *last; /* jobs put and not yet taken */
     size_t most;
-    double end; /* by kv_seconds() */
+    double end; /* in kv_seconds() */
     bool woken;
     struct kv_queue_counts counts;
 };

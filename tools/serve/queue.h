@@ -25,7 +25,7 @@ struct kv_job {
 
     struct kv_made *seen; /* [n] the connection's copy, by kv_job_wait() */
     bool over;  /* the decoding thread is through with it: another copy */
-    int status; /* of HTTP, then: 200, or why says what failed */
+    int status; /* then: HTTP status; 200, or why names the failure */
     struct kv_err why;
 
     struct kv_made *shared; /* [n] under the queue's lock */
@@ -64,7 +64,7 @@ void kv_job_leave(struct kv_queue *q, struct kv_job *j);
 void kv_queue_end(struct kv_queue *q, double seconds);
 
 struct kv_queue_counts {
-    size_t jobs;              /* that are not over */
+    size_t jobs;              /* unfinished jobs */
     size_t waiting, decoding; /* answers */
     bool ending;
 };

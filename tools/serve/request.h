@@ -13,7 +13,7 @@ enum {
     KV_REQUEST_TOP = 20 /* log-probabilities of a token */
 };
 
-/* What a server sets for all requests. */
+/* The server's settings for all requests. */
 struct kv_request_rules {
     struct kv_prompt_encoder encoder;  /* without its clock */
     const struct kv_chat_clock *clock; /* NULL: now */
@@ -26,7 +26,7 @@ struct kv_request_rules {
 struct kv_request_prompt {
     int32_t *ids; /* [n] */
     size_t n;
-    char *text; /* what echo repeats; NULL: nothing asked */
+    char *text; /* text to echo; NULL: no echo was asked */
 };
 
 struct kv_request {
