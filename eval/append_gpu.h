@@ -31,11 +31,12 @@ struct kv_append_gpu {
     uint64_t seed;
 };
 
-/* Times encoding a block of keys and one of values (or a token, if blocks are
- * tokens) of every sequence and copy, with cold caches, into separate memory;
- * and encoding the newest tile of each over the old tile, NaN if a side has
- * none.  Fails without memory, when bytes are not encode()'s or values not
- * decode()'s, and when attention over the new tiles has other outputs. */
+/* Times two tasks with cold caches.  The first encodes a block of keys and a
+ * block of values (or a token, if blocks are tokens) of every sequence and copy
+ * into separate memory.  The second encodes the newest tile of each over the
+ * old tile; its time is NaN if a side has no tiles.  Fails without memory, when
+ * bytes are not encode()'s or values not decode()'s, and when attention over
+ * the new tiles has other outputs. */
 int kv_append_gpu_time(const struct kv_append_gpu *a,
                        struct kv_append_times *times, struct kv_err *e);
 

@@ -26,7 +26,8 @@ int kv_calibration_load(struct kv_calib **c, double *leak, const char *path,
 int kv_calibration_apart(const struct kv_calib *c,
                          const struct kv_sketch *sketch, struct kv_err *e);
 
-/* kv_calibration_load() for the text of a dump.  path NULL: *c becomes NULL. */
+/* Calls kv_calibration_load() for the text of a dump.  path NULL: *c becomes
+ * NULL. */
 int kv_calibration_for_dump(struct kv_calib **c, double *leak, const char *path,
                             struct kv_dump *dump, bool allow_leakage,
                             struct kv_err *e);

@@ -21,7 +21,7 @@ struct sequence {
     struct kv_seq *seq;
     struct kv_prefill prefill;
     int32_t *ids; /* [n_prompt + most]: the prompt and the new tokens */
-    double begun; /* when the first new token was there */
+    double begun; /* when the first new token was ready */
     bool ended;
 };
 

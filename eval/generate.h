@@ -54,7 +54,7 @@ struct kv_generator *kv_generator_new(const struct kv_generation *g);
 void kv_generator_free(struct kv_generator *r); /* NULL is fine */
 
 /* Queues the answer.  a and its prompt must live until the answer has ended or
- * is dropped, its spec until r is freed.  Fails as kv_codecs_new() does. */
+ * is dropped, its spec until r is freed.  Fails when kv_codecs_new() does. */
 int kv_generator_add(struct kv_generator *r, struct kv_answer *a,
                      struct kv_err *e);
 /* For an answer whose prompt has run elsewhere: opens its sequence, with empty

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 enum kv_law_part {
-    KV_LAW_REPEATED, /* the same tokens after other ones give the same bytes */
+    KV_LAW_REPEATED, /* tokens' bytes do not depend on the tokens before them */
     KV_LAW_APART,    /* tokens give the same bytes one by one, by seven or all
                       * together */
     KV_LAW_THREADS,  /* four caches filled by four threads are equal */

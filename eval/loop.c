@@ -388,8 +388,8 @@ static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
 
 /* ---- a layer ------------------------------------------------------------- */
 
-/* f32 on a device, which has no sinks and no tail: the model's own keys and
- * values. */
+/* f32 on a device has no sinks and no tail: attention reads the model's own
+ * keys and values. */
 static bool unchanged(const struct kv_loop *l, size_t layer)
 {
     struct kv_codec *const *codec = kv_loop_codecs(l, layer);

@@ -206,7 +206,8 @@ static int enter(const struct layer *l, struct kv_seq *seq,
     return 0;
 }
 
-/* The window enters the layer of its sequence, and is read again. */
+/* Writes the window's tokens to the layer of its sequence and reads them
+ * back. */
 static int measure_tokens(const struct layer *l, struct kv_seq *seq,
                           size_t window, const struct kv_codec *key,
                           float **stored, struct item *item)

@@ -349,7 +349,7 @@ static void pv(const struct tile *t, const struct block *b,
         float *const other = x->other + (j0 - b->from);
 
         j1 = run_end(v, t->i0, t->i1, j0, b->to, &form);
-        if (form == MIXED) { /* unquantized tokens: own matrix */
+        if (form == MIXED) { /* unquantized tokens have a matrix */
             for (size_t r = 0; r < rows; r++)
                 for (size_t j = 0; j < j1 - j0; j++) {
                     const bool old =

@@ -79,7 +79,7 @@ struct kv_norm {
 struct kv_activation {
     enum kv_act act;
     bool gated;
-    const float *bias; /* added to a row before; NULL: none */
+    const float *bias; /* added to each row first; or NULL */
     size_t n;
     float limit, alpha; /* limit 0: none */
 };
@@ -168,7 +168,7 @@ struct kv_backend {
     int (*each)(size_t n, kv_tile_work *work, const void *arg,
                 struct kv_err *e);
 
-    /* out [rows][n] in this type: the norm of x [rows][n]. */
+    /* Writes the norm of x [rows][n] to out [rows][n], in this type. */
     int (*norm)(const struct kv_norm *norm, const float *x, size_t rows,
                 enum kv_type type, void *out, struct kv_err *e);
     /* *a: x [n] as the input of a product, either x itself or a copy in the

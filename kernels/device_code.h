@@ -46,7 +46,8 @@ struct kv_gpu_groups {
 struct kv_gpu_centroids {
     unsigned bits;
     size_t d, k, n_sub;           /* d <= 16; sub-vectors of a head */
-    size_t head_books, sub_books; /* 1: all heads, all sub-vectors share */
+    size_t head_books, sub_books; /* 1: shared by all heads, by all
+                                   * sub-vectors */
     const float *centers;         /* [head_books][sub_books][k][d] */
     const float *smooth; /* [n_heads][head_dim], to divide by; or NULL */
     bool hadamard, hadamard_first; /* size of kernels/hadamard.h's transform;
@@ -128,8 +129,8 @@ struct kv_gpu_coder;
 extern "C" {
 #endif
 
-/* Copies the code and all data that it points to.  Fails without a kernel for
- * the code, or without memory, naming which. */
+/* Copies the code and all data that it points to.  Fails if the device has no
+ * kernel for the code or too little memory; the error says which. */
 int kv_gpu_coder_new(struct kv_gpu_coder **c, const struct kv_gpu_code *code,
                      const struct kv_device *device, struct kv_err *e);
 void kv_gpu_coder_free(struct kv_gpu_coder *c); /* NULL is fine */

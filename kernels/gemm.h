@@ -19,10 +19,10 @@ void kv_gemm_a_trans(size_t m, size_t n, size_t k, float alpha, const float *a,
                      size_t lda, const float *b, size_t ldb, float beta,
                      float *c, size_t ldc);
 
-/* c[m][n] = a[m][k] * the transpose of b[n][k]; add: plus c.  a is rounded to
- * bf16, b is bf16, rows of a and b are k values apart, sums are f32.  m, n and
- * k are at least 1; otherwise as kv_gemm().  has: whether library and processor
- * support it. */
+/* c[m][n] = a[m][k] * the transpose of b[n][k]; add: adds the product to c.  a
+ * is rounded to bf16, b is bf16, rows of a and b are k values apart, and sums
+ * are f32.  m, n and k are at least 1; all else is as in kv_gemm().  has:
+ * whether library and processor support it. */
 bool kv_gemm_has_bf16(void);
 void kv_gemm_bf16(size_t m, size_t n, size_t k, const float *a,
                   const uint16_t *b, bool add, float *c, size_t ldc);

@@ -57,7 +57,7 @@ static const float *rows_of(const struct kv_attend_job *a,
 struct kv_pattern_index {
     enum kv_pattern_kind kind;
     size_t n, head_dim;
-    uint32_t *vertical, *slash; /* [n] tokens, distances, the best first */
+    uint32_t *vertical, *slash; /* [n] tokens; distances; best first */
     float *mean_q, *mean_k;     /* [blocks][head_dim] */
 };
 
@@ -268,8 +268,8 @@ static size_t tokens_of(const struct kv_pattern_index *x,
     return n;
 }
 
-/* Pairs of a block of nq queries that sees n tokens; the block's own tokens are
- * the last. */
+/* The number of pairs (query, token) in a block of nq queries that sees n
+ * tokens, the last nq of which are its own. */
 static size_t pairs_of(size_t n, size_t nq)
 {
     return (n - nq) * nq + nq * (nq + 1) / 2;

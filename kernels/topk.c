@@ -18,7 +18,8 @@ float kv_topk_value(uint64_t key)
     return kv_bits_f32(u & sign ? u & ~sign : ~u);
 }
 
-/* Puts the key at i, whose children are heaps, or below. */
+/* Sinks the key from place i, whose children are heaps, to its place in the
+ * heap. */
 static void sink(struct kv_topk *t, size_t i, uint64_t key)
 {
     for (size_t child = 2 * i + 1; child < t->n; child = 2 * i + 1) {

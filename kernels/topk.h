@@ -25,7 +25,7 @@ static inline uint32_t kv_topk_index(uint64_t key)
     return ~(uint32_t)key;
 }
 
-/* capacity 0 keeps nothing. */
+/* With capacity 0 it keeps nothing. */
 void kv_topk_push(struct kv_topk *t, uint64_t key);
 
 #endif

@@ -257,7 +257,7 @@ static int get_vectors(struct kv_dump *d, struct kv_err *e)
     return 0;
 }
 
-/* Older versions had another order for some models. */
+/* Older versions stored another order for some models. */
 static int check_order(struct kv_h5 *h, struct kv_err *e)
 {
     static const char name[] = "channel_order";

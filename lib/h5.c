@@ -380,7 +380,7 @@ void kv_h5_virtual(struct kv_h5 *h, const char *name, enum kv_h5_type type,
     make_set(h, name, t, n_dims, size, create);
 }
 
-/* Makes name the open dataset. */
+/* Opens the dataset `name` unless it is open already. */
 static int use_set(struct kv_h5 *h, const char *name, struct kv_err *e)
 {
     if (h->set >= 0 && !strcmp(h->set_name, name))

@@ -53,7 +53,7 @@ static int read_layers(const char *text, size_t *first, size_t *last,
                    text);
 }
 
-/* Bit 0 K, bit 1 V; 0 is neither. */
+/* Bit 0 means K and bit 1 means V; 0 means neither side. */
 static int read_sides(const char *text)
 {
     return !strcmp(text, "K")   ? 1
@@ -101,7 +101,7 @@ static int check_one(const char *text, struct kv_err *e)
     return 0;
 }
 
-/* The words of one line. */
+/* Reads the words of one line. */
 static int read_place(struct reading *r, const char *layers, const char *sides,
                       const char *text, struct kv_err *e)
 {

@@ -104,7 +104,7 @@ void kv_results_put_header(struct kv_results *r)
         fputc('\n', r->file);
 }
 
-/* JSON has no infinity: null, as for a blank cell. */
+/* JSON has no infinity, so this prints null, as for a blank cell. */
 static void put_json_value(FILE *f, const struct cell *c)
 {
     if (!c->text || (c->number && strstr(c->text, "inf")))

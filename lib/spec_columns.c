@@ -39,7 +39,7 @@ static bool side_value(const struct kv_spec *s, enum kv_side side,
     return true;
 }
 
-/* Whether both sides have it, and the same. */
+/* Whether both sides have the parameter, with the same value. */
 static bool same_value(const struct kv_spec *s, const char *name,
                        struct kv_spec_cell *c)
 {

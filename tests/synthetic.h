@@ -6,8 +6,8 @@
 #include "lib/calib.h"
 #include "lib/dump.h"
 
-/* n_layers 2, n_heads 4, n_kv_heads 2, this head_dim; RoPE base 10000; a bias
- * of keys. */
+/* A shape with 2 layers, 4 heads, 2 KV heads, this head_dim, RoPE base 10000
+ * and a bias of keys. */
 struct kv_shape synthetic_shape(size_t head_dim);
 
 /* x: [n][heads][head_dim]; the same for the same seed. */

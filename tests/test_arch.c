@@ -1,4 +1,4 @@
-/* lib/model/config: what fields mean in one architecture and not in others. */
+/* lib/model/config: fields whose meaning depends on the architecture. */
 #include "lib/model/config.h"
 #include "tests/test.h"
 
@@ -175,7 +175,7 @@ static void refused(const char *arch, const char *model_type, const char *more,
     assert_says(e, says);
 }
 
-/* Which of three decoders a Falcon is; what it has not. */
+/* Which of the three decoders a Falcon model has, and which fields it lacks. */
 static void test_falcon(void **state)
 {
     static const char arch[] = "FalconForCausalLM", type[] = "falcon";

@@ -52,7 +52,7 @@ static uint32_t *random_until(size_t n, size_t first, uint64_t key)
     return until;
 }
 
-/* Three of four tokens are alive; in one run of 64 none is. */
+/* Makes three of four tokens alive, and in one run of 64 none. */
 static uint64_t *random_alive(size_t n, uint64_t key)
 {
     const size_t words = kv_attend_words(n);

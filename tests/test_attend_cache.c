@@ -118,7 +118,7 @@ static void assert_near(const struct rig *r, unsigned f, const char *what,
                  r->s[0].spec.text, f, what, sqrt(e2 / x2), bound);
 }
 
-/* Total mass: the queries that see some token, a one for each head. */
+/* Returns the total mass: each query that sees a token adds 1 for each head. */
 static double total(const double *mass, size_t n)
 {
     double sum = 0;

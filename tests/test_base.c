@@ -247,7 +247,7 @@ static void test_memory_fit(void **state)
         {100, 10, 1, 0, 4, 99, 10}, /* threads take nothing */
         {100, 10, 1, 5, 4, 99, 8},  /* all four are busy */
         {100, 10, 1, 20, 4, 99, 3}, /* threads for all items */
-        {100, 10, 3, 20, 4, 99, 2}, /* four for two items of three parts */
+        {100, 10, 3, 20, 4, 99, 2}, /* 2 items of 3 parts, 4 threads */
         {30, 10, 1, 10, 4, 99, 1},
         {100, 10, 1, 5, 4, 7, 7}, /* no more than there are */
         {1000, 10, 9, 5, 64, 99, 68},

@@ -108,7 +108,7 @@ static void test_by_hand(void **state)
     memcpy(&half, bytes + 2 * 5, sizeof(half));
     assert_int_equal(half, 0);
     assert_memory_equal(bytes + 24, anchors, sizeof(anchors));
-    assert_int_equal(bytes[28], 14 | 10 << 4); /* 7 and 3, seven added */
+    assert_int_equal(bytes[28], 14 | 10 << 4); /* 7 and 3, each plus 7 */
     assert_int_equal(bytes[29], 7 | 7 << 4);
     assert_int_equal(bytes[37], 7 | 0 << 4); /* 0 and -7 */
     c->scheme->decode(c, bytes, 1, back);
@@ -139,7 +139,7 @@ static void test_largest(void **state)
         assert_within(back[i], want[i], 0.01);
 }
 
-/* As in the released code: a row scaled by its own largest value, in 31
+/* As in the released code, a row is scaled by its own largest value, in 31
  * levels. */
 static void test_code_by_hand(void **state)
 {

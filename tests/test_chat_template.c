@@ -89,8 +89,8 @@ static void statements_are_jinja_s(void **state)
           "a,\xc3\xa9,none31111");
 }
 
-/* A macro sees what is set outside of it, its own arguments, and nothing of the
- * loop that calls it. */
+/* A macro sees variables set outside of it and its own arguments, but no
+ * variable of the loop that calls it. */
 static void macros_are_jinja_s(void **state)
 {
     (void)state;
@@ -137,8 +137,8 @@ static void line_ends_are_lf(void **state)
     gives("{{ 'a\r\nb' }}\r\n\r\n", "a\nb\n");
 }
 
-/* By str's methods in CPython 3.11 (ss, final sigma, dotted I, ligatures, iota
- * below, white space that is not ASCII). */
+/* The expected texts are those of str's methods in CPython 3.11 (ss, final
+ * sigma, dotted I, ligatures, iota below, white space that is not ASCII). */
 static void texts_go_by_unicode(void **state)
 {
     (void)state;

@@ -119,7 +119,7 @@ static void format_is_python_s(void **state)
     refuses("{{ 'aaaaaaaaaaaaaaaa' * 99999999 }}", "steps");
 }
 
-/* A tuple is no list: not equal to one, not to be added to one. */
+/* A tuple is no list: it equals no list and cannot be added to one. */
 static void tuples_are_no_lists(void **state)
 {
     (void)state;

@@ -323,8 +323,8 @@ static bool in_window(const struct kv_codec *c, size_t sinks, size_t t,
     return last + c->shape.window >= n;
 }
 
-/* A side's bytes, token by token; x: the decoded tokens, in which tokens that
- * are not held are overwritten. */
+/* Returns a side's bytes, token by token; x: the decoded tokens, where it
+ * overwrites tokens that are not held. */
 static size_t bytes_by_token(const struct kv_cache *cache, enum kv_side side,
                              float *x)
 {

@@ -157,7 +157,7 @@ class Fields(unittest.TestCase):
             self.assertRegex(said, rf"\b{field}\b")
 
     def walk(self, path, tool, argv, is_data=(), attrs=True):
-        """argv: with None in place of the file."""
+        """argv: the arguments, with None in place of the file."""
         def result(of):
             return run(tool, "-q", "-t", "1",
                        *[of if a is None else a for a in argv], timeout=20)

@@ -122,7 +122,7 @@ static void every_byte_counts(void **state)
     free(path);
 }
 
-/* Files with holes, whose bytes are all read. */
+/* Hashes files with holes, whose bytes are all read. */
 static void of_large_files(void **state)
 {
     char *path = kv_path_join(test_folder(), "f"), hex[KV_HASH_CHARS];

@@ -185,7 +185,7 @@ static void check_greedy(const struct golden *g, struct kv_model *m,
     free(expected);
 }
 
-/* path: the folder, or a GGUF file in it. */
+/* path: the model's folder, or a GGUF file in it. */
 static void check_model(const char *folder, const char *path, const char *name)
 {
     struct golden g = {.name = name};

@@ -1,4 +1,4 @@
-/* Attention on the device on codebook indices. */
+/* Attention on the device that reads codebook indices. */
 #include "kernels/codebook/cuda.h"
 #include "tests/gpu_attend_setup.h"
 

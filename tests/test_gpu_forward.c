@@ -136,7 +136,7 @@ static void test_pieces(void **state)
 
 /* ---- weights ------------------------------------------------------------- */
 
-/* The number of bytes that the sentence names; 0 if it fits. */
+/* The number of bytes that the error names; 0 if the model fits. */
 static size_t bytes_needed(const struct tiny_model *m, size_t free_bytes)
 {
     struct kv_model *model = tiny_open(m);
@@ -284,8 +284,8 @@ static size_t largest(const float *x, size_t n)
     return top;
 }
 
-/* States that differ from the base's by so little that the divergence is of the
- * size of a float's rounding, and by more. */
+/* Checks states that differ from the base's so little that the divergence is as
+ * small as a float's rounding error, and states that differ more. */
 static void test_losses(void **state)
 {
     enum { N = 40 };

@@ -432,7 +432,7 @@ static void every_flipped_byte_is_noticed(void **state)
         }
         bytes[i] ^= 0xff;
     }
-    assert_true(noticed >= ODD * 4); /* every byte of the values at least */
+    assert_true(noticed >= ODD * 4); /* at least every byte of the values */
     free(bytes);
 }
 

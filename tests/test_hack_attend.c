@@ -1,5 +1,6 @@
-/* Attention of HACK on codes, against the same evaluated in double from
- * dequantized values; its error against exact attention; its operations. */
+/* HACK's attention on codes, against attention evaluated in double from
+ * dequantized values; its error against exact attention; its operation
+ * counts. */
 #include "kernels/attend.h"
 #include "kernels/bitpack.h"
 #include "kernels/hack/hack.h"
@@ -468,7 +469,7 @@ static void operations(void **state)
     artifact_operations();
 }
 
-/* KV heads shared out or not: the same outputs, the same counts. */
+/* Outputs and counts are the same whether threads share out KV heads or not. */
 static void threads(void **state)
 {
     static const char *const specs[] = {"hack:b2p64s3r5", "hack:b2p32,no-se",

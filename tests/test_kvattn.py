@@ -248,8 +248,8 @@ class Attention(Case):
                      "1,4,2,16,8")
 
     def test_memory(self):
-        """The windows' queries, their exact outputs, keys twice, values; what
-        caches add to them is in tests/test_memory.py."""
+        """Memory holds the windows' queries, their exact outputs, keys twice,
+        and values; tests/test_memory.py checks what caches add."""
         need = WINDOWS * 16 * 4 * (2 * 4 + 3 * CTX * 2)
         args = ["-s", "kivi", "--dump", at("eval.h5")]
         self.refused(f"take {need} bytes as tensors, more than --memory, "

@@ -140,7 +140,7 @@ class Lists(Case):
                      shapes[0], "--shape", "1,2")
 
     def test_notes_are_said_once(self):
-        """Not once for each setting."""
+        """A study of several settings prints a note only once."""
         done = run("kvppl", "-m", at("m"), "-f", at("a.txt"), "-c", "8,16",
                    "-n", "1", "-p", "all,stream", "-s", "f32")
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -8,7 +8,7 @@
 static void test_published(void **state)
 {
     static const struct {
-        double mse, level[8]; /* above 0 */
+        double mse, level[8]; /* levels > 0 */
     } want[] = {
         {0.3634, {0.7979}},
         {0.1175, {0.4528, 1.5104}},

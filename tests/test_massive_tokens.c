@@ -1,5 +1,5 @@
-/* Massive tokens: the rule, a dump's, a calibration's, and caches that keep
- * them in fp16. */
+/* Massive tokens: the rule, the tokens of a dump and of a calibration, and
+ * caches that keep them in fp16. */
 #include "calib/calibrate.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"

@@ -104,7 +104,7 @@ static double bound_by_hand(const struct kv_codec *c, const double *power,
     return tokens * kv_rd_bound(mean, 128, (double)(8 * c->block_bytes));
 }
 
-/* One layer by hand: a cache per window, in order. */
+/* Measures one layer in the plainest way: a cache per window, in order. */
 static struct kv_measured literal(const struct kv_dump_info *info,
                                   const struct kv_spec *spec,
                                   const struct kv_calib *calib, size_t layer)

@@ -148,8 +148,8 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* 8 bits: the decoded head is the rotated one, clipped at its magnitude of rank
- * clip d. */
+/* With 8 bits the decoded head is the rotated head, clipped at its magnitude of
+ * rank clip d. */
 static void check_clip(const char *text, size_t rank)
 {
     struct kv_shape shape;

@@ -83,7 +83,7 @@ def table(tool):
     return found["Reads"], found["Writes"], shown
 
 
-# Notes of options that read a folder, and a file that it holds.
+# {the note of an option that reads a folder: a file in that folder}
 FOLDERS = {"model files": "x.json", "from files": "x.npz"}
 
 
@@ -219,7 +219,7 @@ class NeverOverInputs(Outputs):
         self.assertEqual(config["model_type"], "llama")
 
     def test_a_shard_of_any_name(self):
-        """Known when the output is opened."""
+        """The names of shards are known when the output is opened."""
         shutil.copytree(at("m"), self.path("m"))
         os.rename(self.path("m/model.safetensors"), self.path("m/w.dat"))
         with open(at("m/model.safetensors"), "rb") as f:

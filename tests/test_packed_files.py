@@ -118,7 +118,7 @@ class Case:
 
 
 def changed_counts(header):
-    """Each count of the header, changed: its name, the header."""
+    """Yields each count of the header, changed: (its name, the header)."""
     for field, value in header.items():
         places = range(len(value)) if isinstance(value, list) else [None]
         if isinstance(value, (bool, str)):

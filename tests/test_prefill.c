@@ -305,8 +305,8 @@ static void test_search(void **state)
     kv_dump_close(dump);
 }
 
-/* A budget of 1 is dense, at any length; the calibration also has a spec's
- * tables. */
+/* A budget of 1 gives dense attention at any length, also when the calibration
+ * has a spec's tables. */
 static void test_whole_budget(void **state)
 {
     struct ready r = exact();

@@ -53,7 +53,8 @@ class Published(unittest.TestCase):
             self.near(error, its, 0.01)
 
     def test_zipcache(self):
-        """As many salient tokens, and one mask, as in that run."""
+        """Has the number of salient tokens, and the single mask, of the
+        published run."""
         self.mse("zipcache:b4l2n512r0,salient=40,layer", 0.17601, 0.14352,
                  0.002)
 

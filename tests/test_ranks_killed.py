@@ -76,7 +76,7 @@ def kill_one(p, most):
 
 class Killed(unittest.TestCase):
     def names(self, tool):
-        """Without what the next run removes."""
+        """Lists the files, without files that the next run removes."""
         return {f for f in os.listdir(at(tool)) if TEMPORARY not in f}
 
     def clear(self, tool):
@@ -84,8 +84,8 @@ class Killed(unittest.TestCase):
             os.unlink(os.path.join(at(tool), name))
 
     def check(self, tool, options, out, seen, kept=()):
-        """seen(path): what must equal the run of one process; kept: files
-        that may stay."""
+        """seen(path): results that must equal the run of one process; kept:
+        files that may stay."""
         os.mkdir(at(tool))
         path = os.path.join(at(tool), out)
         options = [*options, "-o", path]

@@ -74,7 +74,8 @@ static void test_positions(void **state)
     assert_int_equal(at[3], 9);
 }
 
-/* A window of random tensors; the stored ones differ by about 10 %. */
+/* A window of random tensors; the stored tensors differ from it by about 10
+ * %. */
 struct example {
     struct kv_shape shape;
     size_t n, at[64], n_at;

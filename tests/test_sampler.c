@@ -96,7 +96,8 @@ static void test_greedy(void **state)
     }
 }
 
-/* Ties with the k-th stay; of what top_p leaves of ties the lowest ids. */
+/* Tokens tied with the k-th stay; if top_p cuts through a tie, the lowest ids
+ * stay. */
 static void test_ties(void **state)
 {
     const float x[] = {0, 1, 1, 1, -5};

@@ -135,7 +135,8 @@ class Nothing(unittest.TestCase):
                 "-p", "stream", "-s", "streamingllm:s2w20+absmax:b4"))[1])
 
     def test_one_side(self):
-        """A block of keys that never fills, beside values by the token."""
+        """A block of keys never fills, while values are coded token by
+        token."""
         said = say("kvppl", "-m", at("m"), *on_text("-s", "kivi:b2g128r0"))[1]
         self.assertRegex(said, "kivi:K-b2g128r0s0/.* quantizes no keys: ")
         said = say("kvppl", "-m", at("m"), *on_text(

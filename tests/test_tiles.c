@@ -211,7 +211,7 @@ static void test_schemes(void **state)
     }
 }
 
-/* Group sizes and codebooks that the defaults have not. */
+/* Group sizes and codebooks other than the defaults. */
 static void test_more(void **state)
 {
     static const char *const texts[] = {"f16:s7r40",

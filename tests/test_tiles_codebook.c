@@ -426,7 +426,7 @@ static void test_tables8(void **state)
     check_tables8(512, 4, 6, 1, 0);
 }
 
-/* Values have none. */
+/* Values need no such tables to have an operation on path int8. */
 static void test_values8(void **state)
 {
     struct setup s = setup(64, 8, 8, 0, 0, 1, 2);

@@ -241,7 +241,7 @@ static void test_norm(void **state)
         }
 }
 
-/* The bytes of layer `layer` of five equal another scheme's. */
+/* Checks that the bytes of layer `layer`, of five, equal another scheme's. */
 static void check_like(const char *text, size_t layer, enum kv_side side,
                        const char *other)
 {

@@ -120,7 +120,7 @@ class Waits(unittest.TestCase):
             self.ends(number, *self.tokens(self.fifo()))
         self.ends(signal.SIGTERM, *self.tokens("-"),
                   stdin=self.pair(pty.openpty())[1])
-        # one that has begun, and one for a chat
+        # input that has begun, and input of a chat
         ours, theirs = self.pair(os.pipe())
         os.write(theirs, b"some words")
         self.ends(signal.SIGTERM, *self.tokens(f"/dev/fd/{ours}"),

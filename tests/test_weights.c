@@ -196,7 +196,8 @@ static void panels_multiply_as_rows_do(void **state)
                 check_panel(rows, n[i], m);
 }
 
-/* x of m rows times rows [first, first + n), in the values that are read. */
+/* Checks x, with m rows, times rows [first, first + n) against the product of
+ * the values that are read. */
 static void check_rows(const struct kv_stored_rows *rows, enum kv_type type,
                        size_t first, size_t n, size_t m)
 {

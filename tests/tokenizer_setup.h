@@ -9,7 +9,7 @@
 
 #define COUNT(a) (sizeof(a) / sizeof(*(a)))
 
-/* The least that is a tokenizer, without its braces. */
+/* The smallest valid tokenizer.json, without its braces. */
 #define MODEL "'model': {'vocab': {'a': 0, 'b': 1}, 'merges': []}"
 
 /* JSON is written with ' for " here. */

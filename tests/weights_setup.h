@@ -7,7 +7,8 @@
 #include "lib/base/rng.h"
 #include "tests/weights_goldens.h"
 
-/* Random bytes, except those that would give no number. */
+/* Fills with random bytes, except bytes that would decode to NaN or
+ * infinity. */
 static inline uint8_t *test_blocks(enum kv_stored type, size_t n)
 {
     const size_t bytes = kv_stored_bytes(type);

@@ -140,7 +140,7 @@ static int run_step(struct kvattn_run *r, const struct kv_spec *spec,
     int rc = kv_attn_step_run(step, r->base, &m, e);
     bool blank;
 
-    if (kv_interrupted(e)) /* on a GPU nothing within asks */
+    if (kv_interrupted(e)) /* GPU runs do not check for it */
         return -1;
     if (rc)
         return rc;

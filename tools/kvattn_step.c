@@ -166,7 +166,7 @@ static int prepare(struct step *l, struct kv_err *e)
 struct row {
     const struct kv_spec *spec;
     const char *path;
-    const struct kv_calib *calib; /* NULL: none was wanted */
+    const struct kv_calib *calib; /* NULL: not asked for */
     struct kv_bits bits;
     size_t device_bytes;
 };

@@ -2,7 +2,7 @@
  * another scheme, rotations and codebooks.
  *
  * Tables have the names that --tables reads (calib/tables.h):
- * layers.0.k.rotation, of layers with attention alone, f32.  Names of scales
+ * layers.0.k.rotation in f32, only for layers with attention.  Names of scales
  * are ModelOpt's, model.layers.N.self_attn.k_proj.k_scale and .v_proj.
  * v_scale, which vLLM and SGLang load as .self_attn.attn.k_scale and v_scale of
  * the layer: one f32 each, value = scale * code. */

@@ -39,7 +39,8 @@ struct kvgen_job {
     int (*put_fields)(const struct kvgen_run *r, const struct kv_out *out,
                       const struct kv_answer *x, const struct kv_answer *base,
                       struct kv_err *e);
-    /* The results that put_fields wrote; false: they are not all there. */
+    /* Reads the results that put_fields wrote; returns false if some are
+     * missing. */
     bool (*take_fields)(const json_t *line, struct kv_answer *x);
     /* The cells of a spec's row. */
     void (*put_cells)(const struct kvgen_run *r, const struct kvgen_args *a,

@@ -1,4 +1,4 @@
-/* kvppl --own: text of the model's own in the place of the file's. */
+/* kvppl --own: scores text that the model wrote instead of the file's text. */
 #include "eval/own_text.h"
 #include "lib/base/alloc.h"
 #include "tools/kvppl.h"

@@ -161,7 +161,7 @@ static int put_curve(struct kvppl_run *r, const struct kv_spec *spec,
     return 0;
 }
 
-/* Blank if no prompt attended as a whole. */
+/* The cell is blank if no prompt attended as a whole. */
 static void put_prefill(struct kv_results *t, const struct kv_prefill *cost)
 {
     if (!(cost->all_pairs > 0))

@@ -237,7 +237,7 @@ int kvppl_run_setting(struct kvppl_run *r, const struct kvppl_args *a,
                 r->text.text, r->text.n, r->n_tokens, r->protocol.text);
     if (kv_model_by_length(r->model))
         kv_model_context(r->model,
-                         r->n_tokens); /* another setting's till now */
+                         r->n_tokens); /* it had another setting's */
     if (open_kl_base(r, a, e) || evaluated_tokens(r, a, &tokens, e))
         return -1;
     r->tokens = tokens;

@@ -72,9 +72,10 @@ int kvsim_setting_read(struct kvsim_setting *s,
                        const struct kvsim_setting_args *a, struct kv_err *e);
 void kvsim_setting_clear(struct kvsim_setting *s);
 
-/* A scheme of the file, NAME or NAME=BITS; or a spec, whose bits and times are
- * of the rows.  Fails when bits are missing, and with --missing refuse when a
- * time is.  The scheme must not move: it points into itself. */
+/* Reads a scheme: NAME or NAME=BITS takes it from the file, a spec takes its
+ * bits and times from the rows.  Fails when bits are missing; with --missing
+ * refuse, also when a time is missing.  The scheme points into itself, so do
+ * not move it. */
 int kvsim_scheme_read(const struct kvsim_setting *r,
                       const struct kvsim_setting_args *a, const char *text,
                       struct kvsim_scheme *s, struct kv_err *e);

@@ -82,7 +82,7 @@ static uint64_t seed_of(const struct kvsim_args *a, size_t i)
     return kv_mix(a->common.seed, i);
 }
 
-/* One run: requests [r->n] and figures. */
+/* Simulates one run; fills request [r->n] and the figures. */
 static int simulate(const struct kvsim_run *r, const struct kvsim_args *a,
                     const struct kv_cluster *c, double rate, size_t seed,
                     struct kv_request *request, struct kv_serving_figures *f,

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-enum { ARRIVALS = 1, INPUTS, OUTPUTS }; /* streams of a seed */
+enum { ARRIVALS = 1, INPUTS, OUTPUTS }; /* random streams of a seed */
 
 double kv_uniform(uint64_t key, uint64_t counter)
 {

@@ -49,7 +49,7 @@ struct kv_batching {
     double start; /* s: the time when the step began, or the last one ended */
     double asked; /* arrival of the last waiting request */
     double part[KV_STEP_PARTS];
-    double busy, held; /* s with requests; requests held, summed over steps */
+    double busy, held; /* s with requests; held requests summed over steps */
     uint64_t steps;
 };
 

@@ -37,10 +37,10 @@ struct kv_cluster {
 struct kv_request {
     struct kv_arrival is;
     double service;   /* s of prefill and quantizing */
-    double quantize;  /* s of it: quantizing */
+    double quantize;  /* its seconds of quantizing */
     double prefilled; /* s: when both ended */
     double sent;      /* when the transfer began */
-    double landed;    /* when it ended */
+    double landed;    /* time of its end */
     double unpacked;  /* when its codes were decoded */
     double joined;    /* the first step of decoding */
     double end;

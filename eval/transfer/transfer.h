@@ -56,7 +56,7 @@ struct kv_transferred {
     double queue;         /* until its prompt begins */
     double prompt;        /* until its first token */
     double wait;          /* until the decoding rank has room */
-    double communication; /* until the last byte is there */
+    double communication; /* until the last byte arrives */
     double join;          /* until it is loaded and decoded */
     double seconds;       /* until its last token */
     double encode; /* part of prompt: quantizing and writing the messages; NaN
@@ -65,7 +65,7 @@ struct kv_transferred {
     double transfer; /* from the first layer's release to the last byte */
     double code_bytes, wire_bytes; /* of the caches; of all messages from the
                                     * prompt's rank to the decoding rank */
-    double values;                 /* bytes of the prompt's cache in fp16 */
+    double values;                 /* values in the prompt's cache */
     size_t again;                  /* layers that were sent again */
     size_t attempts;               /* times that the prompt was run */
 };

@@ -26,10 +26,10 @@ enum {
     T = KV_TILE_TOKENS,
     HALF = T / 2,
     QUERIES = KV_TILE_FEW, /* queries processed together */
-    SPACES = 4,            /* spaces that have a table at a time */
+    SPACES = 4,            /* spaces with a table at one time */
     MAX_K = 256,
     PAIR_K = 16, /* maximum of the two in a pair */
-    AHEAD = 2    /* tiles, of codes */
+    AHEAD = 2    /* tiles of codes */
 };
 _Static_assert(QUERIES * sizeof(float) == sizeof(vf32x4) && SPACES == 4,
                "transposing, four codes at a time, and their tables by name");

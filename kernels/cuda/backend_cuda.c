@@ -298,7 +298,8 @@ static int cuda_attend(const struct kv_backend *b,
 
 /* ---- losses -------------------------------------------------------------- */
 
-/* The logarithms that the device leaves; has_base: b's too. */
+/* Computes the logarithms, which the device leaves to the host; has_base: also
+ * those of the base. */
 static struct kv_loss cuda_finish(const struct kv_gpu_loss *l, bool has_base)
 {
     const double lse = log(l->sum) + (double)l->max;

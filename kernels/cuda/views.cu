@@ -6,12 +6,14 @@
 // time.  Thread (y, x) of 16 by 16 has queries 4 y + i, keys x + 16 j, and
 // channels 4 x + k of each 64 of the values.
 enum { TILE = 64, SIDE = 16, EACH = TILE / SIDE, THREADS = SIDE * SIDE };
-// Rows of P: a 16-byte multiple that puts rows 4 apart on other banks.
+// The size of a row of P: a multiple of 16 bytes that puts rows 4 apart on
+// other banks.
 enum { P_ROW = TILE + 4 };
 
 enum { UNQUANTIZED, QUANTIZED, VIEWS };
 
-// Rows of keys or values: reads along a row by kv_four meet no bank twice.
+// Rows of keys or values, laid out so that reads along a row by kv_four have no
+// bank conflicts.
 template <int C> struct kv_views_shared {
     static constexpr int row = C + 4;
     float q[TILE * row], kv[TILE * row], p[TILE * P_ROW];

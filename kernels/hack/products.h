@@ -49,7 +49,7 @@ static struct kv_hack_range range(const float *x, size_t n, unsigned bits)
     };
 }
 
-/* n < 8 floats, behind them 0. */
+/* Loads n < 8 floats and fills up with 0. */
 ALWAYS_INLINE void last_floats(const float *p, size_t n, float *to)
 {
     memset(to, 0, 8 * sizeof(*to));

@@ -4,7 +4,7 @@
 #define CELLS 8
 #define SHIFTS() 1
 
-/* Byte j, a constant, of each lane. */
+/* Returns byte j, a constant, of each lane. */
 ALWAYS_INLINE vi32 byte_of(vi32 x, unsigned j)
 {
     const vi32 bytes = _mm256_broadcastsi128_si256(

@@ -5,7 +5,7 @@
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
-// The unit of the tile, of every thread.
+// Returns the tile's unit, to every thread.
 template <class Q>
 KV_DEVICE float kv_unit_of(const kv_gpu_integers_side &s,
                            const kv_coded_head<Q> &from, float *workspace)

@@ -38,7 +38,7 @@ static kv_share kv_share_of(const struct kv_gpu_groups *g)
     return s;
 }
 
-// The share of this block of threads.
+// The share that this thread block does.
 template <bool BY_CHANNEL> struct kv_mine {
     size_t first;          // unit
     unsigned channel;      // the slice's first

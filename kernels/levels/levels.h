@@ -19,7 +19,7 @@
 struct kv_levels_tiles {
     struct kv_scaled scaled; /* must come first: it is also the params of its
                               * store */
-    /* Keys only, [n_heads][head_dim]; kept. */
+    /* For keys only, [n_heads][head_dim]; the caller keeps them alive. */
     const float *offset, *half;
     const struct kv_tiles_rope *rope;
 };

@@ -4,7 +4,7 @@
 #include "kernels/simd/avx512.h"
 #include "kernels/simd/instructions_avx512.h"
 
-/* Sizes for 32 registers. */
+/* Sizes that suit 32 registers. */
 #define SEARCH_SIDE(d) ((d) <= 4 ? 4 : (d) <= 8 ? 2 : 1)
 #define WHOLE_SIDE(d) ((d) <= 8 ? 4 : 2)
 

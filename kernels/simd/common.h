@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifndef KV_SIMD_TWIN /* tests/avx512_twin.h has its own */
+#ifndef KV_SIMD_TWIN /* tests/avx512_twin.h defines its own */
 
 /* For a function whose arguments are constants at each call. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))

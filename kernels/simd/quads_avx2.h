@@ -55,9 +55,9 @@ static inline void kv_quad_widen(const int8_t *from, size_t n, int16_t *to)
             _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(from + i))));
 }
 
-/* sum [rows][64]: sums of x, unsigned, times rows of q.  The instruction for
- * bytes adds two products in 16 bits, where they would not fit.  rows is a
- * constant. */
+/* sum [rows][64]: sums of the unsigned x times rows of q.  The instruction for
+ * bytes adds two products in 16 bits, which would overflow, so bytes are
+ * widened first.  rows is a constant. */
 ALWAYS_INLINE void kv_quad_qk_some(const uint8_t *x, size_t n_quads,
                                    struct kv_quad_rows q, size_t rows,
                                    int32_t *sum)

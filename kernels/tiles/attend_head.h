@@ -117,7 +117,7 @@ size_t kv_tile_score_floats(const struct kv_tiles_job *j);
 
 /* The bytes of the job's heads and of all memory that they point to. */
 size_t kv_tile_heads_bytes(const struct kv_tiles_job *j);
-/* The job's heads [n_kv_heads], allocated from `from`. */
+/* Returns the job's heads [n_kv_heads], allocated from `from`. */
 struct kv_tile_head *kv_tile_heads(const struct kv_tiles_job *j,
                                    struct kv_arena *from);
 

@@ -17,7 +17,8 @@ struct kv_tiles_job {
     const float *q;
     float *out;
     const struct kv_store *k, *v; /* [KV_MAX_RUNS] */
-    enum kv_path path;            /* if a run's family has it, else exact */
+    enum kv_path path;            /* used if a run's family has it, else
+                                   * exact */
 };
 
 /* Whether attention over tiles takes this view.  It takes all fields except the

@@ -98,7 +98,7 @@ void kv_tiles_rope_first(const struct kv_tiles_rope *r, size_t first,
 
     for (size_t d = 0, p = first; d < TABLED; d++, p /= BASE)
         digit[d] = r->digit[d] + p % BASE * 2 * r->pairs.n;
-    digit[TABLED] = r->digit[0]; /* no turn */
+    digit[TABLED] = r->digit[0]; /* rotates by 0 */
     if (first >= TOP) {
         angles(r, first / TOP * TOP, top);
         digit[TABLED] = top;

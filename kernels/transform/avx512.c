@@ -47,7 +47,7 @@ ALWAYS_INLINE void load_bytes(const uint8_t *from, bool wide, __m512i t[4])
 }
 _Static_assert(KV_TRELLIS_ENTRIES == 4 * LINE, "four lines of a table");
 
-/* The bytes of entries.  A gather costs far more. */
+/* Looks up the entries' bytes; a gather instruction would cost far more. */
 ALWAYS_INLINE __m512i look(const __m512i *t, __m512i entry, bool wide)
 {
     const __m512i x = _mm512_permutex2var_epi8(t[0], entry, t[1]);

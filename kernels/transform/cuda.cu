@@ -370,8 +370,8 @@ KV_DEVICE void put_scores(const kv_transform_workspace<D> &w, unsigned m,
 
 /* ---- weights ------------------------------------------------------------- */
 
-/* This warp's row: scores become weights.  token: the run's index of the
- * tile's first. */
+/* Turns the scores of this warp's row into weights.  token: the index in the
+ * run of the tile's first token. */
 template <int D>
 KV_DEVICE void softmax(const kv_transform_workspace<D> &w, unsigned token,
                        float &max, float &sum)
@@ -443,7 +443,8 @@ template <int D> KV_DEVICE void put_sums(float *to, const float (*o)[4])
 
 /* ---- the kernel ---------------------------------------------------------- */
 
-/* A block's piece of codes into its part. */
+/* Attends over a thread block's piece of codes and writes the block's partial
+ * result. */
 template <int D, bool ROTATED>
 KV_DEVICE void span(const kv_decode &p, const kv_gpu_transform_side &k,
                     const kv_gpu_transform_side &v, const kv_gpu_work &work)

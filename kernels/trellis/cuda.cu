@@ -5,7 +5,7 @@
 enum {
     THREADS = 128,
     TOKENS = 16,
-    APART = TOKENS + 4,             // four at a time, and on other banks
+    APART = TOKENS + 4,             // four at a time; spread over the banks
     STATES = KV_TRELLIS_STATES / 32 // a lane's states
 };
 static_assert(KV_TRELLIS_STATES % 32 == 0, "every lane has as many");

@@ -209,9 +209,9 @@ static void find_positions(const float *x, size_t x_stride,
                 clamp(x[i * x_stride + place[v]] * whole[v].x, whole[v].max));
 }
 
-/* The part of the marks after transition k that is known before it: mark[r] for
- * states whose first bits are r, inherited from the states before.  The
- * transition's own bits give the rest (loops.h).  mark: [STATES >> bits of the
+/* The part of transition k's marks that is known before it: mark[r] for states
+ * whose first bits are r, inherited from the states before.  The transition's
+ * own bits give the rest (loops.h).  mark: [STATES >> bits of the
  * transition]. */
 static void find_marks(const struct kv_trellis_transition *transition,
                        size_t n_transitions, size_t k, uint16_t *mark)

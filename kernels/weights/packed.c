@@ -80,7 +80,7 @@ static float zero_of(const struct kv_packed *p, size_t group, size_t row)
     return code_of(p, word + (p->zero_less ? ones : 0), k);
 }
 
-/* Columns [first, end) of a row, all in one group. */
+/* Decodes columns [first, end) of a row; all are in one group. */
 static void decode_awq(const struct kv_packed *p, size_t row, size_t first,
                        size_t end, float scale, float zero, float *x)
 {

@@ -121,7 +121,7 @@ static int read_bytes(struct kv_npz *z, void *to, size_t n)
     return 0;
 }
 
-/* The head of the member that is open; *head_bytes: all of it. */
+/* Reads the head of the open member; *head_bytes: the size of the head. */
 static int read_head(struct kv_npz *z, struct kv_array *a, size_t *head_bytes,
                      struct kv_err *e)
 {

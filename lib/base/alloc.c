@@ -34,7 +34,7 @@ static const char *limit_hint(void)
                                      : "";
 }
 
-/* Makes no memory itself. */
+/* Ends the program without allocating memory. */
 _Noreturn void kv_memory_end(size_t n, size_t size)
 {
     kv_wait_begin(); /* until it has ended */

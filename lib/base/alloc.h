@@ -47,7 +47,7 @@ size_t kv_memory_fit_threads(size_t memory, size_t item_bytes, size_t n_parts,
                              size_t busy_bytes, size_t threads, size_t max,
                              const char *what);
 
-/* A copy of the string, or of its first n bytes with a final zero. */
+/* Returns a copy of the string, or of its first n bytes with a final zero. */
 char *kv_strdup(const char *s);
 char *kv_strndup(const char *s, size_t n);
 

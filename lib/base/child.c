@@ -22,7 +22,7 @@
 enum {
     MAX = 4096,       /* children at a time */
     AHEAD = 64 << 20, /* bytes read from a child while writing to it */
-    LOOK_MS = 100,    /* between looks at whether it is alive */
+    LOOK_MS = 100,    /* between two checks whether it lives */
     LAST_MS = 200,    /* for the last output of an ended child */
     END_MS = 2000     /* for an end by itself */
 };
@@ -381,7 +381,7 @@ static bool take_bytes(struct kv_child *c)
 struct wish {
     const char *data;
     size_t n, want;
-    double silence, quiet; /* the limit, and how long it is by now */
+    double silence, quiet; /* the limit; the silence so far */
 };
 
 /* Nothing came; 1: it has ended, and a grandchild holds its stdout. */

@@ -148,6 +148,6 @@ int kv_scratch_read(FILE *f, size_t at, void *data, size_t n, struct kv_err *e);
  * taken on a thread of their own: call it before the threads that compute are
  * started, which then block them as the caller does. */
 void kv_catch_signals(void);
-int kv_interrupted(struct kv_err *e); /* 0, or -1 with "interrupted" */
+int kv_interrupted(struct kv_err *e); /* Returns 0, or -1 with "interrupted" */
 
 #endif

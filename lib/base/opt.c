@@ -315,7 +315,7 @@ static const char *value(const struct kv_opt *o, int argc, char **argv)
                : optarg;
 }
 
-/* Once it is known whether to be quiet. */
+/* Called once it is known whether the program is quiet. */
 static void launch(const struct kv_opt *opts)
 {
     struct kv_err e = {""};

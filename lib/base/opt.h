@@ -34,7 +34,7 @@ enum kv_opt_kind {
     KV_OPT_SEED,  /* uint64_t */
     KV_OPT_REAL,  /* double, finite */
     KV_OPT_FLAG,  /* bool, set to true */
-    KV_OPT_SHARD  /* struct kv_shard; its value may be left out (KV_SHARD) */
+    KV_OPT_SHARD  /* struct kv_shard; its value is optional (KV_SHARD) */
 };
 
 /* A count above this is taken for a typing error. */

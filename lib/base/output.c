@@ -246,7 +246,7 @@ static int open_in_place(struct kv_out *o, const char *path, const char *target,
 
     if (!as_stream)
         return kv_fail(e, "cannot write %s: it is not a regular file", path);
-    kv_wait_begin(); /* for the reader of a FIFO */
+    kv_wait_begin(); /* waits for a FIFO's reader */
     fd = open_target(target);
     kv_wait_end();
     if (fd < 0)
@@ -322,7 +322,7 @@ static int open_temporary(struct kv_out *o, const struct stat *old,
     return o->file ? 0 : fail_why(o->path, errno, e);
 }
 
-/* A file that may not be written is not replaced either. */
+/* Refuses to replace a file that may not be written. */
 static int check_old(const char *path, const char *target,
                      const struct stat *old, struct kv_err *e)
 {

@@ -242,7 +242,7 @@ struct kv_arch {
 
     bool layer_norm;    /* norms are LayerNorm; else RMSNorm */
     bool norm_bias;     /* LayerNorm has a bias */
-    bool norm_plus_one; /* norms multiply by 1 + their weight */
+    bool norm_plus_one; /* norms multiply by 1 + weight */
     bool norm_plain;    /* norms have neither weight nor bias; default of
                          * norm_affine */
     bool norms_read;    /* do_layer_norm_before and _remove_final_layer_norm are

@@ -38,8 +38,8 @@ int kv_model_backward(struct kv_model *m, const int32_t *tokens,
                       const struct kv_gradient_sink *sink, struct kv_err *e);
 
 /* The number of windows of n tokens, at least 1, whose forward and backward
- * pass fit in `memory` bytes.  Counts as kv_model_windows(), and two hidden
- * states per layer. */
+ * pass fit in `memory` bytes.  Counts the memory that kv_model_windows()
+ * counts, and two hidden states per layer. */
 size_t kv_backward_windows(const struct kv_model *m, size_t n,
                            size_t first_layer, size_t memory);
 

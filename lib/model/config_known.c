@@ -27,7 +27,7 @@ const struct kv_field kv_config_known[] = {
     {"rope_theta", NULL},
     {"rope_parameters", NULL},
     {"rope_scaling", NULL},
-    {"original_max_position_embeddings", NULL}, /* with llama3 */
+    {"original_max_position_embeddings", NULL}, /* used with llama3 */
     {"hidden_activation", NULL},
     {"query_pre_attn_scalar", NULL},
     {"attn_logit_softcapping", NULL},

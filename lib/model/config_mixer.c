@@ -10,7 +10,7 @@ static const char *const names[] = {[KV_MIXER_CONV] = "conv",
 static const char TYPES[] = "layer_types", LISTED[] = "full_attn_idxs",
                   EVERY[] = "full_attention_interval";
 
-/* Layers without attention: a bit each. */
+/* One bit for each layer: whether it lacks attention. */
 struct stateful {
     uint64_t bits[KV_MAX_LAYERS / 64];
 };

@@ -18,7 +18,7 @@ static size_t tiles_of(const struct kv_pass *p, size_t n)
     return (n + p->b->tile - 1) / p->b->tile;
 }
 
-/* Whether each span has tiles of its own. */
+/* Whether each span of tokens has its own tiles. */
 static bool by_span(const struct kv_pass *p)
 {
     return p->batch && p->b->windows && !p->few;
@@ -335,8 +335,8 @@ static int out_half(const struct kv_pass *p, const struct kv_tile *t,
     return 0;
 }
 
-/* What follows the MLP.  In parallel that comes first: x is still what
- * attention saw. */
+/* Runs the steps after the MLP.  In parallel layers the MLP comes first: x is
+ * still the input of attention. */
 static int after_mlp(const struct kv_pass *p, const struct kv_tile *t,
                      struct kv_err *e)
 {

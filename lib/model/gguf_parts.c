@@ -50,7 +50,7 @@ static int open_part(struct kv_gguf_model *m, const char *path, size_t first,
     return rc;
 }
 
-/* The parts that one of n, which m->part[0] is so far, belongs to. */
+/* Opens all n parts of a model; m->part[0] is one of them so far. */
 static int open_parts(struct kv_gguf_model *m, const char *path, size_t n,
                       struct kv_err *e)
 {

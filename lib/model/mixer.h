@@ -20,8 +20,8 @@ struct kv_mixer_run {
 };
 
 /* x [conv] becomes its convolution with the kernel - 1 earlier rows in the
- * state, or silu of it, by the loaded layer's weights and bias.  x is added to
- * the state's rows. */
+ * state, or silu of that, with the loaded layer's weights and bias.  Then x
+ * joins the state's rows. */
 void kv_mixer_convolve(const struct kv_pass *p, bool silu, float *state,
                        float *x);
 

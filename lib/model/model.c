@@ -82,7 +82,7 @@ static void scale_turning(const struct kv_shape *s, float scale, float *x)
             x[i * s->head_dim + j] *= scale;
 }
 
-/* The keys' biases as kv_qkv's k_pre holds them. */
+/* The keys' biases, in the order of kv_qkv's k_pre. */
 static void fill_k_bias(struct kv_model *m)
 {
     struct kv_shape *s = &m->config.shape;

@@ -157,9 +157,9 @@ struct kv_tokens kv_qkv_tokens(const struct kv_qkv *x, size_t window,
 struct kv_attend_job kv_qkv_job(const struct kv_qkv *x, size_t first,
                                 size_t end);
 
-/* kv_qkv_to_host(): the layer in the host's memory.  On the CPU host is x, else
- * a copy, valid until the next layer, whose out the caller fills.
- * kv_qkv_from_host() copies this out back to x. */
+/* kv_qkv_to_host() makes *host the layer in the host's memory: x itself on the
+ * CPU, else a copy that is valid until the next layer.  The caller fills
+ * host->out, and kv_qkv_from_host() copies it back to x. */
 int kv_qkv_to_host(const struct kv_qkv *x, struct kv_qkv *host,
                    struct kv_err *e);
 int kv_qkv_from_host(const struct kv_qkv *x, const struct kv_qkv *host,

@@ -23,7 +23,7 @@ static const struct {
     {"F8_E5M2", 1, KV_STORED_F8_E5M2},
 };
 
-/* A whole number >= 0. */
+/* Reads an integer >= 0. */
 static int read_size(const json_t *j, size_t *out)
 {
     if (!json_is_integer(j) || json_integer_value(j) < 0)
@@ -100,7 +100,7 @@ static int by_place(const void *a, const void *b)
 static int check_places(struct kv_safetensors *f, const uint8_t *data,
                         size_t data_bytes, struct kv_err *e)
 {
-    size_t at = 0; /* bytes of data that are accounted for */
+    size_t at = 0; /* bytes of data that tensors cover */
 
     if (f->n_weights)
         qsort(f->weight, f->n_weights, sizeof(*f->weight), by_place);

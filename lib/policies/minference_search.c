@@ -46,7 +46,7 @@ struct search {
 struct layer {
     const struct search *s;
     size_t layer;
-    struct kv_shape shape; /* the layer's */
+    struct kv_shape shape; /* of this layer */
     float *q, *k, *v, *out, *exact;
     double (*wrong)[CANDIDATES], *norm; /* [n_heads], squared sums */
 };

@@ -62,7 +62,7 @@ static float less(const float *x, const float *base, size_t i)
     return base ? x[i] - base[i] : x[i];
 }
 
-/* x less base (NULL: all of x), [n], as symbols; returns max. */
+/* Turns x - base (NULL: x) [n] into symbols; returns the largest size. */
 static uint16_t quantize_row(const float *x, const float *base, size_t n,
                              unsigned top, uint16_t *symbol)
 {

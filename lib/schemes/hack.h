@@ -71,7 +71,7 @@ static inline size_t kv_hack_place(const struct kv_hack *h, size_t t, size_t c)
 }
 
 /* Reads a stored range; stores a range and returns its rounded values.  bytes:
- * a head's. */
+ * the bytes of one head. */
 struct kv_hack_range kv_hack_get_range(const struct kv_hack *h,
                                        const uint8_t *bytes, size_t i);
 struct kv_hack_range kv_hack_put_range(const struct kv_hack *h, uint8_t *bytes,

@@ -115,8 +115,9 @@ static void add_transition(struct kv_klt_coding *g,
     *to = kv_trellis_transition(of->bits, of->values, table, trellis);
 }
 
-/* A trellis needs a state: while fewer bits than the state's precede a
- * transition, levels have less error, if the kind has levels. */
+/* Makes the transitions.  A trellis needs a full state: while the bits before a
+ * transition do not fill one, levels have less error, if the kind has
+ * levels. */
 static void make_transitions(struct kv_klt_coding *g,
                              const struct kv_klt_numbers *n, bool scalar)
 {

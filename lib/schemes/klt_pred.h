@@ -39,7 +39,7 @@ size_t kv_klt_sources(size_t n_below, size_t layer, enum kv_side side);
 
 struct kv_klt_pred {
     size_t row, n_sources;
-    float *matrix; /* [n_sources][row][row]: f_i to x_j */
+    float *matrix; /* [n_sources][row][row]: maps f_i to x_j */
 };
 
 /* The codec's table; no table if it has no sources. */

@@ -72,7 +72,7 @@ struct bin {
     double s, sz, szz; /* moments weighted by half^2: the values' own moments */
 };
 
-/* The training of one side of one layer. */
+/* The state of training one side of one layer. */
 struct job {
     const struct kv_spec *spec;
     struct kv_dump *dump;

@@ -151,7 +151,7 @@ struct turboquant {
     float level[KV_LLOYD_MAX_LEVELS], threshold[KV_LLOYD_MAX_LEVELS];
     float *r, *rt; /* R and R^T [d][d] */
     float *g, *gt; /* G and G^T [d][d], or NULL */
-    bool tiled;    /* scaled is good */
+    bool tiled;    /* `scaled` is valid */
     struct kv_scaled scaled;
 };
 
@@ -217,7 +217,7 @@ static void make_levels(struct turboquant *t)
         t->threshold[i] = (float)threshold[i];
 }
 
-/* |x| / sqrt(d). */
+/* Returns |x| / sqrt(d). */
 static float rms(const float *x, size_t d)
 {
     double sum = 0;

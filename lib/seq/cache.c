@@ -183,7 +183,7 @@ bool kv_cache_is_probe(const struct kv_cache *c, size_t i)
     return k->scheme->probe(k, next_block(c, s, i / k->block), i % k->block);
 }
 
-/* Appends the queries of the probes among K's n new tokens, sinks excluded. */
+/* Appends the queries of the probes among K's n new tokens, except sinks. */
 static void push_queries(struct kv_cache *c, const float *q, size_t n)
 {
     const size_t row = query_values(c->side[KV_K].codec);

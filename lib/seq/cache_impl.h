@@ -16,8 +16,8 @@ struct kv_cache_side {
     size_t n_clipped;   /* kv_cache_clipped() */
     uint32_t *size;     /* [n_blocks] of a variable codec, else NULL */
     size_t block_bytes; /* bytes of all blocks, without sizes */
-    size_t gone_blocks, gone_bytes; /* the number of first blocks no longer in
-                                     * memory, and their bytes */
+    size_t gone_blocks, gone_bytes; /* the first blocks that left memory: their
+                                     * number and bytes */
     size_t blocks_capacity, size_capacity, tail_capacity;
     struct kv_kept_tokens kept; /* the blocks' tokens kept in fp16 */
     float *decoded; /* [n_blocks][row] of a layered codec that is not in place,

@@ -32,7 +32,7 @@ struct kv_codes_info {
     struct kv_shape shape;
     size_t n_windows, ctx, first_layer, last_layer;
     uint64_t seed;
-    bool keep_window; /* specs have their own s and r */
+    bool keep_window; /* each spec has its own s and r */
 };
 
 /* ---- to write ------------------------------------------------------------ */

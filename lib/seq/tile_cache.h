@@ -27,7 +27,7 @@ bool kv_tile_codecs_can(struct kv_codec *const *codec, enum kv_path path);
 size_t kv_tile_cache_need(const struct kv_codec *c, size_t n);
 
 /* The cache must outlive its tiles, and is read by kv_tile_cache_update()
- * alone. Call only where kv_tile_cache_stored(c). */
+ * alone. Call it only if kv_tile_cache_stored(c). */
 struct kv_tile_cache *kv_tile_cache_new(const struct kv_cache *c);
 void kv_tile_cache_free(struct kv_tile_cache *t); /* NULL is fine */
 

@@ -112,7 +112,7 @@ static json_t *end_of(struct kv_chat *c, json_t *x, bool last)
     json_t *all, *y;
     size_t n;
 
-    if (once && last) /* it cannot be read backwards */
+    if (once && last) /* it is read only forwards */
         return NULL;
     if (once) {
         y = kv_chat_next(c, x);

@@ -118,12 +118,12 @@ size_t kv_chat_bytes(const json_t *x);
 /* The work of reading all of x; fails if x is too deep or, with plain, if it
  * holds a namespace. */
 void kv_chat_walk(struct kv_chat *c, const json_t *x, bool plain);
-/* As Python's str(); the caller's to free. */
+/* Returns x like Python's str(); the caller frees it. */
 char *kv_chat_text(struct kv_chat *c, const json_t *x);
 json_t *kv_chat_item(struct kv_chat *c, json_t *of, const json_t *key);
 /* bound: from, to and step, each NULL if it is not given. */
 json_t *kv_chat_slice(struct kv_chat *c, json_t *of, json_t *const bound[3]);
-/* The texts of a list's values. */
+/* Returns the texts of a list's values. */
 json_t *kv_chat_joined(struct kv_chat *c, const json_t *list,
                        const char *between);
 /* chat_items.c.  Takes the reference to list, which nothing else holds. */
@@ -188,7 +188,7 @@ bool kv_chat_test_takes(const char *name); /* an argument */
 /* chat_json.c.  arg: ensure_ascii, indent, separators, sort_keys; NULL if not
  * given. */
 json_t *kv_chat_json(struct kv_chat *c, json_t *x, json_t *const *arg);
-/* As Python's repr(); the caller's to free. */
+/* Returns x like Python's repr(); the caller frees it. */
 char *kv_chat_real(double x);
 
 /* chat_repr.c: as Python's repr(); the caller's to free. */

@@ -41,7 +41,7 @@ static const char *token_text(const json_t *x)
                                                : x);
 }
 
-/* Takes the tokens that a file names x_token. */
+/* Takes the special tokens that a file names x_token. */
 static void take_tokens(json_t *tokens, const json_t *file)
 {
     const char *key;
@@ -94,8 +94,8 @@ static void take_defaults(json_t *tokens, const json_t *config)
     }
 }
 
-/* As in transformers 5: the map's names take precedence over the other file's,
- * and are ignored if the config lists its added tokens. */
+/* Follows transformers 5: the map's names take precedence over the other file's
+ * names, and are ignored if the config lists its added tokens. */
 static int read_tokens(struct kv_chat_model *m, const char *dir,
                        const json_t *config, struct kv_err *e)
 {

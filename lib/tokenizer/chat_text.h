@@ -35,8 +35,8 @@ enum kv_chat_case {
 };
 json_t *kv_chat_with_case(const char *s, enum kv_chat_case wanted);
 
-/* by NULL: splits at white space, without empty parts.  max: the number of
- * splits; -1: all. */
+/* Splits s at the text `by`.  by NULL: splits at white space and drops empty
+ * parts.  max: the largest number of splits; -1: no limit. */
 json_t *kv_chat_split(struct kv_chat *c, const char *s, const char *by,
                       json_int_t max);
 json_t *kv_chat_splitlines(struct kv_chat *c, const char *s);

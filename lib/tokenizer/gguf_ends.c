@@ -47,7 +47,7 @@ static const struct {
     {"<|file_sep|>", KEY "fim_sep_token_id"},
 };
 
-/* If all of `beside` are in the vocabulary, `text` is no end. */
+/* If the vocabulary has all of `beside`, `text` does not end an answer. */
 static const struct {
     const char *text, *beside[2];
 } exceptions[] = {

@@ -137,7 +137,7 @@ static size_t cluster(const char *s, size_t n)
     return at;
 }
 
-/* As in SentencePiece; consumes *n_part bytes. */
+/* Normalizes as SentencePiece does; consumes *n_part bytes. */
 static int add_longest(const struct kv_charsmap *m, const char *s, size_t n,
                        size_t *n_part, struct kv_text *out, struct kv_err *e)
 {

@@ -144,7 +144,7 @@ static int read_tokens(struct reading *r, struct kv_err *e)
 
 /* ---- "llama": merges by scores ----------------------------------------- */
 
-/* Fields that only t5 has. */
+/* GGUF fields that only tokenizer "t5" has. */
 static int refuse_rest(const struct reading *r, struct kv_err *e)
 {
     if (kv_gguf_find(r->g, KEY "precompiled_charsmap"))

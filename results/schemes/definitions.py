@@ -131,7 +131,7 @@ SCHEMES = [("kivi:b4g32", kivi(4), 0.1), ("kivi:b2g32", kivi(2), 0.1),
 
 
 def db(dump, stored, side):
-    """SQNR, and that over what varies."""
+    """Returns SQNR, and SQNR over the part of x that varies."""
     signal = varying = noise = 0
     with h5py.File(dump) as f:
         for layer in range(int(f.attrs["n_layers"])):

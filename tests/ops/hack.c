@@ -118,7 +118,7 @@ static void round_with(const struct product *p, const float *u, uint8_t *out)
     memcpy(out + p->n, &sum, sizeof(sum));
 }
 
-/* ROWS rows that overlap, of other draws. */
+/* Makes ROWS overlapping rows with other random values. */
 static size_t quantize(const void *in, void *out)
 {
     const struct product *p = in;

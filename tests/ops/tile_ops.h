@@ -6,7 +6,7 @@
 #include "kernels/tiles/tiles.h"
 #include "tests/ops/ops.h"
 
-/* Queries, or weights, for head 1 of a store. */
+/* The input of an operation: queries or weights for head 1 of a store. */
 struct tile_input {
     struct kv_store s; /* its tiles are the owner's */
     size_t rows, tiles;

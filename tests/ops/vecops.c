@@ -157,7 +157,8 @@ static size_t rows_hadamard(const void *in, void *out)
     return ((m + 1) / 2 + m) * WIDE * sizeof(float);
 }
 
-/* With each of the first 40 values infinite or none. */
+/* Checks the row as it is, and with each of the first 40 values made NaN or
+ * infinite. */
 static size_t is_finite(const void *in, void *out)
 {
     const struct row *r = in;

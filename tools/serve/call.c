@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double look_after = 0.2; /* seconds: whether the client is there */
+static const double look_after = 0.2; /* seconds between looks for the client */
 
 struct kv_choice kv_call_choice(const struct kv_call *c, size_t i)
 {

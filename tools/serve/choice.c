@@ -55,7 +55,8 @@ static const int32_t *new_ids(const struct kv_choice *c)
     return kv_choice_tokens(c) ? c->answer->ids + n_forced(c) : NULL;
 }
 
-/* Bytes before what may be half a character, or half a stop string. */
+/* The number of bytes before a part that may be half a character or half a stop
+ * string. */
 static size_t count_sure(const struct kv_stops *s, const char *text, size_t n)
 {
     static const char half[] = KV_UTF8_REPLACEMENT;

@@ -60,7 +60,7 @@ bool kv_job_wait(struct kv_queue *q, struct kv_job *j, double seconds);
 /* Nobody wants the rest.  Returns when the job is over. */
 void kv_job_leave(struct kv_queue *q, struct kv_job *j);
 
-/* No more jobs; those that are there may go on for so many seconds. */
+/* Refuses further jobs; jobs in the queue may go on for `seconds`. */
 void kv_queue_end(struct kv_queue *q, double seconds);
 
 struct kv_queue_counts {
