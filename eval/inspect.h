@@ -33,8 +33,8 @@ struct kv_book_use {
     size_t k;
 };
 
-/* The share of centroids that were chosen at all; and e to the entropy of the
- * index, between 1 and k.  NaN if none was chosen. */
+/* The share of centroids that were ever chosen, and the perplexity of the index
+ * (1 to k).  Both are NaN if none was chosen. */
 double kv_book_used(const struct kv_book_use *b);
 double kv_book_perplexity(const struct kv_book_use *b);
 

@@ -140,9 +140,10 @@ static size_t exact_queries(const struct kv_loop *l, size_t n)
     return p < n ? p : n;
 }
 
-/* Quantized tokens, sinks counted, at each of n queries, for free(); NULL if
- * every query sees the final state of every token.  Attention on codes needs
- * one entry per query; a prompt with attention on codes is one step. */
+/* Returns the number of quantized tokens, with sinks, at each of n queries; the
+ * caller frees it.  NULL if every query sees the final state of every token.
+ * Attention on codes needs one entry per query; a prompt with attention on
+ * codes is one step. */
 static uint32_t *until_of(const struct kv_loop *l, const struct kv_codec *c,
                           size_t n, bool on_codes)
 {

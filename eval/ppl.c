@@ -115,7 +115,7 @@ struct run {
     struct kv_loop *loop;
     bool spans;          /* the spec codes all layers together */
     FILE *states;        /* source of hidden states; NULL: the model */
-    size_t group, piece; /* windows, and tokens of each, at a time */
+    size_t group, piece; /* windows, and their tokens, at one time */
     float *hidden;       /* [group][piece][hidden] */
 };
 

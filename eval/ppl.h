@@ -34,7 +34,7 @@ struct kv_ppl_plan {
     size_t memory; /* bytes for activations */
     uint64_t seed;
     bool no_base; /* no base line runs, and nothing is compared */
-    bool kl;      /* divergence from the base too; not with no_base */
+    bool kl;      /* also measures divergence from the base; not with no_base */
     bool losses;  /* rows have the losses of their tokens */
     struct kv_klbase *kl_file; /* the base's probabilities from a file instead
                                 * of the base run; or NULL */

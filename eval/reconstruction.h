@@ -13,8 +13,8 @@ struct kv_reconstruction {
 };
 
 /* x: the input of encode(), y: the output of decode(), both [n][dim], a vector
- * per row.  Summed in double, in order.  The cosine of two zero vectors is 1,
- * of a zero vector with another vector is 0. */
+ * per row.  Sums are in double and in order.  The cosine of two zero vectors is
+ * 1; the cosine of a zero vector and another vector is 0. */
 void kv_reconstruction_add(struct kv_reconstruction *r, const float *x,
                            const float *y, size_t n, size_t dim);
 void kv_reconstruction_merge(struct kv_reconstruction *into,

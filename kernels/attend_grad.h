@@ -1,7 +1,7 @@
 /* The gradient of causal attention, in f32.
  *
  * Given dL/d(output) of a loss L: dL/dq, dL/dk and dL/dv.  The softmax is
- * computed again, as kv_attend() does it. */
+ * recomputed as in kv_attend(). */
 #ifndef KV_ATTEND_GRAD_H
 #define KV_ATTEND_GRAD_H
 

@@ -163,7 +163,7 @@ struct kv_backend {
     int (*download)(void *to, const void *from, size_t bytes, struct kv_err *e);
     int (*load)(const struct kv_load *part, size_t n_parts, struct kv_err *e);
 
-    /* work() for i < n; thread < threads(). */
+    /* Calls work() for all i < n; thread < threads(). */
     size_t (*threads)(void);
     int (*each)(size_t n, kv_tile_work *work, const void *arg,
                 struct kv_err *e);

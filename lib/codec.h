@@ -121,8 +121,9 @@ int kv_codec_new(struct kv_codec **c, const struct kv_spec *spec,
                  const struct kv_calib *calib, struct kv_err *e);
 void kv_codec_free(struct kv_codec *c); /* NULL is fine */
 
-/* The codecs of n_layers layers from first on, K and V of each; of a latent
- * (shape.h) V's is K's.  Fails as kv_codec_new() does. */
+/* Makes the codecs of K and V for n_layers layers, the first of which is
+ * `first`; with a latent (shape.h) V's codec is K's.  Fails when kv_codec_new()
+ * does. */
 int kv_codecs_new(struct kv_codecs **cs, const struct kv_spec *spec,
                   const struct kv_shape *shape, size_t first, size_t n_layers,
                   const struct kv_calib *calib, struct kv_err *e);

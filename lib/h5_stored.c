@@ -25,7 +25,7 @@ static void follow(hid_t file, const char *name, struct follow *f)
         H5L_info_t info;
 
         if (n == 1 || (name[i] && name[i] != '/'))
-            continue; /* "/" itself, or amid a name */
+            continue; /* "/" itself, or "/" within a name */
         memcpy(f->name, name, i);
         f->name[i] = 0;
         if (H5Lexists(file, f->name, H5P_DEFAULT) <= 0 ||

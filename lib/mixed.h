@@ -56,7 +56,7 @@ extern const struct kv_scheme kv_scheme_mixed;
 /* The file that the text of a spec names, in text; NULL when it names none. */
 const char *kv_mixed_file(const char *text);
 
-/* The longest layer file: room for every layer and a comment on it. */
+/* The size limit of a layer file: room for every layer and a comment on it. */
 enum { KV_MIXED_MAX_BYTES = 1 << 20 };
 
 /* Reads a layer file, a regular file, or NAME@HASH.  Fails with file, line,

@@ -134,9 +134,9 @@ def keep(path, others):
 
 
 def write_whole(path, text, others):
-    """Into a file whole or not at all, by a link into what it points to, but
-    straight into a pipe or device.  Never over the others: inputs and other
-    outputs."""
+    """Writes a file whole or not at all; follows a link to its target; writes
+    straight into a pipe or device.  Never overwrites `others`, the inputs and
+    other outputs."""
     keep(path, others)
     mode, own = mode_of(path), None
     try:

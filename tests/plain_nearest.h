@@ -1,4 +1,5 @@
-/* The search for the nearest center by its definition, and test data. */
+/* A search for the nearest center that follows the definition, and test
+ * data. */
 #ifndef KV_TESTS_PLAIN_NEAREST_H
 #define KV_TESTS_PLAIN_NEAREST_H
 
@@ -6,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* n normal numbers; on a grid of halves when coarse, so that ties are many. */
+/* Returns n normal random numbers; coarse: on a grid of halves, so that ties
+ * are frequent. */
 void fill_normal(float *x, size_t n, uint64_t seed, bool coarse);
 
 /* s of kernels/nearest/nearest.h. */

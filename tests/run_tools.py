@@ -59,7 +59,7 @@ class Case(unittest.TestCase):
     maxDiff = None
 
     def refused(self, words, tool, *args, **more):
-        """Exit code 2, nothing on stdout, one sentence on stderr."""
+        """Checks exit code 2, no stdout, and one sentence on stderr."""
         done = run(tool, "-q", *args, **more)
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertFalse(done.stdout)

@@ -5,7 +5,8 @@
 
 #include "lib/codec.h"
 
-/* Not fitted.  n_below: 1 or 2; letters s and r of both sides. */
+/* Makes a spec that is not fitted.  n_below: 1 or 2; s and r hold for both
+ * sides. */
 struct kv_spec stacked_spec(size_t n_below, size_t s, size_t r);
 
 #endif

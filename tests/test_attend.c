@@ -276,7 +276,7 @@ static void test_mass_alone(void **state)
     tear_down(&p);
 }
 
-/* The same bits on one thread and on four. */
+/* One thread and four give the same bits. */
 static void test_threads(void **state)
 {
     void (*const attend[])(const struct kv_attend_job *) = {kv_attend_c,

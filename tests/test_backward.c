@@ -109,7 +109,7 @@ static void differ(const struct tiny_model *m, const int32_t *tokens, size_t n,
     }
 }
 
-/* Root mean square of a layer's gradients. */
+/* Returns the root mean square of a layer's gradients. */
 static double size_of(const struct got *got, size_t layer, int side)
 {
     double squares = 0;

@@ -121,7 +121,7 @@ static struct kv_dump_writer *create(enum kv_dtype dtype)
     return w;
 }
 
-/* With W_o's Gram matrix for the layers from first_gram on. */
+/* Writes W_o's Gram matrix for the layers from first_gram on. */
 static void write_dump_with(enum kv_dtype dtype, size_t first_gram)
 {
     struct kv_dump_writer *w = create(dtype);

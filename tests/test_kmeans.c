@@ -386,7 +386,7 @@ static void test_few_points(void **state)
     assert_int_equal(
         kv_kmeans(x, N, 2, NULL, N, KV_KMEANS_PP, 10, 1, c, &mse, NULL), 0);
     assert_true(mse == 0);
-    /* k == 1: the mean */
+    /* k == 1: its center is the mean */
     assert_int_equal(
         kv_kmeans(x, N, 2, NULL, 1, KV_KMEANS_PP, 10, 1, c, &mse, NULL), 0);
     for (size_t j = 0; j < 2; j++) {

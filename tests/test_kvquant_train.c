@@ -142,7 +142,8 @@ static int ascending(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* 2 % of 640 tokens: at most 7 beyond each threshold, which is a token's. */
+/* 2 % of 640 tokens: at most 7 lie beyond each threshold, which is a token's
+ * value. */
 static void test_thresholds(void **state)
 {
     const struct kv_shape shape = synthetic_shape(16);

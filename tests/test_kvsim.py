@@ -233,8 +233,9 @@ class Kvsim(unittest.TestCase):
 
     # ---- measured rows ------------------------------------------------------
 
-    # f16: 1 + .5 n + .001 t us; kivi: 2 + .0002 t; encoding and decoding of 128
-    # tokens a sequence: 4 + t / 32 and 3 + t / 64 us; the rest of a step: 5000 us.
+    # Attention takes 1 + .5 n + .001 t us for f16 and 2 + .0002 t us for kivi.
+    # Encoding and decoding 128 tokens a sequence take 4 + t / 32 and 3 + t / 64
+    # us, and the rest of a step 5000 us.
     KIVI = "kivi:b2g128r0s0,axis=paper"
 
     def measured(self, **more):

@@ -152,7 +152,8 @@ static void test_plan_ends(void **state)
         at += group[i].size;
     }
     assert_int_equal(at, ROW);
-    /* 160 bits are 64 values of 2 bits, at the first place of the largest */
+    /* 160 bits hold 64 values of 2 bits; they begin where the largest is
+     * first */
     none[3] = 5;
     none[69] = 4;
     n = kv_kvtc_plan(&e, 160, group);

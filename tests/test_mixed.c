@@ -389,8 +389,8 @@ static void test_one_everywhere(void **state)
     free(path);
 }
 
-/* Tables count where they are read; a table shared by all layers counts
- * once. */
+/* Bytes of tables count where layers read them; a table that all layers share
+ * counts once. */
 static void test_shared_bytes(void **state)
 {
     const struct kv_shape shape = synthetic_shape(HEAD_DIM);

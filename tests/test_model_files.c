@@ -1,4 +1,4 @@
-/* lib/model: a model's facts, and every model that is refused. */
+/* lib/model: the facts of a model, and the models that it refuses. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/model/model.h"

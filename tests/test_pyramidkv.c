@@ -9,8 +9,8 @@ static size_t pyramid_budget(const struct ready *r, size_t layer, size_t n)
         .budget;
 }
 
-/* Layers together hold the budget; lower layers hold no less than higher ones,
- * and no layer more than all tokens. */
+/* Together the layers hold the budget; lower layers hold no less than higher
+ * layers, and no layer more than all tokens. */
 static void check_pyramid(const char *policy, size_t mean, size_t n)
 {
     static const size_t layers[] = {1, 2, 5, 24, 32};

@@ -54,7 +54,8 @@ static double poisson_tail(double a, double k)
     return sum;
 }
 
-/* Crommelin's mean wait of M/D/c and the service. */
+/* Returns Crommelin's mean waiting time of the queue M/D/c plus the service
+ * time. */
 static double md_time(double load, double c)
 {
     const double a = load * c;

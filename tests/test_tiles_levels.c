@@ -38,7 +38,8 @@ static void check_part(const char *what, const struct kv_store *s, size_t head,
     free(x);
 }
 
-/* Outliers of a side's codes, of what its blocks have more than without. */
+/* Counts the outliers of a side's codes by the bytes that its blocks have
+ * beyond those without outliers. */
 static size_t count_outliers(const struct kv_reader *r, size_t plain)
 {
     size_t n = 0;

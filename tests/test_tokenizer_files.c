@@ -106,7 +106,7 @@ static void taken_in(void **state)
          "2 3 5 4 5 ",
          "2 7 5 "},
         {{PLAIN, "{'pad_token': 'q'}", NULL, NULL}, "2 3 5 4 5 ", "2 3 5 4 5 "},
-        /* two names for one thing: the map's counts, unless there is a list */
+        /* two names for one token: the map's counts, unless a list exists */
         {{PLAIN, "{'pad_token': '<q>'}", NULL, "{'pad_token': 'x'}"},
          "2 3 5 4 5 ",
          "2 3 5 4 5 "},
@@ -237,7 +237,7 @@ static void flags_that_differ(void **state)
     }
 }
 
-/* Each sentence has all the words, divided by |. */
+/* Each error has all the words, which | separates. */
 static void refused(void **state)
 {
     static const struct {

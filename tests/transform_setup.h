@@ -88,7 +88,7 @@ static inline float unit8_of(const float *table)
     return max / 127;
 }
 
-/* Values are dealt out to heads; of a head that is full they are left out. */
+/* Deals values out to heads; leaves out values for a head that is full. */
 static inline void make_coefs(struct made *m, size_t max)
 {
     struct kv_transform_coef *to = m->coef;

@@ -195,7 +195,7 @@ static int print_tables(const struct kvcalib_args *a, const struct kv_calib *c,
     return rc;
 }
 
-/* Names of --columns that are wrong are known before hours of training. */
+/* Checks the names in --columns before hours of training. */
 static int try_columns(const struct kvcalib_args *a, struct kv_err *e)
 {
     struct kv_results *r;
@@ -259,7 +259,7 @@ static int take_tables(struct kv_calib **c, const struct kvcalib_args *a,
     return rc;
 }
 
-/* The first rank's work after all tables are gathered. */
+/* Does the first rank's work after it has gathered all tables. */
 static int finish(const struct kvcalib_args *a, struct kv_calib *c,
                   const struct kv_dump_info *info, const struct kv_spec *specs,
                   size_t n, struct kv_err *e)

@@ -112,9 +112,10 @@ static int add_line(struct kvgen_journal *j, const char *path, size_t number,
     return 0;
 }
 
-/* The lines of a file that may be missing.  whole: leaves out a last line
+/* Reads the lines of a file that may be missing.  whole: leaves out a last line
  * without a line feed, since a killed run may have cut it; *bytes: the size of
- * the others.  The file is no input (lib/base/file.h), since it is replaced. */
+ * the other lines.  The file is no input (lib/base/file.h), since it is
+ * replaced. */
 static int read_lines(struct kvgen_journal *j, const char *path, bool whole,
                       off_t *bytes, struct kv_err *e)
 {

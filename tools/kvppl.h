@@ -49,7 +49,7 @@ struct kvppl_study {
     size_t n_sets, n_records;
     struct kv_h5 *base_from, *base_to; /* --base, which is read or written */
     size_t n_bases;
-    struct kv_ranks ranks; /* without --ranks one */
+    struct kv_ranks ranks; /* one rank without --ranks */
 };
 
 /* The requested parameters of a setting. */
@@ -73,7 +73,7 @@ struct kvppl_run {
     struct kv_tokenizer *tokenizer;
     struct kv_windows text;
     size_t n_tokens;       /* tokens of a window, with own text */
-    const int32_t *tokens; /* [windows][n_tokens] that are evaluated */
+    const int32_t *tokens; /* [windows][n_tokens] evaluated tokens */
     struct kvppl_extent extent;
     struct kv_protocol protocol;
     struct kv_calib *calib;

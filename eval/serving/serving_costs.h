@@ -57,8 +57,8 @@ double kv_serving_bits(const struct kv_serving_scheme *s, bool kept_sums);
 double kv_serving_memory(const struct kv_serving *s);
 double kv_serving_replica_bytes(const struct kv_serving *s);
 
-/* Requests/s that each part can serve, for requests like a[n]; decode with its
- * memory full of requests. */
+/* The requests/s that each part can serve if requests are like a[n]; decoding
+ * is computed with its memory full. */
 struct kv_serving_capacity {
     double prefill, network, decode;
 };

@@ -46,7 +46,7 @@ enum {
     SHARED_VALUES = 16
 };
 
-/* The lower (0) or the upper (1) half of each byte. */
+/* Returns the lower (0) or upper (1) half of each byte. */
 ALWAYS_INLINE vi32 half_of(vi32 x, size_t half)
 {
     return _mm256_and_si256(half ? _mm256_srli_epi16(x, 4) : x,

@@ -151,8 +151,8 @@ void kv_codebook_finish_avx2(const struct kv_store *s, size_t head,
 kv_codebook_qk_tiles_fn kv_codebook_qk_tables_c, kv_codebook_qk_tables_avx2;
 kv_codebook_pv_tiles_fn kv_codebook_pv_tables_c, kv_codebook_pv_tables_avx2;
 
-/* Path int8 by tables, only for keys; lanes8 and planes8 are two table
- * layouts. */
+/* Path int8 with look-up tables, only for keys; lanes8 and planes8 are two
+ * table layouts. */
 kv_codebook_prepare_fn kv_codebook_lanes8_c, kv_codebook_lanes8_avx2;
 kv_codebook_prepare_fn kv_codebook_planes8_avx2;
 kv_codebook_qk_fn kv_codebook_qk8_c, kv_codebook_qk8_avx2, kv_codebook_qk8_vnni;

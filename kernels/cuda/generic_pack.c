@@ -46,8 +46,8 @@ static size_t codes_bytes(const struct kv_store *s)
     return s->tile_bytes - (is_levels(s) ? KV_LEVELS_LINE : 0);
 }
 
-/* Bytes of a tile's ends and outliers; side->owned of a CPU's tile counts a
- * header, which is not copied, too. */
+/* The bytes of a tile's ends and outliers.  side->owned of a CPU tile also
+ * counts a header, which is not copied. */
 static size_t outliers_bytes(const struct kv_gpu_side *side)
 {
     const size_t ends = KV_TILE_TOKENS * sizeof(uint16_t);

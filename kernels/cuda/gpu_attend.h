@@ -47,8 +47,8 @@ int kv_gpu_attend_copy(struct kv_gpu_attend **copy,
 void kv_gpu_attend_free(struct kv_gpu_attend *a); /* NULL is fine */
 
 enum kv_path kv_gpu_attend_path(const struct kv_gpu_attend *a); /* in use */
-/* The path's name for people: "int8", "exact", or "generic" and "dequant",
- * which are exact too. */
+/* The path's name in output: "int8", "exact", or "generic" or "dequant", which
+ * are exact too. */
 const char *kv_gpu_attend_name(const struct kv_gpu_attend *a);
 size_t kv_gpu_attend_bytes(const struct kv_gpu_attend *a); /* of all tiles */
 

@@ -62,7 +62,7 @@ kv_gpu_job_store(const struct kv_tiles_job *j, int side, int run)
     return (side ? j->v : j->k) + run;
 }
 
-/* A tile of halves, in the order of float/cuda.cuh. */
+/* Returns the bytes of a tile of halves in the order of float/cuda.cuh. */
 static inline size_t kv_gpu_halves_bytes(const struct kv_gpu_attend *a)
 {
     return KV_GPU_TILE * kv_padded(a->head_dim) * sizeof(uint16_t);

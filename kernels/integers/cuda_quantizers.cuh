@@ -295,7 +295,7 @@ static bool kv_with_quantizer(enum kv_gpu_quantizer quantizer, F &f)
     return false;
 }
 
-/* As kv_with_quantizer(), with HACK's quantizer too. */
+/* Like kv_with_quantizer(), but HACK's quantizer is allowed too. */
 template <class F>
 static bool kv_with_any_quantizer(enum kv_gpu_quantizer quantizer, F &f)
 {

@@ -31,7 +31,7 @@ struct kv_scaled_codes {
     static_assert(BYTES % 8 == 0, "a lane's codes are whole pieces");
 };
 
-/* Pair i of a string of table codes, up to 4 bits. */
+/* Extracts pair i of a bit string of table codes of up to 4 bits. */
 template <class B>
 KV_DEVICE uint32_t kv_scaled_pair(const uint8_t *place, const uint32_t *string,
                                   int i)

@@ -53,7 +53,8 @@ static unsigned log2_of(size_t n)
 
 /* ---- the table ----------------------------------------------------------- */
 
-/* How far halves of `by` times the table are from it. */
+/* Returns the squared error of the table when it is stored as halves times
+ * `by`. */
 static double table_error(const float *table, size_t n, float by)
 {
     double sum = 0;

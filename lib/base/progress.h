@@ -13,7 +13,8 @@ struct kv_progress {
     double started, shown;
 };
 
-/* what: a word or two, kept by pointer; total: steps, 0 when unknown. */
+/* what: a word or two, which must stay valid; total: the number of steps, 0
+ * when unknown. */
 void kv_progress_init(struct kv_progress *p, const char *what, size_t total);
 void kv_progress_step(struct kv_progress *p, size_t steps);
 /* Wipes the line. */

@@ -265,8 +265,7 @@ struct kv_arch {
                          * ... */
     bool shared_alone;  /* ... or times 1; without experts (num_experts 0) it is
                          * the MLP */
-    bool shared_whole;  /* ... or times 1, as wide as n_shared_experts
-                         * together */
+    bool shared_whole;  /* ... or times 1; n_shared_experts form one expert */
     size_t n_shared;    /* default of n_shared_experts */
     bool mixed;         /* some layers have an MLP instead, by mlp_only_layers
                          * and decoder_sparse_step ... */

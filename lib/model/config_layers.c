@@ -41,7 +41,7 @@ static int read_window(const struct kv_fields *f, const struct kv_arch *a,
     return kv_fields_size_if(f, name, 1, 1 << 28, window, e);
 }
 
-/* Reads layer_types; *n of the layers slide so far. */
+/* Reads layer_types; *n_slide: the number of sliding layers. */
 static int read_layer_types(const struct kv_fields *f, const json_t *list,
                             struct kv_config *c, size_t *n_slide,
                             struct kv_err *e)

@@ -84,7 +84,7 @@ static int check_fields(const struct kv_fields *f, const char *method,
     return 0;
 }
 
-/* The packing of codes: the format, under any of its names. */
+/* Checks that the packing of codes is the format, under any of its names. */
 static int check_format(const struct kv_fields *f, const char *name,
                         const char *const *known, struct kv_err *e)
 {

@@ -400,7 +400,7 @@ static int unpack(struct kv_weights *w, size_t i,
     return 0;
 }
 
-/* Without a header nothing may be packed. */
+/* Fails if tensors are packed but no header says so. */
 static int check_plain(const struct kv_weights *w, const char *dir,
                        struct kv_err *e)
 {

@@ -245,7 +245,7 @@ static void give_back(struct kv_exec_pool *pool, struct process *x)
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* Tells the process of places that are closed by now. */
+/* Tells the process which places have been closed. */
 static int close_places(struct process *x, const struct kv_exec_place *p,
                         struct kv_err *e)
 {

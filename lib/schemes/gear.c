@@ -40,7 +40,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Vectors (channels of keys, tokens of values) of len values, in groups. */
+/* Vectors of len values (channels of keys, tokens of values), in groups. */
 struct gear {
     size_t row, n_vectors, len, n_ends; /* outliers at each end of a vector */
     size_t group, rank, rounds;

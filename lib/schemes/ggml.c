@@ -117,7 +117,7 @@ static void quantize_1(const float *x, unsigned bits, float *head,
         code[j] = floor_code((x[j] - min) * id + 0.5f, bits);
 }
 
-/* The nearest level, the upper of two. */
+/* Returns the nearest level; of two equally near, the upper. */
 static uint8_t nearest_level(float x)
 {
     uint8_t above = 1;

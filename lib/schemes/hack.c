@@ -190,7 +190,7 @@ static void hack_encode(const struct kv_codec *c, struct kv_where w,
     free(one);
 }
 
-/* One block as its first m tokens, x [m][n_kv_heads][head_dim]. */
+/* Decodes the first m tokens of one block to x [m][n_kv_heads][head_dim]. */
 void kv_hack_decode_block(const struct kv_codec *c, const uint8_t *bytes,
                           size_t m, float *x)
 {

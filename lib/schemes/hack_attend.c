@@ -49,7 +49,7 @@ struct tile {
     struct kv_hack_row *row; /* [part][max] */
     double *score;           /* [max][score_stride] */
     double *out;             /* [max][head_dim] */
-    double *base, *one;      /* [n_groups][max], [max]: terms of minima */
+    double *base, *one;      /* [n_groups][max], [max]: terms with minima */
     struct kv_hack_ops ops;
     uint64_t formula, formula_parts;
     const struct kv_attend_view *view;

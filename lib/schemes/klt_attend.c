@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The layer and side whose coefficients are part i of k's rows. */
+/* Finds the layer and side whose coefficients are part i of k's rows. */
 static const struct klt *part_of(const struct klt *k, size_t i)
 {
     return i ? k->near[i - 1] : k;

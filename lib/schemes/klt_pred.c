@@ -34,7 +34,7 @@ void kv_klt_pred_clear(struct kv_klt_pred *p)
     free(p->matrix);
 }
 
-/* In the order of the matrix. */
+/* Lists the sources of a prediction in the order of its matrix. */
 static size_t list_sources(const struct kv_neighbours *at,
                            const float *source[KV_KLT_SOURCES])
 {

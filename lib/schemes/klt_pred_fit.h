@@ -27,7 +27,7 @@ void kv_klt_seen_clear(struct kv_klt_seen *s);
  * one. */
 void kv_klt_seen_up(struct kv_klt_seen *s);
 
-/* The prediction of a layer and side, and the parts of its tokens. */
+/* The prediction for a layer and side, and the parts of its tokens. */
 struct kv_klt_parts {
     float *x, *predicted; /* [n][row]: the tokens, which kv_klt_predict()
                            * replaces by x - mean - predicted; the prediction

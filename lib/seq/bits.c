@@ -128,7 +128,7 @@ static double shared(const struct asked *a, const struct kv_calib *calib)
     return bytes;
 }
 
-/* The mean over the given layers and sides; layers differ only in mixed
+/* Returns the mean over the given layers and sides; layers differ only in mixed
  * specs. */
 static double nominal(const struct asked *a)
 {

@@ -270,7 +270,7 @@ static void append(struct kv_policy_cache *c, size_t head,
     }
 }
 
-/* The changes of a step in one KV head. */
+/* A policy's step, and the tokens that are new in it. */
 struct step {
     struct kv_policy_cache *c;
     const struct kv_policy_step *of;

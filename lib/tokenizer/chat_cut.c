@@ -1,4 +1,4 @@
-/* A template in pieces, as Jinja's lexer cuts it with trim_blocks and
+/* Cuts a template into pieces, as Jinja's lexer does with trim_blocks and
  * lstrip_blocks. */
 #include "lib/base/alloc.h"
 #include "lib/base/utf8.h"

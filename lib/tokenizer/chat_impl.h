@@ -127,8 +127,8 @@ json_t *kv_chat_slice(struct kv_chat *c, json_t *of, json_t *const bound[3]);
 json_t *kv_chat_joined(struct kv_chat *c, const json_t *list,
                        const char *between);
 /* chat_items.c.  Takes the reference to list, which nothing else holds. */
-/* Python's generator: always true, without a length, empty after it has been
- * read. */
+/* Like Python's generator: it is always true, has no length, and is empty after
+ * it has been read. */
 json_t *kv_chat_iterator(json_t *list);
 /* Python's view of an object: has a length, may be read again. */
 json_t *kv_chat_view(json_t *list);
@@ -143,7 +143,8 @@ json_t *kv_chat_sequence(json_t *x);
 json_t *kv_chat_as(const json_t *kind, json_t *list);
 json_t *kv_chat_view_items(const json_t *x); /* not a new reference, or NULL */
 bool kv_chat_is_iterator(const json_t *x);   /* or a view */
-/* The first item, taken out of an iterator that is no view; NULL: none left. */
+/* Takes the first item out of an iterator that is no view; NULL: none is
+ * left. */
 json_t *kv_chat_next(struct kv_chat *c, json_t *x);
 /* The items that a loop over x visits, as a list; NULL and a failure if x has
  * no items. */

@@ -331,9 +331,9 @@ void kv_chat_model_clear(struct kv_chat_model *m)
 
 /* ---- a prompt ------------------------------------------------------------ */
 
-/* A mark appended to the assistant's last message while a template is rendered.
- * Its space shows whether the template strips messages, as in transformers' own
- * mark. */
+/* A mark that is appended to the assistant's last message while a template is
+ * rendered.  Like the mark of transformers, it has a space, which shows whether
+ * the template strips messages. */
 static const char mark[] = "END_OF_THE_LAST_MESSAGE ";
 enum { MARK = sizeof(mark) - 1 };
 

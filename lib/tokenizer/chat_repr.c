@@ -1,4 +1,4 @@
-/* Values as Python's repr() writes them. */
+/* Prints values as Python's repr() does. */
 #include "lib/base/alloc.h"
 #include "lib/tokenizer/chat_impl.h"
 #include "lib/tokenizer/tokenizer_text.h"

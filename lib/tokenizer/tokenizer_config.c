@@ -12,7 +12,7 @@
 struct reading {
     const struct kv_tokenizer_main *m;
     struct kv_tokenizer_config *c; /* the result */
-    json_t *config;                /* without the file: empty */
+    json_t *config;                /* empty without the file */
     json_t *map, *added;           /* NULL: no such file */
     const json_t
         *decoder; /* the config's list of added tokens, or NULL */

@@ -89,7 +89,7 @@ def pack(folder, quant):
 
 
 def split(folder):
-    """The weights in two files with an index."""
+    """Stores the weights in two files with an index."""
     path = os.path.join(folder, "model.safetensors")
     tensors = tensors_of(path)
     names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]

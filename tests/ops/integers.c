@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-/* All codes the largest, heads and weights 1: what sums must hold. */
+/* All codes are the largest, heads and weights are 1: the largest sums. */
 static void set_largest(struct tile_input *in)
 {
     const struct kv_integers *g = in->s.params;

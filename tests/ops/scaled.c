@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-/* Rows of every number from 1 to 8; then what is timed. */
+/* Cases with 1 to 8 rows, then the cases that are timed. */
 static void *open_store(size_t i, struct check_size *size)
 {
     static const char *const timed[] = {"nf4", "mxfp4", "turboquant:b2", "fp8"};

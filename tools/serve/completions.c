@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes json. */
+/* Frees json after use. */
 static void put_json(struct kv_http_reply *to, json_t *json)
 {
     char *text = json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9));
