@@ -134,7 +134,7 @@ static int open_all(const struct kv_calib *c, const struct kv_spec *spec,
     return 0;
 }
 
-/* A codec that reads a table of this place. */
+/* Returns a codec that reads a table of this place. */
 static int open_at(const struct kv_calib *c, const struct kv_spec *spec,
                    const struct kv_shape *shape, const struct kv_table *t,
                    struct kv_err *e)

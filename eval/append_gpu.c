@@ -60,7 +60,7 @@ static bool has_tiles(const struct kv_append_gpu *a)
            KV_GPU_TILE % a->codec[KV_V]->block == 0;
 }
 
-/* n tokens of sequence b from `first` on, as they enter a cache. */
+/* Writes n tokens of sequence b from `first` on to x, as they enter a cache. */
 static void input(const struct kv_append_gpu *a, int side, size_t b,
                   size_t first, size_t n, float *x)
 {

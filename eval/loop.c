@@ -168,7 +168,7 @@ static uint32_t *until_of(const struct kv_loop *l, const struct kv_codec *c,
 /* ---- windows in the host's caches -----------------------------------------
  */
 
-/* Work on each window of a layer in host memory. */
+/* The work on each window of a layer in host memory. */
 struct windows {
     struct kv_loop *l;
     const struct kv_qkv *x;

@@ -38,7 +38,8 @@ void kv_loop_free(struct kv_loop *l);
 int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e);
 
 /* Makes later passes perturb keys and values (eval/loop_jitter.h), for the
- * repeat-th time, from 1; 0, the default: no perturbation.  On the CPU. */
+ * repeat-th time, counted from 1; 0 (default): no perturbation.  Only on the
+ * CPU. */
 void kv_loop_jitter(struct kv_loop *l, size_t repeat);
 
 /* For kv_model_forward() on whole windows of `length` tokens.  With a policy

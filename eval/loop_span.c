@@ -1,5 +1,5 @@
-/* Codes of all layers of a token together: made from a pass at full precision,
- * and read layer by layer in the next pass. */
+/* Codes that hold all layers of a token: a pass at full precision makes them,
+ * and the next pass reads them layer by layer. */
 #include "eval/loop_impl.h"
 #include "eval/loop_jitter.h"
 #include "lib/base/alloc.h"

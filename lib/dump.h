@@ -131,7 +131,7 @@ int kv_dump_open(struct kv_dump **d, const char *path, struct kv_err *e);
 void kv_dump_close(struct kv_dump *d);
 const struct kv_dump_info *kv_dump_info(const struct kv_dump *d);
 const char *kv_dump_path(const struct kv_dump *d);
-/* Restricts the dump to these of its layers. */
+/* Restricts the dump to these layers. */
 void kv_dump_narrow(struct kv_dump *d, size_t first_layer, size_t last_layer);
 /* Fails when the dump lacks the tensor, naming the option that writes it. */
 int kv_dump_want(const struct kv_dump *d, enum kv_tensor t, struct kv_err *e);

@@ -96,7 +96,7 @@ struct list {
     size_t n;
 };
 
-/* A limit of the tool's, in seconds. */
+/* The parameter that limits the time of a request. */
 static bool is_timeout(const char *name, size_t n)
 {
     return n == strlen("timeout") && !memcmp(name, "timeout", n);

@@ -31,7 +31,7 @@ struct reading {
     const char *path, *at;
     char separator;
     size_t line;
-    char *text; /* a cell; room for the file */
+    char *text; /* a cell and room for the file */
     char **cell;
     size_t n;
 };

@@ -63,7 +63,7 @@ def verdict(pairs, ahead="ahead of", what="order of schemes"):
 
 
 def section(table):
-    """Its title and text in README.md."""
+    """Returns the title and text of the section in README.md."""
     with open("README.md", encoding="utf-8") as f:
         parts = f.read().split("\n## ")
     paper = parts[0].splitlines()[0].removeprefix("# ")

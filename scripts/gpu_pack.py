@@ -1,5 +1,5 @@
-"""A build's programs in one archive, for a machine that has the GPU but not the
-libraries they want; and where the libraries of such a machine lie."""
+"""Packs a build's programs into one archive for a machine that has the GPU but
+lacks their libraries, and finds the libraries of such a machine."""
 import ctypes
 import glob
 import json

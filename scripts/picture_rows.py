@@ -15,7 +15,7 @@ LINEAR = {"same_top1", "sqnr_db", "dnll"}
 
 
 class Wrong(Exception):
-    """One sentence."""
+    """An error that one sentence describes."""
 
 
 def number(row, column):

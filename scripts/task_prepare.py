@@ -34,7 +34,7 @@ def winogrande(item, items, description):
 
 
 def gsm8k_boxed(item, items, description):
-    """The number alone as the answer."""
+    """Makes the bare number the answer."""
     return dict(item, answer=item["answer"].split("#### ")[1].replace(",", ""))
 
 

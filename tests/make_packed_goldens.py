@@ -57,8 +57,8 @@ def small_float(b, exponent, mantissa):
 
 
 def codes(words, bits, axis, order=None):
-    """The codes of words [..], `32 / bits` for each along this axis, or 32 for
-    each three."""
+    """Returns the codes of words [..] along this axis: `32 / bits` codes from
+    each word, or 32 codes from every three words."""
     if bits == 3:
         words = np.ascontiguousarray(np.moveaxis(words, axis, -1))
         bit = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")

@@ -116,7 +116,7 @@ class Bounds(unittest.TestCase):
                           at("dump.h5"), "-o", at("calib.h5")).stderr)
 
     def test_limits_of_memory(self):
-        """With any limit of the address space the tool is done, or ends with a
+        """With any limit of the address space the tool finishes, or ends with a
         sentence and exit code 2; no library crashes, hangs or ends the program
         itself.  Sanitizers need terabytes."""
         args = on_text("-q", "-s", "kivi:b2g16", "-o", at("limited.csv"))
@@ -401,8 +401,8 @@ class Bounds(unittest.TestCase):
                           b"\\u001b", shown)
 
     def test_formulas(self):
-        """A text's name that a spreadsheet would run, in one line and another
-        of --append."""
+        """A text has a name that a spreadsheet would run, in two lines of
+        --append."""
         with open(at("=1+1"), "w") as f:
             f.write(tiny_model.text(100))
         args = ["kvppl", "-q", "-m", at("m"), "-f", at("=1+1"), "-c", "64",

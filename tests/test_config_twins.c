@@ -61,7 +61,7 @@ static int read_case(const char *arch, const char *more, struct kv_config *c,
     return read_text(sizes, "", text, c, e);
 }
 
-/* Two ways to write the same numbers. */
+/* Pairs of configs that write the same numbers in two ways. */
 static const struct {
     const char *arch, *a, *b;
 } twins[] = {

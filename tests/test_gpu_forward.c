@@ -66,8 +66,8 @@ static double error_of(const float *got, const double *want, size_t n)
     return sqrt(e2 / x2);
 }
 
-/* A rounding to a type with unit u errs by u / sqrt(3) at most, root mean
- * square; a layer has four before its products, the head one.  f32: sums of at
+/* Rounding to a type with unit u has an RMS error of at most u / sqrt(3).  A
+ * layer rounds four times before its products, the head once.  f32: sums of at
  * most 48 terms. */
 static double bound_of(const struct tiny_model *m)
 {

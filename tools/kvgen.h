@@ -73,10 +73,10 @@ struct kvgen_run {
     struct kv_conditions conditions;
 };
 
-/* All that is needed before the first answer. */
+/* Reads everything that the first answer needs. */
 int kvgen_prepare(struct kvgen_run *r, const struct kvgen_args *a,
                   struct kv_err *e);
-/* The lines of answers that are made, and the rows of their specs. */
+/* Writes the lines of the finished answers and the rows of their specs. */
 int kvgen_put_results(struct kvgen_run *r, const struct kvgen_args *a,
                       struct kv_results *t, struct kv_err *e);
 

@@ -158,7 +158,7 @@ static struct kv_bits bits_of(const struct kvgen_run *r,
     return bits;
 }
 
-/* Blank if it is everything. */
+/* Leaves the cell blank if it is everything. */
 static void put_shard(struct kv_results *t, const struct kv_shard *s)
 {
     char text[64];

@@ -125,8 +125,8 @@ static void never(int number)
     (void)number;
 }
 
-/* Blocked for all threads, and waited for.  A handler, which never runs, keeps
- * kv_catch_signals() from taking them. */
+/* Signals that all threads block and one waits for.  They have a handler, which
+ * never runs, so that kv_catch_signals() does not take them. */
 void kvgen_serve_signals(void)
 {
     sigset_t set;

@@ -1,4 +1,4 @@
-/* kvgen --disaggregate: what lines and rows say of the transfers. */
+/* kvgen --disaggregate: the fields and columns about transfers. */
 #include "tools/columns_about.h"
 #include "tools/kvgen.h"
 

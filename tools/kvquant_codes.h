@@ -19,7 +19,7 @@ int kvquant_codes_create(struct kv_codes **c, const char *path,
 int kvquant_codes_open(struct kv_codes_in **c, const char *path,
                        struct kv_strings *specs, struct kv_err *e);
 
-/* Fails where the codes are of another dump or calibration. */
+/* Fails if the codes come from another dump or calibration. */
 int kvquant_codes_check(const struct kv_codes_in *c, struct kv_dump *dump,
                         const struct kv_calib *calib, struct kv_err *e);
 

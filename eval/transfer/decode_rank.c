@@ -16,7 +16,7 @@ struct receiving {
     bool granted, has_first, joined;
     struct kv_msg_first first;
     struct kv_seq *seq;       /* NULL after it has joined */
-    struct kv_message *layer; /* [n_layers]: arrived and not loaded */
+    struct kv_message *layer; /* [n_layers]: arrived but not yet loaded */
     uint8_t *again;           /* [n_layers]: how often it was damaged */
     size_t n_loaded, bytes;   /* bytes: its cache's at most */
     struct kv_msg_done done;

@@ -274,7 +274,7 @@ static void all_entries(const struct kv_codebook *b, size_t head,
     }
 }
 
-/* width bytes, over and over. */
+/* Repeats `width` bytes throughout the register. */
 ALWAYS_INLINE vi32 all_width(const int8_t *q, size_t width)
 {
     int64_t x;

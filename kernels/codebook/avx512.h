@@ -132,7 +132,8 @@ ALWAYS_INLINE vi32 look_up_pairs(const struct table *t, struct codes c)
     return x;
 }
 
-/* The order of codes in bytes: whole, or low half first. */
+/* The order of codes in bytes: one code in each byte, or two with the lower
+ * half first. */
 ALWAYS_INLINE vi32 low_codes(vi32 x)
 {
     return v_and(x, v_set1_i8(15));

@@ -4,7 +4,7 @@
 
 static constexpr unsigned THREADS = 32 * KV_WARPS, TOKENS = 64;
 
-// The nearest finite half: larger values become the largest.
+// Returns the nearest finite half: larger values become the largest half.
 KV_DEVICE uint16_t kv_nearest_half(float x)
 {
     return (uint16_t)kv_pack_f16(fminf(fmaxf(x, -65504), 65504), 0);

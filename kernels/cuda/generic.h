@@ -73,7 +73,7 @@ struct kv_generic_rotated {
 
 enum { KV_ROTATED_TOKENS = 8 }; /* tokens transformed back at a time */
 
-/* RoPE for keys that are stored before it. */
+/* RoPE, for keys that are stored before RoPE. */
 struct kv_generic_rotate {
     const float *within; /* device memory: angles from a tile's first token on,
                           * cosine and sine, [head_dim / 2][64][2]; NULL: no

@@ -69,7 +69,7 @@ KV_DEVICE kv_loss_row kv_look_at(kv_loss_workspace *workspace, const float *x,
     return r;
 }
 
-// A block a row.
+// One thread block for each row.
 __global__ void __launch_bounds__(THREADS, 4)
     kv_score_kernel(const float *logits, const float *base,
                     const int32_t *target, unsigned n, kv_gpu_loss *out)

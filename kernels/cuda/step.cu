@@ -20,7 +20,7 @@ KV_DEVICE uint16_t kv_to_half(float x)
     return (uint16_t)kv_pack_f16(x, 0);
 }
 
-// A block a (KV head, row); a thread a channel.
+// A thread block for each (KV head, row), a thread for each channel.
 __global__ void __launch_bounds__(THREADS)
     kv_newest_kernel(const float *k, const float *v,
                      const struct kv_gpu_slot *slots, unsigned heads,

@@ -84,7 +84,7 @@ template <int D, int NT> struct kv_queries_f16 {
     uint32_t b[NT][D / 16][2];
 };
 
-/* q: [8 NT][D]; x: factor of q. */
+/* q: [8 NT][D]; x: the factor of q. */
 template <int D, int NT, class HALF = kv_fp16>
 KV_DEVICE void kv_queries_to_f16(const float *q, kv_queries_f16<D, NT> &x,
                                  float times = 1)

@@ -154,8 +154,8 @@ KV_DEVICE void kv_add_part(const uint8_t *codes, int k,
     }
 }
 
-/* Groups of 32 to 128 tokens of a channel: queries times scales are rounded
- * again for each group. */
+/* For groups of 32 to 128 tokens of a channel: queries times scales are rounded
+ * anew for each group. */
 template <int D> struct kv_folded_keys_s8 : kv_int8_side<D> {
     using side = kv_int8_side<D>;
     using params = kv_gpu_integers_side;

@@ -176,7 +176,7 @@ static void qk8(const struct kv_store *s, const uint8_t *tile,
 
 /* ---- values -------------------------------------------------------------- */
 
-/* Puts a group's weights in the order of the products. */
+/* A group's weights, in the order of the products. */
 struct weights {
     int8_t quad[KV_TILE_ROWS][KV_TILE_TOKENS];
     int32_t bias[KV_TILE_ROWS];

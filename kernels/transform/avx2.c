@@ -108,7 +108,7 @@ ALWAYS_INLINE __m256i of_16(const uint8_t *table, __m256i at)
     return v_lookup_i8(v_load_t16i8(table), at);
 }
 
-/* The entries of 32 tokens; last: the bytes that states end in. */
+/* Returns the entries of 32 tokens; last: the states' last bytes. */
 ALWAYS_INLINE __m256i entries_of(const struct kv_transform_table *t,
                                  unsigned shift, const uint8_t *last)
 {

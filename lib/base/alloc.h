@@ -22,12 +22,12 @@ void *kv_lines(size_t n, size_t size);
  * first writes to it. */
 void *kv_lines_unset(size_t n, size_t size);
 
-/* Ends the program: n * size bytes cannot be allocated.  For libraries that
- * report it. */
+/* Ends the program with the message that n * size bytes cannot be allocated;
+ * for libraries that report this. */
 _Noreturn void kv_memory_end(size_t n, size_t size);
 
-/* Sets how the program ends after the sentence; call once, before threads are
- * started. */
+/* kv_memory_end() calls `by` after it prints the sentence.  Call this once,
+ * before any thread starts. */
 void kv_memory_end_by(void (*by)(void));
 
 /* Ends the program, as running out of memory does, unless these bytes are

@@ -107,7 +107,8 @@ struct kv_out {
     int held; /* temp's: while it is open no other run removes temp */
     FILE *file;
     bool terminal; /* the output is a file */
-    bool adds;     /* the file's content stays; no message of replacing it */
+    bool adds;     /* the file keeps its content, and no message says that it is
+                    * replaced */
 };
 
 int kv_out_open(struct kv_out *o, const char *path, bool as_stream,

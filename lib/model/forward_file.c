@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-/* The states of p's windows, from or to the file. */
+/* Reads or writes the states of p's windows. */
 static int states(const struct kv_pass *p, FILE *f, bool write,
                   struct kv_err *e)
 {

@@ -74,7 +74,7 @@ static void set_choice(const struct kv_gguf_maker *k)
             kv_gguf_set_int(k->config, groups[i], 1);
 }
 
-/* Files of before 2025 have the heads' sizes under the keys of others. */
+/* Files from before 2025 have the heads' sizes under other keys. */
 int kv_gguf_latent(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     const struct kv_gguf_value *mla;

@@ -10,7 +10,7 @@ struct panel {
     struct kv_model *m;
     const float *x;
     size_t n, first, columns;
-    const void *head; /* NULL: no tile of rows needs it widened */
+    const void *head; /* NULL if no tile of rows needs it */
     float *logits;
 };
 

@@ -1,6 +1,6 @@
-/* StreamingLLM (arXiv 2309.17453): the first tokens, attention sinks, and the
- * newest ones.  Positions are those inside the cache (section 3.2): a query
- * meets the sinks right before the window, however long the text is. */
+/* StreamingLLM (arXiv 2309.17453): keeps the first tokens (attention sinks) and
+ * the newest tokens.  Positions are those inside the cache (section 3.2): a
+ * query meets the sinks right before the window, however long the text is. */
 #include "lib/policies/policies.h"
 
 static const struct kv_param params[] = {

@@ -106,7 +106,7 @@ static double shared_of(const struct asked *a,
     return wanted ? (double)(kv_table_bytes(t) * wanted) / (double)readers : 0;
 }
 
-/* Each set once, whichever of the spec's members read it. */
+/* Counts each set once, whichever members of the spec read it. */
 static double shared(const struct asked *a, const struct kv_calib *calib)
 {
     const size_t n_places = a->shape->n_layers * KV_SIDES;

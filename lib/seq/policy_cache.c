@@ -95,7 +95,7 @@ static struct fresh read_fresh(const struct kv_policy_cache *c,
     return f;
 }
 
-/* Those that the head holds. */
+/* Copies the fresh tokens that the head holds. */
 static void put_fresh(const struct kv_policy_cache *c, size_t head,
                       enum kv_side side, const struct fresh *f)
 {

@@ -152,7 +152,7 @@ static int read_template(struct kv_chat_model *m, const char *dir,
     return rc;
 }
 
-/* One id, or a list of them. */
+/* Reads one id or a list of ids. */
 static bool read_ends(struct kv_chat_model *m, const json_t *config)
 {
     const json_t *x = json_object_get(config, "eos_token_id"), *one;

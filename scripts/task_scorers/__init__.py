@@ -10,7 +10,7 @@ two answers, under the name ALIKE; RUNS_CODE."""
 import importlib
 from importlib import metadata
 
-# Scorers of the same file: verdicts of one kind.
+# Scorers with the same file, whose verdicts are of one kind.
 OTHER_NAMES = {
     "found_any": "found", "choice_of_contexts": "choice",
     "bfcl_simple": "bfcl", "bfcl_multiple": "bfcl", "bfcl_parallel": "bfcl",

@@ -16,7 +16,7 @@ def some(rng, do):
 
 
 def spoiled_floats(rng, data, at, end):
-    """One value of f32 among data[at:end] becomes an odd one."""
+    """Replaces one f32 value of data[at:end] by an odd one."""
     i = at + 4 * rng.randrange(max(1, (end - at) // 4))
     x = struct.pack("<f", rng.choice([float("nan"), float("inf"), -float("inf"),
                                       3e38, -3e38, 1e-45, 0, 1e20, -1]))
@@ -288,7 +288,7 @@ def mutate_klbase(rng, data):
 
 
 def change_words(rng, words, join):
-    """words: of one line, or the lines themselves."""
+    """words: the words of one line, or the lines."""
     if not words:
         return words
     i = rng.randrange(len(words))
