@@ -14,8 +14,8 @@
 
 /* ---- dynamic programming ----------------------------------------------- */
 
-/* The least error of components [first, row) with these bits, all choices
- * tried. */
+/* Tries all choices; returns the least error of components [first, row) with
+ * these bits. */
 static double try_all(const struct kv_kvtc_errors *e, size_t first, size_t bits)
 {
     double best;

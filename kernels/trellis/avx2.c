@@ -64,7 +64,7 @@ static inline vi32 permute(vi32 v, unsigned bits, size_t by)
     case 1: /* lanes of both halves, interleaved */
         return _mm256_shuffle_epi8(_mm256_permute4x64_epi64(v, 0xd8),
                                    LANES_OF(0, 4, 1, 5, 2, 6, 3, 7));
-    case 2: /* 4 by 4, transposed */
+    case 2: /* transposed 4 x 4 lanes */
         return _mm256_permutevar8x32_epi32(
             _mm256_shuffle_epi8(v, LANES_OF(0, 4, 1, 5, 2, 6, 3, 7)),
             _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));

@@ -21,7 +21,7 @@ static bool heads_apart(const struct kv_codec *c)
 
 /* The stored data of a side, over all KV heads. */
 struct stored {
-    size_t kept, unquantized; /* held tokens; those among them in fp16 */
+    size_t kept, unquantized; /* held tokens; held tokens that are in fp16 */
     size_t massive, at;  /* fp16 tokens among the tokens in blocks; the number
                           * of their indices, which all heads share */
     double coded, bytes; /* tokens of blocks that hold one, and bytes */

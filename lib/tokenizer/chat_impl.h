@@ -96,11 +96,11 @@ json_t *kv_chat_named_function(const char *name);
 bool kv_chat_is_named_function(const json_t *x);
 
 /* chat_value.c.  Values are JSON; NULL is undefined.  A namespace is an object
- * with a member of this name.  A namespace cannot be inside another, so no
+ * with a member KV_CHAT_NAMESPACE.  A namespace cannot be inside another, so no
  * value contains itself.
  */
 #define KV_CHAT_NAMESPACE " namespace"
-#define KV_CHAT_LOOP " loop" /* the variable "namespace" */
+#define KV_CHAT_LOOP " loop" /* a member of the variable "loop" */
 /* Stands for an undefined value where JSON needs one. */
 json_t *kv_chat_undefined(void);
 bool kv_chat_is_undefined(const json_t *x);

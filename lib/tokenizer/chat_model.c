@@ -34,7 +34,7 @@ static int read_json(const char *dir, const char *name, json_t **json,
     return there && !*json ? -1 : 0;
 }
 
-/* "<s>", or {"content": "<s>"}; NULL: no such thing. */
+/* Reads "<s>" or {"content": "<s>"}; returns NULL if x is neither. */
 static const char *token_text(const json_t *x)
 {
     return json_string_value(json_is_object(x) ? json_object_get(x, "content")

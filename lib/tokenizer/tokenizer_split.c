@@ -302,7 +302,7 @@ static int give(struct run *r, size_t i, struct piece whole,
 static int cut(struct run *r, size_t i, struct piece p, struct kv_err *e)
 {
     const struct stage *x = &r->x->stage[i];
-    struct kv_part held = {0}, part; /* held: may still grow; empty at first */
+    struct kv_part held = {0}, part; /* held may still grow; it begins empty */
     struct kv_scan scan;
     int rc;
 

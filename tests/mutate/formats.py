@@ -67,7 +67,7 @@ PACKED = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f",
 
 
 def packed(kind, x):
-    """x as this type; if it is too large, its low bits."""
+    """Packs x as this type; of a larger x only the low bits."""
     if kind == TEXT:
         x = x if isinstance(x, bytes) else str(x).encode("utf-8", "replace")
         return struct.pack("<Q", len(x)) + x
