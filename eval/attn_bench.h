@@ -21,7 +21,8 @@ struct kv_dump;
  * none), v: [n_batch][n][n_kv_heads][head_dim]; q: the newest nq tokens'
  * queries, exact: attention in double over k and v, both
  * [n_batch][nq][n_heads][head_dim]; all_q: every token's queries,
- * [n_batch][n][n_heads][head_dim], NULL unless wanted.  The arrays are owned.
+ * [n_batch][n][n_heads][head_dim], NULL unless asked for.  The struct owns the
+ * arrays.
  */
 struct kv_attn_inputs {
     struct kv_shape shape;

@@ -68,7 +68,7 @@ static void one_tile(const struct kv_attend_grad_job *a, size_t h, size_t i0,
             ds[i * n + j] *= p[i * n + j] > 0 ? steep[i * n + j] : 0;
     kv_gemm_a_trans(n, d, rows, a->scale, ds, n, q, a->q_stride, 1, a->k_grad,
                     a->k_stride);
-    if (a->q_grad) /* last: it may overwrite q */
+    if (a->q_grad) /* comes last, since it may overwrite q */
         kv_gemm(false, rows, d, n, a->scale, ds, n, a->k, a->k_stride, 0,
                 a->q_grad + at, a->q_stride);
 }

@@ -220,9 +220,10 @@ struct kv_backend {
                 size_t n_vocab, struct kv_loss *loss, struct kv_err *e);
 };
 
-/* Products in f32, or in bf16 if weight is bf16 (kernels/gemm.h). */
+/* Makes a backend with products in f32, or in bf16 if weight is bf16
+ * (kernels/gemm.h). */
 struct kv_backend *kv_backend_cpu(enum kv_type weight);
-/* A backend with matrices of this type on d, which is copied. */
+/* Makes a backend with matrices of this type on d; copies d. */
 struct kv_backend *kv_backend_cuda(const struct kv_device *d,
                                    enum kv_type weight);
 void kv_backend_free(struct kv_backend *b); /* NULL is fine */

@@ -71,7 +71,7 @@ int kv_results_table_write(struct kv_results *r, struct kv_out *out,
 /* Fails when the file did not take what was written. */
 int kv_results_flush(struct kv_results *r, struct kv_err *e);
 
-/* The columns and their order; fails as kv_results_open() does. */
+/* Sets the columns and their order; fails when kv_results_open() would. */
 int kv_results_choose(struct kv_results *r, const struct kv_results_form *form,
                       const char *const *columns, struct kv_err *e);
 

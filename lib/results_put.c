@@ -115,8 +115,8 @@ static void put_json_value(FILE *f, const struct cell *c)
         put_json(f, c->text, c->n);
 }
 
-/* The state of a JSON line: the open objects, as the beginning of the last
- * name, "params.K."; whether a member precedes. */
+/* The state of a JSON line: the open objects, as a prefix of the last name
+ * ("params.K."), and whether a member precedes. */
 struct json {
     FILE *file;
     const char *name;

@@ -44,7 +44,7 @@ int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
 void kv_windows_note_bos(const struct kv_windows *w);
 void kv_windows_clear(struct kv_windows *w);
 
-/* All tokens of the text, BOS included: *ids [*n] is the caller's to free.
+/* Reads all tokens of the text, with BOS, to *ids [*n], which the caller frees.
  * hash may be NULL. */
 int kv_text_tokens(const struct kv_tokenizer *t, const char *path, bool special,
                    size_t n_vocab, int32_t **ids, size_t *n, char hash[32],

@@ -112,7 +112,7 @@ def student(degrees, level=0.95):
 
 
 class Bootstrap:
-    """Windows drawn with replacement, the same ones for every figure."""
+    """Draws windows with replacement, the same windows for every figure."""
 
     def __init__(self, windows, draws, seed, level):
         self.windows = windows

@@ -10,7 +10,7 @@ import re
 from task_items import as_lines, die, write_whole
 from task_paired import mean_and_error
 
-# Metric and filter, if that harness has another name for the metric.
+# Metric and filter, for metrics that lm-evaluation-harness names differently.
 NAMES = {"flexible": "exact_match,flexible-extract",
          "strict": "exact_match,strict-match", "pass_1": "pass@1,create_test",
          "log_likelihood": "perplexity,none"}

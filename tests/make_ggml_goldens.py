@@ -55,8 +55,8 @@ def inputs():
 
 
 def iq4_nl(x):
-    """Codes with the largest magnitude at -127, the d of least squares with
-    weights x^2; all in f32, sums in order."""
+    """Returns codes with the largest magnitude at -127, and the d of least
+    squares with weights x^2; all is in f32, sums are in order."""
     levels = np.array(gguf.quants.IQ4_NL.kvalues, f32)
     biggest = np.take_along_axis(x, abs(x).argmax(1)[:, None], 1)[:, 0]
     small = abs(biggest) < f32(1e-15)

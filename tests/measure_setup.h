@@ -26,7 +26,7 @@
 
 enum { N_LAYERS = 2, N_WINDOWS = 3, CTX = 37, N_QUERIES = 7, MAX_SPECS = 128 };
 
-/* Layers 1 and 2 of three. */
+/* A dump with layers 1 and 2 of a model of three. */
 static inline struct kv_dump_info example_info(void)
 {
     struct kv_dump_info info = {.model = "example",

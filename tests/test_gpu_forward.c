@@ -52,7 +52,7 @@ static float *logits_of(struct kv_model *m, const int32_t *tokens,
     return logits;
 }
 
-/* Relative error, root mean square. */
+/* Returns the relative RMS error. */
 static double error_of(const float *got, const double *want, size_t n)
 {
     double e2 = 0, x2 = 0;
@@ -216,7 +216,7 @@ struct spy {
     size_t layers;
 };
 
-/* On the host, as kv_attend_exact() does it. */
+/* Attends on the host like kv_attend_exact(). */
 static int attend_on_host(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     struct kv_qkv host;

@@ -304,7 +304,7 @@ static void large_tensors(void **state)
     tiny_clear(&m);
 }
 
-/* Tensors [first, end) of a Llama of one layer. */
+/* Adds tensors [first, end) of a Llama with one layer. */
 static void add_tensors(struct tiny_gguf *g, size_t first, size_t end)
 {
     enum { VOCAB = 41, HIDDEN = 20, INNER = 36 };

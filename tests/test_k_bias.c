@@ -1,4 +1,5 @@
-/* Keys without the model's bias: lib/k_bias.h, the cache, dumps, the model. */
+/* Keys without the model's bias, in lib/k_bias.h, the cache, dumps and the
+ * model. */
 #include "lib/base/alloc.h"
 #include "lib/dump.h"
 #include "lib/k_bias.h"

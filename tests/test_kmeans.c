@@ -339,8 +339,8 @@ static void test_start(void **state)
         fail_msg("chi-square %g for %g cells", chi2, cells);
 }
 
-/* The other start: every choice of different points with positive weights, in
- * every order, is equally likely. */
+/* The other start: all ordered choices of different points with positive
+ * weights are equally likely. */
 static void test_even_start(void **state)
 {
     enum { N = 6, K = 3, RUNS = 30000, CELLS = N * N * N, LIKELY = 5 * 4 * 3 };

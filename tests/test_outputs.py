@@ -448,7 +448,8 @@ class Ends(Outputs):
         self.assertEqual(os.listdir(self.dir), [])
 
     def test_a_second_one_ends_at_once(self):
-        """Both come before the computing thread may look at the first."""
+        """Both signals come before the computing thread may notice the
+        first."""
         running = self.start()
         for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT,
                        signal.SIGCONT):

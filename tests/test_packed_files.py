@@ -77,7 +77,7 @@ WALKED_FORMATS = [name for name in FORMATS if name not in ALIKE]
 
 
 class Case:
-    """A model packed so, and what its unpacked weights give."""
+    """A packed model, and the results of its unpacked weights."""
 
     def __init__(self, name):
         pack, self.header, self.place = FORMATS[name]

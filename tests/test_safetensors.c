@@ -146,7 +146,8 @@ static void test_refuses(void **state)
     free(path);
 }
 
-/* A valid file cut at every length, and a wrong header length. */
+/* Reads a valid file that is cut at every length, and files with a wrong header
+ * length. */
 static void test_truncated(void **state)
 {
     char *path = kv_path_join(test_folder(), "a.safetensors");

@@ -79,7 +79,7 @@ static void test_kivi_keys(void **state)
     kv_codec_free(c);
 }
 
-/* Values per token: groups of two channels. */
+/* Quantizes values per token, in groups of two channels. */
 static void test_kivi_values(void **state)
 {
     struct kv_codec *c = codec("kivi:b2g2r0", KV_V, 1, 4);

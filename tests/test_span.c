@@ -98,7 +98,8 @@ static void pass(const struct setup *s, struct kv_attention a, float *out)
     }
 }
 
-/* A window of all layers, decoded by one cache with the heads of all layers. */
+/* Decodes a window of all layers with one cache that has the heads of all
+ * layers. */
 static void by_hand(const struct setup *s, const struct kv_spec *spec,
                     size_t window, float *const to[KV_SIDES],
                     struct kv_bits *bits)

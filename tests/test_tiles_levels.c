@@ -74,7 +74,8 @@ static void check_side(const char *what, const struct kv_cache *c,
     free(x);
 }
 
-/* bits: of both sides.  No pair of channels turns, so that keys are exact. */
+/* bits: the bits of both sides.  RoPE rotates no pair of channels, so that keys
+ * are exact. */
 static void check(const char *text, size_t bits)
 {
     static const size_t lengths[] = {1, 33, 64, 129, TOKENS};

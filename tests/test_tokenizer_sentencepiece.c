@@ -1,4 +1,4 @@
-/* SentencePiece's files, made here byte by byte. */
+/* Reads SentencePiece files that the test makes byte by byte. */
 #include "tests/tokenizer_setup.h"
 
 /* A field of bytes, at most 127 of them. */

@@ -1,5 +1,5 @@
-"""kvdump as its users run it, and what all tools say: outputs and refusals,
-and that no partial file is left behind."""
+"""kvdump as its users run it, and the messages of all tools: outputs and
+refusals; no partial file is left behind."""
 
 import csv
 import io

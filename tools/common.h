@@ -27,7 +27,7 @@
 struct kv_common {
     size_t threads, memory;
     uint64_t seed;
-    const char *device, *level;  /* level NULL: the CPU's highest */
+    const char *device, *level;  /* level NULL: the CPU's highest level */
     const char *output, *format; /* NULL: stdout; format NULL: by output's
                                   * suffix */
     const char *columns;         /* columns of results; NULL: all */

@@ -5,7 +5,7 @@
 
 #include "lib/dump.h"
 
-/* Words separated by commas as bits: bit i for words[i]. */
+/* Reads words separated by commas into bits: bit i for words[i]. */
 unsigned kvdump_words(const char *option, const char *list,
                       const char *const *words);
 

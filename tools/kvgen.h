@@ -166,10 +166,10 @@ void kvgen_journal_free(struct kvgen_journal *j); /* NULL is fine */
 size_t kvgen_journal_take(struct kvgen_run *r, const struct kvgen_args *a);
 int kvgen_journal_add(struct kvgen_run *r, const struct kvgen_args *a,
                       const struct kv_answer *x, struct kv_err *e);
-/* The lines that stay. */
+/* Writes the lines that stay to the file. */
 void kvgen_journal_keep(const struct kvgen_journal *j, FILE *to);
-/* Empties the journal, but for answers that this run neither has nor keeps; an
- * empty one is removed when it is freed. */
+/* Empties the journal, except for answers that this run neither has nor keeps;
+ * kvgen removes an empty journal when it frees the journal. */
 void kvgen_journal_end(struct kvgen_journal *j);
 
 /* --columns help, of each job. */

@@ -6,8 +6,8 @@
 
 enum { THREADS = 256, VALUES = 4096, MAX_CHANNELS = 64 };
 
-// The work of a block of threads: several whole units or, if groups are along
-// channels' tokens, a slice of one unit's channels.  At most:
+// A thread block works on several whole units or, if groups are tokens of a
+// channel, on a slice of one unit's channels.  At most:
 struct kv_share {
     unsigned units, channels;
     unsigned slices; // slices of a unit
@@ -42,7 +42,7 @@ static kv_share kv_share_of(const struct kv_gpu_groups *g)
 template <bool BY_CHANNEL> struct kv_mine {
     size_t first;          // unit
     unsigned channel;      // the slice's first
-    unsigned units, width; // values of a unit's row here
+    unsigned units, width; // this block's values of a unit's row
     unsigned each, string; // groups and codes of a unit here
     unsigned len, unit;
 

@@ -132,8 +132,7 @@ static inline size_t kv_scaled_quad(unsigned bits, size_t c, size_t *byte)
     return c / (4 * half) * half + in % half;
 }
 
-/* A group's weights times scales, rounded; factor: multiplies their
- * products. */
+/* A group's weights times scales, rounded; factor multiplies their products. */
 struct kv_scaled_weights {
     int8_t code[KV_TILE_ROWS][KV_TILE_TOKENS];
     float factor[KV_TILE_ROWS];

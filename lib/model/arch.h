@@ -127,7 +127,7 @@ enum kv_positions { KV_ROPE, KV_LEARNED, KV_ALIBI };
 enum kv_qk_norm {
     KV_QK_NONE,
     KV_QK_HEAD,  /* over each head, all heads with the same weights */
-    KV_QK_HEADS, /* over each head with its own weights */
+    KV_QK_HEADS, /* a norm of each head with its own weights */
     KV_QK_WHOLE  /* over all heads of a token at once */
 };
 
@@ -313,7 +313,7 @@ struct kv_wrapper {
     bool flat; /* the part's fields may be at the top level instead */
 };
 
-/* NULL if it is not such a model. */
+/* Returns NULL if no wrapper has this name. */
 const struct kv_wrapper *kv_arch_wrapper(const char *name);
 
 /* The row of this name.  For a class of the model's own code (...ForCausalLM)

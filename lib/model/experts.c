@@ -348,8 +348,8 @@ int kv_pass_experts(const struct kv_pass *p, struct kv_err *e)
 /* ---- what all tokens have --------------------------------------------------
  */
 
-/* Adds the expert that all tokens use to sum, times each token's sigmoid if
- * there is one. */
+/* Adds to sum the output of the expert that all tokens use, times each token's
+ * sigmoid if the layer has one. */
 static int run_shared(const struct work *w, const struct kv_tile *t,
                       struct kv_err *e)
 {

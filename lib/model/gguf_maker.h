@@ -6,7 +6,7 @@
 #include "lib/model/arch.h"
 #include "lib/model/gguf_model.h"
 
-/* The keys of the family, and the config.json made from them. */
+/* The family's keys, and the config.json made from them. */
 struct kv_gguf_maker {
     const struct kv_gguf_model *m;
     const struct kv_gguf *g; /* the file part that has the keys */

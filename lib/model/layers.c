@@ -177,7 +177,7 @@ static struct kv_load load_of(const struct kv_weight *w, size_t first, size_t n,
     };
 }
 
-/* A layer's part, or a piece of it. */
+/* Loads a layer's part, or a piece of it. */
 static struct kv_load load_part(const struct kv_layers *l, size_t layer,
                                 enum kv_part p, const struct kv_weight *w,
                                 uint8_t *to)

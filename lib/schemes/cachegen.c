@@ -16,8 +16,8 @@
 
 /* ---- quantization ------------------------------------------------------ */
 
-/* The released schedules: the first layers (of 32) have first_bins, the others
- * bins. */
+/* The released schedules: the first of 32 layers have first_bins, the other
+ * layers bins. */
 static const struct schedule {
     const char *variant;
     size_t first[KV_SIDES];

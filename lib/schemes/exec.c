@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Before the tokens of an ENCODE. */
+/* The header before the tokens of an ENCODE request. */
 struct where {
     uint64_t first, seed, n_blocks;
 };

@@ -89,8 +89,8 @@ struct job {
     bool *outlier;          /* [row] */
 };
 
-/* n tokens x [n][row], from token `first` on, as a codec takes them, and their
- * Fisher information. */
+/* Takes n tokens x [n][row], from token `first` on, as a codec takes them, with
+ * their Fisher information. */
 typedef void take_fn(struct job *j, size_t first, const float *x,
                      const float *fisher, size_t n);
 

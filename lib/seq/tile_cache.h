@@ -19,7 +19,7 @@ bool kv_tile_cache_stored(const struct kv_cache *c);
  * own operations on this path.  The exact path of a scheme with an attend() is
  * attend(), not tiles, since tiles round less than attend(). */
 bool kv_tile_cache_can(const struct kv_cache *c, enum kv_path path);
-/* The same for caches of these codecs, [KV_SIDES]. */
+/* The same for caches with these codecs [KV_SIDES]. */
 bool kv_tile_codecs_can(struct kv_codec *const *codec, enum kv_path path);
 
 /* Bytes of the tiles of a side that was given n tokens, without a cache; 0 if

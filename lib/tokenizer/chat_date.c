@@ -9,7 +9,7 @@ static struct tm calendar(const struct kv_chat_clock *clock)
     const time_t now = (time_t)clock->now;
     struct tm t = {0};
 
-    gmtime_r(&now, &t); /* the seconds are local: no zone is to be added */
+    gmtime_r(&now, &t); /* the seconds are local, so add no time zone */
     return t;
 }
 

@@ -46,9 +46,9 @@ void kv_chat_clock_text(const struct kv_chat_clock *clock,
                         char text[KV_CHAT_CLOCK_CHARS]);
 
 /* values: an object: messages [{"role": .., "content": ..}],
- * add_generation_prompt, tools, bos_token and the like.  path: of the template,
- * for sentences.  clock: for strftime_now(); NULL: it is refused.  *text is the
- * caller's to free. */
+ * add_generation_prompt, tools, bos_token and the like.  path: the template's
+ * path, for errors.  clock: the time for strftime_now(), which is refused if
+ * clock is NULL.  The caller frees *text. */
 int kv_chat_render(const char *path, const char *template, const json_t *values,
                    struct kv_chat_clock *clock, char **text, size_t *n,
                    struct kv_err *e);

@@ -35,8 +35,8 @@ static bool is_standard(const char *key)
     return false;
 }
 
-/* "image_token": a name of the model's own.  Flags are called alike
- * (add_bos_token) and are no strings. */
+/* "image_token" is a name that only this model uses.  Flags have similar names
+ * (add_bos_token) but are no strings. */
 static bool is_own(const char *key, const json_t *value)
 {
     const size_t n = strlen(key);

@@ -15,7 +15,7 @@
  * accepted. */
 int kv_field_only(const json_t *o, const char *names, struct kv_err *e);
 
-/* The member must be there. */
+/* The member must exist. */
 int kv_field_string(const json_t *o, const char *key, const char **value,
                     struct kv_err *e);
 int kv_field_array(const json_t *o, const char *key, json_t **value,
