@@ -302,7 +302,7 @@ class Kvsim(unittest.TestCase):
         f16, = self.economics(*self.measured(), "-s", "f16:r0", "--ctx", n,
                               "--link", 100, "--batch", 32)
         self.assertAlmostEqual(float(f16["step_a_us"]), 5032 + 512, 3)
-        # below the law's fixed time of encoding nothing pays on a fast link
+        # on a fast link no context pays, since encoding has a fixed time
         r, = self.economics(*self.measured(), "-s", "kivi:b2g128r0", "--ctx", n,
                             "--link", 1e6)
         self.assertEqual(r["pays_from_ctx"], "")

@@ -9,8 +9,9 @@
 
 #include <omp.h>
 
-/* The literal loop: append one token, attend with its query; the first
- * `prompt` tokens at once, their queries over exact keys and values. */
+/* The plain loop: it appends one token and attends with the token's query.  The
+ * first `prompt` tokens are appended together; their queries attend over exact
+ * keys and values. */
 static float *literally(const struct ready *r, const struct windows *w,
                         size_t prompt)
 {

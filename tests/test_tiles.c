@@ -471,7 +471,7 @@ static void test_exp(void **state)
     }
 }
 
-/* The codes of the int8 paths: the same at every level, half to even. */
+/* The int8 paths round to the same codes at every level, halves to even. */
 static void test_round8(void **state)
 {
     float x[MAX_ROWS * ROW] = {0}, scale[MAX_ROWS];

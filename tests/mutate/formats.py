@@ -8,7 +8,7 @@ import tree
 
 
 def some(rng, do):
-    """do() once or a few times."""
+    """Calls do() once or a few times."""
     while True:
         do()
         if rng.random() < .6:
