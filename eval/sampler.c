@@ -149,7 +149,7 @@ static size_t draw(const double *weight, size_t n, double u)
             return i;
         last = weight[i] > 0 ? i : last;
     }
-    return last; /* if rounding has lost the end */
+    return last; /* in case rounding lost the end */
 }
 
 int32_t kv_sampling_choose(const struct kv_sampling *s, float *logits, size_t n,

@@ -7,7 +7,7 @@ import subprocess
 import unittest
 
 TOOLS = os.path.join(os.environ["KV_BUILD_ROOT"], "tools")
-# More ranks than cores, of whoever runs the tests.
+# Allows more ranks than cores, and any user, root too.
 MPI_ENV = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1",
            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
            "OMPI_MCA_rmaps_base_oversubscribe": "1",

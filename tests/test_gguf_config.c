@@ -62,7 +62,8 @@ static void check_text(struct tiny_gguf *g, char *text)
     free(path);
 }
 
-/* It says what begin() does, and this; g is cleared. */
+/* Checks that the config.json has the fields of begin() and `more`; clears
+ * g. */
 static void check(struct tiny_gguf *g, const char *arch, const char *model_type,
                   const char *more)
 {

@@ -175,7 +175,7 @@ static struct kv_spec parsed(const char *text)
     return s;
 }
 
-/* The conditions and the bits as one CSV line, the version left out. */
+/* Returns the conditions and the bits as one CSV line, without the version. */
 static char *row_of(const struct kv_conditions *c, const struct kv_calib *calib,
                     const struct kv_bits *b)
 {

@@ -1,5 +1,5 @@
-/* kvcalib --allocate: a layer file of the least error that a budget of bits
- * allows. */
+/* kvcalib --allocate: writes the layer file with the least error that a budget
+ * of bits allows. */
 #include "eval/allocate.h"
 #include "eval/calib_check.h"
 #include "lib/base/alloc.h"

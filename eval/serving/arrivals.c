@@ -10,7 +10,8 @@ double kv_uniform(uint64_t key, uint64_t counter)
     return ((double)(kv_random(key, counter) >> 12) + .5) * 0x1p-52;
 }
 
-/* Gamma of shape a (Marsaglia and Tsang, 2000); below 1 from a + 1. */
+/* Draws from the gamma distribution of shape a (Marsaglia and Tsang, 2000); a
+ * shape below 1 uses a + 1. */
 static double gamma_draw(double a, uint64_t key)
 {
     const double d = (a < 1 ? a + 1 : a) - 1. / 3, c = 1 / sqrt(9 * d);

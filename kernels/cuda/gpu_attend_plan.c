@@ -58,7 +58,7 @@ static size_t piece_tiles(const struct kv_gpu_attend *a)
     return each > MIN_TILES ? each : MIN_TILES;
 }
 
-/* A list of work under way. */
+/* A list of work while it is cut into pieces. */
 struct cutting {
     struct kv_gpu_work *work;
     size_t n_work, n_splits, max; /* most: tiles of a piece */

@@ -104,7 +104,7 @@ static void put_bytes(const struct kv_integers *g, size_t i, size_t at,
         memcpy(tile + at % g->head_bytes, from, n);
 }
 
-/* Which head of the table is of value (t, c). */
+/* Returns the index of the head that value (t, c) uses. */
 static size_t group_of(const struct kv_store *s, size_t t, size_t c)
 {
     const struct kv_integers *g = kv_integers_params(s);

@@ -71,7 +71,7 @@ ALWAYS_INLINE void kv_units_of_four(float limit, float tiny, float max[4],
     v4_store(max, v4_select(some, m / limit, zero));
 }
 
-/* The units of round8(). */
+/* Computes the units of round8(). */
 ALWAYS_INLINE void kv_units8_of_four(float max[4], float by[4])
 {
     kv_units_of_four(127, 0x1p-93f, max, by);

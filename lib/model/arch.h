@@ -224,8 +224,7 @@ struct kv_arch {
     bool mixer_listed;     /* it must be there */
     bool mix_by_head; /* its inputs are grouped by key head */
     bool out_gate;    /* a gate's rows follow each head's queries */
-    /* Norms multiply by 1 + their weight, embeddings by the root of
-     * hidden_size.
+    /* Norms multiply by 1 + weight, embeddings by the root of hidden_size.
      */
     bool gemma;
     bool sandwich;    /* norms after attention and MLP too; Gemma then has the

@@ -36,7 +36,7 @@ int kv_gguf_deepseek(const struct kv_gguf_maker *k, const char *names[2],
     return 0;
 }
 
-/* A key that must be there, and from 1 on. */
+/* Reads a key that must exist and be at least 1. */
 static int get_size(const struct kv_gguf_maker *k, const char *key, int64_t *n,
                     struct kv_err *e)
 {

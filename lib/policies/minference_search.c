@@ -77,7 +77,7 @@ static struct kv_attend_job job_of(const struct layer *l, float *out)
 
 /* ---- candidates ---------------------------------------------------------- */
 
-/* Candidate c at this size. */
+/* Returns candidate c at this size. */
 static struct kv_pattern sized(const struct search *s, size_t c, size_t size)
 {
     const enum kv_pattern_kind kind = candidates[c].kind;

@@ -109,7 +109,8 @@ json_t *kv_chat_unique(struct kv_chat *c, json_t *x, json_t *const *arg)
     return kv_chat_iterator(out);
 }
 
-/* The first of the items that op puts first; undefined if there are none. */
+/* Returns the first of the items that op puts first; undefined if there are no
+ * items. */
 static json_t *extreme(struct kv_chat *c, json_t *x, json_t *const *arg,
                        const char *op)
 {
