@@ -16,7 +16,8 @@ struct set_head {
 /* A table: this, then its values. */
 struct table_head {
     char name[sizeof(((struct kv_table *)0)->name)];
-    int32_t side, layer, head, half;
+    int32_t side, layer, head;
+    int16_t half, byte;
     uint64_t n_dims, dims[4];
     double error;
 };
@@ -38,6 +39,7 @@ static uint8_t *put_table(uint8_t *at, const struct kv_table *t)
                            .layer = t->layer,
                            .head = t->head,
                            .half = t->half,
+                           .byte = t->byte,
                            .n_dims = t->n_dims,
                            .error = t->error};
 
@@ -100,6 +102,7 @@ static bool take_table(struct rest *r, struct kv_calib_set *set)
     h.name[sizeof(h.name) - 1] = 0;
     t = kv_calib_add(set, h.name, h.side, h.layer, h.head, h.n_dims, dims);
     t->half = h.half;
+    t->byte = h.byte;
     t->error = h.error;
     return take(r, t->data, value_bytes(t));
 }

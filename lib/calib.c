@@ -39,6 +39,19 @@ struct kv_table *kv_calib_add(struct kv_calib_set *set, const char *name,
     return t;
 }
 
+void kv_calib_move(struct kv_calib_set *from, struct kv_calib_set *to)
+{
+    to->table = kv_realloc(to->table, to->n_tables + from->n_tables,
+                           sizeof(*to->table));
+    if (from->n_tables)
+        memcpy(to->table + to->n_tables, from->table,
+               from->n_tables * sizeof(*to->table));
+    to->n_tables += from->n_tables;
+    free(from->table);
+    from->table = NULL;
+    from->n_tables = 0;
+}
+
 const struct kv_calib_set *kv_calib_find(const struct kv_calib *c,
                                          const struct kv_spec *spec)
 {
@@ -224,7 +237,9 @@ const struct kv_table *kv_calib_want(const struct kv_codec *c,
 
 size_t kv_table_bytes(const struct kv_table *t)
 {
-    return kv_table_values(t) * (t->half ? sizeof(uint16_t) : sizeof(float));
+    return kv_table_values(t) * (t->byte   ? sizeof(uint8_t)
+                                 : t->half ? sizeof(uint16_t)
+                                           : sizeof(float));
 }
 
 size_t kv_calib_set_bytes(const struct kv_calib_set *set)

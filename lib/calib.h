@@ -23,6 +23,7 @@ struct kv_table {
     int layer, head; /* or KV_ALL */
     size_t n_dims, dims[4];
     bool half;    /* data are values of fp16, stored and counted as such */
+    bool byte;    /* data are whole numbers from 0 to 255, likewise */
     float *data;  /* row-major, product of dims */
     double error; /* training error (mean squared, per value) or NaN */
 };
@@ -73,6 +74,9 @@ struct kv_table *kv_calib_add(struct kv_calib_set *set, const char *name,
                               int side, int layer, int head, size_t n_dims,
                               const size_t *dims);
 
+/* Moves all tables of a set to another. */
+void kv_calib_move(struct kv_calib_set *from, struct kv_calib_set *to);
+
 /* NULL if missing.  A table with layer KV_ALL matches every layer; likewise
  * head and side. */
 const struct kv_calib_set *kv_calib_find(const struct kv_calib *c,
@@ -103,7 +107,8 @@ const struct kv_table *kv_calib_want(const struct kv_codec *c,
                                      struct kv_err *e);
 
 size_t kv_table_values(const struct kv_table *t);
-/* The size of the tables as stored, in fp16 or f32: a row's shared_bytes. */
+/* The size of the tables as stored, in bytes, fp16 or f32: a row's
+ * shared_bytes. */
 size_t kv_table_bytes(const struct kv_table *t);
 size_t kv_calib_set_bytes(const struct kv_calib_set *set);
 

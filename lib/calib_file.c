@@ -11,8 +11,8 @@
 
 #define KIND "kvtools-calib"
 /* The first formats with a seal, with all shapes, with norms. */
-/* 6: channels that RoPE turns together are named */
-enum { SEALED = 2, SHAPES = 3, NORMS = 4, LATENTS = 5, FORMAT = 6 };
+/* 6: channels that RoPE turns together are named; 7: tables of bytes */
+enum { SEALED = 2, SHAPES = 3, NORMS = 4, LATENTS = 5, PAIRS = 6, FORMAT = 7 };
 
 static const char *const side_names[] = {"K", "V", "all"};
 
@@ -126,7 +126,7 @@ static void hash_rest(const struct kv_calib *c, char hex[KV_HASH_CHARS])
 
 static enum kv_h5_type stored_type(const struct kv_table *t)
 {
-    return t->half ? KV_H5_F16 : KV_H5_F32;
+    return t->byte ? KV_H5_U8 : t->half ? KV_H5_F16 : KV_H5_F32;
 }
 
 static int write_values(struct kv_h5 *h, const char *object,
@@ -134,14 +134,19 @@ static int write_values(struct kv_h5 *h, const char *object,
 {
     const size_t n = kv_table_values(t);
     uint16_t *half;
+    uint8_t *byte;
     int rc;
 
-    if (!t->half)
+    if (!t->half && !t->byte)
         return kv_h5_write(h, object, KV_H5_F32, NULL, NULL, t->data, e);
     half = kv_alloc(n, sizeof(*half));
+    byte = (uint8_t *)half;
     for (size_t i = 0; i < n; i++)
-        half[i] = kv_f32_to_f16(t->data[i]);
-    rc = kv_h5_write(h, object, KV_H5_F16, NULL, NULL, half, e);
+        if (t->byte)
+            byte[i] = (uint8_t)t->data[i];
+        else
+            half[i] = kv_f32_to_f16(t->data[i]);
+    rc = kv_h5_write(h, object, stored_type(t), NULL, NULL, half, e);
     free(half);
     return rc;
 }
@@ -151,14 +156,16 @@ static int read_values(struct kv_h5 *h, const char *object, struct kv_table *t,
 {
     const size_t n = kv_table_values(t);
     uint16_t *half;
+    uint8_t *byte;
     int rc;
 
-    if (!t->half)
+    if (!t->half && !t->byte)
         return kv_h5_read(h, object, KV_H5_F32, NULL, NULL, t->data, e);
     half = kv_alloc(n, sizeof(*half));
-    rc = kv_h5_read(h, object, KV_H5_F16, NULL, NULL, half, e);
+    byte = (uint8_t *)half;
+    rc = kv_h5_read(h, object, stored_type(t), NULL, NULL, half, e);
     for (size_t i = 0; i < n; i++)
-        t->data[i] = kv_f16_to_f32(half[i]);
+        t->data[i] = t->byte ? (float)byte[i] : kv_f16_to_f32(half[i]);
     free(half);
     return rc;
 }
@@ -243,6 +250,15 @@ static int load_norms(struct kv_h5 *h, struct kv_calib *c, struct kv_err *e)
     return 0;
 }
 
+static bool has_bytes(const struct kv_calib *c)
+{
+    for (size_t i = 0; i < c->n_sets; i++)
+        for (size_t j = 0; j < c->set[i].n_tables; j++)
+            if (c->set[i].table[j].byte)
+                return true;
+    return false;
+}
+
 int kv_calib_save(struct kv_calib *c, const char *path, struct kv_err *e)
 {
     char seal[KV_HASH_CHARS];
@@ -255,9 +271,10 @@ int kv_calib_save(struct kv_calib *c, const char *path, struct kv_err *e)
     if (kv_h5_create(&h, path, e))
         return -1;
     kv_h5_put_kind(h, KIND,
-                   kv_h5_has_pairs(&c->shape) ? FORMAT
-                   : c->shape.latent          ? LATENTS
-                   : c->norms                 ? NORMS
+                   has_bytes(c)                 ? FORMAT
+                   : kv_h5_has_pairs(&c->shape) ? PAIRS
+                   : c->shape.latent            ? LATENTS
+                   : c->norms                   ? NORMS
                               : kv_h5_format(&c->shape, SHAPES));
     kv_h5_put_text(h, "/", "model", c->model);
     kv_h5_put_text(h, "/", "model_hash", c->model_hash);
@@ -312,7 +329,7 @@ static int load_table(struct kv_h5 *h, const char *object,
     int64_t layer, head;
     double error;
     int side = KV_ALL;
-    struct kv_err not_half;
+    struct kv_err other;
 
     if (kv_h5_get_text(h, object, "name", name, sizeof(name), e) ||
         load_side(h, object, &side, e) ||
@@ -342,7 +359,8 @@ static int load_table(struct kv_h5 *h, const char *object,
     if (strcmp(table_name(t).text, strrchr(object, '/') + 1))
         return kv_fail(e, "%s: %s says that it is %s", kv_h5_path(h), object,
                        table_name(t).text);
-    t->half = !kv_h5_check(h, object, KV_H5_F16, n_dims, dims, &not_half);
+    t->half = !kv_h5_check(h, object, KV_H5_F16, n_dims, dims, &other);
+    t->byte = !kv_h5_check(h, object, KV_H5_U8, n_dims, dims, &other);
     if (read_values(h, object, t, e))
         return -1;
     for (size_t i = 0; i < n; i++)

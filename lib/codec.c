@@ -247,7 +247,7 @@ void kv_codec_rotate(const struct kv_codec *c, float *x, size_t n)
 
 bool kv_codec_transforms(const struct kv_codec *c)
 {
-    return c->scheme->coefficients && !c->layered;
+    return c->scheme->coefficients && !c->layered && !c->partial;
 }
 
 void kv_codec_coefficients(const struct kv_codec *c, size_t first,

@@ -86,6 +86,8 @@ struct kv_codec {
                             * (lib/k_bias.h), and adds it after decode() */
     bool prefill_on_codes; /* the prompt also uses attend(); else it attends at
                             * full precision */
+    bool partial;          /* the transform of coded coefficients alone is
+                            * known */
     bool massive;          /* the cache keeps massive tokens in fp16 too */
     struct kv_norm_range norms[KV_SIDES]; /* norms of tokens not massive */
     void *state;

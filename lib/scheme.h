@@ -113,9 +113,9 @@ struct kv_scheme {
     size_t sinks, residual;        /* defaults of the letters s and r */
     enum kv_residual_rule
         residual_rule[KV_SIDES]; /* unless a word says otherwise */
-    const char *newer; /* a word of params that canonical texts and
-                        * calibrations' keys leave out at its default, so that
-                        * older files stay valid */
+    const char *newer; /* words of params, as "a|b", that canonical texts and
+                        * calibrations' keys leave out at their defaults, so
+                        * that older files stay valid */
     bool wide;   /* takes tokens as f32; every other scheme takes them as the
                   * model's cache would hold them, in fp16 (kv_codec_input) */
     bool coarse; /* a flat group decodes to finite values whose error may exceed

@@ -173,7 +173,9 @@ static bool is_given(const struct kv_spec *s, enum kv_side side, size_t i)
 
 static bool is_newer(const struct kv_scheme *k, size_t i)
 {
-    return k->newer && !strcmp(kv_spec_param(k, i)->name, k->newer);
+    const char *name = kv_spec_param(k, i)->name;
+
+    return k->newer && kv_choice_find(k->newer, name, strlen(name)) >= 0;
 }
 
 bool kv_spec_left_out(const struct kv_spec *s, size_t i)

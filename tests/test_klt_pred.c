@@ -346,8 +346,9 @@ static double stored_error(const struct kv_spec *spec,
     return error / (LAYERS * 2 * N * VALUES);
 }
 
+/* tables: their bytes without the trellis's. */
 static double trained_error(const char *text, struct kv_dump *dump,
-                            double *bits)
+                            double *bits, size_t *tables)
 {
     const struct kv_shape *shape = &kv_dump_info(dump)->shape;
     struct kv_calib_set set = {.n_tables = 0};
@@ -362,9 +363,17 @@ static double trained_error(const char *text, struct kv_dump *dump,
         fail_msg("%s", e.msg);
     kv_spec_calib_key(&s, set.key);
     error = stored_error(&s, shape, &calib, bits);
+    *tables = 0;
+    for (size_t i = 0; i < set.n_tables; i++)
+        if (set.table[i].side != KV_ALL)
+            *tables += kv_table_bytes(&set.table[i]);
     kv_calib_set_clear(&set);
     return error;
 }
+
+static const char *const layer_specs[] = {
+    "klt:b2,metric=fisher", "klt:b2,metric=fisher,pred=1",
+    "klt:b2,metric=fisher,pred=2", "klt:b2,vk", "klt:b2,pair"};
 
 /* Layers that predict each other well cost few bits. */
 static void test_layers(void **state)
@@ -372,19 +381,42 @@ static void test_layers(void **state)
     const struct kv_shape shape = shape_of();
     struct kv_dump *dump = make_dump(&shape);
     double bits[5], error[5];
+    size_t tables;
 
     (void)state;
-    error[0] = trained_error("klt:b2,metric=fisher", dump, &bits[0]);
-    error[1] = trained_error("klt:b2,metric=fisher,pred=1", dump, &bits[1]);
-    error[2] = trained_error("klt:b2,metric=fisher,pred=2", dump, &bits[2]);
-    error[3] = trained_error("klt:b2,vk", dump, &bits[3]);
-    error[4] = trained_error("klt:b2,pair", dump, &bits[4]);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 5; i++) {
+        error[i] = trained_error(layer_specs[i], dump, &bits[i], &tables);
         assert_true(bits[i] <= 2 && bits[i] > 1.7);
+    }
     assert_true(error[1] < error[0] / 5);
     assert_true(error[2] < error[0] / 5);
     assert_true(error[3] < error[0] * 0.8);
     assert_true(error[4] < error[3] * 0.8);
+    kv_dump_close(dump);
+}
+
+/* Short tables take less than half the bytes, steps of so short rows among
+ * them, and cost little error. */
+static void test_short(void **state)
+{
+    static const char *const specs[] = {"klt:b1", "klt:b2,heads=own",
+                                        "klt:b2,vk", "klt:b1,pred=1"};
+    const struct kv_shape shape = shape_of();
+    struct kv_dump *dump = make_dump(&shape);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(specs) / sizeof(*specs); i++) {
+        char text[64];
+        double bits[2], error[2];
+        size_t tables[2];
+
+        snprintf(text, sizeof(text), "%s,tables=short", specs[i]);
+        error[0] = trained_error(specs[i], dump, &bits[0], &tables[0]);
+        error[1] = trained_error(text, dump, &bits[1], &tables[1]);
+        assert_true(5 * tables[1] < 3 * tables[0]);
+        assert_within(error[1] / error[0], 1.04, 0.06);
+        assert_true(bits[1] <= bits[0]);
+    }
     kv_dump_close(dump);
 }
 
@@ -480,10 +512,11 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_moments), cmocka_unit_test(test_solve),
-        cmocka_unit_test(test_planted), cmocka_unit_test(test_seen),
-        cmocka_unit_test(test_layers),  cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_sliding), cmocka_unit_test(test_few_tokens),
+        cmocka_unit_test(test_moments),    cmocka_unit_test(test_solve),
+        cmocka_unit_test(test_planted),    cmocka_unit_test(test_seen),
+        cmocka_unit_test(test_layers),     cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_short),      cmocka_unit_test(test_sliding),
+        cmocka_unit_test(test_few_tokens),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

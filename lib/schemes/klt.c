@@ -5,6 +5,7 @@
 #include "lib/base/alloc.h"
 #include "lib/calib.h"
 #include "lib/schemes/klt_impl.h"
+#include "lib/schemes/klt_short.h"
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
@@ -26,6 +27,9 @@ static const struct kv_param params[] = {
     {"heads", "joint|own", 0, 0, 0, true,
      "a layer's heads are transformed together, or each by itself: attention "
      "is faster, errors are larger"},
+    {"tables", "half|short", 0, 0, 0, true,
+     "tables in fp16, or short ones, made for b: a few bits a number, of coded "
+     "coefficients alone"},
     {"code", "trellis|scalar", 0, 0, 0, false,
      "coefficients on a trellis, or by Lloyd-Max levels"},
     {0},
@@ -34,8 +38,8 @@ static const struct kv_param params[] = {
 static int klt_check(struct kv_spec *s, const struct kv_shape *shape,
                      struct kv_err *e)
 {
-    static const char *const both[] = {"share", "metric", "rope",
-                                       "heads", "code",   "pred"};
+    static const char *const both[] = {"share", "metric", "rope",  "heads",
+                                       "code",  "pred",   "tables"};
     const bool fisher = kv_spec_is(s, KV_K, "metric", "fisher");
 
     (void)shape;
@@ -117,9 +121,13 @@ static int load_transform(struct klt *k, const struct kv_codec *c,
     const size_t row = k->row;
     const struct kv_table *unit;
 
-    if (!kv_calib_want(c, set, "sigma", 0, 1, &row, e) ||
-        !(unit = kv_calib_want(c, set, "unit", 0, 1, &row, e)) ||
-        !(k->mean = load_row(c, set, "mean", e)) ||
+    if (kv_klt_is_short(&c->spec)) {
+        k->forward = forward ? kv_alloc(row, row * sizeof(float)) : NULL;
+        k->inverse = kv_alloc(row, row * sizeof(float));
+        return kv_klt_short_load(c, set, &k->coding, k->part, k->forward,
+                                 k->inverse, e);
+    }
+    if (!(unit = kv_calib_want(c, set, "unit", 0, 1, &row, e)) ||
         (forward && !(k->forward = load_square(k, c, set, "forward", e))) ||
         !(k->inverse = load_square(k, c, set, "inverse", e)))
         return -1;
@@ -141,10 +149,13 @@ static int load_place(struct klt *k, const struct kv_codec *c,
     k->n_heads = c->shape.n_kv_heads;
     k->row = kv_codec_row(c);
     k->part = kv_klt_part(&c->spec, &c->shape);
+    if (!kv_calib_want(c, set, "sigma", 0, 1, &k->row, e) ||
+        !(k->mean = load_row(c, set, "mean", e)))
+        return -1;
+    kv_klt_coding_init(&k->coding, c, set, numbers);
     if (load_transform(k, c, set, forward, e) ||
         (c->layered && kv_klt_pred_load(&k->pred, c, set, e)))
         return -1;
-    kv_klt_coding_init(&k->coding, c, set, numbers);
     for (size_t i = 0; i < k->coding.n_coded; i++)
         k->used = kv_max(k->used, k->coding.place[i] % k->part + 1);
     return 0;
@@ -208,6 +219,7 @@ static int open_klt(struct kv_codec *c, const struct kv_calib *calib,
         (c->layered && c->layered->in_place && load_near(k, c, set, e)))
         return -1;
     c->block_bytes = k->coding.bytes;
+    c->partial = kv_klt_is_short(&c->spec);
     c->pre_rope = c->side == KV_K && kv_spec_is(&c->spec, KV_K, "rope", "pre");
     return 0;
 }
@@ -355,10 +367,15 @@ static void klt_decode(const struct kv_codec *c, const uint8_t *bytes,
     decode_near(c, NULL, bytes, n_blocks, x);
 }
 
-/* A prediction is fitted on what decoders have at these bits. */
+/* A prediction is fitted on what decoders have at these bits; short tables are
+ * of the coefficients that are coded. */
 static bool in_key(const struct kv_spec *s, const struct kv_param *p)
 {
-    return layered(s, 0) && !strcmp(p->name, "b");
+    const bool is_short = kv_klt_is_short(s);
+
+    if (!strcmp(p->name, "b"))
+        return is_short || layered(s, 0);
+    return is_short && (!strcmp(p->name, "share") || !strcmp(p->name, "code"));
 }
 
 static bool klt_device(const struct kv_codec *c, struct kv_gpu_code *to)
@@ -394,7 +411,7 @@ static bool klt_together(const struct kv_spec *s)
 
 const struct kv_scheme kv_scheme_klt = {
     .name = "klt",
-    .newer = "heads",
+    .newer = "heads|tables",
     .brief = "transform coding in the metric of attention, on a trellis",
     .params = params,
     .residual_rule = {KV_SLIDING, KV_SLIDING},

@@ -45,6 +45,8 @@
  *           but heads do not gain from each other, except that values are still
  *           predicted from all heads' keys.  The layer has one bitstream and
  *           one budget in both
+ *   tables  half, as below, or short: a third of the bytes, made for b, share
+ *           and code (klt_short.h)
  *   code    trellis, or scalar: Lloyd-Max levels at whole bits
  *
  * Tables in a calibration, which do not depend on share or code, and on b only

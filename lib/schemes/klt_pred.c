@@ -2,6 +2,7 @@
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/calib.h"
+#include "lib/schemes/klt_short.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +23,11 @@ int kv_klt_pred_load(struct kv_klt_pred *p, const struct kv_codec *c,
     *p = (struct kv_klt_pred){.row = row, .n_sources = n};
     if (!n)
         return 0;
+    p->matrix = kv_lines(n * row, row * sizeof(float));
+    if (kv_klt_is_short(&c->spec))
+        return kv_klt_short_predictor(c, set, n, p->matrix, e);
     if (!(t = kv_calib_want(c, set, "predictor", 0, 2, dims, e)))
         return -1;
-    p->matrix = kv_lines(n * row, row * sizeof(float));
     memcpy(p->matrix, t->data, n * row * row * sizeof(float));
     return 0;
 }

@@ -5,6 +5,7 @@
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
 #include "lib/moments.h"
+#include "lib/schemes/klt_short.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -158,6 +159,20 @@ static void centre(const struct kv_klt_seen *s, float *x, double *mean)
         x[i] = s->weight[i / row] > 0 ? x[i] - (float)mean[i % row] : 0;
 }
 
+/* c: [n_sources][row][row], to the values that tables have. */
+static void round_matrix(const double *c, size_t n_sources, size_t row,
+                         struct kv_klt_parts *p)
+{
+    float *step = kv_alloc(row, sizeof(*step));
+
+    for (size_t i = 0; i < n_sources * row * row; i++)
+        p->matrix[i] =
+            p->bytes ? (float)c[i] : kv_f16_to_f32(kv_f16_clamp((float)c[i]));
+    for (size_t i = 0; i < n_sources && p->bytes; i++)
+        kv_klt_round_columns(p->matrix + i * row * row, row, row, step);
+    free(step);
+}
+
 int kv_klt_predict(struct kv_klt_seen *s, size_t n_below, enum kv_side side,
                    struct kv_klt_parts *p, struct kv_err *e)
 {
@@ -173,11 +188,11 @@ int kv_klt_predict(struct kv_klt_seen *s, size_t n_below, enum kv_side side,
     extend_gram(s, source, n_sources);
     if (n_sources && solve(s, source, n_sources, p->x, c))
         rc = kv_fail(e, "the equations of its prediction have no solution");
-    for (size_t i = 0; i < n_sources * row * row && !rc; i++) {
-        p->matrix[i] = kv_f16_to_f32(kv_f16_clamp((float)c[i]));
+    if (!rc)
+        round_matrix(c, n_sources, row, p);
+    for (size_t i = 0; i < n_sources * row * row && !rc; i++)
         p->bias[i % row] -=
             source[i / row / row].mean[i / row % row] * (double)p->matrix[i];
-    }
     if (!rc)
         apply(s, source, n_sources, p->matrix, p->x, p->predicted);
     free(c);

@@ -35,6 +35,8 @@ struct kv_klt_parts {
     float *matrix;        /* [sources][row][row], values of halves */
     double *mean, *bias;  /* [row]: the mean of x, and of x minus the features'
                            * part */
+    bool bytes;           /* the matrix is rounded to short tables' values
+                           * (klt_short.h) */
 };
 
 /* Computes all parts from x, with this many of the lower layers.  Fails if the

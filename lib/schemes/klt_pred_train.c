@@ -11,6 +11,7 @@
 #include "lib/mixed.h"
 #include "lib/moments.h"
 #include "lib/schemes/klt_pred_fit.h"
+#include "lib/schemes/klt_short.h"
 #include "lib/schemes/klt_train.h"
 
 #include <math.h>
@@ -251,17 +252,6 @@ static int train_kinds(struct training *t, struct kv_calib_set *out,
     return 0;
 }
 
-static void move_tables(struct kv_calib_set *from, struct kv_calib_set *to)
-{
-    to->table = kv_realloc(to->table, to->n_tables + from->n_tables,
-                           sizeof(*to->table));
-    memcpy(to->table + to->n_tables, from->table,
-           from->n_tables * sizeof(*to->table));
-    to->n_tables += from->n_tables;
-    free(from->table);
-    *from = (struct kv_calib_set){.n_tables = 0};
-}
-
 /* The trellis is trained after the first pass whose level is no guess. */
 static int run_passes(struct training *t, struct kv_calib_set *out,
                       struct kv_err *e)
@@ -279,7 +269,7 @@ static int run_passes(struct training *t, struct kv_calib_set *out,
         if (!rc)
             level[i] = level_of(t, &p.set);
         if (!rc && i + 1 == PASSES)
-            move_tables(&p.set, out);
+            kv_calib_move(&p.set, out);
         kv_calib_set_clear(&p.set);
         if (rc)
             return -1;
@@ -296,6 +286,7 @@ static void init(struct training *t)
     t->parts.predicted = kv_alloc(t->n, t->row * sizeof(float));
     t->parts.mean = kv_alloc(t->row, sizeof(double));
     t->parts.bias = kv_alloc(t->row, sizeof(double));
+    t->parts.bytes = kv_klt_is_short(t->job.spec);
     t->counted = kv_alloc(t->n, sizeof(float));
     t->weight = kv_alloc(t->n, sizeof(float));
     t->metric = kv_alloc(t->row, t->row * sizeof(double));

@@ -11,6 +11,7 @@
 #include "lib/mixed.h"
 #include "lib/moments.h"
 #include "lib/rope_table.h"
+#include "lib/schemes/klt_short.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -452,7 +453,7 @@ void kv_klt_at(struct kv_klt_job *j, size_t layer, enum kv_side side)
     j->tensor = klt_tensor_of(j->spec, side);
 }
 
-int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
+static int train_all(const struct kv_spec *s, struct kv_dump *dump,
                      uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
@@ -487,4 +488,14 @@ int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
     rc = rc || kv_klt_train_trellis(out, &pool, seed, e) ? -1 : 0;
     free(pool.value);
     return rc;
+}
+
+int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
+                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
+{
+    if (train_all(s, dump, seed, out, e))
+        return -1;
+    return kv_klt_is_short(s)
+               ? kv_klt_shorten(s, &kv_dump_info(dump)->shape, out, e)
+               : 0;
 }
