@@ -96,12 +96,12 @@ static int unknown_param(const struct kv_scheme *k, const char *what, size_t n,
 {
     char known[512];
     const char *best = NULL;
-    size_t nearest = 3;
+    size_t nearest = n < 3 ? n : 3; /* a letter in common */
 
     for (size_t i = 0; i < kv_spec_n_params(k); i++) {
         const size_t d = distance(what, n, kv_spec_param(k, i)->name);
 
-        if (n > 1 && d < nearest) {
+        if (d < nearest) {
             nearest = d;
             best = kv_spec_param(k, i)->name;
         }
@@ -187,9 +187,8 @@ static int number(const struct kv_param *p, const char *text, const char *end,
 
     memcpy(copy, text, n);
     *value = strtod(copy, &stop);
-    if (*stop ||
-        (p->min == floor(p->min) && p->max == floor(p->max) &&
-         p->fallback == floor(p->fallback) && *value != floor(*value)))
+    if (*stop || (p->min == floor(p->min) && p->max == floor(p->max) &&
+                  p->fallback == floor(p->fallback) && *value != floor(*value)))
         return kv_fail(e, "'%s' wants a whole number, not '%s'", p->name, copy);
     return 0;
 }

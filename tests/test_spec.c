@@ -90,6 +90,7 @@ static void test_refused(void **state)
     refused("kivi:V-b2/K-b2", "expected K-letters/V-letters");
     refused("absmax,axis=rows", "axis=rows: expected one of token|channel");
     refused("absmax,axes=token", "did you mean 'axis'?");
+    refused("kivi:b2,vk", "kivi has no 'vk'; it has b (");
     refused("absmax,sideways", "absmax has no 'sideways'");
     refused("absmax:b4,", "absmax has no ''");
     refused("klt:metric=fisher",
