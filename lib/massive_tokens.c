@@ -90,7 +90,8 @@ void kv_massive_find(const struct kv_shape *shape, bool pre_rope,
     norms_of(shape, KV_K, pre_rope, first, k, n, norm);
     norms_of(shape, KV_V, pre_rope, first, v, n, norm + n);
     for (size_t t = 0; t < n; t++)
-        massive[t] = is_outside(range[KV_K], norm[t]) ||
+        massive[t] = first + t < KV_MASSIVE_FIRST ||
+                     is_outside(range[KV_K], norm[t]) ||
                      is_outside(range[KV_V], norm[n + t]);
     free(norm);
 }

@@ -9,8 +9,9 @@
  * median than log KV_MASSIVE_FACTOR, and further than KV_MASSIVE_DEVIATIONS
  * times the median absolute deviation of the logarithms.  (In SmolLM2 and
  * Qwen2.5-Coder sinks have norms of a third to a twentieth of the median, in
- * keys or in values, which depends on the layer.  In some layers of Gemma 3 the
- * BOS has half of the median, and is not found.)
+ * keys or in values, which depends on the layer.)  The first KV_MASSIVE_FIRST
+ * tokens of a sequence are massive in every layer: by its norms the first token
+ * is in 23 of SmolLM2's 30 layers and the BOS in 11 of Gemma 3's 18.
  *
  * Moments, maxima and frequencies of a calibration leave out massive tokens and
  * the first KV_MASSIVE_FIRST tokens of each window.  Points of codebooks and
@@ -40,9 +41,9 @@ struct kv_norm_range {
  * is massive. */
 struct kv_norm_range kv_norm_range_of(const float *norm, size_t n);
 
-/* Which of n tokens of a layer are massive, the first at position first. shape:
- * the layer's; k, v: [n][n_kv_heads][head_dim], k before RoPE or after it, with
- * its bias; range: [KV_SIDES]. */
+/* Which of n tokens of a layer are massive, the first at position first, as
+ * position 0 is.  shape: the layer's; k, v: [n][n_kv_heads][head_dim], k before
+ * RoPE or after it, with its bias; range: [KV_SIDES]. */
 void kv_massive_find(const struct kv_shape *shape, bool pre_rope,
                      const struct kv_norm_range *range, size_t first,
                      const float *k, const float *v, size_t n, bool *massive);
