@@ -2,6 +2,7 @@
 import os
 import shutil
 import subprocess
+import time
 import unittest
 
 from run_tools import MPI_ENV, TOOLS, run
@@ -23,3 +24,26 @@ def mpirun(tool, *ranks):
                     ":"]
     return subprocess.run(command[:-1], env=MPI_ENV, text=True, timeout=60,
                           capture_output=True)
+
+
+def ranks_of(p):
+    """Processes of the ranks that mpirun p started; not those that have ended,
+    of which it has taken no note."""
+    return subprocess.run(["pgrep", "-r", "R,S,D,T", "-P", str(p.pid)],
+                          text=True, capture_output=True).stdout.split()
+
+
+def end(p):
+    """Waits for mpirun p, and returns after how many seconds its ranks had
+    ended.  Stops p if it goes on without them: Open MPI's with PMIx 4.2 waits
+    for ever on a lock of its own when a rank is killed within MPI_Init()."""
+    start = time.monotonic()
+    while p.poll() is None and ranks_of(p):
+        time.sleep(0.05)
+    took = time.monotonic() - start
+    try:
+        p.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        p.kill()
+        p.wait()
+    return took

@@ -84,18 +84,14 @@ class Ranks(unittest.TestCase):
         options = ["-s", "klt:b2,metric={fisher,none},rope={pre,post}", "-s",
                    "klt:b2,pred={1,2}", at("d.h5"), "-o", at("k.h5")]
         with subprocess.Popen(["mpirun", "-n", "2", KVCALIB, "--ranks", "-t",
-                               "1", *options], env=MPI_ENV, text=True,
-                              stderr=subprocess.PIPE) as p:
-            while len(found := subprocess.run(
-                    ["pgrep", "-P", str(p.pid)], text=True,
-                    capture_output=True).stdout.split()) < 2:
+                               "1", *options], env=MPI_ENV,
+                              stderr=subprocess.DEVNULL) as p:
+            while len(found := run_ranks.ranks_of(p)) < 2:
                 time.sleep(0.01)
                 self.assertIsNone(p.poll())
             time.sleep(0.3)
-            start = time.monotonic()
             os.kill(int(found[-1]), signal.SIGKILL)
-            p.communicate(timeout=20)
-            self.assertLess(time.monotonic() - start, 10)
+            self.assertLess(run_ranks.end(p), 10)
         self.assertNotEqual(p.returncode, 0)
         self.assertFalse(os.path.exists(at("k.h5")))
 

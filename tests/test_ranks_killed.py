@@ -43,29 +43,13 @@ def mpirun(tool, options):
                             stderr=subprocess.DEVNULL)
 
 
-def ranks_of(p):
-    return subprocess.run(["pgrep", "-P", str(p.pid)], text=True,
-                          capture_output=True).stdout.split()
-
-
-def end(p):
-    """Time limit for the ranks; mpirun itself may hang."""
-    while p.poll() is None and ranks_of(p):
-        time.sleep(0.05)
-    try:
-        p.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        p.kill()
-        p.wait()
-
-
 def kill_one(p, most):
     """One of the ranks, within so many seconds of their start; whether one was
     there."""
     found, late = [], time.monotonic() + 20
     while (len(found) < RANKS and p.poll() is None and
            time.monotonic() < late):
-        found = ranks_of(p)
+        found = run_ranks.ranks_of(p)
     time.sleep(random.uniform(0, most))
     try:
         os.kill(int(random.choice(found)), signal.SIGKILL)
@@ -92,24 +76,28 @@ class Killed(unittest.TestCase):
         must(tool, "-t", "1", *options)
         want = seen(path)
         os.unlink(path)
-        killed, most = 0, 1.5
+        killed, whole, alone, most = 0, 0, 0, 1.5
         while killed < KILLS:
             with mpirun(tool, options) as p:
                 hit = kill_one(p, most)
-                start = time.monotonic()
-                end(p)
-                took = time.monotonic() - start
+                took = run_ranks.end(p)
             if p.returncode == 0:  # it was done before
                 self.assertEqual(seen(path), want)
                 most *= 0.8
+                whole += 1
                 self.clear(tool)
                 continue
             killed += hit
-            self.assertLess(took, 15)
+            alone += p.returncode == -signal.SIGKILL
+            self.assertLess(took, 10)
             if os.path.exists(path):  # killed when all was done
                 self.assertEqual(seen(path), want)
                 self.clear(tool)
             self.assertLessEqual(self.names(tool), set(kept))
+        if KILLS > 1:
+            print(f"{tool}: a rank of {RANKS} killed {killed} times, {whole} "
+                  "runs had ended before; mpirun went on without ranks "
+                  f"{alone} times", flush=True)
         with mpirun(tool, options) as p:
             p.wait(timeout=120)
         self.assertEqual(p.returncode, 0)
