@@ -206,6 +206,11 @@ class Merged(unittest.TestCase):
             write(two, data)
             self.refused(words)
         write(two, was)
+        three = at("r-3-of-3.csv")
+        last = read(three)
+        write(three, head)  # the file with too few is named, not one with more
+        self.refused("r-3-of-3.csv has 0 specs, expected 1 of 4")
+        write(three, last)
         write(at("r-1-of-4.csv"), was)
         self.refused("shards of two runs")
 
