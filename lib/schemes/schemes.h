@@ -56,6 +56,7 @@
     X(exl3)                \
     X(q8_kv)               \
     X(q6_0)                \
+    X(nsnquant)            \
     X(fp8_ds_mla)          \
     X(nvfp4_ds_mla)
 
