@@ -67,11 +67,6 @@ static int open_massive(struct kv_codec *c, const struct kv_calib *calib,
                        name);
     if (kv_codec_attends(c))
         return kv_fail(e, "massive=yes: %s attends on its codes alone", name);
-    if (c->block != 1)
-        return kv_fail(e,
-                       "massive=yes keeps single tokens in fp16, but %s codes "
-                       "%c in blocks of %zu tokens",
-                       name, kv_side_name(c->side), c->block);
     return find_norms(c, calib, e);
 }
 

@@ -25,14 +25,14 @@ class Rows(Case):
         self.assertGreaterEqual(float(kept["bits"]), float(plain["bits"]))
         for why, *words in (
                 ("massive=yes needs a calibration", "-s", "nf4,massive"),
-                ("kivi codes K in blocks of 32 tokens", "-C", at("calib.h5"),
-                 "-s", "kivi:b2g32,massive"),
+                ("hack attends on its codes alone", "-C", at("calib.h5"),
+                 "-s", "hack,massive"),
                 ("this model's keys have no bias", "-s", "nf4,no-k_bias")):
             self.refused(why, *args(*words))
-        done = run("kvcalib", "-s", "kivi:b2g32,massive", at("dump.h5"), "-o",
+        done = run("kvcalib", "-s", "hack,massive", at("dump.h5"), "-o",
                    at("massive.h5"))
         self.assertEqual(done.returncode, 2)
-        self.assertIn("kivi codes K in blocks of 32 tokens", done.stderr)
+        self.assertIn("hack attends on its codes alone", done.stderr)
         self.assertFalse(os.path.exists(at("massive.h5")))
 
     def test_base_and_better_bits(self):

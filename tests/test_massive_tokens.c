@@ -235,6 +235,56 @@ static void test_cache(void **state)
     kv_calib_free(calib);
 }
 
+/* The largest error of keys that are not massive, of a cache of k. */
+static double worst(const char *text, const struct kv_calib *calib,
+                    const struct kv_shape *s, const float *k)
+{
+    const size_t row = s->n_kv_heads * HEAD_DIM;
+    struct kv_codec *codec[KV_SIDES];
+    float *x = kv_alloc(N, row * sizeof(*x));
+    struct kv_cache *c;
+    struct kv_err e = {""};
+    double far = 0;
+
+    for (int side = 0; side < KV_SIDES; side++)
+        if (open_codec(&codec[side], text, s, (enum kv_side)side, calib, &e))
+            fail_msg("%s", e.msg);
+    assert_int_equal(kv_cache_new(&c, codec[KV_K], codec[KV_V], 1, &e), 0);
+    assert_int_equal(append_rows(c, NULL, k, k, N, &e), 0);
+    kv_cache_decode(c, KV_K, x);
+    for (size_t i = 0; i < N * row; i++)
+        if (i / row != 20)
+            far = fmax(far, fabs((double)(x[i] - k[i])));
+        else if (codec[KV_K]->massive)
+            assert_within(x[i], kv_f16_to_f32(kv_f16_clamp(k[i])), 0);
+    kv_cache_free(c);
+    kv_codec_free(codec[KV_K]);
+    kv_codec_free(codec[KV_V]);
+    free(x);
+    return far;
+}
+
+/* Codes of a block have no share in its massive token: channels of 40 or so,
+ * and in one token of none. */
+static void test_blocks(void **state)
+{
+    const struct kv_shape s = synthetic_shape(HEAD_DIM);
+    const size_t row = s.n_kv_heads * HEAD_DIM;
+    struct kv_calib *calib = calibrate("nf4,massive", &s);
+    float *k = kv_alloc(N, row * sizeof(*k));
+
+    (void)state;
+    for (int side = 0; side < KV_SIDES; side++)
+        calib->norms[KV_SIDES + side] = (struct kv_norm_range){10, 1e6f};
+    for (size_t i = 0; i < N * row; i++)
+        k[i] = i / row == 20 ? 0.01f : 40 + (float)(i / row % 3);
+    assert_within(worst("kivi:b2g16r0", calib, &s, k), 2, 0.1);
+    assert_within(worst("kivi:b2g16r0,massive", calib, &s, k), 1. / 3, 0.1);
+    assert_within(worst("kvarn:n16s0,massive", calib, &s, k), 1, 1);
+    free(k);
+    kv_calib_free(calib);
+}
+
 static void refuse(const char *text, const struct kv_calib *c, const char *why)
 {
     const struct kv_shape s = synthetic_shape(HEAD_DIM);
@@ -252,8 +302,6 @@ static void test_refused(void **state)
     struct kv_norm_range *norms = c->norms;
 
     (void)state;
-    refuse("kivi:b2g16,massive", c,
-           "keeps single tokens in fp16, but kivi codes K in blocks of 16");
     refuse("hack:b4p16,massive", c, "hack attends on its codes alone");
     refuse("f32,massive", c, "f32 keeps every token in one form");
     refuse("nf4,massive", NULL, "massive=yes needs a calibration");
@@ -270,9 +318,10 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rule),  cmocka_unit_test(test_dump),
-        cmocka_unit_test(test_bias),  cmocka_unit_test(test_file),
-        cmocka_unit_test(test_cache), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_rule),    cmocka_unit_test(test_dump),
+        cmocka_unit_test(test_bias),    cmocka_unit_test(test_file),
+        cmocka_unit_test(test_cache),   cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

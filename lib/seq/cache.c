@@ -250,11 +250,8 @@ static int quantize(struct kv_cache *cache, struct kv_cache_side *s,
         if (needs_queries(c) && c->side == KV_K) /* V comes after K */
             score_blocks(cache, in, n_ready / c->block);
 
-        const size_t first = next_block(cache, s, 0).first;
-
-        for (size_t t = 0; c->massive && t < n_ready; t++)
-            if (cache->massive[first + t])
-                kv_kept_tokens_push(&s->kept, first + t, in + t * row);
+        if (c->massive)
+            kv_cache_keep(cache, s, next_block(cache, s, 0).first, in, n_ready);
 
         const int rc = encode(cache, s, next_block(cache, s, 0), in,
                               n_ready / c->block, e);
@@ -352,24 +349,6 @@ static int check_input(const struct kv_cache *c, const struct kv_tokens *t,
                            e);
 }
 
-/* Which of the n new tokens are massive, if a side keeps massive tokens. */
-static void find_massive(struct kv_cache *c, const float *k, const float *v,
-                         size_t n)
-{
-    const struct kv_codec *kc = c->side[KV_K].codec;
-    const struct kv_codec *by = kc->massive ? kc : c->side[KV_V].codec;
-
-    if (!by->massive)
-        return;
-    if (c->n + n > c->massive_capacity) {
-        c->massive_capacity = (c->n + n) * 2;
-        c->massive =
-            kv_realloc(c->massive, c->massive_capacity, sizeof(*c->massive));
-    }
-    kv_massive_find(&kc->shape, kc->pre_rope, by->norms, c->n, k, v, n,
-                    c->massive + c->n);
-}
-
 int kv_cache_append(struct kv_cache *c, const struct kv_tokens *t,
                     struct kv_err *e)
 {
@@ -380,7 +359,7 @@ int kv_cache_append(struct kv_cache *c, const struct kv_tokens *t,
 
     if (check_input(c, t, e))
         return -1;
-    find_massive(c, k, kv_cache_is_latent(c) ? k : t->v, t->n);
+    kv_cache_find_massive(c, k, kv_cache_is_latent(c) ? k : t->v, t->n);
     if (kc->less_bias) {
         less = kv_alloc(t->n, kv_codec_row(kc) * sizeof(*less));
         kv_k_bias_take(&kc->shape, kc->pre_rope, c->n, k, t->n, less);

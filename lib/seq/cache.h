@@ -8,7 +8,8 @@
  * subtracts the bias, and functions that read tokens add it again.  A kv_reader
  * gives keys without it.  A codec that is massive codes massive tokens like all
  * others; once they are quantized, it also keeps their fp16 values beside the
- * codes.
+ * codes.  In blocks of several tokens the mean of the block's others is coded
+ * instead.
  *
  * With a scheme's probe() the cache also keeps the queries of the tail's probe
  * tokens, in fp16, counted with K.  When a block is quantized, its own probes

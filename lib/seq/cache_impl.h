@@ -1,4 +1,5 @@
-/* Shared by cache.c, cache_bytes.c, cache_read.c and cache_layered.c. */
+/* Shared by cache.c, cache_bytes.c, cache_kept.c, cache_layered.c and
+ * cache_read.c. */
 #ifndef KV_CACHE_IMPL_H
 #define KV_CACHE_IMPL_H
 
@@ -57,6 +58,15 @@ static inline void kv_cache_from_half(const uint16_t *h, size_t n, float *x)
     for (size_t i = 0; i < n; i++)
         x[i] = kv_f16_to_f32(h[i]);
 }
+
+/* Which of the n new tokens are massive, where a side keeps those. */
+void kv_cache_find_massive(struct kv_cache *c, const float *k, const float *v,
+                           size_t n);
+
+/* Keeps the massive ones of n_ready tokens x, whole blocks from `first` on, and
+ * codes other values in their place. */
+void kv_cache_keep(struct kv_cache *c, struct kv_cache_side *s, size_t first,
+                   float *x, size_t n_ready);
 
 /* Appends the codes of n tokens of a layered codec, x [n][row], and to a
  * workspace their decoded form; bytes: where the codes go. */

@@ -1,0 +1,60 @@
+/* Tokens that a cache keeps in fp16 beside their codes. */
+#include "lib/base/alloc.h"
+#include "lib/seq/cache_impl.h"
+
+#include <stdlib.h>
+
+void kv_cache_find_massive(struct kv_cache *c, const float *k, const float *v,
+                           size_t n)
+{
+    const struct kv_codec *kc = c->side[KV_K].codec;
+    const struct kv_codec *by = kc->massive ? kc : c->side[KV_V].codec;
+
+    if (!by->massive)
+        return;
+    if (c->n + n > c->massive_capacity) {
+        c->massive_capacity = (c->n + n) * 2;
+        c->massive =
+            kv_realloc(c->massive, c->massive_capacity, sizeof(*c->massive));
+    }
+    kv_massive_find(&kc->shape, kc->pre_rope, by->norms, c->n, k, v, n,
+                    c->massive + c->n);
+}
+
+/* A block x [block][row] of a cache's tokens: massive ones, which are kept,
+ * become the mean of the others, so that no scale of theirs is in the codes of
+ * these (as OTT does, 2505.10938). */
+static void even_out(const struct kv_codec *c, const bool *massive, float *x)
+{
+    const size_t row = kv_codec_row(c);
+    float *mean = kv_alloc(row, sizeof(*mean));
+    size_t n = 0;
+
+    for (size_t t = 0; t < c->block; t++)
+        n += !massive[t];
+    for (size_t t = 0; t < c->block && n < c->block; t++)
+        for (size_t i = 0; i < row && !massive[t]; i++)
+            mean[i] += x[t * row + i] / (float)n;
+    for (size_t t = 0; t < c->block; t++)
+        for (size_t i = 0; i < row && massive[t]; i++)
+            x[t * row + i] = kv_f16_to_f32(kv_f16_clamp(mean[i]));
+    free(mean);
+}
+
+void kv_cache_keep(struct kv_cache *cache, struct kv_cache_side *s,
+                   size_t first, float *x, size_t n_ready)
+{
+    const struct kv_codec *c = s->codec;
+    const size_t row = kv_codec_row(c);
+    bool *massive = cache->massive + first;
+
+    for (size_t at = 0; at < n_ready; at += c->block) {
+        float *block = x + at * row;
+
+        for (size_t t = 0; t < c->block; t++)
+            if (massive[at + t])
+                kv_kept_tokens_push(&s->kept, first + at + t, block + t * row);
+        if (c->block > 1)
+            even_out(c, massive + at, block);
+    }
+}
