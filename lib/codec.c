@@ -59,8 +59,8 @@ static int open_massive(struct kv_codec *c, const struct kv_calib *calib,
 {
     const char *name = c->scheme->name;
 
-    c->massive = kv_spec_is(&c->spec, c->side, "massive", "yes");
-    if (!c->massive)
+    c->massive = c->n_traced || kv_spec_is(&c->spec, c->side, "massive", "yes");
+    if (!c->massive || c->n_traced)
         return 0;
     if (c->scheme->wide)
         return kv_fail(e, "massive=yes: %s keeps every token in one form",

@@ -228,6 +228,8 @@ int prepare_every(void **state)
     add("klt:b1s3r20,vk", folder);
     add("klt:b1s3r20,pair", folder);
     add("klt:b2s3r9,vk,no-k_bias,massive", folder);
+    add("kivi:b2g16r0s1,ott=3", folder);
+    add("kivi:b2g16r5s1,no-k_bias,ott=3", folder);
     add_stacked(folder);
     if (!n_ready)
         fail_msg("no scheme is named %s", only);

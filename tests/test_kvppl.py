@@ -27,6 +27,10 @@ class Rows(Case):
                 ("massive=yes needs a calibration", "-s", "nf4,massive"),
                 ("hack attends on its codes alone", "-C", at("calib.h5"),
                  "-s", "hack,massive"),
+                ("expected a spec without massive", "-C", at("calib.h5"),
+                 "-s", "kivi:b2g32,ott=3,massive"),
+                ("ott=3: expected axis=paper", "-s",
+                 "kivi:b2g32,ott=3,axis=token"),
                 ("this model's keys have no bias", "-s", "nf4,no-k_bias")):
             self.refused(why, *args(*words))
         done = run("kvcalib", "-s", "hack,massive", at("dump.h5"), "-o",

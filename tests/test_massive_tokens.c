@@ -285,6 +285,53 @@ static void test_blocks(void **state)
     kv_calib_free(calib);
 }
 
+/* How many keys a cache of these keys and values has in fp16 in its blocks. */
+static size_t n_kept(const char *text, const struct kv_shape *s, const float *k)
+{
+    const size_t row = s->n_kv_heads * HEAD_DIM;
+    struct kv_codec *codec[KV_SIDES];
+    struct kv_cache *c;
+    struct kv_err e = {""};
+    size_t n, blocks;
+
+    for (int side = 0; side < KV_SIDES; side++)
+        if (open_codec(&codec[side], text, s, (enum kv_side)side, NULL, &e))
+            fail_msg("%s", e.msg);
+    assert_int_equal(kv_cache_new(&c, codec[KV_K], codec[KV_V], 1, &e), 0);
+    assert_int_equal(append_rows(c, NULL, k, k, N, &e), 0);
+    blocks = kv_quantized(codec[KV_K], N) / codec[KV_K]->block;
+    n = kv_cache_bytes(c, KV_K, NULL, NULL) - blocks * codec[KV_K]->block_bytes;
+    n -= (N - blocks * codec[KV_K]->block) * row * sizeof(uint16_t);
+    assert_int_equal(n % (row * sizeof(uint16_t) + sizeof(uint32_t)), 0);
+    assert_int_equal(kv_quantized(codec[KV_V], N), blocks * codec[KV_K]->block);
+    kv_cache_free(c);
+    kv_codec_free(codec[KV_K]);
+    kv_codec_free(codec[KV_V]);
+    return n / (row * sizeof(uint16_t) + sizeof(uint32_t));
+}
+
+/* OTT's pool of one token: the first block's smallest, then what is smaller.
+ * After 32 tokens that left it, it stays. */
+static void test_traced(void **state)
+{
+    const struct kv_shape s = synthetic_shape(HEAD_DIM);
+    const size_t row = s.n_kv_heads * HEAD_DIM;
+    float *k = kv_alloc(N, row * sizeof(*k));
+
+    (void)state;
+    for (size_t i = 0; i < N * row; i++)
+        k[i] = i / row == 20   ? 0.02f
+               : i / row == 37 ? 0.03f
+               : i / row == 60 ? 0.01f
+                               : 40 + (float)(i / row % 3);
+    assert_int_equal(n_kept("kivi:b2g16r0,ott=1", &s, k), 3);
+    assert_int_equal(n_kept("kivi:b2g16r0,ott=2", &s, k), 5);
+    for (size_t i = 0; i < N * row; i++)
+        k[i] = 40 - (float)(i / row) / 4;
+    assert_int_equal(n_kept("kivi:b2g2r0,ott=1", &s, k), 33);
+    free(k);
+}
+
 static void refuse(const char *text, const struct kv_calib *c, const char *why)
 {
     const struct kv_shape s = synthetic_shape(HEAD_DIM);
@@ -318,10 +365,10 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rule),    cmocka_unit_test(test_dump),
-        cmocka_unit_test(test_bias),    cmocka_unit_test(test_file),
-        cmocka_unit_test(test_cache),   cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_rule),   cmocka_unit_test(test_dump),
+        cmocka_unit_test(test_bias),   cmocka_unit_test(test_file),
+        cmocka_unit_test(test_cache),  cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_traced), cmocka_unit_test(test_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

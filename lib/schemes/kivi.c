@@ -12,7 +12,18 @@
  * (0 cuts the tensor, whose channels come last, into runs of g.)  It keeps at
  * most 128 tokens at full precision, and whenever 128 are full it encodes the
  * whole cache again; here quantized tokens are never encoded again.  Its other
- * back end, HQQ, optimises the minimum, which kvtools does not. */
+ * back end, HQQ, optimises the minimum, which kvtools does not.
+ *
+ * The word ott is Outlier Tokens Tracing (OTT, arXiv 2505.10938): a pool of so
+ * many tokens of the smallest keys (3 in the paper, with g = 128 and r = 32).
+ * Whenever a group of tokens is coded, they compete with the pool's; what
+ * enters the pool stays fp16, key and value, and the mean of its group is coded
+ * in its place.  What is driven out of the pool stays fp16 too; once there are
+ * 32 of these no token enters any more.  Values are coded as many tokens at a
+ * time as keys, all but the newest r.  A re-implementation from the paper;
+ * our readings: a key's magnitude is the sum over all KV heads, which keep the
+ * same tokens, and all layers trace (the paper leaves out the first two;
+ * `mixed` can). */
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
@@ -67,8 +78,15 @@ static const struct kv_param params[] = {
     {"axis", "paper|token|channel", PAPER, 0, 0, false,
      "paper: K-axis=channel,V-axis=token; QuantizedCache of transformers: "
      "axis=token for its axis 0, axis=channel for -1"},
+    {"ott", NULL, 0, 0, 64, false,
+     "tokens of the smallest keys in a pool, in fp16 (OTT: 3)"},
     {0},
 };
+
+static size_t n_traced(const struct kv_spec *s)
+{
+    return kv_spec_size(s, KV_K, "ott");
+}
 
 static bool of_tokens(const struct kv_spec *s, enum kv_side side)
 {
@@ -86,17 +104,46 @@ static void name_axes(struct kv_spec *s)
     kv_spec_set(s, KV_V, "axis", paper ? PAPER : v ? CHANNEL : TOKEN);
 }
 
+/* K and V code the same groups of tokens. */
+static int check_traced(const struct kv_spec *s, const struct kv_shape *shape,
+                        struct kv_err *e)
+{
+    if (!of_tokens(s, KV_K) || of_tokens(s, KV_V))
+        return kv_fail(e, "ott=%zu: expected axis=paper", n_traced(s));
+    for (int side = 0; side < KV_SIDES; side++)
+        if (kv_spec_is(s, (enum kv_side)side, "massive", "yes"))
+            return kv_fail(e,
+                           "ott=%zu keeps tokens by a rule of its own: "
+                           "expected a spec without massive",
+                           n_traced(s));
+    for (const char *name = "sr"; *name; name++)
+        if (kv_spec_get(s, KV_K, (char[]){*name, 0}) !=
+            kv_spec_get(s, KV_V, (char[]){*name, 0}))
+            return kv_fail(e, "ott=%zu: expected one %c for K and V",
+                           n_traced(s), *name);
+    for (size_t i = 0; i < shape->n_layers; i++)
+        if (kv_shape_slides(shape, i))
+            return kv_fail(e,
+                           "layer %zu slides: it drops tokens of the pool "
+                           "of ott=%zu",
+                           i, n_traced(s));
+    return 0;
+}
+
 static int kivi_check(struct kv_spec *s, const struct kv_shape *shape,
                       struct kv_err *e)
 {
     const size_t g = kv_spec_size(s, KV_K, "g"), r = kv_spec_size(s, KV_K, "r");
 
     name_axes(s);
+    if (kv_spec_one_side(s, KV_K, "ott", e) ||
+        (n_traced(s) && check_traced(s, shape, e)))
+        return -1;
     for (int side = 0; side < KV_SIDES; side++)
         if (!of_tokens(s, (enum kv_side)side) &&
             kv_integers_fit(s, (enum kv_side)side, shape, e))
             return -1;
-    if (of_tokens(s, KV_K) && r % g)
+    if (of_tokens(s, KV_K) && !n_traced(s) && r % g)
         return kv_fail(
             e, "g=%zu must divide r=%zu: keys are quantized r at a time", g, r);
     return 0;
@@ -109,16 +156,60 @@ static double kivi_nominal(const struct kv_spec *s, enum kv_side side,
     return kv_spec_get(s, side, "b") + 32 / kv_spec_get(s, side, "g");
 }
 
+/* ---- values of a group of tokens, for ott -------------------------------- */
+
+static void kivi_encode_traced(const struct kv_codec *c, struct kv_where w,
+                               const float *x, size_t n_blocks, uint8_t *bytes)
+{
+    struct kv_codec one = *c;
+
+    one.block = 1;
+    kv_integers_encode(&one, w, x, n_blocks * c->block, bytes);
+}
+
+static void kivi_decode_traced(const struct kv_codec *c, const uint8_t *bytes,
+                               size_t n_blocks, float *x)
+{
+    struct kv_codec one = *c;
+
+    one.block = 1;
+    kv_integers_decode(&one, bytes, n_blocks * c->block, x);
+}
+
+static void open_traced(struct kv_codec *c)
+{
+    static const struct kv_scheme values = {
+        .name = "kivi",
+        .encode = kivi_encode_traced,
+        .decode = kivi_decode_traced,
+    };
+
+    c->n_traced = n_traced(&c->spec);
+    c->residual_rule = KV_SLIDING;
+    if (c->side == KV_K)
+        return;
+    c->scheme = &values;
+    c->block = kv_spec_size(&c->spec, KV_K, "g");
+    c->block_bytes *= c->block;
+}
+
+/* ---- the scheme ---------------------------------------------------------- */
+
 static int open_kivi(struct kv_codec *c, const struct kv_calib *calib,
                      struct kv_err *e)
 {
+    int rc;
+
     (void)calib;
     (void)e;
-    return kv_integers_open(c, &kv_kivi_quantizer,
-                            of_tokens(&c->spec, c->side) ? KV_AXIS_CHANNEL
-                                                         : KV_AXIS_TOKEN,
-                            kv_spec_size(&c->spec, c->side, "g"), false,
-                            (unsigned)kv_spec_size(&c->spec, c->side, "b"));
+    rc = kv_integers_open(c, &kv_kivi_quantizer,
+                          of_tokens(&c->spec, c->side) ? KV_AXIS_CHANNEL
+                                                       : KV_AXIS_TOKEN,
+                          kv_spec_size(&c->spec, c->side, "g"), false,
+                          (unsigned)kv_spec_size(&c->spec, c->side, "b"));
+    if (!rc && n_traced(&c->spec))
+        open_traced(c);
+    return rc;
 }
 
 const struct kv_scheme kv_scheme_kivi = {
@@ -126,6 +217,7 @@ const struct kv_scheme kv_scheme_kivi = {
     .brief = "KIVI: keys per channel, values per token, min/max integers",
     .params = params,
     .residual = 128,
+    .newer = "ott",
     .residual_rule = {KV_BATCHED, KV_SLIDING},
     .check = kivi_check,
     .nominal = kivi_nominal,

@@ -2,7 +2,12 @@
 #include "lib/base/alloc.h"
 #include "lib/seq/cache_impl.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* Tokens that OTT keeps beside its pool. */
+enum { KV_TRACED_OUT = 32 };
 
 void kv_cache_find_massive(struct kv_cache *c, const float *k, const float *v,
                            size_t n)
@@ -17,8 +22,50 @@ void kv_cache_find_massive(struct kv_cache *c, const float *k, const float *v,
         c->massive =
             kv_realloc(c->massive, c->massive_capacity, sizeof(*c->massive));
     }
-    kv_massive_find(&kc->shape, kc->pre_rope, by->norms, c->n, k, v, n,
-                    c->massive + c->n);
+    if (by->n_traced) /* found when their block is coded */
+        memset(c->massive + c->n, 0, n * sizeof(*c->massive));
+    else
+        kv_massive_find(&kc->shape, kc->pre_rope, by->norms, c->n, k, v, n,
+                        c->massive + c->n);
+}
+
+static double magnitude(const float *x, size_t row)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < row; i++)
+        sum += fabs((double)x[i]);
+    return sum;
+}
+
+/* Marks the tokens of a block of keys, x [block][row], that enter the pool of
+ * the n_traced smallest keys.  The pool's tokens, and those that they drove out
+ * of it, are the kept ones; of the latter there are KV_TRACED_OUT at most. */
+static void trace(const struct kv_cache_side *s, const float *x, bool *massive)
+{
+    const struct kv_codec *c = s->codec;
+    const size_t row = kv_codec_row(c), old = s->kept.n, n = old + c->block;
+    double *size = kv_alloc(n, sizeof(*size));
+    float *kept = kv_alloc(row, sizeof(*kept));
+    size_t n_new = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        if (i < old)
+            kv_cache_from_half(s->kept.x + i * row, row, kept);
+        size[i] = magnitude(i < old ? kept : x + (i - old) * row, row);
+    }
+    for (size_t t = old; t < n; t++) {
+        size_t smaller = 0;
+
+        for (size_t i = 0; i < n; i++)
+            smaller += size[i] < size[t] || (size[i] == size[t] && i < t);
+        massive[t - old] = smaller < c->n_traced;
+        n_new += massive[t - old];
+    }
+    if (old + n_new > c->n_traced + KV_TRACED_OUT)
+        memset(massive, 0, c->block * sizeof(*massive));
+    free(kept);
+    free(size);
 }
 
 /* A block x [block][row] of a cache's tokens: massive ones, which are kept,
@@ -51,6 +98,8 @@ void kv_cache_keep(struct kv_cache *cache, struct kv_cache_side *s,
     for (size_t at = 0; at < n_ready; at += c->block) {
         float *block = x + at * row;
 
+        if (c->n_traced && c->side == KV_K) /* V comes after K */
+            trace(s, block, massive + at);
         for (size_t t = 0; t < c->block; t++)
             if (massive[at + t])
                 kv_kept_tokens_push(&s->kept, first + at + t, block + t * row);
