@@ -46,8 +46,9 @@ def by_condition(rows, *alike):
 
 def measured(r):
     """The title of a panel of kvppl's or kvquant's rows."""
-    return "%s on %s, ctx %s, %s windows" % tuple(
-        r.get(c) for c in ("model", "text", "ctx", "windows"))
+    return "%s on %s, ctx %s, %s window%s" % (
+        *map(r.get, ("model", "text", "ctx", "windows")),
+        "" if r.get("windows") == "1" else "s")
 
 
 def axis(ax, name, column, values):

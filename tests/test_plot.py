@@ -157,9 +157,9 @@ class Plot(Scripts):
                 for side in ("K", "V", "KV") for layer in (0, 1)]
         quant = self.csv("quant.csv", rows)
         self.has(self.drawn(quant), "kivi:b2g32", "absmax:b8g0", "layer",
-                 "m on t.txt, ctx 8, 1 windows: keys and values stored")
+                 "m on t.txt, ctx 8, 1 window: keys and values stored")
         self.has(self.drawn(quant, "--y", "sqnr_db"),
-                 "m on t.txt, ctx 8, 1 windows: values")
+                 "m on t.txt, ctx 8, 1 window: values")
 
     def test_positions(self):
         """A point in the middle of each bucket."""

@@ -111,8 +111,9 @@ static void say(const struct kv_calib *c, const char *path)
         kv_note("%s: %zu tables, %zu bytes%s", s->spec, s->n_tables,
                 kv_calib_set_bytes(s), error);
     }
-    kv_note("%s: hash %s, %zu specs on %s, %zu windows of %zu", path, c->hash,
-            c->n_sets, c->text, c->n_windows, c->ctx);
+    kv_note("%s: hash %s, %zu spec%s on %s, %zu window%s of %zu", path, c->hash,
+            c->n_sets, c->n_sets == 1 ? "" : "s", c->text, c->n_windows,
+            c->n_windows == 1 ? "" : "s", c->ctx);
 }
 
 static void put_scope(struct kv_results *r, const char *column, int scope)

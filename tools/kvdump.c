@@ -263,9 +263,9 @@ static int dump(const struct kvdump_args *a, struct kv_model *m,
     else
         rc = kvdump_out_commit(&o, &w, e);
     if (!rc)
-        kv_note("%s: %zu windows of %zu tokens, layers %zu to %zu, %s",
-                a->common.output, w.n, w.ctx, info.first_layer, info.last_layer,
-                a->dtype);
+        kv_note("%s: %zu window%s of %zu tokens, layers %zu to %zu, %s",
+                a->common.output, w.n, w.n == 1 ? "" : "s", w.ctx,
+                info.first_layer, info.last_layer, a->dtype);
     kv_windows_clear(&w);
     return rc ? -1 : 0;
 }
