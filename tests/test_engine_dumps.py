@@ -1,14 +1,19 @@
 """kvdump --from: caches as engines and their users write them, in chunks of the
 tokens, a file a layer, keys and values in one array; ids of tokens."""
+import glob
+import hashlib
+import json
 import os
+import re
 import shutil
+import struct
 import tempfile
 import unittest
 
 import numpy as np
 
 import tiny_model
-from run_tools import Case, must
+from run_tools import Case, must, write
 from test_arrays import write_safetensors
 
 try:
@@ -125,6 +130,72 @@ class Dumps(Case):
             write_safetensors(os.path.join(folder, VLLM % i), {
                 "kv_cache": x.swapaxes(0, 1)})
         self.made(folder)
+
+    def lmcache(self, name, x):
+        """A chunk as LMCache's GDS backend lays it out: a header of 4096 bytes
+        with a field of its own, metadata inside the tensor's."""
+        head = json.dumps({"kvcache": {
+            "dtype": "F32", "shape": x.shape, "data_offsets": [0, x.nbytes],
+            "fmt": 1, "__metadata__": {"lmcache_version": "1"}}}).encode()
+        return write(self.at(name), struct.pack("<Q", 4088) +
+                     head.ljust(4088) + np.ascontiguousarray(x).tobytes())
+
+    def test_lmcache(self):
+        """[2][layers][tokens][heads x channels], or [tokens][2][...] a layer."""
+        both = np.stack([self.k, self.v])[:, :, 0].swapaxes(2, 3).reshape(
+            2, LAYERS, CTX, HEADS * DIM)
+        self.made(self.lmcache("a%2Fb@1@0@9f3c@float.kvcache.safetensors",
+                               both))
+        folder, layered = self.new("lmcache"), self.new("layerwise")
+        for n, (first, end) in enumerate(zip(CUTS, CUTS[1:])):
+            self.lmcache("lmcache/chunk_%d.safetensors" % n,
+                         both[:, :, first:end])
+            for i in range(LAYERS):
+                self.lmcache("layerwise/chunk_%d_layer_%d.safetensors" % (n, i),
+                             both[:, i, first:end].swapaxes(0, 1))
+        self.made(folder)
+        self.made(layered)
+        self.refused("expected [2, keys and values][layers]", "kvdump",
+                     "--from", self.lmcache("x.safetensors", both[0]),
+                     "--config", self.config, "-o", self.at("y.h5"))
+
+    def test_sglang(self):
+        """A page a file, bytes alone: [2][layers][tokens][heads][channels] of
+        bf16, named by the ids; the lines of docs/measuring.md convert them."""
+        page, folder, digest = 8, self.new("hicache"), b""
+        ids = self.ids[0].tolist()
+        half = (np.stack([self.k, self.v])[:, :, 0].swapaxes(2, 3).view("<u4")
+                >> 16).astype("<u2")
+        for i in range(0, CTX, page):
+            digest = hashlib.sha256(digest + struct.pack("<%dI" % page,
+                                                         *ids[i:i + page])).digest()
+            half[:, :, i:i + page].tofile(os.path.join(
+                folder, digest.hex() + "_a-b_0_1.bin"))
+        words = "_0_1.bin is no pickle: bytes alone"
+        for path in folder, os.path.join(folder, digest.hex() + "_a-b_0_1.bin"):
+            self.refused(words, "kvdump", "--from", path, "--config",
+                         self.config, "-o", self.at("y.h5"))
+        with open(os.path.join(os.environ["KV_SOURCE_ROOT"], "docs/measuring.md"),
+                  encoding="utf-8") as f:
+            (lines,) = [b for b in re.findall("```python\n(.*?)```", f.read(),
+                                              re.S) if "sha256" in b]
+        before = os.getcwd()
+        os.chdir(self.folder)
+        try:
+            exec(lines, {"glob": glob, "hashlib": hashlib, "numpy": np,
+                         "os": os, "folder": folder, "ids": ids, "page": page,
+                         "layers": LAYERS, "kv_heads": HEADS, "head_dim": DIM})
+        finally:
+            os.chdir(before)
+        must("kvdump", "--from", self.at("own.npz"), "--config", self.config,
+             "--layout", "thd", "-o", self.at("x.h5"))
+        with h5py.File(self.at("x.h5")) as f:
+            np.testing.assert_array_equal(f["tokens"][:], self.ids[:1])
+            for i in range(LAYERS):
+                for side, name in enumerate("kv"):
+                    np.testing.assert_array_equal(
+                        f["layer_%03d/%s" % (i, name)][0],
+                        (half[side, i].astype("<u4") << 16).view("<f4"))
 
     def test_both_in_one(self):
         both = np.stack([self.k, self.v], 1)

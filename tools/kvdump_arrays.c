@@ -13,6 +13,7 @@
 struct said {
     size_t tensor, n_tensors, n_layers, n_chunks, layer, chunk;
     bool pre, both, ids, strange;
+    bool outer; /* kvcache: [2][layers] where it is all layers */
 };
 
 static bool among(const char *word, const char *list)
@@ -47,7 +48,9 @@ static void take_word(struct said *s, const char *word)
         }
     if (!strcmp(word, "pre"))
         s->pre = true;
-    else if (among(word, "kv kvcache"))
+    else if (!strcmp(word, "kvcache"))
+        s->both = s->outer = true;
+    else if (!strcmp(word, "kv"))
         s->both = true;
     else if (among(word, "tokens ids"))
         s->ids = true;
@@ -119,13 +122,14 @@ static void add_piece(struct kvdump_arrays *a, size_t tensor, size_t array,
                       const struct said *s)
 {
     a->piece = kv_realloc(a->piece, a->n_pieces + 1, sizeof(*a->piece));
-    a->piece[a->n_pieces++] =
-        (struct kvdump_piece){.tensor = tensor,
-                              .layer = s->layer,
-                              .chunk = s->chunk,
-                              .array = array,
-                              .joined = !s->n_tensors && !s->ids,
-                              .numbered = s->n_layers};
+    a->piece[a->n_pieces++] = (struct kvdump_piece){
+        .tensor = tensor,
+        .layer = s->layer,
+        .chunk = s->chunk,
+        .array = array,
+        .joined = !s->n_tensors && !s->ids,
+        .outer = s->outer && !s->n_tensors && !s->n_layers,
+        .numbered = s->n_layers};
 }
 
 static int take_array(struct kvdump_arrays *a, size_t i, const struct said *s,

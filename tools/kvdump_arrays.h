@@ -3,7 +3,8 @@
  *
  * A name is words: layers.0.keys, layer_000/k, key_cache.0, past_key_values.0.
  * key, k_pre.0.  One of k, key, keys; v, value, values; q, query, queries; with
- * k also pre.  kv alone, or past_key_values.0, is keys and values in one.
+ * k also pre.  kv alone, or past_key_values.0, is keys and values in one;
+ * kvcache too, and of all layers it has these behind: [2][layers].
  * tokens and ids are ids.  A number is the layer; an array without a number has
  * all layers.  A number after chunk, page, part or segment names a chunk of the
  * tokens: 0, 1, 2 ... or the chunk's first token.  Arrays with other names are
@@ -21,6 +22,7 @@ struct kvdump_piece {
     size_t tensor, layer, chunk;
     size_t array; /* its index in the list */
     bool joined, numbered;
+    bool outer; /* joined before the layers: [2][layers], as kvcache is */
 };
 
 /* The pieces of one tensor. */

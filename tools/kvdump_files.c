@@ -15,6 +15,14 @@ bool kvdump_files_holds(const char *name)
     return !kv_arrays_kind(&kind, name, &ignored);
 }
 
+/* A file of another kind, on which kv_arrays_open() has a sentence. */
+static bool is_dump(const char *name)
+{
+    const char *suffix = strrchr(name, '.');
+
+    return suffix && (!strcmp(suffix, ".pt") || !strcmp(suffix, ".bin"));
+}
+
 static void add_file(struct kvdump_files *f, char *path)
 {
     f->file = kv_realloc(f->file, f->n_files + 1, sizeof(*f->file));
@@ -37,6 +45,9 @@ static int list_folder(struct kvdump_files *f, const char *path, bool deep,
             rc = list_folder(f, name, false, e);
         } else if (name && kvdump_files_holds(at->d_name)) {
             add_file(f, name);
+            name = NULL;
+        } else if (name && !f->other && is_dump(at->d_name)) {
+            f->other = name;
             name = NULL;
         }
         free(name);
@@ -113,7 +124,9 @@ int kvdump_files_open(struct kvdump_files *f, const char *path,
     else if (list_folder(f, path, true, e))
         return -1;
     if (!f->n_files)
-        return kv_fail(e, "%s: no file in .npz, .safetensors or .h5", path);
+        return f->other ? kv_arrays_open(&f->open, f->other, e)
+                        : kv_fail(e, "%s: no file in .npz, .safetensors or .h5",
+                                  path);
     qsort(f->file, f->n_files, sizeof(*f->file), by_name);
     for (size_t i = 0; i < f->n_files; i++)
         if (add_arrays(f, i, e))
@@ -127,6 +140,7 @@ void kvdump_files_clear(struct kvdump_files *f)
     for (size_t i = 0; i < f->n_files; i++)
         free(f->file[i]);
     free(f->file);
+    free(f->other);
     free(f->list);
     free(f->file_of);
     free(f->index);

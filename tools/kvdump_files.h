@@ -12,6 +12,7 @@ struct kvdump_files {
     const char *path;
     char **file;
     size_t n_files;
+    char *other; /* of a folder: a file that is not read, or NULL */
     struct kv_array *list;
     size_t n;
     size_t *file_of, *index; /* for each array: its file, its index in the

@@ -39,13 +39,13 @@ static bool strip(const struct kvdump_arrays *a, const struct kvdump_piece *p,
     if (p->joined) {
         if (x->n_dims < at + 3)
             return false;
-        s->inside = x->dims[at] != 2 && x->n_dims <= at + 4;
-        both = at + s->inside;
+        s->inside = !p->outer && x->dims[at] != 2 && x->n_dims <= at + 4;
+        both = p->outer ? 0 : at + s->inside;
         if (x->dims[both] != 2)
             return false;
     }
     for (size_t i = at; i < x->n_dims; i++) {
-        if (i == both)
+        if (i == both || (p->outer && i == 1))
             continue;
         if (s->n == 4)
             return false;
@@ -89,8 +89,11 @@ static int fail_kind(const struct kvdump_arrays *a,
     return kv_fail(e,
                    "%s: %s is %s: expected %s%s[windows, if several] of heads, "
                    "tokens and channels",
-                   a->files.path, x->name, is, stacked ? "[layers]" : "",
-                   p->joined ? "[2, keys and values]" : "");
+                   a->files.path, x->name, is,
+                   p->outer  ? "[2, keys and values][layers]"
+                   : stacked ? "[layers]"
+                             : "",
+                   p->joined && !p->outer ? "[2, keys and values]" : "");
 }
 
 static int fail_other(const struct kvdump_arrays *a,
@@ -111,11 +114,19 @@ static int fail_other(const struct kvdump_arrays *a,
 
 /* ---- layers and order ---------------------------------------------------- */
 
+/* Layers of a piece that is a stack of them. */
+static size_t stack_layers(const struct kvdump_arrays *a,
+                           const struct kvdump_piece *p)
+{
+    return array_of(a, p)->dims[p->outer];
+}
+
 /* The layers of a tensor: all of a stack. */
 static size_t last_layer(const struct kvdump_arrays *a, size_t t)
 {
-    return a->of[t].stacked ? kvdump_arrays_first(a, t)->dims[0] - 1
-                            : a->of[t].last;
+    const struct kvdump_layers *l = &a->of[t];
+
+    return l->stacked ? stack_layers(a, l->piece) - 1 : l->last;
 }
 
 static int check_layers(struct kvdump_arrays *a, size_t t, size_t with,
@@ -211,7 +222,6 @@ static int check_pieces(struct kvdump_arrays *a, size_t t, size_t k,
 {
     struct kvdump_layers *l = &a->of[t];
     const size_t n = l->n_chunks * (l->last - l->first + 1);
-    const size_t layers = kvdump_arrays_first(a, t)->dims[0];
     struct sizes s;
 
     if (l->n_chunks != a->of[k].n_chunks)
@@ -230,7 +240,7 @@ static int check_pieces(struct kvdump_arrays *a, size_t t, size_t k,
         if (s.n == a->n_inner && s.windows == a->n_windows &&
             s.channels == a->dim && s.tokens == a->chunk_tokens[c] &&
             s.heads == (t == KV_T_Q ? l->heads : a->of[k].heads) &&
-            (!l->stacked || array_of(a, p)->dims[0] == layers))
+            (!l->stacked || stack_layers(a, p) == stack_layers(a, l->piece)))
             continue;
         return fail_other(a, p,
                           i >= l->n_chunks ? &l->piece[c]
@@ -310,8 +320,11 @@ static int read_piece(struct kvdump_arrays *a, const struct kvdump_piece *p,
     name_sizes(a, p->tensor, &s);
 
     const size_t n = s.tokens * heads * dim, row = heads * dim;
-    const size_t before = (l->stacked ? layer : 0) * sides * s.windows;
-    const size_t block = s.inside ? before : before + side * s.windows + window;
+    const size_t in = l->stacked ? layer : 0;
+    const size_t place =
+        p->outer ? side * stack_layers(a, p) + in : in * sides + side;
+    const size_t block =
+        s.inside ? in * 2 * s.windows : place * s.windows + window;
     const size_t count = s.inside ? 2 * n : n;
     const size_t token = s.inside ? 2 * row : a->heads_first ? dim : row;
     const size_t head = a->heads_first ? s.tokens * dim : dim;

@@ -1,6 +1,7 @@
 #include "lib/arrays/arrays.h"
 #include "lib/arrays/npz.h"
 #include "lib/base/alloc.h"
+#include "lib/base/file.h"
 #include "lib/base/half.h"
 #include "lib/h5.h"
 #include "lib/model/safetensors.h"
@@ -46,12 +47,31 @@ int kv_arrays_kind(enum kv_arrays_kind *kind, const char *path,
     return kv_fail(e, "%s: expected a name in .npz, .safetensors or .h5", path);
 }
 
-/* Fails on a kind of file that runs code when it is read. */
-static int refuse_pickle(const char *path, struct kv_err *e)
+/* Whether a file begins as torch.save() writes it, a zip or a bare pickle. */
+static bool is_pickle(const char *path)
+{
+    uint8_t start[2];
+
+    return kv_file_head(path, start, sizeof(start)) == sizeof(start) &&
+           (!memcmp(start, "PK", 2) || (start[0] == 0x80 && start[1] < 6));
+}
+
+/* Fails on a file that runs code where it is read, and on one of bytes that
+ * say neither their type nor their shape. */
+static int refuse_others(const char *path, struct kv_err *e)
 {
     if (!ends_in(path, ".pt") && !ends_in(path, ".pth") &&
         !ends_in(path, ".bin"))
         return 0;
+    if (!kv_file_exists(path))
+        return kv_fail(e, "cannot open %s: No such file or directory", path);
+    if (!is_pickle(path))
+        return kv_fail(e,
+                       "%s is no pickle: bytes alone, as SGLang's and "
+                       "LMCache's stores on a disk keep pages, say no type, "
+                       "shape or order: docs/measuring.md (Files) has the "
+                       "lines of Python that convert them",
+                       path);
     return kv_fail(e,
                    "%s is a pickle, which kvtools does not run: convert a "
                    "dict of tensors with python3 -c \"import torch, "
@@ -253,7 +273,7 @@ int kv_arrays_open(struct kv_arrays **out, const char *path, struct kv_err *e)
     enum kv_arrays_kind kind = KV_NPZ;
     int rc;
 
-    if (refuse_pickle(path, e) || kv_arrays_kind(&kind, path, e))
+    if (refuse_others(path, e) || kv_arrays_kind(&kind, path, e))
         return -1;
     a = kv_alloc(1, sizeof(*a));
     a->kind = kind;

@@ -31,9 +31,10 @@ struct kv_array {
 /* ---- to read ------------------------------------------------------------- */
 
 struct kv_arrays;
-/* Fails, naming the file and the array, on a truncated or damaged file, on too
- * many dimensions, and on arrays in Fortran's order.  For .pt, .pth and .bin,
- * which are pickles, the sentence has the command that converts them. */
+/* Fails, naming the file and the array, on a truncated or damaged file, on more
+ * dimensions than above, and on arrays in Fortran's order.  The sentence on
+ * .pt, .pth and .bin has the command that converts a pickle, or says where the
+ * lines are that convert bytes without a type. */
 int kv_arrays_open(struct kv_arrays **a, const char *path, struct kv_err *e);
 void kv_arrays_close(struct kv_arrays *a); /* NULL is fine */
 const char *kv_arrays_path(const struct kv_arrays *a);
