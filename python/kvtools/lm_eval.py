@@ -51,8 +51,9 @@ class KvLM(HFLM):
                  device=None, batch_size=1, **options):
         if model is None or spec is None:
             raise ValueError("model_args: expected model=MODEL,spec=SPEC")
-        if device in (None, "cuda") and not torch.cuda.is_available():
-            device = "cpu"  # lm_eval asks for cuda unless told
+        if not torch.cuda.is_available() and \
+                (device or "cuda").startswith("cuda"):
+            device = "cpu"  # lm_eval asks for cuda:0 unless told
         self.spec, self.calib = spec.replace(";", ","), calib
         loaded, tokenizer = _load(model, dtype=dtype)
         loaded = loaded.to(device).eval()
