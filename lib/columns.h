@@ -37,6 +37,11 @@ struct kv_calib;
     "bits_nominal", "bits", "bits_quantized", "shared_bytes", "bits_total", \
         "clipped", "bits_declared"
 
+/* Those that tell rows apart; the spec, which differs most often, first. */
+#define KV_CONDITION_KEYS                                                     \
+    "spec", "model", "model_hash", "text_hash", "ctx", "windows", "protocol", \
+        "weights", "calib_hash", "device", "seed", "bos", "special", "gemm"
+
 /* Sets the cells of the conditions and of the spec's parameters.  The column
  * scheme is the scheme's name, or "K-q8_0/V-q4_0" for two schemes.  calib NULL:
  * the row's scheme has no calibration. */

@@ -34,7 +34,8 @@ struct kv_results_keys {
                              * row that needs it */
     struct {                /* cells that all rows of a file share */
         const char *column, *value;
-    } alike[4]; /* ends with column NULL */
+    } alike[4];  /* ends with column NULL */
+    bool at_end; /* no journal: rows are made one soon after the other */
 };
 
 /* A journal's name is its file's name and this suffix. */

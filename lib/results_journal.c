@@ -146,7 +146,9 @@ int kv_results_journal_row(struct kv_results *r, struct kv_err *e)
     r->row[r->n_rows++] = (struct row){r->cell, r->n};
     r->cell = kv_alloc(r->n, sizeof(*r->cell));
     r->found = false;
-    return found ? 0 : add_to_journal(r, &r->row[r->n_rows - 1], e);
+    return found || r->keys->at_end
+               ? 0
+               : add_to_journal(r, &r->row[r->n_rows - 1], e);
 }
 
 /* ---- the end ------------------------------------------------------------- */

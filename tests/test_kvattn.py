@@ -44,6 +44,22 @@ class Attention(Case):
     def attend(self, *args):
         return rows(must("kvattn", "--reps", "2", "--warmup", "0", *args))
 
+    def test_append(self):
+        """Rows of other shapes and specs stay; f16 is there once a shape."""
+        where = "--append", "-o", at("all.csv")
+        small, large = "1,2,1,32,64", "1,2,1,32,96"
+        for args in (("--shape", small, "--shape", large, "-s", "q4_0"),
+                     ("--shape", small, "-s", "q8_0", "-s", "q4_0")):
+            must("kvattn", "--warm", "--reps", "1", "--warmup", "0", *args,
+                 *where)
+        with open(at("all.csv"), encoding="utf-8") as f:
+            self.assertEqual(
+                [(r["scheme"], r["ctx"]) for r in rows(f.read())],
+                [("f16", "64"), ("q4_0", "64"), ("f16", "96"), ("q4_0", "96"),
+                 ("q8_0", "64")])
+        self.refused("--append does not go with -m", "kvattn", "-m", at("m"),
+                     "-s", "q4_0", *where)
+
     def test_dump(self):
         args = ["-s", "kivi:b{2,8}r0", "-s", "hack:b8p16", "-s",
                 "pq:d4b4,rope=pre", "-C", at("calib.h5"), "--dump",

@@ -10,7 +10,7 @@ import time
 import unittest
 
 import tiny_model
-from run_tools import TOOLS, Case, must, rows, with_defaults
+from run_tools import TOOLS, Case, must, read, rows, with_defaults
 
 CTX, WINDOWS = 64, 12
 SIDES = ["K", "V", "KV"]
@@ -186,6 +186,27 @@ class Table(Case):
                                         if r["spec"] in specs[i::2]])
         empty = must("kvquant", *args, "--shard", "9/9")
         self.assertEqual(empty.count("\n"), 1)  # the header
+
+    def test_append(self):
+        """Rows of several dumps in one table, each once."""
+        for text, *specs in (("eval", "absmax:b4"), ("calib-text", "absmax:b4"),
+                             ("eval", "absmax:b4", "absmax"), ("eval", "absmax:b4")):
+            must("kvquant", *(w for s in specs for w in ("-s", s)),
+                 at(text + ".h5"), "--append", "-o", at("all.csv"))
+        whole = [must("kvquant", "-s", "absmax:b4", "-s", "absmax", at("eval.h5")),
+                 must("kvquant", "-s", "absmax:b4", at("calib-text.h5"))]
+        key = "text", "spec", "layer", "side", "mse", "attn_rel_err", "bits"
+        want, found = ([tuple(r[k] for k in key) for r in table] for table in (
+            rows(whole[0]) + rows(whole[1]),
+            rows(read(at("all.csv")).decode())))
+        self.assertEqual(sorted(found), sorted(want))
+        self.assertFalse(os.path.exists(at("all.csv.partial")))
+        for words, *more in (
+                ("--append wants -o FILE",), ("--columns does not go with",
+                 "--columns", "spec", "-o", at("all.csv")),
+                ("go without --codes", "--check", "-o", at("all.csv"))):
+            self.refused(words, "kvquant", "-s", "absmax:b4", at("eval.h5"),
+                         "--append", *more)
 
     def test_window(self):
         args = ["-s", "kivi:b2g16r32s2", at("eval.h5")]

@@ -123,6 +123,11 @@ void kv_common_start(struct kv_common *c)
     set_threads(c);
     if (kv_results_check_format(c->format, &e))
         kv_die("%s", e.msg);
+    if (c->append && !c->output)
+        kv_die("--append wants -o FILE, whose rows are kept");
+    if (c->append && c->columns)
+        kv_die("--columns does not go with --append: the others tell which "
+               "rows are there");
     kv_catch_signals();
     start_threads(c);
 }
@@ -261,6 +266,8 @@ struct kv_results_form kv_common_form(const struct kv_common *c)
     return (struct kv_results_form){.path = c->output,
                                     .format = c->format,
                                     .chosen = c->columns,
+                                    .keys = c->append ? c->keys : NULL,
+                                    .append = c->append,
                                     .safe = c->safe_csv};
 }
 

@@ -17,6 +17,7 @@
 #include "lib/base/opt.h"
 #include "lib/columns.h"
 #include "lib/mixed.h"
+#include "lib/results.h"
 #include "lib/seq/bits.h"
 #include "lib/spec.h"
 
@@ -32,6 +33,8 @@ struct kv_common {
                                   * suffix */
     const char *columns;         /* columns of results; NULL: all */
     bool safe_csv;
+    bool append;                        /* KV_APPEND() */
+    const struct kv_results_keys *keys; /* of a tool with it, else NULL */
     bool can_gpu; /* set by tools that can compute on a GPU */
     bool on_gpu;  /* after kv_common_start(): on gpu */
     struct kv_device gpu;
@@ -65,6 +68,12 @@ struct kv_common {
         KV_BYTES(0, "memory", &(c).memory, "SIZE",                             \
                  "room for tensors and caches (1G), not for weights\n"         \
                  "and texts")
+
+/* --append of a tool that measures all its rows, also those that FILE has. */
+#define KV_APPEND(c)                                                         \
+    KV_OUT_BESIDE(0, "append", &(c).append, &(c).output, KV_RESULTS_JOURNAL, \
+                  "FILE's rows stay, of any dump or shape; those of\n"       \
+                  "this run that it lacks are added; csv, tsv")
 
 /* -s: a list of specs, which may name a layer file. */
 #define KV_SPECS(at, help) \
@@ -125,7 +134,7 @@ void kv_common_note_stored(const struct kv_spec *spec, const struct kv_bits *b);
 /* Only the note on clipped values. */
 void kv_common_note_clipped(const struct kv_spec *spec, double clipped);
 
-/* -o, --format and --columns of a table without specs. */
+/* -o, --append, --format and --columns of a table without specs. */
 struct kv_results_form kv_common_form(const struct kv_common *c);
 
 /* Opens the table of rows that these specs have; path: -o's, or NULL. */

@@ -338,8 +338,10 @@ static void check_source(const struct kvattn_args *a)
         refuse_of_dump(a);
     if (!model && (a->ctxs.n || a->batches.n))
         kv_die("%s goes with -m", a->ctxs.n ? "-c" : "--batch");
-    if (model && (a->warm || a->paths.n))
-        kv_die("%s does not go with -m", a->warm ? "--warm" : "--path");
+    if (model && (a->warm || a->paths.n || a->common.append))
+        kv_die("%s does not go with -m", a->warm      ? "--warm"
+                                         : a->paths.n ? "--path"
+                                                      : "--append");
 }
 
 static void parse(int argc, char **argv, struct kvattn_args *a)
@@ -382,6 +384,7 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
         KV_SIZE(0, "warmup", &a->warmup, "N", "runs before them (3)"),
         KV_FLAG(0, "allow-leakage", &a->allow_leakage,
                 "take a calibration on the evaluated text"),
+        KV_APPEND(a->common),
         KV_COMMON_OPTS(a->common),
         KV_OPT_DONE,
     };
@@ -468,12 +471,19 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
 
 int main(int argc, char **argv)
 {
-    struct kvattn_args a = {.common = {KV_COMMON_DEFAULTS, .can_gpu = true},
-                            .layer = NOT_GIVEN,
-                            .windows = NOT_GIVEN,
-                            .queries = NOT_GIVEN,
-                            .reps = 20,
-                            .warmup = 3};
+    static const char *const key[] = {KV_CONDITION_KEYS, "level", "threads",
+                                      "layer",           "path",  NULL};
+    const struct kv_results_keys keys = {
+        .key = key,
+        .full = "bits",
+        .alike = {{"tool", "kvattn"}, {"version", kv_version()}}};
+    struct kvattn_args a = {
+        .common = {KV_COMMON_DEFAULTS, .can_gpu = true, .keys = &keys},
+        .layer = NOT_GIVEN,
+        .windows = NOT_GIVEN,
+        .queries = NOT_GIVEN,
+        .reps = 20,
+        .warmup = 3};
     struct kvattn_run r = {0};
     struct kv_err e = {""};
     int rc;

@@ -449,6 +449,7 @@ static void parse(int argc, char **argv, struct args *a)
                 "fail when the dump has no queries"),
         KV_FLAG(0, "allow-leakage", &a->allow_leakage,
                 "take a calibration on the evaluated text"),
+        KV_APPEND(a->common),
         KV_COMMON_OPTS(a->common),
         KV_OPT_DONE,
     };
@@ -516,9 +517,9 @@ static void parse(int argc, char **argv, struct args *a)
         kv_die("--attention wants queries: --queries 0 leaves its columns "
                "blank");
     if ((a->channels || a->codebooks || a->check) &&
-        (a->codes || a->decoded || a->attention))
+        (a->codes || a->decoded || a->attention || a->common.append))
         kv_die("--channels, --codebooks and --check go without --codes, "
-               "--decoded, --attention");
+               "--decoded, --attention, --append");
     if (a->channels + a->codebooks + a->check > 1)
         kv_die("--channels, --codebooks and --check are tables of their own: "
                "one is expected");
@@ -529,9 +530,16 @@ static void parse(int argc, char **argv, struct args *a)
 
 int main(int argc, char **argv)
 {
-    struct args a = {.common = {KV_COMMON_DEFAULTS, .can_gpu = true},
-                     .shard = {1, 1},
-                     .queries = QUERIES};
+    static const char *const key[] = {KV_CONDITION_KEYS, "side", "layer", NULL};
+    const struct kv_results_keys keys = {
+        .key = key,
+        .full = "bits",
+        .alike = {{"tool", "kvquant"}, {"version", kv_version()}},
+        .at_end = true};
+    struct args a = {
+        .common = {KV_COMMON_DEFAULTS, .can_gpu = true, .keys = &keys},
+        .shard = {1, 1},
+        .queries = QUERIES};
     struct run r = {0};
     struct kv_err e = {""};
     size_t broken = 0;
