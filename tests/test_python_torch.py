@@ -40,7 +40,8 @@ def setUpModule():
     tool("kvdump", "-m", MODEL, "-f", os.path.join(ROOT, "data", "calib.txt"),
          "-c", str(N), "-n", "8", "--fisher", "-o", dump)
     calib = os.path.join(folder, "calib.h5")
-    tool("kvcalib", "-s", "klt:b2", "-s", "vecinfer:d4b4r0", dump, "-o", calib)
+    tool("kvcalib", "-s", "klt:b2", "-s", "vecinfer:d4b4r0", "-s",
+         "cq:c4b4,iters=2", dump, "-o", calib)
     model = AutoModelForCausalLM.from_pretrained(
         MODEL, dtype=torch.float32).eval()
     tool("kvdump", "-m", MODEL, "-f", TEXT, "-c", str(N), "-n", "1", "-o",
@@ -83,29 +84,30 @@ class Layers(unittest.TestCase):
     def test_decoded(self):
         k, v = self.tensors()
         for spec in ("kivi:b2g32r32", "kivi:b4g32r0s3", "q8_0", "f32",
-                     "K-q8_0/V-kivi:b2g32r0"):
-            cache = kvtools.cache(spec, model, prompt="codes")
+                     "K-q8_0/V-kivi:b2g32r0", "vecinfer:d4b4r0"):
+            cache = kvtools.cache(spec, model, calib, prompt="codes")
             got = self.update(cache, k, v, [40, 1, 1, 33], (0, 7))
             for side, x, y in zip("kv", (k, v), got):
                 for row, pad in enumerate((0, 7)):
                     expected = kvtools.decode(
-                        cache.spec, x[row, :, pad:].transpose(0, 1),
+                        cache.spec, x[row, :, pad:].transpose(0, 1), calib,
                         side=side)
                     self.assertTrue(torch.equal(
                         y[row, :, pad:].transpose(0, 1), expected), spec)
 
     def test_before_rope(self):
         k, v = self.tensors()
-        cache = kvtools.cache("klt:b2", model, calib, prompt="codes")
-        self.assertTrue(cache.binding.pre_rope[0])
-        rope = cache.model.rope
         x = k[0].transpose(0, 1).contiguous().numpy()
-        self.assertLess(np.abs(rope.turn(0, 5, rope.turn_back(0, 5, x))
-                               - x).max(), 1e-5)
-        got = self.update(cache, k, v, [40, 35])[0]
-        stored = kvtools.decode(cache.spec, rope.turn_back(0, 0, x), calib)
-        np.testing.assert_array_equal(got[0].transpose(0, 1).numpy(),
-                                      rope.turn(0, 0, stored))
+        for spec in "klt:b2", "cq:c4b4,iters=2":
+            cache = kvtools.cache(spec, model, calib, prompt="codes")
+            self.assertTrue(cache.binding.pre_rope[0])
+            rope = cache.model.rope
+            self.assertLess(np.abs(rope.turn(0, 5, rope.turn_back(0, 5, x))
+                                   - x).max(), 1e-5)
+            got = self.update(cache, k, v, [40, 35])[0]
+            stored = kvtools.decode(cache.spec, rope.turn_back(0, 0, x), calib)
+            np.testing.assert_array_equal(got[0].transpose(0, 1).numpy(),
+                                          rope.turn(0, 0, stored))
 
     def test_prompt_is_exact(self):
         k, v = self.tensors()
