@@ -19,6 +19,13 @@ LATENT = dict(
     max_position_embeddings=64, kv_lora_rank=8, q_lora_rank=7,
     qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)
 
+# Nemotron-H.
+MAMBA = dict(
+    vocab_size=53, hidden_size=18, num_attention_heads=3,
+    num_key_value_heads=1, head_dim=10, intermediate_size=27,
+    max_position_embeddings=64, mamba_num_heads=4, mamba_head_dim=5,
+    n_groups=2, ssm_state_size=7)
+
 # Sizes of heads by kind of layer.
 GEMMA4 = dict(
     vocab_size=53, hidden_size=18, num_attention_heads=4,
@@ -384,6 +391,15 @@ MODELS = {
         layer_types=["mamba", "attention"], mamba_n_heads=3, mamba_d_state=8,
         mamba_conv_bias=False, position_embedding_type="rope",
         residual_multiplier=0.5)),
+    "nemotron_h": ("NemotronHForCausalLM", dict(
+        MAMBA, layers_block_type=["linear_attention", "mlp", "full_attention",
+                                  "mlp", "full_attention"])),
+    "nemotron_h_moe": ("NemotronHForCausalLM", dict(
+        MAMBA, moe_intermediate_size=7, n_routed_experts=4, n_group=2,
+        moe_shared_expert_intermediate_size=11, routed_scaling_factor=1.5,
+        use_conv_bias=False, time_step_min=0.4,
+        layers_block_type=["linear_attention", "moe", "full_attention",
+                           "linear_attention", "mlp"])),
     "phimoe": ("PhimoeForCausalLM", dict(
         vocab_size=53, hidden_size=24, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=1, intermediate_size=11,

@@ -222,10 +222,11 @@ struct kv_arch {
     enum kv_mixer mixer;   /* some layers have none, by layer_types ... */
     size_t attended_every; /* ... or by default all except every such layer */
     bool mixer_listed;     /* it must be there */
-    bool mix_by_head; /* its inputs are grouped by key head */
-    bool out_gate;    /* a gate's rows follow each head's queries */
-    /* Norms multiply by 1 + their weight, embeddings by the root of
-     * hidden_size.
+    bool halves; /* a layer is attention, a mixer or an MLP, behind one norm
+                  * (config_halves.c) */
+    bool mix_by_head; /* what enters it lies together for each key's head */
+    bool out_gate;    /* rows of a gate follow each head's queries */
+    /* Norms times 1 + their weight, embeddings times the root of hidden_size.
      */
     bool gemma;
     bool sandwich;    /* norms after attention and MLP too; Gemma then has the

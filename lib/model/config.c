@@ -73,11 +73,13 @@ static int read_sizes(const struct kv_fields *f, struct kv_config *c,
 {
     struct kv_shape *s = &c->shape;
 
+    if (c->arch->halves ? kv_config_halves(f, c, e)
+                        : kv_fields_size(f, "num_hidden_layers", 1,
+                                         KV_MAX_LAYERS, &s->n_layers, e))
+        return -1;
     return kv_fields_size(f, "hidden_size", 1, 1 << 20, &c->hidden, e) ||
                    read_size(f, "intermediate_size", 1 << 22,
                              c->arch->inter_times * c->hidden, &c->inter, e) ||
-                   kv_fields_size(f, "num_hidden_layers", 1, KV_MAX_LAYERS,
-                                  &s->n_layers, e) ||
                    read_size(f, "num_attention_heads", 1 << 12,
                              c->arch->n_heads, &s->n_heads, e) ||
                    read_size(f, "vocab_size", 1 << 24, c->arch->n_vocab,
@@ -448,6 +450,7 @@ int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
         a->gemma && !gemma         ? "what a Gemma has"
         : a->by_kind               ? "what a Gemma 4 has"
         : c->shape.latent          ? "latent attention"
+        : c->arch->halves          ? "layers of one half"
         : c->shape.n_states        ? "layers without attention"
         : a->out_gate              ? "a gate of attention's output"
         : c->n_experts             ? "an MLP of experts"

@@ -12,8 +12,13 @@ int kv_config_arch(struct kv_fields *f, struct kv_config *c, struct kv_err *e);
 int kv_config_latent(const struct kv_fields *f, struct kv_config *c,
                      struct kv_err *e);
 
-/* How many experts there are, how many a token uses, and which layers have
- * none; called after the sizes are read. */
+/* Of a class whose layers are one half each: how many there are, and what each
+ * is. */
+int kv_config_halves(const struct kv_fields *f, struct kv_config *c,
+                     struct kv_err *e);
+
+/* How many experts there are, how many a token has, and which layers have none;
+ * after the sizes. */
 int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e);
 

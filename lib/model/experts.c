@@ -157,7 +157,7 @@ static void choose(const struct kv_config *c, const float *bias, float *share)
     free(all);
 }
 
-/* The parts of a gated MLP, how wide it is, and its matrices, widened; NULL:
+/* The parts of an MLP, how wide it is, and its matrices, widened; NULL:
  * they stay stored. */
 struct mlp {
     enum kv_part gate, up, down;
@@ -202,17 +202,19 @@ static int run_mlp(const struct work *w, const struct mlp *mlp, const float *in,
     const struct kv_pass *p = w->p;
     const struct kv_config *c = &p->m->config;
     const size_t h = c->hidden, m = mlp->inter;
+    const bool gated = !c->arch->plain_mlp;
+    const size_t wide = gated ? 2 * m : m;
     const struct kv_activation act = {.act = c->act,
-                                      .gated = true,
+                                      .gated = gated,
                                       .bias = gate_up_bias(w, mlp),
                                       .n = m,
                                       .limit = c->act_limit,
                                       .alpha = c->act_alpha};
 
-    return multiply(p, mlp->gate, mlp->expert, mlp->of_gate, in, n, h, w->mid,
-                    m, 2 * m, e) ||
+    return (gated && multiply(p, mlp->gate, mlp->expert, mlp->of_gate, in, n, h,
+                              w->mid, m, wide, e)) ||
                    multiply(p, mlp->up, mlp->expert, mlp->of_up, in, n, h,
-                            w->mid + m, m, 2 * m, e) ||
+                            w->mid + (wide - m), m, wide, e) ||
                    p->b->activate(&act, w->mid, n, KV_TYPE_F32, w->mid, e) ||
                    multiply(p, mlp->down, mlp->expert, mlp->of_down, w->mid, n,
                             m, w->out, h, h, e) ||
@@ -314,7 +316,8 @@ static int widen(const struct kv_pass *p, struct mlp *mlp, uint8_t *wide,
     mlp->of_gate = wide;
     mlp->of_up = wide + bytes;
     mlp->of_down = wide + 2 * bytes;
-    return kv_layers_widen(l, mlp->gate, x * m, m, wide, e) ||
+    return (!p->m->config.arch->plain_mlp &&
+            kv_layers_widen(l, mlp->gate, x * m, m, wide, e)) ||
            kv_layers_widen(l, mlp->up, x * m, m, wide + bytes, e) ||
            kv_layers_widen(l, mlp->down, x * h, h, wide + 2 * bytes, e);
 }

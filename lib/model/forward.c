@@ -101,6 +101,7 @@ int kv_pass_load(struct kv_pass *p, size_t layer, size_t next, struct kv_err *e)
     p->shares = kv_config_shares(&p->m->config, layer);
     p->attended = layer - kv_shape_states(s, layer);
     p->mixes = kv_shape_stateful(s, layer);
+    p->bare = kv_config_is_bare(&p->m->config, layer);
     if (!p->mixes) {
         p->attended = kv_shape_owner(s, p->attended);
         turn_to_attended(p);
@@ -335,6 +336,11 @@ static int out_half(const struct kv_pass *p, const struct kv_tile *t,
     return 0;
 }
 
+static bool has_mlp(const struct kv_pass *p)
+{
+    return kv_config_has_mlp(&p->m->config, p->loaded);
+}
+
 /* What follows the MLP.  In parallel that comes first: x is still what
  * attention saw. */
 static int after_mlp(const struct kv_pass *p, const struct kv_tile *t,
@@ -354,8 +360,8 @@ static int after_attention(const void *arg, size_t i, size_t thread,
     const struct kv_pass *p = arg;
     const struct kv_tile t = kv_pass_tile(p, i, thread);
 
-    return (!p->m->config.parallel && out_half(p, &t, e)) ||
-                   mlp_half(p, &t, e) ||
+    return (!p->m->config.parallel && !p->bare && out_half(p, &t, e)) ||
+                   (has_mlp(p) && mlp_half(p, &t, e)) ||
                    (!has_experts(p) && after_mlp(p, &t, e))
                ? -1
                : 0;
@@ -432,6 +438,17 @@ int kv_pass_check_window(const struct kv_model *m, size_t n, struct kv_err *e)
                          m->info.name, window, n);
 }
 
+/* Attention, or what stands in its place. */
+static int attend(struct kv_pass *p, const struct kv_attention *a,
+                  const struct kv_qkv *x, struct kv_err *e)
+{
+    if (p->bare)
+        return 0;
+    if (p->mixes)
+        return kv_pass_mix(p, a, e);
+    return kv_pass_each(p, before_attention, p, e) || a->run(a->arg, x, e);
+}
+
 int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
                   struct kv_err *e)
 {
@@ -458,11 +475,8 @@ int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
         .batch = p->batch,
     };
 
-    return (p->mixes ? kv_pass_mix(p, a, e)
-                     : kv_pass_each(p, before_attention, p, e) ||
-                           a->run(a->arg, &x, e)) ||
-                   kv_pass_each(p, after_attention, p, e) || experts(p, e) ||
-                   kv_interrupted(e)
+    return attend(p, a, &x, e) || kv_pass_each(p, after_attention, p, e) ||
+                   experts(p, e) || kv_interrupted(e)
                ? -1
                : 0;
 }

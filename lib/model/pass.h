@@ -74,7 +74,8 @@ struct kv_pass {
                       * layer whose keys and values it shares */
     bool shares;
     bool mixes;            /* it has no attention */
-    struct kv_shape shape; /* its kv_shape_layer(), if it has attention */
+    bool bare;             /* it is an MLP alone */
+    struct kv_shape shape; /* kv_shape_layer() of it, where it has */
     struct kv_host_layer *host;
 };
 

@@ -31,7 +31,7 @@ enum dim {
 
 /* When a layer has a part. */
 enum when {
-    ALWAYS,
+    MLP,
     Q_WHOLE,
     KV_HEADS,
     Q_LATENT,
@@ -46,6 +46,7 @@ enum when {
     MIXES_MAMBA,
     EXPERTS,
     SHARED,
+    SHARED_GATED,
     SHARED_MIX,
     CHOICE_BIAS,
     ROUTER_BIAS,
@@ -55,7 +56,8 @@ enum when {
     O_BIAS,
     MLP_BIAS,
     GATE_BIAS,
-    NORM_BEFORE,
+    ATTN_NORM,
+    MLP_NORM,
     NORM_BIAS,
     QK_NORM,
     QK_NORM_BIAS,
@@ -89,12 +91,12 @@ static const struct {
     [KV_P_LAYER_OUT] = {KV_P_LAYER_OUT, HIDDEN, LAYER_EMBED, LAYER_EMBEDS},
     [KV_P_ROUTER] = {KV_P_ROUTER, N_EXPERTS, HIDDEN, EXPERTS},
     [KV_P_SHARED_MIX] = {KV_P_SHARED_MIX, ONE, HIDDEN, SHARED_MIX},
-    [KV_P_SHARED_GATE] = {KV_P_SHARED_GATE, SHARED_INTER, HIDDEN, SHARED},
+    [KV_P_SHARED_GATE] = {KV_P_SHARED_GATE, SHARED_INTER, HIDDEN, SHARED_GATED},
     [KV_P_SHARED_UP] = {KV_P_SHARED_UP, SHARED_INTER, HIDDEN, SHARED},
     [KV_P_SHARED_DOWN] = {KV_P_SHARED_DOWN, HIDDEN, SHARED_INTER, SHARED},
     [KV_P_GATE] = {KV_P_GATE, INTER, HIDDEN, GATED},
-    [KV_P_UP] = {KV_P_UP, INTER, HIDDEN, ALWAYS},
-    [KV_P_DOWN] = {KV_P_DOWN, HIDDEN, INTER, ALWAYS},
+    [KV_P_UP] = {KV_P_UP, INTER, HIDDEN, MLP},
+    [KV_P_DOWN] = {KV_P_DOWN, HIDDEN, INTER, MLP},
     [KV_P_Q_BIAS] = {KV_P_Q, Q_DIM, NONE, QKV_BIAS},
     [KV_P_K_BIAS] = {KV_P_K, KV_DIM, NONE, QKV_BIAS},
     [KV_P_V_BIAS] = {KV_P_V, KV_DIM, NONE, QKV_BIAS},
@@ -112,9 +114,9 @@ static const struct {
     [KV_P_MIX_SKIP] = {KV_P_MIX_SKIP, MIX_HEADS, NONE, MIXES_MAMBA},
     [KV_P_MIX_NORM] = {KV_P_MIX_NORM, MIX_NORM_DIM, NONE, MIXES_SSM},
     [KV_P_LAYER_SCALE] = {KV_P_LAYER_SCALE, ONE, NONE, BY_KIND},
-    [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BEFORE},
+    [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, ATTN_NORM},
     [KV_P_ATTN_NORM_BIAS] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BIAS},
-    [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BEFORE},
+    [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, MLP_NORM},
     [KV_P_MLP_NORM_BIAS] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BIAS},
     [KV_P_Q_NORM] = {KV_P_Q_NORM, Q_NORM_DIM, NONE, QK_NORM},
     [KV_P_Q_NORM_BIAS] = {KV_P_Q_NORM, Q_NORM_DIM, NONE, QK_NORM_BIAS},
@@ -197,6 +199,8 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
 static bool has(const struct kv_config *c, size_t layer, enum when when)
 {
     const bool attends = !kv_shape_stateful(&c->shape, layer);
+    const bool bare = kv_config_is_bare(c, layer), mixes = !attends && !bare;
+    const bool mlp = kv_config_has_mlp(c, layer);
 
     switch (when) {
     case Q_WHOLE:
@@ -212,21 +216,23 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
     case OUT_GATE:
         return attends && c->arch->out_gate;
     case MIXES:
-        return !attends;
+        return mixes;
     case MIXES_DELTA:
-        return !attends && c->arch->mixer == KV_MIXER_DELTA;
+        return mixes && c->arch->mixer == KV_MIXER_DELTA;
     case MIXES_APART:
         return has(c, layer, MIXES_DELTA) && !c->arch->mix_by_head;
     case MIXES_BIAS:
-        return !attends && c->mixer_bias;
+        return mixes && c->mixer_bias;
     case MIXES_SSM: /* a state that decays */
-        return !attends && c->arch->mixer != KV_MIXER_CONV;
+        return mixes && c->arch->mixer != KV_MIXER_CONV;
     case MIXES_MAMBA:
-        return !attends && c->arch->mixer == KV_MIXER_MAMBA;
+        return mixes && c->arch->mixer == KV_MIXER_MAMBA;
     case EXPERTS:
         return kv_config_has_experts(c, layer);
     case SHARED:
         return kv_config_has_experts(c, layer) && c->shared_inter;
+    case SHARED_GATED:
+        return has(c, layer, SHARED) && !c->arch->plain_mlp;
     case SHARED_MIX:
         return has(c, layer, SHARED) && c->arch->shared;
     case CHOICE_BIAS:
@@ -236,11 +242,13 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
     case SINKS:
         return c->arch->sinks;
     case GATED:
-        return !c->arch->plain_mlp;
+        return mlp && !c->arch->plain_mlp;
     case GATE_BIAS:
-        return !c->arch->plain_mlp && c->mlp_bias;
-    case NORM_BEFORE:
-        return !c->arch->norm_after;
+        return has(c, layer, GATED) && c->mlp_bias;
+    case ATTN_NORM:
+        return !bare && !c->arch->norm_after;
+    case MLP_NORM:
+        return mlp && !c->arch->norm_after;
     case NORM_BIAS:
         return c->arch->norm_bias && !c->norm_plain;
     case QKV_BIAS:
@@ -248,7 +256,7 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
     case O_BIAS:
         return attends && c->o_bias;
     case MLP_BIAS:
-        return c->mlp_bias;
+        return mlp && c->mlp_bias;
     case QK_NORM:
         return attends && c->qk_norm != KV_QK_NONE;
     case QK_NORM_BIAS:
@@ -261,10 +269,10 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
         return c->arch->by_kind;
     case LAYER_EMBEDS:
         return c->layer_embed;
-    case ALWAYS:
+    case MLP:
         break;
     }
-    return true;
+    return mlp;
 }
 
 enum kv_part kv_part_of(enum kv_part p)
