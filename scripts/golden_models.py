@@ -61,6 +61,15 @@ MODELS = {
         attention_k_eq_v=True, num_global_key_value_heads=1,
         layer_types=["sliding_attention", "sliding_attention",
                      "full_attention"])),
+    "gemma3n": ("Gemma3nForCausalLM", dict(
+        vocab_size=57, vocab_size_per_layer_input=52, hidden_size=18,
+        num_hidden_layers=5, num_attention_heads=3, num_key_value_heads=1,
+        head_dim=10, intermediate_size=27, max_position_embeddings=64,
+        sliding_window=8, num_kv_shared_layers=2, altup_num_inputs=3,
+        laurel_rank=5, hidden_size_per_layer_input=4, rms_norm_eps=0.02,
+        activation_sparsity_pattern=[0.75, 0.75, 0.0, 0.75, 0.0],
+        layer_types=["sliding_attention", "full_attention", "full_attention",
+                     "sliding_attention", "full_attention"])),
     "gpt2": ("GPT2LMHeadModel", dict(
         vocab_size=53, n_positions=N, n_embd=18, n_layer=2, n_head=3)),
     "opt": ("OPTForCausalLM", dict(

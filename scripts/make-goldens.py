@@ -125,12 +125,12 @@ def keys_and_values(model, tokens, config):
         def spy_one(x, *more):  # GPT-J: k, then q
             seen.append(x.transpose(1, 2).clone())
             return real(x, *more)
-        def spy_alone(x, *more, **named):  # Gemma 4: q, then k if it has one
+        def spy_alone(x, *more, **named):  # Gemma: q, then k if it has one
             seen.append(x.transpose(1, 2).clone())
             return real(x, *more, **named)
         half = model.config.model_type == "gpt_oss"  # cosines of a half
         one = model.config.model_type == "gptj"
-        alone = model.config.model_type == "gemma4_text"
+        alone = model.config.model_type in ("gemma4_text", "gemma3n_text")
         module.apply_rotary_pos_emb = (
             spy_one if one else spy_alone if alone else spy)
     with torch.no_grad():

@@ -37,6 +37,11 @@ enum kv_part {
                     * first stream, the gate, and the projection back */
     KV_P_LAYER_GATE,
     KV_P_LAYER_OUT,
+    KV_P_LAUREL_DOWN, /* of several streams (altup.c) */
+    KV_P_LAUREL_UP,
+    KV_P_ALTUP_ROUTER,
+    KV_P_ALTUP_PREDICT,
+    KV_P_ALTUP_CORRECT,
     KV_P_ROUTER,     /* a row for each expert */
     KV_P_SHARED_MIX, /* a row: a token's share of the shared expert */
     KV_P_SHARED_GATE,
@@ -62,8 +67,8 @@ enum kv_part {
     KV_P_MIX_STEP,
     KV_P_MIX_SKIP,
     KV_P_MIX_NORM,
-    KV_P_LAYER_SCALE, /* one number that multiplies the stream at the layer's
-                       * end */
+    KV_P_LAYER_SCALE, /* one number, of the stream as it leaves */
+    KV_P_ALTUP_SCALE,
     KV_P_ATTN_NORM,
     KV_P_ATTN_NORM_BIAS,
     KV_P_MLP_NORM,
@@ -79,6 +84,8 @@ enum kv_part {
     KV_P_MLP_OUT_NORM,
     KV_P_LAYER_IN_NORM,
     KV_P_LAYER_OUT_NORM,
+    KV_P_LAUREL_NORM,
+    KV_P_ALTUP_NORM,
     KV_PARTS
 };
 
@@ -94,6 +101,9 @@ struct kv_tensor_names {
      * embeddings, and the projection of hidden values that is added to them;
      * and the norm of that projection, shared by all layers. */
     const char *layer_embed, *layer_in, *layer_in_norm;
+    /* Before N and ".weight": from the stream to others of several, and back.
+     */
+    const char *spread, *gather;
     const char *layers; /* names of layer N begin with it, N and a dot */
     const char *part[KV_PARTS];
     const char *experts; /* names of expert N's gate, up and down begin with
@@ -235,6 +245,8 @@ struct kv_arch {
     bool by_kind;     /* Gemma 4: sizes of heads by kind of layer, layers that
                        * share keys and values, embeddings of each layer's own,
                        * norms of values (config_kind.c) */
+    bool altup;       /* Gemma 3n, beside by_kind: several streams (altup.c),
+                       * heads of one size, no factor of the stream */
     double attn_cap;  /* without attn_logit_softcapping; 0: none, and the field
                        * is ignored, as in transformers */
     double logit_cap; /* without final_logit_softcapping; 0: none */

@@ -69,6 +69,53 @@ const struct kv_tensor_names kv_names_gemma4 = {
         },
 };
 
+const struct kv_tensor_names kv_names_gemma3n = {
+    KV_ARCH_FRAME,
+    .layer_embed = "embed_tokens_per_layer.weight",
+    .layer_in = "per_layer_model_projection.weight",
+    .layer_in_norm = "per_layer_projection_norm.weight",
+    .spread = "altup_projections.",
+    .gather = "altup_unembed_projections.",
+    .part =
+        {
+            KV_ARCH_Q_K_V_O,
+            KV_ARCH_GATE_UP_DOWN,
+            [KV_P_LAYER_IN] = "",
+            [KV_P_LAYER_GATE] = "per_layer_input_gate.weight",
+            [KV_P_LAYER_OUT] = "per_layer_projection.weight",
+            [KV_P_LAUREL_DOWN] = "laurel.linear_left.weight",
+            [KV_P_LAUREL_UP] = "laurel.linear_right.weight",
+            [KV_P_ALTUP_ROUTER] = "altup.modality_router.weight",
+            [KV_P_ALTUP_PREDICT] = "altup.prediction_coefs.weight",
+            [KV_P_ALTUP_CORRECT] = "altup.correction_coefs.weight",
+            [KV_P_ALTUP_SCALE] = "altup.correct_output_scale",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "pre_feedforward_layernorm.weight",
+            [KV_P_Q_NORM] = "self_attn.q_norm.weight",
+            [KV_P_K_NORM] = "self_attn.k_norm.weight",
+            [KV_P_ATTN_OUT_NORM] = "post_attention_layernorm.weight",
+            [KV_P_MLP_OUT_NORM] = "post_feedforward_layernorm.weight",
+            [KV_P_LAYER_IN_NORM] = "",
+            [KV_P_LAYER_OUT_NORM] = "post_per_layer_input_norm.weight",
+            [KV_P_LAUREL_NORM] = "laurel.post_laurel_norm.weight",
+            [KV_P_ALTUP_NORM] = "altup.router_norm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_gemma3n[] = {
+    {"num_kv_shared_layers", "num_kv_shared_layers", NULL},
+    {"hidden_size_per_layer_input", "hidden_size_per_layer_input", NULL},
+    {"vocab_size_per_layer_input", "vocab_size_per_layer_input", NULL},
+    {"activation_sparsity_pattern", NULL, NULL},
+    {"altup_num_inputs", NULL, NULL},
+    {"altup_active_idx", NULL, "0"},
+    {"altup_correct_scale", NULL, "true"},
+    {"altup_coef_clip", NULL, NULL}, /* of training */
+    {"laurel_rank", NULL, NULL},
+    {"query_pre_attn_scalar", "", NULL},
+    {0},
+};
+
 const struct kv_own_field kv_fields_of_gemma4[] = {
     {"global_head_dim", "global_head_dim", NULL},
     {"num_global_key_value_heads", "num_global_key_value_heads", NULL},

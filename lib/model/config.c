@@ -78,8 +78,10 @@ static int read_sizes(const struct kv_fields *f, struct kv_config *c,
                                          KV_MAX_LAYERS, &s->n_layers, e))
         return -1;
     return kv_fields_size(f, "hidden_size", 1, 1 << 20, &c->hidden, e) ||
-                   read_size(f, "intermediate_size", 1 << 22,
-                             c->arch->inter_times * c->hidden, &c->inter, e) ||
+                   (c->arch->altup ? kv_config_width(f, c, &c->inter, e)
+                                   : read_size(f, "intermediate_size", 1 << 22,
+                                               c->arch->inter_times * c->hidden,
+                                               &c->inter, e)) ||
                    read_size(f, "num_attention_heads", 1 << 12,
                              c->arch->n_heads, &s->n_heads, e) ||
                    read_size(f, "vocab_size", 1 << 24, c->arch->n_vocab,
@@ -394,8 +396,8 @@ static int read_all(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
                    read_norms(f, c, e) || read_act(f, c, e) ||
                    kv_config_layers(f, c, e) || kv_config_experts(f, c, e) ||
                    read_gemma(f, c, e) || kv_config_kind(f, c, e) ||
-                   read_scales(f, c, e) || read_positions(f, c, e) ||
-                   kv_config_mixer(f, c, e)
+                   kv_config_altup(f, c, e) || read_scales(f, c, e) ||
+                   read_positions(f, c, e) || kv_config_mixer(f, c, e)
                ? -1
                : 0;
 }
@@ -448,7 +450,7 @@ int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
     const struct kv_arch *a = c->arch;
     const char *differs =
         a->gemma && !gemma         ? "what a Gemma has"
-        : a->by_kind               ? "what a Gemma 4 has"
+        : a->by_kind               ? "what a Gemma 3n or 4 has"
         : c->shape.latent          ? "latent attention"
         : c->arch->halves          ? "layers of one half"
         : c->shape.n_states        ? "layers without attention"

@@ -9,6 +9,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
+enum { KV_MAX_STREAMS = 8 };
+
 /* RoPE of all layers, or of the layers with full attention.  RoPE that depends
  * on the length of the text is as in transformers for a whole window at
  * once. */
@@ -78,19 +80,22 @@ struct kv_config {
      * of a word.  The others have none. */
     uint64_t bare[KV_MAX_LAYERS / 64];
     /* Set where arch->by_kind is: */
-    size_t layer_embed;   /* size of a layer's own embedding; 0: layers have
-                           * none */
-    bool values_are_keys; /* in layers without a sliding window, values come
-                           * from the keys' matrix, before the keys' norm */
-    size_t shared_times;  /* factor of inter in the shape's n_shared layers */
-    size_t n_experts, n_used; /* inter is the size of one; 0: no experts */
-    size_t shared_inter;      /* size of the expert that all tokens use; 0:
-                               * none */
-    size_t n_groups, used_groups; /* the number of groups of experts; 0: one
-                                   * group */
-    bool group_pairs;  /* groups are ranked by their two best experts, else by
-                        * the best one */
-    bool norm_shares;  /* the used experts' shares sum to 1 ... */
+    size_t layer_embed;   /* of a layer's own embedding; 0: layers have none */
+    size_t layer_vocab;   /* tokens of it; further ones have token 0's */
+    bool values_are_keys; /* in layers that do not slide: values are of the
+                           * keys' matrix, before their norm */
+    size_t shared_times;  /* inter of the shape's n_shared is times this */
+    /* Set where arch->altup is: */
+    size_t n_streams, laurel_rank;
+    uint64_t sparse[KV_MAX_LAYERS / 64]; /* layers with sparse MLPs: bit layer %
+                                          * 64 of a word ... */
+    float sparse_cut;         /* ... of which gates end so many deviations
+                               * above their mean */
+    size_t n_experts, n_used; /* inter is of one; 0: none */
+    size_t shared_inter;      /* of the expert that all tokens have; 0: none */
+    size_t n_groups, used_groups; /* experts are of these groups; 0: of all */
+    bool group_pairs;  /* the best groups by their two best, else by the best */
+    bool norm_shares;  /* those of the used ones sum to 1 ... */
     float share_scale; /* ... times this */
     float jitter;      /* for the sparse mixer */
     float act_limit, act_alpha; /* struct kv_activation's */

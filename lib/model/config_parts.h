@@ -28,8 +28,16 @@ int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
 int kv_config_kind(const struct kv_fields *f, struct kv_config *c,
                    struct kv_err *e);
 
-/* Which layers have no attention, and the sizes of their mixer; called last,
- * since afterwards c's shape does not count them. */
+/* The streams of several and sparse MLPs; after kv_config_kind(). */
+int kv_config_altup(const struct kv_fields *f, struct kv_config *c,
+                    struct kv_err *e);
+
+/* intermediate_size, which may be a list of one number for each layer. */
+int kv_config_width(const struct kv_fields *f, const struct kv_config *c,
+                    size_t *inter, struct kv_err *e);
+
+/* Which layers are without attention, and the sizes of what they have; after
+ * all else, since from here on c's shape does not count them. */
 int kv_config_mixer(const struct kv_fields *f, struct kv_config *c,
                     struct kv_err *e);
 

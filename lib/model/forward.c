@@ -230,7 +230,7 @@ static int before_attention(const void *arg, size_t i, size_t thread,
     const struct kv_tile t = kv_pass_tile(p, i, thread);
 
     keep(p, &t, p->kept_in);
-    return kv_pass_qkv(p, &t, e);
+    return (p->streams && kv_pass_predict(p, &t, e)) || kv_pass_qkv(p, &t, e);
 }
 
 /* A product, its bias and its norm. */
@@ -300,10 +300,12 @@ static int mlp(const struct kv_pass *p, const struct kv_tile *t, const void *a,
         .bias = vector(p, gated ? KV_P_GATE_BIAS : KV_P_UP_BIAS),
         .n = p->inter};
 
-    return kv_pass_multiply(p, t, gated ? KV_P_GATE : KV_P_UP, a, p->hidden,
-                            t->wide, gated ? 2 * p->inter : p->inter, false,
-                            e) ||
-           p->b->activate(&act, t->wide, t->rows, p->b->input_type, t->input,
+    if (kv_pass_multiply(p, t, gated ? KV_P_GATE : KV_P_UP, a, p->hidden,
+                         t->wide, gated ? 2 * p->inter : p->inter, false, e))
+        return -1;
+    if (p->streams)
+        kv_pass_cut_gates(p, t->rows, t->wide);
+    return p->b->activate(&act, t->wide, t->rows, p->b->input_type, t->input,
                           e) ||
            add_to_stream(p, t, end, t->input, p->inter, e);
 }
@@ -332,6 +334,8 @@ static int out_half(const struct kv_pass *p, const struct kv_tile *t,
     if ((runs(p, KV_STEP_OUT) && out_product(p, t, e)) ||
         norm_stream(p, t, KV_P_ATTN_NORM, KV_P_ATTN_NORM_BIAS, e))
         return -1;
+    if (p->streams)
+        kv_pass_add_laurel(p, t);
     keep(p, t, p->kept_mid);
     return 0;
 }
@@ -392,6 +396,8 @@ static int final_norm(const void *arg, size_t i, size_t thread,
     const struct kv_tile t = kv_pass_tile(p, i, thread);
     float *x = p->x + t.at * p->hidden;
 
+    if (p->streams && kv_pass_gather(p, &t, e))
+        return -1;
     if (!p->m->config.no_last_norm &&
         kv_pass_norm(p, kv_layers_norm(p->m->layers),
                      kv_layers_norm_bias(p->m->layers), x, t.rows, KV_TYPE_F32,

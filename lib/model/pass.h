@@ -52,15 +52,15 @@ struct kv_pass {
     size_t hidden, inter;
     size_t q_dim, kv_dim;           /* of the loaded layer */
     float *q, *k, *k_pre, *v, *out; /* as in struct kv_qkv */
-    float *ks, *ks_pre, *vs;        /* the last layer with full attention; then,
-                                     * if layers share them, the last sliding
-                                     * one */
-    float *embedded; /* x before the first layer, if wanted */
-    float *out_gate; /* as q, if the model has one */
-    float *mixer;    /* [n_windows][n][mixer.in], of layers without attention */
-    /* For layers with experts, for all tokens: the MLP's input and its sum
-     * [hidden], and shares [n_experts], 0 for experts that the token does not
-     * use. */
+    float *ks, *ks_pre, *vs;        /* of full attention; then, where layers
+                                     * share them, of sliding */
+    float *embedded; /* x before the first layer, where that is wanted */
+    float *streams, *laurel; /* of several streams (altup.c): [n_streams] of x,
+                              * and what is added behind attention, as x */
+    float *out_gate;         /* as q, where the model has one */
+    float *mixer; /* [n_windows][n][mixer.in], of layers without attention */
+    /* Of layers of experts, for all tokens: what enters the MLP and its sum
+     * [hidden], and shares [n_experts], 0 of what the token has not. */
     struct {
         float *in, *sum, *share;
     } experts;
@@ -198,6 +198,23 @@ int kv_pass_add_experts(const struct kv_pass *p, const struct kv_tile *t,
 int kv_pass_keep_embedded(struct kv_pass *p, struct kv_err *e);
 int kv_pass_per_layer(const struct kv_pass *p, const struct kv_tile *t,
                       struct kv_err *e);
+
+/* Of several streams (altup.c), on the host alone: all from x, before the first
+ * layer; a layer's before attention and behind it, the corrected ones after its
+ * MLP (scaled [rows][hidden]: the first, by the layer's scale), what is added
+ * to those beside the first, and x of all after the last; gates [rows][2 inter]
+ * of a sparse MLP. */
+int kv_pass_spread(struct kv_pass *p, struct kv_err *e);
+int kv_pass_predict(const struct kv_pass *p, const struct kv_tile *t,
+                    struct kv_err *e);
+void kv_pass_add_laurel(const struct kv_pass *p, const struct kv_tile *t);
+int kv_pass_correct(const struct kv_pass *p, const struct kv_tile *t,
+                    const float **scaled, struct kv_err *e);
+void kv_pass_add_to_others(const struct kv_pass *p, const struct kv_tile *t,
+                           const float *y);
+int kv_pass_gather(const struct kv_pass *p, const struct kv_tile *t,
+                   struct kv_err *e);
+void kv_pass_cut_gates(const struct kv_pass *p, size_t rows, float *x);
 
 /* out [rows][hidden], of this type, = the norm of x. */
 int kv_pass_norm(const struct kv_pass *p, const float *w, const float *bias,

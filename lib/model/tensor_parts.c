@@ -26,7 +26,10 @@ enum dim {
     MIX_CHANNELS,
     MIX_CONV_DIM,
     MIX_NORM_DIM,
-    LAYER_EMBED
+    LAYER_EMBED,
+    STREAMS,
+    STREAMS_SQUARE,
+    LAUREL_RANK
 };
 
 /* When a layer has a part. */
@@ -64,7 +67,8 @@ enum when {
     K_NORM,
     SANDWICH,
     BY_KIND,
-    LAYER_EMBEDS
+    LAYER_EMBEDS,
+    ALTUP
 };
 
 static const struct {
@@ -89,6 +93,11 @@ static const struct {
     [KV_P_LAYER_IN] = {KV_P_LAYER_IN, LAYER_EMBED, HIDDEN, LAYER_EMBEDS},
     [KV_P_LAYER_GATE] = {KV_P_LAYER_GATE, LAYER_EMBED, HIDDEN, LAYER_EMBEDS},
     [KV_P_LAYER_OUT] = {KV_P_LAYER_OUT, HIDDEN, LAYER_EMBED, LAYER_EMBEDS},
+    [KV_P_LAUREL_DOWN] = {KV_P_LAUREL_DOWN, LAUREL_RANK, HIDDEN, ALTUP},
+    [KV_P_LAUREL_UP] = {KV_P_LAUREL_UP, HIDDEN, LAUREL_RANK, ALTUP},
+    [KV_P_ALTUP_ROUTER] = {KV_P_ALTUP_ROUTER, STREAMS, HIDDEN, ALTUP},
+    [KV_P_ALTUP_PREDICT] = {KV_P_ALTUP_PREDICT, STREAMS_SQUARE, STREAMS, ALTUP},
+    [KV_P_ALTUP_CORRECT] = {KV_P_ALTUP_CORRECT, STREAMS, STREAMS, ALTUP},
     [KV_P_ROUTER] = {KV_P_ROUTER, N_EXPERTS, HIDDEN, EXPERTS},
     [KV_P_SHARED_MIX] = {KV_P_SHARED_MIX, ONE, HIDDEN, SHARED_MIX},
     [KV_P_SHARED_GATE] = {KV_P_SHARED_GATE, SHARED_INTER, HIDDEN, SHARED_GATED},
@@ -114,6 +123,7 @@ static const struct {
     [KV_P_MIX_SKIP] = {KV_P_MIX_SKIP, MIX_HEADS, NONE, MIXES_MAMBA},
     [KV_P_MIX_NORM] = {KV_P_MIX_NORM, MIX_NORM_DIM, NONE, MIXES_SSM},
     [KV_P_LAYER_SCALE] = {KV_P_LAYER_SCALE, ONE, NONE, BY_KIND},
+    [KV_P_ALTUP_SCALE] = {KV_P_ALTUP_SCALE, HIDDEN, NONE, ALTUP},
     [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, ATTN_NORM},
     [KV_P_ATTN_NORM_BIAS] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BIAS},
     [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, MLP_NORM},
@@ -129,6 +139,8 @@ static const struct {
     [KV_P_LAYER_IN_NORM] = {KV_P_LAYER_IN_NORM, LAYER_EMBED, NONE,
                             LAYER_EMBEDS},
     [KV_P_LAYER_OUT_NORM] = {KV_P_LAYER_OUT_NORM, HIDDEN, NONE, LAYER_EMBEDS},
+    [KV_P_LAUREL_NORM] = {KV_P_LAUREL_NORM, HIDDEN, NONE, ALTUP},
+    [KV_P_ALTUP_NORM] = {KV_P_ALTUP_NORM, HIDDEN, NONE, ALTUP},
 };
 
 static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
@@ -190,6 +202,12 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
         return delta ? m->v_dim : m->out;
     case LAYER_EMBED:
         return c->layer_embed;
+    case STREAMS:
+        return c->n_streams;
+    case STREAMS_SQUARE:
+        return c->n_streams * c->n_streams;
+    case LAUREL_RANK:
+        return c->laurel_rank;
     case NONE:
         break;
     }
@@ -266,7 +284,9 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
     case SANDWICH:
         return c->arch->sandwich;
     case BY_KIND:
-        return c->arch->by_kind;
+        return c->arch->by_kind && !c->arch->altup;
+    case ALTUP:
+        return c->arch->altup;
     case LAYER_EMBEDS:
         return c->layer_embed;
     case MLP:
