@@ -56,6 +56,12 @@ MODELS = {
         vocab_size_per_layer_input=53, final_logit_softcapping=4.0,
         layer_types=["sliding_attention", "full_attention", "full_attention",
                      "sliding_attention", "full_attention"])),
+    "gemma4_moe": ("Gemma4ForCausalLM", dict(
+        GEMMA4, num_hidden_layers=3, hidden_size_per_layer_input=5,
+        vocab_size_per_layer_input=53, enable_moe_block=True, num_experts=4,
+        top_k_experts=2, moe_intermediate_size=7, num_kv_shared_layers=1,
+        layer_types=["sliding_attention", "full_attention",
+                     "full_attention"])),
     "gemma4_keys": ("Gemma4ForCausalLM", dict(
         GEMMA4, num_hidden_layers=3, hidden_size_per_layer_input=0,
         attention_k_eq_v=True, num_global_key_value_heads=1,
@@ -442,7 +448,8 @@ HEADLESS = ("opt_decoder", "llama_headless")
 # What llama.cpp has not, or its converter does not write, or not without a
 # tokenizer.  A file of latent attention has one mscale, of all dimensions.
 NO_GGUF = ("dynamic", "phimoe", "ministral", "opt", "mistral",
-           "qwen3_moe_raw", "gemma3", "gemma4", "gemma4_keys", "smollm3_sliding", "qwen3_next",
+           "qwen3_moe_raw", "gemma3", "gemma3n", "gemma4", "gemma4_moe",
+           "gemma4_keys", "smollm3_sliding", "qwen3_next",
            "qwen3_5", "qwen3_5_wrapped", "qwen3_5_moe", "lfm2_moe",
            "granite_hybrid", "granite_hybrid_moe",
            "granite_hybrid_rope", "deepseek_v2",

@@ -59,9 +59,10 @@ enum kv_part {
     KV_P_UP_BIAS,
     KV_P_DOWN_BIAS,
     KV_P_ROUTER_BIAS,
-    KV_P_CHOICE_BIAS, /* added to the experts' shares before the choice */
-    KV_P_SINKS,       /* a logit for each head (kernels/attend.h) */
-    KV_P_MIX_CONV,    /* [channels][1][kernel] */
+    KV_P_EXPERT_SCALE, /* of each expert's output */
+    KV_P_CHOICE_BIAS,  /* of the experts' shares, where they are chosen */
+    KV_P_SINKS,        /* a logit for each head (kernels/attend.h) */
+    KV_P_MIX_CONV,     /* [channels][1][kernel] */
     KV_P_MIX_CONV_BIAS,
     KV_P_MIX_DECAY,
     KV_P_MIX_STEP,
@@ -84,6 +85,11 @@ enum kv_part {
     KV_P_MLP_OUT_NORM,
     KV_P_LAYER_IN_NORM,
     KV_P_LAYER_OUT_NORM,
+    KV_P_ROUTER_NORM, /* of experts beside an MLP: their own norms, and of
+                       * what the MLP and they add */
+    KV_P_EXPERTS_NORM,
+    KV_P_SHARED_OUT_NORM,
+    KV_P_EXPERTS_OUT_NORM,
     KV_P_LAUREL_NORM,
     KV_P_ALTUP_NORM,
     KV_PARTS
@@ -271,21 +277,19 @@ struct kv_arch {
     bool sigmoid;       /* experts' shares are sigmoids; else a softmax */
     bool choice_bias;   /* a bias is added before experts are chosen */
     bool router_bias;   /* the router has a bias */
-    bool sparse_mixer;  /* Phi-MoE's shares (experts.c), for two experts */
-    bool clamped;       /* gate and up are clamped to swiglu_limit; alpha is
-                         * read */
-    bool shared;        /* all tokens use one more expert, times a sigmoid
-                         * ... */
-    bool shared_alone;  /* ... or times 1; without experts (num_experts 0) it is
-                         * the MLP */
-    bool shared_whole;  /* ... or times 1, as wide as n_shared_experts
-                         * together */
-    size_t n_shared;    /* default of n_shared_experts */
-    bool mixed;         /* some layers have an MLP instead, by mlp_only_layers
-                         * and decoder_sparse_step ... */
-    size_t first_dense; /* ... or this many first layers, the default of
-                         * first_k_dense_replace; 0: that field is not read
-                         * ... */
+    bool sparse_mixer;  /* Phi-MoE's shares (experts.c), of two experts */
+    bool clamped;       /* gate and up end at swiglu_limit, alpha counts */
+    bool moe_beside;   /* with enable_moe_block experts are beside the MLP, each
+                        * with norms of its own */
+    bool shared;       /* all tokens have one more, times a sigmoid ... */
+    bool shared_alone; /* ... or once, and without experts (num_experts 0) it
+                        * is the MLP */
+    bool shared_whole; /* ... or once, of n_shared_experts together */
+    size_t n_shared;   /* without that field */
+    bool mixed;        /* layers may have an MLP instead, by mlp_only_layers
+                        * and decoder_sparse_step ... */
+    size_t first_dense; /* ... or so many first ones, without
+                         * first_k_dense_replace; 0: it does not count ... */
     bool first_read;    /* ... unless this is true */
     bool mlp_types;     /* ... or by mlp_layer_types, else the first layer */
     bool moe_layers; /* ... or the layers that moe_layer_start_index, _end_index

@@ -47,6 +47,8 @@ const struct kv_tensor_names kv_names_sandwich = {
 
 const struct kv_tensor_names kv_names_gemma4 = {
     KV_ARCH_FRAME,
+    .dense = "",
+    .stacked = {"experts.gate_up_proj", "experts.down_proj"},
     .layer_embed = "embed_tokens_per_layer.weight",
     .layer_in = "per_layer_model_projection.weight",
     .layer_in_norm = "per_layer_projection_norm.weight",
@@ -58,6 +60,15 @@ const struct kv_tensor_names kv_names_gemma4 = {
             [KV_P_LAYER_GATE] = "per_layer_input_gate.weight",
             [KV_P_LAYER_OUT] = "per_layer_projection.weight",
             [KV_P_LAYER_SCALE] = "layer_scalar",
+            [KV_P_ROUTER] = "router.proj.weight",
+            [KV_P_ROUTER_NORM] = "router.scale",
+            [KV_P_EXPERT_SCALE] = "router.per_expert_scale",
+            [KV_P_SHARED_GATE] = "mlp.gate_proj.weight",
+            [KV_P_SHARED_UP] = "mlp.up_proj.weight",
+            [KV_P_SHARED_DOWN] = "mlp.down_proj.weight",
+            [KV_P_EXPERTS_NORM] = "pre_feedforward_layernorm_2.weight",
+            [KV_P_SHARED_OUT_NORM] = "post_feedforward_layernorm_1.weight",
+            [KV_P_EXPERTS_OUT_NORM] = "post_feedforward_layernorm_2.weight",
             [KV_P_ATTN_NORM] = "input_layernorm.weight",
             [KV_P_MLP_NORM] = "pre_feedforward_layernorm.weight",
             [KV_P_Q_NORM] = "self_attn.q_norm.weight",
@@ -126,9 +137,9 @@ const struct kv_own_field kv_fields_of_gemma4[] = {
     {"hidden_size_per_layer_input", "hidden_size_per_layer_input", NULL},
     {"vocab_size_per_layer_input", "vocab_size_per_layer_input", NULL},
     {"use_bidirectional_attention", NULL, "\"vision\""}, /* of its tokens */
-    {"enable_moe_block", NULL, "false"},
+    {"enable_moe_block", NULL, NULL},
     {"num_experts", NULL, NULL},
-    {"top_k_experts", NULL, NULL},
+    {"top_k_experts", "num_experts_per_tok", NULL},
     {"moe_intermediate_size", NULL, NULL},
     {"expert_intermediate_size", NULL, NULL},
     /* of its parts: */

@@ -225,6 +225,21 @@ static int read_alone(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
+/* Experts beside the MLP, which is as one that all tokens have. */
+static int read_beside(const struct kv_fields *f, struct kv_config *c,
+                       bool *none, struct kv_err *e)
+{
+    bool has = false;
+
+    if (kv_fields_flag_if(f, "enable_moe_block", &has, e))
+        return -1;
+    *none = !has;
+    c->shared_inter = has ? c->inter : 0;
+    return has ? kv_fields_size(f, "moe_intermediate_size", 1, 1 << 22,
+                                &c->inter, e)
+               : 0;
+}
+
 /* Of layers that are experts alone. */
 static int read_halves(const struct kv_fields *f, struct kv_config *c,
                        bool *none, struct kv_err *e)
@@ -261,7 +276,8 @@ int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
     bool alone = false;
 
     if ((c->arch->shared_alone && read_alone(f, c, &alone, e)) ||
-        (c->arch->halves && read_halves(f, c, &alone, e)))
+        (c->arch->halves && read_halves(f, c, &alone, e)) ||
+        (c->arch->moe_beside && read_beside(f, c, &alone, e)))
         return -1;
     if (!c->arch->experts || alone)
         return 0;

@@ -123,6 +123,11 @@ static int read_shared(const struct kv_fields *f, struct kv_config *c,
     if (kv_fields_size_if(f, name, 0, n_layers - 1, &s->n_shared, e) ||
         kv_fields_flag_if(f, "use_double_wide_mlp", &twice, e))
         return -1;
+    if (twice && s->n_shared && c->n_experts)
+        return kv_fail(e,
+                       "%s: field use_double_wide_mlp is true, which beside "
+                       "experts is not implemented",
+                       f->path);
     c->shared_times = twice ? 2 : 1;
     s->n_layers -= s->n_shared;
     for (size_t i = s->n_layers; i < n_layers; i++)

@@ -51,6 +51,7 @@ enum when {
     SHARED,
     SHARED_GATED,
     SHARED_MIX,
+    MOE_BESIDE,
     CHOICE_BIAS,
     ROUTER_BIAS,
     SINKS,
@@ -115,6 +116,7 @@ static const struct {
     [KV_P_DOWN_BIAS] = {KV_P_DOWN, HIDDEN, NONE, MLP_BIAS},
     [KV_P_ROUTER_BIAS] = {KV_P_ROUTER, N_EXPERTS, NONE, ROUTER_BIAS},
     [KV_P_SINKS] = {KV_P_SINKS, N_HEADS, NONE, SINKS},
+    [KV_P_EXPERT_SCALE] = {KV_P_EXPERT_SCALE, N_EXPERTS, NONE, MOE_BESIDE},
     [KV_P_CHOICE_BIAS] = {KV_P_CHOICE_BIAS, N_EXPERTS, NONE, CHOICE_BIAS},
     [KV_P_MIX_CONV] = {KV_P_MIX_CONV, MIX_CONV_DIM, NONE, MIXES},
     [KV_P_MIX_CONV_BIAS] = {KV_P_MIX_CONV, MIX_CHANNELS, NONE, MIXES_BIAS},
@@ -139,6 +141,10 @@ static const struct {
     [KV_P_LAYER_IN_NORM] = {KV_P_LAYER_IN_NORM, LAYER_EMBED, NONE,
                             LAYER_EMBEDS},
     [KV_P_LAYER_OUT_NORM] = {KV_P_LAYER_OUT_NORM, HIDDEN, NONE, LAYER_EMBEDS},
+    [KV_P_ROUTER_NORM] = {KV_P_ROUTER_NORM, HIDDEN, NONE, MOE_BESIDE},
+    [KV_P_EXPERTS_NORM] = {KV_P_EXPERTS_NORM, HIDDEN, NONE, MOE_BESIDE},
+    [KV_P_SHARED_OUT_NORM] = {KV_P_SHARED_OUT_NORM, HIDDEN, NONE, MOE_BESIDE},
+    [KV_P_EXPERTS_OUT_NORM] = {KV_P_EXPERTS_OUT_NORM, HIDDEN, NONE, MOE_BESIDE},
     [KV_P_LAUREL_NORM] = {KV_P_LAUREL_NORM, HIDDEN, NONE, ALTUP},
     [KV_P_ALTUP_NORM] = {KV_P_ALTUP_NORM, HIDDEN, NONE, ALTUP},
 };
@@ -253,6 +259,8 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
         return has(c, layer, SHARED) && !c->arch->plain_mlp;
     case SHARED_MIX:
         return has(c, layer, SHARED) && c->arch->shared;
+    case MOE_BESIDE:
+        return kv_config_has_experts(c, layer) && c->arch->moe_beside;
     case CHOICE_BIAS:
         return kv_config_has_experts(c, layer) && c->arch->choice_bias;
     case ROUTER_BIAS:
