@@ -430,10 +430,28 @@ MODELS = {
         rope_parameters=dict(
             rope_type="dynamic", rope_theta=10000.0, factor=1.0,
             alpha=1000.0))),
+    "minicpm": ("LlamaForCausalLM", dict(SMALL, head_dim=6)),
+    "internlm2": ("LlamaForCausalLM", dict(
+        SMALL, hidden_size=24, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=6)),
     "gptj": ("GPTJForCausalLM", dict(
         vocab_size=53, n_positions=64, n_embd=24, n_layer=2, n_head=3,
         n_inner=27, rotary_dim=4, tie_word_embeddings=False)),
 }
+
+
+# Of code of their own: written from the Llama with the same values, as their
+# conversion scripts have it.  What config.json has more, or has not (None).
+OWN_CODE = dict(
+    minicpm=dict(architectures=["MiniCPMForCausalLM"], model_type="minicpm",
+                 scale_emb=12, scale_depth=1.4, dim_model_base=4,
+                 rope_theta=10000.0, rope_parameters=None,
+                 tie_word_embeddings=None, mlp_bias=None, head_dim=None),
+    internlm2=dict(architectures=["InternLM2ForCausalLM"],
+                   model_type="internlm2", bias=False, rope_theta=10000.0,
+                   rope_scaling=dict(type="dynamic", factor=2.0),
+                   rope_parameters=None, attention_bias=None, mlp_bias=None,
+                   head_dim=None))
 
 
 MODELS["opt_decoder"] = MODELS["opt"]
@@ -447,7 +465,7 @@ HEADLESS = ("opt_decoder", "llama_headless")
 
 # What llama.cpp has not, or its converter does not write, or not without a
 # tokenizer.  A file of latent attention has one mscale, of all dimensions.
-NO_GGUF = ("dynamic", "phimoe", "ministral", "opt", "mistral",
+NO_GGUF = ("minicpm", "internlm2", "dynamic", "phimoe", "ministral", "opt", "mistral",
            "qwen3_moe_raw", "gemma3", "gemma3n", "gemma4", "gemma4_moe",
            "gemma4_keys", "smollm3_sliding", "qwen3_next",
            "qwen3_5", "qwen3_5_wrapped", "qwen3_5_moe", "lfm2_moe",

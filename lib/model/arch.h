@@ -291,26 +291,25 @@ struct kv_arch {
     size_t first_dense; /* ... or so many first ones, without
                          * first_k_dense_replace; 0: it does not count ... */
     bool first_read;    /* ... unless this is true */
-    bool mlp_types;     /* ... or by mlp_layer_types, else the first layer */
-    bool moe_layers; /* ... or the layers that moe_layer_start_index, _end_index
-                      * and _interval leave out */
-    size_t n_groups, used_groups; /* experts come from the best groups; defaults
-                                   * of n_group and topk_group; 0: from all */
-    bool topk_method;             /* ... or from all groups, if this field is
-                                   * greedy */
-    double share_scale;           /* default of routed_scaling_factor; 0: 1 */
-    bool more_layers;   /* files may have layers that predict further tokens */
-    float share_floor;  /* added to the sum of shares before they are
-                         * normalised */
-    bool norm_shares;   /* experts' shares sum to 1; default of
-                         * norm_topk_prob */
-    bool parallel;      /* MLP and attention add to the same stream; default of
-                         * use_parallel_residual, if that is read */
-    bool one_norm;      /* the MLP then shares attention's norm */
-    bool scaled;        /* Granite's multipliers are read */
-    double logit_scale; /* default of its field; 0: it has none */
-    bool transposed;    /* matrices are stored [input][output] */
-    bool qkv_by_head;   /* q, k and v are grouped by key head */
+    bool mlp_types;     /* ... or as mlp_layer_types says, else the first */
+    bool moe_layers; /* ... or those that moe_layer_start_index, _end_index and
+                      * _interval leave out */
+    size_t n_groups, used_groups; /* experts are of the best groups, without
+                                   * n_group and topk_group; 0: of all */
+    bool topk_method;             /* ... or, by this field, greedy: of all */
+    double share_scale;           /* without routed_scaling_factor; 0: 1 */
+    bool more_layers;  /* files may have layers that predict further tokens */
+    float share_floor; /* added to that sum of shares */
+    bool norm_shares;  /* experts' shares sum to 1, without norm_topk_prob */
+    bool parallel;     /* the MLP adds to the stream beside attention; without
+                        * use_parallel_residual, where that counts */
+    bool one_norm;     /* it has attention's norm then */
+    bool scaled;       /* Granite's multipliers count */
+    bool scaled_by_depth; /* MiniCPM's: scale_emb, scale_depth / the root of the
+                           * layers, and dim_model_base / hidden_size */
+    double logit_scale;   /* without its field; 0: it has none */
+    bool transposed;      /* matrices are stored [input][output] */
+    bool qkv_by_head;     /* q, k and v of a key's head lie together */
     enum kv_positions positions;
     bool alibi_read; /* ALiBi instead of RoPE if the field alibi is true; the
                       * scale of attention then also multiplies the slopes */

@@ -80,6 +80,35 @@ const struct kv_tensor_names kv_names_gemma4 = {
         },
 };
 
+/* A tensor of q, k and v: of each KV head its queries' heads, its key's, its
+ * value's. */
+const struct kv_tensor_names kv_names_internlm2 = {
+    .prefix = "model.",
+    .embed = "tok_embeddings.weight",
+    .norm = "norm.weight",
+    .head = "output.weight",
+    .layers = "layers.",
+    .part =
+        {
+            [KV_P_Q] = "attention.wqkv.weight",
+            [KV_P_K] = "attention.wqkv.weight",
+            [KV_P_V] = "attention.wqkv.weight",
+            [KV_P_O] = "attention.wo.weight",
+            [KV_P_GATE] = "feed_forward.w1.weight",
+            [KV_P_UP] = "feed_forward.w3.weight",
+            [KV_P_DOWN] = "feed_forward.w2.weight",
+            [KV_P_ATTN_NORM] = "attention_norm.weight",
+            [KV_P_MLP_NORM] = "ffn_norm.weight",
+        },
+};
+
+/* rope_scaling and sparse_config are of the model's own code. */
+const struct kv_own_field kv_fields_of_minicpm[] = {
+    {"scale_emb", NULL, NULL},       {"scale_depth", NULL, NULL},
+    {"dim_model_base", NULL, NULL},  {"rope_scaling", NULL, "null"},
+    {"sparse_config", NULL, "null"}, {0},
+};
+
 const struct kv_tensor_names kv_names_gemma3n = {
     KV_ARCH_FRAME,
     .layer_embed = "embed_tokens_per_layer.weight",
