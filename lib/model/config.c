@@ -473,7 +473,8 @@ int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
     const struct kv_arch *a = c->arch;
     const char *differs =
         a->gemma && !gemma         ? "what a Gemma has"
-        : a->by_kind               ? "what a Gemma 3n or 4 has"
+        : a->altup                 ? "what a Gemma 3n has"
+        : a->by_kind               ? "what a Gemma 4 has"
         : c->shape.latent          ? "latent attention"
         : c->arch->halves          ? "layers of one half"
         : c->shape.n_states        ? "layers without attention"
