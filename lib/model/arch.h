@@ -59,8 +59,8 @@ enum kv_part {
     KV_P_UP_BIAS,
     KV_P_DOWN_BIAS,
     KV_P_ROUTER_BIAS,
-    KV_P_EXPERT_SCALE, /* of each expert's output */
-    KV_P_CHOICE_BIAS,  /* of the experts' shares, where they are chosen */
+    KV_P_EXPERT_SCALE, /* factor of each expert's output */
+    KV_P_CHOICE_BIAS,  /* added to the experts' shares before the choice */
     KV_P_SINKS,        /* a logit for each head (kernels/attend.h) */
     KV_P_MIX_CONV,     /* [channels][1][kernel] */
     KV_P_MIX_CONV_BIAS,
@@ -68,7 +68,8 @@ enum kv_part {
     KV_P_MIX_STEP,
     KV_P_MIX_SKIP,
     KV_P_MIX_NORM,
-    KV_P_LAYER_SCALE, /* one number, of the stream as it leaves */
+    KV_P_LAYER_SCALE, /* one number that multiplies the stream at the layer's
+                       * end */
     KV_P_ALTUP_SCALE,
     KV_P_ATTN_NORM,
     KV_P_ATTN_NORM_BIAS,
@@ -85,8 +86,8 @@ enum kv_part {
     KV_P_MLP_OUT_NORM,
     KV_P_LAYER_IN_NORM,
     KV_P_LAYER_OUT_NORM,
-    KV_P_ROUTER_NORM, /* of experts beside an MLP: their own norms, and of
-                       * what the MLP and they add */
+    KV_P_ROUTER_NORM, /* of experts beside an MLP: their own norms, and the
+                       * norms of what the MLP and they add */
     KV_P_EXPERTS_NORM,
     KV_P_SHARED_OUT_NORM,
     KV_P_EXPERTS_OUT_NORM,
@@ -166,12 +167,11 @@ struct kv_arch_layers {
     bool mixed;        /* layer_types may mix sliding and other layers */
     bool slides_still; /* without layer_types the layers without RoPE slide */
     size_t pattern;    /* layer i slides unless this divides i + 1; 0: all do */
-    bool
-        still_unless; /* no layer has RoPE unless position_embedding_type is
-                       * rope */
-    bool pattern_read;  /* the field sliding_window_pattern counts */
-    bool still_full;    /* layers that do not slide have no RoPE ... */
-    bool turns_alone;   /* ... unless sliding_window is null */
+    bool still_unless; /* no layer has RoPE unless position_embedding_type is
+                        * rope */
+    bool pattern_read; /* the field sliding_window_pattern counts */
+    bool still_full;   /* layers that do not slide have no RoPE ... */
+    bool turns_alone;  /* ... unless sliding_window is null */
     size_t still_every; /* layer i has no RoPE if this divides i + 1; default
                          * for no_rope_layers and no_rope_layer_interval; 0:
                          * every layer has RoPE */
@@ -181,9 +181,9 @@ struct kv_arch_rope {
     double theta;          /* default of rope_theta */
     double slide_theta;    /* for sliding layers; 0: as for the other layers */
     bool slide_theta_read; /* rope_local_base_freq counts instead */
-    size_t old_ctx; /* default of original_max_position_embeddings, which is
-                     * read at the top level, with longrope as the only RoPE
-                     * scaling; 0: read from the scaling's object */
+    size_t old_ctx;   /* default of original_max_position_embeddings, which is
+                       * read at the top level, with longrope as the only RoPE
+                       * scaling; 0: read from the scaling's object */
     bool interleaved; /* it turns channels 2 i and 2 i + 1 */
     double partial;   /* the part of a head's channels that RoPE turns; 0:
                        * all */
@@ -206,7 +206,7 @@ struct kv_arch_latent {
 
 struct kv_arch {
     const char *name, *model_type; /* as in config.json */
-    const char *other_type; /* the class's second model_type, or NULL */
+    const char *other_type;        /* the class's second model_type, or NULL */
     const struct kv_tensor_names *names;
     const struct kv_own_field *fields; /* NULL, or up to name NULL */
     const char *variant; /* if this field is true, or 1, the next row applies */
@@ -216,18 +216,18 @@ struct kv_arch {
     size_t n_kv_heads;       /* default of num_key_value_heads; 0: all heads */
     bool multi_query;        /* one KV head, unless this field is false */
     size_t head_dim;         /* default of head_dim; 0: hidden_size / heads */
-    size_t inter_times;  /* intermediate_size defaults to this times
-                          * hidden_size; 0: no default */
-    size_t n_ctx;        /* default of max_position_embeddings; 0: none */
-    float norm_eps;      /* default of rms_norm_eps; 0: none */
-    bool tied;           /* default of tie_word_embeddings */
-    bool biases;         /* matrices have biases; default of use_bias */
-    bool mlp_biases;     /* up and down do */
-    bool qkv_bias;       /* q, k and v do */
-    bool attention_bias; /* attention_bias is read, for q, k, v and o */
-    bool biased;         /* without it */
-    bool no_o_bias;      /* o has no bias, whatever attention_bias says */
-    bool mlp_bias;       /* mlp_bias is read, for gate, up and down */
+    size_t inter_times;      /* intermediate_size defaults to this times
+                              * hidden_size; 0: no default */
+    size_t n_ctx;            /* default of max_position_embeddings; 0: none */
+    float norm_eps;          /* default of rms_norm_eps; 0: none */
+    bool tied;               /* default of tie_word_embeddings */
+    bool biases;             /* matrices have biases; default of use_bias */
+    bool mlp_biases;         /* up and down do */
+    bool qkv_bias;           /* q, k and v do */
+    bool attention_bias;     /* attention_bias is read, for q, k, v and o */
+    bool biased;             /* without it */
+    bool no_o_bias;          /* o has no bias, whatever attention_bias says */
+    bool mlp_bias;           /* mlp_bias is read, for gate, up and down */
     enum kv_qk_norm qk_norm; /* LayerNorm where layer_norm ... */
     bool qk_norm_read;       /* ... and only where use_qk_norm is true */
     bool qk_norm_bias;
@@ -240,9 +240,10 @@ struct kv_arch {
     bool mixer_listed;     /* it must be there */
     bool halves; /* a layer is attention, a mixer or an MLP, behind one norm
                   * (config_halves.c) */
-    bool mix_by_head; /* what enters it lies together for each key's head */
-    bool out_gate;    /* rows of a gate follow each head's queries */
-    /* Norms times 1 + their weight, embeddings times the root of hidden_size.
+    bool mix_by_head; /* its inputs are grouped by key head */
+    bool out_gate;    /* a gate's rows follow each head's queries */
+    /* Norms multiply by 1 + their weight, embeddings by the root of
+     * hidden_size.
      */
     bool gemma;
     bool sandwich;    /* norms after attention and MLP too; Gemma then has the
@@ -277,39 +278,46 @@ struct kv_arch {
     bool sigmoid;       /* experts' shares are sigmoids; else a softmax */
     bool choice_bias;   /* a bias is added before experts are chosen */
     bool router_bias;   /* the router has a bias */
-    bool sparse_mixer;  /* Phi-MoE's shares (experts.c), of two experts */
-    bool clamped;       /* gate and up end at swiglu_limit, alpha counts */
+    bool sparse_mixer;  /* Phi-MoE's shares (experts.c), for two experts */
+    bool clamped;       /* gate and up are clamped to swiglu_limit; alpha is
+                         * read */
     bool moe_beside;   /* with enable_moe_block experts are beside the MLP, each
                         * with norms of its own */
-    bool shared;       /* all tokens have one more, times a sigmoid ... */
-    bool shared_alone; /* ... or once, and without experts (num_experts 0) it
-                        * is the MLP */
-    bool shared_whole; /* ... or once, of n_shared_experts together */
-    size_t n_shared;   /* without that field */
-    bool mixed;        /* layers may have an MLP instead, by mlp_only_layers
+    bool shared;       /* all tokens use one more expert, times a sigmoid
+                        * ... */
+    bool shared_alone; /* ... or times 1; without experts (num_experts 0) it is
+                        * the MLP */
+    bool shared_whole; /* ... or times 1, as wide as n_shared_experts
+                        * together */
+    size_t n_shared;   /* default of n_shared_experts */
+    bool mixed;        /* some layers have an MLP instead, by mlp_only_layers
                         * and decoder_sparse_step ... */
-    size_t first_dense; /* ... or so many first ones, without
-                         * first_k_dense_replace; 0: it does not count ... */
+    size_t first_dense; /* ... or this many first layers, the default of
+                         * first_k_dense_replace; 0: that field is not read
+                         * ... */
     bool first_read;    /* ... unless this is true */
-    bool mlp_types;     /* ... or as mlp_layer_types says, else the first */
-    bool moe_layers; /* ... or those that moe_layer_start_index, _end_index and
-                      * _interval leave out */
-    size_t n_groups, used_groups; /* experts are of the best groups, without
-                                   * n_group and topk_group; 0: of all */
-    bool topk_method;             /* ... or, by this field, greedy: of all */
-    double share_scale;           /* without routed_scaling_factor; 0: 1 */
+    bool mlp_types;     /* ... or by mlp_layer_types, else the first layer */
+    bool moe_layers; /* ... or the layers that moe_layer_start_index, _end_index
+                      * and _interval leave out */
+    size_t n_groups, used_groups; /* experts come from the best groups; defaults
+                                   * of n_group and topk_group; 0: from all */
+    bool topk_method;             /* ... or from all groups, if this field is
+                                   * greedy */
+    double share_scale;           /* default of routed_scaling_factor; 0: 1 */
     bool more_layers;  /* files may have layers that predict further tokens */
-    float share_floor; /* added to that sum of shares */
-    bool norm_shares;  /* experts' shares sum to 1, without norm_topk_prob */
-    bool parallel;     /* the MLP adds to the stream beside attention; without
-                        * use_parallel_residual, where that counts */
-    bool one_norm;     /* it has attention's norm then */
-    bool scaled;       /* Granite's multipliers count */
+    float share_floor; /* added to the sum of shares before they are
+                        * normalised */
+    bool norm_shares;  /* experts' shares sum to 1; default of
+                        * norm_topk_prob */
+    bool parallel;     /* MLP and attention add to the same stream; default of
+                        * use_parallel_residual, if that is read */
+    bool one_norm;     /* the MLP then shares attention's norm */
+    bool scaled;       /* Granite's multipliers are read */
     bool scaled_by_depth; /* MiniCPM's: scale_emb, scale_depth / the root of the
                            * layers, and dim_model_base / hidden_size */
-    double logit_scale;   /* without its field; 0: it has none */
+    double logit_scale;   /* default of its field; 0: it has none */
     bool transposed;      /* matrices are stored [input][output] */
-    bool qkv_by_head;     /* q, k and v of a key's head lie together */
+    bool qkv_by_head;     /* q, k and v are grouped by key head */
     enum kv_positions positions;
     bool alibi_read; /* ALiBi instead of RoPE if the field alibi is true; the
                       * scale of attention then also multiplies the slopes */

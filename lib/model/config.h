@@ -73,29 +73,33 @@ struct kv_config {
     float logit_scale; /* factor of the logits, before the cap */
     size_t n_places;   /* learned positions; 0: none */
     struct kv_mixer_sizes mixer;
-    bool mixer_bias;   /* of its convolution */
-    float mixer_eps;   /* of its norm */
+    bool mixer_bias;   /* bias of its convolution */
+    float mixer_eps;   /* epsilon of its norm */
     float mixer_floor; /* the least step of Mamba-2 */
     /* Set where arch->halves is: layers that are an MLP alone; bit layer % 64
      * of a word.  The others have none. */
     uint64_t bare[KV_MAX_LAYERS / 64];
     /* Set where arch->by_kind is: */
-    size_t layer_embed;   /* of a layer's own embedding; 0: layers have none */
-    size_t layer_vocab;   /* tokens of it; further ones have token 0's */
-    bool values_are_keys; /* in layers that do not slide: values are of the
-                           * keys' matrix, before their norm */
-    size_t shared_times;  /* inter of the shape's n_shared is times this */
+    size_t layer_embed;   /* size of a layer's own embedding; 0: layers have
+                           * none */
+    size_t layer_vocab;   /* tokens of it; further ones use token 0's */
+    bool values_are_keys; /* in layers without a sliding window, values come
+                           * from the keys' matrix, before the keys' norm */
+    size_t shared_times;  /* factor of inter in the shape's n_shared layers */
     /* Set where arch->altup is: */
     size_t n_streams, laurel_rank;
     uint64_t sparse[KV_MAX_LAYERS / 64]; /* layers with sparse MLPs: bit layer %
                                           * 64 of a word ... */
-    float sparse_cut;         /* ... of which gates end so many deviations
-                               * above their mean */
-    size_t n_experts, n_used; /* inter is of one; 0: none */
-    size_t shared_inter;      /* of the expert that all tokens have; 0: none */
-    size_t n_groups, used_groups; /* experts are of these groups; 0: of all */
-    bool group_pairs;  /* the best groups by their two best, else by the best */
-    bool norm_shares;  /* those of the used ones sum to 1 ... */
+    float sparse_cut;             /* ... of which gates end this many deviations
+                                   * above their mean */
+    size_t n_experts, n_used;     /* inter is the size of one; 0: no experts */
+    size_t shared_inter;          /* size of the expert that all tokens use; 0:
+                                   * none */
+    size_t n_groups, used_groups; /* the number of groups of experts; 0: one
+                                   * group */
+    bool group_pairs;  /* groups are ranked by their two best experts, else by
+                        * the best one */
+    bool norm_shares;  /* the used experts' shares sum to 1 ... */
     float share_scale; /* ... times this */
     float jitter;      /* for the sparse mixer */
     float act_limit, act_alpha; /* struct kv_activation's */

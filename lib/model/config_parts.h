@@ -12,13 +12,13 @@ int kv_config_arch(struct kv_fields *f, struct kv_config *c, struct kv_err *e);
 int kv_config_latent(const struct kv_fields *f, struct kv_config *c,
                      struct kv_err *e);
 
-/* Of a class whose layers are one half each: how many there are, and what each
+/* For a class whose layers are one half each: how many there are, and what each
  * is. */
 int kv_config_halves(const struct kv_fields *f, struct kv_config *c,
                      struct kv_err *e);
 
-/* How many experts there are, how many a token has, and which layers have none;
- * after the sizes. */
+/* How many experts there are, how many a token uses, and which layers have
+ * none; called after the sizes are read. */
 int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e);
 
@@ -28,7 +28,7 @@ int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
 int kv_config_kind(const struct kv_fields *f, struct kv_config *c,
                    struct kv_err *e);
 
-/* The streams of several and sparse MLPs; after kv_config_kind(). */
+/* The streams of several and sparse MLPs; called after kv_config_kind(). */
 int kv_config_altup(const struct kv_fields *f, struct kv_config *c,
                     struct kv_err *e);
 
@@ -36,8 +36,8 @@ int kv_config_altup(const struct kv_fields *f, struct kv_config *c,
 int kv_config_width(const struct kv_fields *f, const struct kv_config *c,
                     size_t *inter, struct kv_err *e);
 
-/* Which layers are without attention, and the sizes of what they have; after
- * all else, since from here on c's shape does not count them. */
+/* Which layers have no attention, and the sizes of their mixer; called last,
+ * since afterwards c's shape does not count them. */
 int kv_config_mixer(const struct kv_fields *f, struct kv_config *c,
                     struct kv_err *e);
 

@@ -52,15 +52,17 @@ struct kv_pass {
     size_t hidden, inter;
     size_t q_dim, kv_dim;           /* of the loaded layer */
     float *q, *k, *k_pre, *v, *out; /* as in struct kv_qkv */
-    float *ks, *ks_pre, *vs;        /* of full attention; then, where layers
-                                     * share them, of sliding */
-    float *embedded; /* x before the first layer, where that is wanted */
+    float *ks, *ks_pre, *vs;        /* the last layer with full attention; then,
+                                     * if layers share them, the last sliding
+                                     * one */
+    float *embedded;                /* x before the first layer, if wanted */
     float *streams, *laurel; /* of several streams (altup.c): [n_streams] of x,
                               * and what is added behind attention, as x */
-    float *out_gate;         /* as q, where the model has one */
+    float *out_gate;         /* as q, if the model has one */
     float *mixer; /* [n_windows][n][mixer.in], of layers without attention */
-    /* Of layers of experts, for all tokens: what enters the MLP and its sum
-     * [hidden], and shares [n_experts], 0 of what the token has not. */
+    /* For layers with experts, for all tokens: the MLP's input and its sum
+     * [hidden], and shares [n_experts], 0 for experts that the token does not
+     * use. */
     struct {
         float *in, *sum, *share;
     } experts;
@@ -75,7 +77,7 @@ struct kv_pass {
     bool shares;
     bool mixes;            /* it has no attention */
     bool bare;             /* it is an MLP alone */
-    struct kv_shape shape; /* kv_shape_layer() of it, where it has */
+    struct kv_shape shape; /* its kv_shape_layer(), if it has attention */
     struct kv_host_layer *host;
 };
 
@@ -199,11 +201,11 @@ int kv_pass_keep_embedded(struct kv_pass *p, struct kv_err *e);
 int kv_pass_per_layer(const struct kv_pass *p, const struct kv_tile *t,
                       struct kv_err *e);
 
-/* Of several streams (altup.c), on the host alone: all from x, before the first
- * layer; a layer's before attention and behind it, the corrected ones after its
- * MLP (scaled [rows][hidden]: the first, by the layer's scale), what is added
- * to those beside the first, and x of all after the last; gates [rows][2 inter]
- * of a sparse MLP. */
+/* Several streams (altup.c), on the host alone: all from x, before the first
+ * layer; a layer's before attention and behind it; the corrected ones after its
+ * MLP (scaled [rows][hidden]: the first, times the layer's scale); what is
+ * added to those beside the first; x of all after the last layer; gates
+ * [rows][2 inter] of a sparse MLP. */
 int kv_pass_spread(struct kv_pass *p, struct kv_err *e);
 int kv_pass_predict(const struct kv_pass *p, const struct kv_tile *t,
                     struct kv_err *e);
