@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The method that turns a group of values into a head and codes; the schemes'
- * own files define it. */
+/* The method that turns a group of values into codes and a head, the group's
+ * parameters (lib/schemes/integers.h); the schemes' own files define it. */
 enum kv_gpu_quantizer {
     KV_GPU_NO_QUANTIZER,
     KV_GPU_KIVI,

@@ -24,7 +24,7 @@ enum kv_level kv_level_max(void)
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("bmi") &&
         __builtin_cpu_supports("bmi2"))
         return KV_LEVEL_AVX512;
-    /* F16C is older than AVX2: where this is, that is (clang 14 cannot ask) */
+    /* a CPU with AVX2 has F16C, the older one, too (clang 14 cannot ask) */
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2"))
         return KV_LEVEL_AVX2;

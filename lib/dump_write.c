@@ -87,7 +87,7 @@ static void make_sets(struct kv_h5 *h, const struct kv_dump_info *info,
     kv_h5_dataset(h, "/positions", KV_H5_I32, 2, places);
     for (size_t l = info->first_layer; l <= info->last_layer; l++) {
         kv_h5_group(h, kv_dump_group(l).text);
-        if (info->shape.n_states)
+        if (info->shape.n_states + info->shape.n_bare)
             kv_h5_put_int(h, kv_dump_group(l).text, "model_layer",
                           (int64_t)kv_shape_own(&info->shape, l));
         for (enum kv_tensor t = 0; t < KV_TENSORS; t++)

@@ -103,8 +103,9 @@ static int put_rest(struct kv_h5 *h, const struct kv_shape *s, struct kv_err *e)
         return -1;
     if (has_still(s) && put_layers(h, "/still", s->n_layers, s->still, e))
         return -1;
-    if (s->n_states &&
-        put_layers(h, "/stateful", s->n_layers + s->n_states, s->stateful, e))
+    if (s->n_states + s->n_bare &&
+        put_layers(h, "/stateful", s->n_layers + s->n_states + s->n_bare,
+                   s->stateful, e))
         return -1;
     if (s->n_shared)
         kv_h5_put_int(h, "/", "shared_layers", (int64_t)s->n_shared);

@@ -77,6 +77,20 @@ json_t *kv_json_line(const char *path, size_t line, char *text, size_t bytes,
     return NULL;
 }
 
+/* Python writes Infinity, which JSON has not, for "no limit".  It becomes a
+ * number as long that no field of f32 holds. */
+static void end_infinity(char *text)
+{
+    static const char word[] = "Infinity", number[] = "1.0e+308";
+    const size_t n = sizeof(word) - 1;
+
+    for (char *p = strstr(text, word) ? text : ""; *p;)
+        if (!strncmp(p, word, n))
+            p = (char *)memcpy(p, number, n) + n;
+        else
+            p = *p == '"' ? after_string(p) : p + 1;
+}
+
 json_t *kv_json_read(const char *path, struct kv_err *e)
 {
     char *text;
@@ -85,6 +99,7 @@ json_t *kv_json_read(const char *path, struct kv_err *e)
 
     if (kv_text_read(path, KV_FILE_MAX, &text, &bytes, e))
         return NULL;
+    end_infinity(text);
     json = kv_json_line(path, 1, text, bytes, e);
     free(text);
     return json;

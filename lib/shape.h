@@ -56,7 +56,9 @@ struct kv_shape {
      * state_floats f32 of a sequence, however long it is. */
     uint64_t stateful[KV_MAX_LAYERS / 64];
     size_t n_states, state_floats;
-    bool alibi; /* then n_heads is at most KV_MAX_SLOPES */
+    size_t n_bare; /* layers that are an MLP alone: `stateful` has them too, but
+                    * they hold nothing and n_states leaves them out */
+    bool alibi;    /* then n_heads is at most KV_MAX_SLOPES */
     float slope[KV_MAX_SLOPES];
     /* The bias that the model adds to every key before RoPE:
      * [n_layers][n_kv_heads][head_dim], or [n_kv_heads][head_dim] of this

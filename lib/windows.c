@@ -86,8 +86,8 @@ out:
     return 0;
 }
 
-/* A BOS before each n tokens of the text's n_tokens, which has one at its
- * start. */
+/* Puts the text's BOS, its first token, before every n of the tokens that
+ * follow. */
 static void put_bos(struct kv_windows *w, size_t n)
 {
     const size_t n_windows = (w->n_tokens - 1) / n;

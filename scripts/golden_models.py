@@ -19,6 +19,13 @@ LATENT = dict(
     max_position_embeddings=64, kv_lora_rank=8, q_lora_rank=7,
     qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)
 
+# Nemotron-H.
+MAMBA = dict(
+    vocab_size=53, hidden_size=18, num_attention_heads=3,
+    num_key_value_heads=1, head_dim=10, intermediate_size=27,
+    max_position_embeddings=64, mamba_num_heads=4, mamba_head_dim=5,
+    n_groups=2, ssm_state_size=7)
+
 # Sizes of heads by kind of layer.
 GEMMA4 = dict(
     vocab_size=53, hidden_size=18, num_attention_heads=4,
@@ -49,11 +56,26 @@ MODELS = {
         vocab_size_per_layer_input=53, final_logit_softcapping=4.0,
         layer_types=["sliding_attention", "full_attention", "full_attention",
                      "sliding_attention", "full_attention"])),
+    "gemma4_moe": ("Gemma4ForCausalLM", dict(
+        GEMMA4, num_hidden_layers=3, hidden_size_per_layer_input=5,
+        vocab_size_per_layer_input=53, enable_moe_block=True, num_experts=4,
+        top_k_experts=2, moe_intermediate_size=7, num_kv_shared_layers=1,
+        layer_types=["sliding_attention", "full_attention",
+                     "full_attention"])),
     "gemma4_keys": ("Gemma4ForCausalLM", dict(
         GEMMA4, num_hidden_layers=3, hidden_size_per_layer_input=0,
         attention_k_eq_v=True, num_global_key_value_heads=1,
         layer_types=["sliding_attention", "sliding_attention",
                      "full_attention"])),
+    "gemma3n": ("Gemma3nForCausalLM", dict(
+        vocab_size=57, vocab_size_per_layer_input=52, hidden_size=18,
+        num_hidden_layers=5, num_attention_heads=3, num_key_value_heads=1,
+        head_dim=10, intermediate_size=27, max_position_embeddings=64,
+        sliding_window=8, num_kv_shared_layers=2, altup_num_inputs=3,
+        laurel_rank=5, hidden_size_per_layer_input=4, rms_norm_eps=0.02,
+        activation_sparsity_pattern=[0.75, 0.75, 0.0, 0.75, 0.0],
+        layer_types=["sliding_attention", "full_attention", "full_attention",
+                     "sliding_attention", "full_attention"])),
     "gpt2": ("GPT2LMHeadModel", dict(
         vocab_size=53, n_positions=N, n_embd=18, n_layer=2, n_head=3)),
     "opt": ("OPTForCausalLM", dict(
@@ -384,6 +406,15 @@ MODELS = {
         layer_types=["mamba", "attention"], mamba_n_heads=3, mamba_d_state=8,
         mamba_conv_bias=False, position_embedding_type="rope",
         residual_multiplier=0.5)),
+    "nemotron_h": ("NemotronHForCausalLM", dict(
+        MAMBA, layers_block_type=["linear_attention", "mlp", "full_attention",
+                                  "mlp", "full_attention"])),
+    "nemotron_h_moe": ("NemotronHForCausalLM", dict(
+        MAMBA, moe_intermediate_size=7, n_routed_experts=4, n_group=2,
+        moe_shared_expert_intermediate_size=11, routed_scaling_factor=1.5,
+        use_conv_bias=False, time_step_min=0.4,
+        layers_block_type=["linear_attention", "moe", "full_attention",
+                           "linear_attention", "mlp"])),
     "phimoe": ("PhimoeForCausalLM", dict(
         vocab_size=53, hidden_size=24, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=1, intermediate_size=11,
@@ -399,10 +430,28 @@ MODELS = {
         rope_parameters=dict(
             rope_type="dynamic", rope_theta=10000.0, factor=1.0,
             alpha=1000.0))),
+    "minicpm": ("LlamaForCausalLM", dict(SMALL, head_dim=6)),
+    "internlm2": ("LlamaForCausalLM", dict(
+        SMALL, hidden_size=24, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=6)),
     "gptj": ("GPTJForCausalLM", dict(
         vocab_size=53, n_positions=64, n_embd=24, n_layer=2, n_head=3,
         n_inner=27, rotary_dim=4, tie_word_embeddings=False)),
 }
+
+
+# Of code of their own: written from the Llama with the same values, as their
+# conversion scripts have it.  What config.json has more, or has not (None).
+OWN_CODE = dict(
+    minicpm=dict(architectures=["MiniCPMForCausalLM"], model_type="minicpm",
+                 scale_emb=12, scale_depth=1.4, dim_model_base=4,
+                 rope_theta=10000.0, rope_parameters=None,
+                 tie_word_embeddings=None, mlp_bias=None, head_dim=None),
+    internlm2=dict(architectures=["InternLM2ForCausalLM"],
+                   model_type="internlm2", bias=False, rope_theta=10000.0,
+                   rope_scaling=dict(type="dynamic", factor=2.0),
+                   rope_parameters=None, attention_bias=None, mlp_bias=None,
+                   head_dim=None))
 
 
 MODELS["opt_decoder"] = MODELS["opt"]
@@ -417,8 +466,9 @@ HEADLESS = ("opt_decoder", "llama_headless")
 # Models that llama.cpp lacks, or that its converter does not write, at least
 # not without a tokenizer.  A file of latent attention has one mscale, for all
 # dimensions.
-NO_GGUF = ("dynamic", "phimoe", "ministral", "opt", "mistral",
-           "qwen3_moe_raw", "gemma3", "gemma4", "gemma4_keys", "smollm3_sliding", "qwen3_next",
+NO_GGUF = ("minicpm", "internlm2", "dynamic", "phimoe", "ministral", "opt", "mistral",
+           "qwen3_moe_raw", "gemma3", "gemma3n", "gemma4", "gemma4_moe",
+           "gemma4_keys", "smollm3_sliding", "qwen3_next",
            "qwen3_5", "qwen3_5_wrapped", "qwen3_5_moe", "lfm2_moe",
            "granite_hybrid", "granite_hybrid_moe",
            "granite_hybrid_rope", "deepseek_v2",

@@ -32,7 +32,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from golden_models import FUSED, HEADLESS, MODELS, N, NO_GGUF, SPLIT, STACKED
+from golden_models import (FUSED, HEADLESS, MODELS, N, NO_GGUF, OWN_CODE, SPLIT,
+                           STACKED)
 
 PROMPT = 10  # tokens
 COMMON = dict(bos_token_id=0, eos_token_id=0, pad_token_id=None)
@@ -103,6 +104,62 @@ def scale_of(model, layer):
     return getattr(rope, kind + "_attention_scaling", whole)
 
 
+def scale_minicpm(model, more):
+    """The factors of MiniCPM become weights of the Llama; the files' tensors."""
+    c = model.config
+    tensors = {k: v.clone() for k, v in model.state_dict().items()}
+    embed = tensors["model.embed_tokens.weight"]
+    del tensors["lm_head.weight"]  # it is the embedding
+    residual = more["scale_depth"] / c.num_hidden_layers ** 0.5
+    with torch.no_grad():
+        model.model.embed_tokens.weight.copy_(embed * more["scale_emb"])
+        model.lm_head.weight.copy_(
+            embed * (more["dim_model_base"] / c.hidden_size))
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.mul_(residual)
+            layer.mlp.down_proj.weight.mul_(residual)
+    return tensors
+
+
+def pack_internlm2(model):
+    """The Llama's tensors by other names, q, k and v of a KV head together."""
+    c = model.config
+    names = (("self_attn.o_proj", "attention.wo"), ("mlp.gate_proj",
+             "feed_forward.w1"), ("mlp.up_proj", "feed_forward.w3"),
+             ("mlp.down_proj", "feed_forward.w2"),
+             ("input_layernorm", "attention_norm"),
+             ("post_attention_layernorm", "ffn_norm"),
+             ("lm_head", "output"), ("embed_tokens", "tok_embeddings"))
+    tensors = {}
+    for key, x in model.state_dict().items():
+        for old, new in names:
+            key = key.replace(old, new)
+        tensors[key] = x
+    for i in range(c.num_hidden_layers):
+        q, k, v = (tensors.pop(f"model.layers.{i}.self_attn.{n}_proj.weight")
+                   .view(c.num_key_value_heads, -1, c.hidden_size)
+                   for n in "qkv")
+        tensors[f"model.layers.{i}.attention.wqkv.weight"] = torch.cat(
+            (q, k, v), 1).flatten(0, 1)
+    return tensors
+
+
+def write_own_code(model, name, folder):
+    """The files of a model of its own code, from the Llama that equals it."""
+    more = OWN_CODE[name]
+    tensors = (scale_minicpm(model, more) if name == "minicpm"
+               else pack_internlm2(model))
+    save_file({key: x.contiguous() for key, x in tensors.items()},
+              os.path.join(folder, "model.safetensors"))
+    path = os.path.join(folder, "config.json")
+    with open(path) as f:
+        config = {**json.load(f), **more}
+    with open(path, "w") as f:
+        json.dump({k: v for k, v in config.items() if v is not None}, f,
+                  indent=2)
+        f.write("\n")
+
+
 def keys_and_values(model, tokens, config):
     """Installs hooks that record k, k before RoPE, and v."""
     seen = []
@@ -125,12 +182,12 @@ def keys_and_values(model, tokens, config):
         def spy_one(x, *more):  # GPT-J: k, then q
             seen.append(x.transpose(1, 2).clone())
             return real(x, *more)
-        def spy_alone(x, *more, **named):  # Gemma 4: q, then k if it has one
+        def spy_alone(x, *more, **named):  # Gemma: q, then k if it has one
             seen.append(x.transpose(1, 2).clone())
             return real(x, *more, **named)
         half = model.config.model_type == "gpt_oss"  # cosines of a half
         one = model.config.model_type == "gptj"
-        alone = model.config.model_type == "gemma4_text"
+        alone = model.config.model_type in ("gemma4_text", "gemma3n_text")
         module.apply_rotary_pos_emb = (
             spy_one if one else spy_alone if alone else spy)
     with torch.no_grad():
@@ -210,9 +267,11 @@ def greedy(model, tokens):
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     prompt = tokens[None, :PROMPT]
+    # Of Nemotron-H a step with a cache leaves out the floor that a text has.
+    cached = model.config.model_type != "nemotron_h"
     return model.generate(prompt, attention_mask=torch.ones_like(prompt),
-                          do_sample=False, max_new_tokens=len(tokens) - PROMPT
-                          )[0, PROMPT:]
+                          do_sample=False, max_new_tokens=len(tokens) - PROMPT,
+                          use_cache=cached)[0, PROMPT:]
 
 
 def latent(k, turning, config):
@@ -293,6 +352,8 @@ def make(name, llama_cpp):
         save_file({key: x.contiguous() for key, x in packed.items()},
                   os.path.join(folder, "model.safetensors"))
         say_mxfp4(folder)
+    if name in OWN_CODE:
+        write_own_code(model, name, folder)
     if name in HEADLESS:
         path = os.path.join(folder, "model.safetensors")
         save_file({key.removeprefix("model."): x

@@ -46,6 +46,49 @@ static void test_windows(void **state)
     assert_int_equal(c.shape.slide_window, 64);
 }
 
+/* Gemma 3n: a layer's numbers may be lists. */
+static void test_streams(void **state)
+{
+    static const char *const bad[][2] = {
+        {"'activation_sparsity_pattern': [0.5, 0.9, 0, 0]",
+         "activation_sparsity_pattern has 0.5 and 0.9: one share and 0 are"},
+        {"'activation_sparsity_pattern': [0.5, 1, 0, 0]",
+         "entry 1 is no share from 0 to below 1"},
+        {"'activation_sparsity_pattern': 0.5", "is not a list of 4 numbers"},
+        {"'intermediate_size': [40, 40, 40, 44]",
+         "entry 3 is not as the first"},
+        {"'intermediate_size': [40]", "is not a list of 4 numbers"},
+        {"'altup_active_idx': 1", "altup_active_idx is 1; only 0"},
+        {"'altup_num_inputs': 9", "is not a whole number from 2 to 8"},
+        {"'vocab_size_per_layer_input': 62", "is 62, but vocab_size is 61"}};
+    const char *name = "Gemma3nForCausalLM", *type = "gemma3n_text";
+    const char *base = "'vocab_size_per_layer_input': 60, "
+                       "'num_kv_shared_layers': 0, 'intermediate_size': ";
+    struct kv_config c;
+    struct kv_err e = {""};
+    char more[256];
+
+    (void)state;
+    snprintf(more, sizeof(more), "%s[40, 40, 40, 40]", base);
+    assert_int_equal(read_arch(name, type, more, &c, &e), 0);
+    assert_int_equal(c.inter, 40);
+    assert_int_equal(c.layer_vocab, 60);
+    assert_int_equal(c.n_streams, 4);
+    assert_int_equal(c.sparse[0], 0);
+    snprintf(more, sizeof(more),
+             "%s40, 'activation_sparsity_pattern': "
+             "[0.95, 0, 0.95, 0]",
+             base);
+    assert_int_equal(read_arch(name, type, more, &c, &e), 0);
+    assert_int_equal(c.sparse[0], 5);
+    assert_true(fabs((double)c.sparse_cut - 1.6448536269514722) < 1e-6);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        snprintf(more, sizeof(more), "%s40, %s", base, bad[i][0]);
+        assert_int_equal(read_arch(name, type, more, &c, &e), -1);
+        assert_says(e, bad[i][1]);
+    }
+}
+
 /* SmolLM3: layers without RoPE. */
 static void test_still(void **state)
 {
@@ -388,13 +431,13 @@ static void test_unknown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_windows),      cmocka_unit_test(test_still),
-        cmocka_unit_test(test_still_slides), cmocka_unit_test(test_all_slide),
-        cmocka_unit_test(test_longrope),     cmocka_unit_test(test_yarn),
-        cmocka_unit_test(test_wrapped),      cmocka_unit_test(test_falcon),
-        cmocka_unit_test(test_exaone),       cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_released),     cmocka_unit_test(test_foreign),
-        cmocka_unit_test(test_unknown)};
+        cmocka_unit_test(test_windows),   cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_still),     cmocka_unit_test(test_still_slides),
+        cmocka_unit_test(test_all_slide), cmocka_unit_test(test_longrope),
+        cmocka_unit_test(test_yarn),      cmocka_unit_test(test_wrapped),
+        cmocka_unit_test(test_falcon),    cmocka_unit_test(test_exaone),
+        cmocka_unit_test(test_experts),   cmocka_unit_test(test_released),
+        cmocka_unit_test(test_foreign),   cmocka_unit_test(test_unknown)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

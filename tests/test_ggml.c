@@ -186,9 +186,9 @@ static void test_rotated(void **state)
                 check_rotated(goldens[i].type, dims[j], (enum kv_side)side);
 }
 
-/* order=ggml quantizes keys of a model that llama.cpp's converter permutes as
- * order=model those keys permuted; values, and all of other models, as they
- * are. */
+/* Where llama.cpp's converter permutes a model's keys, order=ggml stores keys as
+ * order=model stores the permuted keys.  It changes neither values nor other
+ * models' keys. */
 static void check_order(const char *type, bool permuted, enum kv_side side)
 {
     enum { TOKENS = 3, HEADS = 2, MAX = TOKENS * HEADS * 64 };

@@ -17,7 +17,7 @@
 enum { N = 24, FEW = KV_FEW_ROWS, SEQUENCES = 2 };
 
 static const char *const models[] = {"lfm2", "qwen3_next", "qwen3_5",
-                                     "granite_hybrid"};
+                                     "granite_hybrid", "nemotron_h_moe"};
 enum { MODELS = sizeof(models) / sizeof(*models) };
 
 /* Sequences of a model, in f32. */
@@ -411,10 +411,39 @@ static void test_fields(void **state)
     }
 }
 
+#define NEMOTRON "'mamba_num_heads': 8, 'mamba_head_dim': 4, 'n_groups': 2, "
+#define HALVES "'hybrid_override_pattern': 'M-*E'"
+#define MOE                                                         \
+    "'n_routed_experts': 4, 'num_experts_per_tok': 2, "             \
+    "'moe_shared_expert_intermediate_size': 7, 'time_step_limit': " \
+    "[0.0, 1.0e+308], "
+
+/* Layers of one half: states of Mamba's alone, numbers of attention's. */
+static void test_halves(void **state)
+{
+    struct kv_config c;
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(
+        read_arch("NemotronHForCausalLM", "nemotron_h",
+                  NEMOTRON MOE "'moe_intermediate_size': 5, " HALVES, &c, &e),
+        0);
+    assert_int_equal(c.shape.n_layers, 1);
+    assert_int_equal(c.shape.n_states, 1);
+    assert_int_equal(kv_config_layers_of(&c), 4);
+    assert_int_equal(kv_shape_own(&c.shape, 0), 2);
+    assert_int_equal(kv_shape_layer(&c.shape, 0).n_rot, 0);
+    assert_int_equal(kv_config_inter(&c, 1), 90);
+    assert_int_equal(kv_config_inter(&c, 3), 5);
+    assert_int_equal(kv_shape_state_bytes(&c.shape),
+                     4 * (3 * (32 + 2 * 2 * 128) + 32 * 128));
+}
+
 static void test_bad_fields(void **state)
 {
     static const struct {
-        enum { LFM2, QWEN, GRANITE } of;
+        enum { LFM2, QWEN, GRANITE, HALF } of;
         const char *more, *says;
     } bad[] = {
         {LFM2, "'layer_types': ['conv', 'full_attention']",
@@ -471,12 +500,27 @@ static void test_bad_fields(void **state)
          "'num_local_experts': 0, 'mamba_n_heads': 8, "
          "'position_embedding_type': 'alibi', " TYPES,
          "position_embedding_type is alibi; only rope and nope are known"},
+        {HALF, NEMOTRON "'n_group': 1", "neither field layers_block_type nor"},
+        {HALF, NEMOTRON "'hybrid_override_pattern': 'M-*'",
+         "hybrid_override_pattern names 3 layers, num_hidden_layers 4"},
+        {HALF, NEMOTRON "'hybrid_override_pattern': 'M-*X'",
+         "layer 3 is neither Mamba, attention, an MLP nor experts"},
+        {HALF,
+         NEMOTRON "'layers_block_type': ['mamba', 'mlp', 'attention', 'mlp'], "
+                  "'hybrid_override_pattern': 'M-*E'",
+         "contradict each other"},
+        {HALF, NEMOTRON MOE HALVES, "moe_intermediate_size is missing"},
+        {HALF, NEMOTRON "'moe_latent_size': 4, " HALVES,
+         "moe_latent_size is 4; only null is implemented"},
+        {HALF, "'mamba_num_heads': 7, 'hybrid_override_pattern': 'M-*-'",
+         "mamba_num_heads 7 is no multiple of n_groups 8"},
     };
 
     static const char *const arch[][2] = {
         [LFM2] = {"Lfm2ForCausalLM", "lfm2"},
         [QWEN] = {"Qwen3_5ForCausalLM", "qwen3_5_text"},
-        [GRANITE] = {"GraniteMoeHybridForCausalLM", "granitemoehybrid"}};
+        [GRANITE] = {"GraniteMoeHybridForCausalLM", "granitemoehybrid"},
+        [HALF] = {"NemotronHForCausalLM", "nemotron_h"}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
@@ -549,7 +593,8 @@ int main(void)
         cmocka_unit_test(test_steps),      cmocka_unit_test(test_windows),
         cmocka_unit_test(test_message),    cmocka_unit_test(test_shared_prompt),
         cmocka_unit_test(test_shape),      cmocka_unit_test(test_fields),
-        cmocka_unit_test(test_bad_fields), cmocka_unit_test(test_bad_tensors)};
+        cmocka_unit_test(test_halves),     cmocka_unit_test(test_bad_fields),
+        cmocka_unit_test(test_bad_tensors)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

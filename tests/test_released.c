@@ -12,7 +12,6 @@ static const struct {
     const char *name, *says;
 } refused[] = {
     {"mpt-7b-storywriter", "attn_config.alibi_bias_max is 16; only 8 is"},
-    {"gemma-4-26B-A4B-it", "text_config.enable_moe_block is true; only false"},
     {"Llama-4-Scout-17B-16E", "unknown architecture Llama4ForConditional"},
 };
 

@@ -182,10 +182,12 @@ static void weigh(struct kv_footprint *f, const struct kv_config *c)
     size_t *all = &f->info.weight_bytes;
 
     kv_tensor_map_random(&w, c, 0);
-    *all =
-        halves(w.norm) + (c->tied ? 1 : 2) * halves(w.embed) +
-        sizeof(uint16_t) * c->n_places * c->hidden +
-        sizeof(uint16_t) * c->n_vocab * kv_config_layers_of(c) * c->layer_embed;
+    *all = halves(w.norm) + (c->tied ? 1 : 2) * halves(w.embed) +
+           sizeof(uint16_t) * c->n_places * c->hidden +
+           sizeof(uint16_t) * c->layer_vocab * kv_config_layers_of(c) *
+               c->layer_embed +
+           sizeof(uint16_t) * 2 * (c->n_streams ? c->n_streams - 1 : 0) *
+               c->hidden * c->hidden;
     for (size_t i = 0; i < kv_config_layers_of(c); i++)
         for (size_t p = 0; p < KV_PARTS; p++) {
             *all += part_bytes(c, &w, i, p);

@@ -109,7 +109,7 @@ int kv_operations_print(const struct kv_config *c, const char *name, size_t ctx,
     const struct kv_results_form form = kv_common_form(common);
     struct kv_results *r;
 
-    if (c->shape.n_states)
+    if (c->shape.n_states + c->shape.n_bare)
         return kv_fail(e,
                        "%s: --operations knows no model with layers without "
                        "attention",

@@ -121,7 +121,7 @@ static size_t stack_layers(const struct kvdump_arrays *a,
     return array_of(a, p)->dims[p->outer];
 }
 
-/* The layers of a tensor: all of a stack. */
+/* The last layer of a tensor.  A stacked tensor has all layers in one array. */
 static size_t last_layer(const struct kvdump_arrays *a, size_t t)
 {
     const struct kvdump_layers *l = &a->of[t];

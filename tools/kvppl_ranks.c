@@ -1,4 +1,5 @@
-/* kvppl --ranks: windows by the ranks of mpirun, or layers. */
+/* kvppl --ranks: divides the windows, or with --split layers the layers, among
+ * the ranks of mpirun. */
 #include "lib/base/alloc.h"
 #include "lib/mixed.h"
 #include "tools/kvppl.h"

@@ -28,9 +28,8 @@ ALWAYS_INLINE size_t groups(size_t sums)
     return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
 
-/* out[r]: the sum of row r's lanes: lane i with i + 8, then i + 4, i + 2, i +
- * 1.
- */
+/* out[r]: the sum or the maximum of row r's lanes: lane i with i + 8, then
+ * i + 4, i + 2, i + 1. */
 #define REDUCE_ROWS(name, f, f4)                                 \
     ALWAYS_INLINE void name(vf32 x[ROWS][REGS], float out[ROWS]) \
     {                                                            \

@@ -10,3 +10,18 @@ double kv_random_normal(uint64_t key, uint64_t counter)
 
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * a);
 }
+
+double kv_normal_quantile(double p)
+{
+    double low = -10, high = 10;
+
+    while (high - low > 1e-12) {
+        const double mid = (low + high) / 2;
+
+        if (erfc(-mid / sqrt(2)) / 2 < p)
+            low = mid;
+        else
+            high = mid;
+    }
+    return (low + high) / 2;
+}

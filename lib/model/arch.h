@@ -37,6 +37,11 @@ enum kv_part {
                     * first stream, the gate, and the projection back */
     KV_P_LAYER_GATE,
     KV_P_LAYER_OUT,
+    KV_P_LAUREL_DOWN, /* of several streams (altup.c) */
+    KV_P_LAUREL_UP,
+    KV_P_ALTUP_ROUTER,
+    KV_P_ALTUP_PREDICT,
+    KV_P_ALTUP_CORRECT,
     KV_P_ROUTER,     /* a row for each expert */
     KV_P_SHARED_MIX, /* a row: a token's share of the shared expert */
     KV_P_SHARED_GATE,
@@ -54,9 +59,10 @@ enum kv_part {
     KV_P_UP_BIAS,
     KV_P_DOWN_BIAS,
     KV_P_ROUTER_BIAS,
-    KV_P_CHOICE_BIAS, /* added to the experts' shares before the choice */
-    KV_P_SINKS,       /* a logit for each head (kernels/attend.h) */
-    KV_P_MIX_CONV,    /* [channels][1][kernel] */
+    KV_P_EXPERT_SCALE, /* factor of each expert's output */
+    KV_P_CHOICE_BIAS,  /* added to the experts' shares before the choice */
+    KV_P_SINKS,        /* a logit for each head (kernels/attend.h) */
+    KV_P_MIX_CONV,     /* [channels][1][kernel] */
     KV_P_MIX_CONV_BIAS,
     KV_P_MIX_DECAY,
     KV_P_MIX_STEP,
@@ -64,6 +70,7 @@ enum kv_part {
     KV_P_MIX_NORM,
     KV_P_LAYER_SCALE, /* one number that multiplies the stream at the layer's
                        * end */
+    KV_P_ALTUP_SCALE,
     KV_P_ATTN_NORM,
     KV_P_ATTN_NORM_BIAS,
     KV_P_MLP_NORM,
@@ -79,6 +86,13 @@ enum kv_part {
     KV_P_MLP_OUT_NORM,
     KV_P_LAYER_IN_NORM,
     KV_P_LAYER_OUT_NORM,
+    KV_P_ROUTER_NORM, /* of experts beside an MLP: their own norms, and the
+                       * norms of what the MLP and they add */
+    KV_P_EXPERTS_NORM,
+    KV_P_SHARED_OUT_NORM,
+    KV_P_EXPERTS_OUT_NORM,
+    KV_P_LAUREL_NORM,
+    KV_P_ALTUP_NORM,
     KV_PARTS
 };
 
@@ -94,6 +108,9 @@ struct kv_tensor_names {
      * embeddings, and the projection of hidden values that is added to them;
      * and the norm of that projection, shared by all layers. */
     const char *layer_embed, *layer_in, *layer_in_norm;
+    /* Before N and ".weight": from the stream to others of several, and back.
+     */
+    const char *spread, *gather;
     const char *layers; /* names of layer N begin with it, N and a dot */
     const char *part[KV_PARTS];
     const char *experts; /* names of expert N's gate, up and down begin with
@@ -150,12 +167,11 @@ struct kv_arch_layers {
     bool mixed;        /* layer_types may mix sliding and other layers */
     bool slides_still; /* without layer_types the layers without RoPE slide */
     size_t pattern;    /* layer i slides unless this divides i + 1; 0: all do */
-    bool
-        still_unless; /* no layer has RoPE unless position_embedding_type is
-                       * rope */
-    bool pattern_read;  /* the field sliding_window_pattern counts */
-    bool still_full;    /* layers that do not slide have no RoPE ... */
-    bool turns_alone;   /* ... unless sliding_window is null */
+    bool still_unless; /* no layer has RoPE unless position_embedding_type is
+                        * rope */
+    bool pattern_read; /* the field sliding_window_pattern counts */
+    bool still_full;   /* layers that do not slide have no RoPE ... */
+    bool turns_alone;  /* ... unless sliding_window is null */
     size_t still_every; /* layer i has no RoPE if this divides i + 1; default
                          * for no_rope_layers and no_rope_layer_interval; 0:
                          * every layer has RoPE */
@@ -165,9 +181,9 @@ struct kv_arch_rope {
     double theta;          /* default of rope_theta */
     double slide_theta;    /* for sliding layers; 0: as for the other layers */
     bool slide_theta_read; /* rope_local_base_freq counts instead */
-    size_t old_ctx; /* default of original_max_position_embeddings, which is
-                     * read at the top level, with longrope as the only RoPE
-                     * scaling; 0: read from the scaling's object */
+    size_t old_ctx;   /* default of original_max_position_embeddings, which is
+                       * read at the top level, with longrope as the only RoPE
+                       * scaling; 0: read from the scaling's object */
     bool interleaved; /* it turns channels 2 i and 2 i + 1 */
     double partial;   /* the part of a head's channels that RoPE turns; 0:
                        * all */
@@ -190,7 +206,7 @@ struct kv_arch_latent {
 
 struct kv_arch {
     const char *name, *model_type; /* as in config.json */
-    const char *other_type; /* the class's second model_type, or NULL */
+    const char *other_type;        /* the class's second model_type, or NULL */
     const struct kv_tensor_names *names;
     const struct kv_own_field *fields; /* NULL, or up to name NULL */
     const char *variant; /* if this field is true, or 1, the next row applies */
@@ -200,18 +216,18 @@ struct kv_arch {
     size_t n_kv_heads;       /* default of num_key_value_heads; 0: all heads */
     bool multi_query;        /* one KV head, unless this field is false */
     size_t head_dim;         /* default of head_dim; 0: hidden_size / heads */
-    size_t inter_times;  /* intermediate_size defaults to this times
-                          * hidden_size; 0: no default */
-    size_t n_ctx;        /* default of max_position_embeddings; 0: none */
-    float norm_eps;      /* default of rms_norm_eps; 0: none */
-    bool tied;           /* default of tie_word_embeddings */
-    bool biases;         /* matrices have biases; default of use_bias */
-    bool mlp_biases;     /* up and down do */
-    bool qkv_bias;       /* q, k and v do */
-    bool attention_bias; /* attention_bias is read, for q, k, v and o */
-    bool biased;         /* without it */
-    bool no_o_bias;      /* o has no bias, whatever attention_bias says */
-    bool mlp_bias;       /* mlp_bias is read, for gate, up and down */
+    size_t inter_times;      /* intermediate_size defaults to this times
+                              * hidden_size; 0: no default */
+    size_t n_ctx;            /* default of max_position_embeddings; 0: none */
+    float norm_eps;          /* default of rms_norm_eps; 0: none */
+    bool tied;               /* default of tie_word_embeddings */
+    bool biases;             /* matrices have biases; default of use_bias */
+    bool mlp_biases;         /* up and down do */
+    bool qkv_bias;           /* q, k and v do */
+    bool attention_bias;     /* attention_bias is read, for q, k, v and o */
+    bool biased;             /* without it */
+    bool no_o_bias;          /* o has no bias, whatever attention_bias says */
+    bool mlp_bias;           /* mlp_bias is read, for gate, up and down */
     enum kv_qk_norm qk_norm; /* LayerNorm where layer_norm ... */
     bool qk_norm_read;       /* ... and only where use_qk_norm is true */
     bool qk_norm_bias;
@@ -222,6 +238,8 @@ struct kv_arch {
     enum kv_mixer mixer;   /* some layers have none, by layer_types ... */
     size_t attended_every; /* ... or by default all except every such layer */
     bool mixer_listed;     /* it must be there */
+    bool halves; /* a layer is attention, a mixer or an MLP, behind one norm
+                  * (config_halves.c) */
     bool mix_by_head; /* its inputs are grouped by key head */
     bool out_gate;    /* a gate's rows follow each head's queries */
     /* Norms multiply by 1 + weight, embeddings by the root of hidden_size.
@@ -233,6 +251,8 @@ struct kv_arch {
     bool by_kind;     /* Gemma 4: sizes of heads by kind of layer, layers that
                        * share keys and values, embeddings of each layer's own,
                        * norms of values (config_kind.c) */
+    bool altup;       /* Gemma 3n, beside by_kind: several streams (altup.c),
+                       * heads of one size, no factor of the stream */
     double attn_cap;  /* without attn_logit_softcapping; 0: none, and the field
                        * is ignored, as in transformers */
     double logit_cap; /* without final_logit_softcapping; 0: none */
@@ -260,6 +280,8 @@ struct kv_arch {
     bool sparse_mixer;  /* Phi-MoE's shares (experts.c), for two experts */
     bool clamped;       /* gate and up are clamped to swiglu_limit; alpha is
                          * read */
+    bool moe_beside;    /* with enable_moe_block experts are beside the MLP,
+                         * each with norms of its own */
     bool shared;        /* all tokens use one more expert, times a sigmoid
                          * ... */
     bool shared_alone;  /* ... or times 1; without experts (num_experts 0) it is
@@ -280,18 +302,20 @@ struct kv_arch {
     bool topk_method;             /* ... or from all groups, if this field is
                                    * greedy */
     double share_scale;           /* default of routed_scaling_factor; 0: 1 */
-    bool more_layers;   /* files may have layers that predict further tokens */
-    float share_floor;  /* added to the sum of shares before they are
-                         * normalised */
-    bool norm_shares;   /* experts' shares sum to 1; default of
-                         * norm_topk_prob */
-    bool parallel;      /* MLP and attention add to the same stream; default of
-                         * use_parallel_residual, if that is read */
-    bool one_norm;      /* the MLP then shares attention's norm */
-    bool scaled;        /* Granite's multipliers are read */
-    double logit_scale; /* default of its field; 0: it has none */
-    bool transposed;    /* matrices are stored [input][output] */
-    bool qkv_by_head;   /* q, k and v are grouped by key head */
+    bool more_layers;  /* files may have layers that predict further tokens */
+    float share_floor; /* added to the sum of shares before they are
+                        * normalised */
+    bool norm_shares;  /* experts' shares sum to 1; default of
+                        * norm_topk_prob */
+    bool parallel;     /* MLP and attention add to the same stream; default of
+                        * use_parallel_residual, if that is read */
+    bool one_norm;     /* the MLP then shares attention's norm */
+    bool scaled;       /* Granite's multipliers are read */
+    bool scaled_by_depth; /* MiniCPM's: scale_emb, scale_depth / the root of the
+                           * layers, and dim_model_base / hidden_size */
+    double logit_scale;   /* default of its field; 0: it has none */
+    bool transposed;      /* matrices are stored [input][output] */
+    bool qkv_by_head;     /* q, k and v are grouped by key head */
     enum kv_positions positions;
     bool alibi_read; /* ALiBi instead of RoPE if the field alibi is true; the
                       * scale of attention then also multiplies the slopes */

@@ -6,6 +6,8 @@
 static const struct kv_wrapper wrappers[] = {
     {"Gemma3ForConditionalGeneration", "gemma3", "gemma3_text",
      "Gemma3ForCausalLM", NULL, false},
+    {"Gemma3nForConditionalGeneration", "gemma3n", "gemma3n_text",
+     "Gemma3nForCausalLM", kv_fields_of_gemma3n, false},
     {"Gemma4ForConditionalGeneration", "gemma4", "gemma4_text",
      "Gemma4ForCausalLM", kv_fields_of_gemma4, false},
     {"Mistral3ForConditionalGeneration", "mistral3", "mistral",

@@ -47,6 +47,8 @@ const struct kv_tensor_names kv_names_sandwich = {
 
 const struct kv_tensor_names kv_names_gemma4 = {
     KV_ARCH_FRAME,
+    .dense = "",
+    .stacked = {"experts.gate_up_proj", "experts.down_proj"},
     .layer_embed = "embed_tokens_per_layer.weight",
     .layer_in = "per_layer_model_projection.weight",
     .layer_in_norm = "per_layer_projection_norm.weight",
@@ -58,6 +60,15 @@ const struct kv_tensor_names kv_names_gemma4 = {
             [KV_P_LAYER_GATE] = "per_layer_input_gate.weight",
             [KV_P_LAYER_OUT] = "per_layer_projection.weight",
             [KV_P_LAYER_SCALE] = "layer_scalar",
+            [KV_P_ROUTER] = "router.proj.weight",
+            [KV_P_ROUTER_NORM] = "router.scale",
+            [KV_P_EXPERT_SCALE] = "router.per_expert_scale",
+            [KV_P_SHARED_GATE] = "mlp.gate_proj.weight",
+            [KV_P_SHARED_UP] = "mlp.up_proj.weight",
+            [KV_P_SHARED_DOWN] = "mlp.down_proj.weight",
+            [KV_P_EXPERTS_NORM] = "pre_feedforward_layernorm_2.weight",
+            [KV_P_SHARED_OUT_NORM] = "post_feedforward_layernorm_1.weight",
+            [KV_P_EXPERTS_OUT_NORM] = "post_feedforward_layernorm_2.weight",
             [KV_P_ATTN_NORM] = "input_layernorm.weight",
             [KV_P_MLP_NORM] = "pre_feedforward_layernorm.weight",
             [KV_P_Q_NORM] = "self_attn.q_norm.weight",
@@ -67,6 +78,82 @@ const struct kv_tensor_names kv_names_gemma4 = {
             [KV_P_LAYER_IN_NORM] = "",
             [KV_P_LAYER_OUT_NORM] = "post_per_layer_input_norm.weight",
         },
+};
+
+/* A tensor of q, k and v: of each KV head its queries' heads, its key's, its
+ * value's. */
+const struct kv_tensor_names kv_names_internlm2 = {
+    .prefix = "model.",
+    .embed = "tok_embeddings.weight",
+    .norm = "norm.weight",
+    .head = "output.weight",
+    .layers = "layers.",
+    .part =
+        {
+            [KV_P_Q] = "attention.wqkv.weight",
+            [KV_P_K] = "attention.wqkv.weight",
+            [KV_P_V] = "attention.wqkv.weight",
+            [KV_P_O] = "attention.wo.weight",
+            [KV_P_GATE] = "feed_forward.w1.weight",
+            [KV_P_UP] = "feed_forward.w3.weight",
+            [KV_P_DOWN] = "feed_forward.w2.weight",
+            [KV_P_ATTN_NORM] = "attention_norm.weight",
+            [KV_P_MLP_NORM] = "ffn_norm.weight",
+        },
+};
+
+/* rope_scaling and sparse_config are of the model's own code. */
+const struct kv_own_field kv_fields_of_minicpm[] = {
+    {"scale_emb", NULL, NULL},       {"scale_depth", NULL, NULL},
+    {"dim_model_base", NULL, NULL},  {"rope_scaling", NULL, "null"},
+    {"sparse_config", NULL, "null"}, {0},
+};
+
+const struct kv_tensor_names kv_names_gemma3n = {
+    KV_ARCH_FRAME,
+    .layer_embed = "embed_tokens_per_layer.weight",
+    .layer_in = "per_layer_model_projection.weight",
+    .layer_in_norm = "per_layer_projection_norm.weight",
+    .spread = "altup_projections.",
+    .gather = "altup_unembed_projections.",
+    .part =
+        {
+            KV_ARCH_Q_K_V_O,
+            KV_ARCH_GATE_UP_DOWN,
+            [KV_P_LAYER_IN] = "",
+            [KV_P_LAYER_GATE] = "per_layer_input_gate.weight",
+            [KV_P_LAYER_OUT] = "per_layer_projection.weight",
+            [KV_P_LAUREL_DOWN] = "laurel.linear_left.weight",
+            [KV_P_LAUREL_UP] = "laurel.linear_right.weight",
+            [KV_P_ALTUP_ROUTER] = "altup.modality_router.weight",
+            [KV_P_ALTUP_PREDICT] = "altup.prediction_coefs.weight",
+            [KV_P_ALTUP_CORRECT] = "altup.correction_coefs.weight",
+            [KV_P_ALTUP_SCALE] = "altup.correct_output_scale",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "pre_feedforward_layernorm.weight",
+            [KV_P_Q_NORM] = "self_attn.q_norm.weight",
+            [KV_P_K_NORM] = "self_attn.k_norm.weight",
+            [KV_P_ATTN_OUT_NORM] = "post_attention_layernorm.weight",
+            [KV_P_MLP_OUT_NORM] = "post_feedforward_layernorm.weight",
+            [KV_P_LAYER_IN_NORM] = "",
+            [KV_P_LAYER_OUT_NORM] = "post_per_layer_input_norm.weight",
+            [KV_P_LAUREL_NORM] = "laurel.post_laurel_norm.weight",
+            [KV_P_ALTUP_NORM] = "altup.router_norm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_gemma3n[] = {
+    {"num_kv_shared_layers", "num_kv_shared_layers", NULL},
+    {"hidden_size_per_layer_input", "hidden_size_per_layer_input", NULL},
+    {"vocab_size_per_layer_input", "vocab_size_per_layer_input", NULL},
+    {"activation_sparsity_pattern", NULL, NULL},
+    {"altup_num_inputs", NULL, NULL},
+    {"altup_active_idx", NULL, "0"},
+    {"altup_correct_scale", NULL, "true"},
+    {"altup_coef_clip", NULL, NULL}, /* of training */
+    {"laurel_rank", NULL, NULL},
+    {"query_pre_attn_scalar", "", NULL},
+    {0},
 };
 
 const struct kv_own_field kv_fields_of_gemma4[] = {
@@ -79,9 +166,9 @@ const struct kv_own_field kv_fields_of_gemma4[] = {
     {"hidden_size_per_layer_input", "hidden_size_per_layer_input", NULL},
     {"vocab_size_per_layer_input", "vocab_size_per_layer_input", NULL},
     {"use_bidirectional_attention", NULL, "\"vision\""}, /* its tokens */
-    {"enable_moe_block", NULL, "false"},
+    {"enable_moe_block", NULL, NULL},
     {"num_experts", NULL, NULL},
-    {"top_k_experts", NULL, NULL},
+    {"top_k_experts", "num_experts_per_tok", NULL},
     {"moe_intermediate_size", NULL, NULL},
     {"expert_intermediate_size", NULL, NULL},
     /* the parts' names: */

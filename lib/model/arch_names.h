@@ -14,7 +14,8 @@ extern const struct kv_tensor_names kv_names_llama, kv_names_sandwich,
     kv_names_minimax_m2, kv_names_ernie4_5_moe, kv_names_gpt_oss,
     kv_names_deepseek, kv_names_lfm2, kv_names_qwen3_next, kv_names_qwen3_5,
     kv_names_granite_hybrid, kv_names_lfm2_moe, kv_names_qwen3_5_moe,
-    kv_names_hunyuan, kv_names_gemma4;
+    kv_names_hunyuan, kv_names_gemma4, kv_names_nemotron_h, kv_names_gemma3n,
+    kv_names_internlm2;
 
 extern const struct kv_own_field kv_fields_of_gemma2[], kv_fields_of_gpt2[],
     kv_fields_of_opt[], kv_fields_of_bloom[], kv_fields_of_mpt[],
@@ -33,6 +34,7 @@ extern const struct kv_own_field kv_fields_of_gemma2[], kv_fields_of_gpt2[],
     kv_fields_of_qwen3_next[], kv_fields_of_qwen3_5[],
     kv_fields_of_granite_hybrid[], kv_fields_of_lfm2_moe[],
     kv_fields_of_qwen3_5_moe[], kv_fields_of_hunyuan[], kv_fields_of_phimoe[],
-    kv_fields_of_gemma4[];
+    kv_fields_of_gemma4[], kv_fields_of_nemotron_h[], kv_fields_of_gemma3n[],
+    kv_fields_of_minicpm[];
 
 #endif

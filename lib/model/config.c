@@ -73,11 +73,15 @@ static int read_sizes(const struct kv_fields *f, struct kv_config *c,
 {
     struct kv_shape *s = &c->shape;
 
+    if (c->arch->halves ? kv_config_halves(f, c, e)
+                        : kv_fields_size(f, "num_hidden_layers", 1,
+                                         KV_MAX_LAYERS, &s->n_layers, e))
+        return -1;
     return kv_fields_size(f, "hidden_size", 1, 1 << 20, &c->hidden, e) ||
-                   read_size(f, "intermediate_size", 1 << 22,
-                             c->arch->inter_times * c->hidden, &c->inter, e) ||
-                   kv_fields_size(f, "num_hidden_layers", 1, KV_MAX_LAYERS,
-                                  &s->n_layers, e) ||
+                   (c->arch->altup ? kv_config_width(f, c, &c->inter, e)
+                                   : read_size(f, "intermediate_size", 1 << 22,
+                                               c->arch->inter_times * c->hidden,
+                                               &c->inter, e)) ||
                    read_size(f, "num_attention_heads", 1 << 12,
                              c->arch->n_heads, &s->n_heads, e) ||
                    read_size(f, "vocab_size", 1 << 24, c->arch->n_vocab,
@@ -309,14 +313,39 @@ static int read_scale(const struct kv_fields *f, const char *name,
     return kv_fields_get(f, name) ? kv_fields_real(f, name, x, e) : 0;
 }
 
-/* Granite adds r y to the stream x.  We keep x / r instead and add y; its norms
- * equal those of x with eps / r^2. */
+/* The stream x is kept as x / residual, to which y is added where the model
+ * adds residual y to x.  Norms are those of x with eps / residual^2. */
+static void set_scales(struct kv_config *c, double embed, double residual,
+                       double logits)
+{
+    c->embed_scale = (float)(embed / residual);
+    c->norm_eps = (float)((double)c->norm_eps / (residual * residual));
+    c->logit_scale = (float)logits;
+}
+
+static int read_depth_scales(const struct kv_fields *f, struct kv_config *c,
+                             struct kv_err *e)
+{
+    double embed, depth, base;
+
+    if (read_scale(f, "scale_emb", 1, &embed, e) ||
+        read_scale(f, "scale_depth", 1, &depth, e) ||
+        read_scale(f, "dim_model_base", 1, &base, e))
+        return -1;
+    set_scales(c, embed, depth / sqrt((double)c->shape.n_layers),
+               base / (double)c->hidden);
+    return 0;
+}
+
+/* Granite's multipliers, or the scale of logits alone. */
 static int read_scales(const struct kv_fields *f, struct kv_config *c,
                        struct kv_err *e)
 {
     double embed, residual, attention, logits = c->arch->logit_scale;
 
     c->logit_scale = 1;
+    if (c->arch->scaled_by_depth)
+        return read_depth_scales(f, c, e);
     if (logits > 0) {
         if (read_scale(f, "logit_scale", logits, &logits, e))
             return -1;
@@ -329,10 +358,8 @@ static int read_scales(const struct kv_fields *f, struct kv_config *c,
         read_scale(f, "attention_multiplier", 1, &attention, e) ||
         read_scale(f, "logits_scaling", 1, &logits, e))
         return -1;
-    c->embed_scale = (float)(embed / residual);
-    c->norm_eps = (float)((double)c->norm_eps / (residual * residual));
+    set_scales(c, embed, residual, 1 / logits);
     c->shape.attn_scale = (float)attention;
-    c->logit_scale = (float)(1 / logits);
     return 0;
 }
 
@@ -392,8 +419,8 @@ static int read_all(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
                    read_norms(f, c, e) || read_act(f, c, e) ||
                    kv_config_layers(f, c, e) || kv_config_experts(f, c, e) ||
                    read_gemma(f, c, e) || kv_config_kind(f, c, e) ||
-                   read_scales(f, c, e) || read_positions(f, c, e) ||
-                   kv_config_mixer(f, c, e)
+                   kv_config_altup(f, c, e) || read_scales(f, c, e) ||
+                   read_positions(f, c, e) || kv_config_mixer(f, c, e)
                ? -1
                : 0;
 }
@@ -446,8 +473,10 @@ int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
     const struct kv_arch *a = c->arch;
     const char *differs =
         a->gemma && !gemma         ? "what a Gemma has"
+        : a->altup                 ? "what a Gemma 3n has"
         : a->by_kind               ? "what a Gemma 4 has"
         : c->shape.latent          ? "latent attention"
+        : c->arch->halves          ? "layers of one half"
         : c->shape.n_states        ? "layers without attention"
         : a->out_gate              ? "a gate of attention's output"
         : c->n_experts             ? "an MLP of experts"

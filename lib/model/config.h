@@ -9,6 +9,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
+enum { KV_MAX_STREAMS = 8 };
+
 /* RoPE of all layers, or of the layers with full attention.  RoPE that depends
  * on the length of the text is as in transformers for a whole window at
  * once. */
@@ -71,17 +73,28 @@ struct kv_config {
     float logit_scale; /* factor of the logits, before the cap */
     size_t n_places;   /* learned positions; 0: none */
     struct kv_mixer_sizes mixer;
-    bool mixer_bias; /* bias of its convolution */
-    float mixer_eps; /* epsilon of its norm */
+    bool mixer_bias;   /* bias of its convolution */
+    float mixer_eps;   /* epsilon of its norm */
+    float mixer_floor; /* the least step of Mamba-2 */
+    /* Set where arch->halves is: layers that are an MLP alone; bit layer % 64
+     * of a word.  The others have none. */
+    uint64_t bare[KV_MAX_LAYERS / 64];
     /* Set where arch->by_kind is: */
     size_t layer_embed;   /* size of a layer's own embedding; 0: layers have
                            * none */
+    size_t layer_vocab;   /* tokens of it; further ones use token 0's */
     bool values_are_keys; /* in layers without a sliding window, values come
                            * from the keys' matrix, before the keys' norm */
     size_t shared_times;  /* factor of inter in the shape's n_shared layers */
-    size_t n_experts, n_used; /* inter is the size of one; 0: no experts */
-    size_t shared_inter;      /* size of the expert that all tokens use; 0:
-                               * none */
+    /* Set where arch->altup is: */
+    size_t n_streams, laurel_rank;
+    uint64_t sparse[KV_MAX_LAYERS / 64]; /* layers with sparse MLPs: bit layer %
+                                          * 64 of a word ... */
+    float sparse_cut;             /* ... of which gates end this many deviations
+                                   * above their mean */
+    size_t n_experts, n_used;     /* inter is the size of one; 0: no experts */
+    size_t shared_inter;          /* size of the expert that all tokens use; 0:
+                                   * none */
     size_t n_groups, used_groups; /* the number of groups of experts; 0: one
                                    * group */
     bool group_pairs;  /* groups are ranked by their two best experts, else by
@@ -125,7 +138,20 @@ int kv_config_parse(struct kv_config *c, const json_t *json, const char *path,
  * lib/model, except in struct kv_qkv and struct kv_shape. */
 static inline size_t kv_config_layers_of(const struct kv_config *c)
 {
-    return c->shape.n_layers + c->shape.n_states + c->shape.n_shared;
+    const struct kv_shape *s = &c->shape;
+
+    return s->n_layers + s->n_states + s->n_bare + s->n_shared;
+}
+
+/* Whether the layer is an MLP alone, and whether it has one. */
+static inline bool kv_config_is_bare(const struct kv_config *c, size_t layer)
+{
+    return c->bare[layer / 64 % (KV_MAX_LAYERS / 64)] >> layer % 64 & 1;
+}
+
+static inline bool kv_config_has_mlp(const struct kv_config *c, size_t layer)
+{
+    return !c->arch->halves || kv_config_is_bare(c, layer);
 }
 
 /* Whether the layer attends with another's keys and values.  (No model has such

@@ -125,7 +125,7 @@ static int read_shared(const struct kv_fields *f, struct kv_config *c,
         return kv_fields_size(f, "shared_expert_intermediate_size", 1, 1 << 22,
                               &c->shared_inter, e);
     if (!c->arch->shared_whole)
-        return 0;
+        return 0; /* or it is read already */
     if (kv_fields_size_if(f, "n_shared_experts", 0, 1 << 10, &n, e))
         return -1;
     c->shared_inter = n * c->inter;
@@ -225,6 +225,39 @@ static int read_alone(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
+/* Experts beside the MLP, which is as one that all tokens have. */
+static int read_beside(const struct kv_fields *f, struct kv_config *c,
+                       bool *none, struct kv_err *e)
+{
+    bool has = false;
+
+    if (kv_fields_flag_if(f, "enable_moe_block", &has, e))
+        return -1;
+    *none = !has;
+    c->shared_inter = has ? c->inter : 0;
+    return has ? kv_fields_size(f, "moe_intermediate_size", 1, 1 << 22,
+                                &c->inter, e)
+               : 0;
+}
+
+/* Of layers that are experts alone. */
+static int read_halves(const struct kv_fields *f, struct kv_config *c,
+                       bool *none, struct kv_err *e)
+{
+    *none = true;
+    for (size_t i = 0; i < c->shape.n_layers; i++)
+        *none = *none && c->dense[i / 64] >> i % 64 & 1;
+    if (*none)
+        return 0;
+    c->dense_inter = c->inter;
+    return kv_fields_size(f, "moe_intermediate_size", 1, 1 << 22, &c->inter,
+                          e) ||
+                   kv_fields_size(f, "moe_shared_expert_intermediate_size", 1,
+                                  1 << 22, &c->shared_inter, e)
+               ? -1
+               : 0;
+}
+
 /* How far below the largest logit others count. */
 static int read_jitter(const struct kv_fields *f, struct kv_config *c,
                        struct kv_err *e)
@@ -242,7 +275,9 @@ int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
 {
     bool alone = false;
 
-    if (c->arch->shared_alone && read_alone(f, c, &alone, e))
+    if ((c->arch->shared_alone && read_alone(f, c, &alone, e)) ||
+        (c->arch->halves && read_halves(f, c, &alone, e)) ||
+        (c->arch->moe_beside && read_beside(f, c, &alone, e)))
         return -1;
     if (!c->arch->experts || alone)
         return 0;

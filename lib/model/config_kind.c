@@ -1,5 +1,5 @@
-/* Gemma 4: what layers have by their kind, and the last layers, which have no
- * keys and values of their own. */
+/* Gemma 3n and 4: what layers have by their kind, and the last layers, which
+ * have no keys and values of their own. */
 #include "lib/model/config_parts.h"
 
 #include <stdio.h>
@@ -118,9 +118,16 @@ static int read_shared(const struct kv_fields *f, struct kv_config *c,
     const size_t n_layers = s->n_layers;
     bool twice = false;
 
+    if (c->arch->altup && !kv_fields_has(f, name))
+        s->n_shared = n_layers > 15 ? 15 : n_layers - 1;
     if (kv_fields_size_if(f, name, 0, n_layers - 1, &s->n_shared, e) ||
         kv_fields_flag_if(f, "use_double_wide_mlp", &twice, e))
         return -1;
+    if (twice && s->n_shared && c->n_experts)
+        return kv_fail(e,
+                       "%s: field use_double_wide_mlp is true, which beside "
+                       "experts is not implemented",
+                       f->path);
     c->shared_times = twice ? 2 : 1;
     s->n_layers -= s->n_shared;
     for (size_t i = s->n_layers; i < n_layers; i++)
@@ -143,7 +150,9 @@ static int read_embeddings(const struct kv_fields *f, struct kv_config *c,
     if (kv_fields_size_if(f, own, 0, 1 << 16, &c->layer_embed, e) ||
         kv_fields_size_if(f, name, 1, 1 << 24, &n, e))
         return -1;
-    return !c->layer_embed || n == c->n_vocab
+    c->layer_vocab = n;
+    return !c->layer_embed || n == c->n_vocab ||
+                   (c->arch->altup && n < c->n_vocab)
                ? 0
                : kv_fail(e,
                          "%s: field %s is %zu, but vocab_size is %zu: a "
@@ -156,10 +165,10 @@ int kv_config_kind(const struct kv_fields *f, struct kv_config *c,
 {
     if (!c->arch->by_kind)
         return 0;
-    if (!kv_fields_get(f, "rope_parameters"))
+    if (!c->arch->altup && !kv_fields_get(f, "rope_parameters"))
         return kv_fail(e, "%s: field rope_parameters is missing", f->path);
     c->shape.attn_scale = 1;
-    return read_heads(f, c, e) || read_shared(f, c, e) ||
+    return (!c->arch->altup && read_heads(f, c, e)) || read_shared(f, c, e) ||
                    read_embeddings(f, c, e)
                ? -1
                : 0;

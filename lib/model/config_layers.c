@@ -139,7 +139,8 @@ static int read_sliding(const struct kv_fields *f, struct kv_config *c,
     }
     if (list && read_layer_types(f, list, c, &n_slide, e))
         return -1;
-    if (c->arch->by_kind && kv_shape_slides(s, s->n_layers - 1)) {
+    if (c->arch->by_kind && !c->arch->altup &&
+        kv_shape_slides(s, s->n_layers - 1)) {
         set_bit(s->slides, s->n_layers - 1, false); /* whatever the list says */
         n_slide--;
     }

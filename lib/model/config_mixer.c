@@ -195,6 +195,13 @@ static int read_mamba_heads(const struct kv_fields *f, struct kv_config *c,
     struct kv_mixer_sizes *m = &c->mixer;
     size_t expand = 2;
 
+    if (c->arch->halves) {
+        m->v_dim = 64;
+        if (kv_fields_size_if(f, name, 1, 1 << 12, &m->v_dim, e))
+            return -1;
+        m->out = m->v_heads * m->v_dim;
+        return 0;
+    }
     if (kv_fields_size_if(f, "mamba_expand", 1, 1 << 8, &expand, e))
         return -1;
     m->out = expand * c->hidden;
@@ -217,9 +224,18 @@ static int read_mamba(const struct kv_fields *f, struct kv_config *c,
     enum { MAX_HEADS = 1 << 12, MAX_STATE = 1 << 12 };
     struct kv_mixer_sizes *m = &c->mixer;
 
-    *m = (struct kv_mixer_sizes){
-        .kernel = 4, .k_heads = 1, .v_heads = 128, .k_dim = 256};
+    const bool halves = c->arch->halves;
+    double floor = 0.001;
+
+    *m = (struct kv_mixer_sizes){.kernel = 4,
+                                 .k_heads = halves ? 8 : 1,
+                                 .v_heads = 128,
+                                 .k_dim = halves ? 128 : 256};
     c->mixer_bias = true;
+    if (halves && kv_fields_get(f, "time_step_min") &&
+        kv_fields_real(f, "time_step_min", &floor, e))
+        return -1;
+    c->mixer_floor = halves ? (float)floor : 0;
     if (kv_fields_size_if(f, "mamba_d_conv", 1, 1 << 10, &m->kernel, e) ||
         kv_fields_size_if(f, "mamba_n_groups", 1, MAX_HEADS, &m->k_heads, e) ||
         kv_fields_size_if(f, "mamba_n_heads", 1, MAX_HEADS, &m->v_heads, e) ||
@@ -228,10 +244,9 @@ static int read_mamba(const struct kv_fields *f, struct kv_config *c,
         read_mamba_heads(f, c, e))
         return -1;
     if (m->v_heads % m->k_heads)
-        return kv_fail(e,
-                       "%s: mamba_n_heads %zu is no multiple of mamba_n_groups "
-                       "%zu",
-                       f->path, m->v_heads, m->k_heads);
+        return kv_fail(e, "%s: %s %zu is no multiple of %s %zu", f->path,
+                       kv_fields_name(f, "mamba_n_heads"), m->v_heads,
+                       kv_fields_name(f, "mamba_n_groups"), m->k_heads);
     m->conv = m->out + 2 * m->k_heads * m->k_dim;
     m->in = m->out + m->conv + m->v_heads;
     return 0;
@@ -246,13 +261,13 @@ static int count(const struct kv_fields *f, struct kv_config *c,
 
     s->state_floats =
         (m->kernel - 1) * m->conv + m->v_heads * m->k_dim * m->v_dim;
-    s->n_states = kv_shape_states(s, s->n_layers);
-    if (s->n_states == s->n_layers)
+    s->n_states = kv_shape_states(s, s->n_layers) - s->n_bare;
+    if (s->n_states + s->n_bare == s->n_layers)
         return kv_fail(e,
                        "%s: none of %zu layers has attention: there is no KV "
                        "cache",
                        f->path, s->n_layers);
-    s->n_layers -= s->n_states;
+    s->n_layers -= s->n_states + s->n_bare;
     return 0;
 }
 
@@ -275,5 +290,5 @@ int kv_config_mixer(const struct kv_fields *f, struct kv_config *c,
     case KV_MIXER_NONE:
         return 0;
     }
-    return read_which(f, c, e) || count(f, c, e) ? -1 : 0;
+    return (!c->arch->halves && read_which(f, c, e)) || count(f, c, e) ? -1 : 0;
 }

@@ -387,7 +387,8 @@ int kv_rope_type(const struct kv_rope_reading *r, const struct kv_fields *f,
         if ((only_long || r->arch->rope.mscales) && i &&
             strcmp(kv_rope_types[i].name, "longrope") != 0)
             continue;
-        if (!r->arch->by_kind && !strcmp(kv_rope_types[i].name, "proportional"))
+        if ((!r->arch->by_kind || r->arch->altup) &&
+            !strcmp(kv_rope_types[i].name, "proportional"))
             continue;
         if (name && !strcmp(kv_rope_types[i].name, name))
             return 0;

@@ -157,7 +157,7 @@ static void choose(const struct kv_config *c, const float *bias, float *share)
     free(all);
 }
 
-/* The parts of a gated MLP, how wide it is, and its matrices, widened; NULL:
+/* The parts of an MLP, how wide it is, and its matrices, widened; NULL:
  * they stay stored. */
 struct mlp {
     enum kv_part gate, up, down;
@@ -202,23 +202,33 @@ static int run_mlp(const struct work *w, const struct mlp *mlp, const float *in,
     const struct kv_pass *p = w->p;
     const struct kv_config *c = &p->m->config;
     const size_t h = c->hidden, m = mlp->inter;
+    const bool gated = !c->arch->plain_mlp;
+    const size_t wide = gated ? 2 * m : m;
     const struct kv_activation act = {.act = c->act,
-                                      .gated = true,
+                                      .gated = gated,
                                       .bias = gate_up_bias(w, mlp),
                                       .n = m,
                                       .limit = c->act_limit,
                                       .alpha = c->act_alpha};
 
-    return multiply(p, mlp->gate, mlp->expert, mlp->of_gate, in, n, h, w->mid,
-                    m, 2 * m, e) ||
+    return (gated && multiply(p, mlp->gate, mlp->expert, mlp->of_gate, in, n, h,
+                              w->mid, m, wide, e)) ||
                    multiply(p, mlp->up, mlp->expert, mlp->of_up, in, n, h,
-                            w->mid + m, m, 2 * m, e) ||
+                            w->mid + (wide - m), m, wide, e) ||
                    p->b->activate(&act, w->mid, n, KV_TYPE_F32, w->mid, e) ||
                    multiply(p, mlp->down, mlp->expert, mlp->of_down, w->mid, n,
                             m, w->out, h, h, e) ||
                    add_down_bias(w, mlp, n, e)
                ? -1
                : 0;
+}
+
+/* Rows of the tile's x by a norm of the layer. */
+static int norm_x(const struct kv_pass *p, const struct kv_tile *t,
+                  enum kv_part norm, float *to, struct kv_err *e)
+{
+    return kv_pass_norm(p, vector(p, norm), NULL, p->x + t->at * p->hidden,
+                        t->rows, KV_TYPE_F32, to, e);
 }
 
 /* ---- a tile's tokens: which experts they have -----------------------------
@@ -231,8 +241,17 @@ int kv_pass_route(const struct kv_pass *p, const struct kv_tile *t,
     const float *bias = vector(p, KV_P_ROUTER_BIAS);
     const size_t h = c->hidden, n = c->n_experts;
     float *share = p->experts.share + t->at * n;
+    float *in = p->experts.in + t->at * h;
 
-    memcpy(p->experts.in + t->at * h, a, t->rows * h * sizeof(*a));
+    if (c->arch->moe_beside) { /* the router's and the experts' own norms */
+        if (norm_x(p, t, KV_P_EXPERTS_NORM, in, e) ||
+            norm_x(p, t, KV_P_ROUTER_NORM, t->wide, e))
+            return -1;
+        kv_row_scale(t->wide, t->rows * h, 1 / sqrtf((float)h));
+        a = t->wide;
+    } else {
+        memcpy(in, a, t->rows * h * sizeof(*a));
+    }
     memset(p->experts.sum + t->at * h, 0, t->rows * h * sizeof(*a));
     if (multiply(p, KV_P_ROUTER, 0, matrix_of(p, KV_P_ROUTER), a, t->rows, h,
                  share, n, n, e) ||
@@ -263,6 +282,7 @@ static int run_tile(const void *arg, size_t i, size_t thread, struct kv_err *e)
     const struct kv_tile t = kv_pass_tile(p, i, thread);
     const size_t h = p->hidden, n_experts = p->m->config.n_experts;
     const float *share = p->experts.share + t.at * n_experts + r->mlp.expert;
+    const float *scale = vector(p, KV_P_EXPERT_SCALE);
     struct work w;
     size_t n = 0;
     int rc;
@@ -280,10 +300,11 @@ static int run_tile(const void *arg, size_t i, size_t thread, struct kv_err *e)
     rc = run_mlp(&w, &r->mlp, w.in, n, e);
     n = 0;
     for (size_t row = 0; row < t.rows && !rc; row++) {
-        const float by = share[row * n_experts];
+        const float part = share[row * n_experts];
+        const float by = scale ? part * scale[r->mlp.expert] : part;
         float *sum = p->experts.sum + (t.at + row) * h;
 
-        if (!(by > 0))
+        if (!(part > 0))
             continue;
         for (size_t j = 0; j < h; j++)
             sum[j] += by * w.out[n * h + j];
@@ -314,7 +335,8 @@ static int widen(const struct kv_pass *p, struct mlp *mlp, uint8_t *wide,
     mlp->of_gate = wide;
     mlp->of_up = wide + bytes;
     mlp->of_down = wide + 2 * bytes;
-    return kv_layers_widen(l, mlp->gate, x * m, m, wide, e) ||
+    return (!p->m->config.arch->plain_mlp &&
+            kv_layers_widen(l, mlp->gate, x * m, m, wide, e)) ||
            kv_layers_widen(l, mlp->up, x * m, m, wide + bytes, e) ||
            kv_layers_widen(l, mlp->down, x * h, h, wide + 2 * bytes, e);
 }
@@ -356,7 +378,8 @@ static int run_shared(const struct work *w, const struct kv_tile *t,
     const struct kv_pass *p = w->p;
     const struct kv_config *c = &p->m->config;
     const size_t h = c->hidden, n = t->rows;
-    const float *a = p->experts.in + t->at * h;
+    const bool beside = c->arch->moe_beside;
+    const float *a = beside ? w->in : p->experts.in + t->at * h;
     float *sum = p->experts.sum + t->at * h;
     float *mix = w->in; /* [n] */
     const struct mlp mlp = {.gate = KV_P_SHARED_GATE,
@@ -367,10 +390,15 @@ static int run_shared(const struct work *w, const struct kv_tile *t,
                             .of_up = matrix_of(p, KV_P_SHARED_UP),
                             .of_down = matrix_of(p, KV_P_SHARED_DOWN)};
 
-    if ((c->arch->shared &&
+    if ((beside && (norm_x(p, t, KV_P_MLP_NORM, w->in, e) ||
+                    kv_pass_norm(p, vector(p, KV_P_EXPERTS_OUT_NORM), NULL, sum,
+                                 n, KV_TYPE_F32, sum, e))) ||
+        (c->arch->shared &&
          multiply(p, KV_P_SHARED_MIX, 0, matrix_of(p, KV_P_SHARED_MIX), a, n, h,
                   mix, 1, 1, e)) ||
-        run_mlp(w, &mlp, a, n, e))
+        run_mlp(w, &mlp, a, n, e) ||
+        (beside && kv_pass_norm(p, vector(p, KV_P_SHARED_OUT_NORM), NULL,
+                                w->out, n, KV_TYPE_F32, w->out, e)))
         return -1;
     for (size_t i = 0; i < n; i++) {
         const float by = c->arch->shared ? 1 / (1 + expf(-mix[i])) : 1;
@@ -385,6 +413,7 @@ int kv_pass_add_experts(const struct kv_pass *p, const struct kv_tile *t,
                         struct kv_err *e)
 {
     const size_t at = t->at * p->hidden;
+    float *sum = p->experts.sum + at;
     int rc = 0;
 
     if (p->m->config.shared_inter) {
@@ -393,7 +422,8 @@ int kv_pass_add_experts(const struct kv_pass *p, const struct kv_tile *t,
         rc = run_shared(&w, t, e);
         free_work(&w);
     }
-    return rc ? -1
-              : p->b->add(p->x + at, p->experts.sum + at, 1,
-                          t->rows * p->hidden, e);
+    if (!rc && p->m->config.arch->moe_beside)
+        rc = kv_pass_norm(p, vector(p, KV_P_MLP_OUT_NORM), NULL, sum, t->rows,
+                          KV_TYPE_F32, sum, e);
+    return rc ? -1 : p->b->add(p->x + at, sum, 1, t->rows * p->hidden, e);
 }

@@ -101,6 +101,7 @@ int kv_pass_load(struct kv_pass *p, size_t layer, size_t next, struct kv_err *e)
     p->shares = kv_config_shares(&p->m->config, layer);
     p->attended = layer - kv_shape_states(s, layer);
     p->mixes = kv_shape_stateful(s, layer);
+    p->bare = kv_config_is_bare(&p->m->config, layer);
     if (!p->mixes) {
         p->attended = kv_shape_owner(s, p->attended);
         turn_to_attended(p);
@@ -229,7 +230,7 @@ static int before_attention(const void *arg, size_t i, size_t thread,
     const struct kv_tile t = kv_pass_tile(p, i, thread);
 
     keep(p, &t, p->kept_in);
-    return kv_pass_qkv(p, &t, e);
+    return (p->streams && kv_pass_predict(p, &t, e)) || kv_pass_qkv(p, &t, e);
 }
 
 /* A product, its bias and its norm. */
@@ -299,10 +300,12 @@ static int mlp(const struct kv_pass *p, const struct kv_tile *t, const void *a,
         .bias = vector(p, gated ? KV_P_GATE_BIAS : KV_P_UP_BIAS),
         .n = p->inter};
 
-    return kv_pass_multiply(p, t, gated ? KV_P_GATE : KV_P_UP, a, p->hidden,
-                            t->wide, gated ? 2 * p->inter : p->inter, false,
-                            e) ||
-           p->b->activate(&act, t->wide, t->rows, p->b->input_type, t->input,
+    if (kv_pass_multiply(p, t, gated ? KV_P_GATE : KV_P_UP, a, p->hidden,
+                         t->wide, gated ? 2 * p->inter : p->inter, false, e))
+        return -1;
+    if (p->streams)
+        kv_pass_cut_gates(p, t->rows, t->wide);
+    return p->b->activate(&act, t->wide, t->rows, p->b->input_type, t->input,
                           e) ||
            add_to_stream(p, t, end, t->input, p->inter, e);
 }
@@ -331,8 +334,15 @@ static int out_half(const struct kv_pass *p, const struct kv_tile *t,
     if ((runs(p, KV_STEP_OUT) && out_product(p, t, e)) ||
         norm_stream(p, t, KV_P_ATTN_NORM, KV_P_ATTN_NORM_BIAS, e))
         return -1;
+    if (p->streams)
+        kv_pass_add_laurel(p, t);
     keep(p, t, p->kept_mid);
     return 0;
+}
+
+static bool has_mlp(const struct kv_pass *p)
+{
+    return kv_config_has_mlp(&p->m->config, p->loaded);
 }
 
 /* Runs the steps after the MLP.  In parallel layers the MLP comes first: x is
@@ -354,8 +364,8 @@ static int after_attention(const void *arg, size_t i, size_t thread,
     const struct kv_pass *p = arg;
     const struct kv_tile t = kv_pass_tile(p, i, thread);
 
-    return (!p->m->config.parallel && out_half(p, &t, e)) ||
-                   mlp_half(p, &t, e) ||
+    return (!p->m->config.parallel && !p->bare && out_half(p, &t, e)) ||
+                   (has_mlp(p) && mlp_half(p, &t, e)) ||
                    (!has_experts(p) && after_mlp(p, &t, e))
                ? -1
                : 0;
@@ -386,6 +396,8 @@ static int final_norm(const void *arg, size_t i, size_t thread,
     const struct kv_tile t = kv_pass_tile(p, i, thread);
     float *x = p->x + t.at * p->hidden;
 
+    if (p->streams && kv_pass_gather(p, &t, e))
+        return -1;
     if (!p->m->config.no_last_norm &&
         kv_pass_norm(p, kv_layers_norm(p->m->layers),
                      kv_layers_norm_bias(p->m->layers), x, t.rows, KV_TYPE_F32,
@@ -432,6 +444,17 @@ int kv_pass_check_window(const struct kv_model *m, size_t n, struct kv_err *e)
                          m->info.name, window, n);
 }
 
+/* Attention, or what stands in its place. */
+static int attend(struct kv_pass *p, const struct kv_attention *a,
+                  const struct kv_qkv *x, struct kv_err *e)
+{
+    if (p->bare)
+        return 0;
+    if (p->mixes)
+        return kv_pass_mix(p, a, e);
+    return kv_pass_each(p, before_attention, p, e) || a->run(a->arg, x, e);
+}
+
 int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
                   struct kv_err *e)
 {
@@ -458,11 +481,8 @@ int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
         .batch = p->batch,
     };
 
-    return (p->mixes ? kv_pass_mix(p, a, e)
-                     : kv_pass_each(p, before_attention, p, e) ||
-                           a->run(a->arg, &x, e)) ||
-                   kv_pass_each(p, after_attention, p, e) || experts(p, e) ||
-                   kv_interrupted(e)
+    return attend(p, a, &x, e) || kv_pass_each(p, after_attention, p, e) ||
+                   experts(p, e) || kv_interrupted(e)
                ? -1
                : 0;
 }

@@ -135,8 +135,10 @@ static void list_runs(const struct kv_pass *p, const struct kv_attention *a,
 {
     const struct kv_mixer_sizes *m = &p->m->config.mixer;
     const size_t floats = p->m->config.shape.state_floats;
-    const size_t layer = p->loaded - p->attended;
-    size_t at = 0;
+    size_t layer = p->loaded - p->attended, at = 0;
+
+    for (size_t i = 0; i < p->loaded; i++)
+        layer -= kv_config_is_bare(&p->m->config, i);
 
     for (size_t i = 0; i < n_runs; at += run[i++].n) {
         const struct kv_span *span = p->batch ? &p->batch->span[i] : NULL;

@@ -1,4 +1,5 @@
-/* Mamba-2 (Dao and Gu 2024), as Granite 4 has it.  A token's row:
+/* Mamba-2 (Dao and Gu 2024), as Granite 4 and Nemotron-H have it.  A token's
+ * row:
  *
  *   | gate [v_heads][v_dim] | x, as gate | B [k_heads][k_dim] | C, as B |
  *   | dt [v_heads] |
@@ -6,7 +7,7 @@
  * The convolution runs over x, B and C, then silu.  Each head has a state S
  * [k_dim][v_dim]; v_heads / k_heads of them share B and C:
  *
- *   dt = softplus(dt + step)
+ *   dt = softplus(dt + step), at least the config's floor
  *   S = exp(-exp(decay) dt) S + B (dt x)
  *   y = C S + skip x
  *
@@ -44,7 +45,8 @@ static void run_head(const struct kv_pass *p, const struct kv_mixer_run *r,
         const float *b = row + 2 * m->out + group;
         const float *c = b + m->k_heads * m->k_dim;
         const float dt =
-            kv_mixer_softplus(row[m->out + m->conv + head] + shift);
+            fmaxf(kv_mixer_softplus(row[m->out + m->conv + head] + shift),
+                  p->m->config.mixer_floor);
 
         float *out = r->out + t * m->out + head * m->v_dim;
 

@@ -405,7 +405,8 @@ size_t kv_model_windows(const struct kv_model *m, size_t n, bool decodes,
     const size_t mix = m->config.mixer.in + m->config.mixer.out;
     const size_t experts =
         m->config.n_experts ? 2 * m->config.hidden + m->config.n_experts : 0;
-    const size_t streams = m->config.layer_embed ? 2 : 1;
+    const size_t streams = (m->config.layer_embed ? 2 : 1) +
+                           (m->config.n_streams ? m->config.n_streams + 1 : 0);
     const size_t kinds = s->n_shared ? 2 : 1;
     /* hidden; q and out; k, k_pre and v; what enters and leaves a mixer and
      * experts */

@@ -27,9 +27,9 @@ enum { N_OTHERS = sizeof(others) / sizeof(*others) };
 bool kv_model_holds(const char *name)
 {
     static const char *const patterns[] = {
-        "*.json",     "*.safetensors", /* the only ones that are read here */
-        "*.bin",      "*.gguf",        "*.pt",      "*.pth",   "*.model",
-        "*.tiktoken", "merges.txt",    "vocab.txt", "*.jinja",
+        "*.json",     "*.safetensors", "*.bin",   "*.gguf",
+        "*.pt",       "*.pth",         "*.model", "*.tiktoken",
+        "merges.txt", "vocab.txt",     "*.jinja",
     };
 
     for (size_t i = 0; i < sizeof(patterns) / sizeof(*patterns); i++)

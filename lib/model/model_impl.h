@@ -20,6 +20,7 @@ enum kv_work {
     KV_WORK_EXPERTS_SUM,
     KV_WORK_EXPERTS_SHARE,
     KV_WORK_EMBEDDED,
+    KV_WORK_STREAMS,
     KV_WORK_ROPE,
     KV_WORK_INPUT, /* inputs of tiles' products, in their type */
     KV_WORK_WIDE,  /* outputs of tiles' products */

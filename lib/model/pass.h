@@ -55,7 +55,9 @@ struct kv_pass {
     float *ks, *ks_pre, *vs;        /* the last layer with full attention; then,
                                      * if layers share them, the last sliding
                                      * one */
-    float *embedded; /* x before the first layer, if wanted */
+    float *embedded;                /* x before the first layer, if wanted */
+    float *streams;  /* of altup.c: [n_streams], each sized like x */
+    float *laurel;   /* sized like x, added after attention */
     float *out_gate; /* sized like q, if the model has one */
     float *mixer;    /* [n_windows][n][mixer.in], of layers without attention */
     /* For layers with experts, for all tokens: the MLP's input and its sum
@@ -74,6 +76,7 @@ struct kv_pass {
                       * layer whose keys and values it shares */
     bool shares;
     bool mixes;            /* it has no attention */
+    bool bare;             /* it is an MLP alone */
     struct kv_shape shape; /* its kv_shape_layer(), if it has attention */
     struct kv_host_layer *host;
 };
@@ -197,6 +200,23 @@ int kv_pass_add_experts(const struct kv_pass *p, const struct kv_tile *t,
 int kv_pass_keep_embedded(struct kv_pass *p, struct kv_err *e);
 int kv_pass_per_layer(const struct kv_pass *p, const struct kv_tile *t,
                       struct kv_err *e);
+
+/* Several streams (altup.c), on the host alone: all from x, before the first
+ * layer; a layer's before attention and behind it; the corrected ones after its
+ * MLP (scaled [rows][hidden]: the first, times the layer's scale); what is
+ * added to those beside the first; x of all after the last layer; gates
+ * [rows][2 inter] of a sparse MLP. */
+int kv_pass_spread(struct kv_pass *p, struct kv_err *e);
+int kv_pass_predict(const struct kv_pass *p, const struct kv_tile *t,
+                    struct kv_err *e);
+void kv_pass_add_laurel(const struct kv_pass *p, const struct kv_tile *t);
+int kv_pass_correct(const struct kv_pass *p, const struct kv_tile *t,
+                    const float **scaled, struct kv_err *e);
+void kv_pass_add_to_others(const struct kv_pass *p, const struct kv_tile *t,
+                           const float *y);
+int kv_pass_gather(const struct kv_pass *p, const struct kv_tile *t,
+                   struct kv_err *e);
+void kv_pass_cut_gates(const struct kv_pass *p, size_t rows, float *x);
 
 /* out [rows][hidden], of this type, = the norm of x. */
 int kv_pass_norm(const struct kv_pass *p, const float *w, const float *bias,

@@ -98,6 +98,9 @@ int kv_pass_init(struct kv_pass *p, struct kv_err *e)
     const size_t inter = kv_config_widest(c);
     const size_t q_dim = kv_shape_q_most(s), kv_dim = kv_shape_kv_most(s);
     const size_t kinds = s->n_shared ? 2 : 1; /* turn_to_attended() */
+    const size_t streams = c->n_streams       /* altup.c */
+                               ? c->hidden + c->n_streams * (c->n_streams + 1)
+                               : 0;
     size_t rows, threads, out;
 
     release(p->m);
@@ -106,14 +109,16 @@ int kv_pass_init(struct kv_pass *p, struct kv_err *e)
     out = max(q_dim, c->mixer.out);
     rows = kv_pass_stretch(p) < p->b->tile ? kv_pass_stretch(p) : p->b->tile;
     threads = p->b->threads();
-    p->input_bytes = rows *
-                     max(max(max(p->hidden, out), c->layer_embed),
-                         max(inter, s->n_heads * c->latent.value)) *
-                     kv_type_bytes(p->b->input_type);
+    p->input_bytes =
+        rows *
+        max(max(max(p->hidden, out), max(c->layer_embed, c->laurel_rank)),
+            max(inter, s->n_heads * c->latent.value)) *
+        kv_type_bytes(p->b->input_type);
     p->wide_floats =
-        rows * max(max(max(q_dim + 2 * kv_dim, 2 * inter),
-                       max(p->row_wide, p->hidden + 3 * c->layer_embed)),
-                   s->n_heads * c->latent.value);
+        rows *
+        max(max(max(q_dim + 2 * kv_dim, 2 * inter),
+                max(p->row_wide, p->hidden + 3 * c->layer_embed + streams)),
+            s->n_heads * c->latent.value);
     if (want(p, KV_WORK_Q, n, q_dim * word, &p->q, e) ||
         want(p, KV_WORK_OUT, n, out * word, &p->out, e) ||
         (c->arch->out_gate &&
@@ -123,9 +128,9 @@ int kv_pass_init(struct kv_pass *p, struct kv_err *e)
         want(p, KV_WORK_K, kinds * n, kv_dim * word, &p->ks, e) ||
         want(p, KV_WORK_K_PRE, kinds * n, kv_dim * word, &p->ks_pre, e) ||
         want_values(p, kinds * n * kv_dim * word, e) || want_experts(p, n, e) ||
-        (c->layer_embed && kv_pass_keep_embedded(p, e)) ||
         want(p, KV_WORK_INPUT, threads, p->input_bytes, &p->input, e) ||
-        want(p, KV_WORK_WIDE, threads, p->wide_floats * word, &p->wide, e))
+        want(p, KV_WORK_WIDE, threads, p->wide_floats * word, &p->wide, e) ||
+        (c->layer_embed && kv_pass_keep_embedded(p, e)))
         return -1;
     p->k = p->ks;
     p->k_pre = p->ks_pre;

@@ -1,10 +1,12 @@
-/* Embeddings per layer (Gemma 4): after the MLP a layer adds to the stream
+/* Embeddings of each layer's own (Gemma 3n and 4): after the MLP a layer adds
+ * to the stream
  *
  *     norm(Wout (act(Wgate x) * e)),
  *     e = (norm(Win x0 / sqrt(hidden)) + sqrt(n) E[token]) / sqrt(2)
  *
  * with n values in e, x0 the stream before the first layer and E the layer's
- * embedding.  A layer's last step is a factor of the stream. */
+ * embedding.  A layer's last step is a factor of the stream (Gemma 4), or this
+ * sum is of other streams (Gemma 3n, altup.c). */
 #include "kernels/vecops/vecops.h"
 #include "lib/model/pass.h"
 
@@ -20,7 +22,7 @@ int kv_pass_keep_embedded(struct kv_pass *p, struct kv_err *e)
         return -1;
     p->embedded = w->p;
     memcpy(p->embedded, p->x, bytes);
-    return 0;
+    return p->m->config.n_streams ? kv_pass_spread(p, e) : 0;
 }
 
 /* e of the tile's tokens, [rows][n]. */
@@ -44,7 +46,8 @@ static int embed(const struct kv_pass *p, const struct kv_tile *t, float *to,
     if (p->b->norm(&norm, to, t->rows, KV_TYPE_F32, to, e))
         return -1;
     for (size_t i = 0; i < t->rows; i++) {
-        const size_t token = (size_t)p->tokens[t->at + i];
+        const size_t is = (size_t)p->tokens[t->at + i];
+        const size_t token = is < c->layer_vocab ? is : 0;
 
         kv_weight_dequantize(p->m->weights.layer_embed,
                              (token * layers + p->loaded) * n, n, own);
@@ -55,14 +58,16 @@ static int embed(const struct kv_pass *p, const struct kv_tile *t, float *to,
     return 0;
 }
 
-static int add(const struct kv_pass *p, const struct kv_tile *t,
-               struct kv_err *e)
+/* *out [rows][hidden], in t->wide: what x [rows][hidden] makes. */
+static int make(const struct kv_pass *p, const struct kv_tile *t,
+                const float *x, float **out, struct kv_err *e)
 {
     const size_t n = p->m->config.layer_embed, all = t->rows * n;
-    float *x = p->x + t->at * p->hidden, *own = t->wide;
+    float *own = t->wide;
     float *gate = own + all, *y = gate + all;
     const void *a;
 
+    *out = y;
     if (embed(p, t, own, e) ||
         p->b->to_input(p->b, x, t->rows * p->hidden, t->input, &a, e) ||
         kv_pass_multiply(p, t, KV_P_LAYER_GATE, a, p->hidden, gate, n, false,
@@ -76,18 +81,34 @@ static int add(const struct kv_pass *p, const struct kv_tile *t,
                                     false, e) ||
                    kv_pass_norm(
                        p, kv_layers_vector(p->m->layers, KV_P_LAYER_OUT_NORM),
-                       NULL, y, t->rows, KV_TYPE_F32, y, e) ||
-                   p->b->add(x, y, 1, t->rows * p->hidden, e)
+                       NULL, y, t->rows, KV_TYPE_F32, y, e)
                ? -1
                : 0;
+}
+
+static int add_to_others(const struct kv_pass *p, const struct kv_tile *t,
+                         struct kv_err *e)
+{
+    const float *scaled;
+    float *y;
+
+    if (kv_pass_correct(p, t, &scaled, e) || make(p, t, scaled, &y, e))
+        return -1;
+    kv_pass_add_to_others(p, t, y);
+    return 0;
 }
 
 int kv_pass_per_layer(const struct kv_pass *p, const struct kv_tile *t,
                       struct kv_err *e)
 {
-    if (p->m->config.layer_embed && add(p, t, e))
+    float *x = p->x + t->at * p->hidden, *y;
+
+    if (p->m->config.n_streams)
+        return add_to_others(p, t, e);
+    if (p->m->config.layer_embed &&
+        (make(p, t, x, &y, e) || p->b->add(x, y, 1, t->rows * p->hidden, e)))
         return -1;
-    kv_row_scale(p->x + t->at * p->hidden, t->rows * p->hidden,
+    kv_row_scale(x, t->rows * p->hidden,
                  *kv_layers_vector(p->m->layers, KV_P_LAYER_SCALE));
     return 0;
 }

@@ -506,7 +506,8 @@ static int bind_all(struct binding *b, struct kv_err *e)
          bind_top(b, names->norm, c->hidden, 0, &m->norm,
                   bias ? &m->norm_bias : NULL, e)) ||
         bind_head(b, e) ||
-        (c->layer_embed && bind_top(b, names->layer_embed, c->n_vocab,
+        kv_tensor_streams(m, c, b->w, b->prefix, b->dir, e) ||
+        (c->layer_embed && bind_top(b, names->layer_embed, c->layer_vocab,
                                     kv_config_layers_of(c) * c->layer_embed,
                                     &m->layer_embed, NULL, e)) ||
         (c->n_embed && (bind_top(b, names->project_in, c->hidden, c->n_embed,

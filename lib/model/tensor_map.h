@@ -17,7 +17,9 @@ struct kv_model_weights {
     const struct kv_weight *head, *head_bias; /* head: embed, when tied */
     const struct kv_weight *project_in, *project_out;
     const struct kv_weight *layer_embed; /* [n_vocab][layers][layer_embed] */
-    float *projected; /* embed and head after these projections, or NULL */
+    /* Of streams beside the first: from it, and to it. */
+    const struct kv_weight *spread[KV_MAX_STREAMS], *gather[KV_MAX_STREAMS];
+    float *projected; /* embed and head as they are after them, or NULL */
     struct kv_layer_weights *layer;
     float norm_add;           /* added to the weights of all norms */
     struct kv_weight *made;   /* tensors made here because files lack them */

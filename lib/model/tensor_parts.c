@@ -26,12 +26,15 @@ enum dim {
     MIX_CHANNELS,
     MIX_CONV_DIM,
     MIX_NORM_DIM,
-    LAYER_EMBED
+    LAYER_EMBED,
+    STREAMS,
+    STREAMS_SQUARE,
+    LAUREL_RANK
 };
 
 /* When a layer has a part. */
 enum when {
-    ALWAYS,
+    MLP,
     Q_WHOLE,
     KV_HEADS,
     Q_LATENT,
@@ -46,7 +49,9 @@ enum when {
     MIXES_MAMBA,
     EXPERTS,
     SHARED,
+    SHARED_GATED,
     SHARED_MIX,
+    MOE_BESIDE,
     CHOICE_BIAS,
     ROUTER_BIAS,
     SINKS,
@@ -55,14 +60,16 @@ enum when {
     O_BIAS,
     MLP_BIAS,
     GATE_BIAS,
-    NORM_BEFORE,
+    ATTN_NORM,
+    MLP_NORM,
     NORM_BIAS,
     QK_NORM,
     QK_NORM_BIAS,
     K_NORM,
     SANDWICH,
     BY_KIND,
-    LAYER_EMBEDS
+    LAYER_EMBEDS,
+    ALTUP
 };
 
 static const struct {
@@ -87,14 +94,19 @@ static const struct {
     [KV_P_LAYER_IN] = {KV_P_LAYER_IN, LAYER_EMBED, HIDDEN, LAYER_EMBEDS},
     [KV_P_LAYER_GATE] = {KV_P_LAYER_GATE, LAYER_EMBED, HIDDEN, LAYER_EMBEDS},
     [KV_P_LAYER_OUT] = {KV_P_LAYER_OUT, HIDDEN, LAYER_EMBED, LAYER_EMBEDS},
+    [KV_P_LAUREL_DOWN] = {KV_P_LAUREL_DOWN, LAUREL_RANK, HIDDEN, ALTUP},
+    [KV_P_LAUREL_UP] = {KV_P_LAUREL_UP, HIDDEN, LAUREL_RANK, ALTUP},
+    [KV_P_ALTUP_ROUTER] = {KV_P_ALTUP_ROUTER, STREAMS, HIDDEN, ALTUP},
+    [KV_P_ALTUP_PREDICT] = {KV_P_ALTUP_PREDICT, STREAMS_SQUARE, STREAMS, ALTUP},
+    [KV_P_ALTUP_CORRECT] = {KV_P_ALTUP_CORRECT, STREAMS, STREAMS, ALTUP},
     [KV_P_ROUTER] = {KV_P_ROUTER, N_EXPERTS, HIDDEN, EXPERTS},
     [KV_P_SHARED_MIX] = {KV_P_SHARED_MIX, ONE, HIDDEN, SHARED_MIX},
-    [KV_P_SHARED_GATE] = {KV_P_SHARED_GATE, SHARED_INTER, HIDDEN, SHARED},
+    [KV_P_SHARED_GATE] = {KV_P_SHARED_GATE, SHARED_INTER, HIDDEN, SHARED_GATED},
     [KV_P_SHARED_UP] = {KV_P_SHARED_UP, SHARED_INTER, HIDDEN, SHARED},
     [KV_P_SHARED_DOWN] = {KV_P_SHARED_DOWN, HIDDEN, SHARED_INTER, SHARED},
     [KV_P_GATE] = {KV_P_GATE, INTER, HIDDEN, GATED},
-    [KV_P_UP] = {KV_P_UP, INTER, HIDDEN, ALWAYS},
-    [KV_P_DOWN] = {KV_P_DOWN, HIDDEN, INTER, ALWAYS},
+    [KV_P_UP] = {KV_P_UP, INTER, HIDDEN, MLP},
+    [KV_P_DOWN] = {KV_P_DOWN, HIDDEN, INTER, MLP},
     [KV_P_Q_BIAS] = {KV_P_Q, Q_DIM, NONE, QKV_BIAS},
     [KV_P_K_BIAS] = {KV_P_K, KV_DIM, NONE, QKV_BIAS},
     [KV_P_V_BIAS] = {KV_P_V, KV_DIM, NONE, QKV_BIAS},
@@ -104,6 +116,7 @@ static const struct {
     [KV_P_DOWN_BIAS] = {KV_P_DOWN, HIDDEN, NONE, MLP_BIAS},
     [KV_P_ROUTER_BIAS] = {KV_P_ROUTER, N_EXPERTS, NONE, ROUTER_BIAS},
     [KV_P_SINKS] = {KV_P_SINKS, N_HEADS, NONE, SINKS},
+    [KV_P_EXPERT_SCALE] = {KV_P_EXPERT_SCALE, N_EXPERTS, NONE, MOE_BESIDE},
     [KV_P_CHOICE_BIAS] = {KV_P_CHOICE_BIAS, N_EXPERTS, NONE, CHOICE_BIAS},
     [KV_P_MIX_CONV] = {KV_P_MIX_CONV, MIX_CONV_DIM, NONE, MIXES},
     [KV_P_MIX_CONV_BIAS] = {KV_P_MIX_CONV, MIX_CHANNELS, NONE, MIXES_BIAS},
@@ -112,9 +125,10 @@ static const struct {
     [KV_P_MIX_SKIP] = {KV_P_MIX_SKIP, MIX_HEADS, NONE, MIXES_MAMBA},
     [KV_P_MIX_NORM] = {KV_P_MIX_NORM, MIX_NORM_DIM, NONE, MIXES_SSM},
     [KV_P_LAYER_SCALE] = {KV_P_LAYER_SCALE, ONE, NONE, BY_KIND},
-    [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BEFORE},
+    [KV_P_ALTUP_SCALE] = {KV_P_ALTUP_SCALE, HIDDEN, NONE, ALTUP},
+    [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, ATTN_NORM},
     [KV_P_ATTN_NORM_BIAS] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BIAS},
-    [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BEFORE},
+    [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, MLP_NORM},
     [KV_P_MLP_NORM_BIAS] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BIAS},
     [KV_P_Q_NORM] = {KV_P_Q_NORM, Q_NORM_DIM, NONE, QK_NORM},
     [KV_P_Q_NORM_BIAS] = {KV_P_Q_NORM, Q_NORM_DIM, NONE, QK_NORM_BIAS},
@@ -127,6 +141,12 @@ static const struct {
     [KV_P_LAYER_IN_NORM] = {KV_P_LAYER_IN_NORM, LAYER_EMBED, NONE,
                             LAYER_EMBEDS},
     [KV_P_LAYER_OUT_NORM] = {KV_P_LAYER_OUT_NORM, HIDDEN, NONE, LAYER_EMBEDS},
+    [KV_P_ROUTER_NORM] = {KV_P_ROUTER_NORM, HIDDEN, NONE, MOE_BESIDE},
+    [KV_P_EXPERTS_NORM] = {KV_P_EXPERTS_NORM, HIDDEN, NONE, MOE_BESIDE},
+    [KV_P_SHARED_OUT_NORM] = {KV_P_SHARED_OUT_NORM, HIDDEN, NONE, MOE_BESIDE},
+    [KV_P_EXPERTS_OUT_NORM] = {KV_P_EXPERTS_OUT_NORM, HIDDEN, NONE, MOE_BESIDE},
+    [KV_P_LAUREL_NORM] = {KV_P_LAUREL_NORM, HIDDEN, NONE, ALTUP},
+    [KV_P_ALTUP_NORM] = {KV_P_ALTUP_NORM, HIDDEN, NONE, ALTUP},
 };
 
 static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
@@ -188,6 +208,12 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
         return delta ? m->v_dim : m->out;
     case LAYER_EMBED:
         return c->layer_embed;
+    case STREAMS:
+        return c->n_streams;
+    case STREAMS_SQUARE:
+        return c->n_streams * c->n_streams;
+    case LAUREL_RANK:
+        return c->laurel_rank;
     case NONE:
         break;
     }
@@ -197,6 +223,8 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
 static bool has(const struct kv_config *c, size_t layer, enum when when)
 {
     const bool attends = !kv_shape_stateful(&c->shape, layer);
+    const bool bare = kv_config_is_bare(c, layer), mixes = !attends && !bare;
+    const bool mlp = kv_config_has_mlp(c, layer);
 
     switch (when) {
     case Q_WHOLE:
@@ -212,23 +240,27 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
     case OUT_GATE:
         return attends && c->arch->out_gate;
     case MIXES:
-        return !attends;
+        return mixes;
     case MIXES_DELTA:
-        return !attends && c->arch->mixer == KV_MIXER_DELTA;
+        return mixes && c->arch->mixer == KV_MIXER_DELTA;
     case MIXES_APART:
         return has(c, layer, MIXES_DELTA) && !c->arch->mix_by_head;
     case MIXES_BIAS:
-        return !attends && c->mixer_bias;
+        return mixes && c->mixer_bias;
     case MIXES_SSM: /* a state that decays */
-        return !attends && c->arch->mixer != KV_MIXER_CONV;
+        return mixes && c->arch->mixer != KV_MIXER_CONV;
     case MIXES_MAMBA:
-        return !attends && c->arch->mixer == KV_MIXER_MAMBA;
+        return mixes && c->arch->mixer == KV_MIXER_MAMBA;
     case EXPERTS:
         return kv_config_has_experts(c, layer);
     case SHARED:
         return kv_config_has_experts(c, layer) && c->shared_inter;
+    case SHARED_GATED:
+        return has(c, layer, SHARED) && !c->arch->plain_mlp;
     case SHARED_MIX:
         return has(c, layer, SHARED) && c->arch->shared;
+    case MOE_BESIDE:
+        return kv_config_has_experts(c, layer) && c->arch->moe_beside;
     case CHOICE_BIAS:
         return kv_config_has_experts(c, layer) && c->arch->choice_bias;
     case ROUTER_BIAS:
@@ -236,11 +268,13 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
     case SINKS:
         return c->arch->sinks;
     case GATED:
-        return !c->arch->plain_mlp;
+        return mlp && !c->arch->plain_mlp;
     case GATE_BIAS:
-        return !c->arch->plain_mlp && c->mlp_bias;
-    case NORM_BEFORE:
-        return !c->arch->norm_after;
+        return has(c, layer, GATED) && c->mlp_bias;
+    case ATTN_NORM:
+        return !bare && !c->arch->norm_after;
+    case MLP_NORM:
+        return mlp && !c->arch->norm_after;
     case NORM_BIAS:
         return c->arch->norm_bias && !c->norm_plain;
     case QKV_BIAS:
@@ -248,7 +282,7 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
     case O_BIAS:
         return attends && c->o_bias;
     case MLP_BIAS:
-        return c->mlp_bias;
+        return mlp && c->mlp_bias;
     case QK_NORM:
         return attends && c->qk_norm != KV_QK_NONE;
     case QK_NORM_BIAS:
@@ -258,13 +292,15 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
     case SANDWICH:
         return c->arch->sandwich;
     case BY_KIND:
-        return c->arch->by_kind;
+        return c->arch->by_kind && !c->arch->altup;
+    case ALTUP:
+        return c->arch->altup;
     case LAYER_EMBEDS:
         return c->layer_embed;
-    case ALWAYS:
+    case MLP:
         break;
     }
-    return true;
+    return mlp;
 }
 
 enum kv_part kv_part_of(enum kv_part p)

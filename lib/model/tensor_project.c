@@ -2,6 +2,7 @@
 #include "kernels/gemm.h"
 #include "lib/base/alloc.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Makes a tensor with the shape of t except its columns; values: [t's
@@ -41,4 +42,25 @@ void kv_tensor_project(struct kv_model_weights *m, const struct kv_config *c,
     m->embed = &made[0];
     m->head = &made[1];
     m->projected = embed;
+}
+
+int kv_tensor_streams(struct kv_model_weights *m, const struct kv_config *c,
+                      const struct kv_weights *w, const char *prefix,
+                      const char *dir, struct kv_err *e)
+{
+    const struct kv_tensor_names *names = c->arch->names;
+    const size_t shape[3] = {c->hidden, c->hidden};
+    char name[160];
+
+    for (size_t i = 0; i + 1 < c->n_streams; i++) {
+        snprintf(name, sizeof(name), "%s%s%zu.weight", prefix, names->spread,
+                 i);
+        if (kv_tensor_bind(&m->spread[i], w, name, shape, dir, e))
+            return -1;
+        snprintf(name, sizeof(name), "%s%s%zu.weight", prefix, names->gather,
+                 i);
+        if (kv_tensor_bind(&m->gather[i], w, name, shape, dir, e))
+            return -1;
+    }
+    return 0;
 }

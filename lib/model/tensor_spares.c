@@ -126,7 +126,7 @@ static size_t list_bound(const struct kv_model_weights *m, size_t n_layers,
         m->head,        m->head_bias,  m->project_in,
         m->project_out, m->layer_embed};
     const size_t n_top = sizeof(top) / sizeof(*top);
-    size_t room = n_top, n = 0;
+    size_t room = n_top + 2 * KV_MAX_STREAMS, n = 0;
 
     for (size_t i = 0; i < n_layers * KV_PARTS; i++)
         room += n_pieces(m->layer[i / KV_PARTS].part[i % KV_PARTS]);
@@ -134,6 +134,10 @@ static size_t list_bound(const struct kv_model_weights *m, size_t n_layers,
     for (size_t i = 0; i < n_top; i++)
         if (top[i])
             (*names)[n++] = top[i]->name;
+    for (size_t i = 0; i < KV_MAX_STREAMS && m->spread[i]; i++) {
+        (*names)[n++] = m->spread[i]->name;
+        (*names)[n++] = m->gather[i]->name;
+    }
     for (size_t i = 0; i < n_layers * KV_PARTS; i++)
         for (const struct kv_weight *t =
                  m->layer[i / KV_PARTS].part[i % KV_PARTS];

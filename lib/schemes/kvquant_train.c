@@ -7,6 +7,7 @@
 #include "lib/base/file.h"
 #include "lib/base/half.h"
 #include "lib/base/progress.h"
+#include "lib/base/rng.h"
 #include "lib/calib.h"
 #include "lib/dump.h"
 #include "lib/schemes/kvquant.h"
@@ -25,22 +26,6 @@ void kv_kvquant_int_levels(unsigned bits, float *level)
         level[i] = (float)(2 * (double)i / (double)top - 1);
 }
 
-/* The x below which a standard normal variable lies with probability p. */
-static double normal_quantile(double p)
-{
-    double low = -10, high = 10;
-
-    while (high - low > 1e-12) {
-        const double mid = (low + high) / 2;
-
-        if (erfc(-mid / sqrt(2)) / 2 < p)
-            low = mid;
-        else
-            high = mid;
-    }
-    return (low + high) / 2;
-}
-
 /* QLoRA's construction, n = 2^bits: quantiles of n / 2 + 1 probabilities from
  * 1/2 to p above zero and of n / 2 below, zero once, divided by the largest.
  * p is that of 4 bits for any number of them, as in KVQuant's code. */
@@ -48,16 +33,18 @@ void kv_kvquant_nf_levels(unsigned bits, float *level)
 {
     const size_t n = (size_t)1 << bits, zero = n / 2 - 1;
     const double p = 1 - (1.0 / 32 + 1.0 / 30) / 2;
-    const double largest = normal_quantile(p);
+    const double largest = kv_normal_quantile(p);
 
     for (size_t i = 0; i <= zero; i++)
-        level[zero - i] = (float)(-normal_quantile(0.5 + (p - 0.5) * (double)i /
-                                                             (double)zero) /
-                                  largest);
+        level[zero - i] =
+            (float)(-kv_normal_quantile(0.5 +
+                                        (p - 0.5) * (double)i / (double)zero) /
+                    largest);
     for (size_t i = 1; i <= n / 2; i++)
-        level[zero + i] = (float)(normal_quantile(0.5 + (p - 0.5) * (double)i /
-                                                            (double)(n / 2)) /
-                                  largest);
+        level[zero + i] =
+            (float)(kv_normal_quantile(0.5 + (p - 0.5) * (double)i /
+                                                 (double)(n / 2)) /
+                    largest);
     level[zero] = 0;
 }
 

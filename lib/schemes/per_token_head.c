@@ -16,10 +16,10 @@
  *       a normal distribution, times |x| / sqrt(d).  (From a pull request; not
  *       in a release.)
  *
- * A block here has the codes of a head before its scale, in the same bytes.
- * vLLM's signs come from torch's generator, ours from kv_random(); it rounds
- * rotated heads to the model's type, which we do not.  Its type fp8 (a scale of
- * 1, e4m3) is fp8,none. */
+ * A block here has each head's codes before its scale, as many bytes as vLLM's.
+ * vLLM's signs come from torch's generator, ours from kv_random().  vLLM rounds
+ * rotated heads to the model's type, which we do not.  vLLM's type fp8 (a scale
+ * of 1, e4m3) is fp8,none here. */
 #include "kernels/hadamard.h"
 #include "kernels/scaled/minifloat.h"
 #include "lib/base/alloc.h"

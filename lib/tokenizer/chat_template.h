@@ -87,8 +87,9 @@ int kv_chat_messages(const struct kv_chat_model *m, const char *path,
 int kv_chat_template_named(const char **template, const char *name,
                            struct kv_err *e);
 
-/* The tokens that a model must have for this template, up to a NULL; none for
- * "model" and for templates whose marks models tokenize in pieces. */
+/* The tokens that a model must have for the template of this name, up to a
+ * NULL.  None for "model" (the model's own template), and none for templates
+ * whose marks are no single tokens of their models. */
 const char *const *kv_chat_named_tokens(const char *name);
 
 #endif
