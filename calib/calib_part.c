@@ -17,7 +17,7 @@ struct set_head {
 struct table_head {
     char name[sizeof(((struct kv_table *)0)->name)];
     int32_t side, layer, head;
-    int16_t half, byte;
+    int32_t type;
     uint64_t n_dims, dims[4];
     double error;
 };
@@ -38,8 +38,7 @@ static uint8_t *put_table(uint8_t *at, const struct kv_table *t)
     struct table_head h = {.side = t->side,
                            .layer = t->layer,
                            .head = t->head,
-                           .half = t->half,
-                           .byte = t->byte,
+                           .type = (int32_t)t->type,
                            .n_dims = t->n_dims,
                            .error = t->error};
 
@@ -92,7 +91,8 @@ static bool take_table(struct rest *r, struct kv_calib_set *set)
     size_t dims[4], n = 1;
     struct kv_table *t;
 
-    if (!take(r, &h, sizeof(h)) || h.n_dims > 4)
+    if (!take(r, &h, sizeof(h)) || h.n_dims > 4 || h.type < 0 ||
+        h.type > KV_TABLE_U8)
         return false;
     for (size_t i = 0; i < h.n_dims; i++) {
         if (!h.dims[i] || h.dims[i] > r->n / sizeof(*t->data) / n)
@@ -101,8 +101,7 @@ static bool take_table(struct rest *r, struct kv_calib_set *set)
     }
     h.name[sizeof(h.name) - 1] = 0;
     t = kv_calib_add(set, h.name, h.side, h.layer, h.head, h.n_dims, dims);
-    t->half = h.half;
-    t->byte = h.byte;
+    t->type = (enum kv_table_type)h.type;
     t->error = h.error;
     return take(r, t->data, value_bytes(t));
 }

@@ -108,7 +108,7 @@ static int add_table(struct taken *to, size_t i, const struct kv_array *a,
             kv_calib_add(set, p.table, p.side, p.layer,
                          heads > 1 ? (int)h : p.head, n_dims, a->dims + skip);
 
-        t->half = half;
+        t->type = half ? KV_TABLE_F16 : KV_TABLE_F32;
         to->array = kv_realloc(to->array, set->n_tables, sizeof(*to->array));
         to->array[set->n_tables - 1] = a->name;
         if (kv_arrays_read(file, i, h * n, n, t->data, e))

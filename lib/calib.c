@@ -237,9 +237,11 @@ const struct kv_table *kv_calib_want(const struct kv_codec *c,
 
 size_t kv_table_bytes(const struct kv_table *t)
 {
-    return kv_table_values(t) * (t->byte   ? sizeof(uint8_t)
-                                 : t->half ? sizeof(uint16_t)
-                                           : sizeof(float));
+    static const size_t size[] = {[KV_TABLE_F32] = sizeof(float),
+                                  [KV_TABLE_F16] = sizeof(uint16_t),
+                                  [KV_TABLE_U8] = sizeof(uint8_t)};
+
+    return kv_table_values(t) * size[t->type];
 }
 
 size_t kv_calib_set_bytes(const struct kv_calib_set *set)

@@ -17,14 +17,16 @@ struct kv_progress;
 
 enum { KV_ALL = -1 }; /* layer or head of a table that is shared */
 
+/* f32 by default; values of fp16; whole numbers from 0 to 255. */
+enum kv_table_type { KV_TABLE_F32, KV_TABLE_F16, KV_TABLE_U8 };
+
 struct kv_table {
     char name[32];   /* "codebook", "smooth", ... */
     int side;        /* KV_K, KV_V or KV_ALL */
     int layer, head; /* or KV_ALL */
     size_t n_dims, dims[4];
-    bool half;    /* data are values of fp16, stored and counted as such */
-    bool byte;    /* data are whole numbers from 0 to 255, likewise */
-    float *data;  /* row-major, product of dims */
+    enum kv_table_type type; /* how data are stored and counted */
+    float *data;             /* row-major, product of dims */
     double error; /* training error (mean squared, per value) or NaN */
 };
 

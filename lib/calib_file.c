@@ -124,30 +124,30 @@ static void hash_rest(const struct kv_calib *c, char hex[KV_HASH_CHARS])
     kv_hash_end(h, hex);
 }
 
-static enum kv_h5_type stored_type(const struct kv_table *t)
-{
-    return t->byte ? KV_H5_U8 : t->half ? KV_H5_F16 : KV_H5_F32;
-}
+static const enum kv_h5_type stored_type[] = {[KV_TABLE_F32] = KV_H5_F32,
+                                              [KV_TABLE_F16] = KV_H5_F16,
+                                              [KV_TABLE_U8] = KV_H5_U8};
 
 static int write_values(struct kv_h5 *h, const char *object,
                         const struct kv_table *t, struct kv_err *e)
 {
     const size_t n = kv_table_values(t);
-    uint16_t *half;
-    uint8_t *byte;
+    uint8_t *bytes = NULL;
+    uint16_t *half = NULL;
+    const void *data = t->data;
     int rc;
 
-    if (!t->half && !t->byte)
-        return kv_h5_write(h, object, KV_H5_F32, NULL, NULL, t->data, e);
-    half = kv_alloc(n, sizeof(*half));
-    byte = (uint8_t *)half;
-    for (size_t i = 0; i < n; i++)
-        if (t->byte)
-            byte[i] = (uint8_t)t->data[i];
-        else
-            half[i] = kv_f32_to_f16(t->data[i]);
-    rc = kv_h5_write(h, object, stored_type(t), NULL, NULL, half, e);
+    if (t->type == KV_TABLE_F16)
+        data = half = kv_alloc(n, sizeof(*half));
+    else if (t->type == KV_TABLE_U8)
+        data = bytes = kv_alloc(n, sizeof(*bytes));
+    for (size_t i = 0; i < n && half; i++)
+        half[i] = kv_f32_to_f16(t->data[i]);
+    for (size_t i = 0; i < n && bytes; i++)
+        bytes[i] = (uint8_t)t->data[i];
+    rc = kv_h5_write(h, object, stored_type[t->type], NULL, NULL, data, e);
     free(half);
+    free(bytes);
     return rc;
 }
 
@@ -155,18 +155,22 @@ static int read_values(struct kv_h5 *h, const char *object, struct kv_table *t,
                        struct kv_err *e)
 {
     const size_t n = kv_table_values(t);
-    uint16_t *half;
-    uint8_t *byte;
+    uint8_t *bytes = NULL;
+    uint16_t *half = NULL;
+    void *data = t->data;
     int rc;
 
-    if (!t->half && !t->byte)
-        return kv_h5_read(h, object, KV_H5_F32, NULL, NULL, t->data, e);
-    half = kv_alloc(n, sizeof(*half));
-    byte = (uint8_t *)half;
-    rc = kv_h5_read(h, object, stored_type(t), NULL, NULL, half, e);
-    for (size_t i = 0; i < n; i++)
-        t->data[i] = t->byte ? (float)byte[i] : kv_f16_to_f32(half[i]);
+    if (t->type == KV_TABLE_F16)
+        data = half = kv_alloc(n, sizeof(*half));
+    else if (t->type == KV_TABLE_U8)
+        data = bytes = kv_alloc(n, sizeof(*bytes));
+    rc = kv_h5_read(h, object, stored_type[t->type], NULL, NULL, data, e);
+    for (size_t i = 0; i < n && half; i++)
+        t->data[i] = kv_f16_to_f32(half[i]);
+    for (size_t i = 0; i < n && bytes; i++)
+        t->data[i] = (float)bytes[i];
     free(half);
+    free(bytes);
     return rc;
 }
 
@@ -183,7 +187,7 @@ static int save_set(struct kv_h5 *h, const struct kv_calib_set *s, size_t i,
         const struct kv_table *t = &s->table[j];
         const struct path p = table_path(i, table_name(t).text);
 
-        kv_h5_dataset(h, p.text, stored_type(t), t->n_dims, t->dims);
+        kv_h5_dataset(h, p.text, stored_type[t->type], t->n_dims, t->dims);
         kv_h5_put_text(h, p.text, "name", t->name);
         kv_h5_put_text(h, p.text, "side",
                        side_names[t->side == KV_ALL ? KV_SIDES : t->side]);
@@ -254,7 +258,7 @@ static bool has_bytes(const struct kv_calib *c)
 {
     for (size_t i = 0; i < c->n_sets; i++)
         for (size_t j = 0; j < c->set[i].n_tables; j++)
-            if (c->set[i].table[j].byte)
+            if (c->set[i].table[j].type == KV_TABLE_U8)
                 return true;
     return false;
 }
@@ -359,8 +363,9 @@ static int load_table(struct kv_h5 *h, const char *object,
     if (strcmp(table_name(t).text, strrchr(object, '/') + 1))
         return kv_fail(e, "%s: %s says that it is %s", kv_h5_path(h), object,
                        table_name(t).text);
-    t->half = !kv_h5_check(h, object, KV_H5_F16, n_dims, dims, &other);
-    t->byte = !kv_h5_check(h, object, KV_H5_U8, n_dims, dims, &other);
+    for (int as = KV_TABLE_F16; as <= KV_TABLE_U8; as++)
+        if (!kv_h5_check(h, object, stored_type[as], n_dims, dims, &other))
+            t->type = (enum kv_table_type)as;
     if (read_values(h, object, t, e))
         return -1;
     for (size_t i = 0; i < n; i++)

@@ -37,9 +37,10 @@ struct kv_calib;
     "bits_nominal", "bits", "bits_quantized", "shared_bytes", "bits_total", \
         "clipped", "bits_declared"
 
-/* Those that tell rows apart; the spec, which differs most often, first. */
-#define KV_CONDITION_KEYS                                                     \
-    "spec", "model", "model_hash", "text_hash", "ctx", "windows", "protocol", \
+/* The conditions that tell rows apart; the spec, which differs most often,
+ * first. */
+#define KV_CONDITION_KEYS                                            \
+    "spec", "model_hash", "text_hash", "ctx", "windows", "protocol", \
         "weights", "calib_hash", "device", "seed", "bos", "special", "gemm"
 
 /* Sets the cells of the conditions and of the spec's parameters.  The column

@@ -79,7 +79,7 @@ static int put_layers(struct kv_h5 *h, const char *name, size_t n_layers,
     uint8_t x[KV_MAX_LAYERS];
 
     for (size_t i = 0; i < n_layers; i++)
-        x[i] = bits[i / 64] >> i % 64 & 1;
+        x[i] = kv_layer_bit(bits, i);
     return put_all(h, name, KV_H5_U8, n_layers, x, e);
 }
 
@@ -205,7 +205,7 @@ static int get_layers(struct kv_h5 *h, const char *name, size_t n_layers,
         if (x[i] > 1)
             return kv_fail(e, "%s: %s holds %d, expected 0 or 1", path, name,
                            x[i]);
-        bits[i / 64] |= (uint64_t)x[i] << i % 64;
+        kv_layer_set(bits, i, x[i]);
     }
     return 0;
 }

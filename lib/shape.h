@@ -81,20 +81,34 @@ static inline struct kv_rope_pairs kv_shape_pairs(const struct kv_shape *s)
                          : (struct kv_rope_pairs){s->n_rot, 1, s->n_rot};
 }
 
+/* A layer's bit of [KV_MAX_LAYERS / 64] words. */
+static inline bool kv_layer_bit(const uint64_t *words, size_t layer)
+{
+    return words[layer / 64 % (KV_MAX_LAYERS / 64)] >> layer % 64 & 1;
+}
+
+static inline void kv_layer_set(uint64_t *words, size_t layer, bool on)
+{
+    uint64_t *word = &words[layer / 64 % (KV_MAX_LAYERS / 64)];
+    const uint64_t bit = (uint64_t)1 << layer % 64;
+
+    *word = on ? *word | bit : *word & ~bit;
+}
+
 static inline bool kv_shape_slides(const struct kv_shape *s, size_t layer)
 {
-    return s->slides[layer / 64 % (KV_MAX_LAYERS / 64)] >> layer % 64 & 1;
+    return kv_layer_bit(s->slides, layer);
 }
 
 static inline bool kv_shape_still(const struct kv_shape *s, size_t layer)
 {
-    return s->still[layer / 64 % (KV_MAX_LAYERS / 64)] >> layer % 64 & 1;
+    return kv_layer_bit(s->still, layer);
 }
 
 /* Whether layer `own` of the model's own count is without attention. */
 static inline bool kv_shape_stateful(const struct kv_shape *s, size_t own)
 {
-    return s->stateful[own / 64 % (KV_MAX_LAYERS / 64)] >> own % 64 & 1;
+    return kv_layer_bit(s->stateful, own);
 }
 
 /* The number of layers without attention before layer `own` of the model's own

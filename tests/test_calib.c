@@ -33,12 +33,12 @@ static void add(struct kv_calib_set *set, const char *name, int side, int layer,
 
     for (size_t i = 0; i < n_dims; i++)
         n *= dims[i];
-    assert_false(t->half);
-    t->half = !strcmp(name, "codebook");
+    assert_int_equal(t->type, KV_TABLE_F32);
+    t->type = strcmp(name, "codebook") ? KV_TABLE_F32 : KV_TABLE_F16;
     for (size_t i = 0; i < n; i++) {
         assert_true(t->data[i] == 0);
         t->data[i] = (float)kv_random_normal(set->n_tables, i);
-        if (t->half)
+        if (t->type == KV_TABLE_F16)
             t->data[i] = kv_f16_to_f32(kv_f16_clamp(t->data[i]));
     }
     t->error = (double)set->n_tables / 7;
@@ -151,7 +151,7 @@ static void check_same_set(const struct kv_calib_set *a,
         assert_int_equal(x->head, y->head);
         assert_int_equal(x->n_dims, y->n_dims);
         assert_true(x->error == y->error);
-        assert_true(x->half == y->half);
+        assert_true(x->type == y->type);
         for (size_t j = 0; j < x->n_dims; j++) {
             assert_int_equal(x->dims[j], y->dims[j]);
             n *= x->dims[j];

@@ -96,7 +96,7 @@ static void rig_init(struct rig *r, const char *text, size_t n_kv_heads,
                     head ? (int)h : KV_ALL, 3, dims);
 
                 fill(t->data, l.sub_books * l.k * l.d, 100 + 10 * layer + h);
-                t->half = true;
+                t->type = KV_TABLE_F16;
             }
     }
     for (size_t layer = 0; layer < r->shape.n_layers; layer++) {
@@ -516,7 +516,7 @@ static void test_tables(void **state)
     refused(&r, true, "'smooth' for layer 1, K, head 0 is 1 x 16, expected");
     r.set.table[r.set.n_tables - 1].dims[0] = 2;
     for (size_t i = 0; i < r.set.n_tables; i++) {
-        r.set.table[i].half = false;
+        r.set.table[i].type = KV_TABLE_F32;
         if (!strcmp(r.set.table[i].name, "smooth"))
             r.set.table[i].data[3] = 1;
     }

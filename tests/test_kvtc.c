@@ -345,7 +345,7 @@ static void test_tables(void **state)
     const struct kv_table *none = kv_calib_table(set, "none", KV_K, 1, 0);
     const struct kv_table *coded = kv_calib_table(set, "coded", KV_K, 1, 0);
 
-    assert_true(v->half);
+    assert_true(v->type == KV_TABLE_F16);
     for (size_t i = 0; i < ROW; i++)
         for (size_t j = 0; j <= i; j++) {
             double sum = 0;

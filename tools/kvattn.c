@@ -471,8 +471,8 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
 
 int main(int argc, char **argv)
 {
-    static const char *const key[] = {KV_CONDITION_KEYS, "level", "threads",
-                                      "layer",           "path",  NULL};
+    static const char *const key[] = {
+        KV_CONDITION_KEYS, "model", "level", "threads", "layer", "path", NULL};
     const struct kv_results_keys keys = {
         .key = key,
         .full = "bits",

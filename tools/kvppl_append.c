@@ -6,10 +6,7 @@
 
 /* The columns that tell rows apart; the spec, which differs most often, comes
  * first. */
-static const char *const key[] = {
-    "spec",     "model_hash", "text_hash",  "ctx",    "windows",
-    "protocol", "weights",    "calib_hash", "device", "seed",
-    "bos",      "special",    "gemm",       NULL};
+static const char *const key[] = {KV_CONDITION_KEYS, NULL};
 
 static int check_options(const struct kvppl_args *a, struct kv_err *e)
 {

@@ -530,7 +530,8 @@ static void parse(int argc, char **argv, struct args *a)
 
 int main(int argc, char **argv)
 {
-    static const char *const key[] = {KV_CONDITION_KEYS, "side", "layer", NULL};
+    static const char *const key[] = {KV_CONDITION_KEYS, "model", "side",
+                                      "layer", NULL};
     const struct kv_results_keys keys = {
         .key = key,
         .full = "bits",

@@ -246,9 +246,9 @@ void kv_pass_add_to_others(const struct kv_pass *p, const struct kv_tile *t,
 void kv_pass_cut_gates(const struct kv_pass *p, size_t rows, float *x)
 {
     const struct kv_config *c = &p->m->config;
-    const size_t n = p->inter, l = p->loaded;
+    const size_t n = p->inter;
 
-    if (!(c->sparse[l / 64 % (KV_MAX_LAYERS / 64)] >> l % 64 & 1))
+    if (!kv_layer_bit(c->sparse, p->loaded))
         return;
     for (size_t i = 0; i < rows; i++, x += 2 * n) {
         double mean = 0, square = 0;

@@ -146,7 +146,7 @@ static inline size_t kv_config_layers_of(const struct kv_config *c)
 /* Whether the layer is an MLP alone, and whether it has one. */
 static inline bool kv_config_is_bare(const struct kv_config *c, size_t layer)
 {
-    return c->bare[layer / 64 % (KV_MAX_LAYERS / 64)] >> layer % 64 & 1;
+    return kv_layer_bit(c->bare, layer);
 }
 
 static inline bool kv_config_has_mlp(const struct kv_config *c, size_t layer)
@@ -165,8 +165,7 @@ static inline bool kv_config_shares(const struct kv_config *c, size_t layer)
 static inline bool kv_config_has_experts(const struct kv_config *c,
                                          size_t layer)
 {
-    return c->n_experts &&
-           !(c->dense[layer / 64 % (KV_MAX_LAYERS / 64)] >> layer % 64 & 1);
+    return c->n_experts && !kv_layer_bit(c->dense, layer);
 }
 
 static inline size_t kv_config_inter(const struct kv_config *c, size_t layer)

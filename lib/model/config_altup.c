@@ -5,11 +5,6 @@
 static const char SPARSE[] = "activation_sparsity_pattern",
                   WIDTHS[] = "intermediate_size";
 
-static void set_sparse(struct kv_config *c, size_t layer)
-{
-    c->sparse[layer / 64] |= (uint64_t)1 << layer % 64;
-}
-
 /* A share of gates that are 0 for each layer; all that are not 0 are one. */
 static int read_sparse(const struct kv_fields *f, struct kv_config *c,
                        size_t n_layers, struct kv_err *e)
@@ -19,7 +14,7 @@ static int read_sparse(const struct kv_fields *f, struct kv_config *c,
     bool first = true;
 
     for (size_t i = 0; i < 10 && n_layers > 10 && !list; i++)
-        set_sparse(c, i);
+        kv_layer_set(c->sparse, i, true);
     if (list && json_array_size(list) != n_layers)
         return kv_fail(e,
                        "%s: field %s%s is not a list of %zu numbers, one for "
@@ -43,7 +38,7 @@ static int read_sparse(const struct kv_fields *f, struct kv_config *c,
                            f->path, f->in, SPARSE, share, x);
         share = x;
         first = false;
-        set_sparse(c, i);
+        kv_layer_set(c->sparse, i, true);
     }
     c->sparse_cut = (float)kv_normal_quantile(share);
     return 0;

@@ -2,11 +2,6 @@
 
 #include <string.h>
 
-static void set_dense(struct kv_config *c, size_t layer)
-{
-    c->dense[layer / 64] |= (uint64_t)1 << layer % 64;
-}
-
 static int read_dense_inter(const struct kv_fields *f, struct kv_config *c,
                             struct kv_err *e)
 {
@@ -35,7 +30,7 @@ static int read_dense(const struct kv_fields *f, struct kv_config *c,
                        name);
     for (size_t i = 0; i < n; i++)
         if ((i + 1) % step)
-            set_dense(c, i);
+            kv_layer_set(c->dense, i, true);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *layer = json_array_get(list, i);
         const json_int_t at = json_integer_value(layer);
@@ -43,7 +38,7 @@ static int read_dense(const struct kv_fields *f, struct kv_config *c,
         if (!json_is_integer(layer) || at < 0 || at >= (json_int_t)n)
             return kv_fail(e, "%s: field %s: entry %zu is no layer below %zu",
                            f->path, name, i, n);
-        set_dense(c, (size_t)at);
+        kv_layer_set(c->dense, (size_t)at, true);
     }
     if (step == 1 && !json_array_size(list))
         return 0;
@@ -60,7 +55,7 @@ static int read_first(const struct kv_fields *f, struct kv_config *c,
                           e))
         return -1;
     for (size_t i = 0; i < n && i < c->shape.n_layers; i++)
-        set_dense(c, i);
+        kv_layer_set(c->dense, i, true);
     return n ? read_dense_inter(f, c, e) : 0;
 }
 
@@ -79,7 +74,7 @@ static int read_types(const struct kv_fields *f, struct kv_config *c,
                        "layer",
                        f->path, name, n);
     if (!list)
-        set_dense(c, 0);
+        kv_layer_set(c->dense, 0, true);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *type = json_string_value(json_array_get(list, i));
 
@@ -89,7 +84,7 @@ static int read_types(const struct kv_fields *f, struct kv_config *c,
                            "sparse",
                            f->path, name, i);
         if (!strcmp(type, "dense"))
-            set_dense(c, i);
+            kv_layer_set(c->dense, i, true);
     }
     return read_dense_inter(f, c, e);
 }
@@ -111,7 +106,7 @@ static int read_moe_layers(const struct kv_fields *f, struct kv_config *c,
         return -1;
     for (size_t i = 0; i < c->shape.n_layers; i++)
         if (i < start || i > end || (i + 1) % interval)
-            set_dense(c, i);
+            kv_layer_set(c->dense, i, true);
     return read_dense_inter(f, c, e);
 }
 
@@ -246,7 +241,7 @@ static int read_halves(const struct kv_fields *f, struct kv_config *c,
 {
     *none = true;
     for (size_t i = 0; i < c->shape.n_layers; i++)
-        *none = *none && c->dense[i / 64] >> i % 64 & 1;
+        *none = *none && kv_layer_bit(c->dense, i);
     if (*none)
         return 0;
     c->dense_inter = c->inter;

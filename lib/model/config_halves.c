@@ -34,13 +34,12 @@ static char letter_of(const json_t *list, const char *pattern, size_t i)
 
 static void set_layer(struct kv_config *c, size_t layer, char letter)
 {
-    const uint64_t bit = (uint64_t)1 << layer % 64;
-    const size_t word = layer / 64;
+    const bool bare = letter == '-' || letter == 'E';
 
-    c->shape.stateful[word] |= letter != '*' ? bit : 0;
-    c->bare[word] |= letter == '-' || letter == 'E' ? bit : 0;
-    c->dense[word] |= letter != 'E' ? bit : 0;
-    c->shape.n_bare += letter == '-' || letter == 'E';
+    kv_layer_set(c->shape.stateful, layer, letter != '*');
+    kv_layer_set(c->bare, layer, bare);
+    kv_layer_set(c->dense, layer, letter != 'E');
+    c->shape.n_bare += bare;
 }
 
 /* The list, or without it the text. */

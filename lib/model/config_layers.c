@@ -2,15 +2,6 @@
 
 #include <string.h>
 
-/* A layer's bit of slides or still. */
-static void set_bit(uint64_t *bits, size_t layer, bool on)
-{
-    const uint64_t bit = (uint64_t)1 << layer % 64;
-
-    bits[layer / 64] &= ~bit;
-    bits[layer / 64] |= on ? bit : 0;
-}
-
 /* The number of tokens that a sliding layer attends over; 0: no layer
  * slides. */
 static int read_window(const struct kv_fields *f, const struct kv_arch *a,
@@ -64,7 +55,7 @@ static int read_layer_types(const struct kv_fields *f, const json_t *list,
                            "full_attention and sliding_attention are known",
                            f->path, i, type ? type : "no name");
         n += slides;
-        set_bit(c->shape.slides, i, slides);
+        kv_layer_set(c->shape.slides, i, slides);
     }
     if (n != *n_slide && (!(c->arch->layers.pattern || c->arch->layers.mixed) ||
                           !c->shape.slide_window))
@@ -134,14 +125,15 @@ static int read_sliding(const struct kv_fields *f, struct kv_config *c,
     for (size_t i = first; i < s->n_layers && s->slide_window; i++) {
         const bool slides = layer_slides(c, i, pattern);
 
-        set_bit(s->slides, i, slides);
+        kv_layer_set(s->slides, i, slides);
         n_slide += slides;
     }
     if (list && read_layer_types(f, list, c, &n_slide, e))
         return -1;
     if (c->arch->by_kind && !c->arch->altup &&
         kv_shape_slides(s, s->n_layers - 1)) {
-        set_bit(s->slides, s->n_layers - 1, false); /* whatever the list says */
+        kv_layer_set(s->slides, s->n_layers - 1,
+                     false); /* whatever the list says */
         n_slide--;
     }
     if (!n_slide)
@@ -177,8 +169,8 @@ static int read_still(const struct kv_fields *f, struct kv_config *c,
                      json_integer_value(has) > 1))
             return kv_fail(e, "%s: field %s: layer %zu is neither 0 nor 1",
                            f->path, name, i);
-        set_bit(c->shape.still, i,
-                list ? !json_integer_value(has) : (i + 1) % every == 0);
+        kv_layer_set(c->shape.still, i,
+                     list ? !json_integer_value(has) : (i + 1) % every == 0);
     }
     return 0;
 }
@@ -207,9 +199,10 @@ static void fill_still(const struct kv_fields *f, bool none,
         json_is_null(json_object_get(f->json, "sliding_window"));
 
     for (size_t i = 0; i < c->shape.n_layers && none; i++)
-        set_bit(c->shape.still, i, true);
+        kv_layer_set(c->shape.still, i, true);
     for (size_t i = 0; i < c->shape.n_layers && c->arch->layers.still_full; i++)
-        set_bit(c->shape.still, i, !turn_all && !kv_shape_slides(&c->shape, i));
+        kv_layer_set(c->shape.still, i,
+                     !turn_all && !kv_shape_slides(&c->shape, i));
 }
 
 int kv_config_layers(const struct kv_fields *f, struct kv_config *c,

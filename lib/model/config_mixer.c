@@ -15,11 +15,6 @@ struct stateful {
     uint64_t bits[KV_MAX_LAYERS / 64];
 };
 
-static void set(struct stateful *s, size_t layer)
-{
-    s->bits[layer / 64] |= (uint64_t)1 << layer % 64;
-}
-
 /* Mamba's layers had other names before transformers 5. */
 static bool is_mixer(const struct kv_config *c, const char *type)
 {
@@ -49,7 +44,7 @@ static int read_types(const struct kv_fields *f, const struct kv_config *c,
         const char *type = json_string_value(json_array_get(list, i));
 
         if (type && is_mixer(c, type))
-            set(s, i);
+            kv_layer_set(s->bits, i, true);
         else if (!type || !is_attention(c, type))
             return kv_fail(e,
                            "%s: field %s%s: layer %zu is %s; only "
@@ -68,7 +63,7 @@ static int read_listed(const struct kv_fields *f, const struct kv_config *c,
     const size_t n = c->shape.n_layers;
 
     for (size_t i = 0; i < n; i++)
-        set(s, i);
+        kv_layer_set(s->bits, i, true);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *layer = json_array_get(list, i);
         const json_int_t at = json_integer_value(layer);
@@ -76,7 +71,7 @@ static int read_listed(const struct kv_fields *f, const struct kv_config *c,
         if (!json_is_integer(layer) || at < 0 || at >= (json_int_t)n)
             return kv_fail(e, "%s: field %s: entry %zu is no layer below %zu",
                            f->path, LISTED, i, n);
-        s->bits[at / 64] &= ~((uint64_t)1 << at % 64);
+        kv_layer_set(s->bits, (size_t)at, false);
     }
     return 0;
 }
@@ -91,7 +86,7 @@ static int read_every(const struct kv_fields *f, const struct kv_config *c,
         return -1;
     for (size_t i = 0; i < c->shape.n_layers && every; i++)
         if ((i + 1) % every)
-            set(s, i);
+            kv_layer_set(s->bits, i, true);
     return 0;
 }
 

@@ -527,38 +527,6 @@ static int bind_all(struct binding *b, struct kv_err *e)
     return kv_tensor_spares(m, c, b->w, e);
 }
 
-/* In a model with several parts, names have more words before the prefix, or
- * after its first word.  NULL: there are no such tensors. */
-static const char *find_part(const struct kv_weights *w, const char *embed)
-{
-    static const char *const prefix[] = {"language_model.model.",
-                                         "model.language_model."};
-    char name[160];
-
-    for (size_t i = 0; i < sizeof(prefix) / sizeof(*prefix); i++) {
-        snprintf(name, sizeof(name), "%s%s", prefix[i], embed);
-        if (kv_weights_find(w, name))
-            return prefix[i];
-    }
-    return NULL;
-}
-
-/* A file of a model without its head lacks the first part of the prefix. */
-static const char *find_prefix(const struct kv_weights *w,
-                               const struct kv_tensor_names *names,
-                               bool wrapped)
-{
-    const char *p = names->prefix;
-    char name[160];
-
-    if (wrapped && find_part(w, names->embed))
-        return find_part(w, names->embed);
-    while (snprintf(name, sizeof(name), "%s%s", p, names->embed),
-           !kv_weights_find(w, name) && *p)
-        p = strchr(p, '.') + 1;
-    return kv_weights_find(w, name) ? p : names->prefix;
-}
-
 int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
                   const struct kv_weights *w, const char *dir, struct kv_err *e)
 {
@@ -568,7 +536,7 @@ int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
 
     *m = (struct kv_model_weights){
         .norm_add = c->arch->gemma || c->arch->norm_plus_one ? 1 : 0};
-    b.prefix = find_prefix(w, c->arch->names, c->wrapped);
+    b.prefix = kv_tensor_prefix(w, c->arch->names, c->wrapped);
     m->layer = kv_alloc(n_layers, sizeof(*m->layer));
     m->zeros =
         kv_alloc(kv_part_rows(c, 0, KV_P_Q) + c->hidden + kv_config_widest(c),

@@ -46,6 +46,12 @@ int kv_tensor_bind(const struct kv_weight **out, const struct kv_weights *w,
                    const char *name, const size_t shape[3], const char *dir,
                    struct kv_err *e);
 
+/* The prefix of the names of w's tensors: of the text model's in a file with
+ * several parts (wrapped), without its first words in a file of a model without
+ * its head. */
+const char *kv_tensor_prefix(const struct kv_weights *w,
+                             const struct kv_tensor_names *names, bool wrapped);
+
 /* Finds every tensor and checks its shape, its type and that its values are
  * finite.  In a GGUF file any bias that c demands may be absent and is zeros,
  * as in llama.cpp.  Fails on a tensor that belongs to no part, and on a head

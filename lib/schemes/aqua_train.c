@@ -158,7 +158,7 @@ static int train_place(struct training *t, size_t layer, enum kv_side side,
         struct kv_table *table = kv_calib_add(t->out, "predictor", (int)side,
                                               (int)layer, KV_ALL, 2, dims);
 
-        table->half = true;
+        table->type = KV_TABLE_F16;
         weight = table->data;
         f = features_of(t, side);
     }

@@ -258,7 +258,7 @@ static int load_books(struct kv_codec *c, const struct kv_calib_set *set,
 
         if (!t)
             return -1;
-        if (!t->half)
+        if (t->type != KV_TABLE_F16)
             return kv_fail(e,
                            "the calibration's table 'codebook' for layer %zu, "
                            "%c, head %zu is f32, expected fp16: kvcalib makes "

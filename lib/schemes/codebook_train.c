@@ -405,7 +405,7 @@ static void add_books(const struct job *j, float **data)
                                           by_model ? KV_ALL : (int)j->first,
                                           by_head ? (int)h : KV_ALL, 3, dims);
 
-        t->half = true;
+        t->type = KV_TABLE_F16;
         data[h] = t->data;
     }
 }

@@ -112,7 +112,7 @@ static float *add_predictor(struct pass *p, size_t sources)
         return NULL;
     t = kv_calib_add(&p->set, "predictor", (int)j->side, (int)j->layer, KV_ALL,
                      2, dims);
-    t->half = true;
+    t->type = KV_TABLE_F16;
     return t->data;
 }
 

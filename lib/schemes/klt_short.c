@@ -44,6 +44,12 @@ static float largest(const float *x, size_t n, size_t stride)
     return max;
 }
 
+/* The step of the column that x begins, [n] lines of row values. */
+static float column_step(const float *x, size_t n, size_t row)
+{
+    return largest(x, n, row) / MOST;
+}
+
 /* A code about MIDDLE. */
 static float byte_of(float x, float step)
 {
@@ -53,7 +59,7 @@ static float byte_of(float x, float step)
 void kv_klt_round_columns(float *x, size_t n, size_t row, float *step)
 {
     for (size_t j = 0; j < row; j++) {
-        step[j] = largest(x + j, n, row) / MOST;
+        step[j] = column_step(x + j, n, row);
         for (size_t i = 0; i < n; i++)
             x[i * row + j] =
                 (byte_of(x[i * row + j], step[j]) - MIDDLE) * step[j];
@@ -99,13 +105,13 @@ static float code_row(const float *x, size_t n, unsigned bits, uint16_t *code)
 /* ---- a place's tables ---------------------------------------------------- */
 
 static float *add(const struct kv_codec *c, struct kv_calib_set *to,
-                  const char *name, bool byte, size_t n_dims,
+                  const char *name, enum kv_table_type type, size_t n_dims,
                   const size_t *dims)
 {
     struct kv_table *t =
         kv_calib_add(to, name, c->side, (int)c->layer, KV_ALL, n_dims, dims);
 
-    t->byte = byte;
+    t->type = type;
     return t->data;
 }
 
@@ -123,13 +129,13 @@ static void put_forward(const struct kv_codec *c,
     const float *forward = find(c, set, "forward");
     const float *unit = find(c, set, "unit");
     const size_t dims[] = {u->n_coded, part};
-    float *code = add(c, to, "forward", true, 2, dims);
-    float *step = add(c, to, "forward_step", false, 1, dims);
+    float *code = add(c, to, "forward", KV_TABLE_U8, 2, dims);
+    float *step = add(c, to, "forward_step", KV_TABLE_F32, 1, dims);
 
     for (size_t j = 0; j < u->n_coded; j++) {
         const size_t at = u->coef[j].index;
         const float *column = forward + at / part * part * part + at % part;
-        const float of = largest(column, part, part) / MOST;
+        const float of = column_step(column, part, part);
 
         step[j] = of * unit[at];
         for (size_t i = 0; i < part; i++)
@@ -145,8 +151,8 @@ static void put_inverse(const struct kv_codec *c,
     const float *inverse = find(c, set, "inverse");
     const float *unit = find(c, set, "unit");
     const size_t bytes = inverse_bytes(u->coef, u->n_coded, part);
-    float *out = add(c, to, "inverse", true, 1, &bytes);
-    float *step = add(c, to, "inverse_step", false, 1, &u->n_coded);
+    float *out = add(c, to, "inverse", KV_TABLE_U8, 1, &bytes);
+    float *step = add(c, to, "inverse_step", KV_TABLE_F32, 1, &u->n_coded);
     uint16_t *code = kv_alloc(part, sizeof(*code));
     uint8_t *packed = kv_alloc(part, sizeof(uint16_t));
 
@@ -174,14 +180,14 @@ static void put_predictor(const struct kv_codec *c,
 
     if (!t)
         return;
-    code = add(c, to, "predictor", true, 2, t->dims);
-    step = add(c, to, "predictor_step", false, 2,
+    code = add(c, to, "predictor", KV_TABLE_U8, 2, t->dims);
+    step = add(c, to, "predictor_step", KV_TABLE_F32, 2,
                (const size_t[]){t->dims[0] / row, row});
     for (size_t i = 0; i < t->dims[0] * row; i++) {
         const size_t at = i / row / row * row + i % row;
 
         if (i / row % row == 0)
-            step[at] = largest(t->data + i, row, row) / MOST;
+            step[at] = column_step(t->data + i, row, row);
         code[i] = byte_of(t->data[i], step[at]);
     }
 }
@@ -288,6 +294,23 @@ static void take_inverse(const float *bytes, const float *step,
     free(code);
 }
 
+static const struct kv_table *want_bytes(const struct kv_codec *c,
+                                         const struct kv_calib_set *set,
+                                         const char *name, size_t n_dims,
+                                         const size_t *dims, struct kv_err *e)
+{
+    const struct kv_table *t = kv_calib_want(c, set, name, 0, n_dims, dims, e);
+
+    if (t && t->type != KV_TABLE_U8) {
+        kv_fail(e,
+                "the calibration's table '%s' for layer %zu, %c is not of "
+                "bytes: kvcalib makes it anew",
+                name, c->layer, kv_side_name(c->side));
+        return NULL;
+    }
+    return t;
+}
+
 int kv_klt_short_load(const struct kv_codec *c, const struct kv_calib_set *set,
                       const struct kv_klt_coding *g, size_t part,
                       float *forward, float *inverse, struct kv_err *e)
@@ -299,9 +322,9 @@ int kv_klt_short_load(const struct kv_codec *c, const struct kv_calib_set *set,
 
     if (!g->n_coded)
         return 0;
-    if (!(there = kv_calib_want(c, set, "forward", 0, 2, dims, e)) ||
+    if (!(there = want_bytes(c, set, "forward", 2, dims, e)) ||
         !(there_step = kv_calib_want(c, set, "forward_step", 0, 1, dims, e)) ||
-        !(back = kv_calib_want(c, set, "inverse", 0, 1, &bytes, e)) ||
+        !(back = want_bytes(c, set, "inverse", 1, &bytes, e)) ||
         !(back_step = kv_calib_want(c, set, "inverse_step", 0, 1, dims, e)))
         return -1;
     if (forward)
@@ -318,7 +341,7 @@ int kv_klt_short_predictor(const struct kv_codec *c,
     const size_t dims[] = {n_sources * row, row}, steps[] = {n_sources, row};
     const struct kv_table *code, *step;
 
-    if (!(code = kv_calib_want(c, set, "predictor", 0, 2, dims, e)) ||
+    if (!(code = want_bytes(c, set, "predictor", 2, dims, e)) ||
         !(step = kv_calib_want(c, set, "predictor_step", 0, 2, steps, e)))
         return -1;
     for (size_t i = 0; i < n_sources * row * row; i++)

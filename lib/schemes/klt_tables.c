@@ -24,7 +24,7 @@ static float *add_square(const struct kv_klt_job *j, const char *name,
     struct kv_table *t = kv_calib_add(j->out, name, (int)j->side, (int)j->layer,
                                       KV_ALL, all ? 2 : 3, dims + all);
 
-    t->half = true;
+    t->type = KV_TABLE_F16;
     return t->data;
 }
 

@@ -135,14 +135,15 @@ static int covariance(const struct job *j, double *mean, double *cov,
     return rc;
 }
 
-static float *kvtc_add_table(const struct job *j, const char *name, bool half,
-                             size_t n_dims, const size_t *dims)
+static float *kvtc_add_table(const struct job *j, const char *name,
+                             enum kv_table_type type, size_t n_dims,
+                             const size_t *dims)
 {
     const int layer = kv_kvtc_spans(j->spec) ? KV_ALL : (int)j->layer;
     struct kv_table *t =
         kv_calib_add(j->out, name, (int)j->side, layer, KV_ALL, n_dims, dims);
 
-    t->half = half;
+    t->type = type;
     return t->data;
 }
 
@@ -179,8 +180,8 @@ static int add_transform(const struct job *j, float **mean, float **basis,
     if (!rc && (rc = kv_eigen(cov, row, value)))
         kv_fail(e, "no eigenvectors: the covariance is not finite");
     end(j);
-    *mean = kvtc_add_table(j, "mean", false, 1, dims);
-    *basis = kvtc_add_table(j, "basis", true, 2, dims);
+    *mean = kvtc_add_table(j, "mean", KV_TABLE_F32, 1, dims);
+    *basis = kvtc_add_table(j, "basis", KV_TABLE_F16, 2, dims);
     for (size_t i = 0; i < row; i++)
         (*mean)[i] = (float)m[i];
     for (size_t i = 0; i < row * row; i++) /* eigenvalues ascend */
@@ -238,8 +239,8 @@ static double group_error(const float *y, size_t n_tokens, size_t row, size_t n,
 static void add_errors(const struct job *j, const float *y, size_t n_tokens)
 {
     const size_t row = j->row, dims[] = {KV_KVTC_TYPES, KV_KVTC_SIZES, row};
-    float *none = kvtc_add_table(j, "none", false, 1, &dims[2]);
-    float *coded = kvtc_add_table(j, "coded", false, 3, dims);
+    float *none = kvtc_add_table(j, "none", KV_TABLE_F32, 1, &dims[2]);
+    float *coded = kvtc_add_table(j, "coded", KV_TABLE_F32, 3, dims);
     const size_t step = kv_kvtc_step(j->spec, row);
 
 #pragma omp parallel for schedule(dynamic, 8)
