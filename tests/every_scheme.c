@@ -107,7 +107,10 @@ static bool is_wanted(const char *text)
 
 static void add(const char *text, const char *folder)
 {
-    if (!is_wanted(text) || ++n_asked % step)
+    /* klt's trellis takes most of the time under a sanitizer */
+    const size_t every = step > 1 && !strncmp(text, "klt", 3) ? 3 * step : step;
+
+    if (!is_wanted(text) || ++n_asked % every)
         return;
     every_one = kv_realloc(every_one, n_ready + 1, sizeof(*every_one));
     n_ready += prepare(&every_one[n_ready], text, folder);
