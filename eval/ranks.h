@@ -3,8 +3,8 @@
  * all scores.  Only the first rank sums them, in order, so a row's numbers do
  * not depend on the number of ranks.
  *
- * Or the ranks share the layers: all windows pass the layers of one rank, then
- * those of the next, and the last rank, which has the head, scores them. */
+ * Or the ranks share the layers: all windows pass the first rank's layers, then
+ * the next rank's.  The last rank has the head and scores the windows. */
 #ifndef KV_RANKS_H
 #define KV_RANKS_H
 

@@ -90,8 +90,8 @@ struct kv_codec {
                             * known */
     bool massive;          /* the cache keeps massive tokens in fp16 too */
     struct kv_norm_range norms[KV_SIDES]; /* norms of tokens not massive */
-    size_t n_traced; /* these are the smallest keys instead, so many of a pool
-                      * (kivi's word ott); 0: none */
+    size_t n_traced; /* size of the pool of smallest keys that are kept
+                      * instead (kivi's word ott); 0: no pool */
     void *state;
 
     struct kv_codec_place *place; /* where encode() and decode() run, owned;

@@ -41,8 +41,8 @@ struct kv_norm_range {
  * is massive. */
 struct kv_norm_range kv_norm_range_of(const float *norm, size_t n);
 
-/* Which of n tokens of a layer are massive, the first at position first, as
- * position 0 is.  shape: the layer's; k, v: [n][n_kv_heads][head_dim], k before
+/* Which of n tokens of a layer are massive, the first at position first.  The
+ * token at position 0 always is.  shape: the layer's; k, v: [n][n_kv_heads][head_dim], k before
  * RoPE or after it, with its bias; range: [KV_SIDES]. */
 void kv_massive_find(const struct kv_shape *shape, bool pre_rope,
                      const struct kv_norm_range *range, size_t first,

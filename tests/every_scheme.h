@@ -20,8 +20,9 @@ struct ready {
 };
 
 /* From main()'s arguments: every() covers only the scheme argv[1], if given.
- * Otherwise, under a sanitizer, it takes every ninth spec if `trained`, else
- * all specs without calibration, since training takes most of the time. */
+ * Otherwise, under a sanitizer, it takes every ninth spec (of klt every 27th) if
+ * `trained`, else all specs without calibration, since training takes most of
+ * the time. */
 void every_only(int argc, char **argv, bool trained);
 
 /* A group's setup and teardown; made once for all its tests. */
@@ -30,7 +31,8 @@ int release_every(void **state);
 
 void every(void (*check)(struct ready *));
 
-/* From the first-th on, for what is slow and the same code for all. */
+/* Every third spec from the first-th on: for slow checks of code that all specs
+ * share. */
 void every_third(size_t first, void (*check)(struct ready *));
 
 size_t row_values(const struct ready *r);   /* n_kv_heads * head_dim */

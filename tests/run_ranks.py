@@ -27,8 +27,8 @@ def mpirun(tool, *ranks):
 
 
 def ranks_of(p):
-    """Processes of the ranks that mpirun p started; not those that have ended,
-    of which it has taken no note."""
+    """Processes of the ranks that mpirun p started, without ended processes that
+    it has not noticed."""
     return subprocess.run(["pgrep", "-r", "R,S,D,T", "-P", str(p.pid)],
                           text=True, capture_output=True).stdout.split()
 

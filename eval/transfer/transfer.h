@@ -20,7 +20,7 @@
  *
  * An answer is made again, twice at most, if a rank was silent too long or has
  * no room for it; a damaged layer is sent again, three times at most.  The
- * answers are those of kv_generate(). */
+ * answers equal kv_generate()'s. */
 #ifndef KV_TRANSFER_H
 #define KV_TRANSFER_H
 

@@ -37,8 +37,8 @@ struct kv_codebook {
     size_t width;
     uint8_t *entry;
     /* b <= 8: the same by channel, [head_books][channels][plane]; channels: d,
-     * or those of all sub-spaces padded with zeros to a multiple of 16; plane:
-     * 64 or 256 entries */
+     * or the channels of all sub-spaces, padded with zeros to a multiple of 16;
+     * plane: 64 or 256 entries */
     size_t channels, plane;
     uint8_t *planes;
 };

@@ -299,7 +299,7 @@ static int cuda_attend(const struct kv_backend *b,
 /* ---- losses -------------------------------------------------------------- */
 
 /* Computes the logarithms, which the device leaves to the host; has_base: also
- * those of the base. */
+ * the base line's logarithms. */
 static struct kv_loss cuda_finish(const struct kv_gpu_loss *l, bool has_base)
 {
     const double lse = log(l->sum) + (double)l->max;

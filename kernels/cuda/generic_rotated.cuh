@@ -4,9 +4,9 @@
  *
  *   | the tile | channels, before RoPE [head_dim][64] | codes [codes][8] |, f32
  *
- * 8 tokens at a time.  The codes are those of the transforms that contain a
- * part of the head, in the order of channels, or all codes if the row was
- * reordered before the transform. */
+ * 8 tokens at a time.  Codes are kept of every transform that contains a part
+ * of the head, in the order of channels; of all transforms if the row was
+ * reordered before them. */
 #ifndef KV_CUDA_GENERIC_ROTATED_CUH
 #define KV_CUDA_GENERIC_ROTATED_CUH
 

@@ -5,8 +5,9 @@
  * when they are waited for), so that kernel logic is tested without a GPU.  It
  * is included before this file and takes its guard.
  *
- * All 32 lanes of a warp execute a warp's operations below together.  Fragments
- * of matrices are those of PTX's mma.sync; r = lane / 4, c = lane % 4. */
+ * All 32 lanes of a warp execute a warp's operations below together.  A
+ * matrix is cut into fragments as PTX's mma.sync cuts it; r = lane / 4,
+ * c = lane % 4. */
 #ifndef KV_CUDA_GPU_CUH
 #define KV_CUDA_GPU_CUH
 

@@ -10,7 +10,7 @@
  * fastest center and by the growth of the points' reach.  A round measures the
  * reach again, by the points' previous centers; searches the groups whose
  * bounds are not above 0, few in most rounds; and gets a new reach from these
- * (Yinyang k-means, Ding et al. 2015, but for several points together, and with
+ * (Yinyang k-means, Ding et al. 2015, with one bound for several points, and with
  * all distances to the searched groups).
  *
  * Instead of lowering all bounds after each round, we add up the movement of
@@ -133,7 +133,7 @@ static size_t point(const struct kv_bounds *b, const struct kv_points *p,
     return b->order[i < p->n ? i : p->n - 1];
 }
 
-/* Sorts points so that those of neighboring centers are adjacent. */
+/* Sorts points by center, neighboring centers in sequence. */
 static void order_points(struct kv_bounds *b, const struct kv_points *p)
 {
     size_t *start = kv_alloc(b->k + 1, sizeof(*start));

@@ -10,9 +10,10 @@
  *   s_j += (y - s_0) (1 + (K m(y))_j)                after it, y its output
  *
  * At the end x is the mean of s_0 and of U_i s_i, each scaled to s_0's root
- * mean square.  Laurel adds a + norm(B A a), a what enters attention, to the
- * stream behind attention, which then is divided by sqrt(2).  A sparse layer's
- * gates lose their mean and `cut` standard deviations, and end at 0. */
+ * mean square.  Laurel adds a + norm(B A a), a the normalised input of
+ * attention, to the stream after attention, and divides the stream by sqrt(2).
+ * A sparse layer's gates lose their mean and `cut` standard deviations, and end
+ * at 0. */
 #include "kernels/vecops/vecops.h"
 #include "lib/model/pass.h"
 
@@ -155,7 +156,7 @@ static int factors(const struct kv_pass *p, const struct kv_tile *t,
                : 0;
 }
 
-/* a + norm(B A a) of what enters attention. */
+/* Keeps a + norm(B A a), a the normalised input of attention. */
 static int keep_laurel(const struct kv_pass *p, const struct kv_tile *t,
                        const struct work *w, struct kv_err *e)
 {

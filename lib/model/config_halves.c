@@ -16,7 +16,7 @@ static const struct {
              {'-', "mlp", NULL},
              {'E', "moe", NULL}};
 
-/* The letter of layer i; 0: what it is is not known. */
+/* The letter of layer i; 0: an unknown kind. */
 static char letter_of(const json_t *list, const char *pattern, size_t i)
 {
     const char *type = json_string_value(json_array_get(list, i));

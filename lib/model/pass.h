@@ -201,11 +201,12 @@ int kv_pass_keep_embedded(struct kv_pass *p, struct kv_err *e);
 int kv_pass_per_layer(const struct kv_pass *p, const struct kv_tile *t,
                       struct kv_err *e);
 
-/* Several streams (altup.c), on the host alone: all from x, before the first
- * layer; a layer's before attention and behind it; the corrected ones after its
- * MLP (scaled [rows][hidden]: the first, times the layer's scale); what is
- * added to those beside the first; x of all after the last layer; gates
- * [rows][2 inter] of a sparse MLP. */
+/* Several streams (altup.c), only on the host.  spread makes all streams from x
+ * before the first layer.  predict works before a layer's attention, add_laurel
+ * after it, correct after its MLP (scaled [rows][hidden]: the first stream times
+ * the layer's scale).  add_to_others adds y to the streams beside the first,
+ * gather makes x of all streams after the last layer, and cut_gates changes the
+ * gates x [rows][2 inter] of a sparse MLP. */
 int kv_pass_spread(struct kv_pass *p, struct kv_err *e);
 int kv_pass_predict(const struct kv_pass *p, const struct kv_tile *t,
                     struct kv_err *e);

@@ -14,16 +14,16 @@
  * whole cache again; here quantized tokens are never encoded again.  Its other
  * back end, HQQ, optimises the minimum, which kvtools does not.
  *
- * The word ott is Outlier Tokens Tracing (OTT, arXiv 2505.10938): a pool of so
- * many tokens of the smallest keys (3 in the paper, with g = 128 and r = 32).
- * Whenever a group of tokens is coded, they compete with the pool's; what
- * enters the pool stays fp16, key and value, and the mean of its group is coded
- * in its place.  What is driven out of the pool stays fp16 too; once there are
- * 32 of these no token enters any more.  Values are coded as many tokens at a
- * time as keys, all but the newest r.  A re-implementation from the paper;
- * our readings: a key's magnitude is the sum over all KV heads, which keep the
- * same tokens, and all layers trace (the paper leaves out the first two;
- * `mixed` can). */
+ * ott=N is Outlier Tokens Tracing (OTT, arXiv 2505.10938): a pool of the N
+ * tokens with the smallest keys (3 in the paper, with g = 128 and r = 32). When
+ * a group of tokens is coded, its tokens compete with the pool's tokens.  A
+ * token that enters the pool keeps its key and value in fp16, and the mean of
+ * its group is coded in its place.  A token that leaves the pool stays fp16
+ * too; after 32 of them no token enters any more.  Values are coded in groups
+ * of as many tokens as keys, except the newest r.  A re-implementation from the
+ * paper; our readings: a key's magnitude is the sum over all KV heads, which
+ * keep the same tokens, and all layers trace (the paper leaves out the first
+ * two; `mixed` can). */
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 

@@ -84,7 +84,7 @@ static size_t meta_bytes(size_t n)
     return kv_pack_bytes(n, META_BITS) + META_HEAD;
 }
 
-/* x [n] becomes what is stored of it. */
+/* Writes x [n] in META_BITS a value, and rounds it to the written values. */
 static void put_meta(float *x, size_t n, uint8_t *to)
 {
     uint16_t *code = kv_alloc(n, sizeof(*code));

@@ -39,8 +39,8 @@ static double magnitude(const float *x, size_t row)
 }
 
 /* Marks the tokens of a block of keys, x [block][row], that enter the pool of
- * the n_traced smallest keys.  The pool's tokens, and those that they drove out
- * of it, are the kept ones; of the latter there are KV_TRACED_OUT at most. */
+ * the n_traced smallest keys.  Kept are the pool's tokens, and the tokens that
+ * have left the pool, at most KV_TRACED_OUT of them. */
 static void trace(const struct kv_cache_side *s, const float *x, bool *massive)
 {
     const struct kv_codec *c = s->codec;
@@ -68,9 +68,9 @@ static void trace(const struct kv_cache_side *s, const float *x, bool *massive)
     free(size);
 }
 
-/* A block x [block][row] of a cache's tokens: massive ones, which are kept,
- * become the mean of the others, so that no scale of theirs is in the codes of
- * these (as OTT does, 2505.10938). */
+/* Replaces the massive tokens of a block x [block][row], which are kept, by the
+ * mean of the other tokens, so that they widen no scale of the block's codes
+ * (as OTT does, 2505.10938). */
 static void even_out(const struct kv_codec *c, const bool *massive, float *x)
 {
     const size_t row = kv_codec_row(c);
