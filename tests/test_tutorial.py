@@ -54,7 +54,7 @@ class Tutorial(unittest.TestCase):
 
     def run_block(self, body):
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", body], cwd=self.folder,
+            ["bash", "-euc", body], cwd=self.folder,
             env=self.env, text=True, capture_output=True)
         self.assertEqual(done.returncode, 0, body + done.stderr)
         return done.stdout
