@@ -62,7 +62,8 @@ static bool left_to_next(size_t kind, const double *mse)
            isfinite(mse[kind + 1]);
 }
 
-/* price: of a kind's rate.  kind 0: nothing is coded. */
+/* price: of a kind's rate, infinite for a kind that is not taken.  kind 0:
+ * nothing is coded. */
 static void take_best(struct kv_klt_coef *coef, const double *price,
                       const double *mse)
 {
@@ -73,7 +74,7 @@ static void take_best(struct kv_klt_coef *coef, const double *price,
     for (size_t k = 0; k < KV_KLT_KINDS; k++) {
         const double cost = variance * mse[k] + price[k];
 
-        if (cost < min && !left_to_next(k, mse)) {
+        if (cost < min) {
             min = cost;
             coef->kind = (uint8_t)(k + 1);
         }
@@ -97,7 +98,7 @@ void kv_klt_assign(struct kv_klt_unit *u, double lambda, const double *mse)
     size_t bits = 0;
 
     for (size_t k = 0; k < KV_KLT_KINDS; k++)
-        price[k] = lambda * rate(k);
+        price[k] = left_to_next(k, mse) ? INFINITY : lambda * rate(k);
     for (size_t i = 0; i < u->n; i++)
         take_best(&u->coef[i], price, mse);
     u->n_coded = 0;
