@@ -14,17 +14,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Coders of a layer, if the backend has kernels for both sides. */
+/* Coders of a layer, if the backend has kernels for both sides; a scheme with
+ * attention of its own wants them for plain attention on its codes, too. */
 static int open_layer(struct kv_loop *l, size_t layer, struct kv_err *e)
 {
     struct kv_codec *const *codec = kv_loop_codecs(l, layer);
+    const struct kv_shape *shape = &codec[KV_K]->shape;
+    const struct kv_attend_view view =
+        kv_shape_view(shape, shape->window + 1, 0, 1);
     const bool own = kv_codec_attends(codec[KV_K]);
     struct kv_loop_layer *at = &l->layer[layer];
     struct kv_gpu_code code[KV_SIDES];
 
     if (!kv_codec_code(codec[KV_K], &code[KV_K]) ||
         !kv_codec_code(codec[KV_V], &code[KV_V]) ||
-        (own && (kv_loop_sinks(codec[KV_K]) != kv_loop_sinks(codec[KV_V]) ||
+        (own && (!kv_attend_simple(&view) ||
+                 kv_loop_sinks(codec[KV_K]) != kv_loop_sinks(codec[KV_V]) ||
                  !l->b->codes_attend(l->b, code, l->seed))))
         return 0;
     at->on_codes = own;

@@ -92,12 +92,12 @@ enum kv_norm_of { KV_NORM_OF_HEAD, KV_NORM_OF_OWN_HEAD, KV_NORM_OF_TOKEN };
  * window.  bias (NULL: none) is added to qkv, in place or not; then values are
  * clamped to [-clip, clip] (0: not clamped).  Next, each head of q and k is
  * normed by RMSNorm (norm NULL: none), and its rotated channels are multiplied
- * by rope_scale, which gives q and k_pre.  RoPE turns these into q and k.  Only
- * the CPU has clip, a rope_scale other than 1, LayerNorm (if the norm centers;
- * bias NULL: none), norms over all heads of a token together or with each
- * head's own weights and biases, norms after RoPE (norm_late; k_pre is then k
- * rotated back), a norm of each head of v (v_norm NULL: none), and no KV heads
- * (n_kv_heads 0; k, k_pre and v are then unchanged). */
+ * by rope_scale, which gives q and k_pre.  RoPE turns these into q and k.  A
+ * norm is LayerNorm if it centers (its bias NULL: none), of each head with
+ * shared or own weights, or of all heads of a token together.  norm_late: the
+ * norms come after RoPE, and k_pre is k rotated back.  Only the CPU has a norm
+ * of each head of v (v_norm NULL: none), no KV heads (n_kv_heads 0; k, k_pre
+ * and v are then unchanged), and late norms other than RMSNorm of each head. */
 struct kv_heads {
     size_t rows, first, n;
     size_t n_heads, n_kv_heads, head_dim;
@@ -186,11 +186,12 @@ struct kv_backend {
     /* x [rows][n] += bias [n]. */
     int (*add)(float *x, const float *bias, size_t rows, size_t n,
                struct kv_err *e);
+    /* x [n] *= by. */
+    int (*scale)(float *x, size_t n, float by, struct kv_err *e);
     /* out [rows][n] in this type, computed from x, which may change. */
     int (*activate)(const struct kv_activation *a, float *x, size_t rows,
                     enum kv_type type, void *out, struct kv_err *e);
-    /* x = cap * tanh(x / cap) for rows of n, which begin `row` apart.  NULL:
-     * the backend lacks it. */
+    /* x = cap * tanh(x / cap) for rows of n, which begin `row` apart. */
     int (*cap)(float *x, size_t rows, size_t n, size_t row, float cap,
                struct kv_err *e);
     /* The view's `until` is host memory on both sides.  codes [2], K and V, or

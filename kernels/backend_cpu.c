@@ -198,6 +198,12 @@ static int cpu_add(float *x, const float *bias, size_t rows, size_t n,
     return 0;
 }
 
+static int cpu_scale(float *x, size_t n, float by, struct kv_err *e)
+{
+    kv_row_scale(x, n, by);
+    return 0;
+}
+
 /* Each of the heads of x [rows][heads] by itself, or a row's as one; w NULL:
  * nothing. */
 static void norm_heads(const struct kv_heads *h, const float *w,
@@ -389,6 +395,7 @@ struct kv_backend *kv_backend_cpu(enum kv_type weight)
         .multiply = cpu_multiply,
         .heads = heads,
         .add = cpu_add,
+        .scale = cpu_scale,
         .activate = cpu_activate,
         .cap = cap_rows,
         .rotate = cpu_rotate,

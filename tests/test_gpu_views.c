@@ -31,6 +31,9 @@ static void *to_device(const void *x, size_t bytes)
 struct views_case {
     size_t head_dim, n, first, sinks, residual; /* residual 0: one form */
     bool only_fresh;
+    size_t window;
+    float cap;
+    bool slopes;
 };
 
 /* One side, on the host. */
@@ -103,19 +106,24 @@ static void check_views(const struct views_case *c, uint64_t key)
     float *q = kv_alloc(q_values, sizeof(*q));
     float *got = kv_alloc(q_values, sizeof(*got));
     float *want = kv_alloc(q_values, sizeof(*want));
-    const struct kv_attend_job host = {.view = {.n_seqs = SEQS,
-                                                .n_heads = HEADS,
-                                                .n_kv_heads = KV_HEADS,
-                                                .head_dim = d,
-                                                .n = n,
-                                                .nq = n - c->first,
-                                                .first = c->first,
-                                                .scale = 1 / sqrtf((float)d)},
-                                       .q = q + skip,
-                                       .out = want + skip,
-                                       .q_rows = n,
-                                       .k = side_of(c, &k),
-                                       .v = side_of(c, &v)};
+    const float slopes[HEADS] = {.5F, .25F, .125F, 0};
+    const struct kv_attend_job host = {
+        .view = {.n_seqs = SEQS,
+                 .n_heads = HEADS,
+                 .n_kv_heads = KV_HEADS,
+                 .head_dim = d,
+                 .n = n,
+                 .nq = n - c->first,
+                 .first = c->first,
+                 .scale = 1 / sqrtf((float)d),
+                 .window = c->window,
+                 .cap = c->cap,
+                 .slope = c->slopes ? slopes : NULL},
+        .q = q + skip,
+        .out = want + skip,
+        .q_rows = n,
+        .k = side_of(c, &k),
+        .v = side_of(c, &v)};
     struct kv_attend_job job = host;
     struct kv_err e = {""};
 
@@ -126,6 +134,7 @@ static void check_views(const struct views_case *c, uint64_t key)
     float *const device_q = to_device(q, q_values * sizeof(*q));
     float *const device_out = to_device(got, q_values * sizeof(*q));
 
+    job.view.slope = to_device(host.view.slope, sizeof(slopes));
     job.q = device_q + skip;
     job.out = device_out + skip;
     job.k = side_to_device(host.k, values, n - c->first);
@@ -136,6 +145,7 @@ static void check_views(const struct views_case *c, uint64_t key)
         fail_msg("%s", e.msg);
     for (size_t i = 0; i < q_values; i++)
         assert_within(got[i], want[i], 1e-5);
+    kv_device_free((void *)(uintptr_t)job.view.slope);
     kv_device_free(device_q);
     kv_device_free(device_out);
     free_side(&k, &job.k);
@@ -148,38 +158,53 @@ static void check_views(const struct views_case *c, uint64_t key)
 static void test_views(void **state)
 {
     static const struct views_case cases[] = {
-        {8, 1, 0, 0, 0, true},      {8, 65, 0, 0, 0, false},
-        {64, 130, 0, 4, 9, false},  {72, 64, 3, 0, 30, false},
-        {128, 200, 0, 70, 5, true}, {128, 129, 127, 0, 64, true},
-        {132, 70, 1, 3, 17, false}, {256, 66, 0, 0, 0, true}};
+        {8, 1, 0, 0, 0, .only_fresh = true},
+        {8, 65, 0, 0, 0, .only_fresh = false},
+        {64, 130, 0, 4, 9, .only_fresh = false},
+        {72, 64, 3, 0, 30, .only_fresh = false},
+        {128, 200, 0, 70, 5, .only_fresh = true},
+        {128, 129, 127, 0, 64, .only_fresh = true},
+        {132, 70, 1, 3, 17, .only_fresh = false},
+        {256, 66, 0, 0, 0, .only_fresh = true},
+        {7, 70, 0, 2, 11, .only_fresh = false},
+        {130, 5, 2, 0, 0, .only_fresh = true},
+        {64, 200, 0, 4, 9, false, .window = 1},
+        {16, 200, 0, 4, 30, false, .window = 65},
+        {132, 150, 5, 0, 17, false, .window = 64, .cap = .5F},
+        {8, 130, 0, 0, 0, true, .cap = 2, .slopes = true},
+        {64, 131, 3, 4, 9, false, .window = 70, .slopes = true}};
 
     (void)state;
     for (size_t t = 0; t < sizeof(cases) / sizeof(*cases); t++)
         check_views(&cases[t], t);
 }
 
-/* Nothing is left out without a word. */
+/* Nothing is left out without a word.  Attention on codes has plain views
+ * alone. */
 static void test_no_kernel(void **state)
 {
     const float slope[1] = {1};
     const uint64_t alive[1] = {1};
     double mass[1] = {0};
-    const struct kv_attend_view none[] = {{.head_dim = 8, .window = 3},
-                                          {.head_dim = 8, .cap = 2},
-                                          {.head_dim = 8, .slope = slope},
-                                          {.head_dim = 8, .alive = alive},
-                                          {.head_dim = 8, .mass = mass}};
-    struct kv_attend_job job = {.view = {.head_dim = 6}};
+    const struct kv_attend_view none[] = {
+        {.head_dim = 8, .alive = alive}, {.head_dim = 8, .mass = mass},
+        {.head_dim = 8, .shift = slope}, {.head_dim = 8, .sink_logit = slope},
+        {.head_dim = 8, .window = 3},    {.head_dim = 8, .cap = 2},
+        {.head_dim = 8, .slope = slope}};
+    const size_t everywhere = 4;
     struct kv_err e = {""};
 
     (void)state;
-    assert_int_equal(kv_gpu_attend_views(&job, &e), -1);
-    assert_says(e, "head_dim 6");
     for (size_t i = 0; i < sizeof(none) / sizeof(*none); i++) {
-        job.view = none[i];
-        assert_int_equal(kv_gpu_attend_views(&job, &e), -1);
-        assert_says(e, "no CUDA kernel of attention with");
+        const struct kv_attend_job job = {.view = none[i]};
+
         assert_int_equal(kv_gpu_attend_hack(&job, NULL, &e), -1);
+        assert_says(e, "no CUDA kernel of attention with");
+        e.msg[0] = '\0';
+        if (i < everywhere) {
+            assert_int_equal(kv_gpu_attend_views(&job, &e), -1);
+            assert_says(e, "no CUDA kernel of attention with");
+        }
     }
 }
 

@@ -24,18 +24,30 @@ struct kv_coder {
     struct kv_gpu_coder *gpu;
 };
 
+/* Host memory that the device has a copy of; most layers share it. */
+struct sent {
+    struct kv_workspace there;
+    void *host; /* the contents; NULL: nothing */
+    size_t bytes;
+};
+
 struct cuda {
     struct kv_device device;
     struct kv_workspace half, work; /* memory for encode() */
     struct kv_workspace target, loss;
-    struct kv_workspace until[SIDES], steps[SIDES];
-    uint32_t *host_until[SIDES]; /* the contents of until[]; NULL: nothing */
-    size_t n_until[SIDES];
+    struct kv_workspace steps[SIDES];
+    struct sent until[SIDES], slope;
 };
 
 static struct cuda *of(const struct kv_backend *b)
 {
     return b->state;
+}
+
+static void clear_sent(const struct kv_backend *b, struct sent *s)
+{
+    kv_workspace_clear(b, &s->there);
+    free(s->host);
 }
 
 static void close_cuda(struct kv_backend *b)
@@ -47,10 +59,10 @@ static void close_cuda(struct kv_backend *b)
     kv_workspace_clear(b, &c->target);
     kv_workspace_clear(b, &c->loss);
     for (int side = 0; side < SIDES; side++) {
-        kv_workspace_clear(b, &c->until[side]);
+        clear_sent(b, &c->until[side]);
         kv_workspace_clear(b, &c->steps[side]);
-        free(c->host_until[side]);
     }
+    clear_sent(b, &c->slope);
     free(c);
     free(b);
 }
@@ -102,18 +114,17 @@ static int each(size_t n, kv_tile_work *work, const void *arg, struct kv_err *e)
 static int cuda_norm(const struct kv_norm *norm, const float *x, size_t rows,
                      enum kv_type type, void *out, struct kv_err *e)
 {
-    if (norm->centers)
-        return kv_fail(e, "no CUDA kernel of LayerNorm");
-    return kv_gpu_rms_norm(x, norm->weight, rows, norm->n, norm->eps, type, out,
-                           e);
+    return norm->centers ? kv_gpu_layer_norm(norm, x, rows, type, out, e)
+                         : kv_gpu_rms_norm(x, norm->weight, rows, norm->n,
+                                           norm->eps, type, out, e);
 }
 
 static int cuda_activate(const struct kv_activation *a, float *x, size_t rows,
                          enum kv_type type, void *out, struct kv_err *e)
 {
-    if (!a->gated || a->act != KV_ACT_SILU)
-        return kv_fail(e, "no CUDA kernel of an MLP other than SwiGLU");
-    return kv_gpu_swiglu(x, a->bias, rows, a->n, type, out, e);
+    if (a->limit > 0)
+        return kv_fail(e, "no CUDA kernel of gates with a limit");
+    return kv_gpu_activate(a, x, rows, type, out, e);
 }
 
 static int to_input(const struct kv_backend *b, const float *x, size_t n,
@@ -213,33 +224,30 @@ static int cuda_rotate(const float *rope, struct kv_rope_pairs pairs, size_t n,
                                            .n_kv_heads = heads,
                                            .head_dim = head_dim,
                                            .pairs = pairs,
+                                           .rope_scale = 1,
                                            .qkv = x,
                                            .rope = rope,
                                            .k = x},
                         e);
 }
 
-/* Sends until[] only if the device does not hold it already; most layers share
- * it. */
-static int send_until(const struct kv_backend *b, int side, size_t n,
-                      const uint32_t **until, struct kv_err *e)
+/* *x: host memory or NULL, then the device's copy, sent only if the device does
+ * not hold it already. */
+static int send(const struct kv_backend *b, struct sent *s, const void **x,
+                size_t bytes, struct kv_err *e)
 {
-    struct cuda *c = of(b);
-    const size_t bytes = n * sizeof(**until);
-
-    if (!*until)
+    if (!*x)
         return 0;
-    if (c->n_until[side] != n || memcmp(c->host_until[side], *until, bytes)) {
-        c->n_until[side] = 0;
-        if (kv_workspace_want(b, &c->until[side], bytes, e) ||
-            kv_device_upload(c->until[side].p, *until, bytes, e))
+    if (s->bytes != bytes || memcmp(s->host, *x, bytes)) {
+        s->bytes = 0;
+        if (kv_workspace_want(b, &s->there, bytes, e) ||
+            kv_device_upload(s->there.p, *x, bytes, e))
             return -1;
-        c->host_until[side] =
-            kv_realloc(c->host_until[side], n, sizeof(**until));
-        memcpy(c->host_until[side], *until, bytes);
-        c->n_until[side] = n;
+        s->host = kv_realloc(s->host, bytes, 1);
+        memcpy(s->host, *x, bytes);
+        s->bytes = bytes;
     }
-    *until = c->until[side].p;
+    *x = s->there.p;
     return 0;
 }
 
@@ -287,10 +295,14 @@ static int cuda_attend(const struct kv_backend *b,
                        const struct kv_attend_codes *codes, uint64_t seed,
                        struct kv_err *e)
 {
+    const size_t until = job->view.nq * sizeof(*job->k.until);
     struct kv_attend_job there = *job;
+    struct cuda *c = of(b);
 
-    if (send_until(b, 0, job->view.nq, &there.k.until, e) ||
-        send_until(b, 1, job->view.nq, &there.v.until, e))
+    if (send(b, &c->until[0], (const void **)&there.k.until, until, e) ||
+        send(b, &c->until[1], (const void **)&there.v.until, until, e) ||
+        send(b, &c->slope, (const void **)&there.view.slope,
+             job->view.n_heads * sizeof(*job->view.slope), e))
         return -1;
     return codes ? attend_codes(b, &there, codes, seed, e)
                  : kv_gpu_attend_views(&there, e);
@@ -367,7 +379,9 @@ struct kv_backend *kv_backend_cuda(const struct kv_device *d,
         .multiply = cuda_multiply,
         .heads = kv_gpu_heads,
         .add = kv_gpu_add_bias,
+        .scale = kv_gpu_scale,
         .activate = cuda_activate,
+        .cap = kv_gpu_cap,
         .rotate = cuda_rotate,
         .attend = cuda_attend,
         .coder_new = coder_new,

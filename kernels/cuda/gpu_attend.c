@@ -197,8 +197,8 @@ static int finish(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
                   bool dequant, struct kv_err *e)
 {
     for (size_t j = 0; j < a->n_jobs; j++) {
-        if (!kv_gpu_views_takes(&jobs[j].view))
-            return kv_gpu_views_fail(e);
+        if (!kv_gpu_plain_takes(&jobs[j].view))
+            return kv_gpu_plain_fail(e);
         kv_gpu_attend_split(a, &jobs[j], &a->plan[j]);
     }
     if (kv_gpu_attend_send(a, jobs, e) ||

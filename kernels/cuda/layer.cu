@@ -54,88 +54,31 @@ __global__ void __launch_bounds__(THREADS)
         kv_put<TYPE>(out, blockIdx.x * n + i, row[i] * by * weight[i]);
 }
 
-// The destinations of one head of a token: plain before RoPE, rotated after it.
-struct kv_head {
-    const float *norm;
-    float *plain, *rotated;
-};
-
-KV_DEVICE float *kv_head_of(float *all, size_t row, size_t heads, size_t head,
-                            size_t d)
-{
-    return all ? all + (row * heads + head) * d : NULL;
-}
-
-KV_DEVICE kv_head kv_head_at(const kv_heads &h, size_t row, size_t head)
-{
-    const size_t kv = h.n_kv_heads, d = h.head_dim;
-
-    if (head < h.n_heads)
-        return {h.q_norm, NULL, kv_head_of(h.q, row, h.n_heads, head, d)};
-    head -= h.n_heads;
-    if (head < kv)
-        return {h.k_norm, kv_head_of(h.k_pre, row, kv, head, d),
-                kv_head_of(h.k, row, kv, head, d)};
-    return {NULL, kv_head_of(h.v, row, kv, head - kv, d), NULL};
-}
-
-// A warp handles a head of a token; lane l has pairs l, l + 32, .. of channels:
-// first the pairs that RoPE rotates, then pairs from the two halves of the
-// other channels.
+// LayerNorm; a block a row.
+template <int TYPE>
 __global__ void __launch_bounds__(THREADS)
-    kv_heads_kernel(kv_heads h, unsigned all)
+    kv_layer_norm_kernel(const float *x, kv_norm norm, void *out)
 {
-    const size_t i = (size_t)blockIdx.x * WARPS + kv_warp();
-    const size_t row = i / all, head = i % all;
-    const unsigned d = (unsigned)h.head_dim, half = d / 2;
-    const float *const x = h.qkv + i * d;
-    const float *const bias = h.bias ? h.bias + head * d : NULL;
-    float sum = 0, by = 1;
+    float *const workspace = reinterpret_cast<float *>(kv_shared());
+    const float *row = x + blockIdx.x * norm.n;
+    float sum = 0, squares = 0;
 
-    if (row >= h.rows)
-        return;
+    for (size_t i = threadIdx.x; i < norm.n; i += THREADS)
+        sum += row[i];
 
-    const kv_head to = kv_head_at(h, row, head);
+    const float mean =
+        kv_reduce<WARPS>(sum, workspace, kv_plus()) / (float)norm.n;
 
-    if (to.norm) {
-        for (unsigned c = kv_lane(); c < d; c += 32) {
-            const float one = bias ? x[c] + bias[c] : x[c];
+    for (size_t i = threadIdx.x; i < norm.n; i += THREADS)
+        squares = fmaf(row[i] - mean, row[i] - mean, squares);
+    squares = kv_reduce<WARPS>(squares, workspace, kv_plus());
 
-            sum = fmaf(one, one, sum);
-        }
-        for (unsigned mask = 1; mask < 32; mask *= 2)
-            sum += kv_shuffle_xor(sum, mask);
-        by = 1 / sqrtf(sum / (float)d + h.eps);
-    }
+    const float by = 1 / sqrtf(squares / (float)norm.n + norm.eps);
 
-    const unsigned n = (unsigned)h.pairs.n;
-    const float *cosine = h.rope + (h.first + row) % h.n * 2 * n;
-    const float *sine = cosine + n;
-
-    for (unsigned i = kv_lane(); i < half; i += 32) {
-        const bool turns = i < n;
-        const unsigned low = turns ? i * (unsigned)h.pairs.step : n + i;
-        const unsigned high =
-            low + (turns ? (unsigned)h.pairs.apart : half - n);
-        float a = bias ? x[low] + bias[low] : x[low];
-        float b = bias ? x[high] + bias[high] : x[high];
-
-        if (to.norm) {
-            a = a * by * to.norm[low];
-            b = b * by * to.norm[high];
-        }
-        if (to.plain) {
-            to.plain[low] = a;
-            to.plain[high] = b;
-        }
-        if (to.rotated) {
-            const float by_a = turns ? cosine[i] : 1;
-            const float by_b = turns ? sine[i] : 0;
-
-            to.rotated[low] = a * by_a - b * by_b;
-            to.rotated[high] = b * by_a + a * by_b;
-        }
-    }
+    for (size_t i = threadIdx.x; i < norm.n; i += THREADS)
+        kv_put<TYPE>(out, blockIdx.x * norm.n + i,
+                     (row[i] - mean) * by * norm.weight[i] +
+                         (norm.bias ? norm.bias[i] : 0));
 }
 
 __global__ void __launch_bounds__(THREADS)
@@ -147,20 +90,58 @@ __global__ void __launch_bounds__(THREADS)
         x[blockIdx.y * n + i] += bias[i];
 }
 
-template <int TYPE>
+// Rows begin `row` apart.
 __global__ void __launch_bounds__(THREADS)
-    kv_swiglu_kernel(float *gate_up, const float *bias, size_t n, void *out)
+    kv_cap_kernel(float *x, size_t n, size_t row, float cap)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    const float *row = gate_up + blockIdx.y * 2 * n;
+    float *const one = x + blockIdx.y * row + i;
 
-    if (i < n) {
-        const float g = row[i] + (bias ? bias[i] : 0);
-        const float u = row[n + i] + (bias ? bias[n + i] : 0);
+    if (i < n)
+        *one = cap * tanhf(*one / cap);
+}
 
-        kv_put<TYPE>(out, blockIdx.y * n + i,
-                     g / (1 + kv_exp2(-1.44269504f * g)) * u);
+__global__ void __launch_bounds__(THREADS)
+    kv_scale_kernel(float *x, size_t n, float by)
+{
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i < n)
+        x[i] *= by;
+}
+
+KV_DEVICE float kv_activation_of(enum kv_act act, float x)
+{
+    switch (act) {
+    case KV_ACT_SILU:
+        break;
+    case KV_ACT_RELU:
+        return fmaxf(x, 0);
+    case KV_ACT_RELU2:
+        return fmaxf(x, 0) * fmaxf(x, 0);
+    case KV_ACT_GELU:
+        return x * erfcf(-0.70710678F * x) / 2;
+    case KV_ACT_GELU_TANH: // silu of another number, divided by its factor
+        return x / (1 + kv_exp2(-2.30220819F * (x + 0.044715F * x * x * x)));
     }
+    return x / (1 + kv_exp2(-1.44269504f * x));
+}
+
+template <int TYPE>
+__global__ void __launch_bounds__(THREADS)
+    kv_activate_kernel(const float *x, kv_activation a, void *out)
+{
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    const float *row = x + blockIdx.y * (a.gated ? 2 : 1) * a.n;
+
+    if (i >= a.n)
+        return;
+
+    float y = kv_activation_of(a.act, row[i] + (a.bias ? a.bias[i] : 0));
+
+    if (a.gated)
+        y *= row[a.n + i] + (a.bias ? a.bias[a.n + i] : 0);
+    kv_put<TYPE>(out, blockIdx.y * a.n + i, y);
 }
 
 template <int TYPE>
@@ -205,15 +186,24 @@ extern "C" int kv_gpu_rms_norm(const float *x, const float *weight, size_t rows,
     return report("RMSNorm", wrong, e);
 }
 
-extern "C" int kv_gpu_heads(const struct kv_heads *h, struct kv_err *e)
+extern "C" int kv_gpu_layer_norm(const struct kv_norm *norm, const float *x,
+                                 size_t rows, enum kv_type type, void *out,
+                                 struct kv_err *e)
 {
-    const size_t all = h->n_heads + h->n_kv_heads * (h->v ? 2 : 1);
-    const dim3 grid((unsigned)((h->rows * all + WARPS - 1) / WARPS));
+    const dim3 grid((unsigned)rows), block(THREADS);
+    const size_t shared = WARPS * sizeof(float);
+    const char *wrong = NULL;
 
-    return report("RoPE",
-                  kv_launch(kv_heads_kernel, grid, dim3(THREADS), 0, 0, *h,
-                            (unsigned)all),
-                  e);
+    switch (type) {
+#define CASE(T)                                                               \
+    case T:                                                                   \
+        wrong = kv_launch(kv_layer_norm_kernel<T>, grid, block, shared, 0, x, \
+                          *norm, out);                                        \
+        break;
+        KV_TYPES(CASE)
+#undef CASE
+    }
+    return report("LayerNorm", wrong, e);
 }
 
 extern "C" int kv_gpu_add_bias(float *x, const float *bias, size_t rows,
@@ -225,23 +215,40 @@ extern "C" int kv_gpu_add_bias(float *x, const float *bias, size_t rows,
                   e);
 }
 
-extern "C" int kv_gpu_swiglu(float *gate_up, const float *bias, size_t rows,
-                             size_t n, enum kv_type type, void *out,
-                             struct kv_err *e)
+extern "C" int kv_gpu_cap(float *x, size_t rows, size_t n, size_t row,
+                          float cap, struct kv_err *e)
 {
-    const dim3 grid(blocks(n), (unsigned)rows), block(THREADS);
+    return report("cap",
+                  kv_launch(kv_cap_kernel, dim3(blocks(n), (unsigned)rows),
+                            dim3(THREADS), 0, 0, x, n, row, cap),
+                  e);
+}
+
+extern "C" int kv_gpu_scale(float *x, size_t n, float by, struct kv_err *e)
+{
+    return report("scale",
+                  kv_launch(kv_scale_kernel, dim3(blocks(n)), dim3(THREADS), 0,
+                            0, x, n, by),
+                  e);
+}
+
+extern "C" int kv_gpu_activate(const struct kv_activation *a, const float *x,
+                               size_t rows, enum kv_type type, void *out,
+                               struct kv_err *e)
+{
+    const dim3 grid(blocks(a->n), (unsigned)rows), block(THREADS);
     const char *wrong = NULL;
 
     switch (type) {
-#define CASE(T)                                                            \
-    case T:                                                                \
-        wrong = kv_launch(kv_swiglu_kernel<T>, grid, block, 0, 0, gate_up, \
-                          bias, n, out);                                   \
+#define CASE(T)                                                              \
+    case T:                                                                  \
+        wrong =                                                              \
+            kv_launch(kv_activate_kernel<T>, grid, block, 0, 0, x, *a, out); \
         break;
         KV_TYPES(CASE)
 #undef CASE
     }
-    return report("SwiGLU", wrong, e);
+    return report("activation", wrong, e);
 }
 
 extern "C" int kv_gpu_round(const float *x, size_t n, enum kv_type type,

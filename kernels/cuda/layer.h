@@ -16,17 +16,29 @@ extern "C" {
 int kv_gpu_rms_norm(const float *x, const float *weight, size_t rows, size_t n,
                     float eps, enum kv_type type, void *out, struct kv_err *e);
 
-/* An output that is not wanted (q, k, k_pre or v) is NULL. */
+/* LayerNorm: out [rows][n] of this type; norm centers. */
+int kv_gpu_layer_norm(const struct kv_norm *norm, const float *x, size_t rows,
+                      enum kv_type type, void *out, struct kv_err *e);
+
+/* The heads' steps (heads.cu).  An output that is not wanted (q, k, k_pre or v)
+ * is NULL.  Fails where values have a norm, and where there are no KV heads. */
 int kv_gpu_heads(const struct kv_heads *h, struct kv_err *e);
 
 /* x [rows][n] += bias [n]. */
 int kv_gpu_add_bias(float *x, const float *bias, size_t rows, size_t n,
                     struct kv_err *e);
 
-/* out [rows][n] of this type = silu(gate) * up, gate_up [rows][2 n] plus bias
- * [2 n]; NULL: none. */
-int kv_gpu_swiglu(float *gate_up, const float *bias, size_t rows, size_t n,
-                  enum kv_type type, void *out, struct kv_err *e);
+/* x = cap * tanh(x / cap) for rows of n, which begin `row` apart. */
+int kv_gpu_cap(float *x, size_t rows, size_t n, size_t row, float cap,
+               struct kv_err *e);
+
+/* x [n] *= by. */
+int kv_gpu_scale(float *x, size_t n, float by, struct kv_err *e);
+
+/* The middle of an MLP, without a limit: out [rows][n] of this type from x
+ * [rows][n], or [rows][2 n] if it is gated. */
+int kv_gpu_activate(const struct kv_activation *a, const float *x, size_t rows,
+                    enum kv_type type, void *out, struct kv_err *e);
 
 /* out [n] of this type = x. */
 int kv_gpu_round(const float *x, size_t n, enum kv_type type, void *out,

@@ -146,8 +146,8 @@ int kv_unfused_new(struct kv_unfused **out, const struct kv_tiles_job *jobs,
     if (jobs->view.nq != 1)
         return kv_fail(e, "unfused attention is of 1 query token, not of %zu",
                        jobs->view.nq);
-    if (!kv_gpu_views_takes(&jobs->view))
-        return kv_gpu_views_fail(e);
+    if (!kv_gpu_plain_takes(&jobs->view))
+        return kv_gpu_plain_fail(e);
     v.n_seqs = n_jobs;
     if (open_layers(&u, &v, 1, e) || send_halves(u, jobs, n_jobs, e)) {
         kv_unfused_free(u);

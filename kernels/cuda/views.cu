@@ -70,6 +70,7 @@ struct kv_view_views {
 
 // Channels [c0, c0 + C) of rows [first, first + TILE) on their way into to;
 // rows from `end` on are the last one again, channels from d on are zeros.
+// Unless 4 divides d, rows do not begin at multiples of 16 bytes.
 template <int C>
 KV_DEVICE void kv_load_rows(const float *from, size_t stride, unsigned first,
                             unsigned end, unsigned c0, unsigned d, float *to)
@@ -79,14 +80,18 @@ KV_DEVICE void kv_load_rows(const float *from, size_t stride, unsigned first,
 
 #pragma unroll 4
     for (unsigned r = threadIdx.x * 4 / C; r < TILE; r += THREADS * 4 / C) {
-        const unsigned row = min(first + r, end - 1);
+        const float *row = from + min(first + r, end - 1) * stride + c0;
+        float *const at = to + r * kv_views_shared<C>::row + c;
         const uint32_t zero[4] = {};
 
-        if (c0 + c < d)
+        if (d % 4)
+            for (unsigned i = 0; i < 4; i++)
+                at[i] = c0 + c + i < d ? row[c + i] : 0;
+        else if (c0 + c < d)
             kv_copy_async(kv_place_of(to) + r * row_bytes + c * sizeof(float),
-                          from + row * stride + c0 + c);
+                          row + c);
         else
-            kv_store16(to + r * kv_views_shared<C>::row + c, zero);
+            kv_store16(at, zero);
     }
 }
 
@@ -190,6 +195,26 @@ struct kv_view_tile {
     {
         return (unsigned)job.view.first + i + 1;
     }
+    __device__ unsigned begin(unsigned i) const
+    {
+        const unsigned window = (unsigned)job.view.window;
+
+        return window && window < end(i) ? end(i) - window : 0;
+    }
+    // The logit, times log2 e, of query i with key j.
+    __device__ float logit(float product, unsigned i, unsigned j) const
+    {
+        const kv_attend_view &v = job.view;
+        float s = product * v.scale;
+
+        if (v.cap == 0 && !v.slope)
+            return product * (v.scale * 1.44269504f);
+        if (v.cap != 0)
+            s = v.cap * tanhf(s / v.cap);
+        if (v.slope)
+            s -= v.slope[blockIdx.y] * (float)(end(i) - 1 - j);
+        return s * 1.44269504f;
+    }
     __device__ unsigned d() const
     {
         return (unsigned)job.view.head_dim;
@@ -221,11 +246,12 @@ template <int C> struct kv_view_sums {
     float out[EACH][C / SIDE] = {}, max[EACH], sum[EACH] = {};
 };
 
-// Scores of the tile's queries with TILE keys from j0 on.
+// Scores of the tile's queries with TILE keys from j0 on; first: queries of
+// one piece are not in the shared memory yet.
 template <int C>
 KV_DEVICE void kv_view_scores(const kv_view_tile &t, const float *keys,
-                              unsigned j0, kv_views_shared<C> *shared,
-                              float (*s)[EACH])
+                              unsigned j0, bool first,
+                              kv_views_shared<C> *shared, float (*s)[EACH])
 {
     const unsigned d = t.d();
 
@@ -233,11 +259,12 @@ KV_DEVICE void kv_view_scores(const kv_view_tile &t, const float *keys,
     for (unsigned c = 0; c < d; c += C) {
         kv_sync_block();
         t.load<C>(keys, j0, c, shared->kv);
-        if (d > C || j0 == 0)
+        if (d > C || first)
             kv_load_rows<C>(t.job.q + t.q(), t.q_row(), t.i0, t.i1, c, d,
                             shared->q);
         kv_loaded();
-        kv_add_scores<C>(shared->q, shared->kv, min(d - c, (unsigned)C), s);
+        kv_add_scores<C>(shared->q, shared->kv,
+                         (min(d - c, (unsigned)C) + 3) / 4 * 4, s);
     }
 }
 
@@ -252,16 +279,18 @@ KV_DEVICE void kv_view_weights(const kv_view_tile &t, const kv_view_views &k,
 
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        const unsigned last = t.query(i), end = t.end(last);
+        const unsigned last = t.query(i), begin = t.begin(last);
+        const unsigned end = t.end(last);
         float max = sums.max[i];
 
 #pragma unroll
         for (int j = 0; j < EACH; j++) {
             const unsigned key = j0 + x + SIDE * j;
 
-            s[i][j] = key < end && k.sees(views, form, last, key)
-                          ? s[i][j] * (t.job.view.scale * 1.44269504f)
-                          : -__builtin_huge_valf();
+            s[i][j] =
+                key >= begin && key < end && k.sees(views, form, last, key)
+                    ? t.logit(s[i][j], last, key)
+                    : -__builtin_huge_valf();
             max = fmaxf(max, s[i][j]);
         }
         max = kv_row_max(max);
@@ -344,12 +373,13 @@ __global__ void __launch_bounds__(THREADS, 2)
     const kv_view_tile t = {a, i0, min(i0 + TILE, (unsigned)view.nq),
                             blockIdx.x % slices * C, block % view.n_seqs};
     const kv_view_views k(a.k, t.i0, t.i1), v(a.v, t.i0, t.i1);
+    const unsigned start = t.begin(t.i0) / TILE * TILE;
     kv_view_sums<C> sums;
 
 #pragma unroll
     for (int i = 0; i < EACH; i++)
         sums.max[i] = -__builtin_huge_valf();
-    for (unsigned j0 = 0; j0 < t.end(t.i1 - 1); j0 += TILE) {
+    for (unsigned j0 = start; j0 < t.end(t.i1 - 1); j0 += TILE) {
         const unsigned views = k.of(j0);
 
 #pragma unroll 1
@@ -358,7 +388,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 
             if (!(views >> form & 1))
                 continue;
-            kv_view_scores<C>(t, k.rows(form), j0, shared, s);
+            kv_view_scores<C>(t, k.rows(form), j0, j0 == start, shared, s);
             kv_view_weights<C>(t, k, views, form, j0, s, sums);
             kv_view_values<C>(t, v, j0, s, shared, sums);
         }
@@ -381,17 +411,12 @@ template <int C> static const char *launch(const struct kv_attend_job *a)
 extern "C" int kv_gpu_attend_views(const struct kv_attend_job *a,
                                    struct kv_err *e)
 {
-    const size_t d = a->view.head_dim;
     const char *wrong;
 
-    if (d % 4)
-        return kv_fail(e,
-                       "no CUDA kernel of attention for head_dim %zu: a "
-                       "multiple of 4 is expected",
-                       d);
-    if (!kv_gpu_views_takes(&a->view))
-        return kv_gpu_views_fail(e);
-    wrong = d > TILE ? launch<2 * TILE>(a) : launch<TILE>(a);
+    if (a->view.alive || a->view.shift || a->view.mass || a->view.sink_logit)
+        return kv_fail(e, "no CUDA kernel of attention with a shift, a sink "
+                          "logit, dropped tokens or mass");
+    wrong = a->view.head_dim > TILE ? launch<2 * TILE>(a) : launch<TILE>(a);
     return wrong ? kv_fail(e, "attention of %zu tokens: %s", a->view.n, wrong)
                  : 0;
 }

@@ -11,20 +11,22 @@
 extern "C" {
 #endif
 
-/* Whether the device has kernels for this view; if not, the reason. */
-static inline bool kv_gpu_views_takes(const struct kv_attend_view *v)
+/* Whether attention on codes, and a step's, has kernels for this view; if not,
+ * the reason. */
+static inline bool kv_gpu_plain_takes(const struct kv_attend_view *v)
 {
     return kv_attend_simple(v) && !v->mass && !v->sink_logit;
 }
 
-static inline int kv_gpu_views_fail(struct kv_err *e)
+static inline int kv_gpu_plain_fail(struct kv_err *e)
 {
     return kv_fail(e, "no CUDA kernel of attention with a window, slope, cap, "
                       "shift, sink logit, dropped tokens or mass");
 }
 
-/* Launches.  The result's bits do not depend on the number of sequences.  Fails
- * if it does not take the view. */
+/* Launches.  The result's bits do not depend on the number of sequences.  Takes
+ * windows, caps and slopes (device memory); fails for a shift, sink logits,
+ * dropped tokens and mass. */
 int kv_gpu_attend_views(const struct kv_attend_job *job, struct kv_err *e);
 
 #ifdef __cplusplus

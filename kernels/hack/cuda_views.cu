@@ -425,8 +425,8 @@ extern "C" int kv_gpu_attend_hack(const struct kv_attend_job *a,
 {
     const struct kv_attend_view *v = &a->view;
 
-    if (!kv_gpu_views_takes(v))
-        return kv_gpu_views_fail(e);
+    if (!kv_gpu_plain_takes(v))
+        return kv_gpu_plain_fail(e);
 
     const size_t rows = v->nq * (v->n_heads / v->n_kv_heads);
     const dim3 grid((unsigned)((rows + ROWS - 1) / ROWS * v->n_seqs),

@@ -42,7 +42,7 @@ int kv_gpu_hack_arrange(const struct kv_gpu_code *code,
 
 /* Attends.  Both sides of the job have only their unquantized form, and the
  * same number of sinks; `until` is set and does not decrease from one query to
- * the next.  Launches.  Takes the views that kv_gpu_attend_views() takes. */
+ * the next.  Launches.  Takes plain views (kernels/cuda/views.h). */
 int kv_gpu_attend_hack(const struct kv_attend_job *job,
                        const struct kv_gpu_hack_views *h, struct kv_err *e);
 

@@ -465,6 +465,33 @@ void kv_config_set_window(struct kv_config *c, size_t n)
         memcpy(s->slide_freq, s->inv_freq, sizeof(s->slide_freq));
 }
 
+/* The part of its layers that code for plain attention and MLPs lacks, or NULL.
+ */
+static const char *beyond_layers(const struct kv_config *c)
+{
+    return c->arch->altup      ? "what a Gemma 3n has"
+           : c->arch->by_kind  ? "what a Gemma 4 has"
+           : c->shape.latent   ? "latent attention"
+           : c->arch->halves   ? "layers of one half"
+           : c->shape.n_states ? "layers without attention"
+           : c->arch->out_gate ? "a gate of attention's output"
+           : c->n_experts      ? "an MLP of experts"
+                               : NULL;
+}
+
+static int refuse(const struct kv_config *c, const char *what,
+                  const char *differs, struct kv_err *e)
+{
+    return differs ? kv_fail(e, "%s: %s, which a %s has, is not implemented",
+                             what, differs, c->arch->name)
+                   : 0;
+}
+
+int kv_config_on_device(const struct kv_config *c, struct kv_err *e)
+{
+    return refuse(c, "CUDA", beyond_layers(c), e);
+}
+
 int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
                        struct kv_err *e)
 {
@@ -473,13 +500,7 @@ int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
     const struct kv_arch *a = c->arch;
     const char *differs =
         a->gemma && !gemma         ? "what a Gemma has"
-        : a->altup                 ? "what a Gemma 3n has"
-        : a->by_kind               ? "what a Gemma 4 has"
-        : c->shape.latent          ? "latent attention"
-        : c->arch->halves          ? "layers of one half"
-        : c->shape.n_states        ? "layers without attention"
-        : a->out_gate              ? "a gate of attention's output"
-        : c->n_experts             ? "an MLP of experts"
+        : beyond_layers(c)         ? beyond_layers(c)
         : c->clip > 0              ? "clipped projections"
         : a->layer_norm            ? "LayerNorm"
         : c->logit_scale != 1      ? "scaled logits"
@@ -496,7 +517,5 @@ int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
         : c->act != KV_ACT_SILU && !a->gemma     ? "an MLP without silu"
                                                  : NULL;
 
-    return differs ? kv_fail(e, "%s: %s, which a %s has, is not implemented",
-                             what, differs, a->name)
-                   : 0;
+    return refuse(c, what, differs, e);
 }

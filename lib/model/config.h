@@ -193,5 +193,8 @@ void kv_config_set_window(struct kv_config *c, size_t n);
  * Fails on other layers, naming the difference.  what: the code, as "CUDA". */
 int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
                        struct kv_err *e);
+/* Fails on layers that the forward pass computes on the CPU alone: experts,
+ * layers without attention, latents, what Gemma 3n and 4 have. */
+int kv_config_on_device(const struct kv_config *c, struct kv_err *e);
 
 #endif

@@ -403,9 +403,9 @@ static int final_norm(const void *arg, size_t i, size_t thread,
                      kv_layers_norm_bias(p->m->layers), x, t.rows, KV_TYPE_F32,
                      x, e))
         return -1;
-    if (p->m->config.logit_scale != 1) /* only on the host */
-        kv_row_scale(x, t.rows * p->hidden, p->m->config.logit_scale);
-    return 0;
+    return p->m->config.logit_scale != 1
+               ? p->b->scale(x, t.rows * p->hidden, p->m->config.logit_scale, e)
+               : 0;
 }
 
 int kv_pass_norm_all(struct kv_pass *p, struct kv_err *e)
@@ -429,19 +429,7 @@ int kv_pass_check(const struct kv_model *m, const int32_t *tokens,
                        "%s has learned positions of %zu tokens: %zu are too "
                        "many",
                        m->info.name, m->config.n_places, first + n);
-    return m->backend->on_host ? 0 : kv_pass_check_window(m, first + n, e);
-}
-
-int kv_pass_check_window(const struct kv_model *m, size_t n, struct kv_err *e)
-{
-    const size_t window = m->config.shape.slide_window;
-
-    return !window || n <= window
-               ? 0
-               : kv_fail(e,
-                         "%s attends over a sliding window of %zu tokens, "
-                         "which is not implemented: %zu tokens are too many",
-                         m->info.name, window, n);
+    return 0;
 }
 
 /* Attention, or what stands in its place. */

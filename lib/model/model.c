@@ -324,7 +324,7 @@ void kv_model_free(struct kv_model *m)
 int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
                        size_t memory, struct kv_err *e)
 {
-    if (kv_config_is_llama(&m->config, "CUDA", false, e))
+    if (kv_config_on_device(&m->config, e))
         return kv_fail_in(e, "%s", m->info.name);
     return place(m,
                  kv_backend_cuda(

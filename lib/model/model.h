@@ -169,8 +169,7 @@ int kv_qkv_from_host(const struct kv_qkv *x, const struct kv_qkv *host,
  * at position first + t.  hidden: [n_windows][n][hidden] f32 after the final
  * norm.  first > 0 is for attention that remembers earlier tokens.  On the CPU
  * any number of threads and any grouping of windows give the same bits.  Also
- * fails on a device when first + n passes a sliding window, when attention
- * fails, and on Ctrl-C. */
+ * fails when attention fails, and on Ctrl-C. */
 int kv_model_forward(struct kv_model *m, const int32_t *tokens,
                      size_t n_windows, size_t n, size_t first,
                      const struct kv_attention *attention, float *hidden,

@@ -89,13 +89,9 @@ struct kv_tile {
     float *wide;  /* the calling thread's rows of results */
 };
 
-/* Fails on a token outside the vocabulary, past the learned positions and, on a
- * device, past a sliding window. */
+/* Fails on a token outside the vocabulary, and past the learned positions. */
 int kv_pass_check(const struct kv_model *m, const int32_t *tokens,
                   size_t n_windows, size_t n, size_t first, struct kv_err *e);
-
-/* Fails when n tokens are more than a sliding window. */
-int kv_pass_check_window(const struct kv_model *m, size_t n, struct kv_err *e);
 
 /* x [n_windows][n][hidden], the host's: the tokens' embeddings. */
 void kv_pass_embed(const struct kv_model *m, const int32_t *tokens,
@@ -203,10 +199,10 @@ int kv_pass_per_layer(const struct kv_pass *p, const struct kv_tile *t,
 
 /* Several streams (altup.c), only on the host.  spread makes all streams from x
  * before the first layer.  predict works before a layer's attention, add_laurel
- * after it, correct after its MLP (scaled [rows][hidden]: the first stream times
- * the layer's scale).  add_to_others adds y to the streams beside the first,
- * gather makes x of all streams after the last layer, and cut_gates changes the
- * gates x [rows][2 inter] of a sparse MLP. */
+ * after it, correct after its MLP (scaled [rows][hidden]: the first stream
+ * times the layer's scale).  add_to_others adds y to the streams beside the
+ * first, gather makes x of all streams after the last layer, and cut_gates
+ * changes the gates x [rows][2 inter] of a sparse MLP. */
 int kv_pass_spread(struct kv_pass *p, struct kv_err *e);
 int kv_pass_predict(const struct kv_pass *p, const struct kv_tile *t,
                     struct kv_err *e);
