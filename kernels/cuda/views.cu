@@ -70,7 +70,6 @@ struct kv_view_views {
 
 // Channels [c0, c0 + C) of rows [first, first + TILE) on their way into to;
 // rows from `end` on are the last one again, channels from d on are zeros.
-// Unless 4 divides d, rows do not begin at multiples of 16 bytes.
 template <int C>
 KV_DEVICE void kv_load_rows(const float *from, size_t stride, unsigned first,
                             unsigned end, unsigned c0, unsigned d, float *to)
@@ -80,18 +79,29 @@ KV_DEVICE void kv_load_rows(const float *from, size_t stride, unsigned first,
 
 #pragma unroll 4
     for (unsigned r = threadIdx.x * 4 / C; r < TILE; r += THREADS * 4 / C) {
-        const float *row = from + min(first + r, end - 1) * stride + c0;
-        float *const at = to + r * kv_views_shared<C>::row + c;
+        const unsigned row = min(first + r, end - 1);
         const uint32_t zero[4] = {};
 
-        if (d % 4)
-            for (unsigned i = 0; i < 4; i++)
-                at[i] = c0 + c + i < d ? row[c + i] : 0;
-        else if (c0 + c < d)
+        if (c0 + c < d)
             kv_copy_async(kv_place_of(to) + r * row_bytes + c * sizeof(float),
-                          row + c);
+                          from + row * stride + c0 + c);
         else
-            kv_store16(at, zero);
+            kv_store16(to + r * kv_views_shared<C>::row + c, zero);
+    }
+}
+
+// The same where 4 does not divide d: rows begin anywhere.
+template <int C>
+KV_DEVICE void kv_load_odd_rows(const float *from, size_t stride,
+                                unsigned first, unsigned end, unsigned c0,
+                                unsigned d, float *to)
+{
+#pragma unroll 1
+    for (unsigned i = threadIdx.x; i < TILE * C; i += THREADS) {
+        const unsigned r = i / C, c = i % C;
+
+        to[r * kv_views_shared<C>::row + c] =
+            c0 + c < d ? from[min(first + r, end - 1) * stride + c0 + c] : 0;
     }
 }
 
@@ -179,8 +189,9 @@ KV_DEVICE float kv_row_sum(float x)
 }
 
 // A block's queries [i0, i1) of one head of one sequence, and the output
-// channels that it computes, from c0 on.
-struct kv_view_tile {
+// channels that it computes, from c0 on.  PLAIN: without window, cap and slope,
+// and 4 divides the head's channels.
+template <bool PLAIN> struct kv_view_tile {
     const kv_attend_job &job;
     unsigned i0, i1, c0;
     size_t seq;
@@ -201,13 +212,17 @@ struct kv_view_tile {
 
         return window && window < end(i) ? end(i) - window : 0;
     }
+    __device__ bool sees(unsigned i, unsigned j) const
+    {
+        return j < end(i) && (PLAIN || j >= begin(i));
+    }
     // The logit, times log2 e, of query i with key j.
     __device__ float logit(float product, unsigned i, unsigned j) const
     {
         const kv_attend_view &v = job.view;
         float s = product * v.scale;
 
-        if (v.cap == 0 && !v.slope)
+        if (PLAIN)
             return product * (v.scale * 1.44269504f);
         if (v.cap != 0)
             s = v.cap * tanhf(s / v.cap);
@@ -236,8 +251,17 @@ struct kv_view_tile {
         const kv_attend_view &v = job.view;
         const unsigned head = blockIdx.y / (unsigned)(v.n_heads / v.n_kv_heads);
 
-        kv_load_rows<C>(rows + (seq * v.n * v.n_kv_heads + head) * d(),
-                        v.n_kv_heads * d(), j0, (unsigned)v.n, c, d(), to);
+        put<C>(rows + (seq * v.n * v.n_kv_heads + head) * d(),
+               v.n_kv_heads * d(), j0, (unsigned)v.n, c, to);
+    }
+    template <int C>
+    __device__ void put(const float *from, size_t stride, unsigned first,
+                        unsigned last, unsigned c, float *to) const
+    {
+        if (PLAIN || d() % 4 == 0)
+            kv_load_rows<C>(from, stride, first, last, c, d(), to);
+        else
+            kv_load_odd_rows<C>(from, stride, first, last, c, d(), to);
     }
 };
 
@@ -248,8 +272,8 @@ template <int C> struct kv_view_sums {
 
 // Scores of the tile's queries with TILE keys from j0 on; first: queries of
 // one piece are not in the shared memory yet.
-template <int C>
-KV_DEVICE void kv_view_scores(const kv_view_tile &t, const float *keys,
+template <int C, bool PLAIN>
+KV_DEVICE void kv_view_scores(const kv_view_tile<PLAIN> &t, const float *keys,
                               unsigned j0, bool first,
                               kv_views_shared<C> *shared, float (*s)[EACH])
 {
@@ -258,10 +282,10 @@ KV_DEVICE void kv_view_scores(const kv_view_tile &t, const float *keys,
 #pragma unroll 1
     for (unsigned c = 0; c < d; c += C) {
         kv_sync_block();
-        t.load<C>(keys, j0, c, shared->kv);
+        t.template load<C>(keys, j0, c, shared->kv);
         if (d > C || first)
-            kv_load_rows<C>(t.job.q + t.q(), t.q_row(), t.i0, t.i1, c, d,
-                            shared->q);
+            t.template put<C>(t.job.q + t.q(), t.q_row(), t.i0, t.i1, c,
+                              shared->q);
         kv_loaded();
         kv_add_scores<C>(shared->q, shared->kv,
                          (min(d - c, (unsigned)C) + 3) / 4 * 4, s);
@@ -270,27 +294,26 @@ KV_DEVICE void kv_view_scores(const kv_view_tile &t, const float *keys,
 
 // Turns scores of one form of the keys into weights; the weight of a token that
 // the query sees in the other form is 0.
-template <int C>
-KV_DEVICE void kv_view_weights(const kv_view_tile &t, const kv_view_views &k,
-                               unsigned views, int form, unsigned j0,
-                               float (*s)[EACH], kv_view_sums<C> &sums)
+template <int C, bool PLAIN>
+KV_DEVICE void kv_view_weights(const kv_view_tile<PLAIN> &t,
+                               const kv_view_views &k, unsigned views, int form,
+                               unsigned j0, float (*s)[EACH],
+                               kv_view_sums<C> &sums)
 {
     const unsigned x = threadIdx.x % SIDE;
 
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        const unsigned last = t.query(i), begin = t.begin(last);
-        const unsigned end = t.end(last);
+        const unsigned query = t.query(i);
         float max = sums.max[i];
 
 #pragma unroll
         for (int j = 0; j < EACH; j++) {
             const unsigned key = j0 + x + SIDE * j;
 
-            s[i][j] =
-                key >= begin && key < end && k.sees(views, form, last, key)
-                    ? t.logit(s[i][j], last, key)
-                    : -__builtin_huge_valf();
+            s[i][j] = t.sees(query, key) && k.sees(views, form, query, key)
+                          ? t.logit(s[i][j], query, key)
+                          : -__builtin_huge_valf();
             max = fmaxf(max, s[i][j]);
         }
         max = kv_row_max(max);
@@ -313,10 +336,11 @@ KV_DEVICE void kv_view_weights(const kv_view_tile &t, const kv_view_views &k,
 }
 
 // out += w v over TILE tokens from j0 on, each form of the values by itself.
-template <int C>
-KV_DEVICE void kv_view_values(const kv_view_tile &t, const kv_view_views &v,
-                              unsigned j0, float (*w)[EACH],
-                              kv_views_shared<C> *shared, kv_view_sums<C> &sums)
+template <int C, bool PLAIN>
+KV_DEVICE void kv_view_values(const kv_view_tile<PLAIN> &t,
+                              const kv_view_views &v, unsigned j0,
+                              float (*w)[EACH], kv_views_shared<C> *shared,
+                              kv_view_sums<C> &sums)
 {
     const unsigned y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
     const unsigned views = v.of(j0);
@@ -326,7 +350,7 @@ KV_DEVICE void kv_view_values(const kv_view_tile &t, const kv_view_views &v,
         if (!(views >> form & 1))
             continue;
         kv_sync_block();
-        t.load<C>(v.rows(form), j0, t.c0, shared->kv);
+        t.template load<C>(v.rows(form), j0, t.c0, shared->kv);
 #pragma unroll
         for (int i = 0; i < EACH; i++)
 #pragma unroll
@@ -339,8 +363,9 @@ KV_DEVICE void kv_view_values(const kv_view_tile &t, const kv_view_views &v,
     }
 }
 
-template <int C>
-KV_DEVICE void kv_view_store(const kv_view_tile &t, const kv_view_sums<C> &sums)
+template <int C, bool PLAIN>
+KV_DEVICE void kv_view_store(const kv_view_tile<PLAIN> &t,
+                             const kv_view_sums<C> &sums)
 {
     const unsigned y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
 
@@ -362,7 +387,7 @@ KV_DEVICE void kv_view_store(const kv_view_tile &t, const kv_view_sums<C> &sums)
 
 // Block (x, head): x counts groups of C output channels, then sequences, then
 // tiles of queries, the longest first.
-template <int C>
+template <int C, bool PLAIN>
 __global__ void __launch_bounds__(THREADS, 2)
     kv_views_kernel(kv_attend_job a, unsigned tiles, unsigned slices)
 {
@@ -370,10 +395,11 @@ __global__ void __launch_bounds__(THREADS, 2)
     const kv_attend_view &view = a.view;
     const unsigned block = blockIdx.x / slices;
     const unsigned i0 = (tiles - 1 - (unsigned)(block / view.n_seqs)) * TILE;
-    const kv_view_tile t = {a, i0, min(i0 + TILE, (unsigned)view.nq),
-                            blockIdx.x % slices * C, block % view.n_seqs};
+    const kv_view_tile<PLAIN> t = {a, i0, min(i0 + TILE, (unsigned)view.nq),
+                                   blockIdx.x % slices * C,
+                                   block % view.n_seqs};
     const kv_view_views k(a.k, t.i0, t.i1), v(a.v, t.i0, t.i1);
-    const unsigned start = t.begin(t.i0) / TILE * TILE;
+    const unsigned start = PLAIN ? 0 : t.begin(t.i0) / TILE * TILE;
     kv_view_sums<C> sums;
 
 #pragma unroll
@@ -396,7 +422,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     kv_view_store<C>(t, sums);
 }
 
-template <int C> static const char *launch(const struct kv_attend_job *a)
+template <int C, bool PLAIN>
+static const char *launch(const struct kv_attend_job *a)
 {
     const struct kv_attend_view *v = &a->view;
     const unsigned tiles = (unsigned)((v->nq + TILE - 1) / TILE);
@@ -404,19 +431,23 @@ template <int C> static const char *launch(const struct kv_attend_job *a)
     const dim3 grid((unsigned)(tiles * v->n_seqs * slices),
                     (unsigned)v->n_heads);
 
-    return kv_launch(kv_views_kernel<C>, grid, dim3(THREADS),
+    return kv_launch(kv_views_kernel<C, PLAIN>, grid, dim3(THREADS),
                      sizeof(kv_views_shared<C>), 0, *a, tiles, slices);
 }
 
 extern "C" int kv_gpu_attend_views(const struct kv_attend_job *a,
                                    struct kv_err *e)
 {
+    const bool wide = a->view.head_dim > TILE;
     const char *wrong;
 
     if (a->view.alive || a->view.shift || a->view.mass || a->view.sink_logit)
         return kv_fail(e, "no CUDA kernel of attention with a shift, a sink "
                           "logit, dropped tokens or mass");
-    wrong = a->view.head_dim > TILE ? launch<2 * TILE>(a) : launch<TILE>(a);
+    if (kv_attend_simple(&a->view) && a->view.head_dim % 4 == 0)
+        wrong = wide ? launch<2 * TILE, true>(a) : launch<TILE, true>(a);
+    else
+        wrong = wide ? launch<2 * TILE, false>(a) : launch<TILE, false>(a);
     return wrong ? kv_fail(e, "attention of %zu tokens: %s", a->view.n, wrong)
                  : 0;
 }
