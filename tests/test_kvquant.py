@@ -94,6 +94,8 @@ class Engines(Case):
         self.refused("write -s q4_0", "kvquant", "--cache-type-k", "q4_0",
                      "--cache-type-v", "q4_0", at("eval.h5"))
         self.refused("write -s K-f16/V-q4_0", "kvppl", "-ctv", "q4_0")
+        self.refused("'q3_k' is no cache type of llama.cpp that is here: f32,",
+                     "kvquant", "-ctk", "q3_k", at("eval.h5"))
 
 
 class Table(Case):
