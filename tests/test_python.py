@@ -167,6 +167,11 @@ class Sequences(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "prunes the attention"):
             Sequence(Binding("minference:b0.25+f16", self.MODEL), True, 64)
 
+    def test_layer(self):
+        x = np.zeros((1, 1, 64), np.float32)
+        with self.assertRaisesRegex(ValueError, "layer 3 of a model of 1 layer$"):
+            kvtools.encode("q4_0", x, layer=3)
+
     def test_sizes(self):
         for wrong, sentence in [(dict(n_layers=0), "0 layers"),
                                 (dict(head_dim=63), "63 channels"),
