@@ -211,10 +211,10 @@ class StepTest(unittest.TestCase):
                      for r in csv.DictReader(f)],
                     [(m, "40", "f16", p) for m in ("small", "other")
                      for p in ("unfused", "exact")] +
-                    [("small", "40", "q4_0", "int8")] +
+                    [("small", "40", "q4_0", "exact")] +
                     [("small", "20", *x) for x in (
                         ("f16", "unfused"), ("f16", "exact"),
-                        ("q4_0", "int8"))])
+                        ("q4_0", "exact"))])
             done = self.step("-m", shape, "-c", "40,0", "--device", "cuda",
                              "-s", "f16")
             self.assertEqual((done.returncode, done.stdout), (2, ""))
