@@ -88,7 +88,8 @@ class Rounds(Case):
 class Engines(Case):
     def test_cache_types(self):
         """llama.cpp's options get the spec to write."""
-        for tool in "kvquant", "kvppl", "kvgen", "kvattn", "kvcalib":
+        for tool in ("kvquant", "kvppl", "kvgen", "kvattn", "kvcalib",
+                     "kvsim"):
             self.refused("write -s K-q4_0/V-q8_0", tool, "-ctk", "q4_0",
                          "-ctv", "q8_0", at("eval.h5"))
         self.refused("write -s q4_0", "kvquant", "--cache-type-k", "q4_0",

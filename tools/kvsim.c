@@ -267,6 +267,7 @@ int main(int argc, char **argv)
     const struct kv_opt_about about = {
         .usage = "-p FILE -m MODEL -g GPU --dataset NAME [-s NAME]... "
                  "[options]",
+        .before = kv_common_no_cache_types,
         .columns = kvsim_about_columns,
         .brief = "Simulates serving where prefill and decode are on different "
                  "machines and the\nKV cache is sent between them, quantized: "

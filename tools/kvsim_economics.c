@@ -390,6 +390,7 @@ int kvsim_economics(int argc, char **argv)
     };
     const struct kv_opt_about about = {
         .usage = "-p FILE -m MODEL -g GPU --attn FILE -s SPEC... [options]",
+        .before = kv_common_no_cache_types,
         .columns = about_columns,
         .brief = "From which link, context and length on a spec pays, by times "
                  "that were measured.",
