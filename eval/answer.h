@@ -32,6 +32,11 @@ struct kv_answer {
     size_t n_forced;
     size_t n_context; /* the first of these end the prompt: they are decoded,
                        * but are no part of the written answer */
+    size_t least;     /* new tokens behind the forced ones that neither an end
+                       * token nor a stop may end.  Until then logits of end
+                       * tokens are -infinity, as MinNewTokensLength in
+                       * transformers sets them, and of stops that are one
+                       * token; their text is not searched for stops */
     const struct kv_sampling *sampling; /* NULL: greedy */
     struct kv_stops stops;
     uint64_t key; /* seed of its random numbers, one for each token */

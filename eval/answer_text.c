@@ -69,6 +69,50 @@ size_t kv_stops_find(const struct kv_stops *s, const char *text, size_t bytes)
     return first;
 }
 
+int kv_answer_cut(const struct kv_tokenizer *t, const int32_t *prompt,
+                  size_t n_prompt, const int32_t *ids, size_t n,
+                  const struct kv_stops *s, size_t least, char **text,
+                  size_t *bytes, struct kv_err *e)
+{
+    const size_t first = least < n ? least : n;
+    size_t skip = 0;
+    char *start = NULL;
+
+    if (first &&
+        kv_answer_text(t, prompt, n_prompt, ids, first, &start, &skip, e))
+        return -1;
+    free(start);
+    if (kv_answer_text(t, prompt, n_prompt, ids, n, text, bytes, e))
+        return -1;
+    skip = skip < *bytes ? skip : *bytes; /* it ended within a character */
+    *bytes = skip + kv_stops_find(s, *text + skip, *bytes - skip);
+    return 0;
+}
+
+int kv_stops_ids(const struct kv_stops *s, const struct kv_tokenizer *t,
+                 int32_t *id, size_t *n, struct kv_err *e)
+{
+    *n = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        const size_t want = strlen(s->text[i]);
+        int32_t *ids = NULL;
+        size_t n_ids, bytes = 0;
+        char *text = NULL;
+        int rc = kv_tokenizer_encode(t, s->text[i], want, false, &ids, &n_ids,
+                                     NULL, e);
+
+        if (!rc && n_ids) /* a token may stand for the text's start */
+            rc = decode(t, ids + n_ids - 1, 1, &text, &bytes, e);
+        if (!rc && bytes == want && !memcmp(text, s->text[i], want))
+            id[(*n)++] = ids[n_ids - 1];
+        free(text);
+        free(ids);
+        if (rc)
+            return -1;
+    }
+    return 0;
+}
+
 int kv_stops_check(const struct kv_stops *s, const struct kv_tokenizer *t,
                    const int32_t *ids, size_t n, bool *stopped,
                    struct kv_err *e)

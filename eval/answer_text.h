@@ -22,6 +22,17 @@ struct kv_stops {
  * there is none. */
 size_t kv_stops_find(const struct kv_stops *s, const char *text, size_t bytes);
 
+/* kv_answer_text() up to the first stop string behind its first `least`
+ * tokens. */
+int kv_answer_cut(const struct kv_tokenizer *t, const int32_t *prompt,
+                  size_t n_prompt, const int32_t *ids, size_t n,
+                  const struct kv_stops *s, size_t least, char **text,
+                  size_t *bytes, struct kv_err *e);
+
+/* id [s->n]: the stop strings that are one token, *n of them. */
+int kv_stops_ids(const struct kv_stops *s, const struct kv_tokenizer *t,
+                 int32_t *id, size_t *n, struct kv_err *e);
+
 /* *stopped: whether one of them is among the newest tokens of ids [n]. */
 int kv_stops_check(const struct kv_stops *s, const struct kv_tokenizer *t,
                    const int32_t *ids, size_t n, bool *stopped,

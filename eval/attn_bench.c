@@ -80,8 +80,9 @@ int kv_attn_inputs_of_dump(struct kv_attn_inputs *in, struct kv_dump *dump,
     in->n = info->ctx;
     in->has_k_pre = info->have[KV_T_K_PRE];
     if (in->n_batch > info->n_windows)
-        return kv_fail(e, "%s has %zu windows, %zu were asked for",
-                       kv_dump_path(dump), info->n_windows, in->n_batch);
+        return kv_fail(e, "%s has %zu window%s, %zu were asked for",
+                       kv_dump_path(dump), info->n_windows,
+                       info->n_windows == 1 ? "" : "s", in->n_batch);
     if (!in->n_batch)
         in->n_batch = info->n_windows;
     if (in->nq > in->n)

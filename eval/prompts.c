@@ -11,17 +11,18 @@
 
 /* ---- fields -------------------------------------------------------------- */
 
-static int read_max_tokens(struct kv_prompt *p, struct kv_err *e)
+static int read_tokens(const struct kv_prompt *p, const char *name, int least,
+                       size_t *to, struct kv_err *e)
 {
-    const json_t *x = json_object_get(p->fields, "max_tokens");
+    const json_t *x = json_object_get(p->fields, name);
     const json_int_t n = json_integer_value(x);
 
     if (!x || json_is_null(x))
         return 0;
-    if (!json_is_integer(x) || n < 1 || n > INT32_MAX)
-        return kv_fail(e, "max_tokens: expected a number from 1 to %d",
+    if (!json_is_integer(x) || n < least || n > INT32_MAX)
+        return kv_fail(e, "%s: expected a number from %d to %d", name, least,
                        INT32_MAX);
-    p->max_tokens = (size_t)n;
+    *to = (size_t)n;
     return 0;
 }
 
@@ -111,7 +112,9 @@ static int read_prompt(struct kv_prompt *p, struct kv_err *e)
         return kv_fail(e, "the prompt is empty");
     p->text = json_string_value(prompt);
     return (messages && kv_prompt_take_messages(p, messages, e)) ||
-                   read_max_tokens(p, e) || read_stops(p, e)
+                   read_tokens(p, "max_tokens", 1, &p->max_tokens, e) ||
+                   read_tokens(p, "min_tokens", 0, &p->min_tokens, e) ||
+                   read_stops(p, e)
                ? -1
                : 0;
 }
@@ -154,7 +157,7 @@ static int read_line(struct kv_prompts *p, size_t line, char *text,
 
     p->at = kv_realloc(p->at, p->n + 1, sizeof(*p->at));
     one = &p->at[p->n];
-    *one = (struct kv_prompt){.line = line};
+    *one = (struct kv_prompt){.line = line, .min_tokens = SIZE_MAX};
     one->fields = kv_json_line(name, line, text, bytes, e);
     if (!one->fields)
         return -1;

@@ -20,6 +20,7 @@
  *               assistant's in turn; a last one of the assistant's is the
  *               beginning of the answer
  *   max_tokens  1 or more
+ *   min_tokens  0 or more (eval/answer.h, least)
  *   stop        a text, or a list of texts, none empty
  *
  * and any other fields, which are kept.  Empty lines are skipped. */
@@ -30,6 +31,7 @@ struct kv_prompt {
     json_t *messages;
     const char *continuation; /* or NULL; belongs to fields */
     size_t max_tokens;        /* 0: not given */
+    size_t min_tokens;        /* SIZE_MAX: not given */
     const char **stop;        /* [n_stops]: the texts are parts of fields */
     size_t n_stops;
     int32_t *ids; /* [n + n_continuation], after kv_prompts_encode() */

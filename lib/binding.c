@@ -265,8 +265,8 @@ static int open_side(const struct kv_binding *b, size_t layer, int side,
     struct kv_codec *const *codec;
 
     if (layer >= b->shape.n_layers)
-        return kv_fail(e, "layer %zu of a model of %zu layers", layer,
-                       b->shape.n_layers);
+        return kv_fail(e, "layer %zu of a model of %zu layer%s", layer,
+                       b->shape.n_layers, b->shape.n_layers == 1 ? "" : "s");
     if (kv_policy_drops(&b->spec.policy))
         return kv_fail(e,
                        "%s: %s drops tokens of a sequence: expected a spec "

@@ -84,18 +84,28 @@ static bool is(const char *name, const char *text, size_t n)
 }
 
 /* "fp8, fp8_e4m3" */
+struct names {
+    char text[512];
+};
+
+static struct names types_of(const char *engine, size_t n)
+{
+    struct names known = {""};
+    size_t at = 0;
+
+    for (size_t i = 0; i < TYPES && at < sizeof(known.text); i++)
+        if (is(types[i].engine, engine, n))
+            at += (size_t)snprintf(known.text + at, sizeof(known.text) - at,
+                                   "%s%s", at ? ", " : "", types[i].name);
+    return known;
+}
+
 static int unknown_type(const char *engine, size_t n, const char *type,
                         size_t bytes, struct kv_err *e)
 {
-    char known[512] = "";
-    size_t at = 0;
-
-    for (size_t i = 0; i < TYPES && at < sizeof(known); i++)
-        if (is(types[i].engine, engine, n))
-            at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s",
-                                   at ? ", " : "", types[i].name);
     return kv_fail(e, "'%.*s%s' is no cache type of %.*s that is here: %s",
-                   KV_SHOWN(type, bytes), (int)n, engine, known);
+                   KV_SHOWN(type, bytes), (int)n, engine,
+                   types_of(engine, n).text);
 }
 
 int kv_spec_of_engine(char **spec, const char *text, struct kv_err *e)
@@ -121,4 +131,47 @@ int kv_spec_of_engine(char **spec, const char *text, struct kv_err *e)
             return 0;
         }
     return unknown_type(text, n, type, bytes, e);
+}
+
+/* ---- back ---------------------------------------------------------------- */
+
+/* Whether an engine's name does not say the parameter. */
+static bool is_unsaid(const struct kv_param *p)
+{
+    return !strcmp(p->name, "rot") || !strcmp(p->name, "order");
+}
+
+static bool is_same(const struct kv_spec *a, const struct kv_spec *b,
+                    enum kv_side side)
+{
+    const struct kv_param *p;
+
+    if (a->scheme != b->scheme)
+        return false;
+    for (size_t i = 0; (p = kv_spec_param(a->scheme, i)); i++)
+        if (a->value[side][i] != b->value[side][i] && !is_unsaid(p))
+            return false;
+    return true;
+}
+
+int kv_spec_engine_type(const char **type, const char *engine,
+                        const struct kv_spec *s, enum kv_side side,
+                        struct kv_err *e)
+{
+    for (size_t i = 0; i < TYPES; i++) {
+        struct kv_spec own;
+
+        if (strcmp(types[i].engine, engine) != 0)
+            continue;
+        if (kv_spec_parse(&own, types[i].spec, e))
+            return -1;
+        if (is_same(&own, s, side)) {
+            *type = types[i].name;
+            return 0;
+        }
+    }
+    return kv_fail(e,
+                   "%s has no cache type for %s: for all tokens alike it "
+                   "has %s",
+                   engine, s->text, types_of(engine, strlen(engine)).text);
 }

@@ -3,6 +3,7 @@
 #define KV_SPEC_ENGINES_H
 
 #include "lib/base/err.h"
+#include "lib/spec.h"
 
 #include <stddef.h>
 
@@ -10,6 +11,13 @@
  * may follow.  *spec: the caller's to free; NULL if the text begins with no
  * engine.  Fails on an unknown type, listing the engine's types. */
 int kv_spec_of_engine(char **spec, const char *text, struct kv_err *e);
+
+/* *type: the engine's name of the type in which a spec of one scheme stores a
+ * side.  llama.cpp has one name with rot and without, and for either order.
+ * Fails, listing the engine's types, where it has none for this spec. */
+int kv_spec_engine_type(const char **type, const char *engine,
+                        const struct kv_spec *s, enum kv_side side,
+                        struct kv_err *e);
 
 /* For a name of n bytes that is no scheme: the end of a sentence that says
  * which spec to write; NULL: no advice. */

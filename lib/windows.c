@@ -126,11 +126,12 @@ int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
     have = wanted->bos ? (w->n_tokens - 1) / (ctx - 1) : w->n_tokens / ctx;
     w->n = wanted->n ? wanted->n : have;
     if (!have)
-        kv_fail(e, "%s has %zu tokens, less than one window of %zu",
-                kv_input_name(path), w->n_tokens, ctx);
+        kv_fail(e, "%s has %zu token%s, less than one window of %zu",
+                kv_input_name(path), w->n_tokens, w->n_tokens == 1 ? "" : "s",
+                ctx);
     else if (w->n > have)
-        kv_fail(e, "%s has %zu windows of %zu tokens, %zu were asked for",
-                kv_input_name(path), have, ctx, w->n);
+        kv_fail(e, "%s has %zu window%s of %zu tokens, %zu were asked for",
+                kv_input_name(path), have, have == 1 ? "" : "s", ctx, w->n);
     if (!have || w->n > have) {
         kv_windows_clear(w);
         return -1;

@@ -45,6 +45,14 @@ def have(rows, names, column):
     return kept
 
 
+def is_said(rows, column):
+    """Whether a side's column repeats the column of both sides, as it does in a
+    table that has specs with one scheme for a side."""
+    side, name = column[:9], column[9:]
+    return side in ("params.K.", "params.V.") and all(
+        r[column] in ("", r.get("params." + name)) for r in rows)
+
+
 def rest_of(rows, names):
     """A label for each row, of the settings that differ apart from names, the
     scheme first."""
@@ -53,7 +61,7 @@ def rest_of(rows, names):
     columns = [c for c in rows[0] if c in ("scheme", "protocol", *ALIKE) or
                c.startswith("params.")]
     columns = [c for c in columns if c not in hidden and c not in ALIKE and
-               len({r[c] for r in rows}) > 1]
+               len({r[c] for r in rows}) > 1 and not is_said(rows, c)]
     out = []
     for r in rows:
         words = []

@@ -59,6 +59,7 @@ KEYS = {
     "shots": (is_shots, "an object of count (0 or more), file, text and "
               "perhaps take (first, last or drawn), seed, where"),
     "max_tokens": FROM_1,
+    "min_tokens": FROM_1,
     "stop": (lambda x: texts(x, bool), "a list of texts that are not empty"),
     "cut": (lambda x: x == "middle", '"middle"'),
     "carry": NAMES,

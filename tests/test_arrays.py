@@ -502,6 +502,35 @@ class Export(Case):
         self.refused("own.h5", "kvcalib", "--export", at("y.safetensors"),
                      "-C", at("own.h5"), "-s", "oscar:b2g8")
 
+    def test_llama_cpp(self):
+        """Names that llama.cpp has come back as the spec of -ctk and -ctv."""
+        for spec, want, rotates in (
+                ("q4_0", "-ctk q4_0 -ctv q4_0", True),
+                ("K-q8_0/V-f16", "-ctk q8_0 -ctv f16", True),
+                ("llama.cpp:iq4_nl,rot", "-ctk iq4_nl -ctv iq4_nl", False),
+                ("K-bf16/V-q5_1:rot", "-ctk bf16 -ctv q5_1", False),
+                ("f16", "-ctk f16 -ctv f16", False),
+                (self.layers("q8_0", "f32", "q8_0", "f32"),
+                 "-ctk q8_0 -ctv f32", True)):
+            args = "kvcalib", "--export", "llama.cpp", "-s", spec
+            self.assertEqual(must(*args), want + "\n")
+            self.assertEqual("LLAMA_ATTN_ROT_DISABLE=1" in run(*args).stderr,
+                             rotates, spec)
+        self.refused("expected r0s0", *args[:-1], "mixed:s4,file=" +
+                     at("layers.txt"))
+        self.refused("layer 0 has keys in q8_0, layer 1 in q4_0: llama.cpp has",
+                     *args[:-1], self.layers("q8_0", "f16", "q4_0", "f16"))
+        for words, *args in (
+                ("llama.cpp has no cache type for kivi:", "-s", "kivi"),
+                ("iq4_nl", "-s", "K-q4_0/V-q6_0"),
+                ("has no cache type for q4_0:r32s0", "-s", "q4_0:r32"),
+                ("expected one spec", "-s", "q{4,8}_0"),
+                ("without a policy", "-s", "h2o:b0.2+q4_0"),
+                ("expected -s SPEC",),
+                ("expected -s SPEC without -C", "-s", "q4_0", "-C",
+                 at("fp8.h5"))):
+            self.refused(words, "kvcalib", "--export", "llama.cpp", *args)
+
     def test_of_allocate(self):
         must("kvcalib", "--allocate", "10", "-C", at("fp8.h5"), "-s",
              "modelopt:fp8", "-s", "f16", at("eval.h5"), "-o",

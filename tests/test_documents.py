@@ -1,5 +1,6 @@
 """Completion in bash; manual pages, where help2man made them."""
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -57,6 +58,15 @@ class Pages(unittest.TestCase):
 
 @unittest.skipUnless(shutil.which("meson"), "no meson")
 class Installed(unittest.TestCase):
+    def test_every_file_has_a_tag(self):
+        """So `meson install --tags runtime` brings completion too."""
+        plan = json.loads(subprocess.run(
+            ["meson", "introspect", "--install-plan", BUILD], check=True,
+            text=True, stdout=subprocess.PIPE).stdout)
+        tags = {path: file["tag"] for files in plan.values()
+                for path, file in files.items()}
+        self.assertEqual([p for p, tag in tags.items() if not tag], [])
+
     def test_documents_and_kvplot(self):
         with tempfile.TemporaryDirectory() as top:
             subprocess.run(["meson", "install", "-C", BUILD, "--no-rebuild",

@@ -100,6 +100,41 @@ static void test_parts(void **state)
     kv_answer_clear(&once);
 }
 
+/* No end token comes among the least number of new tokens: of the first, which
+ * it would be, the next probable is taken. */
+static void test_least(void **state)
+{
+    const struct setup *s = *state;
+    struct kv_generation g = one;
+    struct kv_spec spec;
+    struct kv_answer a = {.spec = &spec,
+                          .prompt = s->tokens,
+                          .n_prompt = 8,
+                          .most = 16,
+                          .n_top = 2};
+    int32_t end;
+
+    parse(&spec, s, "f16");
+    run(s, g, &a, 1);
+    end = a.ids[0];
+    kv_answer_clear(&a);
+    g.ends = (struct kv_ends){&end, 1};
+    run(s, g, &a, 1);
+    assert_int_equal(a.made, 1);
+    assert_int_equal(a.finish, KV_FINISH_EOS);
+    kv_answer_clear(&a);
+    a.least = 12;
+    run(s, g, &a, 1);
+    assert_int_equal(a.top[0].id, end);
+    assert_int_equal(a.top[1].id, a.ids[0]);
+    assert_true(a.log_prob[0] == a.top[1].log_prob);
+    assert_true(a.made > 12);
+    for (size_t i = 0; i < 12; i++)
+        assert_int_not_equal(a.ids[i], end);
+    assert_int_equal(a.finish, a.made < 16 ? KV_FINISH_EOS : KV_FINISH_LENGTH);
+    kv_answer_clear(&a);
+}
+
 /* Steps are in f32 although products are in bf16, and remain so. */
 static void test_steps_in_f32(void **state)
 {
@@ -377,6 +412,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_least),
         cmocka_unit_test(test_steps_in_f32),
         cmocka_unit_test(test_greedy_together),
         cmocka_unit_test(test_sampled_together),

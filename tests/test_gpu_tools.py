@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -195,6 +196,25 @@ class StepTest(unittest.TestCase):
                 [line.split(",") for line in done.stdout.split()[1:]],
                 [[c, b, path] for c in ("40", "30", "20") for b in "12"
                  for path in ("unfused", "exact")])
+            to = os.path.join(top, "all.csv")
+            os.mkdir(os.path.join(top, "other"))
+            other = os.path.join(top, "other", "config.json")
+            shutil.copy(shape, other)
+            for args in (("-m", shape, "-c", "40"), ("-m", other, "-c", "40"),
+                         ("-m", shape, "-c", "40,20", "-s", "q4_0")):
+                done = self.step(*args, "-s", "f16", "--device", "cuda",
+                                 "--reps", "1", "--append", "-o", to)
+                self.assertEqual(done.returncode, 0, done.stderr)
+            with open(to, newline="", encoding="utf-8") as f:
+                self.assertEqual(
+                    [(r["model"], r["ctx"], r["scheme"], r["path"])
+                     for r in csv.DictReader(f)],
+                    [(m, "40", "f16", p) for m in ("small", "other")
+                     for p in ("unfused", "exact")] +
+                    [("small", "40", "q4_0", "exact")] +
+                    [("small", "20", *x) for x in (
+                        ("f16", "unfused"), ("f16", "exact"),
+                        ("q4_0", "exact"))])
             done = self.step("-m", shape, "-c", "40,0", "--device", "cuda",
                              "-s", "f16")
             self.assertEqual((done.returncode, done.stdout), (2, ""))

@@ -57,8 +57,6 @@ class Attention(Case):
                 [(r["scheme"], r["ctx"]) for r in rows(f.read())],
                 [("f16", "64"), ("q4_0", "64"), ("f16", "96"), ("q4_0", "96"),
                  ("q8_0", "64")])
-        self.refused("--append does not go with -m", "kvattn", "-m", at("m"),
-                     "-s", "q4_0", *where)
 
     def test_dump(self):
         args = ["-s", "kivi:b{2,8}r0", "-s", "hack:b8p16", "-s",

@@ -166,6 +166,31 @@ class Answers(Case):
             self.assertEqual(rows[0]["stops"] and json.loads(rows[0]["stops"]),
                              [stop, "none"] if more else "")
 
+    def test_min_tokens(self):
+        """Until then a stop of one token is not chosen, and no other is looked
+        for."""
+        def made(stop, least, *more):
+            lines, table = generate(prompts({
+                "prompt": "dng", "stop": stop, "min_tokens": least}), "-n", 20,
+                *more)
+            return lines[0]["text"], table[0]["min_tokens"]
+
+        whole = generate(prompts("dng"), "-n", 20)[0][0]["text"]
+        self.assertTrue(whole[:4].isascii(), whole)  # a token each
+        self.assertEqual(made(whole[2], 1)[0], whole[:2])
+        for least, more in (3, []), (None, ["--min-tokens", 3]):
+            text, said = made(whole[2], least, *more)
+            self.assertEqual(text[:2], whole[:2])
+            self.assertGreater(len(text), 2)
+            self.assertNotEqual(text[2], whole[2])
+            self.assertEqual(said, "3" if more else "0")
+        for least, want in (0, whole[:1]), (1, whole[:1]), (2, whole):
+            self.assertEqual(made(whole[1:3], least, "--min-tokens", 9)[0],
+                             want)
+        self.refused("line 1: a minimum of 9 tokens is more than the maximum, "
+                     "3", *args(prompts({"prompt": "a", "max_tokens": 3}),
+                                "--min-tokens", 9))
+
     def test_policies(self):
         path = prompts("the quick brown fox")
 
@@ -246,6 +271,7 @@ class Refused(Case):
                 (b'{"prompt": "a"}\n{"prompt": \n', "p.jsonl: line 2: "),
                 (b'{"prompt": ""}', "p.jsonl: line 1: the prompt is empty"),
                 (b'{"prompt": "a", "seconds": 1}', "a field 'seconds' of its"),
+                (b'{"prompt": "a", "min_tokens": 1.5}', "min_tokens: expected"),
                 (b'{"prompt": "a", "stop": ""}', "stop: an empty text"),
                 (b'{"messages": [{"role": "user", "content": "a"}]}',
                  "line 1: %s has no chat template" % at("m")),

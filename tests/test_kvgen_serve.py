@@ -100,6 +100,23 @@ class Answers(unittest.TestCase):
         self.assertEqual(self.server.text(prompt="the quick", max_tokens=40,
                                           stop="never met"), whole)
 
+    def test_min_tokens(self):
+        """As kvgen -f: later a stop may end an answer, and now not."""
+        whole = self.server.text(prompt="the quick", max_tokens=20)
+        at = next(i for i, c in enumerate(whole) if c.isascii())
+        texts = []
+        for least in 0, at + 1:
+            ask = dict(prompt="the quick", max_tokens=20, stop=whole[at],
+                       min_tokens=least)
+            line, = generate([ask], "-s", "f16")
+            x = self.server.made(TEXT, **ask)
+            self.assertEqual(x["choices"][0]["text"], line["text"])
+            self.assertEqual(x["usage"]["completion_tokens"], line["tokens"])
+            texts.append(line["text"])
+        self.assertEqual(texts[0], whole[:at])
+        self.assertGreater(len(texts[1]), at)
+        self.assertNotEqual(texts[1][at], whole[at])
+
     def test_chats(self):
         talk = [{"role": "user", "content": "the quick"}]
         line = generate([{"messages": talk}], "-s", "f16", "-n", 12)[0]

@@ -60,6 +60,8 @@ class Refused(unittest.TestCase):
                      "stop"),
                     (TEXT, {"prompt": "a", "stop": ["a"] * 99}, "at most 64",
                      "stop"),
+                    (TEXT, {"prompt": "a", "min_tokens": 17}, "from 0 to 16",
+                     "min_tokens"),
                     (TEXT, {"prompt": "a", "logprobs": 21}, "from 0 to 20",
                      "logprobs"),
                     (TEXT, {"prompt": "a", "echo": 1}, "true or false", "echo"),

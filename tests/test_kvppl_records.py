@@ -174,6 +174,16 @@ class Records(Scripts):
         want = 2.364624 * x.std(ddof=1) / 8 ** .5
         self.assertAlmostEqual(half, want, delta=.02 * want)
 
+    def test_without_numpy(self):
+        script = os.path.join(ROOT, "scripts/compare")
+        for code, words, *args in ((0, "", "--help"),
+                                   (2, " has no numpy: ", self.records)):
+            done = subprocess.run([sys.executable, "-S", script, *args],
+                                  text=True, capture_output=True)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(words, done.stderr)
+            self.assertLessEqual(done.stderr.count("\n"), 1)
+
     def test_rows_that_cannot_be_compared(self):
         self.rows("--records", self.records)
         self.rows("--records", self.at("few.h5"), windows=4)

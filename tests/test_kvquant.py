@@ -88,12 +88,15 @@ class Rounds(Case):
 class Engines(Case):
     def test_cache_types(self):
         """llama.cpp's options get the spec to write."""
-        for tool in "kvquant", "kvppl", "kvgen", "kvattn", "kvcalib":
+        for tool in ("kvquant", "kvppl", "kvgen", "kvattn", "kvcalib",
+                     "kvsim"):
             self.refused("write -s K-q4_0/V-q8_0", tool, "-ctk", "q4_0",
                          "-ctv", "q8_0", at("eval.h5"))
         self.refused("write -s q4_0", "kvquant", "--cache-type-k", "q4_0",
                      "--cache-type-v", "q4_0", at("eval.h5"))
         self.refused("write -s K-f16/V-q4_0", "kvppl", "-ctv", "q4_0")
+        self.refused("'q3_k' is no cache type of llama.cpp that is here: f32,",
+                     "kvquant", "-ctk", "q3_k", at("eval.h5"))
 
 
 class Table(Case):

@@ -145,6 +145,28 @@ class Kvsim(unittest.TestCase):
             "-s", "baseline"))
         self.assertTrue(h < c < k < b)
 
+    def test_append(self):
+        """Rows of several schemes, models and seeds in one table, each once."""
+        to = at("all.csv")
+        want = []
+        for args in (("-s", "baseline", "--load", ".3,.6"),
+                     ("-s", "hack64", "--load", ".6"),
+                     ("-s", "hack64", "-s", "hack64=3", "--load", ".6"),
+                     ("-s", "baseline", "--load", ".3", "--seed", 1),
+                     ("-s", "baseline", "--load", ".3", "--set",
+                      "transfer.pipelined=1"),
+                     ("-s", "baseline", "--load", ".3,.6")):
+            args += "-n", 100, "--seeds", 2
+            must("kvsim", "-p", PARAMS, *USUAL, *args, "--append", "-o", to)
+            known = [{**r, "ratio": 0, "ratio_se": 0} for r in want]
+            want += [r for r in rows(*args)
+                     if {**r, "ratio": 0, "ratio_se": 0} not in known]
+        with open(to, newline="", encoding="utf-8") as f:
+            self.assertEqual(list(csv.DictReader(f)), want)
+        self.assertEqual(len(want), 6)
+        self.assertFalse(os.path.exists(to + ".partial"))
+        self.refused("--append wants -o FILE", "--append")
+
     def test_load(self):
         """--rps at the load that --load names is the same run."""
         a, = rows("--load", ".6", "-s", "baseline")

@@ -269,7 +269,7 @@ class NeverOverInputs(Outputs):
                          "kvdump", "-m", at("m"), "-f", text, "--tokens",
                          stdout=f)
         self.assertEqual(read(text), before)
-        for said, words in (b"", " is empty"), (b"a", " has 1 tokens"), (
+        for said, words in (b"", " is empty"), (b"a", " has 1 token,"), (
                 b"\0", ": byte 0 is zero"):
             with open(write(self.path("in"), said)) as f:
                 self.refused("standard input" + words, "kvppl", "-q", "-m",

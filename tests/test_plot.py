@@ -136,6 +136,17 @@ class Plot(Scripts):
                             "9,4", "--font", "8"),
                  "V.b=2", "V.b=4", "g = 32", "g = 64", "both")
 
+    def test_sides_that_repeat_both(self):
+        """As kvppl fills K's columns beside a spec of one scheme for K."""
+        rows = [dict(row("kivi:b%dg%d" % (b, g), b, 1 / b / g, scheme="kivi"),
+                     **{"params.b": str(b), "params.g": str(g),
+                        "params.K.b": str(b), "params.K.g": str(g)})
+                for b in (2, 4) for g in (32, 64)]
+        path = self.csv("a.csv", rows)
+        drawn = self.drawn(path, "--x", "g", "--hue", "b")
+        self.has(drawn, "b=2", "b=4")
+        self.assertNotIn("K.", drawn)
+
     def test_a_map(self):
         path = self.csv("a.csv", self.ablation())
         self.has(self.drawn(path, "--x", "K.b", "--map", "V.b", "--panel",

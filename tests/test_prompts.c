@@ -26,7 +26,8 @@ static void test_fields(void **state)
     (void)state;
     if (read_prompts(&p,
                      "\n {'prompt': 'a b', 'id': 'x', 'max_tokens': 7,"
-                     " 'stop': ['c', 'de'], 'answer': [1, 2]}\r\n \t\n"
+                     " 'min_tokens': 0, 'stop': ['c', 'de'],"
+                     " 'answer': [1, 2]}\r\n \t\n"
                      "{'messages': [{'role': 'system', 'content': ''},"
                      " {'role': 'user', 'content': 'b'},"
                      " {'role': 'assistant', 'content': 'c'}],"
@@ -45,6 +46,8 @@ static void test_fields(void **state)
     assert_null(p.at[1].text);
     assert_int_equal(json_array_size(p.at[1].messages), 3);
     assert_int_equal(p.at[1].max_tokens, 0);
+    assert_int_equal(p.at[0].min_tokens, 0);
+    assert_true(p.at[1].min_tokens == SIZE_MAX);
     assert_string_equal(p.at[1].stop[0], "f");
     kv_prompts_clear(&p);
 }
@@ -77,6 +80,8 @@ static void test_refused(void **state)
         {"{'prompt': 'a', 'max_tokens': 1e3}", "max_tokens: expected"},
         {"{'prompt': 'a', 'max_tokens': 99999999999999999999}",
          "max_tokens: expected"},
+        {"{'prompt': 'a', 'min_tokens': -1}",
+         "min_tokens: expected a number from 0"},
         {"{'prompt': 'a', 'stop': ''}", "stop: an empty text stops every"},
         {"{'prompt': 'a', 'stop': ['b', '']}", "stop: an empty text"},
         {"{'prompt': 'a', 'stop': [1]}", "stop: expected a text"},

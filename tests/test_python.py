@@ -167,6 +167,21 @@ class Sequences(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "prunes the attention"):
             Sequence(Binding("minference:b0.25+f16", self.MODEL), True, 64)
 
+    def test_exit(self):
+        """What outlives its module is freed in silence."""
+        done = subprocess.run([sys.executable, "-c", (
+            "import sys; sys.path.insert(0, %r); import kvtools, numpy as np\n"
+            "c = kvtools.encode('q4_0', np.zeros((1, 1, 64), 'f4'))\n"
+            "sys.keeps = m = sys.modules['kvtools._library']; m.keeps = c; del c"
+            % sys.path[0])],
+            text=True, capture_output=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_layer(self):
+        x = np.zeros((1, 1, 64), np.float32)
+        with self.assertRaisesRegex(ValueError, "layer 3 of a model of 1 layer$"):
+            kvtools.encode("q4_0", x, layer=3)
+
     def test_sizes(self):
         for wrong, sentence in [(dict(n_layers=0), "0 layers"),
                                 (dict(head_dim=63), "63 channels"),

@@ -85,11 +85,38 @@ class Shapes(unittest.TestCase):
         self.assertEqual(float(rows[0]["operations"]), 2 * n * d * d)
         self.assertEqual(rows[3]["bytes"], "")
 
+    def test_append(self):
+        """Rows of several models and contexts in one table, each once."""
+        to = os.path.join(self.folder, "all.csv")
+        model = tiny_model.make(os.path.join(self.folder, "m"))
+        for table, calls, key in (
+                ("--about", [(self.opt(), "-c", "8"), ("-m", model),
+                             (self.opt(), "-c", "9"),
+                             (self.opt(), "-c", "8")],
+                 ["model", "n_kv_heads", "ctx"]),
+                ("--operations", [(self.opt(), "-c", "8"),
+                                  (self.opt(), "-c", "9"),
+                                  (self.opt(), "-c", "8")],
+                 ["ctx", "phase", "no"])):
+            want = []
+            for args in calls:
+                must("kvdump", table, *args, "--append", "-o", to)
+                new = self.rows(table, *args)
+                want += [r for r in new if r not in want]
+            with open(to, newline="", encoding="utf-8") as f:
+                self.assertEqual(list(csv.DictReader(f)), want)
+            self.assertEqual(len({tuple(r[k] for k in key) for r in want}),
+                             len(want))
+            os.unlink(to)
+
     def test_refused(self):
         shape = self.opt()
         for words, args in (
                 ["cannot open /none", ["--about", "/none"]],
                 ["one of both is expected", ["--about", "-m", "m", shape]],
+                ["--append adds rows to a table",
+                 ["-m", "m", "-f", shape, "--append", "-o", "x.h5"]],
+                ["--append wants -o FILE", ["--about", shape, "--append"]],
                 ["takes no operands", [shape, "-f", shape]],
                 ["takes no operands", ["--about", shape, shape]],
                 ["two tables: one is expected",

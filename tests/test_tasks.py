@@ -286,6 +286,14 @@ class Tasks(TaskScripts):
                                 {"strip", "strip_newlines_before",
                                  "first_line", "controls_to_newlines"})
 
+    def test_limits(self):
+        """LongBench keeps samsum's answers from beginning with a newline."""
+        items = self.jsonl("items.jsonl", [{
+            "_id": "a", "context": "c", "input": "d", "answers": ["e"]}])
+        line, = self.prompts("longbench_samsum", items)
+        self.assertEqual([line[k] for k in ("max_tokens", "min_tokens",
+                                            "stop")], [128, 1, ["\n"]])
+
     def test_shots(self):
         items = self.jsonl("items.jsonl", [
             {"question": "{one}?", "answer": "#### 1"}])

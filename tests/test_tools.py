@@ -238,6 +238,9 @@ class Dump(ToolTest):
                 ("--memory 1X: expected a size", ["--memory", "1X"]),
                 ("--threads 5000: expected", ["-t", 5000]),
                 ("--bogus is not an option", ["--bogus"]),
+                ("-Z is not an option", ["-Z"]),
+                ("-Z is not an option", ["-qZn"]),
+                ("--fisher=3 is not an option", ["--fisher=3"]),
                 ("takes no operands, but found 'extra'", ["extra"])):
             with self.subTest(words):
                 if words == "--rope '":

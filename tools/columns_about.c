@@ -184,6 +184,7 @@ static const struct about lines[] = {
     {NULL, "top_k", "", "tokens to choose from; 0: all"},
     {NULL, "top_p", "share", "probability to choose from"},
     {NULL, "repetition_penalty", "", "1: none"},
+    {NULL, "min_tokens", "tokens", "an answer does not end before"},
     {NULL, "shard", "", "part of the prompts, I/N"},
     {NULL, "prompts", "", "prompts of the row"},
     {NULL, "samples", "", "answers to each"},

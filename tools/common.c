@@ -13,6 +13,7 @@
 #include "lib/policy.h"
 #include "lib/scheme.h"
 #include "lib/spec_columns.h"
+#include "lib/spec_engines.h"
 
 #include <ctype.h>
 #include <omp.h>
@@ -167,6 +168,18 @@ void kv_common_no_specs(char *const *operand, int n)
                    operand[i]);
 }
 
+/* Ends the program if llama.cpp has no such type. */
+static void check_cache_type(const char *option, const char *type)
+{
+    char text[256], *spec;
+    struct kv_err e;
+
+    snprintf(text, sizeof(text), "llama.cpp:%s", type);
+    if (kv_spec_of_engine(&spec, text, &e))
+        kv_die("%s is an option of llama.cpp, and %s", option, e.msg);
+    free(spec);
+}
+
 void kv_common_no_cache_types(int argc, char **argv)
 {
     const char *type[KV_SIDES] = {"f16", "f16"}, *found = NULL;
@@ -179,6 +192,7 @@ void kv_common_no_cache_types(int argc, char **argv)
             strcmp(argv[i], "--cache-type-v") != 0)
             continue;
         found = argv[i];
+        check_cache_type(found, argv[i + 1]);
         type[k ? KV_K : KV_V] = argv[i + 1];
     }
     if (found && !strcmp(type[KV_K], type[KV_V]))

@@ -72,8 +72,8 @@ struct kv_common {
 /* --append of a tool that measures all its rows, also those that FILE has. */
 #define KV_APPEND(c)                                                         \
     KV_OUT_BESIDE(0, "append", &(c).append, &(c).output, KV_RESULTS_JOURNAL, \
-                  "FILE's rows stay, of any dump or shape; those of\n"       \
-                  "this run that it lacks are added; csv, tsv")
+                  "FILE's rows stay, of any model, dump or setting;\n"       \
+                  "this run's that it lacks are added; csv, tsv")
 
 /* -s: a list of specs, which may name a layer file. */
 #define KV_SPECS(at, help) \
@@ -113,7 +113,7 @@ void kv_common_specs(const struct kv_strings *specs);
  * its -s: the shell expands -s kivi:b{2,4}g32 unless it is quoted. */
 void kv_common_no_specs(char *const *operand, int n);
 /* Ends the program, naming the spec to write, if llama.cpp's -ctk or -ctv is
- * among the words; for kv_opt_about's before. */
+ * among the words, or the types that there are; for kv_opt_about's before. */
 void kv_common_no_cache_types(int argc, char **argv);
 /* Ends the program if n > 0. */
 void kv_common_no_operands(char *const *operand, int n);

@@ -338,10 +338,8 @@ static void check_source(const struct kvattn_args *a)
         refuse_of_dump(a);
     if (!model && (a->ctxs.n || a->batches.n))
         kv_die("%s goes with -m", a->ctxs.n ? "-c" : "--batch");
-    if (model && (a->warm || a->paths.n || a->common.append))
-        kv_die("%s does not go with -m", a->warm      ? "--warm"
-                                         : a->paths.n ? "--path"
-                                                      : "--append");
+    if (model && (a->warm || a->paths.n))
+        kv_die("%s does not go with -m", a->warm ? "--warm" : "--path");
 }
 
 static void parse(int argc, char **argv, struct kvattn_args *a)
@@ -473,7 +471,9 @@ int main(int argc, char **argv)
 {
     static const char *const key[] = {
         KV_CONDITION_KEYS, "model", "level", "threads", "layer", "path", NULL};
-    const struct kv_results_keys keys = {
+    static const char *const step_key[] = {KV_CONDITION_KEYS, "model", "path",
+                                           NULL};
+    struct kv_results_keys keys = {
         .key = key,
         .full = "bits",
         .alike = {{"tool", "kvattn"}, {"version", kv_version()}}};
@@ -489,6 +489,8 @@ int main(int argc, char **argv)
     int rc;
 
     parse(argc, argv, &a);
+    if (a.models.n) /* a row is of all layers, and of a GPU */
+        keys.key = step_key;
     rc = a.models.n ? kvattn_step(&r, &a, &e) : run(&r, &a, &e);
     clear(&r);
     kv_strings_clear(&a.specs);

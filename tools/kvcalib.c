@@ -322,9 +322,15 @@ static void check_options(const struct kvcalib_args *a)
 
 static void check_export(const struct kvcalib_args *a)
 {
+    const bool options = a->export && !strcmp(a->export, KVCALIB_LLAMA_CPP);
+
     if (!a->export)
         return;
-    if (!a->calib)
+    if (options && (a->calib || !a->specs.n))
+        kv_die("--export " KVCALIB_LLAMA_CPP " prints the options of one spec: "
+               "expected -s SPEC%s",
+               a->calib ? " without -C" : "");
+    if (!options && !a->calib)
         kv_die("--export wants the calibration whose scales it writes: -C "
                "calib.h5");
     if (a->dump || a->common.output || a->allocate || a->tables || a->factors ||
@@ -350,7 +356,8 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
         KV_OUT(0, "export", &a->export, "FILE",
                "no training: k_scale and v_scale of -C's set of\n"
                "modelopt:fp8, for vLLM and SGLang (.safetensors);\n"
-               "of another spec the tables, as --tables reads them"),
+               "of another spec the tables, as --tables reads\n"
+               "them; llama.cpp: prints its -ctk and -ctv of -s"),
         KV_FLAG(0, "table", &a->table,
                 "a row for each table to stdout; with\n"
                 "--allocate, for each layer, side and spec"),
@@ -386,7 +393,8 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
                  "       kvcalib --allocate BITS -s SPEC... (dump.h5 | -m DIR "
                  "-f TEXT)\n               -o layers.txt\n"
                  "       kvcalib --export FILE.safetensors -C calib.h5 "
-                 "[-s mixed,file=LAYERS]",
+                 "[-s mixed,file=LAYERS]\n"
+                 "       kvcalib --export llama.cpp -s SPEC",
         .brief = "Trains what schemes must know beforehand (codebooks, "
                  "smoothing factors) on the\ntensors of a dump, and writes it "
                  "with a sketch of the text it was trained on.",

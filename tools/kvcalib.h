@@ -35,7 +35,11 @@ int kvcalib_train(struct kv_calib **c, struct kv_ranks *r,
 /* --columns help of --allocate. */
 void kvcalib_about_allocate(void);
 
-/* --export: writes scales of a calibration. */
+/* --export ENGINE, in place of a file. */
+#define KVCALIB_LLAMA_CPP "llama.cpp"
+
+/* --export: writes scales or tables of a calibration, or prints llama.cpp's
+ * options. */
 int kvcalib_export(const struct kvcalib_args *a, struct kv_err *e);
 
 /* --allocate: writes a layer file. */

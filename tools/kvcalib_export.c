@@ -1,5 +1,5 @@
 /* kvcalib --export: the scales of an fp8 cache, for engines, or the tables of
- * another scheme, rotations and codebooks.
+ * another scheme, rotations and codebooks; or the options of llama.cpp.
  *
  * Tables have the names that --tables reads (calib/tables.h):
  * layers.0.k.rotation in f32, only for layers with attention.  Names of scales
@@ -11,6 +11,7 @@
 #include "lib/base/progress.h"
 #include "lib/calib.h"
 #include "lib/scheme.h"
+#include "lib/spec_engines.h"
 #include "tools/kvcalib.h"
 
 #include <stdio.h>
@@ -200,42 +201,109 @@ static int write_tables(const struct kvcalib_args *a, const struct kv_calib *c,
                                             : write_set(a, c, set, e);
 }
 
+/* ---- llama.cpp's options ------------------------------------------------- */
+
+/* llama.cpp's name of the type of a side, one for all layers. */
+static int llama_type(const char **type, const struct kv_spec *s,
+                      enum kv_side side, struct kv_err *e)
+{
+    const size_t n = s->mixed && s->mixed->n_layers ? s->mixed->n_layers : 1;
+    const char *first = NULL;
+
+    for (size_t l = 0; l < n; l++) {
+        if (kv_spec_engine_type(type, KVCALIB_LLAMA_CPP, kv_spec_at(s, l, side),
+                                side, e))
+            return -1;
+        first = first ? first : *type;
+        if (strcmp(*type, first) != 0)
+            return kv_fail(e,
+                           "%s: layer 0 has %s in %s, layer %zu in %s: "
+                           "llama.cpp has one type for all layers",
+                           s->text, side == KV_K ? "keys" : "values", first, l,
+                           *type);
+    }
+    return 0;
+}
+
+/* Whether the type is quantized, and without rot. */
+static bool is_unrotated(const struct kv_spec *s, enum kv_side side)
+{
+    const struct kv_spec *at = kv_spec_at(s, 0, side);
+
+    return !is_plain(at) && strcmp(at->scheme->name, "f32") != 0 &&
+           kv_spec_is(at, side, "rot", "no");
+}
+
+static int print_options(const struct kv_spec *s, struct kv_err *e)
+{
+    const char *k, *v;
+
+    if (s->mixed &&
+        (kv_spec_get(s, KV_K, "r") > 0 || kv_spec_get(s, KV_K, "s") > 0))
+        return kv_fail(e, "%s: llama.cpp keeps no tokens in f16: expected r0s0",
+                       s->text);
+    if (llama_type(&k, s, KV_K, e) || llama_type(&v, s, KV_V, e))
+        return -1;
+    if (is_unrotated(s, KV_K) || is_unrotated(s, KV_V))
+        kv_note("since April 2026 llama.cpp rotates heads before it quantizes "
+                "them, as rot does; with LLAMA_ATTN_ROT_DISABLE=1 it does not");
+    printf("-ctk %s -ctv %s\n", k, v);
+    return 0;
+}
+
 /* ---- all ----------------------------------------------------------------- */
 
-int kvcalib_export(const struct kvcalib_args *a, struct kv_err *e)
+/* The one spec, which has no policy. */
+static int read_spec(const struct kvcalib_args *a, struct kv_spec **s,
+                     struct kv_err *e)
 {
     static const char *const fp8[] = {"modelopt:fp8"};
     const char *const *texts = a->specs.n ? a->specs.item : fp8;
+    size_t n;
+
+    if (kv_spec_expand(texts, a->specs.n ? a->specs.n : 1, s, &n, e))
+        return -1;
+    return n == 1 && !(*s)->policy.policy
+               ? 0
+               : kv_fail(e, "--export %s: expected one spec without a policy",
+                         a->export);
+}
+
+static int write_file(const struct kvcalib_args *a, struct kv_spec *s,
+                      struct kv_err *e)
+{
     struct kv_calib *c = NULL;
-    struct kv_spec *s = NULL;
     enum kv_arrays_kind kind;
     struct kv_err ignored;
-    size_t n;
     int rc = -1;
 
     if (kv_arrays_kind(&kind, a->export, &ignored) || kind != KV_SAFETENSORS)
-        return kv_fail(e, "--export %s: expected a name in .safetensors",
+        return kv_fail(e,
+                       "--export %s: expected a name in .safetensors, "
+                       "or " KVCALIB_LLAMA_CPP,
                        a->export);
-    if (kv_spec_expand(texts, a->specs.n ? a->specs.n : 1, &s, &n, e) ||
-        kv_calib_load(&c, a->calib, e))
-        goto out;
-    if (n != 1 || s->policy.policy) {
-        kv_fail(e, "--export %s: expected one spec without a policy",
-                a->export);
-        goto out;
-    }
-    if (c->shape.latent) {
+    if (kv_calib_load(&c, a->calib, e))
+        return -1;
+    if (c->shape.latent)
         kv_fail(e,
                 "--export %s: %s is of latent attention, which has no k_proj "
                 "and v_proj",
                 a->export, c->path);
-        goto out;
-    }
-    if (kv_spec_fit(s, &c->shape, e) || kv_calib_adopt(c, s, 1, e))
-        goto out;
-    rc = has_tables(s) ? write_tables(a, c, s, e) : write_scales(a, c, s, e);
-out:
+    else if (!kv_spec_fit(s, &c->shape, e) && !kv_calib_adopt(c, s, 1, e))
+        rc =
+            has_tables(s) ? write_tables(a, c, s, e) : write_scales(a, c, s, e);
     kv_calib_free(c);
+    return rc;
+}
+
+int kvcalib_export(const struct kvcalib_args *a, struct kv_err *e)
+{
+    struct kv_spec *s = NULL;
+    int rc = read_spec(a, &s, e);
+
+    if (!rc)
+        rc = strcmp(a->export, KVCALIB_LLAMA_CPP) ? write_file(a, s, e)
+                                                  : print_options(s, e);
     free(s);
     return rc;
 }

@@ -450,6 +450,7 @@ int main(int argc, char **argv)
                 "reads, at -c tokens"),
         KV_SIZE(0, "batch", &a.batch, "N",
                 "sequences, for --about, --operations (1)"),
+        KV_APPEND(a.common),
         KV_COMMON_OPTS(a.common),
         KV_OPT_DONE,
     };

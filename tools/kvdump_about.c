@@ -135,9 +135,16 @@ static int countable(const struct kv_footprint *f, struct kv_err *e)
 int kv_footprint_print(const struct kv_footprint *f, size_t n,
                        const struct kv_common *common, struct kv_err *e)
 {
-    const struct kv_results_form form = kv_common_form(common);
+    static const char *const key[] = {
+        "model",        "model_hash", "arch",     "weights", "n_layers",
+        "n_heads",      "n_kv_heads", "head_dim", "hidden",  "n_vocab",
+        "weight_bytes", "ctx",        "batch",    NULL};
+    const struct kv_results_keys keys = {
+        .key = key, .full = "kv_bytes", .at_end = true};
+    struct kv_results_form form = kv_common_form(common);
     struct kv_results *r;
 
+    form.keys = common->append ? &keys : NULL;
     for (size_t i = 0; i < n; i++)
         if (countable(&f[i], e))
             return -1;

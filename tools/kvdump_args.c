@@ -84,6 +84,9 @@ static void check_from(const struct kvdump_args *a)
 void kvdump_check_args(const struct kvdump_args *a)
 {
     check_from(a);
+    if (a->common.append && !a->about && !a->operations)
+        kv_die("--append adds rows to a table: it goes with --about or "
+               "--operations");
     if (a->from)
         return;
     if (!a->model && !a->shape)

@@ -106,7 +106,12 @@ int kv_operations_print(const struct kv_config *c, const char *name, size_t ctx,
                         size_t batch, const struct kv_common *common,
                         struct kv_err *e)
 {
-    const struct kv_results_form form = kv_common_form(common);
+    static const char *const key[] = {
+        "model", "n_heads", "n_kv_heads", "head_dim",   "hidden", "ctx",
+        "batch", "phase",   "no",         "operations", "bytes",  NULL};
+    const struct kv_results_keys keys = {
+        .key = key, .full = "computation", .at_end = true};
+    struct kv_results_form form = kv_common_form(common);
     struct kv_results *r;
 
     if (c->shape.n_states + c->shape.n_bare)
@@ -124,6 +129,7 @@ int kv_operations_print(const struct kv_config *c, const char *name, size_t ctx,
                        name);
     if (c->n_experts)
         return kv_fail(e, "%s: --operations knows no layer with experts", name);
+    form.keys = common->append ? &keys : NULL;
     if (kv_results_open(&r, &form, columns, e))
         return -1;
     for (int decode = 0; decode < 2; decode++) {

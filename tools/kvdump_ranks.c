@@ -52,9 +52,9 @@ static int check(const struct kvdump_out *o, size_t n_windows, struct kv_err *e)
 {
     if (o->ranks->n > n_windows && !o->ranks->by_layers)
         return kv_fail(e,
-                       "--ranks: %zu ranks for %zu windows: expected a window "
+                       "--ranks: %zu ranks for %zu window%s: expected a window "
                        "for each",
-                       o->ranks->n, n_windows);
+                       o->ranks->n, n_windows, n_windows == 1 ? "" : "s");
     /* HDF5 would take % for a number's place */
     if (strchr(base_name(o->path), '%') ||
         strlen(base_name(o->part[0])) >= KV_H5_NAME_CHARS)

@@ -50,20 +50,23 @@ static int check_options(const struct kvgen_args *a, struct kv_err *e)
                                      "--score FILE");
     if (a->score && (a->sampling.temperature != 0 || a->stops.n ||
                      a->ignore_eos || a->max_tokens != KVGEN_NOT_SAID ||
-                     a->sampling.repetition_penalty != 1))
+                     a->min_tokens || a->sampling.repetition_penalty != 1))
         return kv_fail(e, "%s goes without --score, which writes no tokens",
-                       a->sampling.temperature != 0 ? "--temperature"
-                       : a->stops.n                 ? "--stop"
-                       : a->ignore_eos              ? "--ignore-eos"
-                       : a->max_tokens != KVGEN_NOT_SAID
-                           ? "--max-tokens"
-                           : "--repetition-penalty");
+                       a->sampling.temperature != 0      ? "--temperature"
+                       : a->stops.n                      ? "--stop"
+                       : a->ignore_eos                   ? "--ignore-eos"
+                       : a->max_tokens != KVGEN_NOT_SAID ? "--max-tokens"
+                       : a->min_tokens                   ? "--min-tokens"
+                                       : "--repetition-penalty");
     if (!a->common.output)
         return kv_fail(e, "answers go into a file: -o FILE");
     if (!a->max_tokens ||
         (a->max_tokens > INT32_MAX && a->max_tokens != KVGEN_NOT_SAID))
         return kv_fail(e, "--max-tokens %zu: expected 1 to %d tokens",
                        a->max_tokens, INT32_MAX);
+    if (a->min_tokens > INT32_MAX)
+        return kv_fail(e, "--min-tokens %zu: expected at most %d tokens",
+                       a->min_tokens, INT32_MAX);
     if (!a->samples)
         return kv_fail(e, "--samples 0: expected at least 1");
     if (a->samples > 1 && a->sampling.temperature == 0)
@@ -294,6 +297,9 @@ int main(int argc, char **argv)
                 "model's context)"),
         KV_LIST(0, "stop", &a.stops, "STR",
                 "ends an answer, which is cut before it; repeatable"),
+        KV_SIZE(0, "min-tokens", &a.min_tokens, "N",
+                "new tokens that no end token or stop may end,\n"
+                "where a prompt does not say (0)"),
         KV_FLAG(0, "ignore-eos", &a.ignore_eos,
                 "go on where the model would end"),
         KV_REAL(0, "temperature", &a.sampling.temperature, "T",
@@ -354,8 +360,9 @@ int main(int argc, char **argv)
             "A line of -f is {\"prompt\": TEXT}, or {\"messages\": "
             "[{\"role\": R, \"content\": TEXT},\n...]} of system, user and "
             "assistant; a last one of the assistant's is continued.\nid, "
-            "max_tokens and stop (a text or a list) are of this prompt; it "
-            "and all other\nfields are in the lines of its answers.\n\n"
+            "max_tokens, min_tokens and stop (a text or a list) are of this "
+            "prompt;\nthese and all other fields are in the lines of its "
+            "answers.\n\n"
             "An answer ends with the model's end tokens, a stop string or its "
             "limit.  A\nprompt attends at full precision (hack with "
             "prefill=codes: on its codes), once\nfor all specs; every token "

@@ -25,7 +25,7 @@ struct kvgen_args {
     struct kv_shard shard;
     const char *chat_template, *chat_date;
     struct kv_sampling sampling;
-    size_t ctx, max_tokens, samples, batch, pool_heads;
+    size_t ctx, max_tokens, min_tokens, samples, batch, pool_heads;
     bool parse_special, ignore_eos, allow_leakage, resume, append;
 };
 
@@ -89,9 +89,10 @@ int kvgen_list_specs(struct kvgen_run *r, const struct kvgen_args *a,
  * r->mine, r->ctx and what rows say of the text. */
 int kvgen_read_prompts(struct kvgen_run *r, const struct kvgen_args *a,
                        struct kv_err *e);
-/* New tokens at most after this prompt. */
+/* New tokens at most after this prompt, and before an end. */
 size_t kvgen_most(const struct kvgen_run *r, const struct kvgen_args *a,
                   const struct kv_prompt *p);
+size_t kvgen_least(const struct kvgen_args *a, const struct kv_prompt *p);
 
 /* An answer for each prompt, each spec and each sample. */
 void kvgen_list_answers(struct kvgen_run *r, const struct kvgen_args *a);
@@ -125,12 +126,12 @@ extern const struct kvgen_job kvgen_answers, kvgen_scores, kvgen_transfers;
     "spec", "sample", "text", "tokens", "finish_reason", "bits", "kept",    \
         "prompt_seconds", "seconds", "tokens_s", "agrees", "prompt_tokens", \
         "ids", "key", "cache"
-#define KVGEN_ANSWER_COLUMNS                                                 \
-    KV_CONDITION_COLUMNS, KV_BITS_COLUMNS, "kept", "chat_template",          \
-        "chat_date", "max_tokens", "stops", "temperature", "top_k", "top_p", \
-        "repetition_penalty", "shard", "batch", "prompts", "samples",        \
-        "answers", "prompt_tokens", "tokens", "tokens_se", "agree",          \
-        "agree_se", "same", "same_se", "by_eos", "by_stop", "by_length",     \
+#define KVGEN_ANSWER_COLUMNS                                                   \
+    KV_CONDITION_COLUMNS, KV_BITS_COLUMNS, "kept", "chat_template",            \
+        "chat_date", "max_tokens", "stops", "temperature", "top_k", "top_p",   \
+        "repetition_penalty", "min_tokens", "shard", "batch", "prompts",       \
+        "samples", "answers", "prompt_tokens", "tokens", "tokens_se", "agree", \
+        "agree_se", "same", "same_se", "by_eos", "by_stop", "by_length",       \
         "prompt_seconds", "seconds", "tokens_s", "tokens_s_se"
 
 /* The line of the i-th answer; base: with what compares it with the

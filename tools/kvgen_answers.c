@@ -16,10 +16,9 @@ static int put_text(const struct kvgen_run *r, const struct kv_out *out,
     char *text;
     size_t bytes;
 
-    if (kv_answer_text(r->tokenizer, x->prompt, x->n_prompt, x->ids, n, &text,
-                       &bytes, e))
+    if (kv_answer_cut(r->tokenizer, x->prompt, x->n_prompt, x->ids, n,
+                      &x->stops, x->least, &text, &bytes, e))
         return -1;
-    bytes = kv_stops_find(&x->stops, text, bytes);
     kvgen_put_json(out, "text", json_stringn(text, bytes));
     free(text);
     return 0;
@@ -142,6 +141,7 @@ static void put_asked(const struct kvgen_run *r, const struct kvgen_args *a,
     kv_results_size(t, "top_k", s->top_k);
     kv_results_real(t, "top_p", s->top_p);
     kv_results_real(t, "repetition_penalty", s->repetition_penalty);
+    kv_results_size(t, "min_tokens", a->min_tokens);
 }
 
 static void put_cells(const struct kvgen_run *r, const struct kvgen_args *a,

@@ -75,6 +75,8 @@ void kvgen_key(const struct kvgen_run *r, const struct kvgen_args *a,
              r->calib && kv_spec_calibrated(x->spec) ? r->calib->hash : NULL);
     kv_hash_add(h, real, sizeof(real));
     kv_hash_add(h, size, sizeof(size));
+    if (x->least)
+        kv_hash_add(h, &x->least, sizeof(x->least));
     add_ids(h, x->prompt, x->n_prompt);
     add_ids(h, x->forced, x->n_forced);
     add_ids(h, r->chat.end, r->chat.n_ends);

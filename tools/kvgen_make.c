@@ -65,6 +65,7 @@ void kvgen_list_answers(struct kvgen_run *r, const struct kvgen_args *a)
                                       .forced = p->ids + n,
                                       .n_forced = p->n_continuation + p->n - n,
                                       .n_context = p->n - n,
+                                      .least = kvgen_least(a, p),
                                       .n_top = a->score ? 1 : 0,
                                       .sampling = &a->sampling,
                                       .stops = stops,

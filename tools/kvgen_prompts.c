@@ -94,6 +94,27 @@ size_t kvgen_most(const struct kvgen_run *r, const struct kvgen_args *a,
     return most < r->ctx - p->n ? most : r->ctx - p->n;
 }
 
+size_t kvgen_least(const struct kvgen_args *a, const struct kv_prompt *p)
+{
+    return p->continuation            ? 0
+           : p->min_tokens < SIZE_MAX ? p->min_tokens
+                                      : a->min_tokens;
+}
+
+static int check_least(const struct kvgen_args *a, const struct kv_prompts *all,
+                       const struct kv_prompt *p, struct kv_err *e)
+{
+    const size_t most = p->max_tokens ? p->max_tokens : a->max_tokens;
+
+    return kvgen_least(a, p) <= most
+               ? 0
+               : kv_fail(e,
+                         "%s: line %zu: a minimum of %zu tokens is more than "
+                         "the maximum, %zu (max_tokens)",
+                         kv_input_name(all->path), p->line, kvgen_least(a, p),
+                         most);
+}
+
 /* Each prompt leaves room for a token.  RoPE that depends on the length of a
  * text is the same in all shards. */
 static int check_lengths(struct kvgen_run *r, const struct kvgen_args *a,
@@ -120,6 +141,8 @@ static int check_lengths(struct kvgen_run *r, const struct kvgen_args *a,
                            kv_input_name(r->prompts.path), p->line, p->n,
                            r->ctx,
                            a->ctx ? "" : ", the model's (-c sets another)");
+        if (check_least(a, &r->prompts, p, e))
+            return -1;
         n = p->n + kvgen_most(r, a, p);
         longest = n > longest ? n : longest;
     }

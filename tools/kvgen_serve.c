@@ -88,6 +88,7 @@ int kvgen_serve_check(const struct kvgen_args *a, struct kv_err *e)
                             : a->common.output    ? "-o"
                             : a->shard.n > 1      ? "--shard"
                             : a->stops.n          ? "--stop"
+                            : a->min_tokens       ? "--min-tokens"
                             : a->samples > 1      ? "--samples"
                             : p->temperature != 0 ? "--temperature"
                             : p->top_k            ? "--top-k"

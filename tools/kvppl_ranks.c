@@ -90,9 +90,9 @@ int kvppl_meet_ranks(struct kvppl_run *r, const struct kvppl_args *a,
         return -1;
     if (!kvppl_by_layers(a) && r->study->ranks.n > r->text.n)
         return kv_fail(e,
-                       "--ranks: %zu ranks for %zu windows: expected a window "
+                       "--ranks: %zu ranks for %zu window%s: expected a window "
                        "for each",
-                       r->study->ranks.n, r->text.n);
+                       r->study->ranks.n, r->text.n, r->text.n == 1 ? "" : "s");
     key = make_key(r, a);
     rc = kv_ranks_meet(&r->study->ranks, key, r->there, r->n_specs, e);
     free(key);

@@ -212,8 +212,20 @@ static int run(struct kvsim_run *r, const struct kvsim_args *a,
 
 int main(int argc, char **argv)
 {
+    /* No column says all of rows that were measured (--attn): one that gives
+     * another jct is another row. */
+    static const char *const key[] = {
+        "scheme",     "params_hash", "set",       "model",     "gpu",
+        "decode_gpu", "dataset",     "bits_sent", "bits_kept", "prefills",
+        "decodes",    "load",        "rps",       "requests",  "seeds",
+        "seed",       "measured",    "jct",       NULL};
+    const struct kv_results_keys keys = {
+        .key = key,
+        .full = "jct",
+        .alike = {{"tool", "kvsim"}, {"version", kv_version()}},
+        .at_end = true};
     struct kvsim_args a = {
-        .common = KV_COMMON_DEFAULT,
+        .common = {KV_COMMON_DEFAULTS, .keys = &keys},
         .setting = {.decode_gpu = "A100", .missing = "refuse"},
         .base = "baseline",
         .rps = NAN,
@@ -248,12 +260,14 @@ int main(int argc, char **argv)
                "writes the parameters, changes applied"),
         KV_OUT(0, "each", &a.requests, "FILE",
                "writes a row for each request of the first run"),
+        KV_APPEND(a.common),
         KV_COMMON_OPTS(a.common),
         KV_OPT_DONE,
     };
     const struct kv_opt_about about = {
         .usage = "-p FILE -m MODEL -g GPU --dataset NAME [-s NAME]... "
                  "[options]",
+        .before = kv_common_no_cache_types,
         .columns = kvsim_about_columns,
         .brief = "Simulates serving where prefill and decode are on different "
                  "machines and the\nKV cache is sent between them, quantized: "
@@ -262,9 +276,9 @@ int main(int argc, char **argv)
             "jct (job completion time) = queue + prefill + quantize + wait + "
             "communication +\nunpack + join + step + read + products + "
             "vector, in seconds; shares and use are\nin per cent.  ratio: jct "
-            "over the first scheme's at this load.  Errors (_se) are\nover "
-            "seeds; all schemes see the same requests.  With --trace all seeds "
-            "do, and\nerrors are of ties of dispatch alone.\n\n"
+            "over the run's first scheme's at this load.  Errors\n(_se) are "
+            "over seeds; all schemes see the same requests.  With --trace all "
+            "seeds\ndo, and errors are of ties of dispatch alone.\n\n"
             "  kvsim -p data/serving/hack.json -m L -g A10G --dataset Cocktail "
             "--load 0.75\n\nkvsim economics: from which link, context and "
             "length on a spec pays (--help).",

@@ -358,7 +358,17 @@ static int run(struct economics *r, const struct args *a, struct kv_err *e)
 
 int kvsim_economics(int argc, char **argv)
 {
-    struct args a = {.common = KV_COMMON_DEFAULT,
+    static const char *const key[] = {
+        "spec",       "params_hash",     "set",     "model", "gpu",
+        "decode_gpu", "quant",           "attn",    "step",  "bits",
+        "bits_from",  "measured",        "ctx",     "batch", "link_gbits",
+        "send_ms",    "decoded_send_ms", "step_us", NULL};
+    const struct kv_results_keys keys = {
+        .key = key,
+        .full = "bits",
+        .alike = {{"tool", "kvsim economics"}, {"version", kv_version()}},
+        .at_end = true};
+    struct args a = {.common = {KV_COMMON_DEFAULTS, .keys = &keys},
                      .setting = {.missing = "refuse"},
                      .batch = 1};
     struct economics r = {0};
@@ -374,11 +384,13 @@ int kvsim_economics(int argc, char **argv)
                  "tokens of a sequence; a list or repeated (1024,\n8192, "
                  "32768, 131072)"),
         KV_SIZE(0, "batch", &a.batch, "N", "sequences in a step (1)"),
+        KV_APPEND(a.common),
         KV_COMMON_OPTS(a.common),
         KV_OPT_DONE,
     };
     const struct kv_opt_about about = {
         .usage = "-p FILE -m MODEL -g GPU --attn FILE -s SPEC... [options]",
+        .before = kv_common_no_cache_types,
         .columns = about_columns,
         .brief = "From which link, context and length on a spec pays, by times "
                  "that were measured.",

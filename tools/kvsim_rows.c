@@ -263,6 +263,8 @@ int kvsim_rows(struct kvsim_run *r, const struct kvsim_args *a,
         return -1;
     form.path = a->requests;
     form.chosen = NULL;
+    form.keys = NULL;
+    form.append = false;
     if ((a->requests && kv_results_open(&each, &form, each_columns, e)) ||
         put_rows(r, a, t, each, e)) {
         kv_results_discard(t);

@@ -332,6 +332,18 @@ static void launch(const struct kv_opt *opts)
     }
 }
 
+/* Ends the program on what getopt_long() refuses with c.  word: the last that
+ * it has read to the end; an unknown letter may stand within the next. */
+static void refuse(int c, const char *shorts, const char *word)
+{
+    const char letter[] = {'-', (char)optopt, '\0'};
+
+    if (c == '?' && optopt > ' ' && optopt < 127 && !strchr(shorts, optopt))
+        word = letter;
+    kv_die("%s %s (try --help)", word,
+           c == '?' ? "is not an option" : "wants a value");
+}
+
 int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
                  const struct kv_opt *opts)
 {
@@ -367,8 +379,7 @@ int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
             continue;
         }
         if (c == '?' || c == ':')
-            kv_die("%s %s (try --help)", argv[optind - 1],
-                   c == '?' ? "is not an option" : "wants a value");
+            refuse(c, shorts, argv[optind - 1]);
         for (size_t i = 0; i < n; i++) {
             if (c != FIRST + (int)i && c != opts[i].letter)
                 continue;

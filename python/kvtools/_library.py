@@ -190,9 +190,9 @@ class Binding:
         self.prompt_on_codes = _on_codes(handle)
         self.pre_rope = [_pre_rope(handle, i) for i in range(self.n_layers)]
 
-    def __del__(self):
+    def __del__(self, free=_binding_free):  # globals go first at exit
         if self.handle:
-            _binding_free(self.handle)
+            free(self.handle)
 
     def encode(self, layer, side, x):
         """x [tokens][kv heads][channels] f32 -> bytes."""
@@ -221,9 +221,9 @@ class Sequence:
         _call(_seq, binding.handle, prompt, share_of, seed, C.byref(handle))
         self.handle, self.binding = handle, binding
 
-    def __del__(self):
+    def __del__(self, free=_seq_free):
         if self.handle:
-            _seq_free(self.handle)
+            free(self.handle)
 
     def append(self, layer, k, v, q=None, k_pre=None):
         """Tokens [n][heads][channels] f32 enter a layer."""

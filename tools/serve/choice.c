@@ -28,6 +28,7 @@ void kv_choice_ask(struct kv_answer *a, const struct kv_request *r,
     }
     a->most = a->n_forced + most;
     a->most += !a->most;
+    a->least = r->min_tokens;
     a->sampling = &r->sampling;
     a->stops = (struct kv_stops){(const char *const *)r->stop, r->n_stops};
     a->n_top = !r->log_probs ? 0 : r->n_top ? r->n_top : 1;
@@ -83,10 +84,9 @@ static int new_text(const struct kv_choice *c, char **text, size_t *bytes,
     const bool eos = c->made.ended && a->finish == KV_FINISH_EOS;
     const size_t n = kv_choice_tokens(c);
 
-    if (kv_answer_text(c->tokenizer, c->prompt->ids, c->prompt->n, new_ids(c),
-                       n - (eos && n), text, bytes, e))
+    if (kv_answer_cut(c->tokenizer, c->prompt->ids, c->prompt->n, new_ids(c),
+                      n - (eos && n), &a->stops, a->least, text, bytes, e))
         return -1;
-    *bytes = kv_stops_find(&a->stops, *text, *bytes);
     *sure = c->made.ended ? *bytes : count_sure(&a->stops, *text, *bytes);
     return 0;
 }

@@ -112,9 +112,11 @@ static int read_limits(struct kv_request *r, const struct kv_request_rules *how,
         kv_field_size(body, "max_tokens", !r->echo, INT32_MAX, &r->max_tokens,
                       f))
         return -1;
-    return r->chat ? kv_field_size(body, "max_completion_tokens", 1, INT32_MAX,
-                                   &r->max_tokens, f)
-                   : 0;
+    if (r->chat && kv_field_size(body, "max_completion_tokens", 1, INT32_MAX,
+                                 &r->max_tokens, f))
+        return -1;
+    return kv_field_size(body, "min_tokens", 0, r->max_tokens, &r->min_tokens,
+                         f);
 }
 
 /* ---- prompts ------------------------------------------------------------- */

@@ -35,7 +35,7 @@ struct kv_request {
     struct kv_request_prompt *prompt; /* [n_prompts] */
     size_t n_prompts;
     size_t n; /* answers to each */
-    size_t max_tokens;
+    size_t max_tokens, min_tokens;
     struct kv_sampling sampling;
     uint64_t seed;
     bool seeded; /* the request says which */
