@@ -415,6 +415,35 @@ MODELS = {
         use_conv_bias=False, time_step_min=0.4,
         layers_block_type=["linear_attention", "moe", "full_attention",
                            "linear_attention", "mlp"])),
+    # As llama.cpp can have them: experts in all layers, no scale of shares,
+    # four streams, no MLP beside experts.
+    "qwen3_next_experts": ("Qwen3NextForCausalLM", dict(
+        SMALL, **DELTA, num_hidden_layers=2, full_attention_interval=2,
+        head_dim=8, moe_intermediate_size=7, num_experts=3,
+        num_experts_per_tok=2, shared_expert_intermediate_size=11,
+        rms_norm_eps=0.02, rope_parameters=dict(
+            rope_type="default", rope_theta=1e4,
+            partial_rotary_factor=0.5))),
+    "lfm2_moe_unscaled": ("Lfm2MoeForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        moe_intermediate_size=7, num_experts=4, num_experts_per_tok=2,
+        num_dense_layers=1, max_position_embeddings=64,
+        layer_types=["conv", "full_attention"])),
+    "gemma3n_four": ("Gemma3nForCausalLM", dict(
+        vocab_size=53, vocab_size_per_layer_input=53, hidden_size=18,
+        num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1,
+        head_dim=10, intermediate_size=27, max_position_embeddings=64,
+        sliding_window=8, num_kv_shared_layers=1, altup_num_inputs=4,
+        laurel_rank=5, hidden_size_per_layer_input=4, rms_norm_eps=0.02,
+        activation_sparsity_pattern=[0.75, 0.0, 0.75],
+        layer_types=["sliding_attention", "full_attention",
+                     "full_attention"])),
+    "nemotron_h_experts": ("NemotronHForCausalLM", dict(
+        MAMBA, moe_intermediate_size=7, n_routed_experts=4, n_group=2,
+        moe_shared_expert_intermediate_size=11, routed_scaling_factor=1.5,
+        use_conv_bias=False,
+        layers_block_type=["linear_attention", "moe", "full_attention"])),
     "phimoe": ("PhimoeForCausalLM", dict(
         vocab_size=53, hidden_size=24, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=1, intermediate_size=11,
@@ -465,12 +494,11 @@ HEADLESS = ("opt_decoder", "llama_headless")
 
 # Models that llama.cpp lacks, or that its converter does not write, at least
 # not without a tokenizer.  A file of latent attention has one mscale, for all
-# dimensions.
+# dimensions.  Of hybrids it lacks layers without experts, Granite's RoPE, a
+# scale of LFM2's shares, a floor of Mamba's steps; of Gemma 3n, three streams.
 NO_GGUF = ("minicpm", "internlm2", "dynamic", "phimoe", "ministral", "opt", "mistral",
-           "qwen3_moe_raw", "gemma3", "gemma3n", "gemma4", "gemma4_moe",
-           "gemma4_keys", "smollm3_sliding", "qwen3_next",
-           "qwen3_5", "qwen3_5_wrapped", "qwen3_5_moe", "lfm2_moe",
-           "granite_hybrid", "granite_hybrid_moe",
+           "qwen3_moe_raw", "gemma3", "gemma3n", "smollm3_sliding",
+           "qwen3_next", "qwen3_5_wrapped", "lfm2_moe", "nemotron_h_moe",
            "granite_hybrid_rope", "deepseek_v2",
            "deepseek_v3_halves", "glm4_moe_lite") + HEADLESS
 

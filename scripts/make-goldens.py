@@ -238,6 +238,22 @@ def stack_experts(path, experts):
     save_file(whole, path)
 
 
+def name_layers(hparams):
+    """The names of layers before transformers 5, which the converter reads."""
+    old = {"linear_attention": "mamba", "full_attention": "attention"}
+    if hparams["model_type"] == "granitemoehybrid":
+        hparams["layer_types"] = [old[t] for t in hparams["layer_types"]]
+    if hparams["model_type"] == "nemotron_h":
+        hparams["d_head"] = hparams["mamba_head_dim"]
+        letters = dict(linear_attention="M", full_attention="*", mlp="-", moe="E")
+        hparams["hybrid_override_pattern"] = "".join(
+            letters[t] for t in hparams["layers_block_type"])
+        if "E" not in hparams["hybrid_override_pattern"]:
+            for name in ("num_experts_per_tok", "n_routed_experts", "n_group",
+                         "topk_group"):
+                del hparams[name]
+
+
 def convert(folder, llama_cpp):
     """model.gguf without the tokenizer, which the folder lacks."""
     sys.path[:0] = [llama_cpp, os.path.join(llama_cpp, "gguf-py")]
@@ -252,14 +268,21 @@ def convert(folder, llama_cpp):
         hparams["num_kv_heads"] = 1
     if hparams["model_type"] == "exaone4":
         del hparams["sliding_window_pattern"]
+    name_layers(hparams)
+    tokenizer = folder / "tokenizer.json"  # of which Gemma's counts the tokens
+    if hparams["model_type"].startswith(("gemma3n", "gemma4")):
+        tokenizer.write_text(json.dumps({"added_tokens": [], "model": {
+            "vocab": {str(i): i for i in range(hparams["vocab_size"])}}}))
     arch = conversion.get_model_architecture(hparams, conversion.ModelType.TEXT)
     cls = conversion.get_model_class(arch.replace("MptF", "MPTF"))
     cls.set_vocab = lambda self: None
+    cls.no_mtp = True
     model = cls(folder, gguf.LlamaFileType.ALL_F32, folder / "model.gguf",
                 hparams=hparams, eager=True, fuse_qkv=folder.name in FUSED)
     if folder.name in SPLIT:
         split_experts(model.gguf_writer)
     model.write()
+    tokenizer.unlink(missing_ok=True)
 
 
 def greedy(model, tokens):

@@ -240,7 +240,8 @@ struct kv_arch {
     bool mixer_listed;     /* it must be there */
     bool halves; /* a layer is attention, a mixer or an MLP, behind one norm
                   * (config_halves.c) */
-    bool mix_by_head; /* its inputs are grouped by key head */
+    bool mix_by_head; /* its inputs are grouped by key head, unless a GGUF file
+                       * has them apart */
     bool out_gate;    /* a gate's rows follow each head's queries */
     /* Norms multiply by 1 + weight, embeddings by the root of hidden_size.
      */

@@ -101,6 +101,9 @@ const struct kv_tensor_names kv_names_qwen3_next = {
             QWEN_PARTS,
             [KV_P_MIX] = "linear_attn.in_proj_qkvz.weight",
             [KV_P_MIX_B] = "linear_attn.in_proj_ba.weight",
+            /* where they are apart: */
+            [KV_P_MIX_A] = "linear_attn.in_proj_ba.weight",
+            [KV_P_MIX_Z] = "linear_attn.in_proj_z.weight",
             QWEN_MOE,
         },
 };

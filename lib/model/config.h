@@ -73,6 +73,7 @@ struct kv_config {
     float logit_scale; /* factor of the logits, before the cap */
     size_t n_places;   /* learned positions; 0: none */
     struct kv_mixer_sizes mixer;
+    bool mix_by_head;  /* its inputs are grouped by key head */
     bool mixer_bias;   /* bias of its convolution */
     float mixer_eps;   /* epsilon of its norm */
     float mixer_floor; /* the least step of Mamba-2 */
