@@ -33,7 +33,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from golden_models import (FUSED, HEADLESS, MODELS, N, NO_GGUF, OWN_CODE, SPLIT,
-                           STACKED)
+                           STACKED, TURNED)
 
 PROMPT = 10  # tokens
 COMMON = dict(bos_token_id=0, eos_token_id=0, pad_token_id=None)
@@ -144,11 +144,17 @@ def pack_internlm2(model):
     return tensors
 
 
+def add_mtp(model):
+    """A tensor of MiMo's layer that predicts the token after the next."""
+    return {**model.state_dict(),
+            "model.mtp_layers.0.final_layernorm.weight": torch.ones(18)}
+
+
 def write_own_code(model, name, folder):
-    """The files of a model of its own code, from the Llama that equals it."""
+    """The files of a model of its own code, from the model that equals it."""
     more = OWN_CODE[name]
-    tensors = (scale_minicpm(model, more) if name == "minicpm"
-               else pack_internlm2(model))
+    tensors = (scale_minicpm(model, more) if name.startswith("minicpm")
+               else add_mtp(model) if name == "mimo" else pack_internlm2(model))
     save_file({key: x.contiguous() for key, x in tensors.items()},
               os.path.join(folder, "model.safetensors"))
     path = os.path.join(folder, "config.json")
@@ -236,6 +242,13 @@ def stack_experts(path, experts):
         whole[before + "gate_up_proj"] = torch.cat((of["gate"], of["up"]), 1)
         whole[before + "down_proj"] = of["down"]
     save_file(whole, path)
+
+
+def turn_experts(path):
+    """The first layer's experts by input."""
+    save_file({key: x.transpose(1, 2).contiguous()
+               if ".layers.0.mlp.experts." in key else x
+               for key, x in load_file(path).items()}, path)
 
 
 def name_layers(hparams):
@@ -327,7 +340,7 @@ def expect(model, tokens, folder):
                 k.shape[1] if config.multi_query else 1)
             k, k_pre, v = (x[:, ::group] for x in (k, k_pre, v))
         if hasattr(config, "text_config") or (  # its rotation is not seen
-                config.model_type == "hunyuan_v1_dense"):  # or not the last
+                config.model_type.startswith("hunyuan_v1")):  # or not the last
             k_pre = None
         for what, x in (("k", k), ("k_pre", k_pre), ("v", v)):
             if x is not None:
@@ -384,6 +397,8 @@ def make(name, llama_cpp):
     if name in STACKED:
         stack_experts(os.path.join(folder, "model.safetensors"),
                       fields["num_experts"])
+    if name in TURNED:
+        turn_experts(os.path.join(folder, "model.safetensors"))
     if llama_cpp and (name in SPLIT or not (
             name in NO_GGUF or name.endswith("_bf16"))):
         convert(pathlib.Path(folder), llama_cpp)
@@ -430,7 +445,10 @@ def shrink(released):
         if rope and key in rope:
             rope[key] = rope[key][:6]
     if rope and "mrope_section" in rope:
-        rope["mrope_section"] = [2, 3, 3]
+        part = c.get("partial_rotary_factor", 1)
+        rope["mrope_section"] = [2, 3, 3] if part == 1 else [1, 1, 2]
+    if isinstance(c.get("moe_topk"), list):
+        c["moe_topk"] = [2] * 4
     if "rope_scaling" not in released:
         del c["rope_scaling"]
     if "text_config" in c:
@@ -453,6 +471,8 @@ def make_released(name, released, all_folders):
                      if part.get(k) is not None})
         part.pop("quantization_config", None)
         part.pop("use_mtp", None)
+        if "time_step_limit" in part:  # whose end is Infinity
+            part["time_step_limit"] = [0.0, float("inf")]
         if part.get("attn_config", {}).get("clip_qkv"):
             part["attn_config"]["clip_qkv"] *= 1.0
     config = transformers.AutoConfig.for_model(**fields)

@@ -492,7 +492,7 @@ static void test_mamba(void **state)
     tiny_key(&g, key("rope.scaling.finetuned"), TINY_BOOL, "", 1);
     check(&g, "GraniteMoeHybridForCausalLM", "granitemoehybrid",
           "'head_dim': 4, 'attention_bias': false, 'rope_theta': 10000.0, "
-          "'layers_block_type': ['mamba', 'full_attention', 'mamba'], "
+          "'layer_types': ['mamba', 'full_attention', 'mamba'], "
           "'mamba_d_conv': 4, 'mamba_d_state': 6, 'mamba_n_groups': 2, "
           "'mamba_n_heads': 4, 'mamba_d_head': 4, 'mamba_expand': 2, "
           "'mamba_conv_bias': false, 'position_embedding_type': 'nope', "

@@ -17,6 +17,7 @@ enum { KV_MAX_STREAMS = 8 };
 struct kv_rope_kind {
     float inv_freq[KV_MAX_HEAD_DIM / 2];
     float scale;  /* factor of q and k, in the rotated channels, before RoPE */
+    size_t limit; /* longer windows are not implemented; 0: all are */
     size_t near;  /* longer windows have other frequencies; 0: never */
     double theta; /* their frequencies: by dynamic, for n tokens, this times a
                    * power of growth n / near - (growth - 1) */

@@ -399,14 +399,26 @@ static int set_mpt(const struct kv_gguf_maker *k, struct kv_err *e)
     return 0;
 }
 
-/* Fields get the names that the architecture has for them. */
+/* Whether the architecture reads no name before this one for the same. */
+static bool is_first(const struct kv_own_field *all,
+                     const struct kv_own_field *o)
+{
+    for (; all < o; all++)
+        if (all->means && all->only != kv_unread &&
+            !strcmp(all->means, o->means))
+            return false;
+    return true;
+}
+
+/* Fields get the first name that the architecture has for them. */
 static void set_names(const struct kv_gguf_maker *k)
 {
     for (const struct kv_own_field *o = k->arch->fields; o && o->name; o++) {
         const bool moves = o->means && o->only != kv_unread;
         json_t *value = moves ? json_object_get(k->config, o->means) : NULL;
 
-        if (!value || json_object_get(k->config, o->name))
+        if (!value || json_object_get(k->config, o->name) ||
+            !is_first(k->arch->fields, o))
             continue;
         json_object_set(k->config, o->name, value);
         json_object_del(k->config, o->means);

@@ -202,7 +202,7 @@ static int set_rope(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     const int64_t dim = kv_gguf_maker_int(k, "global_head_dim");
     double full = 10000, slide = 10000;
-    int64_t turning;
+    int64_t turning = 0;
 
     if (check_rope(k, e) || kv_gguf_maker_real(k, "rope.freq_base", &full, e) ||
         kv_gguf_maker_real(k, "rope.freq_base_swa", &slide, e) ||

@@ -345,10 +345,19 @@ static int bind_joined(struct binding *b, size_t p,
                        const struct kv_weight **out, struct kv_err *e)
 {
     const struct kv_tensor_names *names = b->c->arch->names;
-    char before[120];
+    const bool down = kv_part_of(p) == KV_P_DOWN;
+    const struct kv_weight *t;
+    char before[120], name[160];
 
     snprintf(before, sizeof(before), "%s%s%zu.%s", b->prefix, names->layers,
              b->layer, names->experts);
+    snprintf(name, sizeof(name), "%s%s", before,
+             down ? names->down : names->gate_up);
+    t = kv_weights_find(b->w, name);
+    if (names->stacked[0] && t && t->n_dims == 3 &&
+        t->dims[1] == kv_part_rows(b->c, b->layer, p) * (down ? 1 : 2) &&
+        t->dims[2] == kv_part_cols(b->c, b->layer, p))
+        return bind_experts(b, p, out, e);
     return kv_tensor_joined(
         &(struct kv_joined){b->w, b->c, b->dir, before, &b->made}, p, out, e);
 }
