@@ -475,8 +475,8 @@ MODELS = {
         SMALL, num_hidden_layers=3, head_dim=6, num_attention_heads=3,
         num_key_value_heads=1, intermediate_size=13, moe_intermediate_size=5,
         n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=2,
-        n_group=2, topk_group=1, first_k_dense_replace=1, sliding_window=8,
-        max_window_layers=1, routed_scaling_factor=1.5, attention_bias=True)),
+        n_group=2, topk_group=1, first_k_dense_replace=1, sliding_window=None,
+        routed_scaling_factor=1.5, attention_bias=True)),
     "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration", dict(
         text_config=dict(
             SMALL, hidden_size=24, head_dim=8, intermediate_size=13,
@@ -548,8 +548,8 @@ HEADLESS = ("opt_decoder", "llama_headless")
 # not without a tokenizer.  A file of latent attention has one mscale, for all
 # dimensions.  Of hybrids it lacks layers without experts, Granite's RoPE, a
 # scale of LFM2's shares, a floor of Mamba's steps; of Gemma 3n, three streams.
-NO_GGUF = ("hunyuan_moe", "granite_moe", "dots1", "qwen3_vl_moe", "minicpm",
-           "minicpm_long", "mimo", "ministral3", "internlm2", "dynamic", "phimoe", "ministral", "opt", "mistral",
+NO_GGUF = ("hunyuan_moe", "minicpm", "minicpm_long", "mimo", "ministral3",
+           "internlm2", "dynamic", "phimoe", "ministral", "opt", "mistral",
            "qwen3_moe_raw", "gemma3", "gemma3n", "smollm3_sliding",
            "qwen3_next", "qwen3_5_wrapped", "lfm2_moe", "nemotron_h_moe",
            "granite_hybrid_rope", "deepseek_v2",
@@ -569,8 +569,8 @@ FUSED = ("phi", "llama3")
 STACKED = ("qwen3_5_moe",)
 
 
-# Files of these have the experts of the first layer transposed, as released
-# files have all.
+# Files of these have experts transposed, as released files have them, except
+# those of layer 1.
 TURNED = ("qwen3_vl_moe",)
 
 

@@ -244,10 +244,9 @@ def stack_experts(path, experts):
     save_file(whole, path)
 
 
-def turn_experts(path):
-    """The first layer's experts by input."""
-    save_file({key: x.transpose(1, 2).contiguous()
-               if ".layers.0.mlp.experts." in key else x
+def turn_experts(path, part):
+    """Transposes the experts whose names have this part."""
+    save_file({key: x.transpose(1, 2).contiguous() if part in key else x
                for key, x in load_file(path).items()}, path)
 
 
@@ -397,11 +396,14 @@ def make(name, llama_cpp):
     if name in STACKED:
         stack_experts(os.path.join(folder, "model.safetensors"),
                       fields["num_experts"])
+    weights = os.path.join(folder, "model.safetensors")
     if name in TURNED:
-        turn_experts(os.path.join(folder, "model.safetensors"))
+        turn_experts(weights, ".mlp.experts.")
     if llama_cpp and (name in SPLIT or not (
             name in NO_GGUF or name.endswith("_bf16"))):
         convert(pathlib.Path(folder), llama_cpp)
+    if name in TURNED:
+        turn_experts(weights, ".layers.1.mlp.experts.")
     expect(model, TOKENS, folder)
 
 

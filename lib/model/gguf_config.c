@@ -365,7 +365,7 @@ static void set_experts(struct kv_gguf_maker *k)
                             json_pack("[s]", "MixtralForCausalLM"));
         json_object_set_new(k->config, "model_type", json_string("mixtral"));
     }
-    if (!strcmp(k->f->name, "qwen3moe"))
+    if (kv_gguf_of_family("qwen3moe qwen3vlmoe", k->f->name))
         set_flag(k, "norm_topk_prob", true);
 }
 

@@ -7,9 +7,10 @@
 /* Families of one kind. */
 #define DELTA "qwen3next qwen35 qwen35moe"
 #define MAMBA "granitehybrid nemotron_h nemotron_h_moe"
-#define GRANITE "granite granitehybrid"
-#define GROUPED "deepseek2 nemotron_h_moe"
+#define GRANITE "granite granitehybrid granitemoe"
+#define GROUPED "deepseek2 nemotron_h_moe dots1"
 #define KINDS "gemma3n gemma4"
+#define VISION "qwen2vl qwen3vl qwen3vlmoe" /* the text part of them */
 
 static const struct kv_gguf_row rows[] = {
     {"block_count", NULL, "num_hidden_layers", KV_GGUF_COUNT},
@@ -38,8 +39,8 @@ static const struct kv_gguf_row rows[] = {
     {"expert_feed_forward_length", "gpt-oss", "intermediate_size",
      KV_GGUF_COUNT},
     {"expert_feed_forward_length",
-     "qwen3moe deepseek2 lfm2moe nemotron_h_moe qwen3next qwen35moe "
-     "gemma4",
+     "qwen3moe qwen3vlmoe deepseek2 lfm2moe nemotron_h_moe qwen3next qwen35moe "
+     "gemma4 dots1",
      "moe_intermediate_size", KV_GGUF_COUNT},
     {"expert_shared_feed_forward_length", "qwen3next qwen35moe",
      "shared_expert_intermediate_size", KV_GGUF_COUNT},
@@ -52,8 +53,8 @@ static const struct kv_gguf_row rows[] = {
     {"expert_weights_norm", GROUPED, "norm_topk_prob", KV_GGUF_BOOL},
     {"expert_group_count", GROUPED, "n_group", KV_GGUF_COUNT},
     {"expert_group_used_count", GROUPED, "topk_group", KV_GGUF_COUNT},
-    {"leading_dense_block_count", "deepseek2 lfm2moe", "first_k_dense_replace",
-     KV_GGUF_COUNT},
+    {"leading_dense_block_count", "deepseek2 lfm2moe dots1",
+     "first_k_dense_replace", KV_GGUF_COUNT},
     {"attention.q_lora_rank", "deepseek2", "q_lora_rank", KV_GGUF_COUNT},
     {"attention.kv_lora_rank", "deepseek2", "kv_lora_rank", KV_GGUF_COUNT},
     {"shortconv.l_cache", "lfm2 lfm2moe", "conv_L_cache", KV_GGUF_COUNT},
@@ -100,14 +101,16 @@ static const struct kv_gguf_row rows[] = {
     {"rope.scaling.yarn_log_multiplier", "deepseek2", NULL, KV_GGUF_REAL},
     {"attention.key_length_mla", "deepseek2", NULL, KV_GGUF_COUNT},
     {"attention.value_length_mla", "deepseek2", NULL, KV_GGUF_COUNT},
-    {"expert_gating_func", "deepseek2 lfm2moe nemotron_h_moe", NULL,
+    {"expert_gating_func", "deepseek2 lfm2moe nemotron_h_moe dots1", NULL,
      KV_GGUF_COUNT},
     {"ssm.inner_size", DELTA " " MAMBA, NULL, KV_GGUF_COUNT},
     {"attention.recurrent_layers", DELTA, NULL, KV_GGUF_BOOL},
     {"nextn_predict_layers", NULL, NULL, KV_GGUF_COUNT},
 
     {"rope.scaling.finetuned", NULL, NULL, KV_GGUF_BOOL},
-    {"rope.dimension_sections", "qwen35 qwen35moe", NULL, KV_GGUF_COUNT},
+    {"rope.dimension_sections", "qwen35 qwen35moe " VISION, NULL,
+     KV_GGUF_COUNT},
+    {"n_deepstack_layers", VISION, NULL, KV_GGUF_COUNT},
     {"tensor_data_layout", NULL, NULL, KV_GGUF_TEXT},
     {"pooling_type", NULL, NULL, KV_GGUF_COUNT},
 };
