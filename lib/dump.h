@@ -28,7 +28,9 @@
  * If sliding layers have other heads (slide_head_dim, slide_kv_heads), their
  * tensors have these sizes.  If the model's last layers (shared_layers) attend
  * with keys and values of other layers, the file has only the layers with their
- * own keys and values, and no queries of the last layers.
+ * own keys and values, and no queries of the last layers, for /layer_000/q has
+ * the heads of one layer.  So attention errors, and klt's tables for K, count
+ * only the queries of the layer that the keys are of.
  *
  * Of a latent (shape.h) there is no /layer_000/v, for values are keys: the
  * first `latent` channels of k.

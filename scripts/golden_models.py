@@ -415,6 +415,35 @@ MODELS = {
         use_conv_bias=False, time_step_min=0.4,
         layers_block_type=["linear_attention", "moe", "full_attention",
                            "linear_attention", "mlp"])),
+    # As llama.cpp can have them: experts in all layers, no scale of shares,
+    # four streams, no MLP beside experts.
+    "qwen3_next_experts": ("Qwen3NextForCausalLM", dict(
+        SMALL, **DELTA, num_hidden_layers=2, full_attention_interval=2,
+        head_dim=8, moe_intermediate_size=7, num_experts=3,
+        num_experts_per_tok=2, shared_expert_intermediate_size=11,
+        rms_norm_eps=0.02, rope_parameters=dict(
+            rope_type="default", rope_theta=1e4,
+            partial_rotary_factor=0.5))),
+    "lfm2_moe_unscaled": ("Lfm2MoeForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        moe_intermediate_size=7, num_experts=4, num_experts_per_tok=2,
+        num_dense_layers=1, max_position_embeddings=64,
+        layer_types=["conv", "full_attention"])),
+    "gemma3n_four": ("Gemma3nForCausalLM", dict(
+        vocab_size=53, vocab_size_per_layer_input=53, hidden_size=18,
+        num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1,
+        head_dim=10, intermediate_size=27, max_position_embeddings=64,
+        sliding_window=8, num_kv_shared_layers=1, altup_num_inputs=4,
+        laurel_rank=5, hidden_size_per_layer_input=4, rms_norm_eps=0.02,
+        activation_sparsity_pattern=[0.75, 0.0, 0.75],
+        layer_types=["sliding_attention", "full_attention",
+                     "full_attention"])),
+    "nemotron_h_experts": ("NemotronHForCausalLM", dict(
+        MAMBA, moe_intermediate_size=7, n_routed_experts=4, n_group=2,
+        moe_shared_expert_intermediate_size=11, routed_scaling_factor=1.5,
+        use_conv_bias=False,
+        layers_block_type=["linear_attention", "moe", "full_attention"])),
     "phimoe": ("PhimoeForCausalLM", dict(
         vocab_size=53, hidden_size=24, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=1, intermediate_size=11,
@@ -430,7 +459,47 @@ MODELS = {
         rope_parameters=dict(
             rope_type="dynamic", rope_theta=10000.0, factor=1.0,
             alpha=1000.0))),
+    "hunyuan_moe": ("HunYuanMoEV1ForCausalLM", dict(
+        SMALL, hidden_size=24, head_dim=6, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=7, num_experts=4,
+        moe_topk=[2, 2], max_position_embeddings=32768, rope_parameters=dict(
+            rope_type="dynamic", rope_theta=10000.0, factor=1.0,
+            alpha=1000.0))),
+    "granite_moe": ("GraniteMoeForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=7,
+        max_position_embeddings=64, num_local_experts=4, num_experts_per_tok=2,
+        embedding_multiplier=12.0, logits_scaling=8.0,
+        residual_multiplier=0.22, attention_multiplier=0.3)),
+    "dots1": ("Dots1ForCausalLM", dict(
+        SMALL, num_hidden_layers=3, head_dim=6, num_attention_heads=3,
+        num_key_value_heads=1, intermediate_size=13, moe_intermediate_size=5,
+        n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=2,
+        n_group=2, topk_group=1, first_k_dense_replace=1, sliding_window=None,
+        routed_scaling_factor=1.5, attention_bias=True)),
+    "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration", dict(
+        text_config=dict(
+            SMALL, hidden_size=24, head_dim=8, intermediate_size=13,
+            moe_intermediate_size=5, num_experts=4, num_experts_per_tok=2,
+            rope_parameters=dict(
+                rope_type="default", rope_theta=1e4, mrope_section=[2, 1, 1],
+                mrope_interleaved=True)),
+        vision_config=dict(
+            depth=1, hidden_size=8, intermediate_size=4, num_heads=1,
+            out_hidden_size=24, patch_size=2, spatial_merge_size=1,
+            num_position_embeddings=4, deepstack_visual_indexes=[0]))),
     "minicpm": ("LlamaForCausalLM", dict(SMALL, head_dim=6)),
+    "minicpm_long": ("LlamaForCausalLM", dict(
+        SMALL, num_hidden_layers=1, head_dim=6, rope_parameters=dict(
+            rope_type="longrope", rope_theta=10000.0,
+            original_max_position_embeddings=64, short_factor=[1.5, 2.0, 3.0],
+            long_factor=[9.0, 9.0, 9.0]))),
+    "mimo": ("Qwen2ForCausalLM", dict(SMALL, num_hidden_layers=1)),
+    "ministral3": ("Ministral3ForCausalLM", dict(
+        SMALL, head_dim=6, rope_parameters=dict(
+            rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=8.0,
+            beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0,
+            llama_4_scaling_beta=0.5, original_max_position_embeddings=24))),
     "internlm2": ("LlamaForCausalLM", dict(
         SMALL, hidden_size=24, num_attention_heads=4, num_key_value_heads=2,
         head_dim=6)),
@@ -440,13 +509,25 @@ MODELS = {
 }
 
 
-# Of code of their own: written from the Llama with the same values, as their
+# Of code of their own: written from the Llama or Qwen 2 with the same values, as their
 # conversion scripts have it.  What config.json has more, or has not (None).
 OWN_CODE = dict(
     minicpm=dict(architectures=["MiniCPMForCausalLM"], model_type="minicpm",
                  scale_emb=12, scale_depth=1.4, dim_model_base=4,
                  rope_theta=10000.0, rope_parameters=None,
                  tie_word_embeddings=None, mlp_bias=None, head_dim=None),
+    minicpm_long=dict(architectures=["MiniCPMForCausalLM"],
+                      model_type="minicpm", scale_emb=12, scale_depth=1.4,
+                      dim_model_base=4, mup_denominator=32, rope_theta=10000.0,
+                      rope_scaling=dict(
+                          rope_type="longrope", short_factor=[1.5, 2.0, 3.0],
+                          long_factor=[9.0, 9.0, 9.0],
+                          original_max_position_embeddings=64),
+                      rope_parameters=None, tie_word_embeddings=None,
+                      mlp_bias=None, head_dim=None),
+    mimo=dict(architectures=["MiMoForCausalLM"], model_type="mimo",
+              attention_bias=True, num_nextn_predict_layers=1, use_mrope=False,
+              layer_types=None),
     internlm2=dict(architectures=["InternLM2ForCausalLM"],
                    model_type="internlm2", bias=False, rope_theta=10000.0,
                    rope_scaling=dict(type="dynamic", factor=2.0),
@@ -465,12 +546,12 @@ HEADLESS = ("opt_decoder", "llama_headless")
 
 # Models that llama.cpp lacks, or that its converter does not write, at least
 # not without a tokenizer.  A file of latent attention has one mscale, for all
-# dimensions.
-NO_GGUF = ("minicpm", "internlm2", "dynamic", "phimoe", "ministral", "opt", "mistral",
-           "qwen3_moe_raw", "gemma3", "gemma3n", "gemma4", "gemma4_moe",
-           "gemma4_keys", "smollm3_sliding", "qwen3_next",
-           "qwen3_5", "qwen3_5_wrapped", "qwen3_5_moe", "lfm2_moe",
-           "granite_hybrid", "granite_hybrid_moe",
+# dimensions.  Of hybrids it lacks layers without experts, Granite's RoPE, a
+# scale of LFM2's shares, a floor of Mamba's steps; of Gemma 3n, three streams.
+NO_GGUF = ("hunyuan_moe", "minicpm", "minicpm_long", "mimo", "ministral3",
+           "internlm2", "dynamic", "phimoe", "ministral", "opt", "mistral",
+           "qwen3_moe_raw", "gemma3", "gemma3n", "smollm3_sliding",
+           "qwen3_next", "qwen3_5_wrapped", "lfm2_moe", "nemotron_h_moe",
            "granite_hybrid_rope", "deepseek_v2",
            "deepseek_v3_halves", "glm4_moe_lite") + HEADLESS
 
@@ -486,6 +567,11 @@ FUSED = ("phi", "llama3")
 
 # Files of these have experts in one tensor, as some have.
 STACKED = ("qwen3_5_moe",)
+
+
+# Files of these have experts transposed, as released files have them, except
+# those of layer 1.
+TURNED = ("qwen3_vl_moe",)
 
 
 # Files of these have a tensor for each expert.

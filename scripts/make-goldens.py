@@ -33,7 +33,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from golden_models import (FUSED, HEADLESS, MODELS, N, NO_GGUF, OWN_CODE, SPLIT,
-                           STACKED)
+                           STACKED, TURNED)
 
 PROMPT = 10  # tokens
 COMMON = dict(bos_token_id=0, eos_token_id=0, pad_token_id=None)
@@ -144,11 +144,17 @@ def pack_internlm2(model):
     return tensors
 
 
+def add_mtp(model):
+    """A tensor of MiMo's layer that predicts the token after the next."""
+    return {**model.state_dict(),
+            "model.mtp_layers.0.final_layernorm.weight": torch.ones(18)}
+
+
 def write_own_code(model, name, folder):
-    """The files of a model of its own code, from the Llama that equals it."""
+    """The files of a model of its own code, from the model that equals it."""
     more = OWN_CODE[name]
-    tensors = (scale_minicpm(model, more) if name == "minicpm"
-               else pack_internlm2(model))
+    tensors = (scale_minicpm(model, more) if name.startswith("minicpm")
+               else add_mtp(model) if name == "mimo" else pack_internlm2(model))
     save_file({key: x.contiguous() for key, x in tensors.items()},
               os.path.join(folder, "model.safetensors"))
     path = os.path.join(folder, "config.json")
@@ -238,6 +244,28 @@ def stack_experts(path, experts):
     save_file(whole, path)
 
 
+def turn_experts(path, part):
+    """Transposes the experts whose names have this part."""
+    save_file({key: x.transpose(1, 2).contiguous() if part in key else x
+               for key, x in load_file(path).items()}, path)
+
+
+def name_layers(hparams):
+    """The names of layers before transformers 5, which the converter reads."""
+    old = {"linear_attention": "mamba", "full_attention": "attention"}
+    if hparams["model_type"] == "granitemoehybrid":
+        hparams["layer_types"] = [old[t] for t in hparams["layer_types"]]
+    if hparams["model_type"] == "nemotron_h":
+        hparams["d_head"] = hparams["mamba_head_dim"]
+        letters = dict(linear_attention="M", full_attention="*", mlp="-", moe="E")
+        hparams["hybrid_override_pattern"] = "".join(
+            letters[t] for t in hparams["layers_block_type"])
+        if "E" not in hparams["hybrid_override_pattern"]:
+            for name in ("num_experts_per_tok", "n_routed_experts", "n_group",
+                         "topk_group"):
+                del hparams[name]
+
+
 def convert(folder, llama_cpp):
     """model.gguf without the tokenizer, which the folder lacks."""
     sys.path[:0] = [llama_cpp, os.path.join(llama_cpp, "gguf-py")]
@@ -252,14 +280,21 @@ def convert(folder, llama_cpp):
         hparams["num_kv_heads"] = 1
     if hparams["model_type"] == "exaone4":
         del hparams["sliding_window_pattern"]
+    name_layers(hparams)
+    tokenizer = folder / "tokenizer.json"  # of which Gemma's counts the tokens
+    if hparams["model_type"].startswith(("gemma3n", "gemma4")):
+        tokenizer.write_text(json.dumps({"added_tokens": [], "model": {
+            "vocab": {str(i): i for i in range(hparams["vocab_size"])}}}))
     arch = conversion.get_model_architecture(hparams, conversion.ModelType.TEXT)
     cls = conversion.get_model_class(arch.replace("MptF", "MPTF"))
     cls.set_vocab = lambda self: None
+    cls.no_mtp = True
     model = cls(folder, gguf.LlamaFileType.ALL_F32, folder / "model.gguf",
                 hparams=hparams, eager=True, fuse_qkv=folder.name in FUSED)
     if folder.name in SPLIT:
         split_experts(model.gguf_writer)
     model.write()
+    tokenizer.unlink(missing_ok=True)
 
 
 def greedy(model, tokens):
@@ -304,7 +339,7 @@ def expect(model, tokens, folder):
                 k.shape[1] if config.multi_query else 1)
             k, k_pre, v = (x[:, ::group] for x in (k, k_pre, v))
         if hasattr(config, "text_config") or (  # its rotation is not seen
-                config.model_type == "hunyuan_v1_dense"):  # or not the last
+                config.model_type.startswith("hunyuan_v1")):  # or not the last
             k_pre = None
         for what, x in (("k", k), ("k_pre", k_pre), ("v", v)):
             if x is not None:
@@ -361,9 +396,14 @@ def make(name, llama_cpp):
     if name in STACKED:
         stack_experts(os.path.join(folder, "model.safetensors"),
                       fields["num_experts"])
+    weights = os.path.join(folder, "model.safetensors")
+    if name in TURNED:
+        turn_experts(weights, ".mlp.experts.")
     if llama_cpp and (name in SPLIT or not (
             name in NO_GGUF or name.endswith("_bf16"))):
         convert(pathlib.Path(folder), llama_cpp)
+    if name in TURNED:
+        turn_experts(weights, ".layers.1.mlp.experts.")
     expect(model, TOKENS, folder)
 
 
@@ -407,7 +447,10 @@ def shrink(released):
         if rope and key in rope:
             rope[key] = rope[key][:6]
     if rope and "mrope_section" in rope:
-        rope["mrope_section"] = [2, 3, 3]
+        part = c.get("partial_rotary_factor", 1)
+        rope["mrope_section"] = [2, 3, 3] if part == 1 else [1, 1, 2]
+    if isinstance(c.get("moe_topk"), list):
+        c["moe_topk"] = [2] * 4
     if "rope_scaling" not in released:
         del c["rope_scaling"]
     if "text_config" in c:
@@ -430,6 +473,8 @@ def make_released(name, released, all_folders):
                      if part.get(k) is not None})
         part.pop("quantization_config", None)
         part.pop("use_mtp", None)
+        if "time_step_limit" in part:  # whose end is Infinity
+            part["time_step_limit"] = [0.0, float("inf")]
         if part.get("attn_config", {}).get("clip_qkv"):
             part["attn_config"]["clip_qkv"] *= 1.0
     config = transformers.AutoConfig.for_model(**fields)

@@ -183,6 +183,27 @@ def awq(old=False):
                   "zero_point": True, "version": "gemm"}, "config.json"
 
 
+def gemv(group, width):
+    """AutoAWQ's WQLinear_GEMV: words along the inputs; zeros and scales of a row
+    padded to width(groups) words."""
+
+    def pack(rng, rows, columns):
+        n = columns // group
+        q = rng.integers(0, 16, (rows, columns))
+        scale = rng.uniform(.01, .03, (rows, n)).astype(np.float16)
+        zero = rng.integers(0, 16, scale.shape)
+        x = scale.repeat(group, 1).astype(np.float32) * (
+            q - zero.repeat(group, 1)).astype(np.float32)
+        pad = ((0, 0), (0, 8 * width(n) - n))
+        return x, {
+            "qweight": i32(words(q.reshape(rows, -1, 8), 4)),
+            "qzeros": i32(words(np.pad(zero, pad).reshape(rows, -1, 8), 4)),
+            "scales": f16(np.pad(scale, pad))}
+
+    return pack, {"quant_method": "awq", "bits": 4, "group_size": group,
+                  "zero_point": True, "version": "gemv"}, "config.json"
+
+
 def fp8(shape, name="weight_scale", place="config.json", **header):
     """shape(rows, columns) of the scales."""
 
@@ -311,7 +332,7 @@ FORMATS = {
     "bitsandbytes int8": (scb, {
         "quant_method": "bitsandbytes", "load_in_4bit": False,
         "load_in_8bit": True, "llm_int8_threshold": 6.0}, "config.json"),
-    "awq": awq(), "awq old": awq(old=True),
+    "awq": awq(), "awq old": awq(old=True), "awq gemv": gemv(32, lambda n: 4),
     "fp8 []": fp8(lambda r, c: (), **FP8),
     "fp8 [1]": fp8(lambda r, c: (1,), **FP8, fmt="e4m3"),
     "fp8 rows": fp8(lambda r, c: (r, 1), **FP8),

@@ -72,17 +72,18 @@ static void put_gram(struct kv_dump_writer *w, const struct kv_shape *s,
 void synthetic_dump(const struct kv_shape *s, size_t n_windows, size_t ctx,
                     const char *folder, char **path)
 {
-    struct kv_dump_info info = {.model = "synthetic",
-                                .arch = "none",
-                                .weights = "f32",
-                                .model_hash = "0123456789abcdef",
-                                .text = "none",
-                                .text_hash = "0123456789abcdef",
-                                .shape = *s,
-                                .n_windows = n_windows,
-                                .ctx = ctx,
-                                .last_layer = s->n_layers - 1,
-                                .have = {true, true, true, true, true, true}};
+    struct kv_dump_info info = {
+        .model = "synthetic",
+        .arch = "none",
+        .weights = "f32",
+        .model_hash = "0123456789abcdef",
+        .text = "none",
+        .text_hash = "0123456789abcdef",
+        .shape = *s,
+        .n_windows = n_windows,
+        .ctx = ctx,
+        .last_layer = s->n_layers - 1,
+        .have = {true, true, !s->latent, true, true, true}};
     const size_t n = n_windows * ctx;
     struct kv_dump_writer *w;
     struct kv_err e = {""};
@@ -101,7 +102,9 @@ void synthetic_dump(const struct kv_shape *s, size_t n_windows, size_t ctx,
         synthetic_rows(s, s->n_heads, seed + 10, n, x);
         assert_int_equal(kv_dump_put(w, layer, KV_T_Q, 0, n_windows, x, &e), 0);
         synthetic_rows(s, s->n_kv_heads, seed + 20, n, x);
-        assert_int_equal(kv_dump_put(w, layer, KV_T_V, 0, n_windows, x, &e), 0);
+        if (!s->latent)
+            assert_int_equal(kv_dump_put(w, layer, KV_T_V, 0, n_windows, x, &e),
+                             0);
         synthetic_rows(s, s->n_kv_heads, seed + 30, n, x);
         assert_int_equal(kv_dump_put(w, layer, KV_T_K_PRE, 0, n_windows, x, &e),
                          0);

@@ -283,6 +283,23 @@ static void test_wrapped(void **state)
             "text_config.model_type is llama, but architectures is Gemma3");
     refused("Qwen3ForCausalLM", "qwen3", "'vision_config': {}",
             "field vision_config is not known");
+    for (size_t i = 0; i < 2; i++) { /* the text part chooses the row */
+        snprintf(more, sizeof(more),
+                 "'text_config': {'model_type': '%s', 'hidden_size': 24, "
+                 "'num_attention_heads': 6, 'num_key_value_heads': 2, "
+                 "'intermediate_size': 8, "
+                 "'rms_norm_eps': 1e-6, 'num_hidden_layers': 2, "
+                 "'vocab_size': 61, 'max_position_embeddings': 64}",
+                 i ? "qwen3" : "qwen2");
+        if (read_arch("InternVLForConditionalGeneration", "internvl", more, &c,
+                      &e))
+            fail_msg("%s", e.msg);
+        assert_string_equal(c.arch->name,
+                            i ? "Qwen3ForCausalLM" : "Qwen2ForCausalLM");
+    }
+    refused("InternVLForConditionalGeneration", "internvl",
+            "'text_config': {'model_type': 'llama'}",
+            "text_config.model_type is llama, but architectures is InternVL");
 }
 
 /* EXAONE 4: most layers have a window, and only those have RoPE. */
@@ -419,6 +436,86 @@ static void test_foreign(void **state)
     assert_int_equal(c.shape.n_kv_heads, 1);
 }
 
+/* Fields whose values only some classes accept. */
+static void test_listed(void **state)
+{
+    static const char moe[] =
+        "'num_experts': 4, 'moe_topk': %s, 'num_shared_expert': [1, 1, 1, 1]";
+    static const char *const bad[] = {"[2, 2, 2, 3]", "[2, 2, 2]", "[0]",
+                                      "[5, 5, 5, 5]", "[]",        "['2']"};
+    const char *name = "HunYuanMoEV1ForCausalLM", *type = "hunyuan_v1_moe";
+    struct kv_config c;
+    struct kv_err e = {""};
+    char more[128];
+
+    (void)state;
+    snprintf(more, sizeof(more), moe, "[2, 2, 2, 2]");
+    assert_int_equal(read_arch(name, type, more, &c, &e), 0);
+    assert_int_equal(c.n_used, 2);
+    assert_int_equal(c.shared_inter, 40);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        snprintf(more, sizeof(more), moe, bad[i]);
+        refused(name, type, more,
+                "moe_topk is not a list with the same number from 1 to 4 for "
+                "each of 4 layers");
+    }
+    refused("Qwen3MoeForCausalLM", "qwen3_moe",
+            "'moe_intermediate_size': 8, 'rms_norm_eps': 1e-6, "
+            "'num_experts': 4, 'num_experts_per_tok': [2, 2, 2, 2]",
+            "num_experts_per_tok is not a whole number from 1 to 4");
+}
+
+static void test_grows(void **state)
+{
+    static const char rope[] =
+        "'rms_norm_eps': 1e-5, 'rope_parameters': {'rope_type': 'yarn', "
+        "'factor': 4, 'rope_theta': "
+        "1e6, 'original_max_position_embeddings': 128%s}";
+    const char *name = "Ministral3ForCausalLM", *type = "ministral3";
+    struct kv_config c;
+    struct kv_err e = {""};
+    char more[256];
+
+    (void)state;
+    snprintf(more, sizeof(more), rope, ", 'llama_4_scaling_beta': 0.1");
+    assert_int_equal(read_arch(name, type, more, &c, &e), 0);
+    assert_int_equal(c.rope.limit, 128);
+    refused("MistralForCausalLM", "mistral", more, "llama_4_scaling_beta");
+    snprintf(more, sizeof(more), rope, ", 'llama_4_scaling_beta': 0");
+    assert_int_equal(read_arch(name, type, more, &c, &e), 0);
+    assert_int_equal(c.rope.limit, 0);
+    snprintf(more, sizeof(more), rope, ", 'llama_4_scaling_beta': -1");
+    refused(name, type, more, "llama_4_scaling_beta is not a number from 0 on");
+    snprintf(more, sizeof(more), rope, "");
+    refused(name, type, more, "llama_4_scaling_beta is not a number from 0 on");
+    refused(name, type, "'rms_norm_eps': 1e-5",
+            "has a YaRN of its class's own");
+}
+
+static void test_unstretched(void **state)
+{
+    static const char rope[] =
+        "'scale_emb': 12, 'scale_depth': 1.4, 'dim_model_base': 8, "
+        "'rope_scaling': {'rope_type': '%s', 'short_factor': [1, 1, 1, 1], "
+        "'long_factor': [2, 2, 2, 2], 'original_max_position_embeddings': %d}";
+    const char *name = "MiniCPMForCausalLM", *type = "minicpm";
+    struct kv_config c;
+    struct kv_err e = {""};
+    char more[512];
+
+    (void)state;
+    snprintf(more, sizeof(more), rope, "longrope", 512);
+    assert_int_equal(read_arch(name, type, more, &c, &e), 0);
+    assert_int_equal(c.rope.near, 512);
+    assert_true(c.rope.scale == 1);
+    snprintf(more, sizeof(more), rope, "longrope", 256);
+    refused(name, type, more,
+            "original_max_position_embeddings is 256; only 512, its "
+            "max_position_embeddings, is implemented");
+    snprintf(more, sizeof(more), rope, "linear", 512);
+    refused(name, type, more, "RoPE scaling linear is not implemented");
+}
+
 static void test_unknown(void **state)
 {
     (void)state;
@@ -437,7 +534,9 @@ int main(void)
         cmocka_unit_test(test_yarn),      cmocka_unit_test(test_wrapped),
         cmocka_unit_test(test_falcon),    cmocka_unit_test(test_exaone),
         cmocka_unit_test(test_experts),   cmocka_unit_test(test_released),
-        cmocka_unit_test(test_foreign),   cmocka_unit_test(test_unknown)};
+        cmocka_unit_test(test_foreign),   cmocka_unit_test(test_listed),
+        cmocka_unit_test(test_grows),     cmocka_unit_test(test_unstretched),
+        cmocka_unit_test(test_unknown)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

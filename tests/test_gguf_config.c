@@ -17,8 +17,9 @@ static const char *key(const char *name)
     return full;
 }
 
-/* A file with sizes that all have, and no tensors but the embedding. */
-static struct tiny_gguf begin(const char *name)
+/* A file with sizes that all have, and no tensors but the embedding.  wide: of
+ * the MLPs of 3 layers; NULL: 16, for all. */
+static struct tiny_gguf begin_wide(const char *name, const uint32_t *wide)
 {
     const float x[8] = {0};
     struct tiny_gguf g = {0};
@@ -28,10 +29,19 @@ static struct tiny_gguf begin(const char *name)
     tiny_key_u32(&g, key("block_count"), 3);
     tiny_key_u32(&g, key("context_length"), 512);
     tiny_key_u32(&g, key("embedding_length"), 8);
-    tiny_key_u32(&g, key("feed_forward_length"), 16);
+    if (wide)
+        tiny_key_array(&g, key("feed_forward_length"), TINY_U32, 3, wide,
+                       3 * sizeof(*wide));
+    else
+        tiny_key_u32(&g, key("feed_forward_length"), 16);
     tiny_key_u32(&g, key("attention.head_count"), 2);
     tiny_tensor(&g, "token_embd.weight", 0, 2, (size_t[]){1, 8}, x, 32);
     return g;
+}
+
+static struct tiny_gguf begin(const char *name)
+{
+    return begin_wide(name, NULL);
 }
 
 /* Checks that the config equals this text, whose ' become "; clears g. */
@@ -353,7 +363,7 @@ static void test_families(void **state)
     tiny_key(&g, key("use_parallel_residual"), TINY_BOOL, "", 1);
     check(&g, "GPTNeoXForCausalLM", "gpt_neox",
           "'head_dim': 4, 'rotary_emb_base': 10000.0, 'layer_norm_eps': 0.5, "
-          "'use_parallel_residual': false");
+          "'rotary_pct': 1.0, 'use_parallel_residual': false");
     g = begin("command-r");
     tiny_key_f32(&g, key("attention.layer_norm_epsilon"), 0.5f);
     tiny_key_f32(&g, key("logit_scale"), 0.0625f);
@@ -413,6 +423,152 @@ static void test_hybrid(void **state)
     refuse(&g, "layers differ, which is not implemented");
 }
 
+/* The keys of a mixer. */
+static struct tiny_gguf begin_ssm(const char *name, uint32_t inner)
+{
+    struct tiny_gguf g = begin(name);
+
+    tiny_key_u32(&g, key("ssm.conv_kernel"), 4);
+    tiny_key_u32(&g, key("ssm.state_size"), 6);
+    tiny_key_u32(&g, key("ssm.group_count"), 2);
+    tiny_key_u32(&g, key("ssm.time_step_rank"), 4);
+    tiny_key_u32(&g, key("ssm.inner_size"), inner);
+    return g;
+}
+
+/* Which layers have no attention: every fourth, or by a list; a block that
+ * predicts further tokens is no layer. */
+static void test_delta(void **state)
+{
+    static const char fields[] =
+        "'head_dim': 4, 'attention_bias': false, 'rope_theta': 10000.0, "
+        "'partial_rotary_factor': 0.5, 'linear_conv_kernel_dim': 4, "
+        "'linear_key_head_dim': 6, 'linear_num_key_heads': 2, "
+        "'linear_num_value_heads': 4, 'linear_value_head_dim': 5, ";
+    char all[1024];
+    struct tiny_gguf g = begin_ssm("qwen35", 20);
+
+    (void)state;
+    tiny_key_u32(&g, key("rope.dimension_count"), 2);
+    tiny_key_u32(&g, key("full_attention_interval"), 3);
+    snprintf(all, sizeof(all), "%s'full_attention_interval': 3", fields);
+    check(&g, "Qwen3_5ForCausalLM", "qwen3_5_text", all);
+    g = begin_ssm("qwen35", 20);
+    tiny_key_u32(&g, key("rope.dimension_count"), 2);
+    tiny_key_u32(&g, key("full_attention_interval"), 4);
+    tiny_key_array(&g, key("attention.recurrent_layers"), TINY_BOOL, 3,
+                   "\1\0\1", 3);
+    snprintf(all, sizeof(all),
+             "%s'layer_types': ['linear_attention', 'full_attention', "
+             "'linear_attention']",
+             fields);
+    check(&g, "Qwen3_5ForCausalLM", "qwen3_5_text", all);
+    g = begin_ssm("qwen35", 22);
+    refuse(&g, "key qwen35.ssm.inner_size is 22, which is no multiple of "
+               "ssm.time_step_rank 4");
+    g = begin_ssm("qwen35", 20);
+    tiny_key_array(&g, key("attention.recurrent_layers"), TINY_BOOL, 2, "\1\0",
+                   2);
+    refuse(&g, "qwen35.attention.recurrent_layers has 2 values for 3 layers");
+    g = begin_ssm("qwen35", 20);
+    tiny_key_u32(&g, key("nextn_predict_layers"), 3);
+    refuse(&g, "qwen35.nextn_predict_layers is 3 of 3 blocks (block_count)");
+    g = begin("llama");
+    tiny_key_u32(&g, key("nextn_predict_layers"), 1);
+    refuse(&g, "is 1 of 3 blocks (block_count), but there are none in a Llama");
+    g = begin("qwen35");
+    refuse(&g, "key qwen35.ssm.conv_kernel is missing");
+}
+
+/* Layers of a kind by lists. */
+static void test_mamba(void **state)
+{
+    static const uint32_t heads[] = {0, 2, 0};
+    struct tiny_gguf g = begin_ssm("granitehybrid", 16);
+
+    (void)state;
+    tiny_key_array(&g, key("attention.head_count_kv"), TINY_U32, 3, heads,
+                   sizeof(heads));
+    tiny_key(&g, key("rope.scaling.finetuned"), TINY_BOOL, "", 1);
+    check(&g, "GraniteMoeHybridForCausalLM", "granitemoehybrid",
+          "'head_dim': 4, 'attention_bias': false, 'rope_theta': 10000.0, "
+          "'layer_types': ['mamba', 'full_attention', 'mamba'], "
+          "'mamba_d_conv': 4, 'mamba_d_state': 6, 'mamba_n_groups': 2, "
+          "'mamba_n_heads': 4, 'mamba_d_head': 4, 'mamba_expand': 2, "
+          "'mamba_conv_bias': false, 'position_embedding_type': 'nope', "
+          "'num_local_experts': 0, 'shared_intermediate_size': 16");
+    g = begin_ssm("granitehybrid", 20);
+    tiny_key_array(&g, key("attention.head_count_kv"), TINY_U32, 3, heads,
+                   sizeof(heads));
+    refuse(&g, "ssm.inner_size is 20, which is no multiple of "
+               "embedding_length 8");
+    g = begin_ssm("granitehybrid", 16);
+    refuse(&g, "key granitehybrid.attention.head_count_kv is no list: it says "
+               "which layers have attention");
+    g = begin_ssm("nemotron_h", 16);
+    tiny_key_array(&g, key("attention.head_count_kv"), TINY_U32, 3, heads,
+                   sizeof(heads));
+    refuse(&g, "key nemotron_h.feed_forward_length is no list");
+    g = begin_ssm("nemotron_h_moe", 16);
+    tiny_key_u32(&g, key("expert_gating_func"), 1);
+    refuse(&g, "expert_gating_func is 1; only 2 is implemented");
+}
+
+/* Gemma 4: what goes by the kind of layer. */
+static struct tiny_gguf begin_gemma4(size_t n, const float *factor,
+                                     const uint32_t *wide)
+{
+    struct tiny_gguf g = begin_wide("gemma4", wide);
+
+    tiny_key_u32(&g, key("attention.sliding_window"), 64);
+    tiny_key_array(&g, key("attention.sliding_window_pattern"), TINY_BOOL, 3,
+                   "\1\1\0", 3);
+    tiny_key_u32(&g, key("attention.key_length"), 8);
+    tiny_key_u32(&g, key("attention.value_length"), 8);
+    tiny_key_u32(&g, key("attention.key_length_swa"), 4);
+    tiny_tensor(&g, "rope_freqs.weight", 0, 1, (size_t[]){n}, factor, 4 * n);
+    return g;
+}
+
+static void test_gemma4(void **state)
+{
+    static const float still[] = {1, 1, 1e30f, 1e30f}, odd[] = {1, 1e30f, 1, 1};
+    const uint32_t heads[] = {2, 2, 1}, differ[] = {2, 1, 1};
+    const uint32_t wide[] = {16, 16, 24};
+    struct tiny_gguf g = begin_gemma4(4, still, NULL);
+
+    (void)state;
+    tiny_key_array(&g, key("attention.head_count_kv"), TINY_U32, 3, heads,
+                   sizeof(heads));
+    tiny_key_f32(&g, key("rope.freq_base"), 1e6f);
+    check(&g, "Gemma4ForCausalLM", "gemma4_text",
+          "'head_dim': 4, 'global_head_dim': 8, 'sliding_window': 64, "
+          "'num_global_key_value_heads': 1, 'attention_k_eq_v': true, "
+          "'enable_moe_block': false, 'layer_types': ['sliding_attention', "
+          "'sliding_attention', 'full_attention'], 'rope_parameters': "
+          "{'full_attention': {'rope_type': 'proportional', 'rope_theta': "
+          "1000000.0, 'partial_rotary_factor': 0.5}, 'sliding_attention': "
+          "{'rope_type': 'default', 'rope_theta': 10000.0}}");
+    g = begin_gemma4(4, odd, NULL);
+    refuse(&g, "tensor rope_freqs.weight: value 2 is 1; only 1, and from some "
+               "pair on 1e30");
+    g = begin_gemma4(3, still, NULL);
+    refuse(&g, "tensor rope_freqs.weight has another count or type; 4 numbers");
+    g = begin_gemma4(4, still, NULL);
+    tiny_key_array(&g, key("attention.head_count_kv"), TINY_U32, 3, differ,
+                   sizeof(differ));
+    refuse(&g, "attention.head_count_kv: layers of a kind differ");
+    g = begin_gemma4(4, still, wide);
+    refuse(&g, "gemma4.feed_forward_length: layer 2 has 24, the first 16: only "
+               "twice as many in the 0 layers that share");
+    g = begin_gemma4(4, still, NULL);
+    tiny_key_u32(&g, key("rope.dimension_count_swa"), 2);
+    refuse(&g, "rope.dimension_count_swa is 2; only the 4 channels of a head");
+    g = begin_gemma4(4, still, NULL);
+    tiny_key_f32(&g, key("rope.scaling.factor"), 2);
+    refuse(&g, "gemma4.rope.scaling.factor is 2; only 1 is implemented");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -420,7 +576,8 @@ int main(void)
         cmocka_unit_test(test_families),    cmocka_unit_test(test_experts),
         cmocka_unit_test(test_multipliers), cmocka_unit_test(test_factors),
         cmocka_unit_test(test_counts),      cmocka_unit_test(test_turning),
-        cmocka_unit_test(test_hybrid),
+        cmocka_unit_test(test_hybrid),      cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_mamba),       cmocka_unit_test(test_gemma4),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -274,11 +274,38 @@ static void test_refusals(void **state)
     free(path);
 }
 
+/* Queries of Ministral 3 have a factor after so many tokens. */
+static void test_limit(void **state)
+{
+    enum { N = 25 };
+    char *path = kv_path_join(getenv("KV_SOURCE_ROOT"), "tests/golden");
+    char *folder = kv_path_join(path, "ministral3");
+    const int32_t tokens[N] = {0};
+    struct kv_err e = {""};
+    struct kv_model *m;
+    float *hidden;
+
+    (void)state;
+    assert_int_equal(kv_model_open(&m, folder, &e), 0);
+    hidden = kv_alloc(N * kv_model_info(m)->hidden, sizeof(*hidden));
+    assert_int_equal(kv_model_forward(m, tokens, 1, N - 1, 0, NULL, hidden, &e),
+                     0);
+    assert_int_equal(kv_model_forward(m, tokens, 1, N, 0, NULL, hidden, &e),
+                     -1);
+    assert_says(e, "ministral3 scales queries after 24 tokens, which is not "
+                   "implemented: 25 are too many");
+    free(hidden);
+    kv_model_free(m);
+    free(folder);
+    free(path);
+}
+
 /* test_golden [FOLDER]: others, as scripts/make-goldens.py --released. */
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_folder),
-                                       cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_limit)};
 
     goldens = argc > 1 ? argv[1] : NULL;
 

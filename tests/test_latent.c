@@ -405,12 +405,47 @@ static void test_dump(void **state)
     free(path);
 }
 
+/* ---- calibrations -------------------------------------------------------- */
+
+/* Nothing reads tables of V, so training makes none. */
+static void test_tables(void **state)
+{
+    static const char *const text[] = {"cq:c4b4",
+                                       "vecinfer:d4b4",
+                                       "kvquant:b3o1",
+                                       "cachegen,variant=paper",
+                                       "oscar:b2g16,clip=0.9",
+                                       "modelopt:nvfp4",
+                                       "kvtc:b2",
+                                       "evasion:d4b4o0"};
+    const struct kv_shape shape = shape_of(LATENT, TURNING);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(text) / sizeof(*text); i++) {
+        const struct kv_spec spec = spec_of(text[i], &shape);
+        struct kv_calib *c = synthetic_calib(&shape, &spec, test_folder());
+        struct kv_codecs *codecs = NULL;
+        struct kv_err e = {""};
+
+        assert_true(c->set[0].n_tables > 0);
+        for (size_t t = 0; t < c->set[0].n_tables; t++)
+            if (c->set[0].table[t].side == KV_V)
+                fail_msg("%s has a table of V, %s", text[i],
+                         c->set[0].table[t].name);
+        if (kv_codecs_new(&codecs, &spec, &shape, 0, 2, c, &e))
+            fail_msg("%s: %s", text[i], e.msg);
+        kv_codecs_free(codecs);
+        kv_calib_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_records), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_cache),   cmocka_unit_test(test_loop),
         cmocka_unit_test(test_files),   cmocka_unit_test(test_dump),
+        cmocka_unit_test(test_tables),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -369,8 +369,15 @@ static void other_quantization_is_refused(void **state)
         {"{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 0}",
          "group_size is no whole number"},
         {"{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 8, "
+         "\"version\": \"gemv_fast\"}",
+         "version is gemv_fast, which is not implemented, only gemm, gemv and "
+         "autoawq"},
+        {"{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 32, "
+         "\"version\": \"gemm\", \"checkpoint_format\": \"gemv\"}",
+         "version is gemm, but quantization_config.checkpoint_format is gemv"},
+        {"{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 16, "
          "\"version\": \"gemv\"}",
-         "version is gemv"},
+         "inputs in groups of 16 (group_size in "},
         {"{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 8, "
          "\"backend\": \"llm-awq\"}",
          "backend is llm-awq"},

@@ -13,6 +13,9 @@ static const struct {
 } refused[] = {
     {"mpt-7b-storywriter", "attn_config.alibi_bias_max is 16; only 8 is"},
     {"Llama-4-Scout-17B-16E", "unknown architecture Llama4ForConditional"},
+    {"Apertus-8B-Instruct-2509", "unknown architecture ApertusForCausalLM"},
+    {"GLM-5", "unknown architecture GlmMoeDsaForCausalLM"},
+    {"Olmo-Hybrid-7B", "unknown architecture OlmoHybridForCausalLM"},
 };
 
 enum { N_REFUSED = sizeof(refused) / sizeof(*refused) };

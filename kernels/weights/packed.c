@@ -161,17 +161,21 @@ static void decode_scaled(const struct kv_packed *p, size_t row, float *x)
 static void decode_words(const struct kv_packed *p, size_t row, float *x)
 {
     const size_t per = 32 / p->bits, n = (p->columns + per - 1) / per;
+    const size_t scales = p->padded ? p->padded * per : p->n_groups;
 
     for (size_t c = 0; c < p->columns; c++) {
         const size_t g = group_of(p, c);
         const uint32_t word = word_at(p->code, row * n + c / per);
         float zero = (float)(1u << (p->bits - 1));
 
-        if (p->zero)
+        if (p->padded)
+            zero = code_of(p, word_at(p->zero, row * p->padded + g / per),
+                           g % per);
+        else if (p->zero)
             zero = code_of(p, word_at(p->zero, row / per * p->n_groups + g),
                            row % per);
-        x[c] = scale_at(p, row * p->n_groups + g) *
-               (code_of(p, word, c % per) - zero);
+        x[c] =
+            scale_at(p, row * scales + g) * (code_of(p, word, c % per) - zero);
     }
 }
 

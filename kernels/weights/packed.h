@@ -20,6 +20,8 @@
  *            zero [rows / per][groups] words, rounded up; NULL: 2^(bits - 1)
  *            scale [rows][groups], group [columns] as gptq's
  *            W = scale * (code - zero)
+ *            where padded is not 0: zero [rows][padded] words of `per` groups,
+ *            scale [rows][padded * per]
  *   nvfp4    code as mxfp4's
  *            scale [rows][columns / 16] floats e4m3; block_columns is 16
  *            W = e2m1 * (scale / over * times)
@@ -66,6 +68,7 @@ struct kv_packed {
     enum kv_type scale_type;
     unsigned bits; /* for gptq, awq and words, as n_groups */
     size_t n_groups;
+    size_t padded;              /* for words */
     bool zero_less, all_middle; /* for gptq */
     float over, times;          /* for nvfp4; times also for scaled */
     size_t nest; /* for levels, as all below; f32 at any address */

@@ -121,9 +121,11 @@ struct kv_tensor_names {
      * [expert][input][output], or packed [expert][output][input]; biases have
      * these names and "_bias".  NULL: a tensor for each expert. */
     const char *gate_up, *down;
+    bool gates_first; /* all gates before all ups, neither interleaved */
     /* One tensor of all experts' gates and ups, [expert][gates, ups][input],
      * and one of their downs.  A file may have them instead of a tensor for
-     * each expert; without `experts` it must. */
+     * each expert; without `experts` it must.  With gate_up, a tensor's shape
+     * says which of the two it is. */
     const char *stacked[2];
 };
 
@@ -192,6 +194,11 @@ struct kv_arch_rope {
                        * short_mscale and long_mscale are its scale */
     bool alpha;       /* dynamic with alpha: theta is multiplied by a power of
                        * alpha */
+    bool unstretched; /* only longrope, with original_max_position_embeddings
+                       * as max_position_embeddings */
+    bool grows;       /* queries have a factor that grows from position
+                       * original_max_position_embeddings on, by
+                       * llama_4_scaling_beta: only shorter texts */
     bool given;       /* the config must describe RoPE scaling: the class's
                        * default is YaRN */
 };
@@ -240,7 +247,8 @@ struct kv_arch {
     bool mixer_listed;     /* it must be there */
     bool halves; /* a layer is attention, a mixer or an MLP, behind one norm
                   * (config_halves.c) */
-    bool mix_by_head; /* its inputs are grouped by key head */
+    bool mix_by_head; /* its inputs are grouped by key head, unless a GGUF file
+                       * has them apart */
     bool out_gate;    /* a gate's rows follow each head's queries */
     /* Norms multiply by 1 + weight, embeddings by the root of hidden_size.
      */
@@ -276,6 +284,8 @@ struct kv_arch {
                          * chooses */
     bool sigmoid;       /* experts' shares are sigmoids; else a softmax */
     bool choice_bias;   /* a bias is added before experts are chosen */
+    bool used_listed;   /* num_experts_per_tok may be a list, of a number for
+                         * each layer, all the same */
     bool router_bias;   /* the router has a bias */
     bool sparse_mixer;  /* Phi-MoE's shares (experts.c), for two experts */
     bool clamped;       /* gate and up are clamped to swiglu_limit; alpha is
@@ -336,8 +346,9 @@ struct kv_wrapper {
     bool flat; /* the part's fields may be at the top level instead */
 };
 
-/* Returns NULL if no wrapper has this name. */
-const struct kv_wrapper *kv_arch_wrapper(const char *name);
+/* The wrapper whose part has the model_type text; if none has it, or text is
+ * NULL, the first wrapper of this name.  NULL: no wrapper has this name. */
+const struct kv_wrapper *kv_arch_wrapper(const char *name, const char *text);
 
 /* The row of this name.  For a class of the model's own code (...ForCausalLM)
  * it is the row of config's model_type, as in transformers.  Fails if there is

@@ -10,26 +10,53 @@ static const struct kv_wrapper wrappers[] = {
      "Gemma3nForCausalLM", kv_fields_of_gemma3n, false},
     {"Gemma4ForConditionalGeneration", "gemma4", "gemma4_text",
      "Gemma4ForCausalLM", kv_fields_of_gemma4, false},
+    {"Glm4vForConditionalGeneration", "glm4v", "glm4v_text", "Glm4vForCausalLM",
+     kv_fields_of_glm4v, false},
+    {"Glm4vMoeForConditionalGeneration", "glm4v_moe", "glm4v_moe_text",
+     "Glm4MoeForCausalLM", kv_fields_of_glm4_moe, false},
+    {"InternVLForConditionalGeneration", "internvl", "qwen3",
+     "Qwen3ForCausalLM", NULL, false},
+    {"InternVLForConditionalGeneration", "internvl", "qwen2",
+     "Qwen2ForCausalLM", NULL, false},
+    {"InternVLForConditionalGeneration", "internvl", "qwen3_moe",
+     "Qwen3MoeForCausalLM", kv_fields_of_qwen3_moe, false},
+    {"KimiVLForConditionalGeneration", "kimi_vl", "deepseek_v3",
+     "DeepseekV3ForCausalLM", kv_fields_of_deepseek_v3, false},
+    {"KimiK25ForConditionalGeneration", "kimi_k25", "kimi_k2",
+     "DeepseekV3ForCausalLM", kv_fields_of_deepseek_v3, false},
+    {"KimiK25ForConditionalGeneration", "kimi_k25", "deepseek_v3",
+     "DeepseekV3ForCausalLM", kv_fields_of_deepseek_v3, false},
+    {"Lfm2VlForConditionalGeneration", "lfm2_vl", "lfm2", "Lfm2ForCausalLM",
+     kv_fields_of_lfm2, false},
     {"Mistral3ForConditionalGeneration", "mistral3", "mistral",
      "MistralForCausalLM", NULL, false},
+    {"Mistral3ForConditionalGeneration", "mistral3", "ministral3",
+     "Ministral3ForCausalLM", NULL, false},
     {"Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2_vl_text",
      "Qwen2ForCausalLM", NULL, true},
     {"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2_5_vl_text",
      "Qwen2ForCausalLM", NULL, true},
     {"Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3_vl_text",
      "Qwen3ForCausalLM", NULL, false},
+    {"Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe", "qwen3_vl_moe_text",
+     "Qwen3VLMoeForCausalLM", kv_fields_of_qwen3_moe, false},
     {"Qwen3_5ForConditionalGeneration", "qwen3_5", "qwen3_5_text",
      "Qwen3_5ForCausalLM", kv_fields_of_qwen3_5, false},
     {"Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", "qwen3_5_moe_text",
      "Qwen3_5MoeForCausalLM", kv_fields_of_qwen3_5_moe, false},
 };
 
-const struct kv_wrapper *kv_arch_wrapper(const char *name)
+const struct kv_wrapper *kv_arch_wrapper(const char *name, const char *text)
 {
-    for (size_t i = 0; i < sizeof(wrappers) / sizeof(*wrappers); i++)
-        if (!strcmp(wrappers[i].name, name))
-            return &wrappers[i];
-    return NULL;
+    const struct kv_wrapper *first = NULL;
+
+    for (size_t i = sizeof(wrappers) / sizeof(*wrappers); i-- > 0;)
+        if (!strcmp(wrappers[i].name, name)) {
+            first = &wrappers[i];
+            if (text && !strcmp(wrappers[i].text, text))
+                return first;
+        }
+    return first;
 }
 
 /* Whether a class has multi-head latent attention that is not implemented; its

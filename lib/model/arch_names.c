@@ -102,11 +102,21 @@ const struct kv_tensor_names kv_names_internlm2 = {
         },
 };
 
-/* rope_scaling and sparse_config are of the model's own code. */
+/* sparse_config is of the model's own code. */
 const struct kv_own_field kv_fields_of_minicpm[] = {
-    {"scale_emb", NULL, NULL},       {"scale_depth", NULL, NULL},
-    {"dim_model_base", NULL, NULL},  {"rope_scaling", NULL, "null"},
-    {"sparse_config", NULL, "null"}, {0},
+    {"scale_emb", NULL, NULL},
+    {"scale_depth", NULL, NULL},
+    {"dim_model_base", NULL, NULL},
+    {"sparse_config", NULL, "null"},
+    {"mup_denominator", NULL, NULL}, /* of training */
+    {0},
+};
+
+const struct kv_own_field kv_fields_of_mimo[] = {
+    {"attention_bias", "", "true"}, /* as Qwen2 without the field */
+    {"use_mrope", NULL, "false"},
+    {"num_nextn_predict_layers", NULL, NULL}, /* not read: more_layers */
+    {0},
 };
 
 const struct kv_tensor_names kv_names_gemma3n = {
@@ -388,6 +398,13 @@ const struct kv_tensor_names kv_names_glm4 = {
             [KV_P_ATTN_OUT_NORM] = "post_self_attn_layernorm.weight",
             [KV_P_MLP_OUT_NORM] = "post_mlp_layernorm.weight",
         },
+};
+
+const struct kv_own_field kv_fields_of_glm4v[] = {
+    {"partial_rotary_factor", "partial_rotary_factor", NULL},
+    {"attention_bias", "", "true"}, /* as the class has it without the field */
+    {"head_dim", "", NULL},
+    {0},
 };
 
 const struct kv_tensor_names kv_names_glm = {

@@ -15,7 +15,8 @@ extern const struct kv_tensor_names kv_names_llama, kv_names_sandwich,
     kv_names_deepseek, kv_names_lfm2, kv_names_qwen3_next, kv_names_qwen3_5,
     kv_names_granite_hybrid, kv_names_lfm2_moe, kv_names_qwen3_5_moe,
     kv_names_hunyuan, kv_names_gemma4, kv_names_nemotron_h, kv_names_gemma3n,
-    kv_names_internlm2;
+    kv_names_internlm2, kv_names_qwen3_vl_moe, kv_names_granite_moe,
+    kv_names_hunyuan_moe;
 
 extern const struct kv_own_field kv_fields_of_gemma2[], kv_fields_of_gpt2[],
     kv_fields_of_opt[], kv_fields_of_bloom[], kv_fields_of_mpt[],
@@ -35,6 +36,7 @@ extern const struct kv_own_field kv_fields_of_gemma2[], kv_fields_of_gpt2[],
     kv_fields_of_granite_hybrid[], kv_fields_of_lfm2_moe[],
     kv_fields_of_qwen3_5_moe[], kv_fields_of_hunyuan[], kv_fields_of_phimoe[],
     kv_fields_of_gemma4[], kv_fields_of_nemotron_h[], kv_fields_of_gemma3n[],
-    kv_fields_of_minicpm[];
+    kv_fields_of_minicpm[], kv_fields_of_granite_moe[], kv_fields_of_dots1[],
+    kv_fields_of_hunyuan_moe[], kv_fields_of_mimo[], kv_fields_of_glm4v[];
 
 #endif

@@ -45,6 +45,28 @@ const struct kv_tensor_names kv_names_qwen3_moe = {
         },
 };
 
+const struct kv_tensor_names kv_names_qwen3_vl_moe = {
+    KV_ARCH_FRAME,
+    .experts = "mlp.experts.",
+    .dense = "mlp.",
+    .gate_up = "gate_up_proj",
+    .down = "down_proj",
+    .gates_first = true,
+    .stacked = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"},
+    .part =
+        {
+            KV_ARCH_Q_K_V_O,
+            [KV_P_ROUTER] = "mlp.gate.weight",
+            [KV_P_GATE] = "gate_proj.weight",
+            [KV_P_UP] = "up_proj.weight",
+            [KV_P_DOWN] = "down_proj.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+            [KV_P_Q_NORM] = "self_attn.q_norm.weight",
+            [KV_P_K_NORM] = "self_attn.k_norm.weight",
+        },
+};
+
 const struct kv_own_field kv_fields_of_qwen3_moe[] = {
     {"num_experts", "num_experts", NULL},
     {"num_local_experts", "num_experts", NULL},
@@ -146,6 +168,45 @@ const struct kv_own_field kv_fields_of_glm4_moe[] = {
     {"num_mtp_layers", NULL, NULL},
     {"output_router_logits", NULL, NULL},
     {0},
+};
+
+const struct kv_own_field kv_fields_of_dots1[] = {
+    {"n_routed_experts", "num_experts", NULL},
+    {"num_local_experts", "num_experts", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", NULL},
+    {"moe_intermediate_size", "intermediate_size", NULL},
+    {"n_shared_experts", "n_shared_experts", NULL},
+    {"routed_scaling_factor", "routed_scaling_factor", NULL},
+    {"first_k_dense_replace", "first_k_dense_replace", NULL},
+    {"norm_topk_prob", "norm_topk_prob", NULL},
+    {"n_group", NULL, NULL},
+    {"topk_group", NULL, NULL},
+    {"output_router_logits", NULL, NULL},
+    /* its own code's names, with transformers' values: */
+    {"moe_layer_freq", NULL, "1"},
+    {"scoring_func", NULL, "\"noaux_tc\""}, /* as it was released */
+    {"topk_method", NULL, "\"noaux_tc\""},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_hunyuan_moe = {
+    KV_ARCH_FRAME,
+    .experts = "mlp.experts.",
+    .part =
+        {
+            KV_ARCH_Q_K_V_O,
+            [KV_P_ROUTER] = "mlp.gate.wg.weight",
+            [KV_P_SHARED_GATE] = "mlp.shared_mlp.gate_proj.weight",
+            [KV_P_SHARED_UP] = "mlp.shared_mlp.up_proj.weight",
+            [KV_P_SHARED_DOWN] = "mlp.shared_mlp.down_proj.weight",
+            [KV_P_GATE] = "gate_proj.weight",
+            [KV_P_UP] = "up_proj.weight",
+            [KV_P_DOWN] = "down_proj.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+            [KV_P_Q_NORM] = "self_attn.query_layernorm.weight",
+            [KV_P_K_NORM] = "self_attn.key_layernorm.weight",
+        },
 };
 
 const struct kv_tensor_names kv_names_deepseek = {
@@ -341,5 +402,53 @@ const struct kv_own_field kv_fields_of_phimoe[] = {
     {"lm_head_bias", "lm_head_bias", NULL},
     {"output_router_logits", NULL, NULL},
     {"router_aux_loss_coef", NULL, NULL},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_granite_moe = {
+    KV_ARCH_FRAME,
+    .stacked = {"block_sparse_moe.input_linear.weight",
+                "block_sparse_moe.output_linear.weight"},
+    .part =
+        {
+            KV_ARCH_Q_K_V_O,
+            [KV_P_ROUTER] = "block_sparse_moe.router.layer.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_granite_moe[] = {
+    {"embedding_multiplier", "embedding_multiplier", NULL},
+    {"residual_multiplier", "residual_multiplier", NULL},
+    {"attention_multiplier", "attention_multiplier", NULL},
+    {"logits_scaling", "logits_scaling", NULL},
+    {"num_local_experts", "num_experts", NULL},
+    {"num_experts", "num_experts", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", NULL},
+    {"output_router_logits", NULL, NULL},
+    {"router_aux_loss_coef", NULL, NULL},
+    {0},
+};
+
+const struct kv_own_field kv_fields_of_hunyuan_moe[] = {
+    {"attention_head_dim", "head_dim", kv_unread},
+    {"head_dim", "head_dim", NULL},
+    {"num_experts", "num_experts", NULL},
+    {"num_local_experts", "num_experts", NULL},
+    {"moe_topk", "num_experts_per_tok", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", NULL},
+    {"eod_token_id", NULL, NULL},
+    {"sep_token_id", NULL, NULL},
+    {"output_router_logits", NULL, NULL},
+    /* its own code's names, with transformers' values: */
+    {"moe_intermediate_size", NULL, NULL}, /* sizes of tensors show them */
+    {"num_shared_expert", NULL, NULL},
+    {"norm_type", NULL, "\"rms\""},
+    {"use_cla", NULL, "false"},
+    {"use_mla", NULL, "false"},
+    {"use_mixed_mlp_moe", NULL, "true"},
+    {"use_qk_norm", NULL, "true"},
+    {"moe_layer_num_skipped", NULL, "0"},
     {0},
 };

@@ -101,6 +101,9 @@ const struct kv_tensor_names kv_names_qwen3_next = {
             QWEN_PARTS,
             [KV_P_MIX] = "linear_attn.in_proj_qkvz.weight",
             [KV_P_MIX_B] = "linear_attn.in_proj_ba.weight",
+            /* where they are apart: */
+            [KV_P_MIX_A] = "linear_attn.in_proj_ba.weight",
+            [KV_P_MIX_Z] = "linear_attn.in_proj_z.weight",
             QWEN_MOE,
         },
 };
@@ -307,6 +310,8 @@ const struct kv_own_field kv_fields_of_nemotron_h[] = {
     {"hybrid_override_pattern", NULL, NULL},
     {"layers_block_type", NULL, NULL},
     {"layer_norm_epsilon", "rms_norm_eps", NULL},
+    {"head_dim", "head_dim", NULL},
+    {"attention_head_dim", "head_dim", NULL}, /* of its own code */
     {"mlp_hidden_act", "hidden_act", NULL},
     {"mamba_num_heads", "mamba_n_heads", NULL},
     {"mamba_head_dim", "mamba_d_head", NULL},
@@ -333,7 +338,6 @@ const struct kv_own_field kv_fields_of_nemotron_h[] = {
     /* read by nothing, or not by the pass: */
     {"rms_norm_eps", "rms_norm_eps", kv_unread},
     {"norm_eps", "rms_norm_eps", kv_unread},
-    {"attention_head_dim", "head_dim", kv_unread},
     {"chunk_size", NULL, NULL},
     {"expand", NULL, NULL},
     {"mamba_ssm_cache_dtype", NULL, NULL},

@@ -17,6 +17,7 @@ enum { KV_MAX_STREAMS = 8 };
 struct kv_rope_kind {
     float inv_freq[KV_MAX_HEAD_DIM / 2];
     float scale;  /* factor of q and k, in the rotated channels, before RoPE */
+    size_t limit; /* longer windows are not implemented; 0: all are */
     size_t near;  /* longer windows have other frequencies; 0: never */
     double theta; /* their frequencies: by dynamic, for n tokens, this times a
                    * power of growth n / near - (growth - 1) */
@@ -73,6 +74,7 @@ struct kv_config {
     float logit_scale; /* factor of the logits, before the cap */
     size_t n_places;   /* learned positions; 0: none */
     struct kv_mixer_sizes mixer;
+    bool mix_by_head;  /* its inputs are grouped by key head */
     bool mixer_bias;   /* bias of its convolution */
     float mixer_eps;   /* epsilon of its norm */
     float mixer_floor; /* the least step of Mamba-2 */

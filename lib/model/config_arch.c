@@ -59,7 +59,9 @@ int kv_config_arch(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
     if (!name || json_array_size(list) != 1)
         return kv_fail(e, "%s: field architectures is not a list of one name",
                        f->path);
-    wrapper = kv_arch_wrapper(name);
+    wrapper = kv_arch_wrapper(
+        name, json_string_value(json_object_get(kv_fields_get(f, "text_config"),
+                                                "model_type")));
     if (wrapper)
         return unwrap(f, wrapper, c, e);
     if (kv_arch_find(&c->arch, name, f->json, e))

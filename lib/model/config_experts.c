@@ -265,6 +265,29 @@ static int read_jitter(const struct kv_fields *f, struct kv_config *c,
     return read_real(f, name, 0.01, &c->jitter, e);
 }
 
+/* Experts of a token. */
+static int read_used(const struct kv_fields *f, struct kv_config *c,
+                     struct kv_err *e)
+{
+    static const char name[] = "num_experts_per_tok";
+    const json_t *list = kv_fields_get(f, name);
+    const json_int_t n = json_integer_value(json_array_get(list, 0));
+    bool even = json_array_size(list) == c->shape.n_layers;
+
+    if (!c->arch->used_listed || !json_is_array(list))
+        return kv_fields_size(f, name, 1, c->n_experts, &c->n_used, e);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        even = even && json_integer_value(json_array_get(list, i)) == n;
+    if (!even || n < 1 || n > (json_int_t)c->n_experts)
+        return kv_fail(e,
+                       "%s: field %s is not a list with the same number from 1 "
+                       "to %zu for each of %zu layers",
+                       f->path, kv_fields_name(f, name), c->n_experts,
+                       c->shape.n_layers);
+    c->n_used = (size_t)n;
+    return 0;
+}
+
 int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -291,8 +314,7 @@ int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
          read_real(f, "swiglu_alpha", 1.702, &c->act_alpha, e)))
         return -1;
     return kv_fields_size(f, "num_experts", 1, MAX_EXPERTS, &c->n_experts, e) ||
-                   kv_fields_size(f, "num_experts_per_tok", 1, c->n_experts,
-                                  &c->n_used, e) ||
+                   read_used(f, c, e) ||
                    kv_fields_flag_if(f, "norm_topk_prob", &c->norm_shares, e) ||
                    read_groups(f, c, e)
                ? -1

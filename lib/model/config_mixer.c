@@ -157,6 +157,7 @@ static int read_delta(const struct kv_fields *f, struct kv_config *c,
     enum { MAX_HEADS = 1 << 12 };
     struct kv_mixer_sizes *m = &c->mixer;
 
+    c->mix_by_head = c->arch->mix_by_head;
     *m = (struct kv_mixer_sizes){
         .kernel = 4, .k_heads = 16, .v_heads = 32, .k_dim = 128, .v_dim = 128};
     if (kv_fields_size_if(f, "linear_conv_kernel_dim", 1, 1 << 10, &m->kernel,

@@ -152,7 +152,9 @@ static int check_block(const struct kv_rope_reading *r,
                                                  {"mscale_all_dim", NULL}};
     static const struct kv_field mscales[] = {{"short_mscale", NULL},
                                               {"long_mscale", NULL}};
-    struct kv_field known[N + 6] = {0};
+    static const struct kv_field grows[] = {{"llama_4_scaling_beta", NULL},
+                                            {"max_position_embeddings", NULL}};
+    struct kv_field known[N + 10] = {0};
     size_t n = 0;
 
     for (; n < N && type->known[n].name; n++) {
@@ -160,12 +162,16 @@ static int check_block(const struct kv_rope_reading *r,
         if (r->partial && !strcmp(known[n].name, "partial_rotary_factor"))
             known[n].only = NULL;
     }
-    if (r->top->wrapped)
-        memcpy(known + n, of_three, sizeof(of_three));
-    else if (r->arch->rope.alpha && !strcmp(type->name, "dynamic"))
+    if (r->arch->rope.alpha && !strcmp(type->name, "dynamic"))
         memcpy(known + n, with_alpha, sizeof(with_alpha)); /* alpha is read */
     else if (r->arch->rope.mscales)
         memcpy(known + n, mscales, sizeof(mscales));
+    else if (r->arch->rope.grows && !strcmp(type->name, "yarn"))
+        memcpy(known + n, grows, sizeof(grows));
+    for (; known[n].name;)
+        n++;
+    if (r->top->wrapped)
+        memcpy(known + n, of_three, sizeof(of_three));
     return kv_fields_check(f, known, e);
 }
 

@@ -196,6 +196,24 @@ static double yarn_pair(const struct kv_rope_reading *r, double old_ctx,
 
 /* Pairs up to one that turns often keep their frequency, those from one on that
  * turns seldom are divided by the factor, between them is a ramp. */
+/* Queries from position old_ctx on have a factor above 1. */
+static int read_growth(const struct kv_rope_reading *r,
+                       const struct kv_fields *f, double old_ctx,
+                       struct kv_rope_kind *kind, struct kv_err *e)
+{
+    static const char name[] = "llama_4_scaling_beta";
+    const json_t *beta = kv_fields_get(f, name);
+
+    if (!r->arch->rope.grows ||
+        (json_is_number(beta) && json_number_value(beta) == 0))
+        return 0;
+    if (!json_is_number(beta) || json_number_value(beta) < 0)
+        return kv_fail(e, "%s: field %s%s is not a number from 0 on", f->path,
+                       f->in, name);
+    kind->limit = (size_t)old_ctx;
+    return 0;
+}
+
 static int scale_yarn(const struct kv_rope_reading *r,
                       const struct kv_fields *f, double *inv_freq,
                       struct kv_rope_kind *kind, struct kv_err *e)
@@ -208,6 +226,7 @@ static int scale_yarn(const struct kv_rope_reading *r,
         read_real_if(f, "beta_slow", &slow, e) ||
         kv_fields_flag_if(f, "truncate", &truncate, e) ||
         read_old_ctx(r, f, true, &old_ctx, e) ||
+        read_growth(r, f, old_ctx, kind, e) ||
         read_yarn_scale(f, factor, kind, e))
         return -1;
     if (r->theta <= 1)
@@ -297,6 +316,12 @@ static int scale_longrope(const struct kv_rope_reading *r,
                        f->path, old_ctx);
     if (r->arch->rope.mscales && read_mscales(f, &scale, e))
         return -1;
+    if (r->arch->rope.unstretched && old_ctx != (double)r->n_ctx)
+        return kv_fail(e,
+                       "%s: RoPE scaling longrope of a %s: "
+                       "original_max_position_embeddings is %g; only %zu, its "
+                       "max_position_embeddings, is implemented",
+                       f->path, r->arch->name, old_ctx, r->n_ctx);
     kind->scale = (float)scale;
     kind->near = r->arch->rope.mscales ? 0 : (size_t)old_ctx;
     return kv_rope_put(r, far, "longrope", kind->far_freq, e);
@@ -360,7 +385,9 @@ int kv_rope_type(const struct kv_rope_reading *r, const struct kv_fields *f,
     const json_t *old = kv_fields_get(f, "type");
     const json_t *given = now ? now : old;
     const char *name = given ? json_string_value(given) : kv_rope_types[0].name;
-    const bool only_long = r->arch->rope.old_ctx;
+    const bool by_top = r->arch->rope.old_ctx;
+    const bool only_long =
+        by_top || r->arch->rope.mscales || r->arch->rope.unstretched;
     char known[128] = "";
 
     if (now && old && !json_equal(now, old))
@@ -378,14 +405,13 @@ int kv_rope_type(const struct kv_rope_reading *r, const struct kv_fields *f,
         name = kv_rope_types[0]
                    .name; /* for text, whose three positions are equal */
     if (name && (!strcmp(name, "su") || /* its first name */
-                 (only_long && !strcmp(name, "yarn"))))
+                 (by_top && !strcmp(name, "yarn"))))
         name = "longrope";
     for (size_t i = 0; i < TYPES; i++) {
         const size_t n = strlen(known);
 
         *type = &kv_rope_types[i];
-        if ((only_long || r->arch->rope.mscales) && i &&
-            strcmp(kv_rope_types[i].name, "longrope") != 0)
+        if (only_long && i && strcmp(kv_rope_types[i].name, "longrope") != 0)
             continue;
         if ((!r->arch->by_kind || r->arch->altup) &&
             !strcmp(kv_rope_types[i].name, "proportional"))

@@ -429,6 +429,11 @@ int kv_pass_check(const struct kv_model *m, const int32_t *tokens,
                        "%s has learned positions of %zu tokens: %zu are too "
                        "many",
                        m->info.name, m->config.n_places, first + n);
+    if (m->config.rope.limit && first + n > m->config.rope.limit)
+        return kv_fail(e,
+                       "%s scales queries after %zu tokens, which is not "
+                       "implemented: %zu are too many",
+                       m->info.name, m->config.rope.limit, first + n);
     return 0;
 }
 

@@ -36,20 +36,6 @@ int kv_gguf_deepseek(const struct kv_gguf_maker *k, const char *names[2],
     return 0;
 }
 
-/* Reads a key that must exist and be at least 1. */
-static int get_size(const struct kv_gguf_maker *k, const char *key, int64_t *n,
-                    struct kv_err *e)
-{
-    const struct kv_gguf_value *v;
-
-    if (kv_gguf_maker_get(k, key, KV_GGUF_COUNT, &v, e))
-        return -1;
-    *n = v ? kv_gguf_int(v, 0) : 0;
-    return *n > 0 ? 0
-                  : kv_fail(e, "%s: key %s.%s is %s", k->g->path, k->f->name,
-                            key, v ? "0" : "missing");
-}
-
 /* llama.cpp's defaults for absent keys that differ from the class's
  * defaults. */
 static void set_choice(const struct kv_gguf_maker *k)
@@ -82,12 +68,13 @@ int kv_gguf_latent(const struct kv_gguf_maker *k, struct kv_err *e)
 
     if (kv_gguf_maker_get(k, "attention.key_length_mla", KV_GGUF_COUNT, &mla,
                           e) ||
-        get_size(k, "rope.dimension_count", &turning, e) ||
-        get_size(k, mla ? "attention.key_length_mla" : "attention.key_length",
-                 &key, e) ||
-        get_size(k,
-                 mla ? "attention.value_length_mla" : "attention.value_length",
-                 &value, e))
+        kv_gguf_maker_size(k, "rope.dimension_count", &turning, e) ||
+        kv_gguf_maker_size(
+            k, mla ? "attention.key_length_mla" : "attention.key_length", &key,
+            e) ||
+        kv_gguf_maker_size(
+            k, mla ? "attention.value_length_mla" : "attention.value_length",
+            &value, e))
         return -1;
     if (turning >= key)
         return kv_fail(e,

@@ -1,10 +1,21 @@
-/* How the keys of a GGUF file become config.json; only for gguf_config.c and
- * gguf_rope.c. */
+/* How the keys of a GGUF file become config.json; only for the files
+ * gguf_*.c. */
 #ifndef KV_MODEL_GGUF_MAKER_H
 #define KV_MODEL_GGUF_MAKER_H
 
 #include "lib/model/arch.h"
 #include "lib/model/gguf_model.h"
+
+/* A key after "llama.", and the equivalent field of config.json by its usual
+ * name.  family: names of families between blanks; NULL: all families without
+ * an earlier row.  field NULL: read apart, or without effect on the numbers. */
+struct kv_gguf_row {
+    const char *key, *family, *field;
+    enum kv_gguf_kind kind;
+};
+
+/* The row of a key; NULL: the key is not known. */
+const struct kv_gguf_row *kv_gguf_row(const char *key, const char *family);
 
 /* The family's keys, and the config.json made from them. */
 struct kv_gguf_maker {
@@ -23,6 +34,18 @@ int kv_gguf_maker_get(const struct kv_gguf_maker *k, const char *key,
 /* A finite number, at least 0; without the key *out is unchanged. */
 int kv_gguf_maker_real(const struct kv_gguf_maker *k, const char *key,
                        double *out, struct kv_err *e);
+
+/* The value of a key that must exist and be at least 1. */
+int kv_gguf_maker_size(const struct kv_gguf_maker *k, const char *key,
+                       int64_t *n, struct kv_err *e);
+
+/* *v: a list of counts, one for each block; NULL: the key is absent or no
+ * list. */
+int kv_gguf_maker_list(const struct kv_gguf_maker *k, const char *name,
+                       const struct kv_gguf_value **v, struct kv_err *e);
+
+/* Whether any layer has a bias of any of these parts, which end with NULL. */
+bool kv_gguf_has_bias(const struct kv_gguf_model *m, const char *const *part);
 
 /* A field of the config made so far; 0 when it is absent. */
 int64_t kv_gguf_maker_int(const struct kv_gguf_maker *k, const char *field);
@@ -45,5 +68,19 @@ int kv_gguf_deepseek(const struct kv_gguf_maker *k, const char *names[2],
 
 /* Sets the sizes of its heads, after the keys that map to one field each. */
 int kv_gguf_latent(const struct kv_gguf_maker *k, struct kv_err *e);
+
+/* Layers without attention (gguf_mixer.c): their kinds and sizes, after the
+ * keys that map to one field each. */
+int kv_gguf_mixer(const struct kv_gguf_maker *k, struct kv_err *e);
+
+/* Whether sizes of heads and RoPE go by the kind of layer (Gemma 4). */
+static inline bool kv_gguf_by_kind(const struct kv_gguf_maker *k)
+{
+    return k->arch->by_kind && !k->arch->altup;
+}
+
+/* Embeddings of layers, Gemma 3n's sparse MLPs, and what Gemma 4 has by kind of
+ * layer, RoPE too (gguf_kind.c); after layer_types. */
+int kv_gguf_kind(const struct kv_gguf_maker *k, struct kv_err *e);
 
 #endif

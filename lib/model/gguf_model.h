@@ -33,6 +33,8 @@ struct kv_gguf_family {
     size_t pattern;   /* every pattern-th layer does not slide; 0: all alike */
     bool interleaved; /* the two halves of a head's rows of q and k are
                        * interleaved */
+    bool apart;       /* gates and ups are apart, though the class has them in
+                       * one tensor */
     float norm_add;   /* added to norm weights to match transformers */
     /* Fields of config.json that say whether q, k and v have biases and whether
      * q and k have norms; NULL: there is no such field. */
@@ -43,6 +45,9 @@ struct kv_gguf_family {
  * when the file holds no model. */
 int kv_gguf_family(const struct kv_gguf_model *m,
                    const struct kv_gguf_family **family, struct kv_err *e);
+
+/* Whether `families`, names between blanks, has this one; NULL has all. */
+bool kv_gguf_of_family(const char *families, const char *family);
 
 /* Whether llama.cpp's converter changes the order of q's and k's rows for a
  * class of transformers, so that RoPE turns neighbours only in its files. */
@@ -65,6 +70,15 @@ void kv_gguf_name_key(const struct kv_gguf_model *m, const char *path,
 /* The file's one tensor of a layer's q, k and v, for models that give the three
  * separate names. */
 #define KV_GGUF_QKV "attn_qkv.weight"
+
+/* Gates and ups that have a tensor of their own, though the class has them in
+ * one tensor. */
+#define KV_GGUF_GATE "ffn_gate.weight"
+#define KV_GGUF_UP "ffn_up.weight"
+#define KV_GGUF_SHARED_GATE "ffn_gate_shexp.weight"
+#define KV_GGUF_SHARED_UP "ffn_up_shexp.weight"
+#define KV_GGUF_GATES "ffn_gate_exps.weight"
+#define KV_GGUF_UPS "ffn_up_exps.weight"
 
 /* For latent attention, if the matrix from latents is in two tensors: keys
  * [heads][latent][nope] and values [heads][value][latent]. */

@@ -7,178 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct kv_gguf_family families[] = {
-    {.name = "llama",
-     .arch = "LlamaForCausalLM",
-     .model_type = "llama",
-     .sliding = {"MistralForCausalLM", "mistral"},
-     .interleaved = true,
-     .bias = "attention_bias"},
-    {.name = "qwen2", .arch = "Qwen2ForCausalLM", .model_type = "qwen2"},
-    {.name = "qwen3",
-     .arch = "Qwen3ForCausalLM",
-     .model_type = "qwen3",
-     .bias = "attention_bias"},
-    {.name = "gemma",
-     .arch = "GemmaForCausalLM",
-     .model_type = "gemma",
-     .norm_add = -1,
-     .bias = "attention_bias"},
-    {.name = "gemma2",
-     .arch = "Gemma2ForCausalLM",
-     .model_type = "gemma2",
-     .pattern = 2,
-     .norm_add = -1,
-     .bias = "attention_bias"},
-    {.name = "gemma3",
-     .arch = "Gemma3ForCausalLM",
-     .model_type = "gemma3_text",
-     .pattern = 6,
-     .norm_add = -1,
-     .bias = "attention_bias"},
-    {.name = "phi3", .arch = "Phi3ForCausalLM", .model_type = "phi3"},
-    {.name = "granite",
-     .arch = "GraniteForCausalLM",
-     .model_type = "granite",
-     .interleaved = true,
-     .bias = "attention_bias"},
-    {.name = "smollm3",
-     .arch = "SmolLM3ForCausalLM",
-     .model_type = "smollm3",
-     .interleaved = true,
-     .bias = "attention_bias"},
-    {.name = "olmo2",
-     .arch = "Olmo2ForCausalLM",
-     .model_type = "olmo2",
-     .sliding = {"Olmo3ForCausalLM", "olmo3"},
-     .pattern = 4,
-     .bias = "attention_bias"},
-    {.name = "exaone4",
-     .arch = "Exaone4ForCausalLM",
-     .model_type = "exaone4",
-     .pattern = 4},
-    {.name = "stablelm",
-     .arch = "StableLmForCausalLM",
-     .model_type = "stablelm",
-     .bias = "use_qkv_bias",
-     .qk_norm = "qk_layernorm"},
-    {.name = "starcoder2",
-     .arch = "Starcoder2ForCausalLM",
-     .model_type = "starcoder2",
-     .bias = "use_bias"},
-    {.name = "nemotron",
-     .arch = "NemotronForCausalLM",
-     .model_type = "nemotron",
-     .norm_add = -1,
-     .bias = "attention_bias"},
-    {.name = "command-r",
-     .arch = "CohereForCausalLM",
-     .model_type = "cohere",
-     .bias = "attention_bias",
-     .qk_norm = "use_qk_norm"},
-    {.name = "cohere2",
-     .arch = "Cohere2ForCausalLM",
-     .model_type = "cohere2",
-     .pattern = 4,
-     .bias = "attention_bias"},
-    {.name = "qwen3moe",
-     .arch = "Qwen3MoeForCausalLM",
-     .model_type = "qwen3_moe",
-     .bias = "attention_bias"},
-    {.name = "gpt2", .arch = "GPT2LMHeadModel", .model_type = "gpt2"},
-    {.name = "bloom", .arch = "BloomForCausalLM", .model_type = "bloom"},
-    {.name = "mpt", .arch = "MptForCausalLM", .model_type = "mpt"},
-    {.name = "gptneox", .arch = "GPTNeoXForCausalLM", .model_type = "gpt_neox"},
-    {.name = "falcon", .arch = "FalconForCausalLM", .model_type = "falcon"},
-    {.name = "phi2", .arch = "PhiForCausalLM", .model_type = "phi"},
-    {.name = "glm4",
-     .arch = "Glm4ForCausalLM",
-     .model_type = "glm4",
-     .bias = "attention_bias"},
-    {.name = "gpt-oss",
-     .arch = "GptOssForCausalLM",
-     .model_type = "gpt_oss",
-     .pattern = 2,
-     .bias = "attention_bias"},
-    {.name = "hunyuan-dense",
-     .arch = "HunYuanDenseV1ForCausalLM",
-     .model_type = "hunyuan_v1_dense",
-     .bias = "attention_bias"},
-    {.name = "deepseek2",
-     .arch = "DeepseekV2ForCausalLM",
-     .model_type = "deepseek_v2"},
-    {.name = "lfm2", .arch = "Lfm2ForCausalLM", .model_type = "lfm2"},
-};
-
-enum { N_FAMILIES = sizeof(families) / sizeof(*families) };
-
-bool kv_gguf_interleaves(const char *arch)
-{
-    for (size_t i = 0; i < sizeof(families) / sizeof(*families); i++) {
-        const struct kv_gguf_family *f = &families[i];
-
-        if (f->interleaved && (!strcmp(f->arch, arch) ||
-                               (f->sliding[0] && !strcmp(f->sliding[0], arch))))
-            return true;
-    }
-    /* llama's family too, with experts */
-    return !strcmp(arch, "MixtralForCausalLM");
-}
-
-int kv_gguf_family(const struct kv_gguf_model *m,
-                   const struct kv_gguf_family **family, struct kv_err *e)
-{
-    static const char key[] = "general.architecture";
-    const struct kv_gguf *g = &m->part[0];
-    const struct kv_gguf_value *v;
-    const struct kv_arch *arch;
-    char known[512] = "";
-    const char *name;
-    size_t n;
-
-    if (kv_gguf_get(g, key, KV_GGUF_TEXT, false, &v, e))
-        return -1;
-    if (!v)
-        return kv_fail(e, "%s: key %s is missing", g->path, key);
-    name = kv_gguf_text(v, 0, &n);
-    for (size_t i = 0; i < N_FAMILIES; i++) {
-        const size_t at = strlen(known);
-
-        *family = &families[i];
-        if (strlen(families[i].name) == n && !memcmp(families[i].name, name, n))
-            return 0;
-        if (!kv_arch_find(&arch, families[i].arch, NULL, NULL))
-            snprintf(known + at, sizeof(known) - at, "%s%s", i ? ", " : "",
-                     families[i].name);
-    }
-    return kv_fail(e, "%s: unknown architecture %.*s (known: %s)", g->path,
-                   (int)(n < 64 ? n : 64), name, known);
-}
-
-const char *kv_gguf_mixture(const struct kv_gguf_model *m)
-{
-    static const char *const mixtures[] = {
-        [0] = "f32",      [1] = "f16",     [2] = "q4_0",    [3] = "q4_1",
-        [7] = "q8_0",     [8] = "q5_0",    [9] = "q5_1",    [10] = "q2_k",
-        [11] = "q3_k_s",  [12] = "q3_k_m", [13] = "q3_k_l", [14] = "q4_k_s",
-        [15] = "q4_k_m",  [16] = "q5_k_s", [17] = "q5_k_m", [18] = "q6_k",
-        [19] = "iq2_xxs", [20] = "iq2_xs", [21] = "q2_k_s", [22] = "iq3_xs",
-        [23] = "iq3_xxs", [24] = "iq1_s",  [25] = "iq4_nl", [26] = "iq3_s",
-        [27] = "iq3_m",   [28] = "iq2_s",  [29] = "iq2_m",  [30] = "iq4_xs",
-        [31] = "iq1_m",   [32] = "bf16",   [36] = "tq1_0",  [37] = "tq2_0",
-        [38] = "mxfp4",   [39] = "nvfp4",
-    };
-    const struct kv_gguf_value *v =
-        kv_gguf_find(&m->part[0], "general.file_type");
-    const int64_t type =
-        v && v->kind == KV_GGUF_INT && v->n ? kv_gguf_int(v, 0) : -1;
-    const int64_t n = sizeof(mixtures) / sizeof(*mixtures);
-
-    return type >= 0 && type < n ? mixtures[type] : NULL;
-}
-
-/* Names before .weight or .bias; in a layer, after blk.N.  family: NULL for all
- * families without an earlier row of their own. */
+/* Names before .weight or .bias; in a layer, after blk.N.  family: names
+ * between blanks; NULL for all families without an earlier row of their own. */
 static const struct {
     const char *from, *family;
     enum kv_part part;
@@ -201,7 +31,8 @@ static const struct {
     {"attn_kv_a_mqa", NULL, KV_P_KV_DOWN},
     {"attn_kv_a_norm", NULL, KV_P_KV_DOWN_NORM},
     {"attn_kv_b", NULL, KV_P_KV_UP},
-    {"post_attention_norm", "gpt-oss", KV_P_MLP_NORM},
+    {"post_attention_norm", "gpt-oss qwen3next qwen35 qwen35moe",
+     KV_P_MLP_NORM},
     {"post_attention_norm", NULL, KV_P_ATTN_OUT_NORM},
     {"ffn_norm", NULL, KV_P_MLP_NORM},
     {"post_ffw_norm", NULL, KV_P_MLP_OUT_NORM},
@@ -211,7 +42,36 @@ static const struct {
     {"shortconv.conv", NULL, KV_P_MIX_CONV},
     {"shortconv.in_proj", NULL, KV_P_MIX},
     {"shortconv.out_proj", NULL, KV_P_MIX_OUT},
+    {"ssm_in", NULL, KV_P_MIX},
+    {"ssm_ba", NULL, KV_P_MIX_B},
+    {"ssm_beta", NULL, KV_P_MIX_B},
+    {"ssm_alpha", NULL, KV_P_MIX_A},
+    {"attn_gate", NULL, KV_P_MIX_Z},
+    {"ssm_out", NULL, KV_P_MIX_OUT},
+    {"ssm_conv1d", NULL, KV_P_MIX_CONV},
+    {"ssm_a", NULL, KV_P_MIX_DECAY},
+    {"ssm_dt", NULL, KV_P_MIX_STEP},
+    {"ssm_d", NULL, KV_P_MIX_SKIP},
+    {"ssm_norm", NULL, KV_P_MIX_NORM},
+    {"inp_gate", NULL, KV_P_LAYER_GATE},
+    {"proj", NULL, KV_P_LAYER_OUT},
+    {"post_norm", NULL, KV_P_LAYER_OUT_NORM},
+    {"layer_output_scale", NULL, KV_P_LAYER_SCALE},
+    {"laurel_l", NULL, KV_P_LAUREL_DOWN},
+    {"laurel_r", NULL, KV_P_LAUREL_UP},
+    {"laurel_post_norm", NULL, KV_P_LAUREL_NORM},
+    {"altup_router", NULL, KV_P_ALTUP_ROUTER},
+    {"altup_router_norm", NULL, KV_P_ALTUP_NORM},
+    {"altup_predict_coef", NULL, KV_P_ALTUP_PREDICT},
+    {"altup_correct_coef", NULL, KV_P_ALTUP_CORRECT},
+    {"altup_correct_scale", NULL, KV_P_ALTUP_SCALE},
+    {"pre_ffw_norm_2", NULL, KV_P_EXPERTS_NORM},
+    {"post_ffw_norm_1", NULL, KV_P_SHARED_OUT_NORM},
+    {"post_ffw_norm_2", NULL, KV_P_EXPERTS_OUT_NORM},
+    {"ffn_gate_inp.scale", NULL, KV_P_ROUTER_NORM},
+    {"ffn_down_exps.scale", NULL, KV_P_EXPERT_SCALE},
     {"ffn_gate_inp", NULL, KV_P_ROUTER},
+    {"ffn_gate_inp_shexp", NULL, KV_P_SHARED_MIX},
     {"exp_probs_b", NULL, KV_P_CHOICE_BIAS},
     {"ffn_gate_shexp", NULL, KV_P_SHARED_GATE},
     {"ffn_up_shexp", NULL, KV_P_SHARED_UP},
@@ -228,10 +88,17 @@ static const struct {
     size_t member;
 } tops[] = {
     {"token_embd", NULL, offsetof(struct kv_tensor_names, embed)},
-    {"token_embd_norm", "lfm2", offsetof(struct kv_tensor_names, norm)},
+    {"token_embd_norm", "lfm2 lfm2moe", offsetof(struct kv_tensor_names, norm)},
     {"token_embd_norm", NULL, offsetof(struct kv_tensor_names, embed_norm)},
     {"position_embd", NULL, offsetof(struct kv_tensor_names, positions)},
     {"output_norm", NULL, offsetof(struct kv_tensor_names, norm)},
+    {"per_layer_token_embd", NULL,
+     offsetof(struct kv_tensor_names, layer_embed)},
+    {"per_layer_model_proj", NULL, offsetof(struct kv_tensor_names, layer_in)},
+    {"per_layer_proj_norm", NULL,
+     offsetof(struct kv_tensor_names, layer_in_norm)},
+    {"altup_proj", NULL, offsetof(struct kv_tensor_names, spread)},
+    {"altup_unembd_proj", NULL, offsetof(struct kv_tensor_names, gather)},
     {"output", NULL, offsetof(struct kv_tensor_names, head)},
 };
 
@@ -256,14 +123,16 @@ static const char *skip_layer(const char *name, char layer[16])
     return name + 4 + digits + 1;
 }
 
-static bool is_norm(const char *part, size_t n)
-{
-    return n >= 4 && !memcmp(part + n - 4, "norm", 4);
-}
-
 static bool is(const char *name, const char *part, size_t n)
 {
     return strlen(name) == n && !memcmp(name, part, n);
+}
+
+/* The norms of transformers that multiply by 1 + weight, where any does. */
+static bool is_norm(const char *part, size_t n)
+{
+    return n >= 4 && !memcmp(part + n - 4, "norm", 4) &&
+           !is("ssm_norm", part, n);
 }
 
 /* "ffn_up.3" of a model of experts, as older converters wrote it: cuts n to
@@ -291,6 +160,34 @@ static bool one_qkv(const struct kv_arch *a)
     return k && !strcmp(q, k);
 }
 
+/* The name of a part of a layer that is stored otherwise than in a folder;
+ * NULL: it is not. */
+static const char *own_name(const struct kv_arch *a,
+                            const struct kv_gguf_family *f, const char *part,
+                            size_t n)
+{
+    static const char *const apart[] = {KV_GGUF_GATE, KV_GGUF_UP,
+                                        KV_GGUF_SHARED_GATE, KV_GGUF_SHARED_UP},
+                             *const experts[] = {KV_GGUF_GATES, KV_GGUF_UPS};
+    const bool all = a->names->stacked[0] && !a->names->experts;
+
+    if (is("attn_qkv", part, n) && !one_qkv(a))
+        return KV_GGUF_QKV;
+    if (a->latent.rank && is("attn_k_b", part, n))
+        return KV_GGUF_K_UP;
+    if (a->latent.rank && is("attn_v_b", part, n))
+        return KV_GGUF_V_UP;
+    for (size_t i = 0; i < COUNT(apart) && f->apart; i++)
+        if (!strncmp(apart[i], part, n) && apart[i][n] == '.')
+            return apart[i];
+    for (size_t i = 0; i < COUNT(experts) && all; i++)
+        if (!strncmp(experts[i], part, n) && experts[i][n] == '.')
+            return experts[i];
+    return is("ffn_gate_up_exps", part, n)       ? a->names->stacked[0]
+           : all && is("ffn_down_exps", part, n) ? a->names->stacked[1]
+                                                 : NULL;
+}
+
 /* The architecture's name for a part of a layer or, with layer "", for a part
  * outside of layers; NULL: it has none.  expert: the part belongs to
  * experts. */
@@ -302,20 +199,14 @@ static const char *find_name(const struct kv_arch *a,
 
     for (size_t i = 0; i < COUNT(tops) && !*layer; i++)
         if (is(tops[i].from, part, n) &&
-            (!tops[i].family || !strcmp(tops[i].family, f->name))) {
+            kv_gguf_of_family(tops[i].family, f->name)) {
             memcpy(&name, (const char *)a->names + tops[i].member,
                    sizeof(name));
             return name;
         }
-    if (is("attn_qkv", part, n) && !one_qkv(a))
-        return KV_GGUF_QKV;
-    if (a->latent.rank && is("attn_k_b", part, n))
-        return KV_GGUF_K_UP;
-    if (a->latent.rank && is("attn_v_b", part, n))
-        return KV_GGUF_V_UP;
     for (size_t i = 0; i < COUNT(parts) && *layer; i++)
         if (is(parts[i].from, part, n) &&
-            (!parts[i].family || !strcmp(parts[i].family, f->name)) &&
+            kv_gguf_of_family(parts[i].family, f->name) &&
             (!expert || a->names->experts))
             return a->names->part[a->one_norm && a->parallel &&
                                           parts[i].part == KV_P_MLP_NORM
@@ -336,6 +227,24 @@ static const char *before(const struct kv_arch *a, const char *part, size_t n,
     return name ? name : "";
 }
 
+/* Splits a part's name from its ending; some have none.  Returns part itself
+ * for an ending that it does not have. */
+static const char *skip_part(const char *part)
+{
+    static const char *const whole[] = {"ssm_a", "ssm_d", "ffn_gate_inp.scale",
+                                        "ffn_down_exps.scale"};
+    const char *dot = strrchr(part, '.');
+    const bool ends = dot && (!strcmp(dot, ".weight") || !strcmp(dot, ".bias"));
+
+    for (size_t i = 0; i < COUNT(whole); i++) {
+        if (!strcmp(whole[i], part))
+            return part + strlen(part);
+        if (ends && is(whole[i], part, (size_t)(dot - part)))
+            return part;
+    }
+    return ends ? dot : part;
+}
+
 /* Its name in transformers; empty for one that the keys' reader has read. */
 static int new_name(const struct kv_weight *w, const struct kv_arch *a,
                     const struct kv_gguf_family *f, char *to, size_t bytes,
@@ -343,18 +252,24 @@ static int new_name(const struct kv_weight *w, const struct kv_arch *a,
 {
     char layer[16], number[16];
     const char *part = skip_layer(w->name, layer);
-    const char *dot = strrchr(part, '.'), *name, *end;
-    size_t n = dot ? (size_t)(dot - part) : 0;
+    const char *ending = skip_part(part), *own, *name, *end;
+    size_t n = (size_t)(ending - part);
     bool expert;
 
     *to = 0;
+    if (a->more_layers && !strncmp(part, "nextn.", 6)) {
+        snprintf(to, bytes, "%s%s%s.%s", a->names->prefix, a->names->layers,
+                 layer, part); /* of a block that does not run */
+        return 0;
+    }
     for (size_t i = 0; i < COUNT(keys); i++)
         if (is(keys[i], part, n))
             return 0;
     skip_expert(a, part, &n, number);
     expert = *number || (n > 5 && !memcmp(part + n - 5, "_exps", 5));
-    name = find_name(a, f, part, n, layer, expert);
-    if (!name || (strcmp(dot, ".weight") != 0 && strcmp(dot, ".bias") != 0))
+    own = *layer ? own_name(a, f, part, n) : NULL;
+    name = own ? own : find_name(a, f, part, n, layer, expert);
+    if (!name)
         return kv_fail(e,
                        "%s: tensor %s is not known: it could change the "
                        "numbers",
@@ -363,9 +278,9 @@ static int new_name(const struct kv_weight *w, const struct kv_arch *a,
     snprintf(to, bytes, "%s%s%s%s%s%s%.*s%s",
              name == a->names->head ? "" : a->names->prefix,
              *layer ? a->names->layers : "", layer, *layer ? "." : "",
-             before(a, part, n, expert), number,
+             own ? "" : before(a, part, n, expert), number,
              (int)(end ? (size_t)(end - name) : strlen(name)), name,
-             end ? dot : "");
+             end ? ending : "");
     return 0;
 }
 
@@ -376,12 +291,12 @@ static int rename_one(struct kv_weight *w, const struct kv_arch *a,
 {
     char layer[16], to[160];
     const char *part = skip_layer(w->name, layer);
-    const char *dot = strrchr(part, '.');
-    const size_t n = dot ? (size_t)(dot - part) : 0;
+    const char *ending = skip_part(part);
+    const size_t n = (size_t)(ending - part);
 
     if (new_name(w, a, f, to, sizeof(to), e))
         return -1;
-    if (is_norm(part, n) && !strcmp(dot, ".weight"))
+    if (is_norm(part, n) && !strcmp(ending, ".weight"))
         w->add = f->norm_add;
     if (f->interleaved && (is("attn_q", part, n) || is("attn_k", part, n) ||
                            is("attn_qkv", part, n)))
@@ -434,12 +349,13 @@ static bool old_name(const struct kv_arch *a, const struct kv_gguf_family *f,
     const bool fused = one_qkv(a);
     char made[160];
 
-    for (size_t i = 0; i < 2 * n; i++) {
-        const char *part = *layer ? parts[i / 2].from : tops[i / 2].from;
+    for (size_t i = 0; i < 3 * n; i++) {
+        static const char *const endings[] = {".weight", ".bias", ""};
+        const char *part = *layer ? parts[i / 3].from : tops[i / 3].from;
         const struct kv_weight w = {.name = from, .path = ""};
 
-        snprintf(from, bytes, "%s%s%s%s.%s", *layer ? "blk." : "", layer,
-                 *layer ? "." : "", part, i % 2 ? "bias" : "weight");
+        snprintf(from, bytes, "%s%s%s%s%s", *layer ? "blk." : "", layer,
+                 *layer ? "." : "", part, endings[i % 3]);
         if (!(fused && !strcmp(part, "attn_q")) &&
             !new_name(&w, a, f, made, sizeof(made), NULL) && !strcmp(made, to))
             return true;

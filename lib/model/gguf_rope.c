@@ -228,7 +228,7 @@ static int set_part(const struct kv_gguf_maker *k, struct kv_err *e)
                        "%s: key %s is %lld; an even number from 2 to the %lld "
                        "channels of a head was expected",
                        k->g->path, v->key, (long long)n, (long long)d);
-    if (n != d)
+    if (n != d || (k->arch->rope.partial > 0 && k->arch->rope.partial < 1))
         kv_gguf_set_real(k->config, "partial_rotary_factor",
                          (double)n / (double)d);
     return 0;

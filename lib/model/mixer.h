@@ -48,6 +48,14 @@ static inline float kv_mixer_softplus(float x)
     return x > 20 ? x : log1pf(expf(x));
 }
 
+/* exp(decay) of the loaded layer's head. */
+static inline float kv_mixer_rate(const struct kv_pass *p, size_t head)
+{
+    const float decay = kv_layers_vector(p->m->layers, KV_P_MIX_DECAY)[head];
+
+    return p->m->weights.rates ? -decay : expf(decay);
+}
+
 /* A head's state [k_dim][v_dim] += key^T value; out [v_dim] = query state. */
 void kv_mixer_put(const struct kv_mixer_sizes *m, float *state,
                   const float *key, const float *value);

@@ -5,8 +5,9 @@
  *   | b [v_heads] | a [v_heads] | z, as v |
  *
  * The convolution runs over q, k and v, then silu; q and k are normed to length
- * 1.  Each head of values has a state S [k_dim][v_dim], a key's head serves
- * v_heads / k_heads of them:
+ * 1.  Each head of values has a state S [k_dim][v_dim]; a key's head serves
+ * v_heads / k_heads consecutive ones, or in llama.cpp's files (tiled) every
+ * k_heads-th:
  *
  *   S = exp(-exp(decay) softplus(a + step)) S
  *   S = S + k (sigmoid(b) (v - k S))
@@ -65,7 +66,7 @@ static void enter(const struct kv_pass *p, const struct kv_mixer_run *r)
     for (size_t t = 0; t < r->n; t++) {
         float *x = r->x + t * m->in;
 
-        if (p->m->config.arch->mix_by_head) {
+        if (p->m->config.mix_by_head) {
             memcpy(row, x, m->in * sizeof(*row));
             order(m, row, x);
         }
@@ -95,10 +96,13 @@ static void run_head(const struct kv_pass *p, const struct kv_mixer_run *r,
 {
     const struct kv_mixer_sizes *m = &p->m->config.mixer;
     const struct kv_layers *l = p->m->layers;
-    const float rate = expf(kv_layers_vector(l, KV_P_MIX_DECAY)[head]);
+    const float rate = kv_mixer_rate(p, head);
     const float shift = kv_layers_vector(l, KV_P_MIX_STEP)[head];
     const float *w = kv_layers_vector(l, KV_P_MIX_NORM);
-    const size_t key = head / (m->v_heads / m->k_heads) * m->k_dim;
+    const size_t key =
+        (p->m->weights.tiled ? head % m->k_heads
+                             : head / (m->v_heads / m->k_heads)) *
+        m->k_dim;
     float *state =
         r->state + (m->kernel - 1) * m->conv + head * m->k_dim * m->v_dim;
     float *correction = kv_alloc(m->v_dim, sizeof(*correction));

@@ -31,7 +31,7 @@ static void run_head(const struct kv_pass *p, const struct kv_mixer_run *r,
 {
     const struct kv_mixer_sizes *m = &p->m->config.mixer;
     const struct kv_layers *l = p->m->layers;
-    const float rate = expf(kv_layers_vector(l, KV_P_MIX_DECAY)[head]);
+    const float rate = kv_mixer_rate(p, head);
     const float shift = kv_layers_vector(l, KV_P_MIX_STEP)[head];
     const float skip = kv_layers_vector(l, KV_P_MIX_SKIP)[head];
     const size_t group = head / (m->v_heads / m->k_heads) * m->k_dim;

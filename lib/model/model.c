@@ -11,6 +11,7 @@
 #include "lib/model/packed_header.h"
 #include "lib/model/packed_tensors.h"
 #include "lib/model/pool_heads.h"
+#include "lib/model/tensor_gguf.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -211,6 +212,8 @@ static int read_file(struct kv_model *m, const char *path, struct kv_err *e)
         kv_gguf_name_key(&m->files.gguf, path, e);
         return -1;
     }
+    if (kv_tensor_gguf_splits(&m->files, &m->config))
+        m->config.mix_by_head = false;
     return 0;
 }
 

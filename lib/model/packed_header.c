@@ -84,38 +84,61 @@ static int check_fields(const struct kv_fields *f, const char *method,
     return 0;
 }
 
-/* Checks that the packing of codes is the format, under any of its names. */
+/* Whether the field, if it is there, has one of these names, which end with
+ * NULL; *is: which one. */
 static int check_format(const struct kv_fields *f, const char *name,
-                        const char *const *known, struct kv_err *e)
+                        const char *const *known, const char *said, size_t *is,
+                        struct kv_err *e)
 {
     const json_t *j = kv_fields_get(f, name);
     const char *text = json_string_value(j);
 
-    for (size_t i = 0; j && text && i < 2; i++)
-        if (!strcasecmp(text, known[i]))
+    for (*is = 0; j && text && known[*is]; ++*is)
+        if (!strcasecmp(text, known[*is]))
             return 0;
     return j ? kv_fail(e,
                        "%s: field %s%s is %s, which is not implemented, only "
-                       "%s and %s",
-                       f->path, f->in, name, text ? text : "no name", known[0],
-                       known[1])
+                       "%s",
+                       f->path, f->in, name, text ? text : "no name", said)
              : 0;
 }
 
-static int check_formats(const struct kv_packed_header *h,
-                         const struct kv_fields *f, struct kv_err *e)
+/* gptq's version and backend describe programs. */
+static int check_gptq(const struct kv_fields *f, struct kv_err *e)
 {
+    static const char *const known[] = {"gptq", "gptq_v2", NULL};
+    static const char said[] = "gptq and gptq_v2";
+    size_t is;
+
+    return check_format(f, "checkpoint_format", known, said, &is, e) ||
+                   check_format(f, "format", known, said, &is, e)
+               ? -1
+               : 0;
+}
+
+/* *gemv: the format is called so, and not gemm. */
+static int check_awq(const struct kv_fields *f, bool *gemv, struct kv_err *e)
+{
+    enum { GEMM, GEMV, AUTOAWQ };
     static const char *const names[] = {"checkpoint_format", "format",
                                         "version", "backend"};
-    static const char *const gptq[] = {"gptq", "gptq_v2"};
-    static const char *const awq[] = {"gemm", "autoawq"};
-    const bool is_awq = h->packing == KV_PACKED_AWQ;
+    static const char *const known[] = {"gemm", "gemv", "autoawq", NULL};
+    const char *of[2] = {NULL, NULL};
+    size_t is;
 
-    /* gptq's version and backend describe programs */
-    for (size_t i = 0; i < (is_awq ? 4 : 2); i++)
-        if (check_format(f, names[i], is_awq ? awq : gptq, e))
+    for (size_t i = 0; i < 4; i++) {
+        if (check_format(f, names[i], known, "gemm, gemv and autoawq", &is, e))
             return -1;
-    return 0;
+        if (kv_fields_get(f, names[i]) && is != AUTOAWQ)
+            of[is] = names[i];
+    }
+    *gemv = of[GEMV];
+    return of[GEMM] && of[GEMV]
+               ? kv_fail(e,
+                         "%s: field %s%s is gemm, but %s%s is gemv: they "
+                         "contradict each other",
+                         f->path, f->in, of[GEMM], f->in, of[GEMV])
+               : 0;
 }
 
 static int read_integers(struct kv_packed_header *h, const struct kv_fields *f,
@@ -124,12 +147,16 @@ static int read_integers(struct kv_packed_header *h, const struct kv_fields *f,
     const char *format =
         text_of(f, "checkpoint_format", text_of(f, "format", "gptq"));
 
+    const bool awq = h->packing == KV_PACKED_AWQ;
+
     if (read_bits(h, f, e) ||
         read_count(f, "group_size", "q_group_size", -1, &h->group, e) ||
-        check_formats(h, f, e) ||
-        check_fields(f, h->packing == KV_PACKED_AWQ ? "awq" : "gptq", e))
+        (awq ? check_awq(f, &h->gemv, e) : check_gptq(f, e)) ||
+        check_fields(f, awq ? "awq" : "gptq", e))
         return -1;
-    if (h->packing == KV_PACKED_AWQ)
+    if (h->gemv)
+        h->packing = KV_PACKED_WORDS;
+    if (awq)
         return 0;
     h->zero_less = !strcasecmp(format, "gptq");
     if (kv_fields_flag_if(f, "sym", &h->symmetric, e) ||
@@ -272,7 +299,7 @@ static bool differ(const struct kv_packed_header *a,
 {
     return a->packing != b->packing || a->compressed != b->compressed ||
            a->int8 != b->int8 || a->bitsandbytes != b->bitsandbytes ||
-           a->bits != b->bits || a->group != b->group ||
+           a->gemv != b->gemv || a->bits != b->bits || a->group != b->group ||
            a->zero_less != b->zero_less || a->block_rows != b->block_rows ||
            a->block_columns != b->block_columns;
 }

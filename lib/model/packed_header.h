@@ -22,6 +22,7 @@ struct kv_packed_header {
     bool compressed;                  /* compressed-tensors, with its names */
     bool int8;                        /* for scaled: codes are int8 */
     bool bitsandbytes;                /* bitsandbytes, with its names */
+    bool gemv;                        /* for words: AutoAWQ's, with its names */
     bool by_row, by_tensor;           /* for scaled: a scale for each row, for
                                        * the tensor */
     unsigned bits;                    /* for gptq, awq and words */

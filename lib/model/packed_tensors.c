@@ -266,6 +266,50 @@ static int read_words(struct kv_packed *p, const struct kv_packed_header *h,
                                                                         : 0;
 }
 
+/* AutoAWQ's gemv: words along the inputs; zeros and scales of a row are padded
+ * to words, and these to a number that depends on group_size. */
+static int read_gemv(struct kv_packed *p, const struct kv_packed_header *h,
+                     const struct kv_weights *w, const struct kv_weight *t,
+                     size_t n, struct kv_err *e)
+{
+    enum { PER = 8, WHOLE = 128 };
+    const struct kv_weight *scale = kv_packed_part(w, t->name, n, "scales");
+    const struct kv_weight *zero = kv_packed_part(w, t->name, n, "qzeros");
+    size_t size, times;
+
+    if (!scale || !zero)
+        return kv_fail(e, "%s: tensor %s has no %s beside it", t->path, t->name,
+                       scale ? "qzeros" : "scales");
+    if (kv_packed_type(t, "I32", e))
+        return -1;
+    if (t->n_dims != 2 || !t->n)
+        return kv_fail(e, "%s: tensor %s is no matrix", t->path, t->name);
+    size = h->group ? h->group : PER * t->dims[1];
+    if (PER * t->dims[1] % size ||
+        (size < WHOLE && size != WHOLE / 2 && size != WHOLE / 4))
+        return kv_fail(e,
+                       "%s: tensor %s has %zu inputs in groups of %zu "
+                       "(group_size in %s); of version gemv a divisor is known "
+                       "that is 32, 64, or at least 128",
+                       t->path, t->name, PER * t->dims[1], size, h->path);
+    *p = (struct kv_packed){.packing = KV_PACKED_WORDS,
+                            .rows = t->dims[0],
+                            .columns = PER * t->dims[1],
+                            .block_columns = size,
+                            .bits = h->bits,
+                            .n_groups = PER * t->dims[1] / size,
+                            .code = t->data,
+                            .zero = zero->data};
+    times = size < WHOLE ? WHOLE / size : 1;
+    p->padded = ((p->n_groups - 1) / PER / times + 1) * times;
+    return kv_packed_scales(p, scale, e) ||
+                   check_shape(h, scale, t, p->rows, PER * p->padded, e) ||
+                   kv_packed_type(zero, "I32", e) ||
+                   check_shape(h, zero, t, p->rows, p->padded, e)
+               ? -1
+               : 0;
+}
+
 /* ---- all ----------------------------------------------------------------- */
 
 static bool is_fp8(const struct kv_weight *t)
@@ -347,8 +391,9 @@ static const char *code_name(const struct kv_packed_header *h)
 {
     static const char *const names[] = {
         [KV_PACKED_SCALED] = "weight", [KV_PACKED_GPTQ] = "qweight",
-        [KV_PACKED_AWQ] = "qweight",   [KV_PACKED_NVFP4] = "weight",
-        [KV_PACKED_MXFP4] = "_blocks", [KV_PACKED_LEVELS] = "weight"};
+        [KV_PACKED_AWQ] = "qweight",   [KV_PACKED_WORDS] = "qweight",
+        [KV_PACKED_NVFP4] = "weight",  [KV_PACKED_MXFP4] = "_blocks",
+        [KV_PACKED_LEVELS] = "weight"};
 
     return h->compressed && h->packing != KV_PACKED_SCALED ? "weight_packed"
                                                            : names[h->packing];
@@ -390,7 +435,8 @@ static int unpack(struct kv_weights *w, size_t i,
         rc = read_words(&p, h, w, t, n, e);
         break;
     default:
-        rc = kv_packed_blocks(&p, h, w, t, n, e);
+        rc = h->gemv ? read_gemv(&p, h, w, t, n, e)
+                     : kv_packed_blocks(&p, h, w, t, n, e);
     }
     if (rc)
         return -1;

@@ -11,10 +11,18 @@ static void take_turns(struct kv_weight *w, bool second)
     w->start = second;
 }
 
+/* Selects this part's rows from rows before or behind another part's. */
+static void take_half(struct kv_weight *w, size_t rows, bool second)
+{
+    w->run = rows;
+    w->step = 2 * rows;
+    w->start = second ? rows : 0;
+}
+
 /* t [expert][inputs][outputs]: a matrix for each expert, stored transposed. */
 static const struct kv_weight *cut_dense(const struct kv_joined *j,
                                          const struct kv_weight *t, size_t rows,
-                                         bool turns, bool second)
+                                         bool half, bool second)
 {
     const size_t n = j->c->n_experts, bytes = t->bytes / n;
     struct kv_weight *const first = *j->made;
@@ -29,7 +37,9 @@ static const struct kv_weight *cut_dense(const struct kv_joined *j,
         mine->data += i * bytes;
         mine->bytes = bytes;
         mine->turned = t->dims[2];
-        if (turns)
+        if (half && j->c->arch->names->gates_first)
+            take_half(mine, rows, second);
+        else if (half)
             take_turns(mine, second);
         mine->next = i + 1 < n ? *j->made : NULL;
     }
@@ -69,6 +79,10 @@ int kv_tensor_joined(const struct kv_joined *j, enum kv_part p,
              down ? names->down : names->gate_up, bias ? "_bias" : "");
     t = kv_weights_find(j->w, name);
 
+    if (t && t->packed && names->gates_first)
+        return kv_fail(e, "%s: tensor %s: such experts may not be quantized",
+                       t->path, t->name);
+
     const bool dense = !bias && !(t && t->packed);
     const size_t shape[3] = {j->c->n_experts, dense ? inputs : outputs,
                              dense  ? outputs
@@ -106,9 +120,8 @@ int kv_tensor_stacked(const struct kv_joined *j, enum kv_part p,
                        t->path, t->name);
     mine = (*j->made)++;
     *mine = *t;
-    mine->dims[1] = mine->run = rows;
-    mine->step = 2 * rows;
-    mine->start = p == KV_P_UP ? rows : 0;
+    take_half(mine, rows, p == KV_P_UP);
+    mine->dims[1] = rows;
     mine->n = t->n / 2;
     *out = mine;
     return 0;

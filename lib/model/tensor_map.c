@@ -1,5 +1,6 @@
 #include "lib/model/tensor_map.h"
 #include "lib/base/alloc.h"
+#include "lib/model/tensor_gguf.h"
 #include "lib/model/tensor_joined.h"
 #include "lib/model/tensor_parts.h"
 #include "lib/model/tensor_project.h"
@@ -223,62 +224,6 @@ static int bind_heads(struct binding *b, size_t p, const char *begin,
     return 0;
 }
 
-/* Whether a GGUF file has the matrix from latents in two tensors. */
-static bool has_two_ups(const struct binding *b, size_t p)
-{
-    char name[160];
-
-    name_part(b, KV_GGUF_K_UP, false, name, sizeof(name));
-    return p == KV_P_KV_UP && b->w->gguf.n_parts && kv_weights_find(b->w, name);
-}
-
-/* A head of t [heads][rows of n bytes] as the next piece. */
-static struct kv_weight *add_head(struct binding *b, const struct kv_weight *t,
-                                  size_t head, size_t rows)
-{
-    const size_t bytes = t->bytes / t->dims[0];
-    struct kv_weight *mine = b->made++;
-
-    *mine = *t;
-    mine->n_dims = 2;
-    mine->dims[0] = rows;
-    mine->dims[1] = b->c->shape.latent;
-    mine->n = rows * mine->dims[1];
-    mine->data += head * bytes;
-    mine->bytes = bytes;
-    return mine;
-}
-
-/* For each head the rows of its keys, which are stored transposed, then of its
- * values. */
-static int bind_two_ups(struct binding *b, const struct kv_weight **out,
-                        struct kv_err *e)
-{
-    const struct kv_latent *l = &b->c->latent;
-    const size_t n = b->c->shape.n_heads, rank = b->c->shape.latent;
-    const size_t keys[3] = {n, rank, l->nope}, values[3] = {n, l->value, rank};
-    const struct kv_weight *k, *v;
-    struct kv_weight *piece, *before = NULL;
-    char name[160];
-
-    name_part(b, KV_GGUF_K_UP, false, name, sizeof(name));
-    if (kv_tensor_bind(&k, b->w, name, keys, b->dir, e))
-        return -1;
-    name_part(b, KV_GGUF_V_UP, false, name, sizeof(name));
-    if (kv_tensor_bind(&v, b->w, name, values, b->dir, e))
-        return -1;
-    *out = b->made;
-    for (size_t i = 0; i < 2 * n; i++) {
-        piece = i % 2 ? add_head(b, v, i / 2, l->value)
-                      : add_head(b, k, i / 2, l->nope);
-        piece->turned = i % 2 ? 0 : l->nope;
-        if (before)
-            before->next = piece;
-        before = piece;
-    }
-    return 0;
-}
-
 /* The layer's rows in a tensor of all layers, or the tensor that all layers
  * share. */
 static int bind_of_all(struct binding *b, size_t p,
@@ -317,8 +262,6 @@ static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
     bool row;
     int rc;
 
-    if (has_two_ups(b, p))
-        return bind_two_ups(b, out, e);
     if (p == KV_P_LAYER_IN || p == KV_P_LAYER_IN_NORM)
         return bind_of_all(b, p, out, e);
     if (c->norm_plain && (p == KV_P_ATTN_NORM || p == KV_P_MLP_NORM)) {
@@ -402,24 +345,46 @@ static int bind_joined(struct binding *b, size_t p,
                        const struct kv_weight **out, struct kv_err *e)
 {
     const struct kv_tensor_names *names = b->c->arch->names;
-    char before[120];
+    const bool down = kv_part_of(p) == KV_P_DOWN;
+    const struct kv_weight *t;
+    char before[120], name[160];
 
     snprintf(before, sizeof(before), "%s%s%zu.%s", b->prefix, names->layers,
              b->layer, names->experts);
+    snprintf(name, sizeof(name), "%s%s", before,
+             down ? names->down : names->gate_up);
+    t = kv_weights_find(b->w, name);
+    if (names->stacked[0] && t && t->n_dims == 3 &&
+        t->dims[1] == kv_part_rows(b->c, b->layer, p) * (down ? 1 : 2) &&
+        t->dims[2] == kv_part_cols(b->c, b->layer, p))
+        return bind_experts(b, p, out, e);
     return kv_tensor_joined(
         &(struct kv_joined){b->w, b->c, b->dir, before, &b->made}, p, out, e);
+}
+
+static int bind_one(struct binding *b, size_t p, const struct kv_weight **out,
+                    struct kv_err *e)
+{
+    const bool gguf = b->w->gguf.n_parts;
+
+    if (gguf &&
+        kv_tensor_gguf(&(struct kv_gguf_layer){b->w, b->c, b->dir, b->prefix,
+                                               b->layer, &b->made},
+                       p, out, e))
+        return -1;
+    if (*out)
+        return 0;
+    return !is_expert(b, p)                      ? bind_part(b, p, out, e)
+           : b->c->arch->names->gate_up && !gguf ? bind_joined(b, p, out, e)
+                                                 : bind_experts(b, p, out, e);
 }
 
 static int bind_layer(struct binding *b, struct kv_err *e)
 {
     struct kv_layer_weights *l = &b->m->layer[b->layer];
-    const bool joined = b->c->arch->names->gate_up && !b->w->gguf.n_parts;
 
     for (size_t p = 0; p < KV_PARTS; p++)
-        if (kv_part_is(b->c, b->layer, p) &&
-            (!is_expert(b, p) ? bind_part(b, p, &l->part[p], e)
-             : joined         ? bind_joined(b, p, &l->part[p], e)
-                              : bind_experts(b, p, &l->part[p], e)))
+        if (kv_part_is(b->c, b->layer, p) && bind_one(b, p, &l->part[p], e))
             return -1;
     return 0;
 }
@@ -506,7 +471,7 @@ static int bind_all(struct binding *b, struct kv_err *e)
          bind_top(b, names->norm, c->hidden, 0, &m->norm,
                   bias ? &m->norm_bias : NULL, e)) ||
         bind_head(b, e) ||
-        kv_tensor_streams(m, c, b->w, b->prefix, b->dir, e) ||
+        kv_tensor_streams(m, c, b->w, b->prefix, b->dir, &b->made, e) ||
         (c->layer_embed && bind_top(b, names->layer_embed, c->layer_vocab,
                                     kv_config_layers_of(c) * c->layer_embed,
                                     &m->layer_embed, NULL, e)) ||
@@ -535,7 +500,9 @@ int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
     struct binding b = {.m = m, .c = c, .w = w, .dir = dir};
 
     *m = (struct kv_model_weights){
-        .norm_add = c->arch->gemma || c->arch->norm_plus_one ? 1 : 0};
+        .norm_add = c->arch->gemma || c->arch->norm_plus_one ? 1 : 0,
+        .rates = w->gguf.n_parts,
+        .tiled = w->gguf.n_parts && !c->arch->mix_by_head};
     b.prefix = kv_tensor_prefix(w, c->arch->names, c->wrapped);
     m->layer = kv_alloc(n_layers, sizeof(*m->layer));
     m->zeros =
@@ -547,7 +514,7 @@ int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
     /* Each part once, but a tensor for each expert or head; or an expert's
      * part of a joined one. */
     m->made = b.made =
-        kv_alloc(3 + w->n_weights +
+        kv_alloc(3 + 2 * KV_MAX_STREAMS + w->n_weights +
                      n_layers * (KV_PARTS + 3 * c->n_experts +
                                  (c->shape.latent ? 2 * c->shape.n_heads : 0)),
                  sizeof(*m->made));

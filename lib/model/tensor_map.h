@@ -21,7 +21,10 @@ struct kv_model_weights {
     const struct kv_weight *spread[KV_MAX_STREAMS], *gather[KV_MAX_STREAMS];
     float *projected; /* embed and head as they are after them, or NULL */
     struct kv_layer_weights *layer;
-    float norm_add;           /* added to the weights of all norms */
+    float norm_add; /* added to the weights of all norms */
+    bool rates;     /* KV_P_MIX_DECAY has -exp(decay) */
+    bool tiled;     /* value head i of linear attention has key head i modulo
+                     * k_heads; else i / (v_heads / k_heads) */
     struct kv_weight *made;   /* tensors made here because files lack them */
     struct kv_weight *pooled; /* or NULL */
     float *zeros;             /* zeros for biases that a GGUF file omits */

@@ -190,11 +190,11 @@ static size_t size_of(enum dim d, const struct kv_config *c, size_t layer)
     case K_NORM_DIM:
         return (alike ? 1 : s->n_kv_heads) * head_dim;
     case MIX_DIM:
-        return !delta                 ? m->in
-               : c->arch->mix_by_head ? m->in - 2 * m->v_heads
-                                      : m->conv;
+        return !delta           ? m->in
+               : c->mix_by_head ? m->in - 2 * m->v_heads
+                                : m->conv;
     case MIX_B_DIM:
-        return (c->arch->mix_by_head ? 2 : 1) * m->v_heads;
+        return (c->mix_by_head ? 2 : 1) * m->v_heads;
     case MIX_HEADS:
         return m->v_heads;
     case MIX_Z_DIM:
@@ -244,7 +244,7 @@ static bool has(const struct kv_config *c, size_t layer, enum when when)
     case MIXES_DELTA:
         return mixes && c->arch->mixer == KV_MIXER_DELTA;
     case MIXES_APART:
-        return has(c, layer, MIXES_DELTA) && !c->arch->mix_by_head;
+        return has(c, layer, MIXES_DELTA) && !c->mix_by_head;
     case MIXES_BIAS:
         return mixes && c->mixer_bias;
     case MIXES_SSM: /* a state that decays */

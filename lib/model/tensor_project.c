@@ -44,23 +44,60 @@ void kv_tensor_project(struct kv_model_weights *m, const struct kv_config *c,
     m->projected = embed;
 }
 
-int kv_tensor_streams(struct kv_model_weights *m, const struct kv_config *c,
-                      const struct kv_weights *w, const char *prefix,
-                      const char *dir, struct kv_err *e)
+/* One matrix of all, [streams - 1][hidden][hidden], as the next tensor. */
+static const struct kv_weight *cut(const struct kv_weight *all, size_t i,
+                                   struct kv_weight **made)
 {
-    const struct kv_tensor_names *names = c->arch->names;
-    const size_t shape[3] = {c->hidden, c->hidden};
-    char name[160];
+    struct kv_weight *mine = (*made)++;
 
-    for (size_t i = 0; i + 1 < c->n_streams; i++) {
-        snprintf(name, sizeof(name), "%s%s%zu.weight", prefix, names->spread,
-                 i);
-        if (kv_tensor_bind(&m->spread[i], w, name, shape, dir, e))
-            return -1;
-        snprintf(name, sizeof(name), "%s%s%zu.weight", prefix, names->gather,
-                 i);
-        if (kv_tensor_bind(&m->gather[i], w, name, shape, dir, e))
+    *mine = *all;
+    mine->n_dims = 2;
+    mine->dims[0] = mine->dims[1];
+    mine->dims[1] = mine->dims[2];
+    mine->n /= all->dims[0];
+    mine->bytes /= all->dims[0];
+    mine->data += i * mine->bytes;
+    return mine;
+}
+
+/* GGUF files have one tensor of them all. */
+static int bind_streams(const struct kv_weight **out, const struct kv_config *c,
+                        const struct kv_weights *w, const char *before,
+                        const char *dir, struct kv_weight **made,
+                        struct kv_err *e)
+{
+    const size_t n = c->n_streams - 1;
+    const size_t one[3] = {c->hidden, c->hidden};
+    const size_t every[3] = {n, c->hidden, c->hidden};
+    const struct kv_weight *all = NULL;
+    char name[168];
+
+    if (w->gguf.n_parts && kv_tensor_bind(&all, w, before, every, dir, e))
+        return -1;
+    for (size_t i = 0; i < n; i++) {
+        snprintf(name, sizeof(name), "%s%zu.weight", before, i);
+        if (all)
+            out[i] = cut(all, i, made);
+        else if (kv_tensor_bind(&out[i], w, name, one, dir, e))
             return -1;
     }
     return 0;
+}
+
+int kv_tensor_streams(struct kv_model_weights *m, const struct kv_config *c,
+                      const struct kv_weights *w, const char *prefix,
+                      const char *dir, struct kv_weight **made,
+                      struct kv_err *e)
+{
+    const struct kv_tensor_names *names = c->arch->names;
+    char spread[160], gather[160];
+
+    if (!c->n_streams)
+        return 0;
+    snprintf(spread, sizeof(spread), "%s%s", prefix, names->spread);
+    snprintf(gather, sizeof(gather), "%s%s", prefix, names->gather);
+    return bind_streams(m->spread, c, w, spread, dir, made, e) ||
+                   bind_streams(m->gather, c, w, gather, dir, made, e)
+               ? -1
+               : 0;
 }

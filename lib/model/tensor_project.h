@@ -14,6 +14,7 @@ void kv_tensor_project(struct kv_model_weights *m, const struct kv_config *c,
  * tensors' names; dir: for sentences. */
 int kv_tensor_streams(struct kv_model_weights *m, const struct kv_config *c,
                       const struct kv_weights *w, const char *prefix,
-                      const char *dir, struct kv_err *e);
+                      const char *dir, struct kv_weight **made,
+                      struct kv_err *e);
 
 #endif

@@ -10,7 +10,8 @@ static bool is_of_tower(const char *name)
 {
     static const char *const parts[] = {
         "vision_tower.", "visual.",       "multi_modal_projector.",
-        "audio_tower.",  "embed_vision.", "embed_audio."};
+        "audio_tower.",  "embed_vision.", "embed_audio.",
+        "mm_projector."};
 
     if (!strncmp(name, "model.", strlen("model.")))
         name += strlen("model.");
@@ -20,13 +21,15 @@ static bool is_of_tower(const char *name)
     return false;
 }
 
-/* Tensors of a layer after the last, which predicts tokens after the next. */
+/* Tensors of a layer after the last, or beside all, which predicts tokens after
+ * the next. */
 static bool is_of_more_layers(const char *name, const struct kv_config *c)
 {
     const struct kv_tensor_names *names = c->arch->names;
     const size_t n = strlen(names->prefix), m = strlen(names->layers);
 
     return !strncmp(name, "mtp.", 4) ||
+           !strncmp(name, "model.mtp_layers.", 17) ||
            (!strncmp(name, names->prefix, n) &&
             !strncmp(name + n, names->layers, m) &&
             strtoul(name + n + m, NULL, 10) >= kv_config_layers_of(c));

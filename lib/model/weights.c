@@ -258,6 +258,8 @@ const char *kv_weights_type(const struct kv_weights *w)
 
     if (mixture)
         return mixture;
+    if (w->unpacked && w->unpacked->packed.padded)
+        return "awq";
     if (w->unpacked)
         return packings[w->unpacked->packed.packing];
     for (size_t i = 0; i < w->n_weights; i++)

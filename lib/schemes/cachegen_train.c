@@ -157,7 +157,7 @@ static int cachegen_calibrate(const struct kv_spec *s, struct kv_dump *dump,
     const size_t n_layers = info->last_layer - info->first_layer + 1;
 
     (void)seed;
-    for (int i = 0; i < KV_SIDES; i++) {
+    for (int i = 0; i < kv_shape_sides(&info->shape); i++) {
         const enum kv_side side = (enum kv_side)i;
 
         if (!is_trained(s, side))

@@ -455,7 +455,7 @@ static void expect_steps(const struct kv_spec *s,
 {
     const size_t n_layers = info->last_layer - info->first_layer + 1;
 
-    for (int i = 0; progress && i < KV_SIDES; i++) {
+    for (int i = 0; progress && i < kv_shape_sides(&info->shape); i++) {
         const enum kv_side side = (enum kv_side)i;
         const struct kv_codebook_layout l =
             kv_codebook_layout(s, side, &info->shape);
@@ -510,7 +510,7 @@ int kv_codebook_calibrate(const struct kv_spec *s, struct kv_dump *dump,
     const struct kv_dump_info *info = kv_dump_info(dump);
 
     expect_steps(s, info, out->progress);
-    for (int side = 0; side < KV_SIDES; side++)
+    for (int side = 0; side < kv_shape_sides(&info->shape); side++)
         for (size_t first = info->first_layer; first <= info->last_layer;) {
             struct job j =
                 make_job(s, (enum kv_side)side, first, dump, seed, out);

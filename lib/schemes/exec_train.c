@@ -139,10 +139,11 @@ static int exec_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                           struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
+    const int n_sides = kv_shape_sides(&info->shape);
     int rc = 0;
 
     for (size_t layer = info->first_layer; layer <= info->last_layer; layer++)
-        for (enum kv_side side = KV_K; side < KV_SIDES; side++) {
+        for (enum kv_side side = KV_K; (int)side < n_sides; side++) {
             struct kv_exec_place *p;
 
             if (open_place(&p, s, info, layer, side, e))

@@ -391,6 +391,7 @@ static int kvquant_calibrate(const struct kv_spec *s, struct kv_dump *dump,
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
     const size_t n_layers = info->last_layer - info->first_layer + 1;
+    const size_t n_sides = (size_t)kv_shape_sides(&info->shape);
 
     (void)seed;
     for (int i = 0; i < KV_SIDES; i++)
@@ -401,20 +402,20 @@ static int kvquant_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                            kv_spec_size(s, (enum kv_side)i, "first"),
                            info->ctx);
     if (out->progress)
-        out->progress->total += n_layers * KV_SIDES;
-    for (size_t i = 0; i < n_layers * KV_SIDES; i++) {
-        const enum kv_side side = (enum kv_side)(i % KV_SIDES);
+        out->progress->total += n_layers * n_sides;
+    for (size_t i = 0; i < n_layers * n_sides; i++) {
+        const enum kv_side side = (enum kv_side)(i % n_sides);
         const size_t row = info->shape.n_kv_heads * info->shape.head_dim;
         struct job j = {.spec = s,
                         .dump = dump,
                         .out = out,
                         .side = side,
-                        .layer = info->first_layer + i / KV_SIDES,
+                        .layer = info->first_layer + i / n_sides,
                         .row = row,
                         .n_tokens = info->n_windows * info->ctx,
                         .ctx = info->ctx,
                         .counts = kv_calib_counts(
-                            out, info, info->first_layer + i / KV_SIDES),
+                            out, info, info->first_layer + i / n_sides),
                         .skip = kv_spec_size(s, side, "first"),
                         .weighted = !kv_spec_is(s, side, "w", "none"),
                         .squared = kv_spec_is(s, side, "w", "fisher-s2"),

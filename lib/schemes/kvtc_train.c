@@ -302,6 +302,7 @@ static int kvtc_calibrate(const struct kv_spec *s, struct kv_dump *dump,
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
     const size_t n = info->last_layer + 1 - info->first_layer;
+    const size_t n_sides = (size_t)kv_shape_sides(&info->shape);
     struct job j = {.spec = s,
                     .dump = dump,
                     .info = info,
@@ -313,10 +314,10 @@ static int kvtc_calibrate(const struct kv_spec *s, struct kv_dump *dump,
         return -1;
     j.row = j.n_layers * info->shape.n_kv_heads * info->shape.head_dim;
     if (out->progress)
-        out->progress->total += (size_t)STAGES * KV_SIDES * n / j.n_layers;
+        out->progress->total += STAGES * n_sides * n / j.n_layers;
     for (j.layer = info->first_layer; j.layer <= info->last_layer;
          j.layer += j.n_layers)
-        for (int side = 0; side < KV_SIDES; side++) {
+        for (size_t side = 0; side < n_sides; side++) {
             j.side = (enum kv_side)side;
             if (train_side(&j, e))
                 return -1;

@@ -214,7 +214,7 @@ static int modelopt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
     if (out->progress)
         out->progress->total += info->last_layer - info->first_layer + 1;
     for (j.layer = info->first_layer; j.layer <= info->last_layer; j.layer++) {
-        for (int side = 0; side < KV_SIDES; side++) {
+        for (int side = 0; side < kv_shape_sides(&info->shape); side++) {
             j.side = (enum kv_side)side;
             if (modelopt_train(&j, out, e))
                 return kv_fail_in(e, "layer %zu, %c", j.layer,

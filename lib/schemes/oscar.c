@@ -215,16 +215,18 @@ static float *add_rotation(struct kv_calib_set *out, enum kv_side side,
 static int calibrate_layer(struct job *j, struct kv_calib_set *out,
                            struct kv_err *e)
 {
+    const int n_sides = kv_shape_sides(&j->info->shape);
     const size_t d = j->d, dd = d * d;
     double *moment[KV_SIDES] = {kv_alloc(dd, sizeof(**moment)),
                                 kv_alloc(dd, sizeof(**moment))};
     int rc;
 
     j->qq = kv_alloc(j->n_kv_heads * dd, sizeof(*j->qq));
-    rc = measure_queries(j, e) || measure_values(j, moment[KV_V], e);
+    rc = measure_queries(j, e) ||
+         (n_sides > KV_V && measure_values(j, moment[KV_V], e));
     for (size_t i = 0; i < j->n_kv_heads * dd; i++)
         moment[KV_K][i % dd] += j->qq[i] / (double)j->n_kv_heads;
-    for (int side = 0; side < KV_SIDES && !rc; side++)
+    for (int side = 0; side < n_sides && !rc; side++)
         rc = rotation_of(moment[side], d,
                          add_rotation(out, (enum kv_side)side, j->layer, d), e);
     free(j->qq);
