@@ -257,18 +257,41 @@ class Schemes(Scripts):
             ["`klt:b1,metric=none`", "books", "1.000", "0.50000 ± 0.00100", "",
              ""]])
         self.assertEqual([[r[0], r[1], r[2], r[5], r[8]] for r in cells(klt)], [
-            ["s0", "2", "wiki", "`cq:c4b8`", "0.250"],
-            ["s0", "2", "books", "`cq:c4b8`", "0.500"],
-            ["s0", "1.5", "wiki", "`cq:c8b8`", "0.250"],
-            ["s0", "1.5", "books", "`cq:c8b8`", "1.250"],
-            ["s0", "1", "wiki", "`cq:c8b8`", "0.250"],
-            ["s0", "1", "books", "`cq:c8b8`", "1.250"]])
+            ["s0", "2", "wiki", "`cq:c4b8`", "0.250 ± 0.026"],
+            ["s0", "2", "books", "`cq:c4b8`", "0.500 ± 0.028"],
+            ["s0", "1.5", "wiki", "`cq:c8b8`", "0.250 ± 0.003"],
+            ["s0", "1.5", "books", "`cq:c8b8`", "1.250 ± 0.004"],
+            ["s0", "1", "wiki", "`cq:c8b8`", "0.250 ± 0.003"],
+            ["s0", "1", "books", "`cq:c8b8`", "1.250 ± 0.004"]])
 
     def test_overview(self):
         out = self.run_script(self.name, "overview", self.table())
-        self.assertIn("klt leads in 4 of 6 comparisons; ratio 0.250 to 1.250.",
-                      out)
+        self.assertIn("klt leads in 4 of 6 comparisons, clearly in 4, and is "
+                      "behind in 2, clearly in 2; ratio 0.250 to 1.250.", out)
         self.assertEqual(cells(out)[0][0], "[m-t](m-t.md)")
+        self.assertIn("Errors are not paired, since older rows lack", out)
+
+    def test_clear_leads(self):
+        """Of paired windows."""
+        for windows, said, ratio, clear in (
+                ("0.01 0.03 0.01 0.03", "clearly in 1, and is behind in 0",
+                 "0.500 ± 0.000", "yes"),
+                ("0.036 0.004 0.036 0.004", "clearly in 0, and is behind in 0",
+                 "0.500 ± 0.375", "no")):
+            rows = [dict(self.base, row=row, form="s0", spec=row, bits="2",
+                         kl_mean=kl, kl_se="0.1", kl_windows=each,
+                         calib_text=text)
+                    for row, kl, each, text in (
+                        ("klt:b2", "0.02", windows, "calib-wiki.txt"),
+                        ("cq:c4b8", "0.04", "0.02 0.06 0.02 0.06",
+                         "calib-wiki.txt"))]
+            for r in rows:
+                r["calib_leak"] = "0"
+            out = self.run_script(self.name, "overview",
+                                  self.csv("m-t.csv", rows))
+            self.assertIn("klt leads in 1 of 1 comparisons, " + said, out)
+            self.assertEqual(cells(out)[0][-2:], [ratio, clear])
+            self.assertNotIn("not paired", out)
 
     def test_published_settings_alone(self):
         rows = self.rows("rs", "plain", ("kivi:b2g32r128s0", "3.8", "0.02"),
