@@ -293,6 +293,33 @@ class Schemes(Scripts):
             self.assertEqual(cells(out)[0][-2:], [ratio, clear])
             self.assertNotIn("not paired", out)
 
+    def test_stress(self):
+        """The first of two rows of a name; a row without its bias."""
+        names = ["turboquant:b4", "turboquant:b3", "quarot:b4", "q4_0",
+                 "q4_0,rot", "nvfp4", "nf4", "kivi:b4g32", "kivi:b2g32",
+                 "cq:c4b8", "klt:b2", "klt:b2"]
+
+        def rows(name, ppl, kl):
+            return self.csv(name, [dict(self.base, row="f32", form="s0")] + [
+                dict(self.base, row=row, form=form, spec=row + ":r0", bits="4",
+                     ppl=ppl * (1 + n), kl_mean=kl * (1 + n), kl_se="0.01")
+                for form in ("s0", "s1") for n, row in enumerate(names)])
+
+        bare = dict(self.base, spec="q4_0:r0,k_bias=no", ppl="19", kl_mean="0.5",
+                    kl_se="0.01")
+        table = [rows("a-t.csv", 19, 1), self.csv("b.csv", [self.base, bare]),
+                 rows("c-t.csv", 9.5, .1)]
+        found = cells(self.run_script(self.name, "stress", *table))
+        self.assertEqual(len(found), 11)
+        self.assertEqual(found[0][:3], ["`klt:b2`", "4.000", "22.000"])
+        self.assertEqual(found[7], [
+            "`q4_0`", "4.000", "8.000", "4.0000 ± 0.0100", "2.000",
+            "0.5000 ± 0.0100", "4.000", "0.4000 ± 0.0100"])
+        self.assertEqual(found[-1][4], "")
+        self.assertIn("has no row turboquant:b4", self.run_script(
+            self.name, "stress", self.csv("d-t.csv", [dict(
+                self.base, row="f32", form="s0")]), *table[1:], code=2))
+
     def test_published_settings_alone(self):
         rows = self.rows("rs", "plain", ("kivi:b2g32r128s0", "3.8", "0.02"),
                          ("zipcache:b4l2n64r0s0", "3.4", "0.06"))
