@@ -57,6 +57,7 @@
     X(q8_kv)               \
     X(q6_0)                \
     X(nsnquant)            \
+    X(commvq)              \
     X(fp8_ds_mla)          \
     X(nvfp4_ds_mla)
 
