@@ -58,6 +58,7 @@
     X(q6_0)                \
     X(nsnquant)            \
     X(commvq)              \
+    X(antkv)               \
     X(fp8_ds_mla)          \
     X(nvfp4_ds_mla)
 
