@@ -13,9 +13,9 @@
  * and then by its norm, is a sum of some of b vectors for each of its values,
  * brought to a norm of 1.  The published code chooses the bits by a network of
  * two layers, trained with the vectors on the model's own loss for 100,000
- * steps and more.  That cannot be had from a calibration: here the bits are
- * changed one at a time while the squared error falls, and the vectors are
- * fitted by least squares, from a start in principal axes (commvq_values.c).
+ * steps and more.  That cannot be had from a calibration: here a search
+ * chooses the bits by the squared error (commvq.h), and the vectors are fitted
+ * by least squares, from a start in principal axes (commvq_values.c).
  *
  * A token is
  *

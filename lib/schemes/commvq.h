@@ -48,13 +48,17 @@ struct kv_commvq_basis {
     const float *e; /* [n][d]; the caller's */
     float *norm;    /* [n]: |e_i|^2 */
     float *gram;    /* [n][n]: e_i . e_j */
+    float *half;    /* [n]: e_i . sum_j e_j / 2 */
+    size_t *order;  /* [n]: the longest vectors first */
 };
 
 void kv_commvq_basis_init(struct kv_commvq_basis *b, const float *e, size_t n,
                           size_t d);
 void kv_commvq_basis_clear(struct kv_commvq_basis *b);
-/* code [n], 0 or 1: from no vector on, the bit whose change lowers the squared
- * error of y [d] most is changed, until no change lowers it. */
+/* code [n], 0 or 1.  Half of all vectors is the start; each vector in turn, the
+ * longest first, is taken or left by its product with the rest of y [d].  (For
+ * levels evenly apart that gives the nearest one.)  Then the bit whose change
+ * lowers the squared error most is changed, until no change lowers it. */
 void kv_commvq_choose(const struct kv_commvq_basis *b, const float *y,
                       uint16_t *code);
 /* y [d]: the sum of the chosen vectors. */

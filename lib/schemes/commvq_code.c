@@ -115,14 +115,44 @@ void kv_commvq_add(const struct kv_commvq_book *b, size_t code, float by,
 
 /* ---- values -------------------------------------------------------------- */
 
+struct measured {
+    float norm;
+    size_t i;
+};
+
+static int longest_first(const void *a, const void *b)
+{
+    const struct measured *x = a, *y = b;
+
+    if (x->norm != y->norm)
+        return x->norm > y->norm ? -1 : 1;
+    return x->i < y->i ? -1 : 1;
+}
+
+static void put_order(struct kv_commvq_basis *b)
+{
+    struct measured *m = kv_alloc(b->n, sizeof(*m));
+
+    for (size_t i = 0; i < b->n; i++)
+        m[i] = (struct measured){b->norm[i], i};
+    qsort(m, b->n, sizeof(*m), longest_first);
+    for (size_t i = 0; i < b->n; i++)
+        b->order[i] = m[i].i;
+    free(m);
+}
+
 void kv_commvq_basis_init(struct kv_commvq_basis *b, const float *e, size_t n,
                           size_t d)
 {
-    *b = (struct kv_commvq_basis){.n = n,
-                                  .d = d,
-                                  .e = e,
-                                  .norm = kv_alloc(n, sizeof(*b->norm)),
-                                  .gram = kv_alloc(n, n * sizeof(*b->gram))};
+    *b = (struct kv_commvq_basis){
+        .n = n,
+        .d = d,
+        .e = e,
+        .norm = kv_alloc(n, sizeof(*b->norm)),
+        .gram = kv_alloc(n, n * sizeof(*b->gram)),
+        .half = kv_alloc(n, sizeof(*b->half)),
+        .order = kv_alloc(n, sizeof(*b->order)),
+    };
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j <= i; j++) {
             double sum = 0;
@@ -132,12 +162,17 @@ void kv_commvq_basis_init(struct kv_commvq_basis *b, const float *e, size_t n,
             b->gram[i * n + j] = b->gram[j * n + i] = (float)sum;
             b->norm[i] = (float)sum; /* the last is of j = i */
         }
+    for (size_t i = 0; i < n * n; i++)
+        b->half[i / n] += b->gram[i] / 2;
+    put_order(b);
 }
 
 void kv_commvq_basis_clear(struct kv_commvq_basis *b)
 {
     free(b->norm);
     free(b->gram);
+    free(b->half);
+    free(b->order);
 }
 
 /* The bit whose change lowers the error most, of several the first; n where
@@ -165,6 +200,14 @@ static size_t best_change(const struct kv_commvq_basis *b, const float *with,
     return b->n;
 }
 
+/* with [n]: takes by times vector i off the rest. */
+static void take_off(const struct kv_commvq_basis *b, size_t i, float by,
+                     float *with)
+{
+    for (size_t j = 0; j < b->n; j++)
+        with[j] -= by * b->gram[i * b->n + j];
+}
+
 void kv_commvq_choose(const struct kv_commvq_basis *b, const float *y,
                       uint16_t *code)
 {
@@ -173,22 +216,24 @@ void kv_commvq_choose(const struct kv_commvq_basis *b, const float *y,
     float *sign = with + n, *gain = sign + n; /* sign: 2, or -2 of a bit */
 
     for (size_t i = 0; i < n; i++) {
-        sign[i] = 2;
+        with[i] = -b->half[i];
         for (size_t k = 0; k < b->d; k++)
             with[i] += b->e[i * b->d + k] * y[k];
+    }
+    for (size_t k = 0; k < n; k++) {
+        const size_t i = b->order[k];
+        const bool taken = with[i] > 0;
+
+        take_off(b, i, taken ? 0.5f : -0.5f, with);
+        sign[i] = taken ? -2 : 2;
     }
     for (size_t changes = 0; changes < 4 * n; changes++) { /* rounding: no
                                                             * endless circle */
         const size_t i = best_change(b, with, sign, gain);
-        const float *gram = b->gram + i * n;
 
         if (i == n)
             break;
-
-        const float by = sign[i] / 2;
-
-        for (size_t j = 0; j < n; j++)
-            with[j] -= by * gram[j];
+        take_off(b, i, sign[i] / 2, with);
         sign[i] = -sign[i];
     }
     for (size_t i = 0; i < n; i++)
