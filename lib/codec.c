@@ -98,7 +98,8 @@ int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
         return kv_fail_in(e, "%s", mine->text);
     }
     assert(c->block && c->block_bytes);
-    assert(!c->scheme->probe || (!c->pre_rope && !c->history));
+    assert(!c->scheme->probe || !c->history);
+    assert(!c->scheme->probe || !c->pre_rope || c->scheme->anchors);
     assert(!c->history || kv_codec_attends(c));
     assert(!c->layered || (c->block == 1 && !c->variable && !c->history));
     *out = c;

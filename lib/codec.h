@@ -47,8 +47,9 @@ enum kv_residual_rule {
 struct kv_where {
     size_t first; /* token index of the first block's first token */
     uint64_t seed;
-    const float *saliency; /* [n_blocks][n_kv_heads][block] (lib/saliency.h),
-                            * the same for K and V; NULL without probe() */
+    const float *saliency; /* [n_blocks][n_kv_heads][block] (lib/saliency.h,
+                            * lib/anchor_score.h), the same for K and V; NULL
+                            * without probe() */
 };
 
 /* Operations of attend() over tokens stored as codes, counted as they are

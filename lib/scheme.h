@@ -206,8 +206,10 @@ struct kv_scheme {
      * cache keeps its query, and passes each block's saliency to encode()
      * (kv_where).  The cache calls it with the K codec.  Blocks of K and V must
      * be the same tokens, quantized by the same rule; keys after RoPE, no
-     * history. */
+     * history.  anchors: every token is a probe, and the saliency is the anchor
+     * score of keys instead (lib/anchor_score.h); keys before RoPE are fine. */
     bool (*probe)(const struct kv_codec *c, struct kv_where w, size_t i);
+    bool anchors;
 
     /* Attention defined on the codes themselves (hack), over all tokens of k
      * and v.  It must approach exact attention as bits grow.  view: one

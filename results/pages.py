@@ -1,6 +1,7 @@
 """What pages of tables are written with."""
 import math
 import os
+import statistics
 
 from inputs import die
 
@@ -20,11 +21,48 @@ def line(cells):
     return "| " + " | ".join(cells) + " |"
 
 
+def windows_of(*rows):
+    """Each row's KL by window, [row][window]; None: a row does not have it, since
+    it is older than the column."""
+    found = [[float(x) for x in (r.get("kl_windows") or "").split()]
+             for r in rows]
+    return found if all(found) else None
+
+
+def unpaired(rows):
+    """What a page says of errors that are not paired; "": all are."""
+    return "" if windows_of(*rows) else \
+        "errors are not paired, since older rows lack kl_windows"
+
+
+def error_of_windows(x):
+    """The standard error of their mean.  One window has none."""
+    return statistics.stdev(x) / math.sqrt(len(x)) if len(x) > 1 else math.inf
+
+
 def error_of(*rows):
-    """The error of the difference of two rows' KL: over windows, or by rounding
-    (kvppl --jitter) if that is larger.  One window has none."""
-    return max(math.hypot(*(float(r.get(column) or none) for r in rows))
-               for column, none in (("kl_se", math.inf), ("kl_jitter", 0)))
+    """The error of the difference of two rows' KL: over windows, paired where
+    both rows have each window's KL, or by rounding (kvppl --jitter) if that is
+    larger.  One window has none."""
+    windows = windows_of(*rows)
+    over = error_of_windows([a - b for a, b in zip(*windows, strict=True)]) \
+        if windows else math.hypot(*(float(r.get("kl_se") or math.inf)
+                                     for r in rows))
+    return max(over, math.hypot(*(float(r.get("kl_jitter") or 0)
+                                  for r in rows)))
+
+
+def ratio_of(a, b):
+    """The first row's KL over the second's, and the error of this over windows,
+    paired where both rows have each window's KL."""
+    of, over = float(a["kl_mean"]), float(b["kl_mean"])
+    windows = windows_of(a, b)
+    if windows:
+        return of / over, error_of_windows(
+            [(x - of / over * y) / over for x, y in zip(*windows, strict=True)])
+    return of / over, of / over * math.hypot(*(
+        float(r.get("kl_se") or math.inf) / float(r["kl_mean"])
+        for r in (a, b)))
 
 
 def label_of(gap, error):
@@ -36,9 +74,9 @@ def label_of(gap, error):
     return "equal here" if gap == 0 else "not" if gap < 0 else ""
 
 
-def verdict(pairs, ahead="ahead of", what="order of schemes"):
+def verdict(pairs, ahead="ahead of", what="order of schemes", note=""):
     """pairs: (better in the paper, worse, how much better it is here, the
-    standard error of this; None: no error)."""
+    standard error of this; None: no error).  note: of the errors."""
     found = {"not": [], "equal here": [], "within two standard errors": [],
              "one window has no error": []}
     for better, worse, gap, error in pairs:
@@ -58,6 +96,7 @@ def verdict(pairs, ahead="ahead of", what="order of schemes"):
             f"{wrong} not, {undecided} undecided"
     if any(error is None for *_, error in pairs):
         said += " (figures without errors)"
+    said += f" ({note})" * bool(note)
     return f"{what}: {said}" + "".join(
         f"; {label}: {', '.join(some)}" for label, some in found.items() if some)
 

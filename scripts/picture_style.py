@@ -15,7 +15,7 @@ turboquant absmax zeropoint pq rotatekv qjl gear zipcache kvtc q8_0 q5_1 q5_0
 q4_1 q4_0 iq4_nl fp8 fp6 fp4 mxfp8 mxfp6 mxfp4 nvfp4 nf4 mixed f16 bf16 f32
 nf3 nf2 kvarn oscar int8_per_token_head fp8_per_token_head int4_per_token_head
 int2_per_token_head modelopt fp4_e2m1 exl3 q8_kv q6_0 aqua
-kitty fp8_ds_mla nvfp4_ds_mla nsnquant""".split()
+kitty fp8_ds_mla nvfp4_ds_mla nsnquant commvq antkv""".split()
 MARKERS = "*^vXPosDdhp<>"
 COLOURS = ["#1a1a1a", "#0072b2", "#d55e00", "#009e73", "#aa4499", "#8a6d00",
            "#117799", "#882255", "#555555", "#5b3fb0"]

@@ -75,9 +75,15 @@ class Records(Scripts):
                 self.near(row["nll"], nll.mean())
                 self.near(row["bits_per_byte"], nll.sum() / math.log(2) / size)
                 if not i:
+                    self.assertEqual(row["kl_windows"], "")
                     continue
                 kl = at["kl"][:].astype(float)
                 self.near(row["kl_mean"], kl.mean())
+                windows = row["kl_windows"].split()
+                self.assertEqual(len(windows), WINDOWS)
+                for cell, of_window in zip(windows, kl.mean(axis=1)):
+                    self.assertAlmostEqual(float(cell), of_window,
+                                           delta=1e-5 * of_window)
                 self.near(row["same_top1"], at["same"][:].mean())
                 self.near(row["dp_rms"], (at["dp"][:].astype(float) ** 2)
                           .mean() ** .5)

@@ -6,6 +6,7 @@ import subprocess
 
 from run_scripts import ROOT, Scripts
 
+NOTE = " (errors are not paired, since older rows lack kl_windows)"
 PAPER = os.path.join(ROOT, "results", "paper")
 SAME = {"version": "1", "model": "m", "model_hash": "h", "gemm": "f32",
         "text": "t", "text_hash": "x", "ctx": "8", "windows": "4", "bos": "0",
@@ -25,10 +26,12 @@ class Pages(Scripts):
         with open(os.path.join(self.folder, "page.md"), encoding="utf-8") as f:
             return f.read()
 
-    def last(self, score, found, full="f32", jitter=None):
+    def last(self, score, found, full="f32", jitter=None, windows=None,
+             paired=True):
         """The last line, of {row: score of the paper} and of {row: (KL, its
         error)}; row "full" is the cache at full precision.  jitter: None, or
-        all rows' kl_jitter."""
+        all rows' kl_jitter.  windows: None, or {row: its kl_windows}; paired:
+        whether the line may not say that errors are not paired."""
         self.csv("paper.csv", [
             {"table": "t", "row": r, "column": "c", "value": v, "unit": "score",
              "page": "p. 1"} for r, v in score.items()])
@@ -40,8 +43,58 @@ class Pages(Scripts):
                  for r, (kl, se) in found.items()]
         for row in rows if jitter else []:
             row["kl_jitter"] = jitter if row["kl_mean"] else ""
+        for row in rows if windows else []:
+            row["kl_windows"] = windows.get(row["spec"], "")
         self.csv("m-g.csv", rows)
-        return self.page("t").splitlines()[-1]
+        last = self.page("t").splitlines()[-1]
+        some = "order of schemes: none" not in last
+        self.assertEqual(NOTE in last, some and not (windows and paired), last)
+        return last.replace(NOTE, "")
+
+    def test_windows_are_paired(self):
+        # Two rows that rise and fall together: errors of 1 each, and of .01 of
+        # their difference.
+        score = {"a": 8, "b": 7}
+        a, b = "1 3 1 3", "1.04 3.06 1.06 3.04"
+        found = {"a": (2, 1), "b": (2.05, 1)}
+        self.assertIn("undecided", self.last(score, found))
+        self.assertEqual(self.last(score, found, windows={"a": a, "b": b}),
+                         "order of schemes: one pair alone, as in the paper")
+        self.assertEqual(
+            self.last(score, {"a": (2.05, 1), "b": (2, 1)},
+                      windows={"a": b, "b": a}),
+            "order of schemes: one pair alone, not as in the paper; not: a "
+            "ahead of b")
+        # apart by less than two errors, in either direction
+        near = "1.04 2.97 1.04 2.97"  # differences .04 -.03 .04 -.03
+        for first, second in (a, near), (near, a):
+            self.assertIn("undecided; within two standard errors: a ahead",
+                          self.last(score, {"a": (2, 1), "b": (2.005, 1)},
+                                    windows={"a": first, "b": second}))
+        # one row of an older version: no pair of windows
+        self.assertIn("undecided", self.last(score, found, windows={"a": a},
+                                             paired=False))
+
+    def test_one_pair_of_windows(self):
+        self.assertIn(
+            "one window has no error: a ahead of b",
+            self.last({"a": 8, "b": 7}, {"a": (.1, ""), "b": (.2, "")},
+                      windows={"a": "0.1", "b": "0.2"}))
+
+    def test_a_table_under_other_settings(self):
+        score = {"a": 8, "b": 7}
+        found = {"a": (.1, .001), "b": (.2, .001)}
+        self.last(score, found)
+        numbers = [("t", "a", "8"), ("t", "b", "7"), ("t-c4", "a", "5"),
+                   ("t-c4", "b", "6")]
+        self.csv("paper.csv", [
+            {"table": t, "row": r, "column": "c", "value": v, "unit": "score",
+             "page": ""} for t, r, v in numbers])
+        self.csv("rows.csv", [{"table": t, "row": r, "group": "g", "spec": r}
+                              for t in ("t", "t-c4", "t-other") for r in "ab"])
+        for table, words in (("t-c4", "not as in the paper"),
+                             ("t-other", "alone, as in the paper")):
+            self.assertIn(words, self.page(table).splitlines()[-1])
 
     def test_what_rounding_moves(self):
         # .1001 is beyond two of .05, not of what --jitter moves

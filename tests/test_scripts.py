@@ -257,18 +257,68 @@ class Schemes(Scripts):
             ["`klt:b1,metric=none`", "books", "1.000", "0.50000 ± 0.00100", "",
              ""]])
         self.assertEqual([[r[0], r[1], r[2], r[5], r[8]] for r in cells(klt)], [
-            ["s0", "2", "wiki", "`cq:c4b8`", "0.250"],
-            ["s0", "2", "books", "`cq:c4b8`", "0.500"],
-            ["s0", "1.5", "wiki", "`cq:c8b8`", "0.250"],
-            ["s0", "1.5", "books", "`cq:c8b8`", "1.250"],
-            ["s0", "1", "wiki", "`cq:c8b8`", "0.250"],
-            ["s0", "1", "books", "`cq:c8b8`", "1.250"]])
+            ["s0", "2", "wiki", "`cq:c4b8`", "0.250 ± 0.026"],
+            ["s0", "2", "books", "`cq:c4b8`", "0.500 ± 0.028"],
+            ["s0", "1.5", "wiki", "`cq:c8b8`", "0.250 ± 0.003"],
+            ["s0", "1.5", "books", "`cq:c8b8`", "1.250 ± 0.004"],
+            ["s0", "1", "wiki", "`cq:c8b8`", "0.250 ± 0.003"],
+            ["s0", "1", "books", "`cq:c8b8`", "1.250 ± 0.004"]])
 
     def test_overview(self):
         out = self.run_script(self.name, "overview", self.table())
-        self.assertIn("klt leads in 4 of 6 comparisons; ratio 0.250 to 1.250.",
-                      out)
+        self.assertIn("klt leads in 4 of 6 comparisons, clearly in 4, and is "
+                      "behind in 2, clearly in 2; ratio 0.250 to 1.250.", out)
         self.assertEqual(cells(out)[0][0], "[m-t](m-t.md)")
+        self.assertIn("Errors are not paired, since older rows lack", out)
+
+    def test_clear_leads(self):
+        """Of paired windows."""
+        for windows, said, ratio, clear in (
+                ("0.01 0.03 0.01 0.03", "clearly in 1, and is behind in 0",
+                 "0.500 ± 0.000", "yes"),
+                ("0.036 0.004 0.036 0.004", "clearly in 0, and is behind in 0",
+                 "0.500 ± 0.375", "no")):
+            rows = [dict(self.base, row=row, form="s0", spec=row, bits="2",
+                         kl_mean=kl, kl_se="0.1", kl_windows=each,
+                         calib_text=text)
+                    for row, kl, each, text in (
+                        ("klt:b2", "0.02", windows, "calib-wiki.txt"),
+                        ("cq:c4b8", "0.04", "0.02 0.06 0.02 0.06",
+                         "calib-wiki.txt"))]
+            for r in rows:
+                r["calib_leak"] = "0"
+            out = self.run_script(self.name, "overview",
+                                  self.csv("m-t.csv", rows))
+            self.assertIn("klt leads in 1 of 1 comparisons, " + said, out)
+            self.assertEqual(cells(out)[0][-2:], [ratio, clear])
+            self.assertNotIn("not paired", out)
+
+    def test_stress(self):
+        """The first of two rows of a name; a row without its bias."""
+        names = ["turboquant:b4", "turboquant:b3", "quarot:b4", "q4_0",
+                 "q4_0,rot", "nvfp4", "nf4", "kivi:b4g32", "kivi:b2g32",
+                 "cq:c4b8", "klt:b2", "klt:b2"]
+
+        def rows(name, ppl, kl):
+            return self.csv(name, [dict(self.base, row="f32", form="s0")] + [
+                dict(self.base, row=row, form=form, spec=row + ":r0", bits="4",
+                     ppl=ppl * (1 + n), kl_mean=kl * (1 + n), kl_se="0.01")
+                for form in ("s0", "s1") for n, row in enumerate(names)])
+
+        bare = dict(self.base, spec="q4_0:r0,k_bias=no", ppl="19", kl_mean="0.5",
+                    kl_se="0.01")
+        table = [rows("a-t.csv", 19, 1), self.csv("b.csv", [self.base, bare]),
+                 rows("c-t.csv", 9.5, .1)]
+        found = cells(self.run_script(self.name, "stress", *table))
+        self.assertEqual(len(found), 11)
+        self.assertEqual(found[0][:3], ["`klt:b2`", "4.000", "22.000"])
+        self.assertEqual(found[7], [
+            "`q4_0`", "4.000", "8.000", "4.0000 ± 0.0100", "2.000",
+            "0.5000 ± 0.0100", "4.000", "0.4000 ± 0.0100"])
+        self.assertEqual(found[-1][4], "")
+        self.assertIn("has no row turboquant:b4", self.run_script(
+            self.name, "stress", self.csv("d-t.csv", [dict(
+                self.base, row="f32", form="s0")]), *table[1:], code=2))
 
     def test_published_settings_alone(self):
         rows = self.rows("rs", "plain", ("kivi:b2g32r128s0", "3.8", "0.02"),

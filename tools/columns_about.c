@@ -71,6 +71,7 @@ static const struct about lines[] = {
     {NULL, "kl_jitter", "nats", "spread of kl_mean, K and V moved by 1e-6"},
     {NULL, "kl_slope", "nats", "rise of KL in 1,000 tokens"},
     {NULL, "kl_slope_se", "nats", "its error over windows"},
+    {NULL, "kl_windows", "nats", "each window's KL, spaces between"},
     {NULL, "same_top1", "share", "of tokens whose first guess is the same"},
     {NULL, "same_top1_se", "share", "its error over windows"},
     {NULL, "agree", "tokens", "that a greedy run writes alike"},

@@ -33,6 +33,7 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "kl_jitter",
                                       "kl_slope",
                                       "kl_slope_se",
+                                      "kl_windows",
                                       "same_top1",
                                       "agree",
                                       "agree_se",
@@ -161,6 +162,32 @@ static int put_curve(struct kvppl_run *r, const struct kv_spec *spec,
     return 0;
 }
 
+/* Each window's mean KL, with spaces between; blank without KL.  Its mean is
+ * kl_mean. */
+static void put_windows(struct kvppl_run *r, const struct kv_ppl_row *row)
+{
+    enum { CHARS = 16 }; /* of a number and what follows it */
+    const size_t n_windows = r->text.n;
+    char *text, *at;
+    size_t first, last;
+
+    if (isnan(row->score.kl_mean))
+        return;
+    kv_protocol_scored(&r->protocol, r->n_tokens, &first, &last);
+    text = at = kv_alloc(n_windows, CHARS);
+    for (size_t w = 0; w < n_windows; w++) {
+        const struct kv_loss *loss = row->loss + w * (last - first);
+        double kl = 0;
+
+        for (size_t i = 0; i < last - first; i++)
+            kl += (double)loss[i].kl;
+        at += snprintf(at, CHARS, "%s%.6g", w ? " " : "",
+                       kl / (double)(last - first));
+    }
+    kv_results_text(r->study->table, "kl_windows", text);
+    free(text);
+}
+
 /* The cell is blank if no prompt attended as a whole. */
 static void put_prefill(struct kv_results *t, const struct kv_prefill *cost)
 {
@@ -214,6 +241,7 @@ int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,
     kv_results_real(t, "kl_p1", s->kl_p1);
     kv_results_real(t, "kl_slope", 1e3 * kv_window_mean_value(&c->slope));
     kv_results_real(t, "kl_slope_se", 1e3 * kv_window_mean_se(&c->slope));
+    put_windows(r, row);
     kv_results_real(t, "same_top1", s->same_top1);
     if (a->jitter && !isnan(s->kl_mean))
         kv_results_real(t, "kl_jitter", kvppl_kl_jitter(row, a->jitter));

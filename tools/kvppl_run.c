@@ -217,7 +217,8 @@ static struct kv_ppl_plan make_plan(struct kvppl_run *r,
                                 .seed = a->common.seed,
                                 .no_base = a->no_base,
                                 .kl = a->kl || a->kl_read,
-                                .losses = a->records || a->base,
+                                .losses = a->records || a->base || a->kl ||
+                                          a->kl_read,
                                 .kl_file = r->from_file,
                                 .ranks = ranks->n > 1 ? ranks : NULL,
                                 .progress = &r->progress};

@@ -25,7 +25,8 @@
  *   w       weight of a sub-vector in k-means: one, or the sum over its values
  *           of their Fisher information (kv_dump_fisher() of
  *           lib/dump.h), g^T g with g the loss's gradient.  For keys fisher
- *           needs rope=pre and t=none, since the gradients were taken there
+ *           needs rope=pre and t=none, since the gradients were taken there;
+ *           anchor (antkv alone): the token's score (lib/anchor_score.h)
  *   iters   k-means rounds, at most
  *   init    where they begin: k-means++, or points drawn evenly (faiss)
  *   residual  the newest r tokens stay fp16 (sliding), or up to r tokens
@@ -63,12 +64,16 @@ enum {
     KV_CODEBOOK_T_SH
 };
 enum { KV_CODEBOOK_POST, KV_CODEBOOK_PRE };
-enum { KV_CODEBOOK_W_NONE, KV_CODEBOOK_W_FISHER };
+enum { KV_CODEBOOK_W_NONE, KV_CODEBOOK_W_FISHER, KV_CODEBOOK_W_ANCHOR };
 enum { KV_CODEBOOK_INIT_PP, KV_CODEBOOK_INIT_RANDOM };
 enum { KV_CODEBOOK_SLIDING, KV_CODEBOOK_BATCHED };
 /* clang-format off */
 #define KV_CODEBOOK_PARAMS(DIMS, D, B, BOOKS, SUB, T, ROPE, W, ITERS, INIT,   \
                            RESIDUAL)                                           \
+    KV_CODEBOOK_PARAMS_OF("none|fisher", DIMS, D, B, BOOKS, SUB, T, ROPE, W,   \
+                          ITERS, INIT, RESIDUAL)
+#define KV_CODEBOOK_PARAMS_OF(WEIGHTS, DIMS, D, B, BOOKS, SUB, T, ROPE, W,     \
+                              ITERS, INIT, RESIDUAL)                           \
     { DIMS, NULL, D, 1, 16, true, "dimensions of a sub-vector" },              \
     { "b", NULL, B, 2, 16, true, "bits of a code: 2^b centroids" },            \
     { "books", "model|layer|head", BOOKS, 0, 0, true,                          \
@@ -79,8 +84,8 @@ enum { KV_CODEBOOK_SLIDING, KV_CODEBOOK_BATCHED };
       "transform of keys: smoothing, Hadamard, both in this order" },          \
     { "rope", "post|pre", ROPE, 0, 0, true,                                    \
       "keys are stored after or before RoPE" },                                \
-    { "w", "none|fisher", W, 0, 0, true,                                       \
-      "weights of the k-means: none, Fisher information" },                    \
+    { "w", WEIGHTS, W, 0, 0, true,                                             \
+      "weights of the k-means: none, Fisher information, token scores" },      \
     { "iters", NULL, ITERS, 1, 10000, true, "k-means rounds, at most" },       \
     { "init", "kmeans++|random", INIT, 0, 0, true,                             \
       "where k-means begins; random: points drawn evenly, as faiss does" },    \

@@ -3,6 +3,7 @@
 #include "kernels/hadamard.h"
 #include "kernels/nearest/kmeans.h"
 #include "kernels/nearest/nearest.h"
+#include "lib/anchor_score.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/half.h"
@@ -89,7 +90,12 @@ static enum kv_tensor codebook_gradient_of(enum kv_side side)
 
 static bool is_weighted(const struct kv_spec *s, enum kv_side side)
 {
-    return kv_spec_is(s, side, "w", "fisher");
+    return !kv_spec_is(s, side, "w", "none");
+}
+
+static bool by_anchors(const struct kv_spec *s, enum kv_side side)
+{
+    return s->scheme->anchors && kv_spec_is(s, side, "w", "anchor");
 }
 
 static int plan_sample(struct job *j, struct kv_err *e)
@@ -134,6 +140,59 @@ static void codebook_pick(const struct job *j, size_t first, const float *x,
     }
 }
 
+/* Scores of a layer's tokens, [tokens][n_kv_heads], window by window. */
+static int read_scores(const struct job *j, size_t layer, float *score,
+                       struct kv_err *e)
+{
+    const struct kv_shape s = kv_shape_layer(&j->info->shape, layer);
+    const size_t ctx = j->info->ctx, row = codebook_row_of(j);
+    const size_t q_row = s.n_heads * s.head_dim;
+    float *q = kv_alloc(ctx, q_row * sizeof(*q));
+    float *k = kv_alloc(2 * ctx, row * sizeof(*k)), *v = k + ctx * row;
+    float *of = kv_alloc(ctx, s.n_kv_heads * sizeof(*of));
+    int rc = 0;
+
+    for (size_t w = 0; w < j->info->n_windows && !rc; w++) {
+        rc = kv_interrupted(e) ||
+             kv_dump_read(j->dump, layer, KV_T_Q, w * ctx, ctx, q, e) ||
+             kv_dump_read(j->dump, layer, KV_T_K, w * ctx, ctx, k, e) ||
+             kv_dump_read(j->dump, layer, KV_T_V, w * ctx, ctx, v, e);
+        if (rc)
+            break;
+        kv_anchor_score(&s, q, k, v, ctx, j->side == KV_K ? of : NULL,
+                        j->side == KV_K ? NULL : of);
+        for (size_t i = 0; i < ctx * s.n_kv_heads; i++)
+            score[w * ctx * s.n_kv_heads + i] =
+                of[i % s.n_kv_heads * ctx + i / s.n_kv_heads];
+    }
+    free(of);
+    free(k);
+    free(q);
+    return rc ? -1 : 0;
+}
+
+/* j->weight of a layer: each value of a token has its head's score. */
+static int weigh_by_anchors(const struct job *j, size_t layer, struct kv_err *e)
+{
+    const size_t heads = j->info->shape.n_kv_heads, row = codebook_row_of(j);
+    const size_t d = j->info->shape.head_dim, tokens = dump_tokens(j);
+    float *score = kv_alloc(tokens, heads * sizeof(*score));
+    float *x = kv_alloc(CHUNK, row * sizeof(*x));
+    const int rc = read_scores(j, layer, score, e);
+    size_t taken = 0;
+
+    for (size_t first = 0; first < tokens && !rc; first += CHUNK) {
+        const size_t n = tokens - first < CHUNK ? tokens - first : CHUNK;
+
+        for (size_t i = 0; i < n * row; i++)
+            x[i] = score[(first + i / row) * heads + i % row / d];
+        codebook_pick(j, first, x, n, j->weight + layer_at(j, layer), &taken);
+    }
+    free(x);
+    free(score);
+    return rc;
+}
+
 /* counts: of these tokens, or NULL. */
 static void raise_max(const float *x, const bool *counts, size_t n, size_t row,
                       float *max)
@@ -159,6 +218,7 @@ static int read_layer(const struct job *j, size_t layer,
     const size_t at = layer_at(j, layer);
     float *x = kv_alloc(CHUNK, codebook_row_of(j) * sizeof(*x));
     const bool *counts = kv_calib_counts(j->out, j->info, layer);
+    const bool fisher = j->weight && !by_anchors(j->spec, j->side);
     size_t taken = 0, weighed = 0;
     int rc = -1;
 
@@ -167,7 +227,7 @@ static int read_layer(const struct job *j, size_t layer,
 
         if (kv_interrupted(e))
             goto out;
-        if (j->weight) {
+        if (fisher) {
             if (kv_dump_fisher(j->dump, layer, by, first, n, x, e))
                 goto out;
             codebook_pick(j, first, x, n, j->weight + at, &weighed);
@@ -252,7 +312,8 @@ static int take_sample(struct job *j, size_t layer,
     int rc;
 
     *t = kv_codebook_transform_of(j->spec, j->side, &j->info->shape);
-    rc = read_layer(j, layer, t, max, e);
+    rc = read_layer(j, layer, t, max, e) ||
+         (by_anchors(j->spec, j->side) && weigh_by_anchors(j, layer, e));
     if (!rc) {
         if (kv_codebook_smooths(j->spec, j->side))
             t->smooth = add_smooth(j, layer, max);
@@ -486,6 +547,16 @@ static struct job make_job(const struct kv_spec *s, enum kv_side side,
                         .end = by_model ? info->last_layer + 1 : first + 1};
 }
 
+static int want_weights(const struct kv_spec *s, enum kv_side side,
+                        struct kv_dump *dump, struct kv_err *e)
+{
+    if (by_anchors(s, side))
+        return kv_dump_want(dump, KV_T_Q, e) || kv_dump_want(dump, KV_T_K, e) ||
+               kv_dump_want(dump, KV_T_V, e);
+    return is_weighted(s, side) &&
+           kv_dump_want(dump, codebook_gradient_of(side), e);
+}
+
 int kv_codebook_trainable(const struct kv_spec *s, struct kv_dump *dump,
                           struct kv_err *e)
 {
@@ -494,9 +565,7 @@ int kv_codebook_trainable(const struct kv_spec *s, struct kv_dump *dump,
         struct job j =
             make_job(s, side, kv_dump_info(dump)->first_layer, dump, 0, NULL);
 
-        if (plan_sample(&j, e) ||
-            (is_weighted(s, side) &&
-             kv_dump_want(dump, codebook_gradient_of(side), e)) ||
+        if (plan_sample(&j, e) || want_weights(s, side, dump, e) ||
             kv_dump_want(dump, values_of(s, side), e))
             return kv_fail_in(e, "%c", kv_side_name(side));
     }

@@ -57,6 +57,8 @@
     X(q8_kv)               \
     X(q6_0)                \
     X(nsnquant)            \
+    X(commvq)              \
+    X(antkv)               \
     X(fp8_ds_mla)          \
     X(nvfp4_ds_mla)
 

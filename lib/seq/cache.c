@@ -1,7 +1,9 @@
 #include "lib/seq/cache.h"
+#include "lib/anchor_score.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/k_bias.h"
+#include "lib/rope_table.h"
 #include "lib/saliency.h"
 #include "lib/scheme.h"
 #include "lib/seq/cache_impl.h"
@@ -201,6 +203,49 @@ static void push_queries(struct kv_cache *c, const float *q, size_t n)
     }
 }
 
+/* n values of the next blocks of V, which this append has not yet taken. */
+static float *next_values(const struct kv_cache *c, size_t n)
+{
+    const struct kv_cache_side *s = &c->side[kv_cache_holder(c, KV_V)];
+    const size_t row = kv_codec_row(s->codec);
+    const size_t from_tail = n < s->n_tail ? n : s->n_tail;
+    const size_t sinks =
+        c->n - c->n_new < kv_spec_size(&s->codec->spec, KV_V, "s")
+            ? kv_spec_size(&s->codec->spec, KV_V, "s") - (c->n - c->n_new)
+            : 0;
+    float *v = kv_alloc(n, row * sizeof(*v));
+
+    kv_cache_from_half(s->tail, from_tail * row, v);
+    kv_codec_input(s->codec, c->new_v + sinks * row, n - from_tail,
+                   v + from_tail * row);
+    return v;
+}
+
+/* The anchor scores of n_blocks blocks; k: their keys, in the form that is
+ * encoded; q: their queries. */
+static void score_anchors(struct kv_cache *c, const float *k, const float *q,
+                          size_t n_blocks)
+{
+    const struct kv_codec *codec = c->side[KV_K].codec;
+    const struct kv_shape *s = &codec->shape;
+    const size_t n = n_blocks * codec->block, row = kv_codec_row(codec);
+    const size_t first = next_block(c, &c->side[KV_K], 0).first;
+    float *seen = kv_alloc(n, row * sizeof(*seen)), *v = next_values(c, n);
+
+    memcpy(seen, k, n * row * sizeof(*seen));
+    if (codec->less_bias)
+        kv_k_bias_add(s, codec->pre_rope, first, seen, n);
+    if (codec->pre_rope)
+        kv_rope(s, seen, n, s->n_kv_heads, first);
+    for (size_t b = 0; b < n_blocks; b++)
+        kv_anchor_score(s, q + b * codec->block * query_values(codec),
+                        seen + b * codec->block * row,
+                        v + b * codec->block * row, codec->block,
+                        c->saliency + b * s->n_kv_heads * codec->block, NULL);
+    free(v);
+    free(seen);
+}
+
 /* Scores the next n_blocks blocks and drops their queries; k: their keys, in
  * the form that is encoded. */
 static void score_blocks(struct kv_cache *c, const float *k, size_t n_blocks)
@@ -208,11 +253,18 @@ static void score_blocks(struct kv_cache *c, const float *k, size_t n_blocks)
     const struct kv_codec *codec = c->side[KV_K].codec;
     const size_t block = codec->block, row = query_values(codec);
     const size_t scores = codec->shape.n_kv_heads * block;
-    float *q = kv_alloc(block, row * sizeof(*q));
+    const bool anchors = codec->scheme->anchors;
+    const size_t together = anchors ? n_blocks * block : block;
+    float *q = kv_alloc(together, row * sizeof(*q));
     size_t *at = kv_alloc(block, sizeof(*at)), used = 0;
 
     c->saliency = kv_alloc(n_blocks, scores * sizeof(*c->saliency));
-    for (size_t b = 0; b < n_blocks; b++) {
+    if (anchors) {
+        used = together;
+        kv_cache_from_half(c->query, used * row, q);
+        score_anchors(c, k, q, n_blocks);
+    }
+    for (size_t b = 0; b < n_blocks && !anchors; b++) {
         size_t n_probes = 0;
 
         for (size_t i = 0; i < block; i++)
@@ -366,11 +418,14 @@ int kv_cache_append(struct kv_cache *c, const struct kv_tokens *t,
         k = less;
     }
     c->n += t->n;
+    c->n_new = t->n;
+    c->new_v = kv_cache_is_latent(c) ? k : t->v;
     rc = append_side(c, KV_K, t->q, k, t->n, e) ||
          (!kv_cache_is_latent(c) && append_side(c, KV_V, NULL, t->v, t->n, e));
     free(c->saliency);
     free(less);
     c->saliency = NULL;
+    c->new_v = NULL;
     return rc ? -1 : 0;
 }
 

@@ -13,8 +13,10 @@
  *
  * With a scheme's probe() the cache also keeps the queries of the tail's probe
  * tokens, in fp16, counted with K.  When a block is quantized, its own probes
- * score its own keys, both as they are held.  No token outside the block
- * counts, as the law of codec.h demands. */
+ * score its own keys, both as they are held.  For a scheme with `anchors` every
+ * token is a probe, and keys (rotated, with their bias) and values score
+ * together (lib/anchor_score.h).  No token outside the block counts, as the law
+ * of codec.h demands. */
 #ifndef KV_CACHE_H
 #define KV_CACHE_H
 

@@ -34,9 +34,12 @@ struct kv_cache {
     size_t n_queries, query_capacity;
     struct kv_cache *below; /* of a layered codec: the next lower layer's
                              * cache, owned; NULL: none */
-    float *saliency; /* saliency of the blocks that this append quantizes, or
-                      * NULL */
-    bool *massive;   /* [n], where a codec keeps massive tokens; else NULL */
+    float *saliency;    /* saliency of the blocks that this append quantizes, or
+                         * NULL */
+    const float *new_v; /* [n_new][row] during an append: its values; else
+                         * NULL */
+    size_t n_new;
+    bool *massive; /* [n], where a codec keeps massive tokens; else NULL */
     size_t massive_capacity;
 };
 
