@@ -48,7 +48,9 @@ class GpuToolTest(unittest.TestCase):
         one, three = (self.rows(attend("-s", "f16", "--shape",
                                        "%d,4,2,64,300" % n))[0]
                       for n in (1, 3))
-        self.assertEqual(one["attn_rel_err"], three["attn_rel_err"])
+        # In other pieces, whose weights round otherwise.
+        errors = [float(r["attn_rel_err"]) for r in (one, three)]
+        self.assertLess(abs(errors[0] - errors[1]), 0.1 * errors[0])
         for column in "bytes_moved", "device_bytes":
             self.assertEqual(3 * int(one[column]), int(three[column]))
         self.assertEqual(three["windows"], "3")

@@ -541,7 +541,8 @@ static const char *launch(const kv_decode &p, struct kv_gpu_launch *l,
     const dim3 grid((unsigned)l->n_work, (unsigned)l->n_kv_heads,
                     (rows + ROWS - 1) / ROWS);
 
-    return kv_launch_blocks(l, kv_transform_kernel<D, ROTATED>, grid, p, k, v);
+    return kv_launch_blocks(l, kv_transform_kernel<D, ROTATED>, TOKENS, grid, p,
+                            k, v);
 }
 
 template <int D> static const char *launch_dim(struct kv_gpu_launch *l)
