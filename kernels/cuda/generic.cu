@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     else
         kv_generic_span<false>(p, halves, halves, work);
     if (kv_last_of(p, work))
-        kv_merge_splits(p, work, k.head_dim, ROWS);
+        kv_merge_splits<1>(p, work, k.head_dim, ROWS);
 }
 
 // The same selection for HACK.
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     else
         kv_generic_span<false>(p, halves, halves, work);
     if (kv_last_of(p, work))
-        kv_merge_splits(p, work, k.head_dim, ROWS);
+        kv_merge_splits<1>(p, work, k.head_dim, ROWS);
 }
 
 static size_t shared_bytes(const kv_gpu_generic &k, const kv_gpu_generic &v)

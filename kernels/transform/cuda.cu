@@ -527,7 +527,7 @@ __global__ void __launch_bounds__(32 * KV_WARPS, D <= 128 ? 2 : 1)
         kv_attend_span<kv_float_keys<D>, kv_float_values<D>, 1, D, 1>(
             p, {}, {}, NULL, work);
     if (kv_last_of(p, work))
-        kv_merge_splits(p, work, D, ROWS);
+        kv_merge_splits<4>(p, work, D, ROWS);
 }
 
 /* ---- launches ------------------------------------------------------------ */
