@@ -265,6 +265,11 @@ KV_DEVICE float kv_load_written(const float *p)
     return *p;
 }
 
+KV_DEVICE uint4 kv_load16_written(const float *p)
+{
+    return kv_load16(p);
+}
+
 KV_DEVICE float kv_exp2(float x)
 {
     return exp2f(x);

@@ -2,8 +2,11 @@
  * on a device against the equations in double.  Here the device is the host
  * twin of tests/gpu_twin.h. */
 #include "eval/ppl.h"
+#include "kernels/cuda/layer.h"
+#include "kernels/cuda/runtime.h"
 #include "kernels/device.h"
 #include "lib/base/alloc.h"
+#include "lib/base/half.h"
 #include "lib/base/rng.h"
 #include "lib/model/model.h"
 #include "tests/test.h"
@@ -132,6 +135,88 @@ static void test_pieces(void **state)
     free(tokens);
     kv_model_free(model);
     tiny_clear(&m);
+}
+
+/* ---- norms --------------------------------------------------------------- */
+
+static float value_of(const uint8_t *out, size_t i, enum kv_type type)
+{
+    const uint16_t *const halves = (const uint16_t *)(const void *)out;
+
+    return type == KV_TYPE_F32   ? ((const float *)(const void *)out)[i]
+           : type == KV_TYPE_F16 ? kv_f16_to_f32(halves[i])
+                                 : kv_bf16_to_f32(halves[i]);
+}
+
+/* Three rows of n numbers; the weights begin `skip` floats after an aligned
+ * address. */
+static void check_norm(size_t n, size_t skip, enum kv_type type)
+{
+    enum { ROWS = 3, CANARY = 16 };
+    const size_t bytes = ROWS * n * kv_type_bytes(type);
+    /* A thread adds n / 256 squares, then threads are added. */
+    const double bound =
+        ((double)n / 256 + 16) * 0x1p-24 + (type == KV_TYPE_F32   ? 0
+                                            : type == KV_TYPE_F16 ? 0x1p-11
+                                                                  : 0x1p-8);
+    float *x = kv_alloc((ROWS + 1) * n + skip, sizeof(*x));
+    float *w = x + ROWS * n;
+    uint8_t *out = kv_alloc(bytes + CANARY, 1);
+    void *dx, *dw, *dout;
+    struct kv_err e = {""};
+
+    for (size_t i = 0; i < (ROWS + 1) * n + skip; i++)
+        x[i] = kv_random_unit(n + type, i) + 0.5f;
+    memset(out, 0xa5, bytes + CANARY);
+    if (kv_device_alloc(&dx, ROWS * n * sizeof(*x), &e) ||
+        kv_device_alloc(&dw, (n + skip) * sizeof(*w), &e) ||
+        kv_device_alloc(&dout, bytes + CANARY, &e) ||
+        kv_device_upload(dx, x, ROWS * n * sizeof(*x), &e) ||
+        kv_device_upload(dw, w, (n + skip) * sizeof(*w), &e) ||
+        kv_device_upload(dout, out, bytes + CANARY, &e) ||
+        kv_gpu_rms_norm(dx, (float *)dw + skip, ROWS, n, 0.01f, type, dout,
+                        &e) ||
+        kv_device_download(out, dout, bytes + CANARY, &e))
+        fail_msg("%s", e.msg);
+    for (size_t row = 0; row < ROWS; row++) {
+        const float *const its = x + row * n;
+        double sum = 0;
+
+        for (size_t i = 0; i < n; i++)
+            sum += (double)its[i] * (double)its[i];
+        for (size_t i = 0; i < n; i++) {
+            const double want = (double)its[i] * (double)w[skip + i] /
+                                sqrt(sum / (double)n + (double)0.01f);
+
+            assert_within(value_of(out, row * n + i, type), want,
+                          bound * fabs(want));
+        }
+    }
+    for (size_t i = 0; i < CANARY; i++)
+        assert_int_equal(out[bytes + i], 0xa5);
+    kv_device_free(dx);
+    kv_device_free(dw);
+    kv_device_free(dout);
+    free(out);
+    free(x);
+}
+
+/* Rows that a block holds, up to 8,192 numbers in fours from an aligned
+ * address; and others. */
+static void test_norms(void **state)
+{
+    static const size_t sizes[] = {1,    3,    4,    6,    1020, 1024,
+                                   1028, 4096, 8188, 8192, 8196, 9001};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+        for (int t = 0; t < 3; t++) {
+            static const enum kv_type types[] = {KV_TYPE_F16, KV_TYPE_BF16,
+                                                 KV_TYPE_F32};
+
+            check_norm(sizes[i], 0, types[t]);
+            check_norm(sizes[i], 1, types[t]);
+        }
 }
 
 /* ---- weights ------------------------------------------------------------- */
@@ -416,6 +501,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_definition),
         cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_norms),
         cmocka_unit_test(test_streamed),
         cmocka_unit_test(test_mixed_types),
         cmocka_unit_test(test_host_attention),

@@ -78,7 +78,7 @@ int median(int (*once)(void *, struct kv_err *), buffers *b, double *seconds,
 extern "C" int kv_device_bandwidth(const struct kv_device *d, double *read,
                                    double *copy, struct kv_err *e)
 {
-    const size_t quarter = d->free / 4, max = (size_t)1 << 30;
+    const size_t quarter = d->free / 4, max = (size_t)8 << 30;
     const size_t bytes = quarter < max ? quarter : max;
     buffers b = {NULL, NULL, 0, 0};
     double reading, copying;

@@ -48,7 +48,7 @@
 #ifndef KV_CUDA_DECODE_CUH
 #define KV_CUDA_DECODE_CUH
 
-#include "kernels/cuda/decode.h"
+#include "kernels/cuda/merge.cuh"
 #include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/softmax.cuh"
 
@@ -67,14 +67,6 @@ KV_DEVICE unsigned kv_row_head(const kv_rows &x, unsigned row)
 KV_DEVICE unsigned kv_row_position(const kv_rows &x, unsigned row)
 {
     return x.n - x.nq + row / x.group;
-}
-
-/* How many of n rows, from the first on, belong to queries. */
-KV_DEVICE unsigned kv_rows_asked(const kv_decode &p, unsigned first, unsigned n)
-{
-    const unsigned all = p.group * p.nq;
-
-    return first < all ? min(n, all - first) : 0;
 }
 
 /* The number of the run's tokens that a row's query sees. */
@@ -150,202 +142,17 @@ kv_walk(const kv_course<K, V, STAGES, TOGETHER> &course,
     ring.end();
 }
 
-/* ---- merging ------------------------------------------------------------ */
-
-/* The position of the part of a split, KV head and group of rows: | max | sum |
- * o |.  d: head_dim, here and below a constant if the caller has one. */
-KV_DEVICE float *kv_part(const kv_decode &p, unsigned split, unsigned d,
-                         unsigned rows)
-{
-    const size_t floats = (size_t)rows * (d + 2);
-    const size_t groups = gridDim.z, heads = gridDim.y;
-
-    return p.parts +
-           ((split * heads + blockIdx.y) * groups + blockIdx.z) * floats;
-}
-
-/* Merges the warps' parts, in shared memory, into the block's; weights are
- * relative to the largest max. */
-template <int D, int NT>
-KV_DEVICE void kv_merge_warps(const float *warps, float *part)
-{
-    constexpr unsigned rows = 8 * NT, floats = rows * (D + 2);
-
-    for (unsigned i = threadIdx.x; i < rows * D; i += blockDim.x) {
-        const float *max = warps + i / D, *sum = max + rows;
-        const float *o = warps + 2 * rows + i;
-        float m = KV_NONE, l = 0, x = 0;
-
-        for (unsigned k = 0; k < KV_WARPS; k++)
-            m = fmaxf(m, max[k * floats]);
-        for (unsigned k = 0; k < KV_WARPS; k++) {
-            const float w =
-                max[k * floats] == KV_NONE ? 0 : kv_exp2(max[k * floats] - m);
-
-            l += w * sum[k * floats];
-            x += w * o[k * floats];
-        }
-        part[2 * rows + i] = x;
-        if (i % D == 0) {
-            part[i / D] = m;
-            part[rows + i / D] = l;
-        }
-    }
-}
-
-/* Rows that share a load of the matrix; lanes that share the sum of a channel.
- */
-enum { KV_ROTATED_ROWS = 4, KV_ROTATED_LANES = 4 };
-
-/* Calls put(row, channel, y) for the first n rows of y = x m, with m the KV
- * head's matrix.  Rows up to the next multiple of KV_ROTATED_ROWS exist, may
- * hold anything, and are passed too.  x: [rows][d] in shared memory.  All
- * threads call it. */
-template <class F>
-KV_DEVICE void kv_rotate(const float *matrix, const float *x, unsigned n,
-                         unsigned d, const F &put)
-{
-    constexpr unsigned R = KV_ROTATED_ROWS, L = KV_ROTATED_LANES, C = 32 / L;
-    const unsigned apart = KV_WARPS * C, first = kv_lane() / C;
-
-    for (unsigned row = 0; row < n; row += R)
-        for (unsigned base = kv_warp() * C; base < d; base += apart) {
-            const unsigned c = base + kv_lane() % C;
-            const float *const m =
-                matrix + (size_t)blockIdx.y * d * d + (c < d ? c : 0);
-            float sum[R] = {0};
-
-#pragma unroll 16
-            for (unsigned j = first; j < d; j += L) {
-                const float by = m[(size_t)j * d];
-
-#pragma unroll
-                for (unsigned r = 0; r < R; r++)
-                    sum[r] += x[(row + r) * d + j] * by;
-            }
-#pragma unroll
-            for (unsigned r = 0; r < R; r++) {
-                for (unsigned mask = C; mask < 32; mask *= 2)
-                    sum[r] += kv_shuffle_xor(sum[r], mask);
-                if (c < d && first == 0)
-                    put(row + r, c, sum[r]);
-            }
-        }
-}
-
-/* Loads the KV head's matrix into the L2 before it is needed. */
-KV_DEVICE void kv_prefetch_matrix(const float *matrix, unsigned d)
-{
-    if (!matrix)
-        return;
-
-    const float *const m = matrix + (size_t)blockIdx.y * d * d;
-
-    for (unsigned i = threadIdx.x * 32; i < d * d; i += blockDim.x * 32)
-        kv_prefetch(m + i);
-}
-
-/* Replaces max in the splits' parts by the split's weight in the result; a warp
- * takes a row, a lane a split.  share: [rows], the codes' share of all weight.
- */
-KV_DEVICE void kv_weigh_splits(const kv_gpu_work &work, size_t apart,
-                               unsigned rows, float *parts, float *share)
-{
-    const unsigned n = work.n_splits, n_coded = work.n_coded;
-
-    for (unsigned row = kv_warp(); row < rows; row += KV_WARPS) {
-        float *const max = parts + row, *const sum = max + rows;
-        float m = KV_NONE, l = 0, coded = 0;
-
-        for (unsigned k = kv_lane(); k < n; k += 32)
-            m = fmaxf(m, kv_load_written(max + k * apart));
-        for (unsigned mask = 1; mask < 32; mask *= 2)
-            m = fmaxf(m, kv_shuffle_xor(m, mask));
-        for (unsigned k = kv_lane(); k < n; k += 32) {
-            const float its = kv_load_written(max + k * apart);
-            const float w = its == KV_NONE ? 0 : kv_exp2(its - m);
-            const float weight = w * kv_load_written(sum + k * apart);
-
-            l += weight;
-            coded += k < n_coded ? weight : 0;
-            max[k * apart] = w;
-        }
-        for (unsigned mask = 1; mask < 32; mask *= 2) {
-            l += kv_shuffle_xor(l, mask);
-            coded += kv_shuffle_xor(coded, mask);
-        }
-        for (unsigned k = kv_lane(); k < n; k += 32)
-            max[k * apart] = max[k * apart] / l;
-        if (kv_lane() == 0)
-            share[row] = coded / l;
-    }
-}
-
-/* The sum over splits [first, end) of one channel times the split's weight. */
-KV_DEVICE float kv_sum_splits(const float *weight, const float *o, size_t apart,
-                              unsigned first, unsigned end)
-{
-    float sum = 0;
-
-#pragma unroll 8
-    for (unsigned k = first; k < end; k++)
-        sum = fmaf(kv_load_written(weight + k * apart),
-                   kv_load_written(o + k * apart), sum);
-    return sum;
-}
-
-/* Merges the splits' parts into the result; the codes' parts leave their
- * space. */
-KV_DEVICE void kv_merge_splits(const kv_decode &p, const kv_gpu_work &work,
-                               unsigned d, unsigned rows)
-{
-    const size_t apart =
-        (size_t)gridDim.y * gridDim.z * rows * (d + 2); /* split to split */
-    float *const parts = kv_part(p, work.first_split, d, rows);
-    float *const coded = reinterpret_cast<float *>(kv_shared());
-    float *const plain = coded + rows * d, *const share = plain + rows * d;
-    const unsigned n = work.n_splits, n_coded = work.n_coded;
-    const unsigned asked = kv_rows_asked(p, blockIdx.z * rows, rows);
-
-    kv_weigh_splits(work, apart, rows, parts, share);
-    kv_sync_block();
-    for (unsigned i = threadIdx.x; i < asked * d; i += blockDim.x) {
-        const float *weight = parts + i / d, *o = parts + 2 * rows + i;
-        const float mean = p.mean ? p.mean[blockIdx.y * (size_t)d + i % d] : 0;
-
-        coded[i] = kv_sum_splits(weight, o, apart, 0, n_coded);
-        plain[i] = fmaf(share[i / d], mean,
-                        kv_sum_splits(weight, o, apart, n_coded, n));
-    }
-    kv_sync_block();
-
-    const auto put = [&](unsigned i, unsigned c, float x) {
-        const size_t row = blockIdx.z * rows + i;
-        const size_t query = work.sequence * (size_t)p.nq + row / p.group;
-        const size_t head = blockIdx.y * (size_t)p.group + row % p.group;
-
-        if (i < asked)
-            p.out[(query * p.group * gridDim.y + head) * d + c] =
-                x + plain[i * d + c];
-    };
-
-    if (p.leave)
-        kv_rotate(p.leave, coded, asked, d, put);
-    else
-        for (unsigned i = threadIdx.x; i < asked * d; i += blockDim.x)
-            put(i / d, i % d, coded[i]);
-}
-
 /* ---- the kernel --------------------------------------------------------- */
 
 /* Loads rows [first, first + n) of the queries, scaled and transformed, 0 past
  * the last, `apart` floats from one to the next; raw: memory for [n][d], unused
  * if there is no transform. */
-KV_DEVICE void kv_load_queries(const kv_decode &p, const float *enter,
+KV_DEVICE void kv_load_queries(const kv_decode &p, const kv_gpu_space &enter,
                                unsigned sequence, unsigned first, unsigned n,
                                unsigned d, unsigned apart, float *raw, float *q)
 {
     const unsigned asked = kv_rows_asked(p, first, n);
+    const bool enters = kv_is_space(enter);
 
     for (unsigned i = threadIdx.x; i < n * d; i += blockDim.x) {
         const size_t row = first + i / d;
@@ -357,25 +164,27 @@ KV_DEVICE void kv_load_queries(const kv_decode &p, const float *enter,
                       p.scale
                 : 0;
 
-        if (enter)
+        if (enters)
             raw[i] = x;
-        if (!enter || i / d >= asked)
+        if (!enters || i / d >= asked)
             q[i / d * apart + i % d] = x;
     }
-    if (!enter)
+    if (!enters)
         return;
     kv_sync_block();
-    kv_rotate(enter, raw, asked, d, [&](unsigned row, unsigned c, float x) {
-        if (row < asked)
-            q[row * apart + c] = x;
-    });
+    kv_change_space(enter, raw, asked, d,
+                    [&](unsigned row, unsigned c, float x) {
+                        if (row < asked)
+                            q[row * apart + c] = x;
+                    });
 }
 
 /* Attends to a block's span with these two policies; the result is the block's
  * part. */
 template <class K, class V, int STAGES, int D, int NT>
 KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
-                              const typename V::params &vp, const float *enter,
+                              const typename V::params &vp,
+                              const kv_gpu_space &enter,
                               const kv_gpu_work &work)
 {
     const kv_gpu_run &run = work.run;
@@ -393,8 +202,8 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
     float *const queries = reinterpret_cast<float *>(shared);
     unsigned *const limit = reinterpret_cast<unsigned *>(queries + 8 * NT * D);
     float *const raw = reinterpret_cast<float *>(limit + 8 * NT);
-    uint8_t *const k_table =
-        reinterpret_cast<uint8_t *>(raw + (enter ? 8 * NT * D : 0));
+    uint8_t *const k_table = reinterpret_cast<uint8_t *>(
+        raw + (kv_is_space(enter) ? 8 * NT * D : 0));
     uint8_t *const v_table = V::TABLE ? k_table + K::TABLE : k_table;
     uint8_t *const rings = k_table + K::TABLE + V::TABLE;
     const kv_course<K, V, STAGES, false> course(
@@ -481,14 +290,14 @@ __global__ void __launch_bounds__(32 * KV_WARPS, kv_blocks<K, V, D, NT>())
 {
     const kv_gpu_work &work = p.work[blockIdx.x]; /* a copy spills */
 
-    kv_prefetch_matrix(p.enter, D);
-    kv_prefetch_matrix(p.leave, D);
+    kv_prefetch_space(p.enter, D);
+    kv_prefetch_space(p.leave, D);
     if (work.coded)
         kv_attend_span<K, V, STAGES, D, NT>(p, kp, vp, p.enter, work);
     else
-        kv_attend_span<FK, FV, 1, D, NT>(p, fkp, fvp, NULL, work);
+        kv_attend_span<FK, FV, 1, D, NT>(p, fkp, fvp, {}, work);
     if (kv_last_of(p, work))
-        kv_merge_splits(p, work, D, 8 * NT);
+        kv_merge_splits<4>(p, work, D, 8 * NT);
 }
 
 /* Shared memory of the kernel: queries, also untransformed if they enter the

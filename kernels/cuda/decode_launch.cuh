@@ -14,10 +14,12 @@ static inline unsigned kv_row_tiles(const struct kv_gpu_launch *l, size_t d)
 }
 
 /* Launches a grid of blocks of KV_WARPS warps; or, if the launch is only
- * measured, finds how many blocks a multiprocessor holds. */
+ * measured, finds how many blocks a multiprocessor holds.  turn: tokens that
+ * all warps of a block take at once. */
 template <class... A>
 static const char *kv_launch_blocks(struct kv_gpu_launch *l,
-                                    void (*kernel)(A...), dim3 grid, A... args)
+                                    void (*kernel)(A...), size_t turn,
+                                    dim3 grid, A... args)
 {
     constexpr unsigned threads = 32 * KV_WARPS;
 
@@ -28,6 +30,7 @@ static const char *kv_launch_blocks(struct kv_gpu_launch *l,
 
     l->blocks = blocks ? blocks : 1; /* 0 blocks: the caller compares shared */
     l->row_groups = grid.z;
+    l->min_tiles = (turn + KV_GPU_TILE - 1) / KV_GPU_TILE;
     return NULL;
 }
 
@@ -54,8 +57,8 @@ static int kv_decode_launch(struct kv_gpu_launch *l,
     l->shared = coded > plain ? coded : plain;
 
     const char *wrong = kv_launch_blocks(
-        l, kv_decode_kernel<K, V, STAGES, FK, FV, D, NT>, grid, l->p, k, v,
-        typename FK::params{}, typename FV::params{});
+        l, kv_decode_kernel<K, V, STAGES, FK, FV, D, NT>, KV_WARPS * K::TILE,
+        grid, l->p, k, v, typename FK::params{}, typename FV::params{});
 
     return wrong ? kv_fail(e, "decode attention: %s", wrong) : 0;
 }

@@ -48,6 +48,7 @@ struct kv_gpu_launch {
     size_t shared;     /* shared memory that a block takes */
     size_t blocks;     /* blocks that a multiprocessor holds, at least 1 */
     size_t row_groups; /* groups of rows; each group's blocks read the cache */
+    size_t min_tiles;  /* tiles with which all warps of a block have work */
 };
 
 #ifdef __cplusplus

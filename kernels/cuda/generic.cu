@@ -229,8 +229,9 @@ KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
     if (threadIdx.x < ROWS)
         workspace.limits[threadIdx.x] =
             kv_seen(rows, run, rows.first + threadIdx.x);
-    kv_load_queries(p, CODED ? p.enter : NULL, work.sequence, rows.first, ROWS,
-                    d, workspace.apart(d), workspace.scores, workspace.queries);
+    kv_load_queries(p, CODED ? p.enter : kv_gpu_space{}, work.sequence,
+                    rows.first, ROWS, d, workspace.apart(d), workspace.scores,
+                    workspace.queries);
     kv_generic_fetch(k, workspace.keys, rows.k, first);
     kv_copy_commit();
     for (unsigned i = first; i < end; i++) {
@@ -265,7 +266,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     else
         kv_generic_span<false>(p, halves, halves, work);
     if (kv_last_of(p, work))
-        kv_merge_splits(p, work, k.head_dim, ROWS);
+        kv_merge_splits<1>(p, work, k.head_dim, ROWS);
 }
 
 // The same selection for HACK.
@@ -281,7 +282,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     else
         kv_generic_span<false>(p, halves, halves, work);
     if (kv_last_of(p, work))
-        kv_merge_splits(p, work, k.head_dim, ROWS);
+        kv_merge_splits<1>(p, work, k.head_dim, ROWS);
 }
 
 static size_t shared_bytes(const kv_gpu_generic &k, const kv_gpu_generic &v)
@@ -304,7 +305,8 @@ static int launch_one(struct kv_gpu_launch *l,
 
     l->shared = coded > plain ? coded : plain;
 
-    const char *wrong = kv_launch_blocks(l, kernel, grid, l->p, k, v, halves);
+    const char *wrong =
+        kv_launch_blocks(l, kernel, TOKENS, grid, l->p, k, v, halves);
 
     return wrong ? kv_fail(e, "generic attention: %s", wrong) : 0;
 }

@@ -285,6 +285,12 @@ KV_DEVICE float kv_load_written(const float *p)
     return __ldcg(p);
 }
 
+/* The same for four values at a 16-byte boundary. */
+KV_DEVICE uint4 kv_load16_written(const float *p)
+{
+    return __ldcg(reinterpret_cast<const uint4 *>(p));
+}
+
 /* ---- numbers ------------------------------------------------------------ */
 
 KV_DEVICE float kv_exp2(float x)

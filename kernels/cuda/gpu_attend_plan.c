@@ -1,11 +1,10 @@
 #include "kernels/cuda/gpu_attend_impl.h"
+#include "kernels/cuda/gpu_pieces.h"
 #include "kernels/cuda/step.h"
 #include "lib/base/alloc.h"
 
 #include <assert.h>
 #include <stdlib.h>
-
-enum { MIN_TILES = 8 };
 
 /* Whether a side can have codes of exactly its first n tokens. */
 static bool are_whole(const struct kv_gpu_side *s, size_t n)
@@ -36,32 +35,28 @@ void kv_gpu_attend_split(const struct kv_gpu_attend *a,
     p->n = (unsigned)j->view.n;
 }
 
-/* Tiles of a piece of codes.  Pieces have one length that fills the device
- * once, together with the pieces of halves, but not less than a tile for each
- * warp of a block. */
+/* The largest number of tiles of a piece. */
 static size_t piece_tiles(const struct kv_gpu_attend *a)
 {
-    const size_t blocks = a->device.multiprocessors * a->launch.blocks;
-    size_t tiles = 0, beside = 0;
+    const struct kv_gpu_places p = {
+        .places = a->device.multiprocessors * a->launch.blocks,
+        .heads = a->n_kv_heads * a->launch.row_groups,
+        .min_tiles = a->launch.min_tiles};
+    size_t *tiles = kv_alloc(a->n_jobs * KV_GPU_RUNS, sizeof(*tiles));
+    size_t max;
 
     for (size_t j = 0; j < a->n_jobs; j++)
-        for (int r = 0; r < KV_GPU_RUNS; r++)
-            if (r == KV_RUN_CODES)
-                tiles += kv_gpu_run_tiles(&a->plan[j].run[r]);
-            else
-                beside += a->plan[j].run[r].n > 0;
-
-    const size_t workspace = blocks / (a->n_kv_heads * a->launch.row_groups);
-    const size_t pieces = workspace > beside ? workspace - beside : 1;
-    const size_t each = (tiles + pieces - 1) / pieces;
-
-    return each > MIN_TILES ? each : MIN_TILES;
+        for (size_t r = 0; r < KV_GPU_RUNS; r++)
+            tiles[j * KV_GPU_RUNS + r] = kv_gpu_run_tiles(&a->plan[j].run[r]);
+    max = kv_gpu_piece_tiles(&p, tiles, a->n_jobs * KV_GPU_RUNS);
+    free(tiles);
+    return max;
 }
 
 /* A list of work while it is cut into pieces. */
 struct cutting {
     struct kv_gpu_work *work;
-    size_t n_work, n_splits, max; /* most: tiles of a piece */
+    size_t n_work, n_splits, max; /* max: tiles of a piece */
 };
 
 /* The pieces of one run, the sequence's parts from `split` on. */
@@ -69,7 +64,7 @@ static void cut(struct cutting *c, const struct kv_gpu_sequence *p,
                 unsigned run, size_t split)
 {
     const size_t tiles = kv_gpu_run_tiles(&p->run[run]);
-    const size_t n = (tiles + c->max - 1) / c->max;
+    const size_t n = kv_gpu_n_pieces(tiles, c->max);
 
     for (size_t i = 0; i < n; i++) {
         const size_t from = tiles * i / n, to = tiles * (i + 1) / n;
@@ -96,7 +91,7 @@ static void number_splits(struct kv_gpu_attend *a, struct cutting *c)
         size_t n[KV_GPU_RUNS];
 
         for (int r = 0; r < KV_GPU_RUNS; r++)
-            n[r] = (kv_gpu_run_tiles(&p->run[r]) + c->max - 1) / c->max;
+            n[r] = kv_gpu_n_pieces(kv_gpu_run_tiles(&p->run[r]), c->max);
         p->index = (unsigned)j;
         p->first_split = (unsigned)c->n_splits;
         p->n_coded = (unsigned)n[KV_RUN_CODES];
@@ -117,8 +112,8 @@ static void make_work(struct kv_gpu_attend *a, struct cutting *c)
     for (size_t o = 0; o < KV_GPU_RUNS; o++)
         for (size_t j = 0; j < a->n_jobs; j++) {
             const struct kv_gpu_sequence *p = &a->plan[j];
-            const size_t sinks =
-                (kv_gpu_run_tiles(&p->run[KV_RUN_SINKS]) + c->max - 1) / c->max;
+            const size_t sinks = kv_gpu_n_pieces(
+                kv_gpu_run_tiles(&p->run[KV_RUN_SINKS]), c->max);
             const size_t split = p->first_split + (order[o] == KV_RUN_CODES ? 0
                                                    : order[o] == KV_RUN_SINKS
                                                        ? p->n_coded

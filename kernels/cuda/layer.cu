@@ -34,21 +34,77 @@ template <int TYPE> KV_DEVICE void kv_put(void *to, size_t i, float x)
             (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-// A block a row.
+// Numbers of a row that a thread of kv_rms_norm_kernel holds, at most.
+enum { HELD = 32 };
+
+KV_DEVICE float kv_norm_factor(float sum, size_t n, float eps)
+{
+    float *const workspace = reinterpret_cast<float *>(kv_shared());
+
+    return 1 /
+           sqrtf(kv_reduce<WARPS>(sum, workspace, kv_plus()) / (float)n + eps);
+}
+
+// A block a row of n numbers, n a multiple of 4 and at most HELD a thread; rows
+// and weight are 16-byte aligned.  A thread requests all that it reads before
+// it waits for the sum, because weights come from a cold cache.
 template <int TYPE>
 __global__ void __launch_bounds__(THREADS)
     kv_rms_norm_kernel(const float *x, const float *weight, size_t n, float eps,
                        void *out)
 {
-    float *const workspace = reinterpret_cast<float *>(kv_shared());
-    const float *row = x + blockIdx.x * n;
+    const size_t row = blockIdx.x * n;
+    uint4 v[HELD / 4], w[HELD / 4];
+    float sum = 0;
+
+#pragma unroll
+    for (unsigned i = 0; i < HELD / 4; i++) {
+        const unsigned at = (threadIdx.x + i * THREADS) * 4;
+
+        v[i] = w[i] = uint4{0, 0, 0, 0};
+        if (at < n) {
+            v[i] = kv_load16(x + row + at);
+            w[i] = kv_load16(weight + at);
+        }
+    }
+#pragma unroll
+    for (unsigned i = 0; i < HELD / 4; i++) {
+        const uint32_t bits[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
+
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            sum = fmaf(kv_from_bits(bits[j]), kv_from_bits(bits[j]), sum);
+    }
+
+    const float by = kv_norm_factor(sum, n, eps);
+
+#pragma unroll
+    for (unsigned i = 0; i < HELD / 4; i++) {
+        const unsigned at = (threadIdx.x + i * THREADS) * 4;
+        const uint32_t a[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
+        const uint32_t b[4] = {w[i].x, w[i].y, w[i].z, w[i].w};
+
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++)
+            if (at < n)
+                kv_put<TYPE>(out, row + at + j,
+                             kv_from_bits(a[j]) * by * kv_from_bits(b[j]));
+    }
+}
+
+// The same for rows of any length and alignment, which are read twice.
+template <int TYPE>
+__global__ void __launch_bounds__(THREADS)
+    kv_rms_norm_any_kernel(const float *x, const float *weight, size_t n,
+                           float eps, void *out)
+{
+    const float *const row = x + blockIdx.x * n;
     float sum = 0;
 
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         sum = fmaf(row[i], row[i], sum);
-    sum = kv_reduce<WARPS>(sum, workspace, kv_plus());
 
-    const float by = 1 / sqrtf(sum / (float)n + eps);
+    const float by = kv_norm_factor(sum, n, eps);
 
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         kv_put<TYPE>(out, blockIdx.x * n + i, row[i] * by * weight[i]);
@@ -166,19 +222,27 @@ __global__ void __launch_bounds__(THREADS)
 
 // ---- launching -------------------------------------------------------------
 
+static bool is_aligned(const void *p)
+{
+    return (uintptr_t)p % sizeof(uint4) == 0;
+}
+
 extern "C" int kv_gpu_rms_norm(const float *x, const float *weight, size_t rows,
                                size_t n, float eps, enum kv_type type,
                                void *out, struct kv_err *e)
 {
     const dim3 grid((unsigned)rows), block(THREADS);
     const size_t shared = WARPS * sizeof(float);
+    const bool held = n % 4 == 0 && n <= (size_t)HELD * THREADS &&
+                      is_aligned(x) && is_aligned(weight);
     const char *wrong = NULL;
 
     switch (type) {
-#define CASE(T)                                                             \
-    case T:                                                                 \
-        wrong = kv_launch(kv_rms_norm_kernel<T>, grid, block, shared, 0, x, \
-                          weight, n, eps, out);                             \
+#define CASE(T)                                                            \
+    case T:                                                                \
+        wrong = kv_launch(held ? kv_rms_norm_kernel<T>                     \
+                               : kv_rms_norm_any_kernel<T>,                \
+                          grid, block, shared, 0, x, weight, n, eps, out); \
         break;
         KV_TYPES(CASE)
 #undef CASE

@@ -59,8 +59,9 @@ int kv_device_time(int (*once)(void *arg, struct kv_err *e), void *arg,
                    struct kv_err *e);
 
 /* Bytes a second that kernels read, and that the runtime copies within the
- * device (read and written both counted): medians over 1 GiB, or a quarter of
- * the free memory. */
+ * device (read and written both counted): medians over 8 GiB, so that the start
+ * and the end of a kernel are below 1 %, or over a quarter of the free memory.
+ */
 int kv_device_bandwidth(const struct kv_device *d, double *read, double *copy,
                         struct kv_err *e);
 

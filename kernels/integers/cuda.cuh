@@ -262,15 +262,26 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
         const uint8_t *first = heads(p, head, codes, piece, 0);
         const uint8_t *last =
             RUNS > 1 ? heads(p, head, codes, piece, T / 2) : first;
-        const float unit = kv_float_at(head, 0);
         const float scale = kv_float_at(head, 1) * q.largest;
+        const float low_scale = kv_float_at(head, 0) * scale;
         float low[NT][4];
 
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int i = 0; i < NT; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    s[m][i][j] = 0;
 #pragma unroll
         for (int i = 0; i < NT; i++)
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 low[i][j] = 0;
+#pragma unroll
+        for (int run = 0; run < RUNS; run++)
+            add_codes<NT, M / RUNS>(run ? last : first, codes, run * M / RUNS,
+                                    q, s);
         add_lows<NT>(first + p.lows, last + p.lows, q, low);
         if (p.rests)
             add_lows<NT>(first + p.rests, last + p.rests, q, low);
@@ -280,18 +291,8 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
             for (int i = 0; i < NT; i++)
 #pragma unroll
                 for (int j = 0; j < 4; j++)
-                    s[m][i][j] = low[i][m / (M / RUNS) * 2 + j % 2] * unit;
-#pragma unroll
-        for (int run = 0; run < RUNS; run++)
-            add_codes<NT, M / RUNS>(run ? last : first, codes, run * M / RUNS,
-                                    q, s);
-#pragma unroll
-        for (int m = 0; m < M; m++)
-#pragma unroll
-            for (int i = 0; i < NT; i++)
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    s[m][i][j] *= scale;
+                    s[m][i][j] = fmaf(low[i][m / (M / RUNS) * 2 + j % 2],
+                                      low_scale, s[m][i][j] * scale);
     }
 };
 
