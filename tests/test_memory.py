@@ -16,6 +16,9 @@ SANITIZED = not subprocess.run(
 
 # Pages of the program itself count as they are read: 48 MB with CUDA linked in.
 PROGRAM = os.path.getsize(os.path.join(TOOLS, "kvattn"))
+# Code that oneDNN writes for each shape of a product: 0.6 MiB more than the limit
+# for kvdump on AVX-512.
+WRITTEN = 2 * MIB
 
 # Each would be several times over a limit that counted tensors alone, or that
 # forgot the base line, tiles, sequences that are decoded at a time, rows that a
@@ -123,7 +126,7 @@ class Memory(unittest.TestCase):
         rest = peak(*of(64, "1", "few.h5"))
         took = peak(*of(CTX, "16", "all.h5"), "--memory", f"{LIMIT}M") - rest
         print(f"{' '.join(args):50} took {took / MIB:6.1f} MiB")
-        self.assertLess(took, LIMIT * MIB + PROGRAM)
+        self.assertLess(took, LIMIT * MIB + PROGRAM + WRITTEN)
         self.assertGreater(took, LIMIT / 4 * MIB)
 
 
