@@ -277,7 +277,7 @@ static int measure_gpu(struct kvattn_run *r, const struct kv_device *gpu,
 
 static void name_protocol(struct kvattn_run *r, const struct kvattn_args *a)
 {
-    char repeats[24] = "";
+    char repeats[32] = "";
 
     if (r->how.repeats > 1)
         snprintf(repeats, sizeof(repeats), ":repeat%zu", r->how.repeats);
