@@ -33,11 +33,26 @@ static void test_codebook(void **state)
     check_sizes("evasion:d4b8,books=head,iters=2", 64, 1, BY_EXACT | BY_INT8);
 }
 
+/* Each order of smoothing and the Hadamard transform, and each alone. */
+static void test_transforms(void **state)
+{
+    static const char *const order[] = {"S", "H", "HS", "SH", "none"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(order) / sizeof(*order); i++) {
+        char text[64];
+
+        snprintf(text, sizeof(text), "vecinfer:d4b8r0,iters=1,t=%s", order[i]);
+        check_kernels(text, 64, BY_EXACT | BY_INT8 | BY_GENERIC);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codebook_kernels),
         cmocka_unit_test(test_codebook),
+        cmocka_unit_test(test_transforms),
     };
 
     return RUN_ON_DEVICE(tests);

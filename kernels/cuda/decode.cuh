@@ -147,11 +147,12 @@ kv_walk(const kv_course<K, V, STAGES, TOGETHER> &course,
 /* Loads rows [first, first + n) of the queries, scaled and transformed, 0 past
  * the last, `apart` floats from one to the next; raw: memory for [n][d], unused
  * if there is no transform. */
-KV_DEVICE void kv_load_queries(const kv_decode &p, const float *enter,
+KV_DEVICE void kv_load_queries(const kv_decode &p, const kv_gpu_space &enter,
                                unsigned sequence, unsigned first, unsigned n,
                                unsigned d, unsigned apart, float *raw, float *q)
 {
     const unsigned asked = kv_rows_asked(p, first, n);
+    const bool enters = kv_is_space(enter);
 
     for (unsigned i = threadIdx.x; i < n * d; i += blockDim.x) {
         const size_t row = first + i / d;
@@ -163,25 +164,27 @@ KV_DEVICE void kv_load_queries(const kv_decode &p, const float *enter,
                       p.scale
                 : 0;
 
-        if (enter)
+        if (enters)
             raw[i] = x;
-        if (!enter || i / d >= asked)
+        if (!enters || i / d >= asked)
             q[i / d * apart + i % d] = x;
     }
-    if (!enter)
+    if (!enters)
         return;
     kv_sync_block();
-    kv_rotate(enter, raw, asked, d, [&](unsigned row, unsigned c, float x) {
-        if (row < asked)
-            q[row * apart + c] = x;
-    });
+    kv_change_space(enter, raw, asked, d,
+                    [&](unsigned row, unsigned c, float x) {
+                        if (row < asked)
+                            q[row * apart + c] = x;
+                    });
 }
 
 /* Attends to a block's span with these two policies; the result is the block's
  * part. */
 template <class K, class V, int STAGES, int D, int NT>
 KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
-                              const typename V::params &vp, const float *enter,
+                              const typename V::params &vp,
+                              const kv_gpu_space &enter,
                               const kv_gpu_work &work)
 {
     const kv_gpu_run &run = work.run;
@@ -199,8 +202,8 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
     float *const queries = reinterpret_cast<float *>(shared);
     unsigned *const limit = reinterpret_cast<unsigned *>(queries + 8 * NT * D);
     float *const raw = reinterpret_cast<float *>(limit + 8 * NT);
-    uint8_t *const k_table =
-        reinterpret_cast<uint8_t *>(raw + (enter ? 8 * NT * D : 0));
+    uint8_t *const k_table = reinterpret_cast<uint8_t *>(
+        raw + (kv_is_space(enter) ? 8 * NT * D : 0));
     uint8_t *const v_table = V::TABLE ? k_table + K::TABLE : k_table;
     uint8_t *const rings = k_table + K::TABLE + V::TABLE;
     const kv_course<K, V, STAGES, false> course(
@@ -287,12 +290,12 @@ __global__ void __launch_bounds__(32 * KV_WARPS, kv_blocks<K, V, D, NT>())
 {
     const kv_gpu_work &work = p.work[blockIdx.x]; /* a copy spills */
 
-    kv_prefetch_matrix(p.enter, D);
-    kv_prefetch_matrix(p.leave, D);
+    kv_prefetch_space(p.enter, D);
+    kv_prefetch_space(p.leave, D);
     if (work.coded)
         kv_attend_span<K, V, STAGES, D, NT>(p, kp, vp, p.enter, work);
     else
-        kv_attend_span<FK, FV, 1, D, NT>(p, fkp, fvp, NULL, work);
+        kv_attend_span<FK, FV, 1, D, NT>(p, fkp, fvp, {}, work);
     if (kv_last_of(p, work))
         kv_merge_splits<4>(p, work, D, 8 * NT);
 }

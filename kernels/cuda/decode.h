@@ -39,6 +39,20 @@ struct kv_gpu_work {
     unsigned split; /* first_split + its index among the sequence's splits */
 };
 
+/* A transform of rows into or out of the codes' space: by a matrix; or x
+ * becomes
+ * ((x before) H) after, where H is the normalised Hadamard transform of blocks
+ * (kernels/hadamard.h).  Without one the codes' space is the model's. */
+enum { KV_SPACE_NONE, KV_SPACE_MATRIX, KV_SPACE_HADAMARD };
+
+struct kv_gpu_space {
+    unsigned kind;
+    unsigned hadamard;           /* size of a block */
+    float scale;                 /* 1 / sqrt(hadamard) */
+    const float *matrix;         /* [n_kv_heads][head_dim][head_dim] */
+    const float *before, *after; /* [n_kv_heads][head_dim]; NULL: ones */
+};
+
 struct kv_decode {
     const struct kv_gpu_sequence *sequences;
     const struct kv_gpu_work *work; /* work for decoding; prefill uses
@@ -48,9 +62,7 @@ struct kv_decode {
     float scale;        /* scale of scores, times log2(e) */
     const float *q;     /* [sequences][nq][n_heads][head_dim] */
     float *out;         /* the same */
-    /* Matrices [n_kv_heads][head_dim][head_dim] that transform rows into and
-     * out of the codes' space; NULL: the codes' space is the model's. */
-    const float *enter, *leave;
+    struct kv_gpu_space enter, leave;
     /* The mean added to every decoded value in the model's space,
      * [n_kv_heads][head_dim]; NULL: zero. */
     const float *mean;

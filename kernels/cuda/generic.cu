@@ -229,8 +229,9 @@ KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
     if (threadIdx.x < ROWS)
         workspace.limits[threadIdx.x] =
             kv_seen(rows, run, rows.first + threadIdx.x);
-    kv_load_queries(p, CODED ? p.enter : NULL, work.sequence, rows.first, ROWS,
-                    d, workspace.apart(d), workspace.scores, workspace.queries);
+    kv_load_queries(p, CODED ? p.enter : kv_gpu_space{}, work.sequence,
+                    rows.first, ROWS, d, workspace.apart(d), workspace.scores,
+                    workspace.queries);
     kv_generic_fetch(k, workspace.keys, rows.k, first);
     kv_copy_commit();
     for (unsigned i = first; i < end; i++) {

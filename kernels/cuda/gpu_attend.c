@@ -313,7 +313,7 @@ void kv_gpu_attend_free(struct kv_gpu_attend *a)
     for (int side = 0; side < 2 && !a->copied; side++) {
         free(a->side[side].table);
         kv_device_free(a->side[side].device_table);
-        kv_device_free(a->space[side]);
+        kv_gpu_space_free(&a->space[side]);
     }
     kv_device_free(a->slots);
     kv_device_free(a->coded);

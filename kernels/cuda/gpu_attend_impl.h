@@ -31,17 +31,19 @@ struct kv_gpu_attend {
     size_t bytes;
     void *device_plan, *device_work;
     void *q, *out, *parts, *counters, *slots;
-    void *space[2]; /* matrices into (K) and out of (V) the codes' space */
-    bool copied;    /* does not own tables and space */
+    struct kv_gpu_space space[2]; /* into (K) and out of (V) the codes' space */
+    bool copied;                  /* does not own tables and space */
     void *coded; /* the plan over codes, if each launch begins with dequantizing
                     them; else NULL */
 };
 
 /* gpu_attend_tiles.c.  Uploads tables, the tiles of every run of the plan,
- * whose addresses it enters into the plan, and the matrices of the codes'
+ * whose addresses it enters into the plan, and the transforms of the codes'
  * space. */
 int kv_gpu_attend_send(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
                        struct kv_err *e);
+
+void kv_gpu_space_free(struct kv_gpu_space *s);
 
 /* The number of KV heads with their own tiles in a run of this side. */
 size_t kv_gpu_run_heads(const struct kv_gpu_attend *a, int r, int side);

@@ -1,7 +1,9 @@
 #include "kernels/cuda/gpu_attend_impl.h"
+#include "kernels/hadamard.h"
 #include "lib/base/alloc.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -213,24 +215,55 @@ static int send_table(struct kv_gpu_side *s, struct kv_err *e)
            kv_device_upload(s->device_table, s->table, bytes, e);
 }
 
+static int send_floats(const float **to, const float *x, size_t n,
+                       struct kv_err *e)
+{
+    void *p;
+
+    if (!x)
+        return 0;
+    if (kv_device_alloc(&p, n * sizeof(*x), e))
+        return -1;
+    *to = p;
+    return kv_device_upload(p, x, n * sizeof(*x), e);
+}
+
+/* The transform of a store, by a butterfly if it has one, else by m. */
+static int send_space(struct kv_gpu_space *to, const struct kv_store *s,
+                      const float *m, struct kv_err *e)
+{
+    const size_t n = s->n_heads * s->head_dim;
+    const struct kv_butterfly *b = &s->butterfly;
+
+    to->kind = b->has ? KV_SPACE_HADAMARD : KV_SPACE_MATRIX;
+    if (!b->has)
+        return send_floats(&to->matrix, m, n * s->head_dim, e);
+    to->hadamard = b->hadamard ? (unsigned)kv_hadamard_size(s->head_dim) : 1;
+    to->scale = (float)(1 / sqrt((double)to->hadamard));
+    return send_floats(&to->before, b->before, n, e) ||
+           send_floats(&to->after, b->after, n, e);
+}
+
+void kv_gpu_space_free(struct kv_gpu_space *s)
+{
+    kv_device_free((void *)s->matrix);
+    kv_device_free((void *)s->before);
+    kv_device_free((void *)s->after);
+}
+
 int kv_gpu_attend_send(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
                        struct kv_err *e)
 {
-    const size_t d = a->head_dim;
-
     for (int side = 0; side < 2; side++) {
-        float *m = space_matrix(kv_gpu_job_store(jobs, side, KV_JOB_CODES));
+        const struct kv_store *s = kv_gpu_job_store(jobs, side, KV_JOB_CODES);
+        float *m = space_matrix(s);
         int rc = send_table(&a->side[side], e);
 
         for (size_t j = 0; j < a->n_jobs && !rc; j++)
             for (int r = 0; r < KV_GPU_RUNS && !rc; r++)
                 rc = send_run(a, &jobs[j], j, r, side, m, e);
-        if (m && !rc) {
-            const size_t bytes = a->n_kv_heads * d * d * sizeof(*m);
-
-            rc = kv_device_alloc(&a->space[side], bytes, e) ||
-                 kv_device_upload(a->space[side], m, bytes, e);
-        }
+        if (m && !rc)
+            rc = send_space(&a->space[side], s, m, e);
         free(m);
         if (rc)
             return -1;

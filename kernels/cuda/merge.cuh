@@ -217,7 +217,7 @@ KV_DEVICE void kv_merge_splits(const kv_decode &p, const kv_gpu_work &work,
     float *const coded = reinterpret_cast<float *>(merged + rows);
     float *const plain = coded + rows * d;
     const unsigned asked = kv_rows_asked(p, blockIdx.z * rows, rows);
-    const bool leaves = p.leave != NULL;
+    const bool leaves = kv_is_space(p.leave);
     const auto out = [&](unsigned i) -> float & {
         const size_t row = blockIdx.z * rows + i / d;
         const size_t query = work.sequence * (size_t)p.nq + row / p.group;
@@ -243,10 +243,11 @@ KV_DEVICE void kv_merge_splits(const kv_decode &p, const kv_gpu_work &work,
     if (!leaves)
         return;
     kv_sync_block();
-    kv_rotate(p.leave, coded, asked, d, [&](unsigned row, unsigned c, float x) {
-        if (row < asked)
-            out(row * d + c) = x + plain[row * d + c];
-    });
+    kv_change_space(p.leave, coded, asked, d,
+                    [&](unsigned row, unsigned c, float x) {
+                        if (row < asked)
+                            out(row * d + c) = x + plain[row * d + c];
+                    });
 }
 
 #endif

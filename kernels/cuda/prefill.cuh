@@ -103,7 +103,7 @@ KV_DEVICE void kv_prefill_keep(const kv_prefill_workspace<D, NT> &workspace,
  * memory. */
 template <int D, int NT>
 KV_DEVICE void kv_prefill_leave(const kv_prefill_workspace<D, NT> &workspace,
-                                const float *leave)
+                                const kv_gpu_space &leave)
 {
     constexpr unsigned n = kv_prefill_workspace<D, NT>::ROWS * D;
     constexpr unsigned mine = 8 * NT;
@@ -115,19 +115,19 @@ KV_DEVICE void kv_prefill_leave(const kv_prefill_workspace<D, NT> &workspace,
     for (unsigned i = threadIdx.x; i < n; i += blockDim.x)
         workspace.queries[i] = result(i);
     kv_sync_block();
-    kv_rotate(
+    kv_change_space(
         leave, workspace.queries, n / D, D,
         [&](unsigned row, unsigned c, float x) { result(row * D + c) = x; });
 }
 
 /* Attends to one run with these two policies. */
 template <class K, class V, int STAGES, int D, int NT>
-KV_DEVICE void kv_prefill_run(const kv_decode &p,
-                              const kv_gpu_sequence &sequence, unsigned which,
-                              const typename K::params &kp,
-                              const typename V::params &vp, const float *enter,
-                              const float *leave, bool first,
-                              const kv_prefill_workspace<D, NT> &workspace)
+KV_DEVICE void
+kv_prefill_run(const kv_decode &p, const kv_gpu_sequence &sequence,
+               unsigned which, const typename K::params &kp,
+               const typename V::params &vp, const kv_gpu_space &enter,
+               const kv_gpu_space &leave, bool first,
+               const kv_prefill_workspace<D, NT> &workspace)
 {
     constexpr unsigned n_rows = kv_prefill_workspace<D, NT>::ROWS,
                        mine = 8 * NT;
@@ -162,7 +162,7 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
     /* Results come after this: while queries still enter the space, there are
      * none. */
     kv_load_queries(p, enter, sequence.index, block_row, n_rows, D, D,
-                    enter ? workspace.results : workspace.queries,
+                    kv_is_space(enter) ? workspace.results : workspace.queries,
                     workspace.queries);
     K::load(kp, blockIdx.y, k_table);
     V::load(vp, blockIdx.y, v_table);
@@ -181,7 +181,7 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
     kv_sync_warp();
     kv_join<D, NT>(workspace, first);
     kv_sync_block();
-    if (leave)
+    if (kv_is_space(leave))
         kv_prefill_leave<D, NT>(workspace, leave);
 }
 
@@ -206,8 +206,8 @@ __global__ void __launch_bounds__(32 * KV_WARPS, 1)
     for (unsigned r = KV_RUN_SINKS; r <= KV_RUN_REST;
          r += KV_RUN_REST - KV_RUN_SINKS)
         if (sequence.run[r].n) {
-            kv_prefill_run<FK, FV, STAGES, D, NT>(p, sequence, r, fkp, fvp,
-                                                  NULL, NULL, first, workspace);
+            kv_prefill_run<FK, FV, STAGES, D, NT>(p, sequence, r, fkp, fvp, {},
+                                                  {}, first, workspace);
             first = false;
         }
     kv_sync_block();

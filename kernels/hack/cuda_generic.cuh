@@ -123,7 +123,7 @@ KV_DEVICE void kv_generic_hack_span(const kv_decode &p,
     unscaled.scale = 1;
     if (threadIdx.x < ROWS)
         b.at.limits[threadIdx.x] = kv_seen(rows, run, rows.first + threadIdx.x);
-    kv_load_queries(unscaled, NULL, work.sequence, rows.first, ROWS, d, d,
+    kv_load_queries(unscaled, {}, work.sequence, rows.first, ROWS, d, d,
                     b.at.queries, b.at.queries);
     kv_hack_fetch(k, b.at.keys, rows.k, work.first_tile);
     kv_copy_commit();

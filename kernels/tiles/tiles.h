@@ -94,6 +94,15 @@ struct kv_family {
     void (*release)(const struct kv_store *s, uint8_t *tile);
 };
 
+/* The form of a transform that a device does without a matrix: a row x of a
+ * head becomes ((x before) H) after, where H is the transform of
+ * kernels/hadamard.h, or with hadamard = 0 the identity. */
+struct kv_butterfly {
+    int has; /* the transform has this form */
+    int hadamard;
+    const float *before, *after; /* [n_heads][head_dim]; NULL: ones */
+};
+
 /* A run of tokens of one side of one layer. */
 struct kv_store {
     const struct kv_family *family;
@@ -109,6 +118,7 @@ struct kv_store {
     void (*enter)(const void *space, size_t head, float *q, size_t rows);
     void (*leave)(const void *space, size_t head, float *out, size_t rows);
     const void *space;
+    struct kv_butterfly butterfly; /* of keys, enter(); of values, leave() */
 
     /* Filled by kv_store_resize(): tiles [n_heads, or 1 if heads are
      * together][capacity][tile_bytes], 64-byte aligned. */

@@ -166,6 +166,12 @@ template <int D> struct kv_transform_workspace {
     }
 };
 
+/* The transform by a matrix; NULL: none. */
+static __host__ __device__ kv_gpu_space matrix_space(const float *matrix)
+{
+    return {matrix ? KV_SPACE_MATRIX : KV_SPACE_NONE, 0, 0, matrix, NULL, NULL};
+}
+
 /* ---- queries ------------------------------------------------------------- */
 
 /* Writes as halves; coefficients also include the keys' mean, which is added to
@@ -178,8 +184,9 @@ KV_DEVICE void load_queries(const kv_decode &p, const kv_gpu_transform_side &k,
     float *const raw = reinterpret_cast<float *>(w.y);
     float *const q = raw + ROWS * D;
 
-    kv_load_queries(p, k.rotated ? NULL : k.matrix, sequence, rows.first, ROWS,
-                    D, D, raw, q);
+    const kv_gpu_space enter = matrix_space(k.rotated ? NULL : k.matrix);
+
+    kv_load_queries(p, enter, sequence, rows.first, ROWS, D, D, raw, q);
     kv_sync_block();
     for (unsigned i = threadIdx.x; i < D / 2 * 8; i += blockDim.x) {
         const float *at = q + i % 8 * D + i / 8 * 2;
@@ -524,8 +531,8 @@ __global__ void __launch_bounds__(32 * KV_WARPS, D <= 128 ? 2 : 1)
     if (work.coded)
         span<D, ROTATED>(p, k, v, work);
     else
-        kv_attend_span<kv_float_keys<D>, kv_float_values<D>, 1, D, 1>(
-            p, {}, {}, NULL, work);
+        kv_attend_span<kv_float_keys<D>, kv_float_values<D>, 1, D, 1>(p, {}, {},
+                                                                      {}, work);
     if (kv_last_of(p, work))
         kv_merge_splits<4>(p, work, D, ROWS);
 }
@@ -557,7 +564,7 @@ template <int D> static const char *launch_dim(struct kv_gpu_launch *l)
     struct kv_decode p = l->p;
 
     l->shared = coded > plain ? coded : plain;
-    p.leave = v.matrix;
+    p.leave = matrix_space(v.matrix);
     p.mean = v.mean;
     return k.rotated ? launch<D, true>(p, l, k, v)
                      : launch<D, false>(p, l, k, v);

@@ -439,6 +439,11 @@ bool kv_codebook_store(const struct kv_codec *c, struct kv_store *s)
     if (transformed) {
         s->enter = codebook_enter;
         s->space = &v->transform;
+        s->butterfly = (struct kv_butterfly){
+            .has = 1,
+            .hadamard = v->transform.hadamard,
+            .before = v->transform.hadamard_first ? NULL : v->transform.smooth,
+            .after = v->transform.hadamard_first ? v->transform.smooth : NULL};
     }
     return true;
 }

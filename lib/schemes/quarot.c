@@ -107,6 +107,7 @@ static bool quarot_store(const struct kv_codec *c, struct kv_store *s)
 {
     s->enter = s->leave = quarot_rotate;
     s->space = &c->shape.head_dim;
+    s->butterfly = (struct kv_butterfly){.has = 1, .hadamard = 1};
     return kv_integers_store(c, s);
 }
 
