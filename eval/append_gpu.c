@@ -44,13 +44,14 @@ static bool gpu_can(const struct kv_append_gpu *a)
     return true;
 }
 
-/* The first token of a sequence's newest tile, the same in all sequences;
- * SIZE_MAX: none. */
+/* The first token of a sequence's newest tile, the same in all sequences, and
+ * the first of its times where tokens are repeated; SIZE_MAX: none. */
 static size_t newest(const struct kv_append_gpu *a)
 {
     const struct kv_gpu_attend *attend = kv_attn_gpu_attend(a->attend);
+    const size_t first = attend ? kv_gpu_attend_newest(attend, 0) : SIZE_MAX;
 
-    return attend ? kv_gpu_attend_newest(attend, 0) : SIZE_MAX;
+    return first == SIZE_MAX ? SIZE_MAX : first % a->n;
 }
 
 /* Whether the codes have tiles, and whole blocks fill a tile. */

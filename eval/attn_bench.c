@@ -372,9 +372,13 @@ static int open_gpu(struct kv_attn_step *s, struct kv_err *e)
 {
     if (!kv_tile_cache_stored(cache_of(s, 0)))
         return kv_fail(e, "%s: no CUDA kernel for its codes", s->spec->text);
+    if (s->bench->repeats > 1 && s->codec[KV_K]->pre_rope)
+        return kv_fail(e, "%s: keys before RoPE are not repeated",
+                       s->spec->text);
     make_tiles(s);
     if (kv_attn_gpu_new(&s->gpu, s->bench->gpu, s->tiled, s->in->n_batch,
-                        s->bench->copies, s->in->q, s->in->nq, s->wanted, e))
+                        s->bench->copies, s->bench->repeats, s->in->q,
+                        s->in->nq, s->wanted, e))
         return kv_fail_in(e, "%s", s->spec->text);
     s->path_name = kv_attn_gpu_name(s->gpu);
     free_tiles(s);
@@ -509,7 +513,7 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
                              alone ? NULL : &out->speedup, e)) {
         return -1;
     }
-    if (kv_codec_attends(s->codec[KV_K]))
+    if (kv_codec_attends(s->codec[KV_K]) && b->repeats == 1)
         out->ops = count_ops(s);
     add_bits(&out->bits, s);
     out->rel_err = kv_attn_inputs_error(s->in, s->out, s->in->exact);
@@ -520,7 +524,8 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
         return kv_fail(e, "%s: the output of attention is not finite",
                        s->spec->text);
     out->device_bytes = device_bytes(s);
-    out->bytes_moved = (size_t)out->bits.bytes + 2 * outputs * sizeof(*s->out);
+    out->bytes_moved =
+        (size_t)out->bits.bytes * b->repeats + 2 * outputs * sizeof(*s->out);
     if (s->gpu)
         out->bytes_moved *= b->copies;
     return 0;

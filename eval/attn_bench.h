@@ -75,7 +75,7 @@ struct kv_attn_result {
     size_t device_bytes;      /* bytes that the step reads: of tiles, or of the
                                  caches themselves */
     struct kv_attend_ops ops; /* operations of one step, only for schemes with
-                               * an attend() */
+                               * an attend(); zeros with repeats */
 };
 
 /* The path to run: the first of int8, exact and generic (or the scheme's own
@@ -98,6 +98,10 @@ struct kv_attn_bench {
     const struct kv_device *gpu; /* where attention runs; NULL: the CPU */
     size_t copies;  /* on a GPU, the number of copies of each sequence, each in
                      * its own memory: a batch that needs less host memory */
+    size_t repeats; /* on a GPU, the number of times that each sequence's tokens
+                     * are there: the caches are so much longer than in->n, and
+                     * attention has the same outputs.  Above 1 wants one query,
+                     * codes of whole tiles alone, and keys after RoPE */
     size_t threads; /* threads work over caches, KV heads and chunks; "codes"
                      * and "generic" only over caches */
     bool warm;      /* on the CPU: see kv_bench_time() */

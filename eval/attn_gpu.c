@@ -8,6 +8,7 @@
 
 struct kv_attn_gpu {
     struct kv_gpu_attend *attend; /* NULL: unfused */
+    struct kv_gpu_attend *once;   /* the caches that attend repeats, or NULL */
     struct kv_unfused *unfused;
     void *half_out; /* the output of unfused attention */
     float *q;
@@ -40,9 +41,20 @@ static int answer_unfused(const struct kv_attn_gpu *g, float *out,
     return rc;
 }
 
+/* Replaces attention's caches by longer ones. */
+static int repeat(struct kv_attn_gpu *g, size_t repeats, struct kv_err *e)
+{
+    if (repeats == 1)
+        return 0;
+    g->once = g->attend;
+    g->attend = NULL;
+    return kv_gpu_attend_copy(&g->attend, g->once, repeats, e);
+}
+
 static int open_path(struct kv_attn_gpu *g, const struct kv_device *device,
                      const struct kv_tiles_job *jobs, size_t n_jobs,
-                     const float *q, enum kv_attn_path path, struct kv_err *e)
+                     size_t repeats, const float *q, enum kv_attn_path path,
+                     struct kv_err *e)
 {
     int rc = 0;
 
@@ -62,13 +74,13 @@ static int open_path(struct kv_attn_gpu *g, const struct kv_device *device,
             &g->attend, device, jobs, n_jobs,
             path == KV_ATTN_INT8 ? KV_PATH_INT8 : KV_PATH_EXACT, e);
     }
-    return rc || kv_gpu_attend_ask(g->attend, q, e);
+    return rc || repeat(g, repeats, e) || kv_gpu_attend_ask(g->attend, q, e);
 }
 
 /* Copy c of sequence b is the device's sequence c * n_batch + b. */
 int kv_attn_gpu_new(struct kv_attn_gpu **out, const struct kv_device *device,
                     struct kv_tile_cache *const *tiled, size_t n_batch,
-                    size_t copies, const float *q, size_t nq,
+                    size_t copies, size_t repeats, const float *q, size_t nq,
                     enum kv_attn_path path, struct kv_err *e)
 {
     const size_t n = n_batch * copies;
@@ -86,7 +98,7 @@ int kv_attn_gpu_new(struct kv_attn_gpu **out, const struct kv_device *device,
     all = kv_alloc(n, g->row * sizeof(*all));
     for (size_t c = 0; c < copies; c++)
         memcpy(all + c * n_batch * g->row, q, n_batch * g->row * sizeof(*q));
-    rc = open_path(g, device, jobs, n, all, path, e);
+    rc = open_path(g, device, jobs, n, repeats, all, path, e);
     free(all);
     free(jobs);
     if (rc) {
@@ -102,6 +114,7 @@ void kv_attn_gpu_free(struct kv_attn_gpu *g)
     if (!g)
         return;
     kv_gpu_attend_free(g->attend);
+    kv_gpu_attend_free(g->once);
     kv_unfused_free(g->unfused);
     kv_device_free(g->half_out);
     kv_device_free(g->q);

@@ -10,14 +10,16 @@
 struct kv_attn_gpu;
 struct kv_gpu_attend;
 
-/* n_batch caches, each `copies` times; q: [n_batch][nq][n_heads][head_dim].
+/* n_batch caches, each `copies` times, in each of which the tokens are there
+ * `repeats` times (kv_gpu_attend_copy()); q: [n_batch][nq][n_heads][head_dim].
  * path: int8 if the device has it for these codes, else exact, else generic; or
  * the named one.  Fails without a kernel for the codes and without memory,
  * naming what is missing; unfused also fails if not all is f16, or nq is not 1.
+ * Unfused and dequant repeat nothing.
  * The tiles are not needed afterwards. */
 int kv_attn_gpu_new(struct kv_attn_gpu **g, const struct kv_device *device,
                     struct kv_tile_cache *const *tiled, size_t n_batch,
-                    size_t copies, const float *q, size_t nq,
+                    size_t copies, size_t repeats, const float *q, size_t nq,
                     enum kv_attn_path path, struct kv_err *e);
 void kv_attn_gpu_free(struct kv_attn_gpu *g); /* NULL is fine */
 

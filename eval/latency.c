@@ -32,7 +32,7 @@ int kv_step_caches_fused(struct kv_step_caches **out,
     c->fused = kv_alloc(n_layers, sizeof(struct kv_gpu_attend *));
     rc = kv_gpu_attend_new(&c->fused[0], device, jobs, n_jobs, path, e);
     for (size_t i = 1; i < n_layers && !rc; i++)
-        rc = kv_gpu_attend_copy(&c->fused[i], c->fused[0], e);
+        rc = kv_gpu_attend_copy(&c->fused[i], c->fused[0], 1, e);
     if (rc) {
         kv_step_caches_free(c);
         return -1;

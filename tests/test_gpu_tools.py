@@ -136,6 +136,54 @@ class GpuToolTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("1 query token, not of 2", done.stderr)
 
+    def test_repeat(self):
+        """Tokens that are there three times have the same attention as once."""
+        specs = [a for s in ("kivi:b2g32r0", "quarot:b4g64",
+                             "hack:b2p64r0,nearest", "vecinfer:d4b8r0,iters=1")
+                 for a in ("-s", s)]
+        once, often = (attend(*specs, "--path", "int8,exact", "--shape",
+                              "2,2,2,64,%d" % n, *more) for n, more in
+                       ((256, ()), (768, ("--repeat", "3"))))
+        self.assertEqual((once.returncode, often.returncode), (0, 0),
+                         often.stderr)
+        pairs = list(zip(self.rows(once), self.rows(often), strict=True))
+        self.assertEqual(len(pairs), 6)
+        for a, b in pairs:
+            for column in "spec", "path", "windows", "bits", "bits_quantized":
+                self.assertEqual(a[column], b[column])
+            self.assertEqual((b["ctx"], b["protocol"]),
+                             ("768", "decode:1:repeat3"))
+            self.assertEqual(3 * int(a["device_bytes"]),
+                             int(b["device_bytes"]))
+            # Queries and outputs are there once: [2][2][64], twice, f32.
+            self.assertEqual(3 * int(a["bytes_moved"]) -
+                             int(b["bytes_moved"]), 2 * 2 * 2 * 2 * 64 * 4)
+            self.assertEqual((b["ops_products"], a["quantize_us_p50"] == ""),
+                             ("", b["quantize_us_p50"] == ""))
+            if a["attn_rel_err"]:
+                one, three = (float(r["attn_rel_err"]) for r in (a, b))
+                self.assertLess(abs(three - one), 1e-3 + 1e-2 * one, b["spec"])
+
+    def test_bad_repeat(self):
+        shape = "--shape", "1,4,2,64,768"
+        for more, says in (
+                ((*shape, "--repeat", "0"), "expected at least 1"),
+                ((*shape, "--repeat", "4"), "a multiple of 128 tokens"),
+                ((*shape, "--repeat", "5"), "--repeat 5 of 768 tokens"),
+                (("--shape", "1,4,2,64,768,2", "--repeat", "3"), "one query"),
+                ((*shape, "--repeat", "3", "--path", "dequant"),
+                 "does not go with --path dequant"),
+                ((*shape, "--repeat", "3", "-s", "h2o:b0.5+f16"),
+                 "does not go with a policy")):
+            done = attend("-s", "f16", *more)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), says)
+            self.assertIn(says, done.stderr)
+        done = attend("-s", "kivi:b2g32r32", "-s", "kvquant:b2r0", *shape,
+                      "--repeat", "3")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual([r["spec"] for r in self.rows(done)], ["f16:r0s0"])
+        self.assertIn("128 of 256 tokens are not codes", done.stderr)
+
     def test_bad_path(self):
         for path, says in (("exact,", "a value is missing"),
                            ("fused", "expected auto, exact, int8"),

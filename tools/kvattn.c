@@ -54,6 +54,26 @@ static int calibration_of_shape(struct kvattn_run *r,
     return 0;
 }
 
+/* Leaves the inputs the tokens that are made, of those that --shape names. */
+static int repeat_tokens(struct kvattn_run *r, struct kv_err *e)
+{
+    const size_t repeats = r->how.repeats;
+    struct kv_attn_inputs *in = &r->inputs;
+
+    if (repeats == 1)
+        return 0;
+    if (in->nq > 1)
+        return kv_fail(e, "--repeat goes with one query, not with --shape %s",
+                       r->shape);
+    if (in->n % repeats || in->n / repeats % KV_GPU_TILE)
+        return kv_fail(e,
+                       "--repeat %zu of %zu tokens: expected so many times a "
+                       "multiple of %d tokens",
+                       repeats, in->n, KV_GPU_TILE);
+    in->n /= repeats;
+    return 0;
+}
+
 static int prepare_shape(struct kvattn_run *r, const struct kvattn_args *a,
                          struct kv_err *e)
 {
@@ -68,6 +88,8 @@ static int prepare_shape(struct kvattn_run *r, const struct kvattn_args *a,
     r->inputs.n_batch = a->common.on_gpu ? 1 : batch;
     r->inputs.has_k_pre = true;
     r->how.copies = batch / r->inputs.n_batch;
+    if (repeat_tokens(r, e))
+        return -1;
     snprintf(r->model, sizeof(r->model), "random-hq%zu-hkv%zu-d%zu", s->n_heads,
              s->n_kv_heads, s->head_dim);
     r->conditions.model = r->model;
@@ -178,6 +200,9 @@ static int check_specs(const struct kvattn_run *r, size_t memory,
                                           kv_codecs_at(cs, r->inputs.layer),
                                           generic);
         kv_codecs_free(cs);
+        if (spec->policy.policy && r->how.repeats > 1)
+            return kv_fail(e, "%s: --repeat does not go with a policy",
+                           spec->text);
         if (spec->policy.policy &&
             kv_attn_kept_check(&r->inputs, spec, r->calib, !r->dump, e))
             return -1;
@@ -250,6 +275,16 @@ static int measure_gpu(struct kvattn_run *r, const struct kv_device *gpu,
     return 0;
 }
 
+static void name_protocol(struct kvattn_run *r, const struct kvattn_args *a)
+{
+    char repeats[24] = "";
+
+    if (r->how.repeats > 1)
+        snprintf(repeats, sizeof(repeats), ":repeat%zu", r->how.repeats);
+    snprintf(r->protocol, sizeof(r->protocol), "decode:%zu%s%s", r->inputs.nq,
+             a->warm ? ":warm" : "", repeats);
+}
+
 static int prepare(struct kvattn_run *r, const struct kvattn_args *a,
                    struct kv_err *e)
 {
@@ -257,16 +292,16 @@ static int prepare(struct kvattn_run *r, const struct kvattn_args *a,
 
     if (a->warm && a->common.on_gpu)
         return kv_fail(e, "--warm is for the CPU: on a GPU every run is cold");
+    r->how.repeats = a->repeats;
     r->how.gpu = a->common.on_gpu ? &a->common.gpu : NULL;
     r->how.threads = a->common.threads;
     if (parse_paths(r, a, e) ||
         (r->shape ? prepare_shape(r, a, e) : prepare_dump(r, a, e)) ||
         prepare_specs(r, a, e))
         return -1;
-    snprintf(r->protocol, sizeof(r->protocol), "decode:%zu%s", in->nq,
-             a->warm ? ":warm" : "");
+    name_protocol(r, a);
     r->conditions.tool = "kvattn";
-    r->conditions.ctx = in->n;
+    r->conditions.ctx = in->n * r->how.repeats;
     r->conditions.windows = in->n_batch * r->how.copies;
     r->conditions.protocol = r->protocol;
     kv_common_conditions(&a->common, &r->conditions);
@@ -327,6 +362,21 @@ static void refuse_of_dump(const struct kvattn_args *a)
                name);
 }
 
+/* Refuses what --repeat does not go with. */
+static void check_repeats(const struct kvattn_args *a)
+{
+    if (a->repeats == 1)
+        return;
+    if (!a->repeats)
+        kv_die("--repeat 0: expected at least 1");
+    if (!a->shapes.n || !a->common.on_gpu)
+        kv_die("--repeat goes with --shape and --device cuda");
+    for (size_t i = 0; i < a->paths.n; i++)
+        if (!strcmp(a->paths.item[i], path_names[KV_ATTN_UNFUSED]) ||
+            !strcmp(a->paths.item[i], path_names[KV_ATTN_DEQUANT]))
+            kv_die("--repeat does not go with --path %s", a->paths.item[i]);
+}
+
 /* Refuses options that one source of tensors does not have. */
 static void check_source(const struct kvattn_args *a)
 {
@@ -378,6 +428,11 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
         KV_FLAG(0, "warm", &a->warm,
                 "on the CPU: each timed run follows the same run,\n"
                 "and finds in the caches what fits there"),
+        KV_SIZE(0, "repeat", &a->repeats, "T",
+                "--shape on a GPU: make the codes of N / T tokens\n"
+                "and attend to each token T times, each time in\n"
+                "memory of its own (1): the time is of N tokens,\n"
+                "output and error are of N / T"),
         KV_SIZE(0, "reps", &a->reps, "N",
                 "timed runs (20); with fewer, p10 and p90 are\n"
                 "little more than the fastest and the slowest"),
@@ -467,6 +522,7 @@ static void parse(int argc, char **argv, struct kvattn_args *a)
         kv_die("--reps %zu: at most %d", a->reps, MAX_REPS);
     kv_common_specs(&a->specs);
     kv_common_start(&a->common);
+    check_repeats(a);
 }
 
 int main(int argc, char **argv)
@@ -483,7 +539,8 @@ int main(int argc, char **argv)
         .windows = NOT_GIVEN,
         .queries = NOT_GIVEN,
         .reps = 20,
-        .warmup = 3};
+        .warmup = 3,
+        .repeats = 1};
     struct kvattn_run r = {0};
     struct kv_err e = {""};
     int rc;

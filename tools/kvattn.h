@@ -13,7 +13,7 @@ struct kvattn_args {
     struct kv_strings specs, shapes, models, paths;
     struct kv_sizes ctxs, batches;
     const char *dump, *calib;
-    size_t layer, windows, queries, reps, warmup;
+    size_t layer, windows, queries, reps, warmup, repeats;
     bool allow_leakage, warm;
 };
 

@@ -98,7 +98,8 @@ static int put_row(struct kvattn_run *r, const struct kv_spec *spec,
     kv_results_real(table, "quantize_us_p50", append->quantize * 1e6);
     kv_results_real(table, "decode_us_p50", append->decode * 1e6);
     kv_results_real(table, "append_us", m->append * 1e6);
-    if (kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->attend)
+    if (kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->attend &&
+        r->how.repeats == 1)
         put_ops(table, &m->ops);
     r->rows++;
     r->noisy += kv_timing_noisy(t);

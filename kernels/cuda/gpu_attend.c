@@ -251,31 +251,75 @@ int kv_gpu_attend_new_dequant(struct kv_gpu_attend **out,
     return end(a, find_generic(a, jobs, &kv_gpu_float, e), jobs, true, out, e);
 }
 
+/* Copies a run, whose tiles are there `times` times. */
 static int copy_run(struct kv_gpu_attend *to, const struct kv_gpu_attend *from,
-                    size_t job, int r, int side, struct kv_err *e)
+                    size_t job, int r, int side, size_t times, struct kv_err *e)
 {
     struct kv_gpu_run *run = &to->plan[job].run[r];
-    const size_t bytes =
-        (side ? run->v_head : run->k_head) * kv_gpu_run_heads(from, r, side);
-    void *tiles;
+    size_t *const apart = side ? &run->v_head : &run->k_head;
+    const uint8_t *const tiles = from->held[job].tiles[side][r];
+    const size_t bytes = *apart, heads = kv_gpu_run_heads(from, r, side);
+    void *copy;
 
-    if (kv_device_alloc(&tiles, bytes, e))
+    *apart *= times;
+    if (kv_device_alloc(&copy, *apart * heads, e))
         return -1;
-    to->held[job].tiles[side][r] = tiles;
-    to->bytes += bytes;
-    *(side ? &run->v : &run->k) = tiles;
-    return bytes
-               ? kv_device_copy(tiles, from->held[job].tiles[side][r], bytes, e)
+    to->held[job].tiles[side][r] = copy;
+    to->bytes += *apart * heads;
+    *(side ? &run->v : &run->k) = copy;
+    for (size_t i = 0; bytes && i < heads * times; i++)
+        if (kv_device_copy((uint8_t *)copy + i * bytes,
+                           tiles + i / times * bytes, bytes, e))
+            return -1;
+    return 0;
+}
+
+/* Whether all sequences are codes in tiles that may follow each other. */
+static int check_repeats(const struct kv_gpu_attend *a, struct kv_err *e)
+{
+    for (size_t j = 0; j < a->n_jobs; j++)
+        if (a->plan[j].run[KV_RUN_CODES].n != a->plan[j].n)
+            return kv_fail(e,
+                           "%zu of %u tokens are not codes, and only codes are "
+                           "repeated",
+                           (size_t)a->plan[j].n -
+                               a->plan[j].run[KV_RUN_CODES].n,
+                           a->plan[j].n);
+    return a->side[0].behind || a->side[1].behind
+               ? kv_fail(e,
+                         "codes of family %s have data behind their tiles, "
+                         "which is not repeated",
+                         a->family->name)
                : 0;
 }
 
-int kv_gpu_attend_copy(struct kv_gpu_attend **out,
-                       const struct kv_gpu_attend *from, struct kv_err *e)
+static int copy_sequences(struct kv_gpu_attend *to,
+                          const struct kv_gpu_attend *from, size_t times,
+                          struct kv_err *e)
 {
-    struct kv_gpu_attend *a = kv_alloc(1, sizeof(*a));
-    int rc = 0;
+    for (size_t j = 0; j < to->n_jobs; j++) {
+        struct kv_gpu_sequence *p = &to->plan[j];
+
+        for (int r = 0; r < KV_GPU_RUNS; r++)
+            if (copy_run(to, from, j, r, 0, times, e) ||
+                copy_run(to, from, j, r, 1, times, e))
+                return -1;
+        p->n *= (unsigned)times;
+        p->run[KV_RUN_CODES].n *= (unsigned)times;
+    }
+    return 0;
+}
+
+int kv_gpu_attend_copy(struct kv_gpu_attend **out,
+                       const struct kv_gpu_attend *from, size_t times,
+                       struct kv_err *e)
+{
+    struct kv_gpu_attend *a;
 
     assert(!from->coded);
+    if (times > 1 && check_repeats(from, e))
+        return -1;
+    a = kv_alloc(1, sizeof(*a));
     *a = *from;
     a->copied = true;
     a->bytes = 0;
@@ -287,10 +331,8 @@ int kv_gpu_attend_copy(struct kv_gpu_attend **out,
     a->plan = kv_alloc(a->n_jobs, sizeof(*a->plan));
     memcpy(a->plan, from->plan, a->n_jobs * sizeof(*a->plan));
     a->held = kv_alloc(a->n_jobs, sizeof(*a->held));
-    for (size_t j = 0; j < a->n_jobs && !rc; j++)
-        for (int r = 0; r < KV_GPU_RUNS && !rc; r++)
-            rc = copy_run(a, from, j, r, 0, e) || copy_run(a, from, j, r, 1, e);
-    if (rc || kv_gpu_attend_plan(a, e)) {
+    memset(a->held, 0, a->n_jobs * sizeof(*a->held));
+    if (copy_sequences(a, from, times, e) || kv_gpu_attend_plan(a, e)) {
         kv_gpu_attend_free(a);
         return -1;
     }

@@ -40,10 +40,16 @@ int kv_gpu_attend_new_dequant(struct kv_gpu_attend **a,
                               const struct kv_device *device,
                               const struct kv_tiles_job *jobs, size_t n_jobs,
                               struct kv_err *e);
-/* A copy of the same caches in separate memory; a must outlive the copy, and
- * must not come from kv_gpu_attend_new_dequant(). */
+/* A copy of the same caches in separate memory, in which the tokens of each
+ * sequence's codes are there `times` times, one time after another, all with
+ * their own bytes: longer caches than the host has time to encode, whose
+ * attention is the original's.  a must outlive the copy, and must not come from
+ * kv_gpu_attend_new_dequant(); keys must be stored after RoPE.  With times
+ * above 1 it fails if a sequence has tokens that are not codes, and if the
+ * codes have data behind their tiles. */
 int kv_gpu_attend_copy(struct kv_gpu_attend **copy,
-                       const struct kv_gpu_attend *a, struct kv_err *e);
+                       const struct kv_gpu_attend *a, size_t times,
+                       struct kv_err *e);
 void kv_gpu_attend_free(struct kv_gpu_attend *a); /* NULL is fine */
 
 enum kv_path kv_gpu_attend_path(const struct kv_gpu_attend *a); /* in use */
