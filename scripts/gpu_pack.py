@@ -19,6 +19,8 @@ LIBC = re.compile(
     r"(lib(c|m|mvec|dl|rt|pthread|resolv|nsl|util|anl)|ld-linux.*)\.so")
 # Each program holds the kernels: a window that holds two finds them again.
 WINDOW = 64 << 20
+# A larger archive does not travel beside a tracked tree.
+MAX_BYTES = 40 << 20
 # Folders, beside the loader's own list, of libraries that kvattn opens.
 PLACES = {
     "libcuda.so.1": ["/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
@@ -50,7 +52,8 @@ def libraries(program):
 
 
 def pack(build, to):
-    """Stripped programs, the list of tests and the libraries, as .tar.xz."""
+    """Stripped programs, the list of tests and the libraries, as .tar.xz; the
+    exit status."""
     programs = [*TOOLS, *tests(build)]
     libs = {}
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 3, "dict_size": WINDOW}]
@@ -68,9 +71,20 @@ def pack(build, to):
             libs.update(libraries(path))
         for name, path in sorted(libs.items()):
             archive.add(os.path.realpath(path), "lib/" + name)
+    size = os.path.getsize(to + ".partial")
+    if size > MAX_BYTES:
+        os.remove(to + ".partial")
+        large = sorted(libs, key=lambda n: -os.path.getsize(libs[n]))[:3]
+        print("gpu-check: %s: %.1f MiB, expected at most %.0f; the largest "
+              "libraries of %s are %s (a build without oneDNN and MPI and with "
+              "one of -Dgpu_archs is smaller)" % (
+                  to, size / 2**20, MAX_BYTES / 2**20, build,
+                  ", ".join(large) or "none"), file=sys.stderr)
+        return 2
     os.replace(to + ".partial", to)
     print("%s: %.1f MiB, %d programs, %d libraries"
-          % (to, os.path.getsize(to) / 2**20, len(programs), len(libs)))
+          % (to, size / 2**20, len(programs), len(libs)))
+    return 0
 
 
 def unpack(path):

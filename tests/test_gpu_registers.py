@@ -1,6 +1,6 @@
-"""ptxas's report of each kernel: no timed kernel spills registers, no kernel
-keeps an array in memory that it should hold in registers.  Prints registers and
-spills of each."""
+"""ptxas's report of each kernel: no timed kernel spills registers (SPILLS
+names two), no kernel keeps an array in memory that it should hold in registers.
+Prints registers and spills of each."""
 
 import glob
 import os

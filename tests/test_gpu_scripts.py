@@ -1,12 +1,28 @@
 """The scripts that run on a machine with a GPU, without one."""
+import contextlib
 import csv
+import importlib.machinery
+import io
 import json
 import os
+import shutil
 import sys
 import tarfile
+import types
 import unittest
+from unittest import mock
 
-from run_scripts import Scripts
+from run_scripts import ROOT, Scripts
+
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+import gpu_pack  # noqa: E402
+import gpu_rows  # noqa: E402
+
+loader = importlib.machinery.SourceFileLoader(
+    "gpu_check", os.path.join(ROOT, "scripts/gpu-check"))
+GPU_CHECK = types.ModuleType("gpu_check")
+GPU_CHECK.__file__ = loader.path
+loader.exec_module(GPU_CHECK)
 
 
 PROGRAM = """#!/usr/bin/env python3
@@ -34,7 +50,7 @@ if name in ("kvattn", "kvppl"):
     row = {}
     if "--shape" in args:
         shape = args[args.index("--shape") + 1].split(",")
-        row = {"windows": shape[0], "ctx": shape[4]}
+        row = {"windows": shape[0], "ctx": shape[4], "model": shape[3]}
     out.writeheader()
     out.writerow({"spec": "f16:r0s0", **row})
     for a, b in zip(args, args[1:]):
@@ -49,7 +65,7 @@ if name in ("kvattn", "kvppl"):
             elif spec != env.get("LOSE"):
                 out.writerow({"spec": spec, **row})
 sys.exit(code)
-""" % ["spec", "windows", "ctx", "path", "lat_us_p50", "bw_share", "speedup",
+""" % ["spec", "model", "windows", "ctx", "path", "lat_us_p50", "bw_share", "speedup",
        "attn_rel_err", "encode_us_p50", "inline_us_p50", "async_us_p50",
        "quantize_us_p50", "decode_us_p50", "attention_us", "speedup_unfused",
        "device", "ppl"]
@@ -69,11 +85,12 @@ class GpuCheck(Scripts):
             os.chmod(self.write(program, PROGRAM), 0o755)
 
     def check(self, code, *more, **env):
-        # No compute-sanitizer.
+        # Without BIN there is no compute-sanitizer.
+        path = [*filter(None, [env.pop("BIN", "")]),
+                os.path.dirname(sys.executable), "/usr/bin", "/bin"]
         return self.run_script("scripts/gpu-check", "--build", self.folder,
                                "-o", self.folder + "/out", *more,
-                               code=code, PATH=os.path.dirname(sys.executable) +
-                               ":/usr/bin:/bin", **env)
+                               code=code, PATH=":".join(path), **env)
 
     def test_all_is_well(self):
         out = self.check(0)
@@ -85,6 +102,41 @@ class GpuCheck(Scripts):
     def measured(self):
         with open(self.folder + "/out/decode.csv", encoding="utf-8") as f:
             return [r["spec"] for r in csv.DictReader(f)]
+
+    def test_long_caches_repeat_tokens(self):
+        """But not of specs with a token in fp16, nor for a baseline."""
+        ran = []
+
+        class Commands(GPU_CHECK.Check):
+            decode = papers = None
+
+            def __init__(self):
+                self.build = ""
+
+            def rows(self, what, specs, argv, keep):
+                ran.append((" ".join(argv), specs))
+
+        check = Commands()
+        for first in True, False:
+            check.bench(first, gpu_rows.SIZES)
+        check.papers_shapes()
+        self.assertGreater(len(ran), 50)
+        for argv, specs in ran:
+            n = int(argv.split("--shape ")[1].split()[0].split(",")[4])
+            repeats = n > 8192 and "unfused" not in argv and not any(
+                s.startswith(("kvquant", "rotatekv")) for s in specs)
+            self.assertEqual(" --repeat %d" % (n / 8192) in argv, repeats, argv)
+        every = [s for _, specs in ran for s in specs]
+        self.assertEqual(every.count("kvquant:r0"), len(gpu_rows.SIZES))
+
+    def test_shapes_of_papers(self):
+        self.check(0, "--only", "papers")
+        with open(self.folder + "/out/papers.csv", encoding="utf-8") as f:
+            rows = [(r["model"], r["windows"], r["ctx"], r["spec"])
+                    for r in csv.DictReader(f)]
+        self.assertEqual(len(rows), len(set(rows)))
+        for d in "128", "64":
+            self.assertIn((d, "32", "196608", "vecinfer:d8b8r0,iters=2"), rows)
 
     def test_no_gpu(self):
         for words, code in (("this machine has no NVIDIA driver", 77),
@@ -123,20 +175,21 @@ class GpuCheck(Scripts):
         self.assertIn("tests/test_gpu_a_device: passed", out)
 
     def test_a_test_that_fails(self):
-        out = self.check(1, FAIL="test_gpu_b_device")
+        out = self.check(1, "--only", "tests", FAIL="test_gpu_b_device")
         self.assertIn("failed: tests/test_gpu_b_device (exit status 1)\n", out)
 
     def test_a_spec_without_a_row(self):
-        out = self.check(1, LEAVE="kvquant:b4r0", WHY="no kernel")
+        out = self.check(1, "--only", "bench", LEAVE="kvquant:b4r0",
+                         WHY="no kernel")
         self.assertIn("kvattn, 1 x 8192, exact: kvquant:b4r0: no kernel: left out: "
                       "FAILED", out)
         self.assertIn("failed: kvattn, 1 x 8192, exact: kvquant:b4r0: no kernel: "
                       "left out\n", out)
-        out = self.check(1, LOSE="kvquant:b4r0")
+        out = self.check(1, "--only", "bench", LOSE="kvquant:b4r0")
         self.assertIn("exact: rows that are missing: 1", out)
 
     def test_a_failure_without_a_word(self):
-        out = self.check(1, GRUMBLE="-m")
+        out = self.check(1, "--only", "step", GRUMBLE="-m")
         self.assertIn("kvattn -m, 8192 (exit status 1): FAILED", out)
 
     def test_a_list_without_tests(self):
@@ -148,9 +201,83 @@ class GpuCheck(Scripts):
             self.assertIn(words, self.check(1))
 
     def test_no_memory_is_no_failure(self):
-        out = self.check(0, LEAVE="kvquant:b4r0",
+        out = self.check(0, "--only", "bench", LEAVE="kvquant:b4r0",
                          WHY="not enough device memory: 2 bytes needed, 1 free")
         self.assertIn("1 free: left out\n", out)
+
+
+    def sanitizer(self, *more, **env):
+        """With a compute-sanitizer that runs its program."""
+        path = self.write("bin/compute-sanitizer", """#!/bin/sh
+[ "$2" != "$HANGS" ] || sleep 60
+shift 4
+exec "$@"
+""")
+        os.chmod(path, 0o755)
+        return self.check(env.pop("code", 0), "--only", "sanitize", *more,
+                          BIN=os.path.dirname(path), **env)
+
+    def test_every_test_under_every_tool(self):
+        out = self.sanitizer()
+        for tool in "memcheck", "racecheck", "initcheck", "synccheck":
+            for what in "int8", *("tests/test_" + t for t in self.TESTS):
+                self.assertIn("%s, %s: passed" % (tool, what), out)
+
+    def test_some_tools_and_tests(self):
+        out = self.sanitizer("--checks", "racecheck", "--tests", "b", FAIL="x")
+        self.assertIn("racecheck, tests/test_gpu_b_device: passed", out)
+        self.assertEqual(out.count(": passed"), 1)
+        out = self.sanitizer("--tests", "b", FAIL="test_gpu_b_device", code=1)
+        self.assertIn("failed: synccheck, tests/test_gpu_b_device (exit", out)
+        self.assertIn("has no tests/test_gpu_c_device",
+                      self.sanitizer("--tests", "c", code=2))
+        self.assertIn("expected some of memcheck",
+                      self.sanitizer("--checks", "leaks", code=2))
+
+    def test_a_program_over_its_limit(self):
+        out = self.sanitizer("--tests", "a", "--limit", "1", HANGS="racecheck")
+        self.assertIn("racecheck, tests/test_gpu_a_device: left out: does not "
+                      "end in 1 s", out)
+        self.assertIn("synccheck, tests/test_gpu_a_device: passed", out)
+        self.assertIn("left out, too little time: 1", out)
+
+    def test_seconds_of_each_step(self):
+        out = self.check(0, "--only", "tests,step")
+        self.assertRegex(out.splitlines()[-1],
+                         r"seconds: tests \d+, step \d+$")
+
+
+class GpuPack(Scripts):
+    """Of programs that do nothing."""
+
+    def setUp(self):
+        super().setUp()
+        self.write("meson-info/intro-tests.json",
+                   json.dumps([{"name": "gpu_a_device"}]))
+        for program in *gpu_pack.TOOLS, "tests/test_gpu_a_device":
+            path = self.write(program, "")
+            shutil.copy("/bin/true", path)
+        self.archive = os.path.join(self.folder, "pack.tar.xz")
+
+    def pack(self, max_bytes):
+        with mock.patch.object(gpu_pack, "MAX_BYTES", max_bytes), \
+                contextlib.redirect_stderr(io.StringIO()) as words, \
+                contextlib.redirect_stdout(words):
+            return gpu_pack.pack(self.folder, self.archive), words.getvalue()
+
+    def test_a_pack(self):
+        code, words = self.pack(1 << 20)
+        self.assertEqual((code, "MiB, 7 programs" in words), (0, True), words)
+        folder = gpu_pack.unpack(self.archive)
+        self.addCleanup(shutil.rmtree, folder)
+        self.assertEqual(gpu_pack.tests(folder), ["tests/test_gpu_a_device"])
+
+    def test_too_large_a_pack(self):
+        code, words = self.pack(1 << 10)
+        self.assertEqual(code, 2)
+        self.assertRegex(words, r"pack.tar.xz: 0.0 MiB, expected at most 0;")
+        self.assertEqual([n for n in os.listdir(self.folder) if "pack" in n],
+                         [])
 
 
 class GpuTable(Scripts):
@@ -167,6 +294,9 @@ class GpuTable(Scripts):
         self.csv("step.csv", [
             {**self.ROW, "spec": self.SPEC, "ctx": "65536", "lat_us_p50":
              "5000", "attention_us": "1000", "speedup_unfused": "1.5"}])
+        self.csv("papers.csv", [
+            {**self.ROW, "spec": self.SPEC, "ctx": "8192", "lat_us_p50": "9",
+             "model": "random-hq64-hkv8-d128", "protocol": "decode:1:repeat2"}])
         if peers:
             self.csv("peers.csv", [
                 {"version": "2", "windows": "1", "ctx": n, "path": path,
@@ -199,6 +329,8 @@ class GpuTable(Scripts):
         self.assertEqual([r[2:4] for r in step[1:]],
                          [["sdpa-static", "9000"], ["hf-cat-repeat", "30000"]])
         self.assertIn("`hf-cat-repeat`: torch.cat()", out)
+        self.assertEqual(self.rows(out, "hq64")[0][:4],
+                         ["hq64-hkv8-d128", "1", "8,192", "1"])
 
     def test_without_peers(self):
         out = self.tables([])
