@@ -75,16 +75,20 @@ int kv_answer_cut(const struct kv_tokenizer *t, const int32_t *prompt,
                   size_t *bytes, struct kv_err *e)
 {
     const size_t first = least < n ? least : n;
-    size_t skip = 0;
+    size_t skip = 0, held = 0;
     char *start = NULL;
 
     if (first &&
-        kv_answer_text(t, prompt, n_prompt, ids, first, &start, &skip, e))
+        kv_answer_text(t, prompt, n_prompt, ids, first, &start, &held, e))
         return -1;
+    if (kv_answer_text(t, prompt, n_prompt, ids, n, text, bytes, e)) {
+        free(start);
+        return -1;
+    }
+    /* They may end within a character, which the whole text then has. */
+    while (skip < held && skip < *bytes && start[skip] == (*text)[skip])
+        skip++;
     free(start);
-    if (kv_answer_text(t, prompt, n_prompt, ids, n, text, bytes, e))
-        return -1;
-    skip = skip < *bytes ? skip : *bytes; /* it ended within a character */
     *bytes = skip + kv_stops_find(s, *text + skip, *bytes - skip);
     return 0;
 }

@@ -63,6 +63,8 @@ struct kv_ppl_row {
                                 * scoring */
     struct kv_loss *loss; /* [n_windows][scored], the caller's to free; NULL
                            * unless the plan wants losses */
+    double *kl;           /* [n_windows], each window's mean divergence, the
+                           * caller's to free; NULL if it was not measured */
 };
 
 /* The maximum number of runs scored together, and the seconds after which

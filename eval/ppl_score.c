@@ -321,6 +321,7 @@ int kv_ppl_score(struct kv_ppl *p, struct kv_klbase *to_file,
     for (size_t i = 0; i < n; i++) {
         if (!rc && !(p->plan.ranks && p->plan.ranks->self)) {
             row[i].score = kv_score_summary(s.score[i]);
+            row[i].kl = kv_score_kl_windows(s.score[i]);
             row[i].loss = p->plan.losses ? losses_of(&s, i) : NULL;
         }
         row[i].seconds =

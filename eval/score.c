@@ -11,6 +11,8 @@ struct kv_score {
     double token_nll, token_nll2, kl_max, dp, dp2;
     size_t n_tokens, n_kl, n_same, capacity;
     float *token_kl; /* [n_kl] */
+    size_t n_windows;
+    double *window_kl; /* [n_windows] */
 };
 
 struct kv_score *kv_score_new(void)
@@ -23,6 +25,7 @@ void kv_score_free(struct kv_score *s)
     if (!s)
         return;
     free(s->token_kl);
+    free(s->window_kl);
     free(s);
 }
 
@@ -126,9 +129,24 @@ int kv_score_window(struct kv_score *s, const struct kv_loss *t, size_t n,
     kv_window_mean_add(&s->nll, nll / (double)n);
     if (!isnan(base_nll))
         kv_window_mean_add(&s->dnll, nll / (double)n - base_nll);
-    if (has_kl)
+    if (has_kl) {
+        s->window_kl =
+            kv_realloc(s->window_kl, s->n_windows + 1, sizeof(*s->window_kl));
+        s->window_kl[s->n_windows++] = kl / (double)n;
         kv_window_mean_add(&s->kl, kl / (double)n);
+    }
     return 0;
+}
+
+double *kv_score_kl_windows(const struct kv_score *s)
+{
+    double *kl = NULL;
+
+    if (s->n_windows) {
+        kl = kv_alloc(s->n_windows, sizeof(*kl));
+        memcpy(kl, s->window_kl, s->n_windows * sizeof(*kl));
+    }
+    return kl;
 }
 
 struct kv_score_summary kv_score_summary(const struct kv_score *s)

@@ -40,5 +40,8 @@ struct kv_score_summary {
     double dp_mean, dp_rms;
 };
 struct kv_score_summary kv_score_summary(const struct kv_score *s);
+/* Each window's mean divergence [n_windows], the caller's to free; NULL if it
+ * was not measured. */
+double *kv_score_kl_windows(const struct kv_score *s);
 
 #endif

@@ -205,9 +205,9 @@ struct kv_scheme {
     /* Whether the block's token i, which stands at w.first + i, is a probe: the
      * cache keeps its query, and passes each block's saliency to encode()
      * (kv_where).  The cache calls it with the K codec.  Blocks of K and V must
-     * be the same tokens, quantized by the same rule; keys after RoPE, no
-     * history.  anchors: every token is a probe, and the saliency is the anchor
-     * score of keys instead (lib/anchor_score.h); keys before RoPE are fine. */
+     * be the same tokens, quantized by the same rule; keys after RoPE (with
+     * anchors before it too), no history.  anchors: every token is a probe, and
+     * the saliency is the anchor score of keys instead (lib/anchor_score.h). */
     bool (*probe)(const struct kv_codec *c, struct kv_where w, size_t i);
     bool anchors;
 

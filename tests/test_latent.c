@@ -411,6 +411,8 @@ static void test_dump(void **state)
 static void test_tables(void **state)
 {
     static const char *const text[] = {"cq:c4b4",
+                                       "commvq:b2c4",
+                                       "antkv:d4b4n16",
                                        "vecinfer:d4b4",
                                        "kvquant:b3o1",
                                        "cachegen,variant=paper",

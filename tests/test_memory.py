@@ -34,6 +34,7 @@ ATTENTION = [
     ("hack:b2p64", "1,4,4,64,16384", 2, "auto"),
     ("hack:b2p64,no-se", "2,4,2,64,8192", 1, "generic"),
     ("zipcache", "1,8,2,64,16384", 1, "auto"),
+    ("antkv:d8b8n4096", "1,8,2,64,16384", 1, "auto"),
     ("kvquant:b4", "1,4,4,64,16384", 1, "auto"),
     ("streamingllm+kivi:b4g32", "1,4,4,64,16384", 2, "auto"),
     ("h2o+f16", "1,4,2,64,2048", 1, "auto"),

@@ -5,8 +5,11 @@
 #include "eval/latency.h"
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
+#include "lib/base/file.h"
 #include "lib/base/progress.h"
+#include "lib/file_hash.h"
 #include "lib/mixed.h"
+#include "lib/model/model_files.h"
 #include "lib/seq/bits.h"
 #include "lib/seq/seq.h"
 #include "lib/seq/tile_cache.h"
@@ -50,7 +53,7 @@ struct step {
     struct kv_tiles_job *jobs; /* [batch] */
     const char *path;
     size_t ctx, batch;
-    char model[256];
+    char model[256], model_hash[KV_HASH_CHARS];
     double base, unfused; /* medians; NaN before they are known */
 };
 
@@ -71,6 +74,19 @@ static void name_model(struct step *l, const char *path)
         name = strrchr(copy, '/') + 1;
     snprintf(l->model, sizeof(l->model), "%s", name);
     free(copy);
+}
+
+/* The hash of what says its shape: config.json, or the GGUF file. */
+static int hash_model(struct step *l, struct kv_err *e)
+{
+    char *file = kv_is_dir(l->path) ? kv_model_file(l->path, "config.json")
+                                    : kv_strdup(l->path);
+    struct kv_hash *h = kv_hash_new();
+    const int rc = kv_hash_add_file(h, file, UINT64_MAX, e);
+
+    kv_hash_end(h, l->model_hash);
+    free(file);
+    return rc;
 }
 
 static int make_inputs(struct step *l, struct kv_err *e)
@@ -124,7 +140,7 @@ static int prepare(struct step *l, struct kv_err *e)
     struct kv_shape shape;
     size_t n_all;
 
-    if (kv_model_config(&l->config, l->path, e))
+    if (kv_model_config(&l->config, l->path, e) || hash_model(l, e))
         return -1;
     name_model(l, l->path);
     shape = l->config.shape;
@@ -151,6 +167,7 @@ static int prepare(struct step *l, struct kv_err *e)
         return -1;
     r->conditions.tool = "kvattn";
     r->conditions.model = l->model;
+    r->conditions.model_hash = l->model_hash;
     r->conditions.ctx = l->ctx;
     r->conditions.windows = l->batch;
     r->conditions.protocol = "decode-step";

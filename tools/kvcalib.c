@@ -335,7 +335,9 @@ static void check_export(const struct kvcalib_args *a)
                "calib.h5");
     if (a->dump || a->common.output || a->allocate || a->tables || a->factors ||
         a->table || a->ranks || a->iters)
-        kv_die("--export goes with -C and -s alone: it writes FILE");
+        kv_die("--export %s",
+               options ? KVCALIB_LLAMA_CPP " goes with -s alone"
+                       : "goes with -C and -s alone: it writes FILE");
 }
 
 static void parse(int argc, char **argv, struct kvcalib_args *a)

@@ -225,13 +225,19 @@ static int llama_type(const char **type, const struct kv_spec *s,
     return 0;
 }
 
-/* Whether the type is quantized, and without rot. */
+/* Whether the type is quantized, and without rot in any layer. */
 static bool is_unrotated(const struct kv_spec *s, enum kv_side side)
 {
-    const struct kv_spec *at = kv_spec_at(s, 0, side);
+    const size_t n = s->mixed && s->mixed->n_layers ? s->mixed->n_layers : 1;
 
-    return !is_plain(at) && strcmp(at->scheme->name, "f32") != 0 &&
-           kv_spec_is(at, side, "rot", "no");
+    for (size_t l = 0; l < n; l++) {
+        const struct kv_spec *at = kv_spec_at(s, l, side);
+
+        if (!is_plain(at) && strcmp(at->scheme->name, "f32") != 0 &&
+            kv_spec_is(at, side, "rot", "no"))
+            return true;
+    }
+    return false;
 }
 
 static int print_options(const struct kv_spec *s, struct kv_err *e)

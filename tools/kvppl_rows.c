@@ -169,21 +169,12 @@ static void put_windows(struct kvppl_run *r, const struct kv_ppl_row *row)
     enum { CHARS = 16 }; /* of a number and what follows it */
     const size_t n_windows = r->text.n;
     char *text, *at;
-    size_t first, last;
 
-    if (isnan(row->score.kl_mean))
+    if (!row->kl)
         return;
-    kv_protocol_scored(&r->protocol, r->n_tokens, &first, &last);
     text = at = kv_alloc(n_windows, CHARS);
-    for (size_t w = 0; w < n_windows; w++) {
-        const struct kv_loss *loss = row->loss + w * (last - first);
-        double kl = 0;
-
-        for (size_t i = 0; i < last - first; i++)
-            kl += (double)loss[i].kl;
-        at += snprintf(at, CHARS, "%s%.6g", w ? " " : "",
-                       kl / (double)(last - first));
-    }
+    for (size_t w = 0; w < n_windows; w++)
+        at += snprintf(at, CHARS, "%s%.6g", w ? " " : "", row->kl[w]);
     kv_results_text(r->study->table, "kl_windows", text);
     free(text);
 }

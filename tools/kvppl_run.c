@@ -154,8 +154,10 @@ static int put_rows(struct kvppl_run *r, const struct kvppl_args *a,
                    : kvppl_put_row(r, a, spec, own ? &row[n] : of_base, e);
         n += own ? 1 + a->jitter : 0;
     }
-    for (size_t i = 0; i < KV_PPL_TOGETHER; i++)
+    for (size_t i = 0; i < KV_PPL_TOGETHER; i++) {
         free(row[i].loss);
+        free(row[i].kl);
+    }
     return rc;
 }
 
@@ -217,8 +219,7 @@ static struct kv_ppl_plan make_plan(struct kvppl_run *r,
                                 .seed = a->common.seed,
                                 .no_base = a->no_base,
                                 .kl = a->kl || a->kl_read,
-                                .losses = a->records || a->base || a->kl ||
-                                          a->kl_read,
+                                .losses = a->records || a->base,
                                 .kl_file = r->from_file,
                                 .ranks = ranks->n > 1 ? ranks : NULL,
                                 .progress = &r->progress};
@@ -254,6 +255,7 @@ int kvppl_run_setting(struct kvppl_run *r, const struct kvppl_args *a,
         rc = 0;
 out:
     free(of_base.loss);
+    free(of_base.kl);
     free(tokens);
     kv_ppl_free(r->ppl);
     r->ppl = NULL;

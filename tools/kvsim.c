@@ -212,13 +212,13 @@ static int run(struct kvsim_run *r, const struct kvsim_args *a,
 
 int main(int argc, char **argv)
 {
-    /* No column says all of rows that were measured (--attn): one that gives
-     * another jct is another row. */
+    /* No column says all of rows that were measured (--attn), nor which scheme
+     * is the first of a run: another jct or ratio makes another row. */
     static const char *const key[] = {
         "scheme",     "params_hash", "set",       "model",     "gpu",
         "decode_gpu", "dataset",     "bits_sent", "bits_kept", "prefills",
         "decodes",    "load",        "rps",       "requests",  "seeds",
-        "seed",       "measured",    "jct",       NULL};
+        "seed",       "measured",    "jct",       "ratio",     NULL};
     const struct kv_results_keys keys = {
         .key = key,
         .full = "jct",

@@ -234,6 +234,11 @@ extern "C" int kv_gpu_heads(const struct kv_heads *h, struct kv_err *e)
     const bool tokens = h->q_norm && h->norm_of == KV_NORM_OF_TOKEN;
     const char *wrong = NULL;
 
+    if (h->head_dim % 2)
+        return kv_fail(e,
+                       "no CUDA kernel of heads of %zu channels, an odd "
+                       "number",
+                       h->head_dim);
     if (h->v_norm || !h->n_kv_heads)
         return kv_fail(e, "no CUDA kernel of a norm of values, or of queries "
                           "alone");

@@ -396,11 +396,13 @@ static int commvq_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                           .tokens = info->n_windows * info->ctx,
                           .seed = seed};
 
+    const int n_sides = kv_shape_sides(&info->shape);
+
     if (out->progress)
         out->progress->total +=
-            KV_SIDES * (info->last_layer - info->first_layer + 1);
+            (size_t)n_sides * (info->last_layer - info->first_layer + 1);
     for (size_t l = info->first_layer; l <= info->last_layer; l++)
-        for (int side = 0; side < KV_SIDES; side++) {
+        for (int side = 0; side < n_sides; side++) {
             if ((side == KV_K ? train_keys : train_values)(&j, l, e))
                 return kv_fail_in(e, "layer %zu, %c", l,
                                   kv_side_name((enum kv_side)side));

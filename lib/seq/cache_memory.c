@@ -25,6 +25,12 @@ double kv_append_memory(const struct kv_codec *c, size_t n, size_t piece)
     const size_t most = piece + kv_spec_size(&c->spec, c->side, "r") + c->block;
     const double some = (double)(n < most ? n : most);
 
-    return (c->less_bias ? 3 : 2) * some * (double)kv_codec_row(c) *
+    /* queries, a copy of K and a copy of V, to score a block's tokens */
+    const double scored =
+        c->scheme->anchors && c->side == KV_K
+            ? (double)(c->shape.n_heads / c->shape.n_kv_heads) + 2
+            : 0;
+
+    return ((c->less_bias ? 3 : 2) + scored) * some * (double)kv_codec_row(c) *
            sizeof(float);
 }

@@ -190,8 +190,8 @@ class KvCache(Cache):
 
     Rows of a batch may be padded on the left: tokens before a row's position 0
     are not stored.  position_ids say where that is, as generate() gives them; a
-    mask alone does not.  A spec that attends by itself (h2o+..., hack, zipcache)
-    sets the model's attention to "kvtools", which for other caches is sdpa.
+    mask alone does not.  A spec that attends by itself (h2o+..., hack, zipcache,
+    antkv) sets the model's attention to "kvtools", which for other caches is sdpa.
     Beam search, assisted decoding and offloading are refused.
     """
 
