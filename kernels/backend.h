@@ -194,7 +194,7 @@ struct kv_backend {
     /* x = cap * tanh(x / cap) for rows of n, which begin `row` apart. */
     int (*cap)(float *x, size_t rows, size_t n, size_t row, float cap,
                struct kv_err *e);
-    /* The view's `until` is host memory on both sides.  codes [2], K and V, or
+    /* `until` of both sides and the view's `slope` are host memory.  codes [2], K and V, or
      * NULL; seed: for attention on codes. */
     int (*attend)(const struct kv_backend *b, const struct kv_attend_job *job,
                   const struct kv_attend_codes *codes, uint64_t seed,

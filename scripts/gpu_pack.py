@@ -19,7 +19,7 @@ LIBC = re.compile(
     r"(lib(c|m|mvec|dl|rt|pthread|resolv|nsl|util|anl)|ld-linux.*)\.so")
 # Each program holds the kernels: a window that holds two finds them again.
 WINDOW = 64 << 20
-# A larger archive does not travel beside a tracked tree.
+# So that an archive with libraries that it does not need is noticed.
 MAX_BYTES = 40 << 20
 # Folders, beside the loader's own list, of libraries that kvattn opens.
 PLACES = {
@@ -90,8 +90,10 @@ def pack(build, to):
 def unpack(path):
     """A folder to use as a build; it stays until it is removed."""
     folder = tempfile.mkdtemp(prefix="gpu-check-")
+    # Python 3.11.2 (Debian 12) has no filters of members.
+    safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(path) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder, **safe)
     return folder
 
 

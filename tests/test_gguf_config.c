@@ -512,6 +512,9 @@ static void test_mamba(void **state)
     g = begin_ssm("nemotron_h_moe", 16);
     tiny_key_u32(&g, key("expert_gating_func"), 1);
     refuse(&g, "expert_gating_func is 1; only 2 is implemented");
+    g = begin("dots1");
+    tiny_key_u32(&g, key("expert_gating_func"), 1);
+    refuse(&g, "expert_gating_func is 1; only 2 is implemented");
 }
 
 /* Gemma 4: what goes by the kind of layer. */

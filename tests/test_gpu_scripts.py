@@ -178,6 +178,11 @@ class GpuCheck(Scripts):
         out = self.check(1, "--only", "tests", FAIL="test_gpu_b_device")
         self.assertIn("failed: tests/test_gpu_b_device (exit status 1)\n", out)
 
+    def test_a_test_that_cannot_start(self):
+        os.remove(os.path.join(self.folder, "tests/test_gpu_b_device"))
+        out = self.check(1, "--only", "tests")
+        self.assertIn("failed: tests/test_gpu_b_device\n", out)
+
     def test_a_spec_without_a_row(self):
         out = self.check(1, "--only", "bench", LEAVE="kvquant:b4r0",
                          WHY="no kernel")

@@ -274,10 +274,22 @@ static int copy_run(struct kv_gpu_attend *to, const struct kv_gpu_attend *from,
     return 0;
 }
 
-/* Whether all sequences are codes in tiles that may follow each other. */
-static int check_repeats(const struct kv_gpu_attend *a, struct kv_err *e)
+/* Whether all sequences are codes in whole tiles that may follow each other,
+ * with one query each. */
+static int check_repeats(const struct kv_gpu_attend *a, size_t times,
+                         struct kv_err *e)
 {
-    for (size_t j = 0; j < a->n_jobs; j++)
+    if (a->nq != 1)
+        return kv_fail(e,
+                       "%zu queries of a sequence, and only for one tokens "
+                       "are repeated",
+                       a->nq);
+    for (size_t j = 0; j < a->n_jobs; j++) {
+        if (a->plan[j].n % KV_GPU_TILE || a->plan[j].n > UINT32_MAX / times)
+            return kv_fail(e,
+                           "%u tokens are repeated %zu times: expected a "
+                           "multiple of %d, and fewer than 2^32 in all",
+                           a->plan[j].n, times, KV_GPU_TILE);
         if (a->plan[j].run[KV_RUN_CODES].n != a->plan[j].n)
             return kv_fail(e,
                            "%zu of %u tokens are not codes, and only codes are "
@@ -285,6 +297,7 @@ static int check_repeats(const struct kv_gpu_attend *a, struct kv_err *e)
                            (size_t)a->plan[j].n -
                                a->plan[j].run[KV_RUN_CODES].n,
                            a->plan[j].n);
+    }
     return a->side[0].behind || a->side[1].behind
                ? kv_fail(e,
                          "codes of family %s have data behind their tiles, "
@@ -317,7 +330,7 @@ int kv_gpu_attend_copy(struct kv_gpu_attend **out,
     struct kv_gpu_attend *a;
 
     assert(!from->coded);
-    if (times > 1 && check_repeats(from, e))
+    if (times > 1 && check_repeats(from, times, e))
         return -1;
     a = kv_alloc(1, sizeof(*a));
     *a = *from;

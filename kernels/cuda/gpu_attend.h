@@ -45,7 +45,8 @@ int kv_gpu_attend_new_dequant(struct kv_gpu_attend **a,
  * their own bytes: longer caches than the host has time to encode, whose
  * attention is the original's.  a must outlive the copy, and must not come from
  * kv_gpu_attend_new_dequant(); keys must be stored after RoPE.  With times
- * above 1 it fails if a sequence has tokens that are not codes, and if the
+ * above 1 it fails if a sequence has tokens that are not codes, a number of
+ * them that is no multiple of a tile's 128, or more than one query, and if the
  * codes have data behind their tiles. */
 int kv_gpu_attend_copy(struct kv_gpu_attend **copy,
                        const struct kv_gpu_attend *a, size_t times,

@@ -13,7 +13,8 @@ struct kv_gpu_places {
 };
 
 /* The time that a block takes beside its tiles (start, tables, merging), in the
- * time of one tile. */
+ * time of one tile: assumed, from the times of H200 at batch 1; no run has set
+ * it. */
 enum { KV_GPU_PIECE_OVERHEAD = 6 };
 
 /* The number of equal pieces of a run, none longer than max tiles. */

@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(THREADS)
     const size_t d = h.head_dim, q = h.n_heads * d;
     const bool k = blockIdx.y;
     const size_t n = k ? h.n_kv_heads * d : q, before = k ? q : 0;
-    const kv_head x = {h.qkv + blockIdx.x * all * d + before,
+    const kv_head x = {h.qkv + (size_t)blockIdx.x * all * d + before,
                        h.bias ? h.bias + before : NULL,
                        h.clip,
                        1,
@@ -242,6 +242,8 @@ extern "C" int kv_gpu_heads(const struct kv_heads *h, struct kv_err *e)
     if (h->v_norm || !h->n_kv_heads)
         return kv_fail(e, "no CUDA kernel of a norm of values, or of queries "
                           "alone");
+    if (!h->q_norm != !h->k_norm)
+        return kv_fail(e, "no CUDA kernel of a norm of q or of k alone");
     if (h->norm_late && (tokens || h->norm_centers || h->rope_scale != 1))
         return kv_fail(e, "no CUDA kernel of norms after RoPE other than "
                           "RMSNorm of each head");

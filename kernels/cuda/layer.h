@@ -20,8 +20,9 @@ int kv_gpu_rms_norm(const float *x, const float *weight, size_t rows, size_t n,
 int kv_gpu_layer_norm(const struct kv_norm *norm, const float *x, size_t rows,
                       enum kv_type type, void *out, struct kv_err *e);
 
-/* The heads' steps (heads.cu).  An output that is not wanted (q, k, k_pre or v)
- * is NULL.  Fails where values have a norm, and where there are no KV heads. */
+/* The heads' steps (heads.cu).  An output that is not wanted (q, k or k_pre) is
+ * NULL; v NULL: rows of qkv have no values.  Fails where values have a norm,
+ * and where there are no KV heads. */
 int kv_gpu_heads(const struct kv_heads *h, struct kv_err *e);
 
 /* x [rows][n] += bias [n]. */

@@ -203,7 +203,7 @@ KV_DEVICE void kv_merge_channels(const kv_decode &p, const kv_gpu_work &work,
 }
 
 /* Merges the splits' parts into the result; the codes' parts leave their
- * space.  V: channels that a thread reads at once, 4 if 4 divides d, else 1.
+ * space.  V: channels that a thread reads at once, 1, or 4, which then divides d.
  * Shared memory: | merged [rows] | codes' sums [rows][d] | other sums [rows][d]
  * |, the sums only if codes leave their space. */
 template <int V>

@@ -169,7 +169,12 @@ template <int D> struct kv_transform_workspace {
 /* The transform by a matrix; NULL: none. */
 static __host__ __device__ kv_gpu_space matrix_space(const float *matrix)
 {
-    return {matrix ? KV_SPACE_MATRIX : KV_SPACE_NONE, 0, 0, matrix, NULL, NULL};
+    return {(unsigned)(matrix ? KV_SPACE_MATRIX : KV_SPACE_NONE),
+            0,
+            0,
+            matrix,
+            NULL,
+            NULL};
 }
 
 /* ---- queries ------------------------------------------------------------- */

@@ -194,8 +194,6 @@ static double yarn_pair(const struct kv_rope_reading *r, double old_ctx,
            (2 * log(r->theta));
 }
 
-/* Pairs up to one that turns often keep their frequency, those from one on that
- * turns seldom are divided by the factor, between them is a ramp. */
 /* Queries from position old_ctx on have a factor above 1. */
 static int read_growth(const struct kv_rope_reading *r,
                        const struct kv_fields *f, double old_ctx,
@@ -214,6 +212,8 @@ static int read_growth(const struct kv_rope_reading *r,
     return 0;
 }
 
+/* Pairs up to one that turns often keep their frequency, those from one on that
+ * turns seldom are divided by the factor, between them is a ramp. */
 static int scale_yarn(const struct kv_rope_reading *r,
                       const struct kv_fields *f, double *inv_freq,
                       struct kv_rope_kind *kind, struct kv_err *e)

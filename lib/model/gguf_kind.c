@@ -69,6 +69,11 @@ static int get_common(const struct kv_gguf_maker *k,
 
         if (slides(k, i) != sliding)
             continue;
+        if (n < 1)
+            return kv_fail(e,
+                           "%s: key %s: layer %zu has %lld, expected at "
+                           "least 1",
+                           k->g->path, v->key, i, (long long)n);
         if (*common && n != *common)
             return kv_fail(e,
                            "%s: key %s: layers of a kind differ, which is not "
@@ -220,8 +225,14 @@ static int set_rope(const struct kv_gguf_maker *k, struct kv_err *e)
 
 static int set_gemma4(const struct kv_gguf_maker *k, struct kv_err *e)
 {
+    const int64_t shared = kv_gguf_maker_int(k, "num_kv_shared_layers");
     int64_t n;
 
+    if (!n_layers(k) || shared < 0 || (size_t)shared >= n_layers(k))
+        return kv_fail(e,
+                       "%s: %lld of %zu layers share keys and values: "
+                       "expected fewer than all",
+                       k->g->path, (long long)shared, n_layers(k));
     if (kv_gguf_maker_size(k, "attention.key_length", &n, e) ||
         kv_gguf_maker_size(k, "attention.key_length_swa", &n, e) ||
         set_heads(k, e) || set_widths(k, e) || set_rope(k, e))

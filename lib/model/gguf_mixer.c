@@ -160,17 +160,18 @@ int kv_gguf_mixer(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     int64_t n;
 
+    if (check_gating(k, e))
+        return -1;
     switch (k->arch->mixer) {
     case KV_MIXER_CONV:
         return kv_gguf_maker_size(k, "shortconv.l_cache", &n, e) ||
-                       check_gating(k, e) || set_types(k, e)
+                       set_types(k, e)
                    ? -1
                    : 0;
     case KV_MIXER_DELTA:
         return set_delta(k, e);
     case KV_MIXER_MAMBA:
-        return check_gating(k, e) || set_types(k, e) || set_mamba(k, e) ? -1
-                                                                        : 0;
+        return set_types(k, e) || set_mamba(k, e) ? -1 : 0;
     case KV_MIXER_NONE:
         break;
     }

@@ -119,7 +119,8 @@ static int bind_ba(const struct kv_gguf_layer *l, enum kv_part p,
     return 0;
 }
 
-/* A vector that may have two dimensions, one of which may be 1. */
+/* A vector that may have two dimensions: groups and a group's values, or one of
+ * them 1. */
 static int bind_vector(const struct kv_gguf_layer *l, enum kv_part p,
                        const struct kv_weight **out, struct kv_err *e)
 {
