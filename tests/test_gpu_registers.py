@@ -24,8 +24,9 @@ def kernels():
 
 
 # No results report the time of these kernels, so that they may spill: attention
-# over plain floats with windows, caps, slopes or odd heads.
+# over plain floats with windows, caps, slopes or odd heads, and any on sm_80.
 NOT_TIMED = ["kv_views_kernelILi64ELb0E", "kv_views_kernelILi128ELb0E"]
+NOT_TIMED_ON_80 = ["kv_views_kernel"]
 
 
 # At 128 registers, the limit, these kernels store one register before their loop
@@ -44,7 +45,8 @@ class RegisterTest(unittest.TestCase):
                                       stores + loads, name))
         for source, name, arch, stack, stores, loads, registers in found:
             with self.subTest(name, arch=arch):
-                if any(k in name for k in NOT_TIMED):
+                if any(k in name for k in
+                       NOT_TIMED + NOT_TIMED_ON_80 * (arch == "sm_80")):
                     continue
                 spills = max([0] + [SPILLS[k] for k in SPILLS if k in name])
                 self.assertLessEqual(stack, 2 * spills, source)

@@ -327,6 +327,7 @@ static void test_missing_queries(void **state)
     struct kv_spec spec, needs;
     struct kv_measure_plan plan = {
         .dump = dump, .spec = &spec, .n_specs = 1, .n_queries = 1};
+    struct kv_calib *calib;
 
     (void)state;
     assert_int_equal(kv_spec_parse(&spec, "f32", &e), 0);
@@ -343,10 +344,17 @@ static void test_missing_queries(void **state)
         assert_int_equal(kv_spec_parse(&needs, kv_schemes[i]->name, &e), 0);
         assert_int_equal(kv_spec_fit(&needs, &kv_dump_info(dump)->shape, &e),
                          0);
+        calib = kv_schemes[i]->training
+                    ? synthetic_calib(&kv_dump_info(dump)->shape, &needs,
+                                      test_folder())
+                    : NULL;
+        plan.calib = calib;
         assert_int_equal(kv_measure(&plan, out, &e), -1);
         assert_says(e, "has no queries, which");
         assert_says(e, needs.text);
+        kv_calib_free(calib);
     }
+    plan.calib = NULL;
 
     assert_int_equal(kill(getpid(), SIGINT), 0);
     while (!kv_interrupted(&e)) /* it is handled on another thread */
