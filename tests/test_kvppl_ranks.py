@@ -114,7 +114,7 @@ class Ranks(unittest.TestCase):
             self.assertEqual(done.returncode, 2)
             self.assertIn(words, done.stderr)
         done = mpirun(*[args("-o", at("no.csv"))[:-2] + ["-n", "1"]] * 2)
-        self.assertIn("2 ranks for 1 windows", done.stderr)
+        self.assertIn("2 ranks for 1 window:", done.stderr)
         split = ["--split", "layers"]
         self.assertIn("--split goes with --ranks",
                       run("kvppl", *args(*split)).stderr)
