@@ -149,8 +149,8 @@ static void test_choose(void **state)
     kv_commvq_basis_clear(&b);
 }
 
-/* Of levels evenly apart, whose bits are vectors of one line, the nearest is
- * found: 3.4 is 3, though 4 alone lowers its error most. */
+/* The vectors 1, 2 and 4 give the levels 0 to 7, and the search finds the
+ * nearest level: 3 for 3.4, though the vector 4 alone lowers the error most. */
 static void test_levels(void **state)
 {
     const float e[] = {1, 2, 4};

@@ -274,7 +274,8 @@ static void test_refusals(void **state)
     free(path);
 }
 
-/* Queries of Ministral 3 have a factor after so many tokens. */
+/* Ministral 3 multiplies queries by a factor after its first 24 tokens here;
+ * longer texts are refused. */
 static void test_limit(void **state)
 {
     enum { N = 25 };

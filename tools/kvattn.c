@@ -54,7 +54,8 @@ static int calibration_of_shape(struct kvattn_run *r,
     return 0;
 }
 
-/* Leaves the inputs the tokens that are made, of those that --shape names. */
+/* Divides the inputs' tokens, which --shape names, by --repeat: the rest are
+ * copies. */
 static int repeat_tokens(struct kvattn_run *r, struct kv_err *e)
 {
     const size_t repeats = r->how.repeats;
@@ -67,9 +68,9 @@ static int repeat_tokens(struct kvattn_run *r, struct kv_err *e)
                        r->shape);
     if (in->n % repeats || in->n / repeats % KV_GPU_TILE)
         return kv_fail(e,
-                       "--repeat %zu of %zu tokens: expected so many times a "
-                       "multiple of %d tokens",
-                       repeats, in->n, KV_GPU_TILE);
+                       "--repeat %zu of %zu tokens: expected a multiple of %zu "
+                       "tokens (%d a tile)",
+                       repeats, in->n, repeats * KV_GPU_TILE, KV_GPU_TILE);
     in->n /= repeats;
     return 0;
 }

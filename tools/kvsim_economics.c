@@ -356,15 +356,16 @@ static int run(struct economics *r, const struct args *a, struct kv_err *e)
     return kv_results_close(t, e);
 }
 
+static const char *const row_key[] = {
+    "spec",       "params_hash",     "set",     "model", "gpu",
+    "decode_gpu", "quant",           "attn",    "step",  "bits",
+    "bits_from",  "measured",        "ctx",     "batch", "link_gbits",
+    "send_ms",    "decoded_send_ms", "step_us", NULL};
+
 int kvsim_economics(int argc, char **argv)
 {
-    static const char *const key[] = {
-        "spec",       "params_hash",     "set",     "model", "gpu",
-        "decode_gpu", "quant",           "attn",    "step",  "bits",
-        "bits_from",  "measured",        "ctx",     "batch", "link_gbits",
-        "send_ms",    "decoded_send_ms", "step_us", NULL};
     const struct kv_results_keys keys = {
-        .key = key,
+        .key = row_key,
         .full = "bits",
         .alike = {{"tool", "kvsim economics"}, {"version", kv_version()}},
         .at_end = true};
@@ -398,7 +399,7 @@ int kvsim_economics(int argc, char **argv)
             "pays_below_gbits: the link below which encoding and sending is "
             "faster than\nsending f16; piped: layers are encoded and sent side "
             "by side; decoded_*: with\ndecoding on arrival.  pays_from_ctx: on "
-            "this link, from so many tokens on.\nstep = a + b x length.  "
+            "this link, from that length on.\nstep = a + b x length.  "
             "step_even_ctx: the length from which on it is shorter\nthan "
             "f16's; 0: always, blank: never.\n\n"
             "  kvsim economics -p data/serving/today.json -m llama-3.1-8b -g "

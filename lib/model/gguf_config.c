@@ -114,8 +114,8 @@ static int check_layers(const struct kv_gguf_value *v, const char *path,
     return 0;
 }
 
-/* For a model with several kinds of layers: the common value of those that
- * have one.  gguf_mixer.c tells the kinds. */
+/* Sets a field to the value that all layers with this value share, in a model
+ * with several kinds of layers (gguf_mixer.c tells the kinds). */
 static int set_common(const struct kv_gguf_maker *k, const char *field,
                       const struct kv_gguf_value *v, struct kv_err *e)
 {

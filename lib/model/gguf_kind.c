@@ -131,7 +131,8 @@ static int set_widths(const struct kv_gguf_maker *k, struct kv_err *e)
     return 0;
 }
 
-/* Layers that do not slide and have no matrix of values use that of keys. */
+/* A layer that does not slide and has no matrix of values takes its values from
+ * the matrix of keys. */
 static void set_values(const struct kv_gguf_maker *k)
 {
     const size_t n =

@@ -1,5 +1,5 @@
-/* What CommVQ's codec and its training share: a codebook of keys, a basis of
- * values (commvq.c has the scheme). */
+/* CommVQ's codebook of keys and basis of values, for its codec (commvq.c) and
+ * its training (commvq_train.c). */
 #ifndef KV_SCHEMES_COMMVQ_H
 #define KV_SCHEMES_COMMVQ_H
 
