@@ -68,9 +68,9 @@ static int repeat_tokens(struct kvattn_run *r, struct kv_err *e)
                        r->shape);
     if (in->n % repeats || in->n / repeats % KV_GPU_TILE)
         return kv_fail(e,
-                       "--repeat %zu of %zu tokens: expected a multiple of %zu "
-                       "tokens (%d a tile)",
-                       repeats, in->n, repeats * KV_GPU_TILE, KV_GPU_TILE);
+                       "--repeat %zu of %zu tokens: expected %zu times a "
+                       "multiple of %d tokens",
+                       repeats, in->n, repeats, KV_GPU_TILE);
     in->n /= repeats;
     return 0;
 }
