@@ -1,6 +1,7 @@
 #include "eval/ranks.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/base/opt.h"
 #include "lib/base/progress.h"
 #include "lib/model/relay.h"
 
@@ -11,7 +12,7 @@
 /* A rank sends one message to the first rank and waits for its answer.  It
  * sends states to the next rank, and waits until they are taken before it sends
  * more. */
-enum { DATA = 1, FAILED, STATES, TAKEN, SILENCE_SECONDS = 8 };
+enum { DATA = 1, FAILED, STATES, TAKEN, SILENCE_SECONDS = 8, TOLD_SECONDS = 2 };
 
 int kv_ranks_start(struct kv_ranks *r, struct kv_err *e)
 {
@@ -21,7 +22,6 @@ int kv_ranks_start(struct kv_ranks *r, struct kv_err *e)
     r->self = kv_transport_self(r->transport);
     r->n = kv_transport_ranks(r->transport);
     r->arrived = kv_alloc(r->n, sizeof(*r->arrived));
-    r->told = r->self;
     return 0;
 }
 
@@ -44,14 +44,38 @@ static void put_to_others(struct kv_ranks *r, int tag, const void *data,
         put(r, i, tag, data, n);
 }
 
+/* The first rank has printed a sentence once it says that it failed. */
+static void wait_until_told(struct kv_ranks *r)
+{
+    const double begun = kv_seconds();
+    struct kv_message m;
+
+    while (!r->failed && kv_seconds() - begun < TOLD_SECONDS)
+        if (kv_transport_receive(r->transport, &m, 0.1)) {
+            r->failed = m.tag == FAILED;
+            free(m.bytes);
+        }
+}
+
+static void tell(struct kv_ranks *r, const char *why)
+{
+    if (r->self && !r->failed) {
+        put(r, 0, FAILED, why, strlen(why) + 1);
+        wait_until_told(r);
+    }
+    if (!r->self || !r->failed)
+        kv_say_error("%s", why);
+    if (!r->self)
+        put_to_others(r, FAILED, why, strlen(why) + 1);
+    r->told = true;
+}
+
 void kv_ranks_stop(struct kv_ranks *r, const char *why)
 {
     if (!r->transport)
         return;
-    if (why && r->self)
-        put(r, 0, FAILED, why, strlen(why) + 1);
-    else if (why)
-        put_to_others(r, FAILED, why, strlen(why) + 1);
+    if (why)
+        tell(r, why);
     kv_detail(
         "--ranks: rank 0 of %zu sent and received %zu messages, %zu bytes",
         r->n, r->messages, r->bytes);
@@ -84,6 +108,7 @@ static int take(struct kv_ranks *r, struct kv_message *m, struct kv_err *e)
         r->arrived[m->from] = *m;
         return 0;
     }
+    r->failed = true;
     rc = r->self ? kv_fail(e, "%s", (const char *)m->bytes)
                  : kv_fail(e, "rank %zu: %s", m->from, (const char *)m->bytes);
     free(m->bytes);

@@ -15,7 +15,8 @@ struct kv_ranks {
     size_t self, n;
     struct kv_message *arrived; /* [n]: a message from each rank, one at a time;
                                  * bytes NULL: none */
-    bool told;                  /* another rank prints the sentence */
+    bool told;                  /* the sentence of an error is printed */
+    bool failed;                /* another rank has said that it failed */
     bool by_layers;
     struct kv_message states; /* the message from the previous rank; bytes NULL:
                                * none */
@@ -27,7 +28,9 @@ struct kv_ranks {
 int kv_ranks_start(struct kv_ranks *r, struct kv_err *e);
 
 /* Leaves the run; why: NULL, or the sentence of an error, which the other ranks
- * get. */
+ * get.  The first rank prints it, before any rank ends: mpirun then ends all.
+ * A rank whose message the first rank leaves without an answer prints its own.
+ */
 void kv_ranks_stop(struct kv_ranks *r, const char *why);
 
 /* Copies the first rank's row [n] to all ranks if all send the same key (lines

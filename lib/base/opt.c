@@ -62,18 +62,33 @@ static void end_amid_threads(void)
     _exit(KV_EXIT_CANNOT);
 }
 
-void kv_die(const char *fmt, ...)
+static void vsay_error(const char *fmt, va_list ap)
 {
     struct kv_err changed;
+
+    if (kv_inputs_unchanged(&changed))
+        kv_warn("%s", changed.msg);
+    else
+        kv_vsay(prog, fmt, ap);
+}
+
+void kv_say_error(const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsay_error(fmt, ap);
+    va_end(ap);
+}
+
+void kv_die(const char *fmt, ...)
+{
     va_list ap;
 
     kv_wait_begin(); /* until it has ended */
     fflush(stdout);
     va_start(ap, fmt);
-    if (kv_inputs_unchanged(&changed))
-        kv_warn("%s", changed.msg);
-    else
-        kv_vsay(prog, fmt, ap);
+    vsay_error(fmt, ap);
     va_end(ap);
     exit(KV_EXIT_CANNOT);
 }

@@ -213,6 +213,9 @@ _Noreturn void kv_die(const char *fmt, ...)
     __attribute__((format(printf, 1, 2)));
 
 /* Prints the same line, also when quiet, but does not end the program. */
+void kv_say_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* "prog: sentence" on stderr, also when quiet. */
 void kv_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Closes stdout.  Ends the program when stdout did not take everything, or when
