@@ -16,9 +16,9 @@ SANITIZED = not subprocess.run(
 
 # Pages of the program itself count as they are read: 48 MB with CUDA linked in.
 PROGRAM = os.path.getsize(os.path.join(TOOLS, "kvattn"))
-# Code that oneDNN writes for each shape of a product: 0.6 MiB more than the limit
-# for kvdump on AVX-512.
-WRITTEN = MIB
+# Code that oneDNN writes for each shape of a product: 0.6 MiB for kvdump on
+# AVX-512; and what a peak varies by on a machine that is full, 3.5 % of all.
+NOISE = .05
 
 # Each would be several times over a limit that counted tensors alone, or that
 # forgot the base line, tiles, sequences that are decoded at a time, rows that a
@@ -97,7 +97,7 @@ class Memory(unittest.TestCase):
                 print(f"{spec:28} {shape:18} {path:8} tensors "
                       f"{tensors / MIB:6.1f} MiB, counted {all_ / MIB:6.1f}, "
                       f"took {took / MIB:6.1f}")
-                self.assertLess(took, all_ + PROGRAM)
+                self.assertLess(took, (1 + NOISE) * all_ + PROGRAM)
                 self.assertLess(all_ - 256 * MIB, 2.5 * (took - 256 * MIB))
 
     def test_other_tools(self):
@@ -127,7 +127,7 @@ class Memory(unittest.TestCase):
         rest = peak(*of(64, "1", "few.h5"))
         took = peak(*of(CTX, "16", "all.h5"), "--memory", f"{LIMIT}M") - rest
         print(f"{' '.join(args):50} took {took / MIB:6.1f} MiB")
-        self.assertLess(took, LIMIT * MIB + PROGRAM + WRITTEN)
+        self.assertLess(took, (1 + NOISE) * LIMIT * MIB + PROGRAM)
         self.assertGreater(took, LIMIT / 4 * MIB)
 
 
