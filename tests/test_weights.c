@@ -120,29 +120,39 @@ static float row_times(const float *w, const float *x, size_t n)
     return sum[0];
 }
 
-static void times_of(enum kv_stored t, size_t rows, size_t n)
+/* m rows of x, and rows of w at an address that is `odd` bytes off. */
+static void times_of(enum kv_stored t, size_t rows, size_t n, size_t m,
+                     size_t odd)
 {
     const size_t values = kv_stored_values(t);
-    uint8_t *w = test_blocks(t, rows * n / values);
+    const size_t bytes = rows * n / values * kv_stored_bytes(t);
+    uint8_t *blocks = test_blocks(t, rows * n / values);
+    uint8_t *w = kv_alloc(bytes + odd, 1);
     float *decoded = kv_alloc(rows * n, sizeof(*decoded));
-    float *x = kv_alloc(n, sizeof(*x)), *y = kv_alloc(rows + 1, sizeof(*y));
-    float *plain = kv_alloc(rows, sizeof(*plain));
+    float *x = kv_alloc(m * n, sizeof(*x));
+    float *y = kv_alloc(m * (rows + 1), sizeof(*y));
 
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < m * n; i++)
         x[i] = (float)kv_random_normal(7, i);
-    kv_stored_decode(t, w, rows * n, decoded);
-    for (size_t r = 0; r < rows; r++)
-        plain[r] = row_times(decoded + r * n, x, n);
-    y[rows] = 42;
-    kv_stored_times(t, w, rows, n, x, y);
-    assert_true(y[rows] == 42);
-    if (memcmp(plain, y, rows * sizeof(*y)))
-        fail_msg("%s, %zu rows of %zu", kv_stored_name(t), rows, n);
-    free(plain);
+    for (size_t i = 0; i < m * (rows + 1); i++)
+        y[i] = 42;
+    if (bytes)
+        memcpy(w + odd, blocks, bytes);
+    kv_stored_decode(t, w + odd, rows * n, decoded);
+    kv_stored_times(t, w + odd, rows, n, x, m, y, rows + 1);
+    for (size_t i = 0; i < m; i++) {
+        for (size_t r = 0; r < rows; r++)
+            if (y[i * (rows + 1) + r] !=
+                row_times(decoded + r * n, x + i * n, n))
+                fail_msg("%s, row %zu of %zu of %zu, x %zu of %zu",
+                         kv_stored_name(t), r, rows, n, i, m);
+        assert_true(y[i * (rows + 1) + rows] == 42);
+    }
     free(y);
     free(x);
     free(decoded);
     free(w);
+    free(blocks);
 }
 
 static void products_are_of_decoded_values(void **state)
@@ -152,48 +162,32 @@ static void products_are_of_decoded_values(void **state)
         for (size_t rows = 0; rows < 10; rows++)
             for (size_t blocks = 0; blocks < 4; blocks++) {
                 const size_t values = kv_stored_values(t);
+                const size_t m = 1 + (rows + 3 * blocks) % 9;
 
-                times_of(t, rows, values * blocks);
+                times_of(t, rows, values * blocks, 1, 0);
+                times_of(t, rows, values * blocks, m, 1);
                 if (values == 1)
-                    times_of(t, rows, 29 + 31 * blocks);
+                    times_of(t, rows, 29 + 31 * blocks, m, 0);
             }
 }
 
-/* rows of n floats times m x, below and beyond what is done at a time. */
-static void check_panel(size_t rows, size_t n, size_t m)
+/* Sizes below and beyond what is done at a time. */
+static void several_x_are_multiplied_as_one_is(void **state)
 {
-    float *w = kv_alloc(rows * n + 1, sizeof(*w));
-    float *x = kv_alloc(m * n + 1, sizeof(*x));
-    float *y = kv_alloc(m * (rows + 1), sizeof(*y));
-
-    for (size_t i = 0; i < rows * n; i++)
-        w[i] = (float)kv_random_normal(3, i);
-    for (size_t i = 0; i < m * n; i++)
-        x[i] = (float)kv_random_normal(4, i);
-    for (size_t i = 0; i < m * (rows + 1); i++)
-        y[i] = 42;
-    kv_panel_times(w, rows, n, x, m, y, rows + 1);
-    for (size_t i = 0; i < m; i++) {
-        for (size_t r = 0; r < rows; r++)
-            if (y[i * (rows + 1) + r] != row_times(w + r * n, x + i * n, n))
-                fail_msg("row %zu of %zu, %zu values, x %zu of %zu", r, rows, n,
-                         i, m);
-        assert_true(y[i * (rows + 1) + rows] == 42);
-    }
-    free(y);
-    free(x);
-    free(w);
-}
-
-static void panels_multiply_as_rows_do(void **state)
-{
-    static const size_t n[] = {0, 1, 31, 32, 33, 96, 511, 512, 513, 1100};
+    static const size_t n[] = {0,   1,   31,  32,   33,   96,
+                               511, 512, 513, 1024, 1025, 1100};
+    static const enum kv_stored blocks[] = {KV_STORED_Q8_0, KV_STORED_Q4_K};
 
     (void)state;
     for (size_t i = 0; i < sizeof(n) / sizeof(*n); i++)
         for (size_t rows = 0; rows <= 9; rows++)
             for (size_t m = 1; m <= 9; m++)
-                check_panel(rows, n[i], m);
+                times_of(KV_STORED_F32, rows, n[i], m, rows % 4);
+    for (size_t m = 1; m <= 17; m++) {
+        times_of(KV_STORED_F32, 35, 65, m, 0);
+        for (size_t t = 0; t < 2; t++)
+            times_of(blocks[t], 19, 1280, m, 1);
+    }
 }
 
 /* Checks x, with m rows, times rows [first, first + n) against the product of
@@ -310,7 +304,7 @@ int main(void)
         cmocka_unit_test(small_floats_are_those_of_the_cache),
         cmocka_unit_test(what_is_no_number_shows),
         cmocka_unit_test(products_are_of_decoded_values),
-        cmocka_unit_test(panels_multiply_as_rows_do),
+        cmocka_unit_test(several_x_are_multiplied_as_one_is),
         cmocka_unit_test(rows_multiply_as_they_are_read),
         cmocka_unit_test(transposed_rows_are_read),
     };

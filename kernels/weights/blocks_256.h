@@ -69,9 +69,9 @@ ALWAYS_INLINE void q3_k(const uint8_t *b, struct sink *s)
     }
 }
 
-/* Scales 0 to 7, then minima, here negative: of the first four six bits of a
- * byte; of the others four bits of the last bytes and the two that are left of
- * the first. */
+/* Unpacks scales 0 to 7, then the minima, negated here.  The first four of each
+ * are six bits of a byte; each of the others is four bits of the last bytes and
+ * two bits that the first bytes have left. */
 ALWAYS_INLINE void six_bits(const uint8_t *b, float scale[16], float min[16])
 {
     const uint32_t six = 0x3f3f3f3f, low = 0x0f0f0f0f, high = 0x30303030;
@@ -102,7 +102,7 @@ ALWAYS_INLINE void q4_k(const uint8_t *b, struct sink *s)
     }
 }
 
-/* The same, and bits 2 i and 2 i + 1 of high[j] are their fifth bits. */
+/* As q4_k; bits 2 i and 2 i + 1 of high[j] are the values' fifth bits. */
 ALWAYS_INLINE void q5_k(const uint8_t *b, struct sink *s)
 {
     float scale[16], min[16];

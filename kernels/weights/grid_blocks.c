@@ -54,7 +54,7 @@ static float *put_thirds(const uint8_t *b, size_t n, unsigned codes, float d,
     return x;
 }
 
-/* | of 32 bytes | of 16 bytes | of 4 bytes, four codes each | d | */
+/* | 32 bytes, then 16 bytes of five codes | 4 bytes of four codes | d | */
 void kv_block_tq1_0(const uint8_t *b, float x[256])
 {
     const float d = load_half(b + 52);
@@ -91,7 +91,7 @@ static const float iq2[3 + 1] = {8, 25, 43};
 static const float iq3_xxs[8] = {4, 12, 20, 28, 36, 44, 52, 62};
 static const float iq3_s[8] = {1, 3, 5, 7, 9, 11, 13, 15};
 
-/* The eight values of an entry of iq2's. */
+/* Writes the eight values of an entry of an iq2 grid. */
 static void put_8(unsigned entry, unsigned signs, float scale, float *x)
 {
     for (unsigned i = 0; i < 8; i++) {
@@ -101,7 +101,7 @@ static void put_8(unsigned entry, unsigned signs, float scale, float *x)
     }
 }
 
-/* The four of one of iq3's. */
+/* Writes the four values of an entry of an iq3 grid. */
 static void put_4(const float *levels, unsigned entry, unsigned signs,
                   float scale, float *x)
 {
@@ -160,7 +160,7 @@ void kv_block_iq2_s(const uint8_t *b, float x[256])
     }
 }
 
-/* | d | entry[64] | of 32 values four times seven signs and the scale[8] | */
+/* | d | entry[64] | four times seven signs and the scale, of 32 values[8] | */
 void kv_block_iq3_xxs(const uint8_t *b, float x[256])
 {
     const float d = load_half(b);
@@ -189,7 +189,7 @@ void kv_block_iq3_s(const uint8_t *b, float x[256])
     }
 }
 
-/* Eight of -1, 0 and 1, all moved by an eighth. */
+/* Writes eight values of -1, 0 and 1, all moved by an eighth. */
 static void put_iq1(unsigned entry, bool down, float scale, float *x)
 {
     for (unsigned i = 0; i < 8; i++)
@@ -197,8 +197,8 @@ static void put_iq1(unsigned entry, bool down, float scale, float *x)
                         (down ? -0.125f : 0.125f));
 }
 
-/* | d | entry[32] | of 32 values four times three bits more, the scale's three,
- * which way they move[8] | */
+/* | d | entry[32] | of 32 values: four times three more bits of entry, three
+ * bits of the scale, the direction in which they move[8] | */
 void kv_block_iq1_s(const uint8_t *b, float x[256])
 {
     const float d = load_half(b);
@@ -213,8 +213,8 @@ void kv_block_iq1_s(const uint8_t *b, float x[256])
     }
 }
 
-/* | entry[32] | three bits more, which way[32] | four times three bits of scale
- * and four bits of d[4] | */
+/* | entry[32] | three more bits of entry, direction[32] | four times three bits
+ * of scale and four bits of d[4] | */
 void kv_block_iq1_m(const uint8_t *b, float x[256])
 {
     uint16_t half = 0;
@@ -245,7 +245,8 @@ static float scale_nvfp4(uint8_t code)
                         : ldexpf((float)m, -10);
 }
 
-/* | e4m3[4] | nibble[32] |: of 16 values 8 bytes, value j at the low half. */
+/* | e4m3[4] | nibble[32] |: 16 values are 8 bytes, value j in a byte's low half
+ * and value 8 + j in its high half. */
 void kv_block_nvfp4(const uint8_t *b, float x[64])
 {
     for (size_t i = 0; i < 64; i++)

@@ -5,6 +5,7 @@
 
 #include "kernels/weights/weights.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct kv_weights_loops {
@@ -12,8 +13,10 @@ struct kv_weights_loops {
     void (*decode[KV_STORED_OTHER])(const uint8_t *blocks, size_t n, float *x);
     void (*times[KV_STORED_OTHER])(const uint8_t *w, size_t rows, size_t n,
                                    const float *x, float *y);
-    void (*panel)(const float *w, size_t rows, size_t n, const float *x,
-                  size_t m, float *y, size_t y_row);
+    /* Returns false for types that are decoded first; f32 never is, and w then
+     * is aligned. */
+    bool (*many)(enum kv_stored type, const uint8_t *w, size_t rows, size_t n,
+                 const float *x, size_t m, float *y, size_t y_row);
 };
 
 extern const struct kv_weights_loops kv_weights_c;

@@ -45,23 +45,32 @@ ALWAYS_INLINE vf32 centered(vi32 code, int zero)
 
 /* ---- where values go ----------------------------------------------------- */
 
-/* Writes values to x; or multiplies them by x and adds every 32nd product to
- * one sum, each rounded once with its sum. */
+/* Writes values to `to`; or multiplies them by each of n_x arrays `by` and adds
+ * every 32nd product to one sum, each rounded once with its sum.  n_x is a
+ * constant. */
+#if V_REGISTERS >= 32
+#define MAX_X 8
+#else
+#define MAX_X 1
+#endif
+enum { SUMS = 32 / V_WIDTH };
+
 struct sink {
-    bool multiplies;
+    size_t n_x; /* 0: writes */
     float *to;
-    const float *by;
-    vf32 sum[32 / V_WIDTH];
+    const float *by[MAX_X];
+    vf32 sum[MAX_X][SUMS];
 };
 
 ALWAYS_INLINE void put(struct sink *s, size_t at, vf32 w)
 {
-    vf32 *sum = &s->sum[at % 32 / V_WIDTH];
+    const size_t j = at % 32 / V_WIDTH;
 
-    if (s->multiplies)
-        *sum = v_fmadd(w, v_load(s->by + at), *sum);
-    else
+    if (!s->n_x)
         v_store(s->to + at, w);
+    UNROLL
+    for (size_t c = 0; c < s->n_x; c++)
+        s->sum[c][j] = v_fmadd(w, v_load(s->by[c] + at), s->sum[c][j]);
 }
 
 /* ---- floats of 8 bits ---------------------------------------------------- */
@@ -291,7 +300,7 @@ ALWAYS_INLINE void decode(read_block *read, size_t values, size_t bytes,
                           const uint8_t *b, size_t n, float *x)
 {
     const size_t rest = n % values, whole = n - rest;
-    struct sink s = {.multiplies = false};
+    struct sink s = {.n_x = 0};
 
     for (size_t i = 0; i < whole; i += values, b += bytes) {
         s.to = x + i;
@@ -331,7 +340,7 @@ ALWAYS_INLINE void times_rest(read_block *read, const uint8_t *b, size_t bytes,
 
     memcpy(last, b, bytes);
     memcpy(by, x, n * sizeof(*by));
-    s->by = by;
+    s->by[0] = by;
     read(last, s);
 }
 
@@ -345,15 +354,15 @@ ALWAYS_INLINE void times_rows(read_block *read, size_t values, size_t bytes,
 
     UNROLL
     for (size_t r = 0; r < turns; r++) {
-        s[r].multiplies = true;
+        s[r].n_x = 1;
         VALUES
-        for (size_t j = 0; j < 32 / V_WIDTH; j++)
-            s[r].sum[j] = v_set1(0);
+        for (size_t j = 0; j < SUMS; j++)
+            s[r].sum[0][j] = v_set1(0);
     }
     for (size_t i = 0; i < whole; i += values, b += bytes)
         UNROLL
     for (size_t r = 0; r < turns; r++) {
-        s[r].by = x + i;
+        s[r].by[0] = x + i;
         kv_prefetch(b + r * row, bytes);
         read(b + r * row, &s[r]);
     }
@@ -361,7 +370,7 @@ ALWAYS_INLINE void times_rows(read_block *read, size_t values, size_t bytes,
         if (IS_FLOATS(values, bytes) && rest)
             times_rest(read, b + r * row, bytes / values * rest, rest,
                        x + whole, &s[r]);
-        out[r] = fold(s[r].sum);
+        out[r] = fold(s[r].sum[0]);
     }
 }
 
@@ -430,7 +439,11 @@ VERSIONS(iq3_xxs, 256, 98)
 VERSIONS(iq3_s, 256, 110)
 VERSIONS(nvfp4, 64, 36)
 
+#if MAX_X > 1
+#include "kernels/weights/many.h"
+#else
 #include "kernels/weights/panel.h"
+#endif
 
 #define TABLE(f)                                                          \
     [KV_STORED_F8_E4M3] = f##_f8_e4m3, [KV_STORED_F8_E5M2] = f##_f8_e5m2, \
@@ -451,5 +464,5 @@ const struct kv_weights_loops NAME(kv_weights) = {
     .decode = {TABLE(decode)},
     .times = {TABLE(times), [KV_STORED_F32] = times_f32,
               [KV_STORED_F16] = times_f16, [KV_STORED_BF16] = times_bf16},
-    .panel = times_panel,
+    .many = many,
 };

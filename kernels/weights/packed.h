@@ -35,9 +35,10 @@
  *            sharing one of nest_scale
  *            W = level[code] * scale
  *
- * Files of gptq hold the words of zeros less 1 in each code, unless they call
- * their format gptq_v2: zero_less says so.  The word is subtracted from as one
- * number: the 1 of a zero of 0 is borrowed from the code above it. */
+ * In gptq files each code of a word of zeros is stored less 1 (zero_less),
+ * unless the files call their format gptq_v2.  The 1s are subtracted from the
+ * word as one number: for a zero of 0, the 1 is borrowed from the code above
+ * it. */
 #ifndef KV_PACKED_H
 #define KV_PACKED_H
 
@@ -66,7 +67,7 @@ struct kv_packed {
                                        * scaled */
     enum kv_stored code_type;         /* for scaled */
     enum kv_type scale_type;
-    unsigned bits; /* for gptq, awq and words, as n_groups */
+    unsigned bits; /* for gptq, awq and words; n_groups too */
     size_t n_groups;
     size_t padded;              /* for words */
     bool zero_less, all_middle; /* for gptq */

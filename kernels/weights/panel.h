@@ -1,11 +1,12 @@
 /* Rows of floats times several x: each load serves several products.  Included
- * by loops.h after times_f32(), whose sums it computes. */
+ * by loops.h after times_f32(), whose sums it computes, where registers are too
+ * few for many.h. */
 
 /* PANEL_VALUES of all rows stay in the first cache while their sums are made,
  * a register of them at a time. */
-enum { PANEL_VALUES = 1024, PANEL_PAIRS = 8, PANEL_SUMS = 32 / V_WIDTH };
+enum { PANEL_VALUES = 1024, PANEL_PAIRS = 8 };
 
-/* Else gcc loads x again for each row of w (AVX2; others were not timed). */
+/* Else gcc loads x again for each row of w. */
 #if V_WIDTH == 8
 #define IN_REGISTER(v) __asm__("" : "+x"(v))
 #else
@@ -21,9 +22,9 @@ struct operands {
  * n_x rows of w; n_x is a constant. */
 ALWAYS_INLINE void add_products(const struct operands *o, size_t n_x,
                                 size_t from, size_t to,
-                                vf32 sum[PANEL_SUMS][PANEL_PAIRS])
+                                vf32 sum[SUMS][PANEL_PAIRS])
 {
-    for (size_t j = 0; j < PANEL_SUMS; j++) {
+    for (size_t j = 0; j < SUMS; j++) {
         vf32 s[PANEL_PAIRS];
 
         UNROLL
@@ -50,7 +51,7 @@ ALWAYS_INLINE void add_products(const struct operands *o, size_t n_x,
 
 /* The same for the last n < 32 values, as a block padded with 0. */
 ALWAYS_INLINE void add_rest(const struct operands *o, size_t n_x, size_t from,
-                            size_t n, vf32 sum[PANEL_SUMS][PANEL_PAIRS])
+                            size_t n, vf32 sum[SUMS][PANEL_PAIRS])
 {
     float w[PANEL_PAIRS][32] = {{0}}, x[PANEL_PAIRS][32] = {{0}};
     const struct operands last = {w[0], x[0], 32, 32};
@@ -68,10 +69,10 @@ ALWAYS_INLINE void times_pairs(const float *w, const float *x, size_t n_x,
 {
     const struct operands o = {w, x, n, n};
     const size_t whole = n - n % 32;
-    vf32 sum[PANEL_SUMS][PANEL_PAIRS], end[PANEL_PAIRS];
+    vf32 sum[SUMS][PANEL_PAIRS], end[PANEL_PAIRS];
     float product[PANEL_PAIRS];
 
-    for (size_t j = 0; j < PANEL_SUMS; j++)
+    for (size_t j = 0; j < SUMS; j++)
         for (size_t k = 0; k < PANEL_PAIRS; k++)
             sum[j][k] = v_set1(0);
     for (size_t i = 0; i < whole; i += PANEL_VALUES)
@@ -80,10 +81,10 @@ ALWAYS_INLINE void times_pairs(const float *w, const float *x, size_t n_x,
     if (n > whole)
         add_rest(&o, n_x, whole, n - whole, sum);
     for (size_t k = 0; k < PANEL_PAIRS; k++) {
-        vf32 part[PANEL_SUMS];
+        vf32 part[SUMS];
 
         VALUES
-        for (size_t j = 0; j < PANEL_SUMS; j++)
+        for (size_t j = 0; j < SUMS; j++)
             part[j] = sum[j][k];
         end[k] = fold(part);
     }
@@ -109,4 +110,12 @@ static void times_panel(const float *w, size_t rows, size_t n, const float *x,
             times_f32((const uint8_t *)(w + r * n), rows - r, n, x + j * n,
                       to + j * y_row + r);
     }
+}
+
+static bool many(enum kv_stored type, const uint8_t *b, size_t rows, size_t n,
+                 const float *x, size_t m, float *y, size_t y_row)
+{
+    if (type == KV_STORED_F32)
+        times_panel((const float *)(const void *)b, rows, n, x, m, y, y_row);
+    return type == KV_STORED_F32;
 }

@@ -222,9 +222,10 @@ static bool is_direct(const struct kv_stored_rows *rows, enum kv_type type)
            (type == KV_TYPE_F32 || rows->type == KV_STORED_BF16);
 }
 
-/* One x; rows that lie one behind the other at a time. */
+/* Rows that lie one behind the other at a time. */
 static void times_stored(const struct kv_stored_rows *rows, size_t first,
-                         size_t n, const float *x, float *y)
+                         size_t n, const float *x, size_t m, float *y,
+                         size_t y_row)
 {
     const size_t bytes =
         rows->row / kv_stored_values(rows->type) * kv_stored_bytes(rows->type);
@@ -236,7 +237,7 @@ static void times_stored(const struct kv_stored_rows *rows, size_t first,
         while (i + some < n && place(rows, first + i + some) == at + some)
             some++;
         kv_stored_times(rows->type, (const uint8_t *)rows->data + at * bytes,
-                        some, rows->row, x, y + i);
+                        some, rows->row, x, m, y + i, y_row);
     }
 }
 
@@ -254,8 +255,9 @@ void kv_stored_rows_times(const struct kv_stored_rows *rows, size_t first,
     const size_t row = columns_of(rows);
     float *panel;
 
-    if (m == 1 && is_direct(rows, type)) {
-        times_stored(rows, first, n, x, y);
+    /* rows of heads lie apart: each alone would read all x again */
+    if (is_direct(rows, type) && (m == 1 || !rows->head)) {
+        times_stored(rows, first, n, x, m, y, y_row);
         return;
     }
     panel = kv_alloc(ROWS * row, sizeof(*panel));
@@ -265,7 +267,7 @@ void kv_stored_rows_times(const struct kv_stored_rows *rows, size_t first,
         read_floats(rows, (first + i) * row, some * row, panel);
         if (type == KV_TYPE_BF16)
             round_bf16(panel, some * row);
-        kv_panel_times(panel, some, row, x, m, y + i, y_row);
+        kv_stored_times(KV_STORED_F32, panel, some, row, x, m, y + i, y_row);
     }
     free(panel);
 }

@@ -44,7 +44,7 @@ void kv_stored_rows_times(const struct kv_stored_rows *rows, size_t first,
                           size_t n, enum kv_type type, const float *x, size_t m,
                           float *y, size_t y_row);
 
-/* Whether reading it only copies bytes. */
+/* Whether reading the rows as this type only copies bytes. */
 bool kv_stored_is(const struct kv_stored_rows *rows, enum kv_type type);
 
 #endif

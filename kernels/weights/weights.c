@@ -2,7 +2,9 @@
 #include "kernels/level.h"
 #include "kernels/vecops/vecops.h"
 #include "kernels/weights/impl.h"
+#include "lib/base/alloc.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const struct {
@@ -83,14 +85,32 @@ void kv_stored_decode(enum kv_stored type, const void *blocks, size_t n,
         best()->decode[type](blocks, n, x);
 }
 
-void kv_stored_times(enum kv_stored type, const void *w, size_t rows, size_t n,
-                     const float *x, float *y)
+/* Decodes some rows at a time. */
+static void times_decoded(const struct kv_weights_loops *l, enum kv_stored type,
+                          const uint8_t *w, size_t rows, size_t n,
+                          const float *x, size_t m, float *y, size_t y_row)
 {
-    best()->times[type](w, rows, n, x, y);
+    enum { ROWS = 16 };
+    const size_t row = n / types[type].values * types[type].bytes;
+    float *decoded = kv_alloc(ROWS * n, sizeof(*decoded));
+
+    for (size_t r = 0, some; r < rows; r += some) {
+        some = rows - r < ROWS ? rows - r : ROWS;
+        kv_stored_decode(type, w + r * row, some * n, decoded);
+        l->many(KV_STORED_F32, (const uint8_t *)decoded, some, n, x, m, y + r,
+                y_row);
+    }
+    free(decoded);
 }
 
-void kv_panel_times(const float *w, size_t rows, size_t n, const float *x,
-                    size_t m, float *y, size_t y_row)
+void kv_stored_times(enum kv_stored type, const void *w, size_t rows, size_t n,
+                     const float *x, size_t m, float *y, size_t y_row)
 {
-    best()->panel(w, rows, n, x, m, y, y_row);
+    const struct kv_weights_loops *l = best();
+    const bool is_odd = type == KV_STORED_F32 && (uintptr_t)w % sizeof(float);
+
+    if (m == 1)
+        l->times[type](w, rows, n, x, y);
+    else if (is_odd || !l->many(type, w, rows, n, x, m, y, y_row))
+        times_decoded(l, type, w, rows, n, x, m, y, y_row);
 }

@@ -81,17 +81,12 @@ extern const float kv_stored_iq4[16]; /* the levels of iq4_nl and iq4_xs */
 void kv_stored_decode(enum kv_stored type, const void *blocks, size_t n,
                       float *x);
 
-/* y [rows] = W x for W [rows][n], whose rows follow each other, and x [n].
- * Each row has 32 sums: sum j adds the products of values j, 32 + j, .. in
- * turn, each product and its sum rounded once (fmaf); then sum j += sum j + 16,
- * likewise 8, 4, 2, 1.  Every level gives the same bits. */
-void kv_stored_times(enum kv_stored type, const void *w, size_t rows, size_t n,
-                     const float *x, float *y);
-
 /* y [m][rows], its rows y_row apart, = x [m][n] times the transpose of w
- * [rows][n], with the sums of kv_stored_times() for each row of x and row of
- * w. */
-void kv_panel_times(const float *w, size_t rows, size_t n, const float *x,
-                    size_t m, float *y, size_t y_row);
+ * [rows][n], whose rows follow each other; m is at least 1.  Each row of w and
+ * row of x have 32 sums: sum j adds the products of values j, 32 + j, .. in
+ * turn, each product and its sum rounded once (fmaf); then sum j += sum j + 16,
+ * likewise 8, 4, 2, 1.  Every level and every m give the same bits. */
+void kv_stored_times(enum kv_stored type, const void *w, size_t rows, size_t n,
+                     const float *x, size_t m, float *y, size_t y_row);
 
 #endif

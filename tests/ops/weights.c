@@ -54,20 +54,20 @@ CHECK_RUN(decode, struct blocks,
 /* A matrix of one row. */
 CHECK_RUN(times, struct blocks, sizeof(float),
           kv_stored_times(r->type, r->bytes, 1, r->n *kv_stored_values(r->type),
-                          r->x, out))
+                          r->x, 1, out, 1))
 
-/* Rows of 256 of its values, times as many as there are at most. */
-enum { PANEL_ROW = 256, PANEL_X = 8 };
+/* Rows of 256 values times 8 x, or as many as there are rows. */
+enum { MANY_ROW = 256, MANY_X = 8 };
 
-static size_t panel(const void *in, void *out)
+static size_t many(const void *in, void *out)
 {
     const struct blocks *b = in;
-    const size_t rows = b->n * kv_stored_values(b->type) / PANEL_ROW;
-    const size_t m = rows < PANEL_X ? rows : PANEL_X;
+    const size_t rows = b->n * kv_stored_values(b->type) / MANY_ROW;
+    const size_t m = rows < MANY_X ? rows : MANY_X;
 
-    if (b->type != KV_STORED_Q8_0 || !rows)
+    if (!rows)
         return CHECK_NONE;
-    kv_panel_times(b->x, rows, PANEL_ROW, b->x, m, out, rows);
+    kv_stored_times(b->type, b->bytes, rows, MANY_ROW, b->x, m, out, rows);
     return m * rows * sizeof(float);
 }
 
@@ -79,7 +79,7 @@ static size_t panel(const void *in, void *out)
 static const struct check_op ops[] = {
     {"decode", RUNS_ALL(decode), 0, decode},
     {"times", RUNS_ALL(times), 0, times},
-    {"panel", RUNS(LOOPS, panel), 0, panel},
+    {"many", RUNS(LOOPS, many), 0, many},
 };
 
 const struct check_family check_weights = {

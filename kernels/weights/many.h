@@ -1,0 +1,158 @@
+/* Rows of stored blocks times several x: a block's values are decoded into
+ * registers and multiplied by all x there.  Included by loops.h after
+ * times_f32(), whose sums it computes, where registers hold the sums of MAX_X
+ * products. */
+
+/* MANY_VALUES of each x stay in the first cache while MANY_ROWS rows are
+ * multiplied by them. */
+enum { MANY_ROWS = 16, MANY_VALUES = 1024 };
+
+struct many_sums {
+    vf32 of[MANY_ROWS][MAX_X][SUMS];
+};
+
+/* Adds the products of a row's blocks, n values in all, and n_x arrays x.
+ * ahead: whether the row goes on behind them. */
+ALWAYS_INLINE void add_blocks(read_block *read, size_t values, size_t bytes,
+                              size_t n_x, const uint8_t *b, size_t n,
+                              bool ahead, const float *const *x,
+                              vf32 (*sum)[SUMS])
+{
+    struct sink s = {.n_x = n_x};
+
+    UNROLL
+    for (size_t k = 0; k < n_x * SUMS; k++)
+        s.sum[k / SUMS][k % SUMS] = sum[k / SUMS][k % SUMS];
+    for (size_t i = 0; i < n; i += values, b += bytes) {
+        UNROLL
+        for (size_t c = 0; c < n_x; c++)
+            s.by[c] = x[c] + i;
+        if (ahead)
+            kv_prefetch(b, bytes);
+        read(b, &s);
+    }
+    UNROLL
+    for (size_t k = 0; k < n_x * SUMS; k++)
+        sum[k / SUMS][k % SUMS] = s.sum[k / SUMS][k % SUMS];
+}
+
+/* The same for the last n values of a row of plain floats, padded with 0. */
+ALWAYS_INLINE void add_rest(read_block *read, size_t bytes, size_t n_x,
+                            const uint8_t *b, size_t n, const float *const *x,
+                            vf32 (*sum)[SUMS])
+{
+    uint8_t last[32 * 4] = {0};
+    float padded[MAX_X][32] = {{0}};
+    const float *by[MAX_X];
+
+    memcpy(last, b, n * bytes / 32);
+    for (size_t c = 0; c < n_x; c++) {
+        memcpy(padded[c], x[c], n * sizeof(*padded[c]));
+        by[c] = padded[c];
+    }
+    add_blocks(read, 32, bytes, n_x, last, 32, false, by, sum);
+}
+
+/* y [m], each y_row apart: the sums of a row; n_x is a constant. */
+ALWAYS_INLINE void end_sums(vf32 (*sum)[SUMS], size_t n_x, size_t m, float *y,
+                            size_t y_row)
+{
+    vf32 end[MAX_X];
+    float product[MAX_X];
+
+    UNROLL
+    for (size_t c = 0; c < n_x; c++)
+        end[c] = fold(sum[c]);
+    UNROLL
+    for (size_t c = 0; c < n_x; c += 4)
+        v_sum4(end + c, product + c);
+    for (size_t c = 0; c < m; c++)
+        y[c * y_row] = product[c];
+}
+
+/* At most MANY_ROWS rows times m <= n_x rows of x; n_x, 4 or 8, is a constant.
+ * The last row of x is there in place of those beyond m. */
+ALWAYS_INLINE void many_rows(read_block *read, size_t values, size_t bytes,
+                             size_t n_x, const uint8_t *b, size_t rows,
+                             size_t n, const float *x, size_t m, float *y,
+                             size_t y_row)
+{
+    const size_t row = n * bytes / values, whole = n - n % values;
+    const float *at[MAX_X];
+    struct many_sums sum;
+
+    for (size_t c = 0; c < n_x; c++)
+        at[c] = x + (c < m ? c : m - 1) * n;
+    for (size_t k = 0; k < rows * MAX_X * SUMS; k++)
+        sum.of[k / SUMS / MAX_X][k / SUMS % MAX_X][k % SUMS] = v_set1(0);
+    for (size_t i = 0, some; i < whole; i += some) {
+        some = whole - i < MANY_VALUES ? whole - i : MANY_VALUES;
+        for (size_t r = 0; r < rows; r++)
+            add_blocks(read, values, bytes, n_x,
+                       b + r * row + i / values * bytes, some, true, at,
+                       sum.of[r]);
+        for (size_t c = 0; c < n_x; c++)
+            at[c] += some;
+    }
+    for (size_t r = 0; r < rows; r++) {
+        if (IS_FLOATS(values, bytes) && n > whole)
+            add_rest(read, bytes, n_x, b + r * row + whole / values * bytes,
+                     n - whole, at, sum.of[r]);
+        end_sums(sum.of[r], n_x, m, y + r, y_row);
+    }
+}
+
+ALWAYS_INLINE void times_many(read_block *read, size_t values, size_t bytes,
+                              const uint8_t *b, size_t rows, size_t n,
+                              const float *x, size_t m, float *y, size_t y_row)
+{
+    const size_t row = n * bytes / values;
+
+    for (size_t r = 0, some; r < rows; r += some) {
+        some = rows - r < MANY_ROWS ? rows - r : MANY_ROWS;
+        for (size_t c = 0, n_x; c < m; c += n_x) {
+            const float *from = x + c * n;
+            float *to = y + c * y_row + r;
+
+            n_x = m - c < MAX_X ? m - c : MAX_X;
+            if (n_x > 4)
+                many_rows(read, values, bytes, MAX_X, b + r * row, some, n,
+                          from, n_x, to, y_row);
+            else
+                many_rows(read, values, bytes, 4, b + r * row, some, n, from,
+                          n_x, to, y_row);
+        }
+    }
+}
+
+#define CASE(name, type, values, bytes)                              \
+    case KV_STORED_##name:                                           \
+        times_many(type, values, bytes, b, rows, n, x, m, y, y_row); \
+        return true;
+
+static bool many(enum kv_stored type, const uint8_t *b, size_t rows, size_t n,
+                 const float *x, size_t m, float *y, size_t y_row)
+{
+    switch (type) {
+        CASE(F32, f32, 32, 128)
+        CASE(F16, f16, 32, 64)
+        CASE(BF16, bf16, 32, 64)
+        CASE(F8_E4M3, f8_e4m3, 32, 32)
+        CASE(F8_E5M2, f8_e5m2, 32, 32)
+        CASE(Q8_0, q8_0, 32, 34)
+        CASE(Q5_1, q5_1, 32, 24)
+        CASE(Q5_0, q5_0, 32, 22)
+        CASE(Q4_1, q4_1, 32, 20)
+        CASE(Q4_0, q4_0, 32, 18)
+        CASE(Q2_K, q2_k, 256, 84)
+        CASE(Q3_K, q3_k, 256, 110)
+        CASE(Q4_K, q4_k, 256, 144)
+        CASE(Q5_K, q5_k, 256, 176)
+        CASE(Q6_K, q6_k, 256, 210)
+        CASE(IQ4_NL, iq4_nl, 32, 18)
+        CASE(IQ4_XS, iq4_xs, 256, 136)
+        CASE(MXFP4, mxfp4, 32, 17)
+    default:
+        return false;
+    }
+}
