@@ -1,19 +1,19 @@
-/* Training of CommVQ's keys: a book after the other, by EM.
+/* Training of CommVQ's keys by EM, one book after the other.
  *
- * E: a token belongs to code-word w by exp(-d_w / T), d_w its distance and T a
- * temperature that falls from 1e-3 to 1e-5 over the rounds, and by a factor of
- * ten with the first of every four books.  M: the vectors z that minimize
- * sum_ab N_ab |m_ab - z_a - i z_b|^2, N_ab the weight and m_ab the mean of a
- * code-word's tokens,
+ * E: a token's share of code-word w is proportional to exp(-d_w / T), where d_w
+ * is its distance.  The temperature T falls from 1e-3 to 1e-5 over the rounds,
+ * and to a tenth after the first of every four books.  M: finds the vectors z
+ * that minimize sum_ab N_ab |m_ab - z_a - i z_b|^2, with N_ab the weight and
+ * m_ab the mean of a code-word's tokens, from
  *
  *   sum_b (N_ab + N_ba) z_a + i sum_b (N_ab - N_ba) z_b
  *                                  = sum_b N_ab m_ab - i sum_b N_ba m_ba
  *
- * All this as in the published code, where training begins from the M step of
- * tokens drawn at random as code-words.  There every token is first assigned to
- * them at a temperature of 1; here they have equal weights.  Training ends when
- * the error of the nearest code-words no longer falls, and keeps the best
- * round. */
+ * All this follows the published code.  Training begins with an M step for
+ * which tokens drawn at random are the code-words.  The published code first
+ * assigns every token to these at a temperature of 1; here they have equal
+ * weights.  Training ends when the error of the nearest code-words no longer
+ * falls, and keeps the best round. */
 #include "kernels/eigen.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -28,36 +28,64 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { A_WORD = 256 /* tokens for a code-word at most */, CHUNK = 512 };
+enum {
+    A_WORD = 256 /* tokens for a code-word at most */,
+    CHUNK = 512,
+    PART = 512
+};
 
 static const double HOT = 1e-3, COLD = 1e-5, LEAST_WEIGHT = 1e-8;
 
 /* ---- a book -------------------------------------------------------------- */
 
-/* The points of a group, and sums over them. */
-struct em {
-    const float *x;    /* [n][channels] */
-    const float *norm; /* [n], of the tokens */
-    size_t n, channels, words;
-    uint32_t *near; /* [words^2]: a token's code-words, and their weights */
-    double *share;
+/* Sums over points. */
+struct sums {
     double *weight; /* N [words][words] */
     double *first;  /* [words][channels]: sum_b N_ab m_ab */
     double *second; /* [words][channels]: sum_a N_ab m_ab */
-    double error;   /* of the nearest code-words, sum over points */
+    double error;   /* the nearest code-words' squared error */
 };
 
-static void clear_sums(struct em *m)
+/* The points of a group.  Each PART of them has its own sums, which are then
+ * added in order: the result does not depend on the number of threads. */
+struct em {
+    const float *x;    /* [n][channels] */
+    const float *norm; /* [n]: the tokens' norms */
+    size_t n, channels, words;
+    struct sums *part; /* [n_parts]; the first becomes the sum of all */
+    size_t n_parts;
+};
+
+/* The code-words near a token, and their shares, [words^2]. */
+struct near {
+    uint32_t *word;
+    double *share;
+};
+
+static void clear_sums(const struct em *m, struct sums *s)
 {
-    memset(m->weight, 0, m->words * m->words * sizeof(*m->weight));
-    memset(m->first, 0, m->words * m->channels * sizeof(*m->first));
-    memset(m->second, 0, m->words * m->channels * sizeof(*m->second));
-    m->error = 0;
+    memset(s->weight, 0, m->words * m->words * sizeof(*s->weight));
+    memset(s->first, 0, m->words * m->channels * sizeof(*s->first));
+    memset(s->second, 0, m->words * m->channels * sizeof(*s->second));
+    s->error = 0;
+}
+
+static void add_sums(const struct em *m, const struct sums *from,
+                     struct sums *to)
+{
+    for (size_t i = 0; i < m->words * m->words; i++)
+        to->weight[i] += from->weight[i];
+    for (size_t i = 0; i < m->words * m->channels; i++) {
+        to->first[i] += from->first[i];
+        to->second[i] += from->second[i];
+    }
+    to->error += from->error;
 }
 
 /* Adds one point to the sums. */
-static void take_point(struct em *m, const struct kv_commvq_book *b,
-                       size_t point, double temperature)
+static void take_point(const struct em *m, const struct kv_commvq_book *b,
+                       size_t point, double temperature,
+                       const struct near *near, struct sums *sums)
 {
     const float *x = m->x + point * m->channels;
     float p[KV_COMMVQ_MAX_WORDS], q[KV_COMMVQ_MAX_WORDS], least, limit;
@@ -69,26 +97,27 @@ static void take_point(struct em *m, const struct kv_commvq_book *b,
     for (size_t i = 0; i < m->channels; i++)
         square += (double)x[i] * (double)x[i];
     nearest = sqrt(fmax(square + (double)least, 0));
-    m->error += pow((double)m->norm[point] * nearest, 2);
+    sums->error += pow((double)m->norm[point] * nearest, 2);
     /* others weigh less than e^-20 of the nearest */
     limit = (float)(pow(nearest + 20 * temperature, 2) - square);
     found = kv_commvq_within(b, p, q, fmaxf(limit, least), m->words * m->words,
-                             m->near);
+                             near->word);
     for (size_t i = 0; i < found; i++) {
-        const size_t a = m->near[i] / b->n, c = m->near[i] % b->n;
-        const double s = (double)(p[a] + (q[c] + b->cross[m->near[i]]));
+        const size_t a = near->word[i] / b->n, c = near->word[i] % b->n;
+        const double s = (double)(p[a] + (q[c] + b->cross[near->word[i]]));
 
-        m->share[i] = exp((nearest - sqrt(fmax(square + s, 0))) / temperature);
-        sum += m->share[i];
+        near->share[i] =
+            exp((nearest - sqrt(fmax(square + s, 0))) / temperature);
+        sum += near->share[i];
     }
     for (size_t i = 0; i < found; i++) {
-        const size_t a = m->near[i] / b->n, c = m->near[i] % b->n;
-        const double w = m->share[i] / sum;
+        const size_t a = near->word[i] / b->n, c = near->word[i] % b->n;
+        const double w = near->share[i] / sum;
 
-        m->weight[m->near[i]] += w;
+        sums->weight[near->word[i]] += w;
         for (size_t k = 0; k < m->channels; k++) {
-            m->first[a * m->channels + k] += w * (double)x[k];
-            m->second[c * m->channels + k] += w * (double)x[k];
+            sums->first[a * m->channels + k] += w * (double)x[k];
+            sums->second[c * m->channels + k] += w * (double)x[k];
         }
     }
 }
@@ -96,6 +125,7 @@ static void take_point(struct em *m, const struct kv_commvq_book *b,
 /* Sets z [channels][words] from the sums. */
 static int maximize(const struct em *m, float *z, struct kv_err *e)
 {
+    const struct sums *sum = &m->part[0];
     const size_t n = m->words, pairs = m->channels / 2;
     double *a = kv_alloc(2 * n, 2 * n * sizeof(*a));
     double *y = kv_alloc(2 * n, pairs * sizeof(*y));
@@ -103,8 +133,8 @@ static int maximize(const struct em *m, float *z, struct kv_err *e)
 
     for (size_t i = 0; i < n * n; i++) {
         const size_t r = i / n, c = i % n;
-        const double by = m->weight[i] + LEAST_WEIGHT;
-        const double back = m->weight[c * n + r] + LEAST_WEIGHT;
+        const double by = sum->weight[i] + LEAST_WEIGHT;
+        const double back = sum->weight[c * n + r] + LEAST_WEIGHT;
 
         a[r * 2 * n + r] += by + back;
         a[(n + r) * 2 * n + n + r] += by + back;
@@ -112,8 +142,8 @@ static int maximize(const struct em *m, float *z, struct kv_err *e)
         a[(n + r) * 2 * n + c] = by - back;
     }
     for (size_t i = 0; i < n * pairs; i++) {
-        const double *u = m->first + i / pairs * m->channels + i % pairs * 2;
-        const double *v = m->second + i / pairs * m->channels + i % pairs * 2;
+        const double *u = sum->first + i / pairs * m->channels + i % pairs * 2;
+        const double *v = sum->second + i / pairs * m->channels + i % pairs * 2;
 
         y[i] = u[0] + v[1];
         y[n * pairs + i] = u[1] - v[0];
@@ -130,8 +160,8 @@ static int maximize(const struct em *m, float *z, struct kv_err *e)
               : 0;
 }
 
-/* z [channels][words]: the M step for code-words that are tokens drawn at
- * random, all of one weight. */
+/* Sets z [channels][words] by an M step for which the code-words' means are
+ * tokens drawn at random, all with the same weight. */
 static void start(const struct em *m, uint64_t key, float *z)
 {
     const size_t n = m->words;
@@ -150,21 +180,32 @@ static void start(const struct em *m, uint64_t key, float *z)
     }
 }
 
-static void expect(struct em *m, const float *z, double temperature)
+static void expect(const struct em *m, const float *z, double temperature)
 {
+    const size_t pairs = m->words * m->words;
     struct kv_commvq_book b;
 
     kv_commvq_book_init(&b, z, m->words, m->channels);
-    clear_sums(m);
-    for (size_t i = 0; i < m->n; i++)
-        take_point(m, &b, i, temperature);
+#pragma omp parallel for schedule(dynamic, 1)
+    for (size_t i = 0; i < m->n_parts; i++) {
+        const struct near near = {kv_alloc(pairs, sizeof(*near.word)),
+                                  kv_alloc(pairs, sizeof(*near.share))};
+
+        clear_sums(m, &m->part[i]);
+        for (size_t j = i * PART; j < m->n && j < (i + 1) * PART; j++)
+            take_point(m, &b, j, temperature, &near, &m->part[i]);
+        free(near.share);
+        free(near.word);
+    }
+    for (size_t i = 1; i < m->n_parts; i++)
+        add_sums(m, &m->part[i], &m->part[0]);
     kv_commvq_book_clear(&b);
 }
 
-/* best [channels][words]: a book of the points; cold: the share that is left of
- * the temperature. */
-static int train_book(struct em *m, size_t rounds, double cold, uint64_t key,
-                      float *best, struct kv_err *e)
+/* Trains best [channels][words], a book for the points; cold: factor of all
+ * temperatures. */
+static int train_book(const struct em *m, size_t rounds, double cold,
+                      uint64_t key, float *best, struct kv_err *e)
 {
     const size_t size = m->channels * m->words;
     float *z = kv_alloc(size, sizeof(*z));
@@ -176,9 +217,9 @@ static int train_book(struct em *m, size_t rounds, double cold, uint64_t key,
         const double done = rounds > 1 ? (double)i / (double)(rounds - 1) : 0;
 
         expect(m, z, cold * HOT * pow(COLD / HOT, done));
-        if (!(m->error < least))
+        if (!(m->part[0].error < least))
             break;
-        least = m->error;
+        least = m->part[0].error;
         memcpy(best, z, size * sizeof(*best));
         rc = kv_interrupted(e) ? -1 : maximize(m, z, e);
     }
@@ -188,7 +229,7 @@ static int train_book(struct em *m, size_t rounds, double cold, uint64_t key,
 
 /* ---- a group ------------------------------------------------------------- */
 
-/* A layer: its points by groups, [groups][n][channels]. */
+/* A layer's points x by groups, [groups][n][channels]. */
 struct layer {
     const struct kv_commvq_sizes *m;
     size_t n, rounds;
@@ -203,37 +244,47 @@ static struct em make_em(const struct layer *l, size_t group)
                    .norm = l->norm,
                    .n = l->n,
                    .channels = channels,
-                   .words = words};
+                   .words = words,
+                   .n_parts = (l->n + PART - 1) / PART};
 
-    m.near = kv_alloc(words * words, sizeof(*m.near));
-    m.share = kv_alloc(words * words, sizeof(*m.share));
-    m.weight = kv_alloc(words * words, sizeof(*m.weight));
-    m.first = kv_alloc(words, channels * sizeof(*m.first));
-    m.second = kv_alloc(words, channels * sizeof(*m.second));
+    m.part = kv_alloc(m.n_parts, sizeof(*m.part));
+    for (size_t i = 0; i < m.n_parts; i++) {
+        struct sums *s = &m.part[i];
+
+        s->weight = kv_alloc(words * words, sizeof(*s->weight));
+        s->first = kv_alloc(words, channels * sizeof(*s->first));
+        s->second = kv_alloc(words, channels * sizeof(*s->second));
+    }
     return m;
 }
 
 static void clear_em(struct em *m)
 {
-    free(m->near);
-    free(m->share);
-    free(m->weight);
-    free(m->first);
-    free(m->second);
+    for (size_t i = 0; i < m->n_parts; i++) {
+        free(m->part[i].weight);
+        free(m->part[i].first);
+        free(m->part[i].second);
+    }
+    free(m->part);
 }
 
-/* Takes each point's code-word off. */
+/* Subtracts from each point of x its nearest code-word. */
 static void leave_rest(const struct em *m, const float *z, float *x)
 {
     struct kv_commvq_book b;
 
     kv_commvq_book_init(&b, z, m->words, m->channels);
-    for (size_t i = 0; i < m->n; i++, x += m->channels)
-        kv_commvq_add(&b, kv_commvq_nearest(&b, x), -1, x);
+#pragma omp parallel for
+    for (size_t i = 0; i < m->n; i++) {
+        float *point = x + i * m->channels;
+
+        kv_commvq_add(&b, kv_commvq_nearest(&b, point), -1, point);
+    }
     kv_commvq_book_clear(&b);
 }
 
-/* table [books][channels][words]; the group's points become the rest. */
+/* Trains table [books][channels][words]; the group's points become the
+ * residual. */
 static int train_group(const struct layer *l, size_t group, float *table,
                        struct kv_err *e)
 {
@@ -264,11 +315,11 @@ struct job {
     const struct kv_dump_info *info;
     struct kv_calib_set *out;
     struct kv_commvq_sizes m;
-    size_t tokens; /* of the dump */
+    size_t tokens; /* tokens of the dump */
     uint64_t seed;
 };
 
-/* n tokens of a layer, evenly drawn, to x [n][row]. */
+/* Reads n tokens of a layer, evenly spaced, to x [n][row]. */
 static int read_tokens(const struct job *j, size_t layer, enum kv_tensor which,
                        size_t n, float *x, struct kv_err *e)
 {
@@ -290,7 +341,7 @@ static int read_tokens(const struct job *j, size_t layer, enum kv_tensor which,
     return rc ? -1 : 0;
 }
 
-/* l->x and l->norm, of tokens x [n][row]. */
+/* Fills l->x and l->norm from tokens x [n][row]. */
 static void cut(const struct job *j, const float *x, const struct layer *l)
 {
     const size_t d = j->info->shape.head_dim, g = j->m.channels;
@@ -309,7 +360,7 @@ static void cut(const struct job *j, const float *x, const struct layer *l)
     free(order);
 }
 
-/* The mean square of the keys' rest. */
+/* The mean square of the keys' residual. */
 static double mean_left(const struct layer *l)
 {
     const size_t g = l->m->channels;
@@ -341,18 +392,8 @@ static int train_keys(const struct job *j, size_t layer, struct kv_err *e)
     free(x);
     table = kv_calib_add(j->out, "codebook", KV_K, (int)layer, KV_ALL, 4, dims);
     table->type = KV_TABLE_F16;
-#pragma omp parallel for schedule(dynamic, 1) if (!rc)
-    for (size_t g = 0; g < (rc ? 0 : m->groups); g++) {
-        struct kv_err mine = {""};
-
-        if (train_group(&l, g, table->data + g * size, &mine)) {
-#pragma omp critical
-            {
-                rc = -1;
-                *e = mine;
-            }
-        }
-    }
+    for (size_t g = 0; g < m->groups && !rc; g++)
+        rc = train_group(&l, g, table->data + g * size, e);
     table->error = mean_left(&l);
     free(l.norm);
     free(l.x);
@@ -361,7 +402,7 @@ static int train_keys(const struct job *j, size_t layer, struct kv_err *e)
 
 static int train_values(const struct job *j, size_t layer, struct kv_err *e)
 {
-    enum { A_BIT = 16 }; /* tokens for a bit at most */
+    enum { A_BIT = 16 }; /* at most so many tokens for each bit */
     const size_t most = A_BIT * j->m.bits;
     const size_t n = j->tokens < most ? j->tokens : most;
     float *x = kv_alloc(n, j->m.row * sizeof(*x));
