@@ -37,7 +37,7 @@ static const float *shift_of(const struct kv_attend_view *v, size_t seq,
     return v->shift ? v->shift + row * v->n : NULL;
 }
 
-/* -infinity: none. */
+/* The head's sink logit; -infinity if there is none. */
 static float sink_of(const struct kv_attend_view *v, size_t head)
 {
     return v->sink_logit ? v->sink_logit[head] : -INFINITY;
@@ -50,7 +50,7 @@ struct query {
     size_t seq, kv_head, head, i;
 };
 
-/* Token j as the query sees it. */
+/* The row of token j in the form in which the query sees the token. */
 static const float *row_of(const struct kv_attend_job *a,
                            const struct kv_attend_side *s,
                            const struct query *x, size_t j)
@@ -83,7 +83,7 @@ static double logit(const struct kv_attend_job *a, const struct query *x,
     return s;
 }
 
-/* w: [n], room for weights; acc: [head_dim]. */
+/* Attends with one query.  w [n] and acc [head_dim] are scratch memory. */
 static void attend_one(const struct kv_attend_job *a, const struct query *x,
                        double *w, double *acc)
 {
@@ -217,7 +217,7 @@ static enum form form_of(const struct kv_attend_side *s, size_t i0, size_t i1,
     return j0 >= s->sinks && j1 <= min ? QUANTIZED : MIXED;
 }
 
-/* The end of the run of tiles of tokens from j0 on that share a form. */
+/* The end of the RUNs of tokens from j0 on that have the same form. */
 static size_t run_end(const struct kv_attend_side *s, size_t i0, size_t i1,
                       size_t j0, size_t n, enum form *form)
 {
@@ -298,7 +298,8 @@ static void qk(const struct tile *t, const struct block *b,
 }
 
 /* Turns the scores of row r into exp(logit - largest), 0 for tokens that the
- * query does not see, and brings what earlier blocks left to the same scale. */
+ * query does not see, and rescales the results of earlier blocks to the new
+ * largest logit. */
 static void weigh(const struct tile *t, const struct block *b, size_t r,
                   const struct workspace *x)
 {
@@ -334,7 +335,7 @@ static void weigh(const struct tile *t, const struct block *b, size_t r,
     memset(w + end, 0, (n - end) * sizeof(*w));
 }
 
-/* out = w v, or more of it. */
+/* Sets out to w v in the tile's first block; adds w v in later blocks. */
 static void pv(const struct tile *t, const struct block *b,
                const struct workspace *x)
 {
@@ -349,7 +350,8 @@ static void pv(const struct tile *t, const struct block *b,
         float *const other = x->other + (j0 - b->from);
 
         j1 = run_end(v, t->i0, t->i1, j0, b->to, &form);
-        if (form == MIXED) { /* unquantized tokens have a matrix */
+        if (form == MIXED) { /* the weights of unquantized tokens go to
+                              * `other` */
             for (size_t r = 0; r < rows; r++)
                 for (size_t j = 0; j < j1 - j0; j++) {
                     const bool old =
@@ -396,7 +398,7 @@ static void attend_tile(const struct tile *t, const struct workspace *x)
                query * sizeof(*x->out));
 }
 
-/* Queries of a tile. */
+/* The number of queries in a tile. */
 static size_t tile_queries(const struct kv_attend_view *v)
 {
     const size_t group = v->n_heads / v->n_kv_heads;
@@ -410,7 +412,7 @@ static size_t tiles_of(const struct kv_attend_view *v)
     return (v->nq + tile_queries(v) - 1) / tile_queries(v);
 }
 
-/* The i-th of (sequence, KV head, tile of queries). */
+/* Tile i, counted by sequence, then KV head, then tile of queries. */
 static struct tile tile_at(const struct kv_attend_job *a, size_t i)
 {
     const struct kv_attend_view *v = &a->view;

@@ -26,14 +26,14 @@
 
 KV_PUBLIC_BEGIN
 
-/* With fewer values than this, one thread would end before another has
- * started. */
+/* Loops over fewer values than this run in one thread: starting more threads
+ * takes longer than such a loop. */
 enum { KV_ATTEND_WORTH_THREADS = 1 << 19 };
 
 /* A zero field has its default: a view with only shape, n, nq, first and scale
  * is plain causal attention. */
 struct kv_attend_view {
-    size_t n_seqs; /* sequences of the same lengths, each by itself */
+    size_t n_seqs; /* sequences of equal length; each one attends to itself */
     size_t n_heads, n_kv_heads, head_dim; /* n_kv_heads divides n_heads */
     size_t n;         /* tokens of a sequence, at positions [0, n) */
     size_t nq, first; /* queries of a sequence, first + nq <= n */
@@ -47,8 +47,9 @@ struct kv_attend_view {
     /* Tokens that were not dropped: bit j % 64 of word j / 64,
      * [n_seqs][n_kv_heads][kv_attend_words(n)]; NULL: all are alive. */
     const uint64_t *alive;
-    /* Receives, added, each token's weights, summed over the queries and the
-     * query heads of its KV head, [n_seqs][n_kv_heads][n]; NULL: not wanted. */
+    /* Each token's weights, summed over the queries and over the query heads of
+     * its KV head, are added to this [n_seqs][n_kv_heads][n]; NULL: not
+     * wanted. */
     double *mass;
 };
 
@@ -72,9 +73,8 @@ kv_attend_seq(const struct kv_attend_view *v, size_t i)
     return one;
 }
 
-/* Query i sees tokens in [kv_attend_begin(), kv_attend_end()); the last one is
- * its own.
- */
+/* Query i sees tokens in [kv_attend_begin(), kv_attend_end()); the last of them
+ * is the query's own token. */
 static inline size_t kv_attend_end(const struct kv_attend_view *v, size_t i)
 {
     return v->first + i + 1;
@@ -106,7 +106,7 @@ void kv_attend_weights(const struct kv_attend_view *v, size_t head, size_t n,
 
 /* Keys or values as rows, [n_seqs][n][n_kv_heads][head_dim] each.  A token's
  * stored form changes once in its life, from unquantized (fp16 or exact) to
- * quantized (decoded codes): query i sees token j quantized when sinks <= j <
+ * quantized (decoded codes).  Query i sees token j quantized when sinks <= j <
  * until[i].  This covers every cache that obeys the law of lib/codec.h, at
  * every moment of its life. */
 struct kv_attend_side {
@@ -127,14 +127,14 @@ struct kv_attend_job {
 };
 
 /* Products (gemm.h) and softmax are in f32, in a fixed order: any number of
- * threads gives the same bits.  It does not compute `mass`; for that
- * kv_attend_c() runs. */
+ * threads gives the same bits.  For a view with `mass`, which this version does
+ * not compute, kv_attend() calls kv_attend_c(). */
 bool kv_attend_takes(const struct kv_attend_view *v);
 void kv_attend(const struct kv_attend_job *job);
 
-/* The definition, in double; out is rounded once.  To compute only mass, give v
- * without a form and out NULL.  Threads divide sequences and KV heads, so any
- * number of threads gives the same bits. */
+/* The definition, in double; out is rounded once.  To compute only `mass`, set
+ * out and both forms of v to NULL.  Threads divide sequences and KV heads, so
+ * any number of threads gives the same bits. */
 void kv_attend_c(const struct kv_attend_job *job);
 
 KV_PUBLIC_END

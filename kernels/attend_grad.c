@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Queries that pass together. */
+/* Queries processed together. */
 enum { TILE = 64 };
 
 size_t kv_attend_grad_scratch(size_t n)
@@ -42,8 +42,8 @@ static void weights(const struct kv_attend_grad_job *a, const float *q,
     }
 }
 
-/* Queries i0 to i1 of head h of the group.  With scores s = scale q k',
- * weights p = softmax(s) and out = p v:
+/* Computes the gradients of queries i0 to i1 of head h of the group.  With
+ * scores s = scale q k', weights p = softmax(s) and out = p v:
  *
  *   dv += p' dout,  dp = dout v',  ds = p (dp - sum(p dp)) steep,
  *   dq  = scale ds k,  dk += scale ds' q. */

@@ -8,8 +8,8 @@
 #include <stddef.h>
 
 /* One KV head and the `group` query heads that share it, n tokens.  Query i
- * sees tokens 0 to i, or the newest of them if there is a window, with scores
- * as in attend.h.
+ * sees tokens 0 to i, or with a window the newest of these; scores are as in
+ * attend.h.
  *
  * q, out_grad: rows of group heads of head_dim floats, q_stride apart.
  * k, v:        rows of head_dim floats, k_stride apart.

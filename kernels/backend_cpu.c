@@ -116,7 +116,8 @@ static int to_input(const struct kv_backend *b, const float *x, size_t n,
  * matrix are not worth a parallel region. */
 enum { OUTPUTS = 64, SMALL = 1 << 17 };
 
-/* Some outputs of a product with a stored matrix; c: of the first of these. */
+/* Computes n outputs of a product with a stored matrix, from output `first` on;
+ * c: where that output begins. */
 static void multiply_some(const struct kv_product *p, enum kv_type type,
                           const struct kv_stored_part *w, size_t first,
                           size_t n, float *c)
@@ -156,7 +157,7 @@ static void multiply_stored(const struct kv_product *p, enum kv_type type)
     }
 }
 
-/* a of p rounded to bf16, for free(). */
+/* Returns a of p, rounded to bf16; the caller frees it. */
 static float *rounded(const struct kv_product *p)
 {
     const size_t n = p->rows * p->inputs;
@@ -204,8 +205,8 @@ static int cpu_scale(float *x, size_t n, float by, struct kv_err *e)
     return 0;
 }
 
-/* Each of the heads of x [rows][heads] by itself, or a row's as one; w NULL:
- * nothing. */
+/* Norms each head of x [rows][heads] by itself, or all heads of a row together;
+ * does nothing if w is NULL. */
 static void norm_heads(const struct kv_heads *h, const float *w,
                        const float *bias, float *x, size_t heads)
 {
@@ -235,14 +236,14 @@ static void clip(float *x, size_t n, float end)
         x[i] = fminf(fmaxf(x[i], -end), end);
 }
 
-/* The channels of x [rows][heads] that turn. */
+/* Scales the channels of x [rows][heads] that RoPE rotates. */
 static void scale_turning(const struct kv_heads *h, float *x, size_t heads)
 {
     for (size_t i = 0; h->rope_scale != 1 && i < h->rows * heads; i++)
         kv_row_scale(x + i * h->head_dim, 2 * h->pairs.n, h->rope_scale);
 }
 
-/* Rotates q and k, each token by its position; back: rotates back. */
+/* Rotates the heads of x, each token by its position; back: rotates back. */
 static void turn(const struct kv_heads *h, bool back, float *x, size_t heads)
 {
     const size_t row = heads * h->head_dim, angles = 2 * h->pairs.n;
@@ -294,8 +295,8 @@ static int heads(const struct kv_heads *h, struct kv_err *e)
     return 0;
 }
 
-/* gelu(g) = g * sigmoid(t), t = sqrt(8 / pi) * (g + 0.044715 g^3): silu(t)
- * times g / t; this factor goes into `up`. */
+/* gelu(g) = g * sigmoid(t) = silu(t) * g / t, where t = sqrt(8 / pi) * (g +
+ * 0.044715 g^3); the factor g / t goes into `up`. */
 static void gelu_to_silu(float *g, float *up, size_t n)
 {
     const float root = 1.5957691216057308f, cube = 0.044715f;

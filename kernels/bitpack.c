@@ -14,7 +14,7 @@ ALWAYS_INLINE uint64_t both(unsigned b, unsigned s)
     return low << s | low << (32 + s);
 }
 
-/* Four codes in 16-bit lanes to 4 b bits and back, halving the gaps: first
+/* Pack four codes in 16-bit lanes to 4 b bits, and back.  The gaps close first
  * within each pair of lanes, then between the pairs. */
 ALWAYS_INLINE uint64_t squeeze(uint64_t lanes, unsigned b)
 {

@@ -15,11 +15,11 @@
 /* The bytes that n codes take: ceil(n * bits / 8). */
 size_t kv_pack_bytes(size_t n, unsigned bits);
 
-/* codes: [n], of which the low `bits` bits are used; out: [kv_pack_bytes(n,
+/* codes: [n], only the low `bits` bits of each are used; out: [kv_pack_bytes(n,
  * bits)], written in full.  1 <= bits <= 16. */
 void kv_pack(const uint16_t *codes, size_t n, unsigned bits, uint8_t *out);
 
-/* The reverse; reads no byte past kv_pack_bytes(n, bits). */
+/* Undoes kv_pack(); reads no byte past kv_pack_bytes(n, bits). */
 void kv_unpack(const uint8_t *in, size_t n, unsigned bits, uint16_t *codes);
 
 #endif

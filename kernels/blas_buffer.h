@@ -1,6 +1,6 @@
 /* OpenBLAS allocates one buffer per concurrent caller at first use and keeps
- * it; when memory is out, it retries forever.  Code calls OpenBLAS between
- * these two functions, which end the program in that case. */
+ * it; when memory runs out, it retries forever.  Code calls OpenBLAS between
+ * these two functions, which end the program when memory runs out. */
 #ifndef KV_BLAS_BUFFER_H
 #define KV_BLAS_BUFFER_H
 

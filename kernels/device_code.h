@@ -22,9 +22,9 @@ enum kv_gpu_quantizer {
     KV_GPU_HACK
 };
 
-/* Integers in groups (lib/schemes/integers.h, hack.h).  A block is its units in
- * order; a unit is codes, group by group, padded to a byte, then heads; the
- * last group of a token's unit may be shorter. */
+/* Integers in groups (lib/schemes/integers.h, hack.h).  A block holds its units
+ * in order.  A unit holds codes, group by group, padded to a byte, then the
+ * groups' heads; the last group of a token's unit may be shorter. */
 struct kv_gpu_groups {
     enum kv_gpu_quantizer quantizer;
     unsigned bits;
@@ -50,7 +50,8 @@ struct kv_gpu_centroids {
                                    * sub-vectors */
     const float *centers;         /* [head_books][sub_books][k][d] */
     const float *smooth; /* [n_heads][head_dim], to divide by; or NULL */
-    bool hadamard, hadamard_first; /* size of kernels/hadamard.h's transform;
+    bool hadamard, hadamard_first; /* whether there is the transform of
+                                    * kernels/hadamard.h, and whether it comes
                                     * before smooth */
 };
 
@@ -79,8 +80,8 @@ struct kv_gpu_transitions {
     X(2, 2)                   \
     X(3, 2) X(2, 1) X(4, 2) X(3, 1) X(4, 1) X(5, 1) X(6, 1) X(7, 1) X(8, 1)
 
-/* A token's coefficients in one bitstream (lib/schemes/klt.h), for all its
- * values, a row of KV_GPU_MAX_ROW at most. */
+/* All values of a token, a row of KV_GPU_MAX_ROW at most, coded as coefficients
+ * in one bitstream (lib/schemes/klt.h). */
 enum { KV_GPU_MAX_ROW = 1024 };
 struct kv_gpu_bitstreams {
     const struct kv_gpu_coefficient *coef;        /* [n_coefs] */
@@ -91,7 +92,7 @@ struct kv_gpu_bitstreams {
     const float *mean;              /* [row] */
     const float *forward, *inverse; /* [row][row] */
     size_t n_tables;                /* floats */
-    unsigned n_used;                /* rows of the inverse, at most */
+    unsigned n_used;                /* most rows of the inverse that are used */
     unsigned n_coefs, n_runs, n_transitions, n_bits; /* bytes of a bitstream */
 };
 
@@ -111,15 +112,15 @@ struct kv_gpu_code {
 
 /* Blocks to encode. */
 struct kv_gpu_blocks {
-    const uint16_t *x; /* the device's: halves
-                        * [n * block][n_heads][head_dim], 4-byte aligned */
-    uint8_t *bytes;    /* the device's: [n][block_bytes], written in full */
+    const uint16_t *x; /* device memory: halves [n * block][n_heads][head_dim],
+                        * 4-byte aligned */
+    uint8_t *bytes;    /* device memory: [n][block_bytes], written in full */
     size_t n;
     size_t first;  /* the first block's first token, for random numbers */
     uint64_t seed; /* seed of random numbers */
     size_t each;   /* blocks of a sequence; the next sequence begins with token
                     * `first` again; 0: all blocks are of one sequence */
-    void *workspace; /* the device's: kv_gpu_encode_workspace() bytes */
+    void *workspace; /* device memory: kv_gpu_encode_workspace() bytes */
     void *stream;    /* stream of kernels/device.h; NULL: the first */
 };
 
@@ -160,15 +161,15 @@ struct kv_gpu_workspace {
     float *x;       /* [tokens][n_heads][head_dim] */
     uint16_t *code; /* [tokens][n_heads][n_sub] */
 };
-/* code's centers and smooth are device pointers; multiprocessors: the
- * device's. */
+/* code's centers and smooth are device pointers; multiprocessors: how many the
+ * device has. */
 int kv_gpu_encode_codebook(const struct kv_gpu_code *code,
                            const struct kv_gpu_blocks *b,
                            const struct kv_gpu_workspace *workspace,
                            size_t multiprocessors, struct kv_err *e);
 
 /* Number of bitstream searches (a warp each) for which a multiprocessor has
- * registers, and bytes of notes of a search per transition, one per lane. */
+ * registers.  Bytes that a search notes per transition, one per lane. */
 enum { KV_GPU_SEARCHES = 16, KV_GPU_NOTE = 32 };
 /* y: workspace on the device for coefficients, [n][n_coefs]; notes, one per
  * search at a time: [searches][n_transitions][KV_GPU_NOTE]. */

@@ -10,11 +10,11 @@
  * NaN or an infinity, or when LAPACK does not converge. */
 int kv_eigen(double *a, size_t n, double *value);
 
-/* The vectors f and numbers with b a f = value f, where f_j . b^-1 f_k is 1 for
- * j = k, else 0.  a, b: [n][n], symmetric, b positive definite; overwritten:
- * a[j] becomes f_j, b[j] becomes g_j = b^-1 f_j, so that g_j . f_k is 1 or 0,
- * too.  value: [n], ascending.  Returns -1 as kv_eigen() does, and when b is
- * not positive definite. */
+/* Solves b a f = value f for the vectors f, scaled so that f_j . b^-1 f_k is 1
+ * for j = k, else 0.  a, b: [n][n], symmetric, b positive definite;
+ * overwritten: a[j] becomes f_j, b[j] becomes g_j = b^-1 f_j, so that g_j . f_k
+ * is 1 or 0, too.  value: [n], ascending.  Returns -1 as kv_eigen() does, and
+ * when b is not positive definite. */
 int kv_eigen_pair(double *a, double *b, size_t n, double *value);
 
 /* Solves a x = b by Cholesky.  a: [n][n], symmetric and positive definite,

@@ -73,7 +73,7 @@ static double mean_excess(const struct kv_loss_base *b, const float *y,
     return sum / b->sum;
 }
 
-/* Logit x, the largest of its part, at i there. */
+/* Takes note of logit x, the largest of its part, at index i of the part. */
 static void add_top(float x, size_t i, size_t seen, float *top, size_t *at)
 {
     if (seen && !(x > *top))

@@ -30,12 +30,13 @@ struct kv_loss_base {
     size_t at;               /* index of the largest */
 };
 
-/* p: [n], kept by pointer as logits is. */
+/* p: [n], receives exp(logit - the largest); p and logits are kept by
+ * pointer. */
 struct kv_loss_base kv_loss_base(const float *logits, size_t n, float *p);
 
-/* The same loss with floor -infinity, from logits that arrive in parts of the
- * vocabulary.  base: NULL each time, or the same part of a base's logits.  An
- * all-zero sum is empty. */
+/* The loss of kv_loss_row() with floor -infinity, from logits that arrive in
+ * parts of the vocabulary.  base: NULL each time, or the same part of a base's
+ * logits.  An all-zero sum is empty. */
 struct kv_loss_sum {
     size_t n; /* logits so far */
     double lse, base_lse;
@@ -43,7 +44,7 @@ struct kv_loss_sum {
                     * probabilities */
     float target, base_target;
     float top, base_top; /* the largest */
-    size_t at, base_at;  /* their tokens */
+    size_t at, base_at;  /* the indices of the largest */
 };
 
 /* Adds the next n logits. */

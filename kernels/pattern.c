@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = KV_PATTERN_BLOCK, LAST = 64 /* queries that choose lines */ };
+enum { BLOCK = KV_PATTERN_BLOCK, LAST = 64 /* queries that rank lines */ };
 
 const char *kv_pattern_name(enum kv_pattern_kind kind)
 {
@@ -73,7 +73,8 @@ static int descending(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* index [n]: of keys of kv_topk_key(), the largest first. */
+/* Sets index [n] to the indices of keys from kv_topk_key(), the largest key
+ * first. */
 static void sort_keys(uint64_t *key, size_t n, uint32_t *index)
 {
     qsort(key, n, sizeof(*key), descending);
@@ -81,7 +82,8 @@ static void sort_keys(uint64_t *key, size_t n, uint32_t *index)
         index[i] = kv_topk_index(key[i]);
 }
 
-/* index [n]: by sum, but 0 to forced - 1 before all others. */
+/* Sets index [n] in the order of sums, but with 0 to forced - 1 before all
+ * others. */
 static void rank(const double *sum, size_t n, size_t forced, uint32_t *index)
 {
     uint64_t *key = kv_alloc(n, sizeof(*key));
@@ -192,7 +194,7 @@ struct block {
     bool *seen;
 };
 
-/* Tokens [from, to), where from may be below 0. */
+/* Marks tokens [from, to) as seen; from may be below 0. */
 static void see(const struct block *b, ptrdiff_t from, ptrdiff_t to)
 {
     const ptrdiff_t begin = from < 0 ? 0 : from;
@@ -243,8 +245,8 @@ static void see_blocks(const struct kv_pattern_index *x,
     free(key);
 }
 
-/* token [n]: what block m sees, ascending; returns their number.  seen [n]: for
- * work. */
+/* Sets token [n] to the tokens that block m sees, ascending; returns their
+ * number.  seen [n]: scratch memory. */
 static size_t tokens_of(const struct kv_pattern_index *x,
                         const struct kv_pattern *p, size_t m, bool *seen,
                         uint32_t *token)
@@ -310,7 +312,7 @@ static void gather(const float *rows, size_t row, const uint32_t *token,
         memcpy(to + i * d, rows + token[i] * row, d * sizeof(*to));
 }
 
-/* Queries of block m; returns its pairs. */
+/* Attends with the queries of block m; returns the number of its pairs. */
 static size_t attend_block(const struct kv_attend_job *a, size_t seq,
                            size_t head, const struct kv_pattern_index *x,
                            const struct kv_pattern *p, size_t m,
@@ -348,7 +350,7 @@ static size_t attend_block(const struct kv_attend_job *a, size_t seq,
     return pairs_of(n, nq);
 }
 
-/* Every head's own index, for free_indexes(). */
+/* Makes an index for every head, to be freed by free_indexes(). */
 static struct kv_pattern_index **index_heads(const struct kv_attend_job *a,
                                              const struct kv_pattern *head)
 {

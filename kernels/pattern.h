@@ -1,8 +1,9 @@
 /* Sparse attention over a prompt, by the patterns of MInference (arXiv
  * 2407.02490, section 3).
  *
- * Queries pass in blocks of 64, [m0, m1).  The pattern of a query head says
- * which tokens a block sees; each of its queries sees those up to itself:
+ * Queries are processed in blocks of 64, [m0, m1).  The pattern of a query head
+ * says which tokens a block sees; each query of the block sees these tokens up
+ * to itself:
  *
  *   a-shape         [0, first), and the newest `second` of query m0:
  *                   [m0 + 1 - second, m1)
@@ -15,7 +16,7 @@
  * the last 64 queries; the first 30 tokens and the nearest 100 distances come
  * before all others.  It takes the blocks whose mean key has the largest
  * product with the block's mean query; the block itself comes first.  Among
- * equals the first are taken.  So a block always sees its own tokens.
+ * equals the first are taken.  A block always sees its own tokens.
  *
  * Tokens that a block sees are gathered, and attended to densely (attend.h);
  * pairs outside the pattern are not computed. */
@@ -57,8 +58,8 @@ size_t kv_pattern_attend(const struct kv_attend_job *a,
 size_t kv_pattern_all_pairs(const struct kv_attend_view *v);
 
 /* Ranks tokens, distances or blocks for a pattern of this kind, for one query
- * head of a sequence.  It gives the pairs of several patterns without
- * attention. */
+ * head of a sequence.  An index counts the pairs of several patterns without
+ * computing attention. */
 struct kv_pattern_index;
 struct kv_pattern_index *kv_pattern_index_new(const struct kv_attend_job *a,
                                               size_t seq, size_t head,

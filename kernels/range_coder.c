@@ -2,8 +2,8 @@
 
 #include <assert.h>
 
-/* A symbol leaves 2^-16 of the range or more, 2^8 of LEAST: two bytes at most
- * go out. */
+/* A symbol leaves 2^-16 of the range or more, that is 2^8 of MIN, so at most
+ * two bytes are written. */
 enum { MIN = 1 << 24, SHIFT = 16 };
 
 _Static_assert(1 << SHIFT == KV_RANGE_TOTAL, "a range is cut by shifting");
@@ -26,13 +26,13 @@ void kv_range_table(const uint32_t *count, size_t n_symbols, uint32_t *cum)
     }
 }
 
-/* The position of the cut before this entry of a table. */
+/* The offset in the range at which a table's entry begins. */
 static uint32_t place(uint32_t range, uint32_t cum)
 {
     return (uint32_t)((uint64_t)range * cum >> SHIFT);
 }
 
-/* Adds one to the bytes that are out: the message is a fraction below 1, so
+/* Adds one to the bytes already written.  The message is a fraction below 1, so
  * some byte takes the carry. */
 static void carry(struct kv_range_encoder *e)
 {
@@ -65,7 +65,8 @@ void kv_range_encode(struct kv_range_encoder *e, const uint32_t *cum,
     }
 }
 
-/* The multiple of 2^24 at or above low: range >= 2^24 holds it. */
+/* Picks the multiple of 2^24 at or above low; it lies in the interval, since
+ * range >= 2^24. */
 size_t kv_range_encode_end(struct kv_range_encoder *e)
 {
     const uint32_t was = e->low;
@@ -119,8 +120,8 @@ size_t kv_range_decode(struct kv_range_decoder *d, const uint32_t *cum,
     return low;
 }
 
-/* Each byte of the encoder moved the decoder by one, from the four it began
- * with; the last byte moved nothing. */
+/* The decoder begins with four bytes and moves by one for each byte of the
+ * encoder except the last. */
 bool kv_range_decode_ended(const struct kv_range_decoder *d)
 {
     return d->at == d->n + sizeof(d->code) - 1;

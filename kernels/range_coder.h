@@ -1,16 +1,17 @@
-/* A range coder: symbols to bytes at the cost their tables say, and back.
+/* A range coder: symbols to bytes, at the cost that their tables define, and
+ * back.
  *
  * A table is cum [n_symbols + 1], the cumulative counts: cum[0] = 0 < cum[1] <
  * ... < cum[n_symbols] = 65536, 1 <= n_symbols <= 65536.  A symbol s costs
  * log2(65536 / (cum[s + 1] - cum[s])) bits, plus a small loss by rounding in a
  * 32-bit range (at most 2^-24 of the range).  Every symbol may have a table of
- * its own; the decoder needs the same tables in the same order.  Integers only:
- * the same bytes everywhere.
+ * its own; the decoder needs the same tables in the same order.  It computes in
+ * integers only and gives the same bytes everywhere.
  *
- * The interval is low + [0, range), 32 bits of it at a time, the leading byte
- * leaves when range falls below 2^24; a carry goes back into the bytes that
- * are out.  One last byte picks a number in the interval; past the end a
- * decoder reads zeros. */
+ * The interval is low + [0, range), of which 32 bits are held at a time.  When
+ * range falls below 2^24, the leading byte is written; a carry is added to the
+ * bytes already written.  One last byte picks a number in the interval; past
+ * the end a decoder reads zeros. */
 #ifndef KV_RANGE_CODER_H
 #define KV_RANGE_CODER_H
 
@@ -20,10 +21,10 @@
 
 enum { KV_RANGE_TOTAL = 65536 };
 
-/* The table of n_symbols counts, so that the i-th entry is
- * round(before_i / total * (65536 - n_symbols)) + i: proportional to the
- * counts, and at least 1 for each symbol.  If all counts are 0, all symbols are
- * equally likely.  Their sum must be below 2^47.  cum: [n_symbols + 1]. */
+/* The table of n_symbols counts, so that the i-th entry is round(before_i /
+ * total * (65536 - n_symbols)) + i: proportional to the counts, and at least 1
+ * for each symbol.  If all counts are 0, all symbols are equally likely.  The
+ * sum of the counts must be below 2^47.  cum: [n_symbols + 1]. */
 void kv_range_table(const uint32_t *count, size_t n_symbols, uint32_t *cum);
 
 /* The maximum number of bytes that n symbols take. */
@@ -54,7 +55,7 @@ struct kv_range_decoder {
 
 void kv_range_decode_start(struct kv_range_decoder *d, const uint8_t *in,
                            size_t n);
-/* A symbol below n_symbols. */
+/* Returns a symbol below n_symbols. */
 size_t kv_range_decode(struct kv_range_decoder *d, const uint32_t *cum,
                        size_t n_symbols);
 /* Whether decoding has consumed exactly all bytes. */

@@ -1,7 +1,8 @@
 #include "kernels/topk.h"
 #include "lib/base/half.h"
 
-/* The bits of a float ordered as the numbers are. */
+/* The sign bit.  A key has a float's bits flipped so that integers are in the
+ * order of the numbers. */
 static const uint32_t sign = 0x80000000;
 
 uint64_t kv_topk_key(float x, uint32_t index)

@@ -1,5 +1,5 @@
-/* The largest of a stream of numbers, by a heap: n pushes keep `capacity` of
- * them in n log(capacity) steps.
+/* Keeps the `capacity` largest of a stream of numbers in a heap; n pushes take
+ * n log(capacity) steps.
  *
  * A number and its index become one 64-bit key, so that the order is total:
  * larger numbers first, and of equal ones the lower index.  The complement
@@ -17,7 +17,7 @@ struct kv_topk {
     size_t n, capacity;
 };
 
-/* x is no NaN. */
+/* x must not be NaN. */
 uint64_t kv_topk_key(float x, uint32_t index);
 float kv_topk_value(uint64_t key);
 static inline uint32_t kv_topk_index(uint64_t key)

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A KV head: row i of its keys and values is `row` after row i - 1. */
+/* A KV head; `row` is the stride between the keys, and values, of two
+ * tokens. */
 struct head {
     const float *k, *v;
     size_t d, row;
@@ -17,7 +18,8 @@ struct head {
     double *of_k, *of_v; /* [n] */
 };
 
-/* Sums go in LANES, which the compiler adds side by side. */
+/* Sums are split into LANES partial sums, so that the compiler can vectorize
+ * them. */
 enum { LANES = 4 };
 
 static double product(const float *x, const float *y, size_t n)
@@ -45,7 +47,7 @@ static double distance(const float *x, const double *y, size_t n)
     return sum[0] + sum[1] + sum[2] + sum[3];
 }
 
-/* Adds the scores by query i, q [d], of a query head. */
+/* Adds what query i of a query head, q [d], contributes to the scores. */
 static void add_query(struct head *h, const float *q, size_t head, size_t i)
 {
     const double norm = sqrt(product(q, q, h->d));

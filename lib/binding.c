@@ -17,7 +17,7 @@ struct kv_binding {
     struct kv_shape shape;
     struct kv_calib *calib; /* or NULL */
     struct kv_codecs *codecs;
-    float *k_bias; /* of shape */
+    float *k_bias; /* the array that shape.k_bias points to */
 };
 
 /* ---- the model ----------------------------------------------------------- */
@@ -80,8 +80,8 @@ static bool close_to(const float *a, const float *b, size_t n)
     return true;
 }
 
-/* The caller's numbers may be rounded otherwise than the calibration's: where
- * they are close, the calibration's count. */
+/* The caller's numbers may be rounded differently from the calibration's.
+ * Numbers that are close are replaced by the calibration's. */
 static int take_calib_shape(struct kv_shape *s, const struct kv_calib *c,
                             struct kv_err *e)
 {
@@ -169,7 +169,7 @@ bool kv_binding_pre_rope(const struct kv_binding *b, size_t layer)
     return kv_codecs_at(b->codecs, layer)[KV_K]->pre_rope;
 }
 
-/* Schemes that attend or have a probe() are the scheme of every layer. */
+/* Layer 0 is enough: a scheme that attends is the scheme of every layer. */
 bool kv_binding_attends(const struct kv_binding *b)
 {
     return kv_policy_drops(&b->spec.policy) ||

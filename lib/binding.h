@@ -15,7 +15,8 @@ KV_PUBLIC_BEGIN
 
 struct kv_binding;
 
-/* The model.  Arrays are copied; NULL where the comment has a default. */
+/* The model.  Arrays are copied; an array may be NULL where its comment says
+ * so. */
 struct kv_binding_model {
     size_t n_layers, n_heads, n_kv_heads, head_dim;
     float attn_scale;        /* logits are attn_scale * q . k */
@@ -30,7 +31,7 @@ struct kv_binding_model {
                               * none */
     const float *k_bias;     /* [n_layers][n_kv_heads][head_dim]; NULL: none */
     bool neighbours;         /* channels 2 i and 2 i + 1 turn together */
-    bool ggml_neighbours;    /* shape.h's */
+    bool ggml_neighbours;    /* as in struct kv_shape */
 };
 
 /* calib: path of a calibration, or NULL.  m NULL: the calibration's model.
@@ -55,31 +56,31 @@ bool kv_binding_pre_rope(const struct kv_binding *b, size_t layer);
  * kv_binding_read() gives keys and values for any attention. */
 bool kv_binding_attends(const struct kv_binding *b);
 
-/* Whether the prompt attends to codes as all other tokens do.  Then it enters
- * by kv_seq_step(); otherwise it attends elsewhere and enters by
- * kv_seq_append(). */
+/* Whether the prompt's queries attend to codes, as later queries do.  If so,
+ * the prompt enters by kv_seq_step().  Otherwise the caller computes the
+ * prompt's attention, and its tokens enter by kv_seq_append(). */
 bool kv_binding_prompt_on_codes(const struct kv_binding *b);
 
 /* A new sequence with all its layers open.  prompt: its first tokens enter by
- * kv_seq_append().  share_of: the tokens of which a policy's budget is a share;
- * not read without a policy.  Fails if the policy cannot run on this spec, if
- * it drops tokens of a prompt and there is no prompt, or if it prunes the
- * attention of prompts. */
+ * kv_seq_append().  share_of: the number of tokens that a policy's budget is a
+ * share of; not read without a policy.  Fails if the policy cannot run on this
+ * spec, if it drops tokens of a prompt and there is no prompt, or if it prunes
+ * the attention of prompts. */
 int kv_binding_seq(const struct kv_binding *b, bool prompt, size_t share_of,
                    uint64_t seed, struct kv_seq **s, struct kv_err *e);
 
-/* For specs without a policy.  kv_binding_settled(): the number of tokens whose
- * stored form in one side of a layer no longer changes.  kv_binding_read():
- * tokens [first, end) as they are stored, keys before RoPE if
- * kv_binding_pre_rope().  first: 0, or without kv_binding_attends() an earlier
- * result of kv_binding_settled(); end: all tokens.  x: [end -
+/* Only for specs without a policy.  kv_binding_settled(): the number of tokens
+ * whose stored form in one side of a layer no longer changes.
+ * kv_binding_read(): tokens [first, end) as they are stored, keys before RoPE
+ * if kv_binding_pre_rope().  first: 0, or without kv_binding_attends() an
+ * earlier result of kv_binding_settled(); end: all tokens.  x: [end -
  * first][n_kv_heads][head_dim]. */
 size_t kv_binding_settled(const struct kv_seq *s, size_t layer, int side);
 void kv_binding_read(const struct kv_seq *s, size_t layer, int side,
                      size_t first, size_t end, float *x);
 
 /* Adds the bit counts of all layers and both sides of a sequence, and sets the
- * spec's own counts. */
+ * counts that belong to the spec (kv_bits_of_spec()). */
 void kv_binding_bits(const struct kv_binding *b, const struct kv_seq *s,
                      struct kv_bits *bits);
 

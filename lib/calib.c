@@ -64,7 +64,8 @@ const struct kv_calib_set *kv_calib_find(const struct kv_calib *c,
     return NULL;
 }
 
-/* Gives s the iters of a set's spec; false unless s then has that set's key. */
+/* Gives s the iters of a set's spec; returns whether s then has the set's
+ * key. */
 static bool with_iters_of(const struct kv_calib_set *set, struct kv_spec *s)
 {
     struct kv_spec made;
@@ -143,8 +144,8 @@ const struct kv_table *kv_calib_table(const struct kv_calib_set *set,
     return NULL;
 }
 
-/* Fails naming the spec that was looked for and the specs present: of its
- * scheme, else of any. */
+/* Fails, naming the missing spec and the sets that are present: the sets of its
+ * scheme, or all sets if there are none. */
 static int no_set(const struct kv_calib *calib, const struct kv_spec *spec,
                   struct kv_err *e)
 {
@@ -165,7 +166,8 @@ static int no_set(const struct kv_calib *calib, const struct kv_spec *spec,
                    n ? has : "none", n < sizeof(has) ? "" : " ...");
 }
 
-/* Whether a word of the spec is "fisher": it is trained on gradients. */
+/* Whether a word of the spec is "fisher" or "fisher-s2": training then needs
+ * gradients. */
 static bool wants_gradients(const struct kv_spec *s)
 {
     static const char *const words[] = {"fisher", "fisher-s2"};
@@ -196,7 +198,7 @@ int kv_calib_want_set(const struct kv_calib_set **set,
     return *set ? 0 : no_set(calib, spec, e);
 }
 
-/* "4 x 512" */
+/* Writes dimensions as "4 x 512". */
 static void shape_text(size_t n, const size_t *dims, char text[96])
 {
     size_t at = 0;

@@ -17,7 +17,8 @@ struct kv_progress;
 
 enum { KV_ALL = -1 }; /* layer or head of a table that is shared */
 
-/* f32 by default; values of fp16; whole numbers from 0 to 255. */
+/* The stored values of a table: f32 (the default), fp16, or whole numbers from
+ * 0 to 255. */
 enum kv_table_type { KV_TABLE_F32, KV_TABLE_F16, KV_TABLE_U8 };
 
 struct kv_table {
@@ -79,8 +80,8 @@ struct kv_table *kv_calib_add(struct kv_calib_set *set, const char *name,
 /* Moves all tables of a set to another. */
 void kv_calib_move(struct kv_calib_set *from, struct kv_calib_set *to);
 
-/* NULL if missing.  A table with layer KV_ALL matches every layer; likewise
- * head and side. */
+/* NULL if missing.  A table whose layer (or head, or side) is KV_ALL matches
+ * every layer (head, side). */
 const struct kv_calib_set *kv_calib_find(const struct kv_calib *c,
                                          const struct kv_spec *spec);
 const struct kv_table *kv_calib_table(const struct kv_calib_set *set,
@@ -94,8 +95,8 @@ const struct kv_table *kv_calib_table(const struct kv_calib_set *set,
 int kv_calib_adopt(const struct kv_calib *c, struct kv_spec *specs, size_t n,
                    struct kv_err *e);
 
-/* The lookups of a codec's open().  kv_calib_want_set() finds the spec's set.
- * It fails when calib is NULL or lacks the set, and names the sets there.
+/* Lookups for a codec's open().  kv_calib_want_set() finds the spec's set.  It
+ * fails when calib is NULL or lacks the set, and names the sets there.
  * kv_calib_want() finds a table of the codec's side and layer.  It returns
  * NULL, and a sentence in e, when the table is missing or its dimensions are
  * not dims [n_dims]. */
@@ -109,7 +110,7 @@ const struct kv_table *kv_calib_want(const struct kv_codec *c,
                                      struct kv_err *e);
 
 size_t kv_table_values(const struct kv_table *t);
-/* The size of the tables as stored, in bytes, fp16 or f32: a row's
+/* The bytes of the tables in their stored types (f32, fp16 or u8): a row's
  * shared_bytes. */
 size_t kv_table_bytes(const struct kv_table *t);
 size_t kv_calib_set_bytes(const struct kv_calib_set *set);
@@ -141,7 +142,7 @@ void kv_sketch_add(struct kv_sketch *s, const int32_t *tokens, size_t n);
  * that begins each window is left out, since it would split the text. */
 void kv_sketch_add_windows(struct kv_sketch *s, const int32_t *tokens, size_t n,
                            size_t ctx, enum kv_bos bos);
-/* To be called once, after the last add. */
+/* Call it once, after the last add. */
 void kv_sketch_sort(struct kv_sketch *s);
 /* s becomes the sketch of both texts.  Both sorted. */
 void kv_sketch_join(struct kv_sketch *s, const struct kv_sketch *other);

@@ -10,14 +10,14 @@
 #include <string.h>
 
 #define KIND "kvtools-calib"
-/* The first formats with a seal, with all shapes, with norms. */
-/* 6: channels that RoPE turns together are named; 7: tables of bytes */
+/* The first format with a seal, with all shapes, with norms, with latents, with
+ * the channels that RoPE turns together, and with u8 tables (FORMAT). */
 enum { SEALED = 2, SHAPES = 3, NORMS = 4, LATENTS = 5, PAIRS = 6, FORMAT = 7 };
 
 static const char *const side_names[] = {"K", "V", "all"};
 
-/* /set_000/codebook_K_l003_h01; a part that the table is shared over is left
- * out. */
+/* /set_000/codebook_K_l003_h01.  The name leaves out the side, layer or head if
+ * the table is shared by all of them. */
 
 struct path {
     char text[KV_H5_NAME_CHARS];
@@ -69,7 +69,7 @@ static void add_number(struct kv_hash *h, uint64_t x)
     kv_hash_add(h, &x, sizeof(x));
 }
 
-/* Over everything that decides a code: keys, seeds, tables with their names,
+/* Hashes everything that codes depend on: keys, seeds, tables with their names,
  * in the order of the file. */
 static void hash_tables(const struct kv_calib *c, char hex[KV_HASH_CHARS])
 {
@@ -214,7 +214,7 @@ static int sort_tables(struct kv_calib_set *s, const char *path,
     return 0;
 }
 
-/* /norms f32 [n_layers][KV_SIDES][low, high]. */
+/* Writes /norms f32 [n_layers][KV_SIDES][low, high]. */
 static int save_norms(struct kv_h5 *h, const struct kv_calib *c,
                       struct kv_err *e)
 {
@@ -228,7 +228,7 @@ static int save_norms(struct kv_h5 *h, const struct kv_calib *c,
     return kv_h5_write(h, "/norms", KV_H5_F32, NULL, NULL, c->norms, e);
 }
 
-/* Files of older formats have no such data. */
+/* Files of formats before NORMS have no norms. */
 static int load_norms(struct kv_h5 *h, struct kv_calib *c, struct kv_err *e)
 {
     const size_t n = c->shape.n_layers * KV_SIDES;
@@ -318,7 +318,7 @@ static int load_side(struct kv_h5 *h, const char *object, int *side,
                    kv_h5_path(h), object, text);
 }
 
-/* room: the number of bytes that tables may still take. */
+/* budget: the number of bytes of memory that tables may still take. */
 static int load_table(struct kv_h5 *h, const char *object,
                       const struct kv_shape *shape, struct kv_calib_set *set,
                       size_t *budget, struct kv_err *e)
@@ -429,7 +429,7 @@ static int check_key(struct kv_h5 *h, const struct kv_calib *c, size_t i,
     return 0;
 }
 
-/* A file of an older format has no such data. */
+/* Files of formats before SEALED have no seal. */
 static int check_seal(struct kv_h5 *h, const struct kv_calib *c,
                       struct kv_err *e)
 {
@@ -453,7 +453,7 @@ static int check_seal(struct kv_h5 *h, const struct kv_calib *c,
 
 static int load(struct kv_h5 *h, struct kv_calib *c, struct kv_err *e)
 {
-    enum { MANY = INT32_MAX, DEFLATED = 4 }; /* numbers, at the very best */
+    enum { MANY = INT32_MAX, DEFLATED = 4 }; /* numbers compress no better */
     size_t budget = DEFLATED * kv_h5_bytes(h);
     char hash[KV_HASH_CHARS];
 

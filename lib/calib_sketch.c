@@ -9,7 +9,7 @@
 
 enum { SHINGLE = 32 };
 
-/* Odd; the polynomial's base, modulo 2^64. */
+/* The base of the polynomial modulo 2^64; odd. */
 static const uint64_t BASE = 0x9e3779b97f4a7c15u;
 
 bool kv_sketch_sampled(uint64_t hash)
@@ -23,12 +23,13 @@ static void keep_sampled(struct kv_sketch *s, uint64_t polynomial)
 
     if (!kv_sketch_sampled(hash))
         return;
-    if (!(s->n & (s->n - 1))) /* full at every power of two */
+    if (!(s->n & (s->n - 1))) /* the capacity is a power of two, and full */
         s->hash = kv_realloc(s->hash, s->n ? 2 * s->n : 1, sizeof(*s->hash));
     s->hash[s->n++] = hash;
 }
 
-/* A rolling polynomial over mixed tokens: sum of mix(token_i) BASE^(31-i). */
+/* The hash of a shingle is a rolling polynomial over mixed tokens: the sum of
+ * mix(token_i) BASE^(31-i). */
 void kv_sketch_add(struct kv_sketch *s, const int32_t *tokens, size_t n)
 {
     uint64_t oldest = 1, sum = 0;

@@ -24,7 +24,8 @@ const struct kv_scheme *kv_scheme_find(const char *name)
                                                 : NULL;
 }
 
-/* The range of norms comes from the calibration, for its model and layer. */
+/* Takes the norm ranges of the codec's layer from the calibration; fails if the
+ * calibration has none that fit. */
 static int find_norms(struct kv_codec *c, const struct kv_calib *calib,
                       struct kv_err *e)
 {
@@ -70,7 +71,7 @@ static int open_massive(struct kv_codec *c, const struct kv_calib *calib,
     return find_norms(c, calib, e);
 }
 
-/* Spec words that all schemes have: k_bias, massive. */
+/* Applies the spec words that all schemes have: k_bias, massive. */
 static int open_words(struct kv_codec *c, const struct kv_calib *calib,
                       struct kv_err *e)
 {

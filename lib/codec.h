@@ -53,14 +53,14 @@ struct kv_where {
 };
 
 /* Operations of attend() over tokens stored as codes, counted as they are
- * executed; and the counts that the paper's formulas give for the same calls (0
- * without formulas). */
+ * executed.  The formula members are the counts that the paper's formulas give
+ * for the same calls (0 without formulas). */
 struct kv_attend_ops {
     uint64_t products;      /* the integer products themselves */
     uint64_t correction;    /* additions that turn them into the result */
     uint64_t other;         /* corrections that no formula counts */
     uint64_t formula;       /* correction by the paper's formula */
-    uint64_t formula_parts; /* by the formula, with every partition counted */
+    uint64_t formula_parts; /* by the formula, counting every partition */
 };
 
 struct kv_codec {
@@ -76,8 +76,9 @@ struct kv_codec {
     enum kv_residual_rule residual_rule;
     size_t block;          /* tokens per block, >= 1 */
     size_t block_bytes;    /* canonical bytes of one block, all KV heads */
-    size_t declared_bytes; /* bytes that the codec declares for a block, counted
-                            * instead of its bytes; 0: its bytes count */
+    size_t declared_bytes; /* bytes per block that the codec declares, counted
+                            * instead of the stored bytes; 0: stored bytes
+                            * count */
     const struct kv_variable *variable; /* NULL: all blocks have block_bytes */
     const struct kv_history *history;   /* NULL: the open block is the tail */
     const struct kv_layered *layered;   /* NULL: codes stand alone; set before
@@ -85,14 +86,16 @@ struct kv_codec {
     bool pre_rope;         /* keys are encoded and decoded before RoPE */
     bool less_bias;        /* the cache passes keys without the model's bias
                             * (lib/k_bias.h), and adds it after decode() */
-    bool prefill_on_codes; /* the prompt also uses attend(); else it attends at
-                            * full precision */
-    bool partial;          /* the transform of coded coefficients alone is
-                            * known */
+    bool prefill_on_codes; /* the prompt's queries use attend() too; else they
+                            * attend at full precision */
+    bool partial;          /* the transform is known only for coefficients that
+                            * are coded */
     bool massive;          /* the cache keeps massive tokens in fp16 too */
-    struct kv_norm_range norms[KV_SIDES]; /* norms of tokens not massive */
-    size_t n_traced; /* size of the pool of smallest keys that are kept
-                      * instead (kivi's word ott); 0: no pool */
+    struct kv_norm_range norms[KV_SIDES]; /* norms of tokens that are not
+                                           * massive */
+    size_t n_traced; /* pool size of kivi's word ott, which keeps the smallest
+                      * keys instead of tokens found by their norms; 0: no
+                      * pool */
     void *state;
 
     struct kv_codec_place *place; /* where encode() and decode() run, owned;
@@ -127,8 +130,8 @@ int kv_codec_new(struct kv_codec **c, const struct kv_spec *spec,
 void kv_codec_free(struct kv_codec *c); /* NULL is fine */
 
 /* Makes the codecs of K and V for n_layers layers, the first of which is
- * `first`; with a latent (shape.h) V's codec is K's.  Fails when kv_codec_new()
- * does. */
+ * `first`; with a latent (shape.h) V's codec is K's.  Fails if kv_codec_new()
+ * fails. */
 int kv_codecs_new(struct kv_codecs **cs, const struct kv_spec *spec,
                   const struct kv_shape *shape, size_t first, size_t n_layers,
                   const struct kv_calib *calib, struct kv_err *e);
@@ -154,9 +157,9 @@ void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,
 size_t kv_beyond_f16(const float *x, size_t n);
 size_t kv_codec_clipped(const struct kv_codec *c, const float *x, size_t n);
 
-/* The values of n tokens, the first at position first, as the cache gives them
- * back before they are quantized: kv_codec_input(), and for less_bias the bias
- * taken off before it and added after it. */
+/* The values of n tokens, the first at position first, as the cache returns
+ * them while they are not quantized.  That is kv_codec_input(); for less_bias
+ * the bias is subtracted before it and added after it. */
 void kv_codec_unquantized(const struct kv_codec *c, size_t first,
                           const float *x, size_t n, float *out);
 

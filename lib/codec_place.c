@@ -1,4 +1,5 @@
-/* A codec's encode() and decode() on a backend, of arrays of the host's. */
+/* Runs a codec's encode() and decode() on a backend; the arrays are in host
+ * memory. */
 #include "lib/codec_place.h"
 #include "kernels/backend.h"
 #include "kernels/device_code.h"
@@ -8,7 +9,8 @@
 
 #include <stdlib.h>
 
-/* Values on the backend at a time, but one block at least. */
+/* The maximum number of values on the backend at a time, but at least one
+ * block. */
 enum { MAX_VALUES = 1 << 20 };
 
 struct kv_codec_place {

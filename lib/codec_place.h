@@ -1,4 +1,4 @@
-/* Codecs on a device. */
+/* Codecs whose encode() and decode() run on a device. */
 #ifndef KV_CODEC_PLACE_H
 #define KV_CODEC_PLACE_H
 

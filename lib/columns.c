@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* 0 and NULL mean "does not apply" here. */
+/* Sets a count; 0 means "does not apply" and leaves the cell blank. */
 static void count(struct kv_results *r, const char *column, size_t n)
 {
     if (n)
@@ -58,7 +58,7 @@ void kv_results_conditions(struct kv_results *r, const struct kv_conditions *c,
     kv_results_text(r, "gemm", c->gemm);
 }
 
-/* NaN, a blank cell, without values. */
+/* Bits per value; NaN, which gives a blank cell, if there are no values. */
 static double bits_of(double bytes, double values)
 {
     return values > 0 ? 8 * bytes / values : NAN;

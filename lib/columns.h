@@ -10,15 +10,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The conditions every row carries: "tool version spec scheme model
- * model_hash
+/* The conditions every row carries: "tool version spec scheme model model_hash
  * weights text text_hash ctx windows protocol calib_hash calib_text calib_leak
  * device level threads seed bos special gemm".  NULL or 0 (NaN for calib_leak)
- * where it does not apply. */
+ * marks a condition that does not apply. */
 struct kv_conditions {
     const char *tool, *model, *model_hash, *weights, *text, *text_hash;
     const char *protocol, *device, *level;
-    const char *gemm; /* type of the products with weights */
+    const char *gemm; /* number type of matrix products with weights */
     size_t ctx, windows, threads;
     uint64_t seed;
     struct kv_reading reading; /* of the text */

@@ -2,19 +2,19 @@
  *
  * Attributes of "/": kind "kvtools-dump", format, tool_version, model, arch,
  * weights, model_hash, text, text_hash, bos, special, device, gemm,
- * channel_order, n_layers,
- * n_heads, n_kv_heads, head_dim, attn_scale, n_windows, ctx, first_layer,
- * last_layer, dtype, and attn_cap, slide_window, slide_head_dim,
- * slide_kv_heads, shared_layers and latent where the model has them, with
- * rope_pairs, /slopes, /slides, /slide_inv_freq and /still (lib/h5_head.h).
- * /tokens,
- * /positions int32 [windows][ctx]; /inv_freq f32 [n_rot];
+ * channel_order, n_layers, n_heads, n_kv_heads, head_dim, attn_scale,
+ * n_windows, ctx, first_layer, last_layer, dtype, and attn_cap, slide_window,
+ * slide_head_dim, slide_kv_heads, shared_layers and latent where the model has
+ * them, with rope_pairs, /slopes, /slides, /slide_inv_freq and /still
+ * (lib/h5_head.h).
+ * /tokens, /positions int32 [windows][ctx]; /inv_freq f32 [n_rot];
  * /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
  * /layer_000/{k_gradient,v_gradient} f32 [windows][ctx][kv_heads][head_dim];
- * /layer_000/wo_gram f32 [kv_heads][d][d] where it was put; /k_bias f32
- * [n_layers][kv_heads][head_dim] where the model has one; /sink_logit f32
- * [n_layers][n_heads] likewise, of attention (kernels/attend.h); /cache_scale
- * f32 [n_layers][2], K and V, likewise: scales of an fp8 cache (lib/shape.h).
+ * /layer_000/wo_gram f32 [kv_heads][d][d] where kv_dump_put_gram() was called.
+ * Where the model has them: /k_bias f32 [n_layers][kv_heads][head_dim];
+ * /sink_logit f32 [n_layers][n_heads], the logits of attention sinks
+ * (kernels/attend.h); /cache_scale f32 [n_layers][2] (K, V), the scales of an
+ * fp8 cache (lib/shape.h).
  *
  * If a model has layers without attention, the file has only its layers with
  * attention; the attribute model_layer of /layer_000 is this layer's number in
@@ -30,16 +30,17 @@
  * with keys and values of other layers, the file has only the layers with their
  * own keys and values, and no queries of the last layers, for /layer_000/q has
  * the heads of one layer.  So attention errors, and klt's tables for K, count
- * only the queries of the layer that the keys are of.
+ * only the queries of the layer that owns the keys.
  *
- * Of a latent (shape.h) there is no /layer_000/v, for values are keys: the
- * first `latent` channels of k.
+ * With a latent (shape.h) there is no /layer_000/v: a value is the first
+ * `latent` channels of its key.
  *
- * The tensors of /layer_000 may be virtual datasets over dumps of some windows
- * or layers each, files beside this one (kv_dump_create_index()).
+ * The tensors of /layer_000 may be virtual datasets, whose values are in other
+ * dumps in the same folder.  Each of these dumps has some of the windows or
+ * layers (kv_dump_create_index()).
  *
- * Chunked by tokens with Fletcher-32 checksums.  The file is written as a
- * stream, so memory does not grow with the text.  With h5py:
+ * Datasets are chunked by tokens, with Fletcher-32 checksums.  The file is
+ * written as a stream, so memory does not grow with the text.  With h5py:
  *
  *   f = h5py.File("dump.h5")
  *   k = f["layer_000/k"][0]       # first window: [ctx][n_kv_heads][head_dim]
@@ -78,8 +79,8 @@ struct kv_dump_info {
     char model[128], arch[64], weights[16], model_hash[32];
     char text[128], text_hash[32];
     struct kv_reading reading; /* of the text */
-    /* The device that computed the tensors, "cpu" for one, and the type of its
-     * products with weights; not read back. */
+    /* The device that computed the tensors, such as "cpu", and the number type
+     * of its matrix products with weights; not read back. */
     char device[256], gemm[8];
     struct kv_shape shape;
     size_t n_windows, ctx;
@@ -113,9 +114,9 @@ int kv_dump_commit(struct kv_dump_writer *w, struct kv_err *e); /* frees w */
  * dump.  It is read as one dump; reading fails if a part is missing or has
  * another model, text or place. */
 struct kv_dump_part {
-    const char *file; /* in the same folder: without it */
-    size_t n_windows; /* this part's windows follow those of earlier parts with
-                       * the layer */
+    const char *file; /* file name, without the folder, which is the index's */
+    size_t n_windows; /* this part's windows follow the windows of earlier parts
+                       * with the layer */
     size_t first_layer, last_layer; /* inclusive */
 };
 int kv_dump_create_index(struct kv_dump_writer **w, const char *path,

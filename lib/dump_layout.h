@@ -7,9 +7,9 @@
 #include "lib/h5.h"
 
 #define KV_DUMP_KIND "kvtools-dump"
-/* Formats of rare shapes: the first one (lib/h5_head.h), the one that added
- * latents and sink logits, and the one that added which channels RoPE turns
- * together. */
+/* Format numbers of files with rare shapes: the first such format
+ * (lib/h5_head.h), the format that added latents and sink logits, and the
+ * format that added which channels RoPE turns together. */
 enum { KV_DUMP_SHAPES = 2, KV_DUMP_LATENTS = 3, KV_DUMP_FORMAT = 4 };
 #define KV_DUMP_K_BIAS "/k_bias"
 #define KV_DUMP_SINKS "/sink_logit"
@@ -32,7 +32,7 @@ size_t kv_dump_heads(const struct kv_dump_info *info, size_t layer,
 enum kv_dtype kv_dump_dtype(const struct kv_dump_info *info, enum kv_tensor t);
 enum kv_h5_type kv_dump_type(const struct kv_dump_info *info, enum kv_tensor t);
 
-/* kvdump's option that writes it: "--fisher". */
+/* kvdump's option that writes the tensor: "--fisher". */
 const char *kv_dump_option(enum kv_tensor t);
 
 /* As kv_dump_open(), but fails on a dump whose tensors are in parts. */
@@ -43,7 +43,7 @@ int kv_dump_open_part(struct kv_dump **d, const char *path, struct kv_err *e);
 int kv_dump_check_parts(struct kv_dump *d, const struct kv_h5 *h,
                         struct kv_err *e);
 
-/* The index of the first value that is NaN or larger in magnitude than most; n
+/* The index of the first value that is NaN or larger in magnitude than max; n
  * if all are good. */
 size_t kv_dump_bad_value(const float *x, size_t n, float max);
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Windows [first, first + n_windows of the part) of both. */
+/* Checks that the dump's windows from `first` on have the part's tokens. */
 static int check_tokens(struct kv_dump *d, struct kv_dump *part, size_t first,
                         struct kv_err *e)
 {

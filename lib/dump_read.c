@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sums of squares of greater values may be no f32. */
+/* Sums of squares of larger values may overflow f32. */
 static const float MAX_VALUE = 1e18f;
 
 /* Describes a bad value. */
@@ -22,7 +22,7 @@ static const char *badness(float x)
 struct kv_dump {
     struct kv_h5 *h5;
     struct kv_dump_info info;
-    float *k_bias, *sink_logit, *cache_scale; /* the shape's, or NULL */
+    float *k_bias, *sink_logit, *cache_scale; /* of the shape; NULL: none */
     bool less_bias;
 };
 
@@ -39,7 +39,7 @@ static int get_dtype(struct kv_h5 *h, enum kv_dtype *t, struct kv_err *e)
                    kv_h5_path(h), name);
 }
 
-/* Dumps of older versions do not say. */
+/* Dumps of older versions do not record how the text was read. */
 static int get_reading(struct kv_h5 *h, struct kv_reading *r, struct kv_err *e)
 {
     size_t bos, special;
@@ -90,7 +90,8 @@ static int get_info(struct kv_h5 *h, struct kv_dump_info *info,
     return 0;
 }
 
-/* A layer that is not counted would be left out unseen. */
+/* Fails on a layer outside first_layer .. last_layer, which would be ignored
+ * silently. */
 static int check_layers(struct kv_h5 *h, const struct kv_dump_info *info,
                         struct kv_err *e)
 {
@@ -114,8 +115,8 @@ static struct kv_dump_name part(size_t layer, size_t i)
                           : kv_dump_gram_set(layer);
 }
 
-/* A name may exist as a link elsewhere: kv_h5_dims() then fails naming the
- * link. */
+/* The name may be a link that leads out of the file: kv_h5_dims() then fails,
+ * naming the link. */
 static int fail_uneven(struct kv_h5 *h, const char *has, const char *lacks,
                        struct kv_err *e)
 {
@@ -126,7 +127,7 @@ static int fail_uneven(struct kv_h5 *h, const char *has, const char *lacks,
     return kv_fail(e, "%s has %s, but no %s", kv_h5_path(h), has, lacks);
 }
 
-/* have: the parts of a layer, the same in all layers. */
+/* have: which parts the layers have; fails unless all layers have the same. */
 static int get_parts(struct kv_h5 *h, const struct kv_dump_info *info,
                      bool have[PARTS], struct kv_err *e)
 {
@@ -175,7 +176,8 @@ static int check_sets(struct kv_h5 *h, struct kv_dump_info *info,
     return 0;
 }
 
-/* Windows [first, first + n) of both tables; ids, at: [n][ctx], room. */
+/* Checks windows [first, first + n) of /tokens and /positions.  ids, at:
+ * [n][ctx], room for both. */
 static int check_windows(struct kv_h5 *h, size_t ctx, size_t first, size_t n,
                          int32_t *ids, int32_t *at, struct kv_err *e)
 {
@@ -198,7 +200,8 @@ static int check_windows(struct kv_h5 *h, size_t ctx, size_t first, size_t n,
     return 0;
 }
 
-/* Keys are rotated by their place in the window, as in kvdump. */
+/* Checks all token ids and positions.  A position must be the token's place in
+ * its window, by which kvdump's keys are rotated. */
 static int check_tokens(struct kv_h5 *h, const struct kv_dump_info *info,
                         struct kv_err *e)
 {
@@ -217,7 +220,8 @@ static int check_tokens(struct kv_h5 *h, const struct kv_dump_info *info,
     return rc;
 }
 
-/* *x: a whole dataset of finite numbers; NULL if there is none. */
+/* Reads a whole dataset of finite numbers to *x, which stays NULL if there is
+ * none. */
 static int get_floats(struct kv_dump *d, const char *name, size_t n_dims,
                       const size_t *dims, float **x, struct kv_err *e)
 {
@@ -257,7 +261,7 @@ static int get_vectors(struct kv_dump *d, struct kv_err *e)
     return 0;
 }
 
-/* Older versions stored another order for some models. */
+/* Older versions stored the channels of some models in another order. */
 static int check_order(struct kv_h5 *h, struct kv_err *e)
 {
     static const char name[] = "channel_order";

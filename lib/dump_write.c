@@ -22,7 +22,7 @@ static size_t n_layers(const struct kv_dump_info *info)
     return info->last_layer - info->first_layer + 1;
 }
 
-/* The lowest that can say all of it. */
+/* The lowest format that can describe the shape. */
 static int format_of(const struct kv_shape *s)
 {
     return kv_h5_has_pairs(s)           ? KV_DUMP_FORMAT
@@ -53,7 +53,8 @@ static void put_info(struct kv_h5 *h, const struct kv_dump_info *info)
     kv_h5_put_int(h, "/", "last_layer", (int64_t)info->last_layer);
 }
 
-/* A layer's tensor; n_parts 0: of this file. */
+/* Makes the dataset of a layer's tensor: over these parts, or in this file if
+ * n_parts is 0. */
 static void make_set(struct kv_h5 *h, const struct kv_dump_info *info,
                      size_t layer, enum kv_tensor t,
                      const struct kv_dump_part *part, size_t n_parts)
@@ -96,7 +97,7 @@ static void make_sets(struct kv_h5 *h, const struct kv_dump_info *info,
     }
 }
 
-/* x NULL: the model has no such array. */
+/* Writes an array; x NULL: the model has none, so nothing is written. */
 static int put_floats(struct kv_h5 *h, const char *name, size_t n_dims,
                       const size_t *dims, const float *x, struct kv_err *e)
 {
@@ -189,8 +190,9 @@ static int fail_at(const struct kv_dump_writer *w, size_t layer,
                    i % row / dim, i % dim, what);
 }
 
-/* One window to w->narrow; the index of the first value that does not fit, n
- * when all do.  Every finite float has a finite bf16 but the last half ulp. */
+/* Converts one window to w->narrow.  Returns the index of the first value that
+ * does not fit, or n.  (In bf16 only the last half ulp of finite floats does
+ * not fit.) */
 static size_t to_16_bits(struct kv_dump_writer *w, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -255,7 +257,7 @@ int kv_dump_put_gram(struct kv_dump_writer *w, size_t layer, const float *gram,
     return kv_h5_write(w->h5, name.text, KV_H5_F32, NULL, NULL, gram, e);
 }
 
-/* Whether everything was put. */
+/* Fails unless every window was put. */
 static int check_whole(const struct kv_dump_writer *w, struct kv_err *e)
 {
     const struct kv_dump_info *info = &w->info;

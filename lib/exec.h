@@ -37,10 +37,10 @@ struct kv_exec {
  * specs; it is in no list of schemes. */
 extern const struct kv_scheme kv_scheme_exec;
 
-/* The scheme's exec, NULL of any other scheme. */
+/* The struct kv_exec that holds this scheme; NULL for any other scheme. */
 const struct kv_exec *kv_exec_of(const struct kv_scheme *k);
 
-/* Reads what follows the name.  *words: the letters and words before the
+/* Reads a spec's text after the name.  *words: the letters and words before the
  * command, the caller's to free.  Fails if there is no command, if the command
  * line does not name it, and on a part that cannot be a parameter. */
 int kv_exec_read(const struct kv_scheme **k, const char *rest, char **words,
@@ -49,8 +49,8 @@ int kv_exec_read(const struct kv_scheme **k, const char *rest, char **words,
 /* Called after the parameters are set; fails if one side lacks a parameter. */
 int kv_exec_check(const struct kv_spec *s, struct kv_err *e);
 
-/* The command that begins first in a text of specs, NULL without one; *end: its
- * end. */
+/* The first command in a text of specs, or NULL if there is none; *end: the
+ * command's end. */
 const char *kv_exec_command(const char *text, const char **end);
 
 /* Allows the commands of these texts to run; called only for specs of the

@@ -8,13 +8,14 @@
 #include <string.h>
 
 enum {
-    MAX_WORDS = 100,   /* characters before the command: canonical text has */
-    MAX_COMMAND = 200, /* room for the letters of both sides */
+    MAX_WORDS = 100,   /* characters of the letters and words before cmd= */
+    MAX_COMMAND = 200, /* characters of the command */
     MAX_NAME = 24,
     MAX_DIGITS = 15
 };
 
-/* More than a whole number, so that a parameter takes fractions too. */
+/* The maximum of a parameter is not whole, so that the parameter takes
+ * fractions too (struct kv_param). */
 static const double most = 1e15 + 0.5, not_given = -1;
 
 /* ---- commands ---------------------------------------------------------- */
@@ -62,7 +63,8 @@ void kv_exec_allow(const char *const *texts, size_t n)
     for (size_t i = 0; i < n; i++)
         for (const char *end, *at = kv_exec_command(texts[i], &end); at;
              at = kv_exec_command(end, &end)) {
-            allow(at, (size_t)(end - at)); /* a command of one side */
+            allow(at, (size_t)(end - at)); /* the command, if it is one
+                                            * side's */
             allow(at, strlen(at));
         }
 }
@@ -96,13 +98,13 @@ struct list {
     size_t n;
 };
 
-/* The parameter that limits the time of a request. */
+/* Whether this is the parameter that limits the time of a request. */
 static bool is_timeout(const char *name, size_t n)
 {
     return n == strlen("timeout") && !memcmp(name, "timeout", n);
 }
 
-/* A parameter of every scheme. */
+/* Whether every scheme has this parameter. */
 static bool is_common(const char *name, size_t n)
 {
     return kv_spec_index(&kv_scheme_exec, name, n) <
@@ -310,7 +312,8 @@ static void clear(struct list *l)
     }
 }
 
-/* The one of these parameters and this command; takes the list. */
+/* The struct kv_exec with this command and these parameters, made if it is new;
+ * takes ownership of the list. */
 static const struct kv_exec *keep(struct list *l, const char *command)
 {
     static struct kv_exec **all;

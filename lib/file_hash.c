@@ -6,10 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* SPAN leaves, 256 MiB, are read between two looks at Ctrl-C. */
+/* SPAN leaves (256 MiB) are read between two checks for Ctrl-C. */
 enum { LEAF = 256 << 10, SPAN = 1024, FEW = 4 };
 
-/* The code of the leaf that begins at `at`; buffer: [LEAF].  0 or errno. */
+/* Computes the code of the leaf that begins at `at`.  buffer: [LEAF].  Returns
+ * 0 or an errno. */
 static int read_leaf(const struct kv_input *in, uint64_t at, uint8_t *buffer,
                      uint8_t *code)
 {
@@ -22,7 +23,7 @@ static int read_leaf(const struct kv_input *in, uint64_t at, uint8_t *buffer,
     return why;
 }
 
-/* The codes of n leaves from `first` on.  0 or errno. */
+/* Computes the codes of n leaves from `first` on.  Returns 0 or an errno. */
 static int read_leaves(const struct kv_input *in, uint64_t first, size_t n,
                        uint8_t (*code)[KV_LEAF_CODE])
 {

@@ -1,4 +1,4 @@
-/* A hash of whole files, read by all threads at the rate of memory. */
+/* A hash of whole files, which all threads read at memory bandwidth. */
 #ifndef KV_FILE_HASH_H
 #define KV_FILE_HASH_H
 

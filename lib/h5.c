@@ -53,13 +53,13 @@ void kv_h5_keep(struct kv_h5 *h, const char *verb, const char *name)
     h->failed = true;
 }
 
-/* No messages of its own, and no second try at a failed write when the
- * program ends (that must be said before the library starts). */
+/* Stops HDF5 from printing messages, and from trying a failed write again when
+ * the program ends.  H5dont_atexit() must come before the library starts. */
 static void quiet(void)
 {
     enum { CAPACITY = 8 << 20 };
 
-    kv_memory_probe(CAPACITY, "HDF5"); /* it faults without */
+    kv_memory_probe(CAPACITY, "HDF5"); /* HDF5 crashes without it */
     H5dont_atexit();
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
 }
@@ -81,7 +81,7 @@ size_t kv_h5_type_bytes(enum kv_h5_type t)
     return types[t].bytes;
 }
 
-/* sign | exponent | mantissa in two bytes */
+/* A float type of two bytes: | sign | exponent | mantissa | */
 static hid_t small_float(size_t exponent, size_t mantissa, size_t bias)
 {
     const hid_t t = H5Tcopy(H5T_IEEE_F32LE);
@@ -149,7 +149,7 @@ int kv_h5_create(struct kv_h5 **out, const char *path, struct kv_err *e)
     const hid_t access = access_plist(), create = H5Pcreate(H5P_FILE_CREATE);
 
     H5Pset_obj_track_times(create, false);
-    H5Pset_file_locking(access, false, true); /* h->out holds it */
+    H5Pset_file_locking(access, false, true); /* h->out locks the file */
     kv_temporaries_hold();
     h->file = H5Fcreate(h->out.temp, H5F_ACC_TRUNC, create, access);
     kv_temporaries_release();
@@ -165,7 +165,7 @@ int kv_h5_create(struct kv_h5 **out, const char *path, struct kv_err *e)
     return 0;
 }
 
-/* No signature of HDF5 in it. */
+/* For a file without HDF5's signature. */
 static void fail_kind(const char *path, struct kv_err *e)
 {
     struct kv_map map;
@@ -186,7 +186,7 @@ static void fail_open(const char *path, struct kv_err *e)
 
     if (strstr(r.msg, "signature"))
         fail_kind(path, e);
-    else if (!strcmp(r.msg, strerror(EAGAIN))) /* of its lock */
+    else if (!strcmp(r.msg, strerror(EAGAIN))) /* the file is locked */
         kv_fail(e, "%s is being written by another process", path);
     else if (strstr(r.msg, "already open for"))
         kv_fail(e,
@@ -315,7 +315,7 @@ static void chunk_dims(size_t n_dims, const hsize_t *dims, size_t value_bytes,
     }
 }
 
-/* Closes t and create. */
+/* Makes a dataset; closes t and create. */
 static void make_set(struct kv_h5 *h, const char *name, hid_t t, size_t n_dims,
                      const hsize_t *size, hid_t create)
 {
@@ -422,7 +422,8 @@ static int get_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
     return 0;
 }
 
-/* A file that is being written need not be complete yet. */
+/* Checks the storage of a file that is read; a file being written may be
+ * incomplete. */
 static int check_stored(struct kv_h5 *h, const char *name, struct kv_err *e)
 {
     if (h->out.path)
@@ -474,7 +475,7 @@ int kv_h5_check(struct kv_h5 *h, const char *name, enum kv_h5_type type,
     return kv_fail(e, "%s: %s is %s, expected %s", h->path, name, is, want);
 }
 
-/* Selects the box in the file's space.  *memory: a space of its shape. */
+/* Selects the box in the file's space.  *memory: a space of the box's shape. */
 static int select_box(struct kv_h5 *h, const char *name, const size_t *first,
                       const size_t *count, hid_t space, hid_t *memory,
                       struct kv_err *e)
@@ -499,7 +500,7 @@ static int select_box(struct kv_h5 *h, const char *name, const size_t *first,
     return 0;
 }
 
-/* Writes from, or reads to. */
+/* Writes from `from`, or reads to `to`; the other pointer is NULL. */
 static int transfer(struct kv_h5 *h, const char *name, enum kv_h5_type type,
                     const size_t *first, const size_t *count, const void *from,
                     void *to, struct kv_err *e)

@@ -50,7 +50,7 @@ int kv_h5_open(struct kv_h5 **h, const char *path, struct kv_err *e);
 void kv_h5_close(struct kv_h5 *h);
 
 const char *kv_h5_path(const struct kv_h5 *h);
-uint64_t kv_h5_bytes(const struct kv_h5 *h); /* of a file that is read */
+uint64_t kv_h5_bytes(const struct kv_h5 *h); /* size of a file opened to read */
 
 /* Groups, datasets and attributes to write.  As in stdio, a failure is kept
  * until the next kv_h5_write() or the commit returns it.  "/" exists from the
@@ -86,22 +86,23 @@ bool kv_h5_has(struct kv_h5 *h, const char *name);
 int kv_h5_children(struct kv_h5 *h, const char *group,
                    char (**names)[KV_H5_NAME_CHARS], size_t *n,
                    struct kv_err *e);
-/* Call kv_h5_dims() or the check below once before reading a dataset's values:
- * both also fail on storage that kvtools does not write. */
+/* Call kv_h5_dims() or kv_h5_check() once before reading a dataset's values.
+ * Both also fail on storage that kvtools does not write. */
 int kv_h5_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
                size_t dims[KV_H5_MAX_DIMS], struct kv_err *e);
 /* Fails when the dataset's type or shape is not this. */
 int kv_h5_check(struct kv_h5 *h, const char *name, enum kv_h5_type type,
                 size_t n_dims, const size_t *dims, struct kv_err *e);
 
-/* The number of parts of the datasets seen so far, 0: none; first: the index of
- * a part's first entry, the same in all its datasets. */
+/* The number of files (parts) that hold the values of the datasets used so far;
+ * 0: none.  first: the index of a part's first entry, the same in all its
+ * datasets. */
 size_t kv_h5_n_parts(const struct kv_h5 *h);
 const char *kv_h5_part_path(const struct kv_h5 *h, size_t i, size_t *first);
 
 /* Attributes of a group or dataset.  Reading fails on a number outside [min,
  * max], on a fraction where a whole number is expected, and on text that does
- * not fit in room bytes with its final zero. */
+ * not fit in capacity bytes with its final zero. */
 bool kv_h5_has_attr(struct kv_h5 *h, const char *object, const char *name);
 int kv_h5_get_text(struct kv_h5 *h, const char *object, const char *name,
                    char *text, size_t capacity, struct kv_err *e);
@@ -114,9 +115,9 @@ int kv_h5_get_u64(struct kv_h5 *h, const char *object, const char *name,
 int kv_h5_get_real(struct kv_h5 *h, const char *object, const char *name,
                    double *value, struct kv_err *e);
 
-/* The box first .. first + count of each dimension; both NULL: all of it.
- * x: product of count values, row-major.  Fails when the dataset is of another
- * type or smaller. */
+/* Write or read the box [first, first + count) of each dimension; both NULL:
+ * the whole dataset.  x: product of count values, row-major.  Fails when the
+ * dataset is of another type or smaller. */
 int kv_h5_write(struct kv_h5 *h, const char *name, enum kv_h5_type type,
                 const size_t *first, const size_t *count, const void *x,
                 struct kv_err *e);

@@ -1,4 +1,4 @@
-/* The part of lib/h5.h on attributes, each with one value. */
+/* The functions of lib/h5.h for attributes, each with one value. */
 #include "lib/h5_impl.h"
 #include "lib/h5_stored.h"
 
@@ -104,9 +104,9 @@ static int open_attr(struct kv_h5 *h, const char *object, const char *name,
     return fail_attr(h, object, name, want, e);
 }
 
-/* Text of any kind: of fixed length with zeros or spaces after it, or of
- * variable length as h5py writes it.  To be freed by H5free_memory(); NULL when
- * it cannot be read. */
+/* Reads text of any kind: of fixed length, padded with zeros or spaces, or of
+ * variable length, as h5py writes it.  Free it by H5free_memory(); NULL if it
+ * cannot be read. */
 static char *read_text(const struct attr *a)
 {
     const bool fixed = H5Tis_variable_str(a->type) <= 0;
@@ -119,7 +119,7 @@ static char *read_text(const struct attr *a)
     H5Tset_size(t, fixed ? capacity : H5T_VARIABLE);
     rc = H5Aread(a->id, t, fixed ? (void *)text : (void *)&variable);
     H5Tclose(t);
-    if (rc >= 0 && !variable) /* fixed, or of no length */
+    if (rc >= 0 && !variable) /* fixed length, or empty */
         return text;
     H5free_memory(text);
     return rc < 0 ? NULL : variable;
@@ -152,8 +152,8 @@ int kv_h5_get_text(struct kv_h5 *h, const char *object, const char *name,
     return rc;
 }
 
-/* A number of any width: a whole one in *whole, its sign in *negative, or a
- * real one. */
+/* A number of any width.  A whole number is in `whole` and `negative` (its
+ * sign), a real number in `value`. */
 struct number {
     bool real, negative;
     uint64_t whole; /* two's complement if negative */

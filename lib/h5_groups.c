@@ -1,4 +1,4 @@
-/* Groups of an HDF5 file and what they hold. */
+/* Groups of an HDF5 file and their members. */
 #include "lib/base/alloc.h"
 #include "lib/h5_impl.h"
 #include "lib/h5_stored.h"
@@ -41,7 +41,7 @@ static herr_t add_child(hid_t group, const char *name, const H5L_info_t *info,
     (void)info;
     if (n >= sizeof(*c->name)) {
         c->too_long = true;
-        return 1; /* no more */
+        return 1; /* stop */
     }
     if (c->n == c->capacity) {
         c->capacity = c->capacity ? 2 * c->capacity : 16;
@@ -56,8 +56,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* Lists in any order, then sorts: to list in order HDF5 1.10 builds a table,
- * and crashes if a damaged file does not fill it. */
+/* Lists the names in any order, then sorts them.  To list in order, HDF5 1.10
+ * builds a table, and it crashes if a damaged file does not fill the table. */
 int kv_h5_children(struct kv_h5 *h, const char *group,
                    char (**names)[KV_H5_NAME_CHARS], size_t *n,
                    struct kv_err *e)

@@ -4,7 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-/* A faster rotation is another, slower one, and its angles lose their digits.
+/* The maximum RoPE frequency, 2 pi per token: a faster rotation equals a slower
+ * one, but its angles lose digits.
  */
 static const float MAX_TURN = 6.2831853f;
 
@@ -64,7 +65,7 @@ int kv_h5_check_kind(struct kv_h5 *h, const char *kind, int format,
     return 0;
 }
 
-/* One dataset, made and written. */
+/* Makes and writes a dataset of n values. */
 static int put_all(struct kv_h5 *h, const char *name, enum kv_h5_type type,
                    size_t n, const void *x, struct kv_err *e)
 {
@@ -72,7 +73,7 @@ static int put_all(struct kv_h5 *h, const char *name, enum kv_h5_type type,
     return kv_h5_write(h, name, type, NULL, NULL, x, e);
 }
 
-/* A byte for each layer, of its bit. */
+/* Writes the layers' bits as one byte per layer. */
 static int put_layers(struct kv_h5 *h, const char *name, size_t n_layers,
                       const uint64_t *bits, struct kv_err *e)
 {
@@ -136,7 +137,7 @@ int kv_h5_put_shape(struct kv_h5 *h, const struct kv_shape *s, struct kv_err *e)
                : 0;
 }
 
-/* A whole dataset of n numbers. */
+/* Reads a whole dataset of n numbers. */
 static int get_all(struct kv_h5 *h, const char *name, enum kv_h5_type type,
                    size_t n, void *x, struct kv_err *e)
 {
@@ -210,7 +211,8 @@ static int get_layers(struct kv_h5 *h, const char *name, size_t n_layers,
     return 0;
 }
 
-/* Heads of sliding layers, if they differ. */
+/* Reads the head sizes of sliding layers, if they differ from the other
+ * layers'. */
 static int get_slide_heads(struct kv_h5 *h, struct kv_shape *s,
                            struct kv_err *e)
 {
@@ -281,7 +283,8 @@ static int get_pairs(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
                          kv_h5_path(h), is);
 }
 
-/* A byte for each layer of the model's own count. */
+/* Reads which layers have no attention: one byte per layer of the model's own
+ * count. */
 static int get_stateful(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
 {
     size_t n_dims, dims[KV_H5_MAX_DIMS], n;
@@ -361,8 +364,8 @@ int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
                : 0;
 }
 
-/* Which layers slide, their window and their RoPE.  Files of older versions,
- * which had only one RoPE, lack this. */
+/* Compares which layers slide, their window and their RoPE.  Files of older
+ * versions lack this, and had only one RoPE. */
 static int slide_alike(const struct kv_shape *is, const struct kv_shape *want,
                        struct kv_err *e)
 {

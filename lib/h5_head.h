@@ -36,8 +36,7 @@ int kv_h5_put_shape(struct kv_h5 *h, const struct kv_shape *shape,
 int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *shape, struct kv_err *e);
 
 /* Writes a sentence if two shapes differ, naming the first difference: "it has
- * 2 KV heads, expected 4".  NULL text is fine.  Returns 0 when equal, else
- * -1. */
+ * 2 KV heads, expected 4".  e may be NULL.  Returns 0 when equal, else -1. */
 int kv_shape_same(const struct kv_shape *is, const struct kv_shape *expected,
                   struct kv_err *e);
 

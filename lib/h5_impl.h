@@ -16,11 +16,11 @@ struct kv_h5 {
     hid_t file;
     hid_t set; /* the dataset used last, kept open for its chunk cache */
     char set_name[KV_H5_NAME_CHARS];
-    struct kv_h5_source *source; /* [n_sources], the files with its values;
-                                  * NULL: this file (lib/h5_parts.h) */
-    struct kv_h5_source *part;   /* [n_parts]: files of datasets seen so far */
+    struct kv_h5_source *source; /* [n_sources], the files that hold the set's
+                                  * values; NULL: this file (lib/h5_parts.h) */
+    struct kv_h5_source *part;   /* [n_parts], parts of all sets used so far */
     size_t n_sources, n_parts;
-    bool is_part; /* it is itself a part, and cannot have parts */
+    bool is_part; /* this file is a part, and cannot have parts */
     bool failed;  /* writing: error holds the first error */
     struct kv_err error;
 };

@@ -18,7 +18,7 @@ bool kv_h5_is_virtual(hid_t set)
 
 /* ---- where the values are ------------------------------------------------ */
 
-/* A selection as a box; false if it is no box. */
+/* Sets the box that a selection covers; false if it is no box. */
 static bool get_box(hid_t space, int n_dims, hsize_t first[H5S_MAX_RANK],
                     hsize_t count[H5S_MAX_RANK])
 {
@@ -34,8 +34,9 @@ static bool get_box(hid_t space, int n_dims, hsize_t first[H5S_MAX_RANK],
     return H5Sget_select_npoints(space) == (hssize_t)n;
 }
 
-/* Whether the mapping takes whole entries of the first dimension, from a whole
- * source; the source's extent is known when it is opened. */
+/* Gets the range of the i-th mapping.  Returns whether the mapping takes whole
+ * entries of the first dimension from a whole source, whose extent is known
+ * only when it is opened. */
 static bool get_range(hid_t create, size_t i, int n_dims, const hsize_t *dims,
                       struct kv_h5_source *s)
 {
@@ -117,7 +118,7 @@ int kv_h5_sources(hid_t set, const char *path, const char *name,
 
 /* ---- the parts ----------------------------------------------------------- */
 
-/* Opens s, as the next part of the file. */
+/* Opens the file of s and adds it to the parts. */
 static int open_part(struct kv_h5 *h, struct kv_h5_source *s, struct kv_err *e)
 {
     const char *unused;
@@ -137,7 +138,7 @@ static int open_part(struct kv_h5 *h, struct kv_h5_source *s, struct kv_err *e)
     return rc;
 }
 
-/* s->file, which may be open for another dataset. */
+/* Sets s->file; the file may already be open for another dataset. */
 static int find_part(struct kv_h5 *h, struct kv_h5_source *s, struct kv_err *e)
 {
     for (size_t i = 0; i < h->n_parts; i++) {

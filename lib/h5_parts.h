@@ -17,8 +17,9 @@
 
 struct kv_h5_source {
     char name[KV_H5_NAME_CHARS]; /* of the file, without its folder */
-    size_t first, n;             /* of the first dimension */
-    struct kv_h5 *file;          /* NULL: not opened; the parts' */
+    size_t first, n;             /* range of the first dimension */
+    struct kv_h5 *file;          /* owned by struct kv_h5's part; NULL: not
+                                  * opened */
 };
 
 bool kv_h5_is_virtual(hid_t set);
@@ -28,15 +29,15 @@ bool kv_h5_is_virtual(hid_t set);
 int kv_h5_sources(hid_t set, const char *path, const char *name,
                   struct kv_h5_source **s, size_t *n, struct kv_err *e);
 
-/* kv_h5_parts_use(): for the dataset in use, h->set, finds its sources if it is
- * virtual and opens the parts that are not open yet.  kv_h5_parts_leave() ends
+/* kv_h5_parts_use(): finds the sources of the dataset in use, h->set, if it is
+ * virtual, and opens the parts that are not open yet.  kv_h5_parts_leave() ends
  * its use. */
 int kv_h5_parts_use(struct kv_h5 *h, const char *name, struct kv_err *e);
 
 void kv_h5_parts_leave(struct kv_h5 *h);
 
-/* Whether each part has its dataset, in the required storage
- * (lib/h5_stored.h). */
+/* Fails unless each part has the dataset, in the storage that lib/h5_stored.h
+ * requires. */
 int kv_h5_parts_check(struct kv_h5 *h, const char *name, struct kv_err *e);
 
 /* As kv_h5_read(). */

@@ -8,8 +8,8 @@
 
 enum way { MISSING, ELSEWHERE, HERE };
 
-/* Follows the path link by link to the first link that is missing or not a hard
- * link (its kind), else to the last. */
+/* Follows the path link by link, to the first link that is missing or not a
+ * hard link, else to the last link.  kind: the kind of that link. */
 struct follow {
     char name[2 * KV_H5_NAME_CHARS];
     enum way way;
@@ -145,8 +145,8 @@ static int check_contiguous(hid_t set, const struct stored *s, const char *path,
     return 0;
 }
 
-/* Every chunk exists and, without compression, has its full size: HDF5 returns
- * fill values for a missing one. */
+/* Checks that every chunk exists and, without compression, has its full size,
+ * since HDF5 returns fill values for a missing chunk. */
 static int check_chunks(hid_t set, const struct stored *s, const char *path,
                         const char *name, struct kv_err *e)
 {

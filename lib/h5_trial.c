@@ -8,7 +8,7 @@
 
 enum { MAX_ATTRIBUTE = 1 << 20 };
 
-/* Reads it, as the type that it has. */
+/* Reads the attribute in its own type. */
 static herr_t see_attribute(hid_t object, const char *name,
                             const H5A_info_t *info, void *unused)
 {

@@ -7,10 +7,10 @@
 
 #include <stdint.h>
 
-/* Reads all of the file but the values in a child process (lib/base/trial.h).
- * Its limits are 500 ms and a second for each GiB of the file, and 100 MiB.
- * Fails when the child does not return.  Does not fail where HDF5 gives an
- * error, since HDF5 gives it again when the file is read. */
+/* Reads the file's metadata, without the values, in a child process
+ * (lib/base/trial.h).  Its limits are 500 ms and a second for each GiB of the
+ * file, and 100 MiB.  Fails when the child does not return.  Does not fail on
+ * an error of HDF5, since HDF5 reports it again when the file is read. */
 int kv_h5_try(const char *path, uint64_t file_bytes, struct kv_err *e);
 
 #endif

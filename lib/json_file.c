@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Running out of it is the end, not an error of the text. */
+/* Running out of memory ends the program; it is no error of the text. */
 static void *json_memory(size_t bytes)
 {
     return kv_realloc(NULL, bytes, 1);
@@ -31,9 +31,9 @@ static bool is_too_big(const char *number, size_t n)
 }
 
 /* Python writes int(1e30) for "no limit".  An integer that no json_int_t holds
- * becomes a real number, where it stands and as long: its last two digits,
- * which a double does not have, become the exponent "e2".  Then the file can be
- * read, and a reader that expects an integer refuses the field by name. */
+ * becomes a real number of the same length in place: its last two digits, which
+ * are beyond a double's precision, become the exponent "e2".  Then the file can
+ * be read, and a reader that expects an integer refuses the field by name. */
 static void make_real(char *text)
 {
     for (char *p = text; *p;) {
@@ -77,8 +77,8 @@ json_t *kv_json_line(const char *path, size_t line, char *text, size_t bytes,
     return NULL;
 }
 
-/* Python writes Infinity, which JSON has not, for "no limit".  It becomes a
- * number as long that no field of f32 holds. */
+/* Python writes Infinity, which is not JSON, for "no limit".  Replaces it by a
+ * number of the same length that is beyond the range of f32. */
 static void end_infinity(char *text)
 {
     static const char word[] = "Infinity", number[] = "1.0e+308";

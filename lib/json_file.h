@@ -11,8 +11,8 @@
  * has a key twice. */
 json_t *kv_json_read(const char *path, struct kv_err *e);
 
-/* The same for a line of a JSON-lines file.  text: [bytes], may be changed.
- * line: the line's number, from 1 on, for the sentence. */
+/* kv_json_read() for one line of a JSON-lines file.  text: [bytes], may be
+ * changed.  line: the line's number, from 1 on, for error messages. */
 json_t *kv_json_line(const char *path, size_t line, char *text, size_t bytes,
                      struct kv_err *e);
 

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The bias of a key at this position, [n_kv_heads][head_dim]. */
+/* Computes the bias of a key at this position, [n_kv_heads][head_dim], rotated
+ * like the key. */
 static void bias_at(const struct kv_shape *shape, bool pre_rope, size_t at,
                     float *bias)
 {

@@ -13,7 +13,7 @@
 
 /* Adds the bias's part of the scaled scores, for keys that are held without the
  * bias.  view: one sequence's; q: its queries after RoPE,
- * [nq][n_heads][head_dim]; shift: as the view's. */
+ * [nq][n_heads][head_dim]; shift: as in struct kv_attend_view. */
 void kv_k_bias_scores(const struct kv_shape *shape,
                       const struct kv_attend_view *view, const float *q,
                       float *shift);

@@ -53,7 +53,7 @@ struct kv_norm_range kv_norm_range_of(const float *norm, size_t n)
                                   (float)fmin(exp(middle + far), FLT_MAX)};
 }
 
-/* The norms of n tokens [n][n_kv_heads][head_dim]. */
+/* norm [n]: the norms of n tokens x [n][n_kv_heads][head_dim]. */
 static void norms_of(const struct kv_shape *shape, enum kv_side side,
                      bool pre_rope, size_t first, const float *x, size_t n,
                      float *norm)
@@ -96,8 +96,8 @@ void kv_massive_find(const struct kv_shape *shape, bool pre_rope,
     free(norm);
 }
 
-/* All norms of a side, window by window, [n_windows * ctx]; the dump has the
- * tensor. */
+/* Reads all norms of a side, window by window, [n_windows * ctx].  The dump
+ * must have the tensor. */
 static int read_norms(struct kv_dump *d, size_t layer, enum kv_side side,
                       float *norm, struct kv_err *e)
 {

@@ -1,7 +1,8 @@
-/* Massive tokens: attention sinks, as the first token of a window, and other
- * tokens whose keys or values differ in magnitude from the layer's other tokens
- * (Sun et al., "Massive Activations in Large Language Models", 2402.17762; the
- * outlier tokens of OTT, 2505.10938).  They are few, but dominate moments.
+/* Massive tokens: attention sinks, such as the first token of a window, and
+ * other tokens whose keys or values differ in magnitude from the layer's other
+ * tokens (Sun et al., "Massive Activations in Large Language Models",
+ * 2402.17762; the outlier tokens of OTT, 2505.10938).  They are few, but
+ * dominate moments.
  *
  * The rule.  A token has two norms in a layer, its key's and its value's, each
  * over all KV heads; the key's is without the model's bias (lib/k_bias.h).  The
@@ -10,8 +11,9 @@
  * times the median absolute deviation of the logarithms.  (In SmolLM2 and
  * Qwen2.5-Coder sinks have norms of a third to a twentieth of the median, in
  * keys or in values, which depends on the layer.)  The first KV_MASSIVE_FIRST
- * tokens of a sequence are massive in every layer: by its norms the first token
- * is in 23 of SmolLM2's 30 layers and the BOS in 11 of Gemma 3's 18.
+ * tokens of a sequence are massive in every layer, by this rule.  (By its norms
+ * alone, the first token is massive in 23 of SmolLM2's 30 layers, and the BOS
+ * in 11 of Gemma 3's 18.)
  *
  * Moments, maxima and frequencies of a calibration leave out massive tokens and
  * the first KV_MASSIVE_FIRST tokens of each window.  Points of codebooks and
@@ -42,8 +44,9 @@ struct kv_norm_range {
 struct kv_norm_range kv_norm_range_of(const float *norm, size_t n);
 
 /* Which of n tokens of a layer are massive, the first at position first.  The
- * token at position 0 always is.  shape: the layer's; k, v: [n][n_kv_heads][head_dim], k before
- * RoPE or after it, with its bias; range: [KV_SIDES]. */
+ * token at position 0 always is.  shape: the layer's; k, v:
+ * [n][n_kv_heads][head_dim], k before RoPE if pre_rope, with its bias; range:
+ * [KV_SIDES]. */
 void kv_massive_find(const struct kv_shape *shape, bool pre_rope,
                      const struct kv_norm_range *range, size_t first,
                      const float *k, const float *v, size_t n, bool *massive);

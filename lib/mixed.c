@@ -120,7 +120,7 @@ int kv_spec_in_place(const struct kv_spec *specs, size_t n, const char *what,
     return 0;
 }
 
-/* ---- kept for good ----------------------------------------------------- */
+/* ---- kept until the program ends ---------------------------------------- */
 
 struct kept {
     struct kv_mixed mixed;
@@ -150,7 +150,7 @@ static bool same(const struct kv_mixed *a, const struct kv_mixed *b)
 const struct kv_mixed *kv_mixed_keep(struct kv_mixed *m)
 {
     static struct kept
-        *all; /* all files that the process has read; only grows */
+        *all; /* all mixed specs that the process has made; only grows */
     const struct kv_mixed *found = NULL;
 
 #pragma omp critical(kv_mixed)
@@ -199,7 +199,7 @@ void kv_mixed_hash_places(struct kv_mixed *m)
     kv_hash_end(h, m->hash);
 }
 
-/* Each place has its own s and r. */
+/* Leaves s and r to the places. */
 static void place_letters(struct kv_spec *s)
 {
     s->scheme = &kv_scheme_mixed;
@@ -228,7 +228,7 @@ void kv_mixed_make(struct kv_spec *s, const char *name,
 int kv_mixed_sides(struct kv_spec *s, const struct kv_spec side[KV_SIDES],
                    struct kv_err *e)
 {
-    enum { ROOM = 64 }; /* for a policy, and what fitting adds */
+    enum { ROOM = 64 }; /* for a policy, and for text that fitting adds */
     struct kv_mixed m = {.n_members = KV_SIDES};
 
     if (strlen(side[KV_K].text) + strlen(side[KV_V].text) + ROOM >
@@ -306,7 +306,8 @@ static int fit_member(struct kv_spec *s, const struct kv_spec *mixed,
     return kv_spec_fit(s, shape, e);
 }
 
-/* A spec of one side, whose text does not name the other side. */
+/* Fits a spec that is used for one side.  The other side gets the same values,
+ * so that the text does not name it. */
 static int fit_side(struct kv_spec *s, const struct kv_spec *mixed,
                     enum kv_side side, const struct kv_shape *shape,
                     struct kv_err *e)

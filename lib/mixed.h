@@ -40,7 +40,7 @@ struct kv_place {
 /* Specs are copied by value, so the memory they point to is never changed and
  * never freed: equal mixed specs are kept once, until the program ends. */
 struct kv_mixed {
-    char *path;               /* as given, for sentences */
+    char *path;               /* as given, for error messages */
     char name[128];           /* its last part */
     char hash[KV_HASH_CHARS]; /* hash of the specs in the file */
     size_t n_layers;          /* 0: any number, from K-.../V-... without a file:
@@ -53,7 +53,8 @@ struct kv_mixed {
 /* The scheme of a mixed spec; it is in no list of schemes and has no codec. */
 extern const struct kv_scheme kv_scheme_mixed;
 
-/* The file that the text of a spec names, in text; NULL when it names none. */
+/* The file name in the text of a spec (points into text); NULL if the text
+ * names no file. */
 const char *kv_mixed_file(const char *text);
 
 /* The size limit of a layer file: room for every layer and a comment on it. */
@@ -81,10 +82,11 @@ int kv_mixed_sides(struct kv_spec *s, const struct kv_spec side[KV_SIDES],
 void kv_mixed_make(struct kv_spec *s, const char *name,
                    const struct kv_spec *place, size_t n_layers);
 
-/* For any spec, in this order: its member for a layer and side; the number of
- * different members; the i-th member (an ordinary spec is its own only member);
- * whether the spec or a member needs a calibration; whether a member has a
- * probe(). */
+/* Work for any spec; an ordinary spec is its own only member.  kv_spec_at():
+ * the member for a layer and side.  kv_spec_members(): the number of different
+ * members.  kv_spec_member(): the i-th of them.  kv_spec_calibrated(): whether
+ * a member needs a calibration.  kv_spec_needs_queries(): whether a member has
+ * a probe(). */
 const struct kv_spec *kv_spec_at(const struct kv_spec *s, size_t layer,
                                  enum kv_side side);
 size_t kv_spec_members(const struct kv_spec *s);
@@ -97,22 +99,22 @@ bool kv_spec_needs_queries(const struct kv_spec *s);
  * both are stored (probe()). */
 bool kv_spec_together(const struct kv_spec *s);
 
-/* The functions of a spec whose codecs are layered (scheme.h), which replace
- * encode() and decode(), at a layer; else NULL.  No member of a mixed spec is
+/* The functions that replace encode() and decode() at a layer, if the spec's
+ * codecs are layered (scheme.h); else NULL.  No member of a mixed spec is
  * layered. */
 const struct kv_layered *kv_spec_layered(const struct kv_spec *s, size_t layer);
-/* Whether layers are decoded from layers below; whether the layer above is
- * decoded from this layer.
+/* kv_spec_reads_below(): whether layers are decoded from layers below.
+ * kv_spec_read_above(): whether the layer above is decoded from this layer.
  */
 bool kv_spec_reads_below(const struct kv_spec *s);
 bool kv_spec_read_above(const struct kv_spec *s, size_t layer);
 
-/* Whether a token's layers are coded together (scheme.h).  Never so in a mixed
- * spec. */
+/* Whether all layers of a token are coded together (scheme.h); false for a
+ * mixed spec. */
 bool kv_spec_spans(const struct kv_spec *s);
 
 /* Fails, naming the spec, if a layer cannot be decoded by itself or attended to
- * in place.  what: the sentence's subject. */
+ * in place.  what: the subject of the error message. */
 int kv_spec_alone(const struct kv_spec *specs, size_t n, const char *what,
                   struct kv_err *e);
 int kv_spec_in_place(const struct kv_spec *specs, size_t n, const char *what,

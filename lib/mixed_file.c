@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Layers beyond it are slips of the keyboard. */
+/* A layer number from here on is a typing error. */
 enum { MAX_LAYERS = 4096 };
 
 static const char spaces[] = " \t\r\n\v\f";
@@ -28,7 +28,7 @@ static int fail_line(const struct reading *r, struct kv_err *e)
     return kv_fail_in(e, "%s:%zu", r->path, r->line);
 }
 
-/* "3" or "0-3". */
+/* Parses "3" or "0-3". */
 static int read_layers(const char *text, size_t *first, size_t *last,
                        struct kv_err *e)
 {
@@ -82,7 +82,8 @@ static int name_place(struct reading *r, size_t layer, enum kv_side side,
     return 0;
 }
 
-/* Said before it is parsed: a file that names itself would be read for ever. */
+/* Refuses what a layer file's spec cannot be.  Called before the spec is
+ * parsed, since a file that names itself would be read for ever. */
 static int check_one(const char *text, struct kv_err *e)
 {
     const char *mixed = kv_scheme_mixed.name;
@@ -139,8 +140,8 @@ static int read_place(struct reading *r, const char *layers, const char *sides,
     return 0;
 }
 
-/* Cuts off a comment; whether a command, which may have spaces and '#', ends
- * the line. */
+/* Cuts off the comment of a line.  Returns whether the line ends in a command,
+ * which may contain spaces and '#'. */
 static bool ends_in_command(char *line)
 {
     const char *end, *command = kv_exec_command(line, &end);
@@ -152,7 +153,7 @@ static bool ends_in_command(char *line)
     return false;
 }
 
-/* line: without its end; cut into words here. */
+/* line: without its line end; it is cut into words in place. */
 static int read_line(struct reading *r, char *line, struct kv_err *e)
 {
     enum { WORDS = 3 };

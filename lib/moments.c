@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-enum { PART = 64 }; /* rows of a product that a thread does at a time */
+enum { PART = 64 }; /* rows of a product that a thread computes at a time */
 
 void kv_moments_add(const float *x, size_t n, size_t heads, size_t d,
                     double *sum)
@@ -27,7 +27,7 @@ void kv_moments_add(const float *x, size_t n, size_t heads, size_t d,
     free(product);
 }
 
-enum { TOKENS = 512 }; /* tokens of one product */
+enum { TOKENS = 512 }; /* tokens that one product sums over */
 
 void kv_moments_cross(const float *a, size_t n_a, const float *b, size_t n_b,
                       size_t n, double *sum, size_t stride)

@@ -36,7 +36,7 @@ double kv_policy_get(const struct kv_policy_spec *p, const char *name)
     const size_t i = index_of(p->policy, *name);
 
     if (i == n_params(p->policy))
-        abort(); /* the policy's own code asks for a letter it lacks */
+        abort(); /* a bug: the policy has no such letter */
     return p->value[i];
 }
 
@@ -51,7 +51,7 @@ static const struct kv_policy *find(const char *name, size_t n)
     return NULL;
 }
 
-/* "s (0 to 1048576), w (1 to 1048576)" */
+/* Writes "s (0 to 1048576), w (1 to 1048576)". */
 static void known_letters(const struct kv_policy *p, char *text, size_t n)
 {
     size_t used = 0;
@@ -188,7 +188,7 @@ static int better(const void *a, const void *b)
 
     if (x->score != y->score)
         return x->score < y->score ? 1 : -1;
-    return x->i < y->i ? 1 : -1; /* the newer */
+    return x->i < y->i ? 1 : -1; /* the newer token first */
 }
 
 void kv_policy_choose(const struct kv_policy_plan *plan, const double *score,

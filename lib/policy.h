@@ -13,7 +13,7 @@
  * tokens are dropped.
  *
  * A policy with patterns drops nothing.  A query of the prompt sees some of the
- * tokens (kernels/pattern.h), a later query sees all. */
+ * tokens (kernels/pattern.h); a query after the prompt sees all of them. */
 #ifndef KV_POLICY_H
 #define KV_POLICY_H
 
@@ -78,16 +78,17 @@ struct kv_policy {
 
     /* KV_MASS_NEWEST: the number of queries whose weights count, at least 1. */
     size_t (*queries)(const struct kv_policy_spec *p);
-    /* The plan for a layer and n tokens: the prompt's, or the whole window's
-     * where the policy drops after every step. */
+    /* The plan for a layer and n tokens.  n counts the prompt, or the whole
+     * window if the policy drops tokens after every step. */
     struct kv_policy_plan (*plan)(const struct kv_policy_spec *p,
                                   const struct kv_shape *s, size_t layer,
                                   size_t n);
-    /* NULL: the policy drops tokens.  Else only name, brief and params of the
-     * other members are set. */
+    /* NULL: the policy drops tokens.  Otherwise, of the other members, only
+     * name, brief and params are set. */
     const struct kv_policy_patterns *patterns;
-    /* score [n], cleared.  Tokens of higher scores are kept, and of equal
-     * scores the newer token.  NULL: all scores are equal. */
+    /* Fills score [n], which is zero before.  Tokens with higher scores are
+     * kept; of two equal scores, the newer token.  NULL: all scores are
+     * equal. */
     void (*score)(const struct kv_policy_spec *p,
                   const struct kv_policy_held *h, double *score);
 };
@@ -105,17 +106,18 @@ const char *kv_policy_parse(struct kv_policy_spec *p, const char *text,
  * snprintf(). */
 int kv_policy_print(const struct kv_policy_spec *p, char *text, size_t n);
 
-/* Whether there is a policy, and one that drops tokens. */
+/* Whether the spec has a policy, and this policy drops tokens. */
 bool kv_policy_drops(const struct kv_policy_spec *p);
 
-/* Whether a search finds the policy's patterns; and the key of the patterns'
- * set in a calibration, "minference:b0.25". */
+/* kv_policy_calibrated(): whether the policy's patterns come from a
+ * calibration.  kv_policy_calib_key(): the key of their set there,
+ * "minference:b0.25". */
 bool kv_policy_calibrated(const struct kv_policy_spec *p);
 void kv_policy_calib_key(const struct kv_policy_spec *p,
                          char key[KV_SPEC_CHARS]);
 
-/* For tools whose attention is dense.  Fails where a spec's policy has
- * patterns, naming it. */
+/* Fails if a spec's policy has patterns, naming the spec.  Called by tools
+ * whose attention is dense. */
 int kv_policy_dense(const struct kv_spec *specs, size_t n, struct kv_err *e);
 
 /* The value of a letter that the policy has. */

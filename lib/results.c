@@ -28,7 +28,7 @@ int kv_results_check_format(const char *format, struct kv_err *e)
                          format);
 }
 
-/* The form's format, which is not another one than the file's name says. */
+/* Sets the format.  Fails if the file's name says another format. */
 static int settle_format(const struct kv_results_form *form,
                          enum kv_format *format, struct kv_err *e)
 {
@@ -102,7 +102,7 @@ int kv_results_open(struct kv_results **r, const struct kv_results_form *form,
     return 0;
 }
 
-/* Takes the text over; NULL: blank. */
+/* Sets a cell, and takes ownership of its text; NULL: blank. */
 static void set(struct kv_results *r, const char *column, struct cell cell)
 {
     for (size_t i = 0; i < r->n_own; i++) {

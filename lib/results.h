@@ -5,9 +5,9 @@
  * goes to a terminal.  A column that was not set in a row is blank (null in
  * JSON).  Reals are written shortest-exact to 9 digits; NaN is blank.
  *
- * A safe table has a quote ' before each cell that begins with = + - @, a tab,
- * a line's end, the full-width forms of the four or a ', numbers excepted.  So
- * no spreadsheet takes the cell for a formula (OWASP, "CSV Injection"). Reading
+ * A safe table has a quote ' before each cell that begins with = + - @ or their
+ * full-width forms, a tab, a line end or a ', unless the cell is a number.  So
+ * no spreadsheet reads the cell as a formula (OWASP, "CSV Injection").  Reading
  * a table back removes these quotes.
  *
  * After a tool's own columns come columns of the specs' parameters, "params.b",
@@ -27,11 +27,11 @@ struct kv_results;
 /* How existing rows are found, in a file and in its journal. */
 struct kv_results_keys {
     const char *const *key; /* columns that tell rows apart, ends with NULL */
-    const char *lead;       /* NULL, or the first key's cell of a row that goes
-                             * before the rows that agree in its other nonblank
-                             * keys */
-    const char *full;       /* a row with this cell blank does not stand for a
-                             * row that needs it */
+    const char *lead;       /* NULL, or a value of the first key: a new row with
+                             * it is written before the file's rows that have
+                             * the same other keys, blank keys aside */
+    const char *full;       /* a column; an existing row where it is blank does
+                             * not replace a new row that sets it */
     struct {                /* cells that all rows of a file share */
         const char *column, *value;
     } alike[4];  /* ends with column NULL */
@@ -42,11 +42,11 @@ struct kv_results_keys {
 #define KV_RESULTS_JOURNAL ".partial"
 
 struct kv_results_form {
-    /* NULL: stdout, written row by row, the header with the first of them (or
-     * at close).  Otherwise the file appears at close. */
+    /* NULL: rows go to stdout one by one, after a header before the first row
+     * (or at close).  Otherwise the file appears at close. */
     const char *path;
     const char *format;  /* "csv", "tsv", "jsonl" or "md"; NULL: as path ends,
-                          * csv where it says none of them */
+                          * or csv if path ends in none of these */
     const char *chosen;  /* names of columns with commas between; NULL: all */
     char *const *params; /* kv_spec_columns() of all rows; NULL: no row has a
                           * spec */
@@ -57,8 +57,9 @@ struct kv_results_form {
 
 /* columns: the tool's own, ends with NULL.  chosen may name these columns,
  * params (all parameters) and any parameter, whether a row has it or not.
- * Fails on an unknown column, listing the names, on none, and on a column given
- * twice; and where path ends as a file of another format does (.json, .h5).
+ * Fails on an unknown column (listing the names), on an empty list, on a column
+ * given twice, and on a path that ends like another format's files (.json,
+ * .h5).
  *
  * keys is not copied; finding rows needs CSV or TSV, all columns and a regular
  * file.  Each finished row goes to the disk at once, in a second table beside
@@ -97,8 +98,8 @@ void kv_results_params(struct kv_results *r, const struct kv_spec *s);
 
 /* Whether the file or its journal has a row with the key of the row being made.
  * If so, its cells are copied to the row being made, which keeps its own
- * parameters.  full: the found row must have the column kv_results_keys.full.
- * False without keys. */
+ * parameters.  full: only a row with a cell in the column kv_results_keys.full
+ * is found.  False without keys. */
 bool kv_results_find_row(struct kv_results *r, bool full);
 
 /* Ends the row and clears the cells. */

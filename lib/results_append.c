@@ -1,4 +1,4 @@
-/* Rows added to a table that is there. */
+/* Adds rows to an existing table. */
 #include "lib/base/alloc.h"
 #include "lib/base/text.h"
 #include "lib/results_impl.h"
@@ -9,7 +9,7 @@
 
 static const char params[] = "params.";
 
-/* ---- whether a file can take them ---------------------------------------- */
+/* ---- whether a file can take the rows ------------------------------------ */
 
 /* Advice to the user whose file or journal cannot take rows. */
 static const char *advice(const struct kv_results *r, const char *path)
@@ -36,7 +36,8 @@ static int check_alike(const struct kv_results *r, const char *path,
     return 0;
 }
 
-/* The tool's, in order, then parameters. */
+/* Fails unless the file's columns are the tool's own, in order, then
+ * parameters. */
 static int check_columns(const struct kv_results *r, const char *path,
                          const struct kv_results_file *t, struct kv_err *e)
 {
@@ -58,7 +59,7 @@ static int check_columns(const struct kv_results *r, const char *path,
     return 0;
 }
 
-/* Takes off the quotes of a safe table. */
+/* Removes the quotes that guard the cells of a safe table. */
 static int take_guards(const struct kv_results *r, const char *path,
                        struct kv_results_file *t, struct kv_err *e)
 {
@@ -90,10 +91,10 @@ int kv_results_table_read(const struct kv_results *r, const char *path,
     return 0;
 }
 
-/* ---- the file with them -------------------------------------------------- */
+/* ---- the file with the new rows ------------------------------------------ */
 
-/* The file's columns in their order, then the rows' additional columns: *n
- * indices of names. */
+/* The indices of the columns to write, *n of them: the file's columns in their
+ * order, then the new rows' additional columns. */
 static size_t *arrange(struct kv_results *r, const struct kv_results_file *t,
                        size_t *n)
 {
@@ -112,8 +113,8 @@ static size_t *arrange(struct kv_results *r, const struct kv_results_file *t,
     return shown;
 }
 
-/* A row with one value for both sides, in a table that has come to have
- * columns for each. */
+/* Copies a row's single value for both sides into the columns of each side, if
+ * the table has come to have these columns. */
 static void fill_sides(struct kv_results *r)
 {
     for (size_t i = r->n_own; i < r->n; i++) {

@@ -1,4 +1,4 @@
-/* Which columns a table has, and their order. */
+/* Chooses the columns of a table, and their order. */
 #include "lib/base/alloc.h"
 #include "lib/results_impl.h"
 #include "lib/spec_columns.h"
@@ -8,7 +8,7 @@
 
 static const char params[] = "params", params_dot[] = "params.";
 
-/* The text after "params.", or NULL. */
+/* The part of a name after "params.", or NULL. */
 static const char *param_of(const char *name)
 {
     return strncmp(name, params_dot, strlen(params_dot))
@@ -60,7 +60,7 @@ static int fail_unknown(const struct kv_results *r, const char *name,
         known, has_params ? ", params (all parameters), params.b (one)" : "");
 }
 
-/* One name of --columns, other than "params". */
+/* Adds one name of --columns, other than "params". */
 static int choose_one(struct kv_results *r, const char *name, bool has_params,
                       struct kv_err *e)
 {
@@ -85,8 +85,8 @@ static bool among(char *const *names, size_t n, const char *name)
     return false;
 }
 
-/* names [n]: from --columns; "params" means every parameter not listed by
- * itself. */
+/* Adds the names [n] of --columns; "params" means every parameter that is not
+ * listed by itself. */
 static int choose(struct kv_results *r, char *const *names, size_t n,
                   const struct kv_results_form *form, struct kv_err *e)
 {
@@ -127,7 +127,8 @@ static int read_chosen(struct kv_results *r, const struct kv_results_form *form,
     return rc;
 }
 
-/* An object's plain members come first, then each nested object. */
+/* The order of columns in a JSON object: plain members first, then each nested
+ * object. */
 enum { RANKS = 4 };
 static int rank(const char *name)
 {
@@ -140,7 +141,8 @@ static int rank(const char *name)
                                       : 4;
 }
 
-/* JSON lines: the parameters are together, at the position of the first. */
+/* For JSON lines: moves all parameters to the position of the first
+ * parameter. */
 static void gather(struct kv_results *r)
 {
     size_t *shown = kv_alloc(r->n_shown, sizeof(*shown)), n = 0;

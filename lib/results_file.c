@@ -31,7 +31,7 @@ struct reading {
     const char *path, *at;
     char separator;
     size_t line;
-    char *text; /* a cell and room for the file */
+    char *text; /* buffer for one cell, as long as the file */
     char **cell;
     size_t n;
 };
@@ -68,7 +68,7 @@ static void read_plain(struct reading *r, char *text)
     text[n] = 0;
 }
 
-/* Back from what results_put.c makes of a cell. */
+/* Undoes the escapes that results_put.c writes for TSV. */
 static void unescape(char *text)
 {
     static const char letter[] = "\\tnr", special[] = "\\\t\n\r";
@@ -84,7 +84,7 @@ static void unescape(char *text)
     *to = 0;
 }
 
-/* A cell and what ends it. */
+/* Reads a cell, and checks the character after it. */
 static int read_cell(struct reading *r, struct kv_err *e)
 {
     const bool csv = r->separator == ',';
@@ -105,7 +105,7 @@ static int read_cell(struct reading *r, struct kv_err *e)
     return 0;
 }
 
-/* The cells of a line, *n of them. */
+/* Reads the cells of a line; *n: their number. */
 static int read_row(struct reading *r, size_t *n, struct kv_err *e)
 {
     const size_t before = r->n;
@@ -139,10 +139,11 @@ static int read_rows(struct reading *r, struct kv_results_file *t,
 
 /* ---- the file ------------------------------------------------------------ */
 
-/* *text: the caller's to free, also when it fails; NULL: no file. */
+/* *text: the whole file, the caller's to free, also on failure; NULL: no such
+ * file. */
 static int read_all(const char *path, char **text, struct kv_err *e)
 {
-    /* a pipe without a writer is told, not waited for */
+    /* O_NONBLOCK: do not wait for a pipe's writer */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
     struct stat st;

@@ -15,11 +15,11 @@ struct kv_results_file {
                   * spreadsheets write it */
 };
 
-/* path: a regular file of whole lines; one that is missing or empty has no
- * columns.  separator: ',', with RFC 4180's quotes, or '\t', with escapes, as
- * lib/results.h has them.  Fails, naming the line, on a row of another number
- * of cells, a quote without its partner and a last line without an end.  Fails
- * where kv_text_check() does, as on the marks of UTF-16.
+/* path: a regular file of whole lines; a missing or empty file has no columns.
+ * separator: ',' with RFC 4180's quotes, or '\t' with the escapes of
+ * lib/results.h.  Fails, naming the line, on a row of another number of cells,
+ * a quote without its partner and a last line without an end.  Also fails where
+ * kv_text_check() fails, such as on the byte order marks of UTF-16.
  *
  * The file is not an input (lib/base/file.h), so outputs may replace it. */
 int kv_results_file_read(struct kv_results_file *t, const char *path,

@@ -22,18 +22,18 @@ struct kv_results {
     enum kv_format format;
     FILE *file; /* stdout, or out.file */
     struct kv_out out;
-    bool terminal; /* the output is a file */
+    bool terminal; /* the output is a terminal */
     bool started;  /* the header is written */
     bool safe;     /* of struct kv_results_form */
 
     char **name; /* [n], the tool's columns, then the parameters' columns */
     size_t n_own, n;
     struct cell *cell; /* [n], the row being made */
-    size_t *shown;     /* [n_shown], of name, in order */
+    size_t *shown;     /* [n_shown] indices into name, in the order of output */
     size_t n_shown;
 
-    const struct kv_results_keys *keys; /* or NULL; the next members belong to
-                                         * it */
+    const struct kv_results_keys *keys; /* or NULL; the members below are used
+                                         * only with keys */
     bool appends;
     char *path, *journal;
     struct kv_results_file old, kept; /* rows of file and journal at open */
@@ -41,18 +41,19 @@ struct kv_results {
                                        * these */
     struct row {
         struct cell *cell;
-        size_t n; /* r->n by then */
-    } * row;      /* [n_rows], the file's */
+        size_t n; /* r->n when the row was made */
+    } * row;      /* [n_rows], rows for the file */
     size_t n_rows;
 };
 
-/* The index of a name in r->name, r->n when there is none; and adds a copy of a
- * name. */
+/* kv_results_find(): the index of a name in r->name; r->n if it is missing.
+ * kv_results_add_name(): adds a copy of a name. */
 size_t kv_results_find(const struct kv_results *r, const char *name);
 size_t kv_results_add_name(struct kv_results *r, const char *name);
 
-/* results_journal.c: reads file and journal; writes the row being made to the
- * journal; writes the file and ends both. */
+/* results_journal.c.  _open() reads the file and its journal, _row() writes the
+ * row being made to the journal, _close() writes the file and removes the
+ * journal if the file has all its rows. */
 int kv_results_journal_open(struct kv_results *r, const char *path,
                             struct kv_err *e);
 int kv_results_journal_row(struct kv_results *r, struct kv_err *e);
@@ -75,8 +76,8 @@ int kv_results_flush(struct kv_results *r, struct kv_err *e);
 int kv_results_choose(struct kv_results *r, const struct kv_results_form *form,
                       const char *const *columns, struct kv_err *e);
 
-/* Whether a safe table must put a quote before this cell; whether the cell has
- * that quote. */
+/* kv_results_is_unsafe(): whether a safe table must put a quote before this
+ * cell.  kv_results_is_guarded(): whether the cell has this quote. */
 bool kv_results_is_unsafe(const char *text, size_t n);
 bool kv_results_is_guarded(const char *text, size_t n);
 

@@ -1,4 +1,4 @@
-/* Rows that are there, in a file and in its journal, and those that are made.
+/* Existing rows, in a file and in its journal, and the new rows of a run.
  */
 #include "lib/base/alloc.h"
 #include "lib/base/leftovers.h"
@@ -31,7 +31,7 @@ int kv_results_journal_open(struct kv_results *r, const char *path,
     return kv_results_table_read(r, r->journal, &r->kept, e);
 }
 
-/* ---- rows that are there ------------------------------------------------- */
+/* ---- existing rows ------------------------------------------------------- */
 
 static bool same_key(const struct kv_results *r, const struct cell *cell,
                      const struct kv_results_file *t, size_t row)
@@ -46,7 +46,7 @@ static bool same_key(const struct kv_results *r, const struct cell *cell,
     return true;
 }
 
-/* The row of t with the key of these cells; t->n_rows without it. */
+/* The row of t with the same key as these cells; t->n_rows if there is none. */
 static size_t find(const struct kv_results *r, const struct cell *cell,
                    const struct kv_results_file *t, bool full)
 {
@@ -59,7 +59,8 @@ static size_t find(const struct kv_results *r, const struct cell *cell,
     return row;
 }
 
-/* Whether t has a row as full as these cells. */
+/* Whether t has a row for these cells: one with the same key, and full if these
+ * cells are. */
 static bool is_in(const struct kv_results *r, const struct cell *cell,
                   const struct kv_results_file *t)
 {
@@ -96,7 +97,7 @@ bool kv_results_find_row(struct kv_results *r, bool full)
     return r->found;
 }
 
-/* ---- rows that are made -------------------------------------------------- */
+/* ---- new rows ------------------------------------------------------------ */
 
 /* Locks the folder while the file or the journal is read and replaced, so that
  * the later of two runs sees the other's rows.  Returns a descriptor; -1 if
@@ -160,7 +161,7 @@ static void free_row(struct row row)
     free(row.cell);
 }
 
-/* Keeps of the rows those that the file lacks. */
+/* Drops the new rows that the file already has. */
 static void drop_known(struct kv_results *r, const struct kv_results_file *t)
 {
     size_t n = 0;
@@ -195,7 +196,7 @@ static int write_file(struct kv_results *r, struct kv_err *e)
     return rc;
 }
 
-/* Removes the journal, but not with rows that the file has not. */
+/* Removes the journal, unless it has rows that the file lacks. */
 static int end_journal(struct kv_results *r, struct kv_err *e)
 {
     struct kv_results_file file = {0}, kept = {0};

@@ -1,4 +1,4 @@
-/* A table's header and rows in its format. */
+/* Writes a table's header and rows in its format. */
 #include "lib/base/alloc.h"
 #include "lib/base/utf8.h"
 #include "lib/results_impl.h"
@@ -6,15 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Around and between the cells of a line; JSON has its own way. */
+/* The text around and between the cells of a line, except in JSON. */
 static const struct {
     const char *start, *between, *end;
 } line[KV_FORMATS] = {[KV_CSV] = {"", ",", "\n"},
                       [KV_TSV] = {"", "\t", "\n"},
                       [KV_MD] = {"| ", " | ", " |\n"}};
 
-/* RFC 4180: quotes around a cell that holds one of these, and doubled in it.
- * Readers of CSV end at a zero byte. */
+/* RFC 4180: quotes go around a cell that has one of these characters, and a
+ * quote inside is doubled.  A zero byte is replaced, since CSV readers stop
+ * there. */
 static void put_csv(FILE *f, const char *text, size_t n)
 {
     const bool quotes = memchr(text, ',', n) || memchr(text, '"', n) ||
@@ -34,7 +35,8 @@ static void put_csv(FILE *f, const char *text, size_t n)
         fputc('"', f);
 }
 
-/* C0, DEL and C1 (C2 80 to C2 9F) as numbers. */
+/* Writes a JSON string; the control characters C0, DEL and C1 (C2 80 to C2 9F)
+ * as \u escapes. */
 static void put_json(FILE *f, const char *text, size_t n)
 {
     fputc('"', f);
@@ -53,7 +55,8 @@ static void put_json(FILE *f, const char *text, size_t n)
     fputc('"', f);
 }
 
-/* Cells have no quotes, so that cut(1) and awk(1) read them directly. */
+/* TSV has escapes instead of quotes, so that cut(1) and awk(1) read cells
+ * directly. */
 static void put_tsv(FILE *f, const char *text, size_t n)
 {
     static const char special[] = "\\\t\n\r", letter[] = "\\tnr";
@@ -70,8 +73,8 @@ static void put_tsv(FILE *f, const char *text, size_t n)
     }
 }
 
-/* A bar or a line's end would end the cell; a backslash would take the bar's
- * own away. */
+/* Escapes bars and backslashes, and replaces line ends by spaces: a bar or a
+ * line end would end the cell, and a backslash would undo a bar's escape. */
 static void put_md(FILE *f, const char *text, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -104,7 +107,7 @@ void kv_results_put_header(struct kv_results *r)
         fputc('\n', r->file);
 }
 
-/* JSON has no infinity, so this prints null, as for a blank cell. */
+/* Writes null for a blank cell, and for infinity, which JSON lacks. */
 static void put_json_value(FILE *f, const struct cell *c)
 {
     if (!c->text || (c->number && strstr(c->text, "inf")))
@@ -124,7 +127,7 @@ struct json {
     bool after;
 };
 
-/* How much of "params.K.b" names objects. */
+/* The number of characters of "params.K.b" that name objects. */
 static size_t objects_of(const char *name)
 {
     const char *dot = strrchr(name, '.');
@@ -141,7 +144,8 @@ static void put_key(struct json *j, const char *key, size_t n)
     j->after = true;
 }
 
-/* Closes the objects that the name is not in, and opens its own. */
+/* Closes the open objects that do not contain the name, and opens the objects
+ * that do. */
 static void go_to(struct json *j, const char *name)
 {
     const size_t n = objects_of(name);
@@ -162,7 +166,7 @@ static void go_to(struct json *j, const char *name)
     j->open = n;
 }
 
-/* A blank member of an object is left out. */
+/* Writes a row as a JSON line; leaves out blank members of nested objects. */
 static void put_json_row(struct kv_results *r)
 {
     struct json j = {.file = r->file};

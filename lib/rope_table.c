@@ -38,7 +38,7 @@ void kv_rope_rotate(const struct kv_shape *shape, const float *table, float *x,
                         x + i * d + latent, 1, 1, d - latent);
 }
 
-/* back: by the negative angles. */
+/* Rotates x by its positions; back: by the negative angles. */
 static void turn(const struct kv_shape *shape, float *x, size_t n, size_t heads,
                  size_t first, bool back)
 {

@@ -9,7 +9,7 @@
 void kv_rope(const struct kv_shape *shape, float *x, size_t n, size_t heads,
              size_t first);
 
-/* Turns kv_rope()'s output back, to rounding. */
+/* Undoes kv_rope(), except for rounding. */
 void kv_rope_back(const struct kv_shape *shape, float *x, size_t n,
                   size_t heads, size_t first);
 

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-/* How many of the ascending positions are not before j. */
+/* The number of probes at j or later; at [n_probes] is ascending. */
 static size_t probes_from(const size_t *at, size_t n_probes, size_t j)
 {
     size_t p = 0;

@@ -64,13 +64,14 @@ struct kv_history {
 
 /* Codes of a token depend on its decoded neighbours: its keys and values in the
  * layers below and, for values, its keys in the same layer.  All layers and
- * both sides have one spec with one s and one r, and a block is one token: a
- * token coded here is coded in the layers that are read too.
+ * both sides have one spec with one s and one r, and a block is one token.  So
+ * a token that is coded in a layer is also coded in the layers that this layer
+ * reads.
  *
- * In place, a token's codes are read together with its neighbours' codes, so
- * every token can be read alone, and attended to.  Otherwise layers are encoded
- * and decoded from the lowest up, K before V, into a workspace; there is no
- * attention in place, and no layer slides. */
+ * With in_place, a token is decoded from its own codes and its neighbours'
+ * codes, so it can be decoded alone, and attention can run on codes.  Otherwise
+ * layers are encoded and decoded from the lowest up, K before V, into a
+ * workspace; there is no attention in place, and no layer slides. */
 enum { KV_MAX_BELOW = 2 };
 
 /* The decoded form of the same tokens, [n][n_kv_heads][head_dim] each, keys
@@ -82,17 +83,17 @@ struct kv_neighbours {
     const float *below[KV_MAX_BELOW][KV_SIDES];
 };
 
-/* The codes of the neighbours' tokens, from the first coded one on; NULL as
- * above. */
+/* The neighbours as codes, from the first coded token on; NULL as above. */
 struct kv_near_codes {
     const uint8_t *own_k;
     const uint8_t *below[KV_MAX_BELOW][KV_SIDES];
 };
 
-/* Replaces encode(), decode() and tile(): the same, with the neighbours. */
+/* Replaces encode(), decode() and tile() by functions that also take the
+ * neighbours. */
 struct kv_layered {
-    size_t n_below; /* how many layers are read, to KV_MAX_BELOW; in place to 1,
-                     * of the same kind */
+    size_t n_below; /* lower layers that are read, at most KV_MAX_BELOW; in
+                     * place at most 1, of the same kind (sliding or not) */
     bool in_place;
     void (*encode)(const struct kv_codec *c, struct kv_where w,
                    const struct kv_neighbours *at, const float *x, size_t n,
@@ -130,8 +131,8 @@ struct kv_scheme {
      * that depend on the spec.  calib may be NULL. */
     int (*open)(struct kv_codec *c, const struct kv_calib *calib,
                 struct kv_err *e);
-    /* Frees c->state; after an open() that failed, too, where state may be
-     * NULL. NULL: free(state). */
+    /* Frees c->state.  Also called after an open() that failed, when state may
+     * be NULL.  NULL: free(state). */
     void (*close)(struct kv_codec *c);
 
     /* x: [n_blocks * block][n_kv_heads][head_dim], finite.
@@ -173,12 +174,12 @@ struct kv_scheme {
 
     const struct kv_training *training;
     /* Whether a parameter without kv_param's calib still changes the tables of
-     * this spec, as klt's b with pred. */
+     * this spec, such as b of klt with pred. */
     bool (*in_key)(const struct kv_spec *s, const struct kv_param *p);
 
     /* The functions of a spec whose codecs are layered, at a layer; returns
-     * NULL for other specs.  Of the optional parts, training and, in place,
-     * store() and coefficients() go with it. */
+     * NULL for other specs.  Such a spec may also have training, and in place
+     * store() and coefficients(). */
     const struct kv_layered *(*layered)(const struct kv_spec *s, size_t layer);
 
     /* Whether the spec codes all layers of a token together.  Its codec then
@@ -189,10 +190,10 @@ struct kv_scheme {
 
     /* The arguments of encode() and decode() on a CUDA device
      * (kernels/device_code.h).  Tokens whose values are fp16 get the same
-     * bytes, and decode to the same floats, as on the CPU.  Not for schemes
-     * with a history or wide ones.  Fills in pointers to the codec's memory;
-     * heads, dimension and block are set.  Returns false if the kernels do not
-     * support the spec. */
+     * bytes, and decode to the same floats, as on the CPU.  Not for wide
+     * schemes and schemes with a history.  Fills in pointers to the codec's
+     * memory; heads, dimension and block are set.  Returns false if the kernels
+     * do not support the spec. */
     bool (*device)(const struct kv_codec *c, struct kv_gpu_code *to);
 
     /* All coefficients, coded or not, whose squared error a transform coder (no
@@ -213,10 +214,11 @@ struct kv_scheme {
 
     /* Attention defined on the codes themselves (hack), over all tokens of k
      * and v.  It must approach exact attention as bits grow.  view: one
-     * sequence of as many tokens; every field is supported.  A visible token in
-     * a quantized block is read as codes even if the block extends beyond the
-     * visible tokens.  q, out: [view->nq][n_heads][head_dim].  ops: counts are
-     * added to it; may be NULL.  Thread-safe. */
+     * sequence with as many tokens as k and v; every field is supported.  A
+     * visible token in a quantized block is read as codes even if the block
+     * extends beyond the visible tokens.  q, out:
+     * [view->nq][n_heads][head_dim].  ops: counts are added to it; may be NULL.
+     * Thread-safe. */
     void (*attend)(const struct kv_reader *k, const struct kv_reader *v,
                    const struct kv_attend_view *view, const float *q,
                    uint64_t seed, float *out, struct kv_attend_ops *ops);

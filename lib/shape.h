@@ -24,14 +24,14 @@ struct kv_shape {
      * `latent` channels.  RoPE turns pairs of the other channels. */
     size_t latent;
     float attn_scale; /* logits are attn_scale * q . k */
-    float cap;        /* kv_attend_view's; 0: none */
+    float cap;        /* soft cap of logits; 0: none */
     size_t window;    /* this layer's window; 0: it sees all tokens */
-    /* RoPE: pair i < n_rot of channels, kv_shape_pairs()'s, is rotated by
-     * position * inv_freq[i], the other channels stay (n_rot = head_dim/2 for
-     * Llama, 0 without RoPE).  Pairs are channels i and i + n_rot, or
-     * neighbours, as in the model: queries and keys have the model's own order
-     * of channels everywhere.  With a latent, channels are counted from the
-     * latent's end. */
+    /* RoPE rotates pair i < n_rot of channels (kv_shape_pairs()) by position *
+     * inv_freq[i]; other channels stay (n_rot = head_dim/2 for Llama, 0 without
+     * RoPE).  Pairs are channels i and i + n_rot, or neighbours, as in the
+     * model, since queries and keys have the model's own order of channels
+     * everywhere.  With a latent, channels are counted from the latent's
+     * end. */
     size_t n_rot;
     bool neighbours;
     /* llama.cpp's files hold these keys in another order of channels: there
@@ -52,8 +52,9 @@ struct kv_shape {
     size_t n_shared;
     uint64_t still[KV_MAX_LAYERS / 64]; /* layers without RoPE, bits as above */
     /* Layers without attention, which n_layers and numbers of layers leave out:
-     * bit i % 64 of a word for layer i of the model's own count.  Each holds
-     * state_floats f32 of a sequence, however long it is. */
+     * bit i % 64 of a word for layer i of the model's own count.  Each has a
+     * state of state_floats f32 per sequence, whose size does not depend on the
+     * sequence's length. */
     uint64_t stateful[KV_MAX_LAYERS / 64];
     size_t n_states, state_floats;
     size_t n_bare; /* layers that are an MLP alone: `stateful` has them too, but
@@ -61,16 +62,17 @@ struct kv_shape {
     bool alibi;    /* then n_heads is at most KV_MAX_SLOPES */
     float slope[KV_MAX_SLOPES];
     /* The bias that the model adds to every key before RoPE:
-     * [n_layers][n_kv_heads][head_dim], or [n_kv_heads][head_dim] of this
-     * shape's one layer; NULL: none, or not known.  Memory of the model or the
-     * dump. */
+     * [n_layers][n_kv_heads][head_dim], or [n_kv_heads][head_dim] in the shape
+     * of one layer; NULL: none, or not known.  The model or the dump owns the
+     * memory. */
     const float *k_bias;
-    /* kv_attend_view's, [n_layers][n_heads], or [n_heads] of this shape's one
-     * layer; NULL: the model has none.  Memory as k_bias. */
+    /* Logits of attention sinks (kernels/attend.h), [n_layers][n_heads], or
+     * [n_heads] in the shape of one layer; NULL: the model has none.  Owned as
+     * k_bias. */
     const float *sink_logit;
     /* Scales of an fp8 cache that the model's files hold, value = scale * code:
-     * [n_layers][KV_SIDES], or [KV_SIDES] of this shape's one layer; 0: no
-     * scale for this layer and side; NULL: no scales.  Memory as k_bias. */
+     * [n_layers][KV_SIDES], or [KV_SIDES] in the shape of one layer; 0: no
+     * scale for this layer and side; NULL: no scales.  Owned as k_bias. */
     const float *cache_scale;
 };
 
@@ -145,8 +147,8 @@ static inline size_t kv_shape_kv_heads(const struct kv_shape *s, size_t layer)
                                                      : s->n_kv_heads;
 }
 
-/* The number of values in a token's keys, and in its queries, in the layer with
- * most. */
+/* The maximum over the layers of the number of values in a token's keys, and in
+ * its queries. */
 static inline size_t kv_shape_kv_most(const struct kv_shape *s)
 {
     const size_t n = s->n_kv_heads * s->head_dim;
@@ -179,8 +181,8 @@ static inline bool kv_shape_by_kind(const struct kv_shape *s)
     return s->slide_dim || s->n_shared;
 }
 
-/* The layer with the keys and values of layer `layer`, which may be one of the
- * n_shared after n_layers. */
+/* The layer whose keys and values are read by layer `layer`, which may be one
+ * of the n_shared after n_layers. */
 static inline size_t kv_shape_owner(const struct kv_shape *s, size_t layer)
 {
     size_t own = s->n_layers - 1;
@@ -192,7 +194,7 @@ static inline size_t kv_shape_owner(const struct kv_shape *s, size_t layer)
     return own;
 }
 
-/* Bytes of a sequence's state. */
+/* Bytes of a sequence's state in the layers without attention. */
 static inline size_t kv_shape_state_bytes(const struct kv_shape *s)
 {
     return s->n_states * s->state_floats * sizeof(float);

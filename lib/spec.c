@@ -25,7 +25,7 @@ static const struct kv_param common[COMMON] = {
      "yes: massive tokens (sinks) in fp16, wherever they stand"},
 };
 
-/* The places of a mixed spec have words of their own. */
+/* A mixed spec has only the letters, since each place has words of its own. */
 static size_t n_common(const struct kv_scheme *k)
 {
     return k == &kv_scheme_mixed ? COMMON_LETTERS : COMMON;
@@ -165,7 +165,8 @@ __attribute__((format(printf, 2, 3))) static void put(struct writer *w,
     w->n += (size_t)n;
 }
 
-/* Letters of a mixed spec may be left to its places. */
+/* Whether a parameter has a value; a mixed spec may leave letters to its
+ * places. */
 static bool is_given(const struct kv_spec *s, enum kv_side side, size_t i)
 {
     return !s->mixed || s->value[side][i] != KV_AS_PLACED;
@@ -290,7 +291,8 @@ int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
     return 0;
 }
 
-/* Every token that is coded must be coded in all that is predicted from it. */
+/* Checks that a token which is coded in one layer or side is also coded in the
+ * layers or sides that are predicted from it. */
 static int check_layered(const struct kv_spec *s, const struct kv_shape *shape,
                          struct kv_err *e)
 {
@@ -325,8 +327,8 @@ static int check_layered(const struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-/* If a token's layers are coded together, the token must be coded in all
- * layers. */
+/* Checks a spec that codes all layers of a token together: every token must
+ * then be coded in all layers. */
 static int check_spans(const struct kv_spec *s, const struct kv_shape *shape,
                        struct kv_err *e)
 {
@@ -357,7 +359,8 @@ static int fit_bias(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-/* With a latent, V is a part of K and has no codes. */
+/* Checks a spec for a model with a latent, where V is a part of K and has no
+ * codes. */
 static int check_latent(const struct kv_spec *s, const struct kv_shape *shape,
                         struct kv_err *e)
 {
@@ -388,7 +391,8 @@ static int check_latent(const struct kv_spec *s, const struct kv_shape *shape,
                : 0;
 }
 
-/* One spec must fit layers of all kinds. */
+/* Checks a spec for a model whose layers differ in their heads, or share keys
+ * and values. */
 static int check_kinds(const struct kv_spec *s, const struct kv_shape *shape,
                        struct kv_err *e)
 {

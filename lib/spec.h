@@ -17,10 +17,10 @@
  * all schemes, k_bias and massive, are written only if they differ from the
  * default.
  *
- * K-q8_0/V-kivi:b2g32 has a scheme for keys and another for values,
- * mixed,file=PATH a spec for each layer and side: both are mixed specs
- * (lib/mixed.h).  Two sides of one scheme are that scheme: K-kivi:b4/V-kivi:b2
- * is kivi:K-b4/V-b2. */
+ * Two forms are mixed specs (lib/mixed.h): K-q8_0/V-kivi:b2g32 has one scheme
+ * for keys and another for values; mixed,file=PATH has a spec for each layer
+ * and side.  If both sides name the same scheme, the spec is not mixed:
+ * K-kivi:b4/V-kivi:b2 is kivi:K-b4/V-b2. */
 #ifndef KV_SPEC_H
 #define KV_SPEC_H
 
@@ -33,9 +33,10 @@ KV_PUBLIC_BEGIN
 
 struct kv_scheme;
 
-/* One parameter.  A letter when name has one character, else a word.  A number
- * is whole exactly when min, max and default are: [0, 1] takes 0 and 1 where its
- * default is one of them; [0.5, 1], or a default of 0.5, also fractions. */
+/* One parameter.  A letter when name has one character, else a word.  Only
+ * whole numbers are accepted if min, max and default are whole: [0, 1] with
+ * default 0 takes 0 and 1.  [0.5, 1], or a default of 0.5, takes fractions
+ * too. */
 struct kv_param {
     const char *name;
     const char *choices; /* "no|yes", "none|S|H|HS|SH"; NULL: a number */
@@ -48,7 +49,7 @@ struct kv_param {
 enum { KV_MAX_PARAMS = 16, KV_SPEC_CHARS = 512, KV_MAX_SPECS = 10000 };
 
 struct kv_mixed;
-enum { KV_AS_PLACED = -1 }; /* s or r of a mixed spec: each place's own */
+enum { KV_AS_PLACED = -1 }; /* mixed spec: each place has its own s or r */
 
 /* A token policy (lib/policy.h) and the values of its letters; policy NULL: all
  * tokens are kept. */
@@ -67,7 +68,8 @@ struct kv_spec {
     const struct kv_mixed *mixed; /* NULL: one scheme everywhere */
     double value[KV_SIDES][KV_MAX_PARAMS];
     char text[KV_SPEC_CHARS];  /* canonical */
-    char given[KV_SPEC_CHARS]; /* the start of the user's text, for sentences */
+    char given[KV_SPEC_CHARS]; /* the start of the user's text, for error
+                                * messages */
     bool keeps;                /* r or s is in the user's text */
 };
 
@@ -83,9 +85,9 @@ bool kv_spec_looks_like(const char *operand);
 /* The scheme's i-th parameter, its own first; NULL past the last. */
 const struct kv_param *kv_spec_param(const struct kv_scheme *k, size_t i);
 
-/* Clamps to the shape (a group larger than the head becomes the head), asks
- * the scheme's check(), and rewrites s->text; of a mixed spec, each member.  A
- * codec requires a fitted spec. */
+/* Clamps to the shape (a group larger than the head becomes the head), asks the
+ * scheme's check(), and rewrites s->text; in a mixed spec, does so for each
+ * member.  A codec requires a fitted spec. */
 int kv_spec_fit(struct kv_spec *s, const struct kv_shape *shape,
                 struct kv_err *e);
 
@@ -100,13 +102,13 @@ size_t kv_spec_size(const struct kv_spec *s, enum kv_side side,
                     const char *name);
 void kv_spec_set(struct kv_spec *s, enum kv_side side, const char *name,
                  double value);
-/* True when the word's choice is this text. */
+/* Whether the word has this choice. */
 bool kv_spec_is(const struct kv_spec *s, enum kv_side side, const char *name,
                 const char *choice);
 
-/* For a scheme's check(), for a parameter that only this side uses: sets the
- * other side to the same value, so that the canonical text is unique.  Fails if
- * the user gave the other side another value. */
+/* Called by a scheme's check() for a parameter that only this side uses.  Sets
+ * the other side to the same value, so that the canonical text is unique.
+ * Fails if the user gave the other side another value. */
 int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
                      struct kv_err *e);
 

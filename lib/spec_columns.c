@@ -11,7 +11,7 @@
 
 static const char of_policy[] = "policy.", policy_name[] = "policy.name";
 
-/* The spec of one side; for a layer file, the spec itself. */
+/* The spec of one side; for a spec with a layer file, the spec itself. */
 static const struct kv_spec *of_side(const struct kv_spec *s, enum kv_side side)
 {
     return s->mixed && !s->mixed->n_layers ? kv_spec_at(s, 0, side) : s;
@@ -122,7 +122,7 @@ static void add(struct list *l, const char *before, const char *name)
     l->name[l->n++] = kv_strdup(text);
 }
 
-/* If K and V differ, the spec of the side that has the parameter. */
+/* Adds a parameter's column, or one column per side if K and V differ. */
 static void add_param(struct list l[1 + KV_SIDES], const struct kv_spec *s,
                       const char *name)
 {

@@ -9,9 +9,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The columns that n specs need; the order of specs does not matter.  First
- * columns of both sides, then of K, of V and of policies, each sorted.  Ends
- * with NULL; kv_spec_columns_free() frees it (NULL is fine). */
+/* The columns that n specs need; the order of specs does not matter.  Columns
+ * for both sides together come first, then K's, V's and the policies' columns,
+ * each group sorted.  Ends with NULL; kv_spec_columns_free() frees it (NULL is
+ * fine). */
 char **kv_spec_columns(const struct kv_spec *specs, size_t n);
 void kv_spec_columns_free(char **columns);
 

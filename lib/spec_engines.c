@@ -10,7 +10,7 @@ struct type {
     const char *engine, *name, *spec;
 };
 
-/* Only what is the engine's own format, value for value. */
+/* Only specs that give exactly the engine's format, value for value. */
 static const struct type types[] = {
     {"vllm", "fp8", "fp8,none"},
     {"vllm", "fp8_e4m3", "fp8,none"},
@@ -83,7 +83,7 @@ static bool is(const char *name, const char *text, size_t n)
     return strlen(name) == n && !strncasecmp(name, text, n);
 }
 
-/* "fp8, fp8_e4m3" */
+/* A list of types: "fp8, fp8_e4m3". */
 struct names {
     char text[512];
 };
@@ -133,9 +133,9 @@ int kv_spec_of_engine(char **spec, const char *text, struct kv_err *e)
     return unknown_type(text, n, type, bytes, e);
 }
 
-/* ---- back ---------------------------------------------------------------- */
+/* ---- from a spec to an engine's type ------------------------------------- */
 
-/* Whether an engine's name does not say the parameter. */
+/* Whether an engine's type name leaves the parameter open. */
 static bool is_unsaid(const struct kv_param *p)
 {
     return !strcmp(p->name, "rot") || !strcmp(p->name, "order");

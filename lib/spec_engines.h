@@ -1,4 +1,4 @@
-/* Engines' names of cache types, in specs. */
+/* The names that inference engines have for cache types, as specs. */
 #ifndef KV_SPEC_ENGINES_H
 #define KV_SPEC_ENGINES_H
 
@@ -12,15 +12,15 @@
  * engine.  Fails on an unknown type, listing the engine's types. */
 int kv_spec_of_engine(char **spec, const char *text, struct kv_err *e);
 
-/* *type: the engine's name of the type in which a spec of one scheme stores a
- * side.  llama.cpp has one name with rot and without, and for either order.
- * Fails, listing the engine's types, where it has none for this spec. */
+/* *type: the engine's name for the cache type of one side under a spec of one
+ * scheme.  The words rot and order do not change the name.  Fails, listing the
+ * engine's types, if the engine has none for this spec. */
 int kv_spec_engine_type(const char **type, const char *engine,
                         const struct kv_spec *s, enum kv_side side,
                         struct kv_err *e);
 
-/* For a name of n bytes that is no scheme: the end of a sentence that says
- * which spec to write; NULL: no advice. */
+/* The end of an error message about a name of n bytes that is no scheme: which
+ * spec to write instead.  NULL: no advice. */
 const char *kv_spec_hint(const char *name, size_t n);
 
 #endif

@@ -41,8 +41,8 @@ static inline bool kv_is_letter(const struct kv_param *p)
     return !p->name[1] && !p->choices;
 }
 
-/* A text of n bytes for "%.*s%s": its start, so that a sentence of kv_err keeps
- * its end. */
+/* The arguments of "%.*s%s" for a text of n bytes.  A long text is cut, so that
+ * the end of the error message fits in struct kv_err. */
 enum { KV_SHOWN_MAX = 200 };
 #define KV_SHOWN(text, n)                                 \
     (int)((n) < KV_SHOWN_MAX ? (n) : KV_SHOWN_MAX), text, \

@@ -18,7 +18,7 @@ static int fail_spec(const char *text, struct kv_err *e)
     return kv_fail_in(e, "spec '%.*s%s'", KV_SHOWN(text, n));
 }
 
-/* Edit distance, whatever the case, for "did you mean". */
+/* The edit distance of two names, ignoring case, for "did you mean". */
 static size_t distance(const char *a, size_t na, const char *b)
 {
     enum { MAX = 64 };
@@ -72,7 +72,7 @@ static int unknown_scheme(const char *name, size_t n, struct kv_err *e)
                    KV_SHOWN(name, n));
 }
 
-/* "b (1 to 8), g (1 to 1024), round (stochastic|nearest)" */
+/* Writes "b (1 to 8), g (1 to 1024), round (stochastic|nearest)". */
 static void known_params(const struct kv_scheme *k, char *text, size_t capacity)
 {
     size_t n = 0;
@@ -96,7 +96,7 @@ static int unknown_param(const struct kv_scheme *k, const char *what, size_t n,
 {
     char known[512];
     const char *best = NULL;
-    size_t nearest = n < 3 ? n : 3; /* a letter in common */
+    size_t nearest = n < 3 ? n : 3; /* at least one letter in common */
 
     for (size_t i = 0; i < kv_spec_n_params(k); i++) {
         const size_t d = distance(what, n, kv_spec_param(k, i)->name);
@@ -114,7 +114,7 @@ static int unknown_param(const struct kv_scheme *k, const char *what, size_t n,
                    KV_SHOWN(what, n), known);
 }
 
-/* Whether the text is a word of the scheme, whatever it is set to. */
+/* Whether the text is a word of the scheme, with any value. */
 static bool is_word(const struct kv_scheme *k, const char *text, size_t n)
 {
     const char *eq = memchr(text, '=', n);
@@ -129,7 +129,8 @@ static bool is_word(const struct kv_scheme *k, const char *text, size_t n)
     return false;
 }
 
-/* A scheme without letters of its own takes a word in their place. */
+/* Whether the text after ':' is a word, as allowed for a scheme without
+ * letters. */
 static bool word_first(const struct kv_scheme *k, const char *text, size_t n)
 {
     for (size_t i = 0; i < kv_spec_n_own(k); i++)
@@ -150,7 +151,7 @@ struct reading {
     bool given[KV_SIDES][KV_MAX_PARAMS];
 };
 
-/* sides: bit 0 K, bit 1 V. */
+/* Sets parameter i.  sides: bit 0 means K, bit 1 means V. */
 static int assign(struct reading *r, int sides, size_t i, double value,
                   struct kv_err *e)
 {
@@ -172,8 +173,8 @@ static int assign(struct reading *r, int sides, size_t i, double value,
     return 0;
 }
 
-/* A plain decimal number; letters that are numbers are whole unless their
- * range says otherwise. */
+/* Parses a plain decimal number, which must be whole if the parameter's range
+ * and default are. */
 static int number(const struct kv_param *p, const char *text, const char *end,
                   double *value, struct kv_err *e)
 {
@@ -269,7 +270,7 @@ static int read_value(struct reading *r, int sides, size_t i, const char *text,
     return assign(r, sides, i, value, e);
 }
 
-/* "se" and "no-se" for a yes/no word. */
+/* Parses "se" or "no-se" for a yes/no word. */
 static int read_yes_no(struct reading *r, int sides, const char *text, size_t n,
                        struct kv_err *e)
 {
@@ -389,7 +390,8 @@ static int read_params(struct kv_spec *s, const char *at, struct kv_err *e)
     return 0;
 }
 
-/* The command ends the text, and the words before it make the scheme. */
+/* Parses an exec spec.  The command ends the text, and the words before it
+ * define the scheme's parameters. */
 static int read_exec(struct kv_spec *s, const char *at, struct kv_err *e)
 {
     char *words;
@@ -411,7 +413,8 @@ static int read_rest(struct kv_spec *s, const char *at, struct kv_err *e)
     return 0;
 }
 
-/* A scheme's name and what follows it; text: all of the spec. */
+/* Parses a scheme's name and its parameters.  text: the whole spec, for error
+ * messages. */
 static int parse_one(struct kv_spec *s, const char *own, const char *text,
                      struct kv_err *e)
 {

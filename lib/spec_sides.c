@@ -1,4 +1,4 @@
-/* K-q8_0/V-kivi:b2g32: a spec for keys and one for values. */
+/* Reads K-q8_0/V-kivi:b2g32, a spec for keys and a spec for values. */
 #include "lib/base/alloc.h"
 #include "lib/exec.h"
 #include "lib/mixed.h"
@@ -12,7 +12,7 @@ static bool has_prefix(const char *text)
     return (*text == 'K' || *text == 'V') && text[1] == '-';
 }
 
-/* The '/' between the sides; NULL if the text does not have two. */
+/* The '/' between the sides; NULL if the text does not have two sides. */
 static const char *slash_of(const char *text)
 {
     return *text == 'K' && has_prefix(text) ? strstr(text, "/V-") : NULL;
@@ -37,7 +37,8 @@ bool kv_spec_sides_look_like(const char *text)
     return is;
 }
 
-/* Said before it is parsed: sides within a side, or a file of them. */
+/* Refuses sides within a side, and a layer file as a side, before the side is
+ * parsed. */
 static int check_side(const char *text, enum kv_side side, struct kv_err *e)
 {
     const char *mixed = kv_scheme_mixed.name;

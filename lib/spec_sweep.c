@@ -10,7 +10,7 @@ static int fail_brace(const char *text, const char *what, struct kv_err *e)
     return kv_fail(e, "spec '%.*s%s': %s", KV_SHOWN(text, strlen(text)), what);
 }
 
-/* The next brace that is no part of a command; NULL without one. */
+/* The next brace outside commands; NULL if there is none. */
 static const char *next_brace(const char *at)
 {
     const char *brace, *command, *end;
@@ -27,7 +27,7 @@ static size_t times(size_t a, size_t b)
     return b && a > SIZE_MAX / b ? SIZE_MAX : a * b;
 }
 
-/* How many specs one text is. */
+/* Counts the specs that one text expands to. */
 static int count_one(const char *text, size_t *n, struct kv_err *e)
 {
     *n = 1;
@@ -70,7 +70,8 @@ int kv_spec_count(const char *const *texts, size_t n_texts, size_t *n,
     return 0;
 }
 
-/* The i-th of the n specs that the counted text is; one has its room. */
+/* Writes the i-th of the n specs that a counted text expands to.  one: as long
+ * as text. */
 static void choose(const char *text, size_t i, size_t n, char *one)
 {
     for (const char *open; (open = next_brace(text));) {

@@ -86,8 +86,8 @@ out:
     return 0;
 }
 
-/* Puts the text's BOS, its first token, before every n of the tokens that
- * follow. */
+/* Cuts the tokens after the text's BOS (its first token) into windows of n
+ * tokens, and puts the BOS before each. */
 static void put_bos(struct kv_windows *w, size_t n)
 {
     const size_t n_windows = (w->n_tokens - 1) / n;

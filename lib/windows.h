@@ -24,15 +24,16 @@ struct kv_windows {
 
 /* Which windows of a text to read. */
 struct kv_windows_wanted {
-    size_t ctx, n; /* n: the first windows; 0: all whole ones */
+    size_t ctx, n; /* n: number of windows, from the first; 0: all whole
+                    * windows */
     bool special;  /* --parse-special */
     bool bos;      /* --bos */
 };
 
 /* Windows of ctx >= 1 tokens.  A BOS precedes the text if the tokenizer adds
  * one.  With wanted->bos each window begins with a BOS instead, and ctx - 1
- * tokens of the text follow.  Models always trained with a BOS, as Gemma,
- * predict badly without it.
+ * tokens of the text follow.  Models that were always trained with a BOS, such
+ * as Gemma, predict badly without it.
  * Fails on an empty file, a text shorter than one window, fewer windows than
  * asked for (naming their number), a token id >= n_vocab, and where a BOS is
  * wanted and the tokenizer adds none or ctx is 1. */
@@ -50,8 +51,8 @@ int kv_text_tokens(const struct kv_tokenizer *t, const char *path, bool special,
                    size_t n_vocab, int32_t **ids, size_t *n, char hash[32],
                    struct kv_err *e);
 
-/* The reading of a text by kv_windows_read() or kv_text_tokens(), for the
- * columns of a row. */
+/* How kv_windows_read() and kv_text_tokens() read a text, for the columns of a
+ * row. */
 struct kv_reading kv_text_reading(const struct kv_tokenizer *t, bool special);
 
 #endif

@@ -19,13 +19,13 @@ my.py is a subclass of Codec and a call of run():
 
     run(Signs)
 
-Bits are those of the bytes that encode() returns.  A quantizer that only
-simulates (x in, rounded x out) is a subclass of Simulated: it declares its bits,
-and the rows of the tools say so in the column bits_declared.
+The tools count the bytes that encode() returns.  A quantizer that only
+simulates (x in, rounded x out) is a subclass of Simulated: it declares its
+bits, and the column bits_declared in the tools' rows shows this.
 
-kvtools starts the command, as often as its threads need it, and speaks the
-protocol of docs/exec.md with it.  stdout is the protocol's: print() goes to
-stderr here.  Standard library and numpy only.
+kvtools starts the command as many times as its threads need, and speaks the
+protocol of docs/exec.md with it.  The protocol uses stdout, so print() writes
+to stderr here.  Requires only the standard library and numpy.
 """
 import os
 import struct
@@ -41,53 +41,55 @@ HEAD = struct.Struct("<IIQ")
 
 
 class Codec:
-    """Keys or values of one layer, to bytes and back.
+    """Encodes the keys or values of one layer, and decodes them.
 
-    A codec is made for each layer and side (K, V) of each spec.  What it may
-    read:
+    A codec is made for each layer and side (K, V) of each spec.  It may read
+    these attributes:
 
         side                        "K" or "V"
-        layer, layers               which of how many
+        layer, layers               the layer's index, the number of layers
         heads, kv_heads, head_dim   of the model
         param                       letters and words of the spec: {"b": 2.0,
                                     "round": "nearest", "fast": True}
         tables                      f32 [n], as train() returned it, or None
         values, shape               of a block: block x kv_heads x head_dim
 
-    The law of kvtools, which `kvquant --check` tests: the same block, at the
-    same place, gives the same bytes, in whatever order and process blocks come.
-    So a codec keeps nothing from one encode() to the next.
+    kvtools requires, and `kvquant --check` tests, that the same block at the
+    same position gives the same bytes, in any order of blocks and in any
+    process.  So a codec keeps no state from one encode() to the next.
     """
 
     block = 1          # tokens that are encoded together
-    pre_rope = False   # keys come, and are returned, before RoPE
+    pre_rope = False   # keys are encoded and decoded before RoPE
     batched = False    # r tokens leave the fp16 residual together, as in KIVI
     trains = False     # needs train(): kvcalib, then -C
-    max_bytes = None   # of a block, where blocks differ in size
-    bits = None        # of a value by its own account: bits_declared
+    max_bytes = None   # largest block, if blocks differ in size
+    bits = None        # bits per value that the codec declares: bits_declared
     where = (0, 0)     # during encode(): the block's first token, the seed
 
     def open(self):
-        """Once, when all of the above is set: reads self.param, and may set
-        the class's fields for this codec, as block."""
+        """Called once, when all attributes above are set.  May read self.param
+        and set the class's fields, such as block, for this codec."""
 
     def encode(self, x):
-        """f32 [block][kv_heads][head_dim], values of fp16, to bytes: always as
-        many, or at most max_bytes where that is set."""
+        """Encodes x, f32 [block][kv_heads][head_dim] with fp16 values, to
+        bytes: always the same number, or at most max_bytes if that is set."""
         raise NotImplementedError
 
     def decode(self, data):
-        """The bytes of a block to finite values [block][kv_heads][head_dim]."""
+        """Decodes a block's bytes to finite values,
+        [block][kv_heads][head_dim]."""
         raise NotImplementedError
 
     def train(self, x, seed):
-        """All tokens of a text, [n][kv_heads][head_dim] f32, to a numpy array
-        of finite values; codecs find it, flat, in self.tables."""
+        """Trains on x, all tokens of a text, [n][kv_heads][head_dim] f32.
+        Returns a numpy array of finite values, which codecs find, flat, in
+        self.tables."""
         raise NotImplementedError
 
     def encode_blocks(self, x, first, seed):
-        """[n][block][kv_heads][head_dim] to a list of n bytes; override it to
-        encode many blocks by one call of numpy."""
+        """Encodes x [n][block][kv_heads][head_dim] to a list of n bytes
+        objects.  Override it to encode many blocks by one call of numpy."""
         out = []
         for i, block in enumerate(x):
             self.where = (first + i * self.block, seed)
@@ -95,7 +97,8 @@ class Codec:
         return out
 
     def decode_blocks(self, data):
-        """A list of n bytes to [n][block][kv_heads][head_dim]; as above."""
+        """Decodes a list of n bytes objects to [n][block][kv_heads][head_dim].
+        Override it to decode many blocks by one call of numpy."""
         return np.stack([np.reshape(self.decode(d), self.shape) for d in data])
 
     @property
@@ -107,16 +110,18 @@ class Codec:
         return self.block * self.kv_heads * self.head_dim
 
     def block_bytes(self):
-        """Bytes of every block: as many as zeros take."""
+        """The bytes of every block, found by encoding a block of zeros."""
         return len(self.encode_blocks(np.zeros((1, *self.shape), "f4"), 0, 0)[0])
 
 
 class Simulated(Codec):
-    """A quantizer that returns rounded values in place of codes, as papers'
-    code often does.  Set bits: what a value would take, scales counted in."""
+    """A quantizer that returns rounded values instead of codes, as the code of
+    papers often does.  Set bits: the bits that a value would take, including
+    scales."""
 
     def quantize(self, x):
-        """f32 [block][kv_heads][head_dim] to what the cache would give back."""
+        """Maps x, f32 [block][kv_heads][head_dim], to the values that a cache
+        would return."""
         raise NotImplementedError
 
     def encode(self, x):
@@ -139,7 +144,7 @@ def _parameter(text):
 
 
 def _opened(make, payload):
-    """The codec that an OPEN asks for."""
+    """Makes and opens the codec that an OPEN request describes."""
     text, _, tables = payload.partition(b"\n\n")
     lines = [line.split(" ", 2) for line in text.decode().split("\n")]
     codec = make()
@@ -159,7 +164,7 @@ def _layout(codec):
     waits = codec.trains and codec.tables is None
     if codec.max_bytes is not None:
         lines.append("at-most %d" % codec.max_bytes)
-    else: # untrained, it cannot encode yet
+    else: # an untrained codec cannot encode yet
         lines.append("bytes %d" % (1 if waits else codec.block_bytes()))
     if codec.bits is not None:
         lines.append("declared %.9g" % codec.bits)
@@ -217,8 +222,8 @@ def _exactly(stream, n):
 
 
 def run(make):
-    """Serves codecs of a class (or anything that makes one without arguments)
-    until kvtools closes stdin."""
+    """Serves codecs until kvtools closes stdin.  make: a subclass of Codec, or
+    any function that returns a codec and takes no arguments."""
     ours = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
@@ -233,7 +238,7 @@ def run(make):
                 continue
             try:
                 answer = _answer(make, places, kind, place, payload)
-            except Exception as error: # a sentence for the tool's user
+            except Exception as error: # the error message for the tool's user
                 traceback.print_exc()
                 kind = ERROR
                 answer = ("%s: %s" % (type(error).__name__, error)).encode()[:500]

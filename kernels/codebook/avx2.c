@@ -9,7 +9,8 @@
 enum {
     PART = KV_TILE_PART,
     MAX_BYTES =
-        2 * KV_CODEBOOK_DIM + 3 * 16 /* numbers: d 9 takes 16; put_subs() */
+        2 * KV_CODEBOOK_DIM + 3 * 16 /* numbers: d = 9 takes 16; put_subs()
+                                      * writes up to three sub-vectors more */
 };
 
 /* Bytes of a sub-vector in quads. */
@@ -31,13 +32,13 @@ static size_t place(const struct kv_codebook *b, size_t c)
 
 /* ---- entries of up to 4 bits ------------------------------------------------
  *
- * Looked up in a register of 16, 32 tokens of one channel at a time: x
- * [quads][64][4].  The padding of a sub-vector to `unit` numbers, and of the
- * last quad, is undefined.
+ * Entries are looked up in a register of 16, for 32 tokens of one channel at a
+ * time, and go to x [quads][64][4].  The padding of a sub-vector to `unit`
+ * numbers, and of the last quad, is undefined.
  *
- * Between, a row has the codes of 32 tokens of one sub-vector, tokens 8 m + 4 l
- * to 8 m + 4 l + 3 in 32-bit lane m of half l: so that four channels' entries,
- * interleaved, are tokens in their order. */
+ * In between, a row has the codes of 32 tokens of one sub-vector, tokens 8 m +
+ * 4 l to 8 m + 4 l + 3 in 32-bit lane m of half l, so that the entries of four
+ * channels, interleaved, are in the order of tokens. */
 
 enum {
     QUAD = KV_QUAD,
@@ -71,7 +72,7 @@ static void own_rows(const uint8_t *tile, size_t n_sub, uint8_t *row)
         }
 }
 
-/* Each 32 bytes: 8 tokens of four sub-vectors. */
+/* Each 32 bytes of the tile hold 8 tokens of four sub-vectors. */
 static void shared_key_rows(const uint8_t *tile, size_t n_sub, uint8_t *row)
 {
     const vi32 subs = _mm256_broadcastsi128_si256(
@@ -92,7 +93,7 @@ static void shared_key_rows(const uint8_t *tile, size_t n_sub, uint8_t *row)
     }
 }
 
-/* Each 32 bytes: eight sub-vectors of four tokens, every 64 bytes. */
+/* Each 32 bytes, 64 bytes apart, hold eight sub-vectors of four tokens. */
 static void shared_value_rows(const uint8_t *tile, size_t n_sub, uint8_t *row)
 {
     for (size_t i = 0; i < n_sub; i += 8) {
@@ -158,11 +159,12 @@ ALWAYS_INLINE void look_up(const struct channel c[QUAD], uint8_t *x)
 /* The look-up tables of a tile's quads. */
 struct tables {
     const uint8_t *planes, *row;
-    size_t n_sub, d, own; /* own: channels from a sub-vector's to the next's */
+    size_t n_sub, d, own; /* own: channels from one sub-vector's table to the
+                           * next */
 };
 
-/* Number `at` in all quads; filling: it may be padding of a sub-vector or of
- * the last quad, and is then another channel's number. */
+/* The channel of number `at` in all quads.  filling: the number may be padding
+ * of a sub-vector or of the last quad, and is then another channel's. */
 ALWAYS_INLINE struct channel channel_of(const struct tables *t, size_t at,
                                         size_t unit, bool filling)
 {
@@ -234,7 +236,7 @@ ALWAYS_INLINE uint8_t *sub_at(uint8_t *x, size_t i, size_t unit)
     return x + i * unit / KV_QUAD * KV_QUAD_LINE + i * unit % KV_QUAD;
 }
 
-/* One entry; unit is a constant, here and below. */
+/* Writes one entry; unit is a constant, here and below. */
 ALWAYS_INLINE void put(const uint8_t *table, size_t unit, size_t code,
                        uint8_t *x)
 {
@@ -246,7 +248,8 @@ ALWAYS_INLINE void put(const uint8_t *table, size_t unit, size_t code,
         memcpy(x + i / KV_QUAD * KV_QUAD_LINE, entry + i, some);
 }
 
-/* One sub-vector of 64 tokens: four one-byte codes every `apart` bytes. */
+/* Writes one sub-vector of 64 tokens: four one-byte codes every `apart`
+ * bytes. */
 ALWAYS_INLINE void put_tokens(const uint8_t *table, size_t unit,
                               const uint8_t *code, size_t apart, uint8_t *x)
 {
@@ -260,7 +263,8 @@ ALWAYS_INLINE void put_tokens(const uint8_t *table, size_t unit,
     }
 }
 
-/* Shared keys: the codes of four sub-vectors, a byte each, token by token. */
+/* Writes four sub-vectors of shared keys, whose codes are a byte each, token by
+ * token. */
 ALWAYS_INLINE void put_subs(const uint8_t *table, size_t unit,
                             const uint8_t *code, size_t sub, uint8_t *x)
 {
@@ -279,7 +283,7 @@ ALWAYS_INLINE void put_subs(const uint8_t *table, size_t unit,
     }
 }
 
-/* A sub-vector of 32 tokens. */
+/* Writes a sub-vector of 32 tokens. */
 ALWAYS_INLINE void put_wide(const uint8_t *table, size_t unit,
                             const uint16_t *code, uint8_t *x)
 {
@@ -312,7 +316,7 @@ ALWAYS_INLINE void byte_entries(const struct kv_store *s, size_t head,
     }
 }
 
-/* Codes of more than 8 bits. */
+/* Looks up codes of more than 8 bits. */
 ALWAYS_INLINE void wide_entries(const struct kv_store *s, size_t head,
                                 size_t unit, const uint8_t *tile, uint8_t *x)
 {
@@ -367,7 +371,7 @@ static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
 /* ---- products -------------------------------------------------------------
  */
 
-/* The queries' codes as 16-bit numbers, [rows][quads][4]. */
+/* Widens the queries' codes to 16-bit numbers, [rows][quads][4]. */
 static void widen_rows(const struct kv_codebook *b,
                        const int8_t (*plain)[KV_CODEBOOK_DIM], size_t rows,
                        int16_t *q)

@@ -4,8 +4,8 @@
 
 /* ---- own ------------------------------------------------------------------
  *
- * A table for each sub-space: a register holds one channel of 64 tokens, and
- * four of them are turned so that neighbours meet. */
+ * Each sub-space has a table.  A register holds one channel of 64 tokens; four
+ * registers are transposed, so that the bytes of one sum are neighbours. */
 
 /* The codes of a sub-space, 64 tokens. */
 ALWAYS_INLINE vi32 own_codes(const uint8_t *tile, size_t sub, int halves)
@@ -18,7 +18,8 @@ ALWAYS_INLINE vi32 own_codes(const uint8_t *tile, size_t sub, int halves)
     return sub % 2 ? high_codes(x) : low_codes(x);
 }
 
-/* Channels [c, c + 4) of 64 tokens; one: of one sub-vector. */
+/* Looks up channels [c, c + 4) of 64 tokens; one: the channels are of one
+ * sub-vector. */
 ALWAYS_INLINE void own_four(const struct kv_codebook *b, const uint8_t *planes,
                             const uint8_t *tile, size_t c, size_t n, int halves,
                             int one, vi32 x[4])
@@ -35,8 +36,8 @@ ALWAYS_INLINE void own_four(const struct kv_codebook *b, const uint8_t *planes,
     }
 }
 
-/* Channels [c, c + 4): x[k], 128-bit lane l: tokens 16 l + 4 k + [0, 4), each
- * its four channels. */
+/* Looks up channels [c, c + 4): lane l (128 bits) of x[k] has tokens 16 l + 4 k
+ * + [0, 4), each with its four channels. */
 ALWAYS_INLINE void own_tokens(const struct kv_codebook *b,
                               const uint8_t *planes, const uint8_t *tile,
                               size_t c, size_t n, int halves, int one,
@@ -57,7 +58,8 @@ ALWAYS_INLINE void own_tokens(const struct kv_codebook *b,
     x[3] = _mm512_unpackhi_epi16(high01, high23);
 }
 
-/* The same, lane l: channel by channel its tokens 16 l + 4 k + [0, 4). */
+/* own_tokens(), but lane l has, channel by channel, its tokens 16 l + 4 k + [0,
+ * 4). */
 ALWAYS_INLINE void own_channels(const struct kv_codebook *b,
                                 const uint8_t *planes, const uint8_t *tile,
                                 size_t c, size_t n, int halves, int one,
@@ -205,7 +207,7 @@ static void pv_own(const struct kv_codebook *b, size_t head,
  * Codes of more than 8 bits: whole entries are copied to memory, where the
  * width bytes of a token are neighbours. */
 
-/* The codes of a sub-space, to code [64]. */
+/* Writes the codes of a sub-space to code [64]. */
 static void wide_codes(const struct kv_codebook *b, const uint8_t *tile,
                        size_t sub, uint16_t *code)
 {
@@ -234,7 +236,7 @@ static void wide_codes(const struct kv_codebook *b, const uint8_t *tile,
         v_store_i32(code + h * 32, x[h]);
 }
 
-/* Word by word: pvs of wide instruction sets are slower. */
+/* Word by word: the gather instructions are slower. */
 #define ENTRIES(TYPE)                                                     \
     for (size_t i = 0; i < T; i++) {                                      \
         TYPE one;                                                         \
@@ -263,7 +265,7 @@ static void entries(const uint8_t *entry, size_t width, const uint16_t *code,
 static void all_entries(const struct kv_codebook *b, size_t head,
                         const uint8_t *tile, uint8_t *x)
 {
-    uint16_t code[2][T]; /* one ahead, so that stores are done */
+    uint16_t code[2][T]; /* one sub-space ahead, so that stores are done */
 
     wide_codes(b, tile, 0, code[0]);
     for (size_t i = 0; i < b->n_sub; i++) {
@@ -299,7 +301,7 @@ ALWAYS_INLINE vi32 pairs(vi32 a, vi32 b)
                      _mm512_permutex2var_epi32(a, odd, b));
 }
 
-/* 64 tokens, a part of 256 / width at a time; rows and width are constants. */
+/* Scores 64 tokens, 256 / width at a time; rows and width are constants. */
 ALWAYS_INLINE void wide_qk(const struct kv_codebook *b, const uint8_t *x,
                            const int8_t *q8, size_t rows, size_t width,
                            const struct qk *to)

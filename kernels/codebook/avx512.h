@@ -1,6 +1,6 @@
-/* Shared by avx512.c and avx512_shared.c: AVX-512 with VNNI and VBMI.  A
- * register of codes is looked up in dimensions of a table; four neighbouring
- * bytes go into one 32-bit sum.  Only for these two files. */
+/* Shared by avx512.c and avx512_shared.c alone: AVX-512 with VNNI and VBMI.
+ * Codes in a register are looked up in one dimension of a table at a time; four
+ * neighbouring bytes of the result add up to one 32-bit sum. */
 #ifndef KV_CODEBOOK_AVX512_H
 #define KV_CODEBOOK_AVX512_H
 
@@ -31,7 +31,7 @@ struct qk {
     size_t stride;
 };
 
-/* Process n <= ROWS rows over a tile; there is a function for each order of
+/* Functions that process n <= ROWS rows over a tile, one for each order of
  * codes.
  *
  * from: the tile; KV_ORDER_WIDE: its entries.
@@ -62,7 +62,8 @@ ALWAYS_INLINE vi32 all4(const void *p)
     return v_set1_i32(x);
 }
 
-/* sum += u * v in fours; u unsigned, v signed. */
+/* Adds to each 32-bit sum the products of four bytes of u, unsigned, and v,
+ * signed. */
 ALWAYS_INLINE void add_products(vi32 *sum, vi32 u, vi32 v)
 {
     KV_DPBUSD(*sum, u, v);
@@ -75,9 +76,9 @@ struct codes {
     __mmask64 bit6, bit7, both, low;
 };
 
-/* For tables with n = 64 or 256 entries.  The test for bit 6 runs on the port
- * that permutes, the other tests on the other port: so permuting and
- * multiplying by 4 rows take equally long. */
+/* For tables with n = 64 or 256 entries.  The test for bit 6 runs on the
+ * execution port that also permutes, the other tests on the other port, so that
+ * permuting and multiplying by 4 rows take equally long. */
 ALWAYS_INLINE struct codes codes(vi32 code, size_t n)
 {
     struct codes c = {.code = code};
@@ -120,9 +121,9 @@ ALWAYS_INLINE vi32 look_up(const struct table *t, size_t n, struct codes c)
     return x;
 }
 
-/* The same for 256 entries by pairs of registers, in place; each of two masks
- * keeps the lanes of the other, which saves the instruction that would merge
- * two results. */
+/* Looks codes up in tables of 256 entries by pairs of registers, in place.
+ * Each of the two masked look-ups keeps the other's lanes, which saves an
+ * instruction that merges two results. */
 ALWAYS_INLINE vi32 look_up_pairs(const struct table *t, struct codes c)
 {
     vi32 x = c.code;
@@ -132,8 +133,8 @@ ALWAYS_INLINE vi32 look_up_pairs(const struct table *t, struct codes c)
     return x;
 }
 
-/* The order of codes in bytes: one code in each byte, or two with the lower
- * half first. */
+/* One code of each byte: low_codes() takes the lower half, high_codes() the
+ * upper half of bytes with two codes. */
 ALWAYS_INLINE vi32 low_codes(vi32 x)
 {
     return v_and(x, v_set1_i8(15));
@@ -144,14 +145,15 @@ ALWAYS_INLINE vi32 high_codes(vi32 x)
     return low_codes(v_shr_i16(x, 4));
 }
 
-/* Writes row r, tokens [t, t + 16), from a sum that began at to->start[r]. */
+/* Writes the scores of row r and tokens [t, t + 16) from sums that began at
+ * to->start[r]. */
 ALWAYS_INLINE void put_scores(const struct qk *to, size_t r, size_t t, vi32 sum)
 {
     v_store(to->score + r * to->stride + t,
             v_mul(v_set1(to->scale[r]), v_from_i32(sum)));
 }
 
-/* The same for a sum that began at 0. */
+/* put_scores() for sums that began at 0. */
 ALWAYS_INLINE void put_sums(const struct qk *to, size_t r, size_t t, vi32 sum)
 {
     put_scores(to, r, t, v_add_i32(sum, v_set1_i32(to->start[r])));
@@ -162,7 +164,7 @@ ALWAYS_INLINE void add_sum(float *acc, float scale, vi32 sum)
     v_store(acc, v_fmadd(v_set1(scale), v_from_i32(sum), v_load(acc)));
 }
 
-/* Lane i: the sum of x[i]'s lanes. */
+/* Adds up the lanes of x[i] modulo 4 into 128-bit part i of the result. */
 ALWAYS_INLINE vi32 sum_lanes(const vi32 x[4])
 {
     const vi32 a = v_add_i32(_mm512_shuffle_i32x4(x[0], x[1], 0x44),

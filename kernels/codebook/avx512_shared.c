@@ -6,9 +6,9 @@
  * micro-operations of 64 codes: the look-ups can go to one of them alone, the
  * products to both.  A core chooses when it takes an instruction in, by how
  * many wait for each port.  Products that wait for their look-ups are counted
- * too, and others then go where the look-ups must: so products use the look-ups
- * of the previous register of codes, and the instructions keep the order in
- * which they are written.
+ * too, and other products then go to the port that the look-ups need.  So
+ * products use the look-ups of the previous register of codes, and the
+ * instructions keep the order in which they are written.
  *
  * If pairs of registers are looked up at the price of one (AMD), half as many
  * look-ups suffice: `pairs`, which is a constant wherever it is passed on.
@@ -18,8 +18,8 @@
 
 enum { DIMS = 4 };
 
-/* f(n) from dimension j on, up to `most` at a time, n a constant; in a block
- * that has b and j. */
+/* Calls f(n) from dimension j on, for up to `max` dimensions at a time; n is a
+ * constant.  The calling block has b and j. */
 #define EVERY_DIMS(f, max)                      \
     for (; (max) == 4 && j + 4 <= b->d; j += 4) \
         f(4);                                   \
@@ -29,7 +29,7 @@ enum { DIMS = 4 };
         f(1);
 _Static_assert(DIMS == 4, "EVERY_DIMS");
 
-/* look_up() in its place. */
+/* look_up(), kept where it is written. */
 ALWAYS_INLINE vi32 look_up_here(const struct table *t, size_t n, int pairs,
                                 struct codes c)
 {
@@ -46,7 +46,7 @@ ALWAYS_INLINE vi32 look_up_here(const struct table *t, size_t n, int pairs,
     return x;
 }
 
-/* The same for a plane in memory, except its first quarter. */
+/* look_up_here() in a plane in memory, except the plane's first quarter. */
 ALWAYS_INLINE vi32 look_up_at(vi32 first, const uint8_t *plane, size_t n,
                               struct codes c)
 {
@@ -61,13 +61,13 @@ ALWAYS_INLINE vi32 look_up_at(vi32 first, const uint8_t *plane, size_t n,
     return x;
 }
 
-/* add_products() in its place. */
+/* add_products(), kept where it is written. */
 ALWAYS_INLINE void add_products_here(vi32 *sum, vi32 u, vi32 v)
 {
     KV_DPBUSD_HERE(*sum, u, v);
 }
 
-/* The same with the four bytes at v repeated. */
+/* add_products_here() with the four bytes at v repeated. */
 ALWAYS_INLINE void add_products_all4(vi32 *sum, vi32 u, const int8_t *v)
 {
     KV_DPBUSD_ALL4_HERE(*sum, u, v);
@@ -81,7 +81,7 @@ ALWAYS_INLINE const uint8_t *again(const uint8_t *p)
     return p;
 }
 
-/* Four sub-vectors at `tile`: register i of 16 tokens each. */
+/* The codes of four sub-vectors at `tile`: register i, of 16 tokens. */
 ALWAYS_INLINE vi32 key_codes(const uint8_t *tile, size_t i, int halves)
 {
     if (!halves)
@@ -90,7 +90,8 @@ ALWAYS_INLINE vi32 key_codes(const uint8_t *tile, size_t i, int halves)
                  : high_codes(v_load_i32(tile + (i - 2) * LINE));
 }
 
-/* s [rows][chains]: of dimensions by turns. */
+/* Adds the products of dimension k to s [rows][chains]; dimensions take the
+ * chains by turns. */
 ALWAYS_INLINE void key_products(vi32 s[ROWS][DIMS], size_t chains, size_t k,
                                 vi32 x, const int8_t *q8, size_t rows)
 {
@@ -99,9 +100,9 @@ ALWAYS_INLINE void key_products(vi32 s[ROWS][DIMS], size_t chains, size_t k,
         add_products_all4(&s[r][k % chains], x, q8 + (k * rows + r) * 4);
 }
 
-/* The 16 tokens of register i in the dimensions of t.  tile and q8: of the
- * first four sub-vectors.  Sums start from `sum` if `some`, else from 0; they
- * are stored to `sum` if `more`, else to `to`. */
+/* Scores the 16 tokens of register i in the dimensions of t.  tile and q8 begin
+ * at the first four sub-vectors.  Sums start from `sum` if `some`, else from 0;
+ * they are stored to `sum` if `more`, else to `to`. */
 ALWAYS_INLINE void shared_qk_some(const struct kv_codebook *b,
                                   const struct table t[DIMS],
                                   const uint8_t *tile, size_t i,
@@ -153,8 +154,8 @@ ALWAYS_INLINE void shared_qk_some(const struct kv_codebook *b,
     }
 }
 
-/* Dimensions [j, j + dims) of 64 tokens.  rows, dims, n, halves and pairs are
- * constants. */
+/* Scores 64 tokens in dimensions [j, j + dims).  rows, dims, n, halves and
+ * pairs are constants. */
 ALWAYS_INLINE void shared_qk_dims(const struct kv_codebook *b,
                                   const uint8_t *planes, const uint8_t *tile,
                                   const int8_t *q8, size_t rows, size_t j,
@@ -185,7 +186,7 @@ ALWAYS_INLINE void shared_qk(const struct kv_codebook *b, const uint8_t *planes,
 #undef SOME
 }
 
-/* 4 tokens of 16 sub-vectors: register i of 16. */
+/* The codes of 4 tokens of 16 sub-vectors, register i of 16. */
 ALWAYS_INLINE vi32 value_codes(const uint8_t *tile, size_t i, int halves)
 {
     if (!halves)
@@ -211,7 +212,7 @@ ALWAYS_INLINE void weights_of(const int8_t *p8, size_t i, size_t rows,
         by[r] = all4(p8 + r * T + i * 4);
 }
 
-/* The table of a plane; of more than pairs, its first quarter. */
+/* The table of a plane; without `pairs`, its first quarter. */
 ALWAYS_INLINE struct table value_table(const uint8_t *plane, size_t n,
                                        int pairs)
 {
@@ -224,8 +225,8 @@ ALWAYS_INLINE vi32 look_up_value(const struct table *t, const uint8_t *plane,
     return pairs ? look_up_pairs(t, c) : look_up_at(t->part[0], plane, n, c);
 }
 
-/* Dimensions [j, j + dims) of 16 sub-vectors, to acc [rows][dims][16].  rows,
- * dims, n, halves and pairs are constants. */
+/* Adds dimensions [j, j + dims) of 16 sub-vectors to acc [rows][dims][16].
+ * rows, dims, n, halves and pairs are constants. */
 ALWAYS_INLINE void shared_pv_some(const uint8_t *planes, const uint8_t *tile,
                                   const int8_t *p8, const float *scale,
                                   size_t rows, size_t dims, size_t n,
@@ -402,16 +403,16 @@ ALWAYS_INLINE void codes_of(const struct kv_codebook *b, const uint8_t *tile,
     }
 }
 
-/* Scale, low and destination of the sums of some rows. */
+/* What turns sums into scores, for some rows. */
 struct rows {
-    const uint8_t *next; /* the tiles that come then, to be fetched */
+    const uint8_t *next; /* the next tiles, to be prefetched */
     int shared;          /* the order of four_codes() */
     const float *scale, *low;
     float *score;
     size_t stride;
 };
 
-/* 16 tokens' sums. */
+/* Writes the scores of 16 tokens. */
 ALWAYS_INLINE void put_16(__m256i sum, vf32 scale, vf32 low, float *score)
 {
     const vf32 x = v_from_i32(_mm512_cvtepu16_epi32(sum));
@@ -419,7 +420,7 @@ ALWAYS_INLINE void put_16(__m256i sum, vf32 scale, vf32 low, float *score)
     v_store(score, v_fmadd(scale, x, low));
 }
 
-/* Row r, 64 tokens from t on. */
+/* Writes the scores of row r for 64 tokens from t on. */
 ALWAYS_INLINE void put_all(const struct rows *to, size_t r, size_t t, vi32 all,
                            vi32 high)
 {
@@ -443,15 +444,17 @@ ALWAYS_INLINE void put_all(const struct rows *to, size_t r, size_t t, vi32 all,
     put_16(_mm512_extracti64x4_epi64(y, 1), scale, low, at + 48);
 }
 
-/* gcc 12 keeps a sum before and after in registers, and tables in memory. */
+/* Otherwise gcc 12 keeps a sum before and after in registers, and tables in
+ * memory. */
 ALWAYS_INLINE void add_to(vi32 *sum, vi32 x)
 {
     *sum = v_add_i16(*sum, x);
     KV_STAYS(*sum);
 }
 
-/* code: [n_sub][side][64], entry: of the first row,
- * [n_sub][KV_CODEBOOK_ROWS][n]. rows, side, n and pairs are constants. */
+/* Adds up the entries of all sub-spaces.  code: [n_sub][side][64], entry: the
+ * first row's, [n_sub][KV_CODEBOOK_ROWS][n]. rows, side, n and pairs are
+ * constants. */
 ALWAYS_INLINE void add_up(const uint8_t *code, size_t n_sub,
                           const uint8_t *entry, size_t rows, size_t side,
                           size_t n, int pairs, const struct rows *to)
@@ -500,7 +503,7 @@ ALWAYS_INLINE void add_up(const uint8_t *code, size_t n_sub,
 _Static_assert(PAIR == 2 && ROWS % PAIR == 0, "EVERY_PAIR");
 #define KIND(R, S, N, PAIRS) ((R) << 16 | (S) << 12 | (N) << 1 | (PAIRS))
 
-/* `side` tiles, SIDE or 1; to: all rows. */
+/* Scores `side` tiles, SIDE or 1; to: all rows. */
 static void some_tiles(const struct kv_store *s, const uint8_t *tile,
                        size_t side, const uint8_t *entry, size_t rows,
                        struct rows to)

@@ -5,7 +5,7 @@
 
 enum { PART = KV_TILE_PART };
 
-/* One sub-space's, of 32 tokens: x [d][64]. */
+/* Writes the entries of one sub-space for 32 tokens to x [d][64]. */
 ALWAYS_INLINE void sub_entries(const uint8_t *table, size_t width, size_t d,
                                const uint16_t *code, size_t four, size_t one,
                                uint8_t *x)

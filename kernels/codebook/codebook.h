@@ -1,6 +1,6 @@
 /* Family "codebook": sub-vectors of d values as indices of b bits into tables
  * of centroids, one table for all sub-spaces of a head (shared) or one for each
- * (own).  n_sub = head_dim / d; 64 tokens of one KV head.
+ * (own).  A tile is 64 tokens of one KV head; n_sub = head_dim / d.
  *
  * Shared, b <= 8, keys: 4 sub-vectors of 16 tokens make 64 bytes,
  *
@@ -12,15 +12,15 @@
  *   | s0: | t0-3: | sub 0: code(token 0..3) | sub 1: .. | .. sub 15 | t4-7 ..|
  *   | s1: sub-vectors 16 to 31 .. |
  *
- * so that one 32-bit sum of byte products takes four neighbouring bytes after
- * their look-up in one dimension.  n_sub is filled up to a multiple of 4 (keys)
- * or 16 (values).
+ * so that four neighbouring bytes, looked up in one dimension, are multiplied
+ * and added to one 32-bit sum.  n_sub is filled up to a multiple of 4 (keys) or
+ * 16 (values).
  *
  * Own, b <= 8:  | sub 0: code(token 0..63) | sub 1 | .. |
  *
- * A code is a byte, or half a byte if b <= 4.  Such a byte holds, low half
- * first, the codes of tokens t and t + 32 (shared) or of sub-vectors 2 i and 2
- * i + 1 (own).
+ * A code is a byte, or half a byte if b <= 4.  A byte of two codes holds, low
+ * half first, the codes of tokens t and t + 32 (shared) or of sub-vectors 2 i
+ * and 2 i + 1 (own).
  *
  * b > 8:  | sub 0: low byte of code(token 0..63) | sub 1 | .. |
  *         | sub 0: bit 8 of 64 codes: 8 bytes | bit 9 | .. | sub 1 | .. |
@@ -40,9 +40,9 @@ struct kv_codebook;
 
 extern const struct kv_family kv_family_codebook;
 
-/* centers: [head_books][sub_books][2^bits][d], each of the two counts 1 or
- * n_heads, n_sub; finite, kept by the caller.  rope: for keys before RoPE, now
- * owned by the store; else NULL.  1 <= bits <= 16. */
+/* centers: [head_books][sub_books][2^bits][d], finite, kept by the caller;
+ * head_books is 1 or n_heads, sub_books 1 or n_sub.  rope: for keys before
+ * RoPE, now owned by the store; else NULL.  1 <= bits <= 16. */
 struct kv_codebook *kv_codebook_new(const float *centers, size_t head_books,
                                     size_t sub_books, size_t n_sub, size_t d,
                                     unsigned bits, int values,

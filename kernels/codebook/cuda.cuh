@@ -22,8 +22,8 @@
  *   | centroid 0 | centroid 0 | .. | centroid 1 | centroid 1 | ..
  *
  * and a lane reads its own copy: no two lanes that are served together read the
- * same bank.  12 bits: [4096], own: [sub-space][256], once: lanes conflict in
- * banks depending on their codes. */
+ * same bank.  Tables of 12 bits, [4096], and own tables, [sub-space][256], have
+ * no copies: lanes conflict in banks depending on their codes. */
 #ifndef KV_CODEBOOK_CUDA_CUH
 #define KV_CODEBOOK_CUDA_CUH
 
@@ -51,7 +51,7 @@ template <int HEAD_DIM, int DIMS_, int BITS_, bool OWN_, int STEP, bool INT8_>
 struct kv_codebook_of {
     static constexpr int D = HEAD_DIM, DIMS = DIMS_, BITS = BITS_, T = STEP;
     static constexpr bool OWN = OWN_, INT8 = INT8_;
-    static constexpr int PER = 8 / DIMS; /* codes of 8 channels */
+    static constexpr int PER = 8 / DIMS; /* codes for 8 channels */
     static constexpr int WORDS = INT8 ? 2 : 4;
     static constexpr int BYTES = T * D / DIMS * BITS / 8 / 32; /* a lane's */
     static constexpr int PIECE = BYTES % 16 ? 8 : 16;
@@ -90,7 +90,7 @@ KV_DEVICE void kv_codebook_spread(const uint8_t *from, uint8_t *table)
     }
 }
 
-/* Scales of the channels, path int8. */
+/* The scales of a head's channels on path int8. */
 template <class B>
 KV_DEVICE const float *kv_codebook_scales(const kv_codebook_params &p,
                                           unsigned head)
@@ -99,7 +99,7 @@ KV_DEVICE const float *kv_codebook_scales(const kv_codebook_params &p,
                                            B::TABLES * B::K * B::ENTRY);
 }
 
-/* This lane's codes of a step. */
+/* Loads this lane's codes of a step into string. */
 template <class B>
 KV_DEVICE void kv_codebook_bitstream(const uint8_t *codes, uint32_t *string)
 {
@@ -118,7 +118,7 @@ KV_DEVICE void kv_codebook_bitstream(const uint8_t *codes, uint32_t *string)
     }
 }
 
-/* Code i of a string; i is known when compiling. */
+/* Code i of a string; i is a compile-time constant. */
 template <int BITS>
 KV_DEVICE uint32_t kv_codebook_code(const uint32_t *string, int i)
 {
@@ -134,8 +134,8 @@ KV_DEVICE uint32_t kv_codebook_code(const uint32_t *string, int i)
     return x & ((1u << BITS) - 1);
 }
 
-/* Where in a table this lane looks.  group: which of the eights of channels
- * beside each other is the lane's. */
+/* Where in a table this lane looks up its codes.  group: the index of the
+ * lane's 8 neighbouring channels. */
 template <class B>
 KV_DEVICE const uint8_t *kv_codebook_place(const uint8_t *table, unsigned group)
 {
@@ -146,8 +146,8 @@ KV_DEVICE const uint8_t *kv_codebook_place(const uint8_t *table, unsigned group)
     return kv_shared_place(table);
 }
 
-/* Channels [first, first + 8), past the lane's place, of one token: its codes
- * are those from i on.  x: bytes or halves [8]. */
+/* Looks up channels [first, first + 8), counted from the lane's place, of one
+ * token; its codes begin at code i of the string.  x: bytes or halves [8]. */
 template <class B>
 KV_DEVICE void kv_codebook_eight(const uint8_t *place, int first,
                                  const uint32_t *string, int i, uint32_t *x)
@@ -179,18 +179,19 @@ KV_DEVICE void kv_codebook_eight(const uint8_t *place, int first,
         }
 }
 
-/* The channel of row r (and j / 2 * 8) of sums of 16 channels. */
+/* The channel of row r + j / 2 * 8 of the k-th sums of 16 channels. */
 KV_DEVICE unsigned kv_codebook_channel(int k, int j)
 {
     return k / 4 * 64 + kv_lane() / 4 * 8 + k % 4 * 2 + j / 2;
 }
 
-/* Shared by the policies of both paths. */
+/* Members that the policies of both paths share. */
 template <class B> struct kv_codebook_side {
     using params = kv_codebook_params;
     static constexpr int T = B::T, TILE = KV_GPU_TILE, TABLE = B::TABLE;
-    /* Bytes of 128 channels spill where two blocks share the registers, unless
-     * a code is of four or its centroids have copies. */
+    /* On path int8 with 128 channels, registers spill where two blocks share a
+     * multiprocessor, unless a code covers four channels or its centroids have
+     * copies. */
     static constexpr bool SPILLS =
         B::INT8 && B::D == 128 && B::DIMS != 4 && B::COPIES == 1;
     static constexpr int BLOCKS = TABLE <= 48 << 10 && !SPILLS ? 2 : 1;
@@ -289,8 +290,8 @@ template <class B> struct kv_codebook_values_f16 : kv_codebook_side<B> {
     {
         kv_sums_clear<D, NT>(x);
     }
-    /* Word w of a token's 8 channels is channels 2 w and 2 w + 1, rows r and
-     * r + 8 of the w-th product. */
+    /* Word w of a token's 8 channels holds channels 2 w and 2 w + 1, which are
+     * rows r and r + 8 of the w-th product. */
     template <int NT>
     static __device__ void
     gather(const params &, const uint8_t *table, const uint8_t *, unsigned,

@@ -7,8 +7,9 @@
 
 /* Head dimension; values and bits of a code; whether each sub-space has a table
  * of its own; tokens of a step and stages of the ring, on path exact and on
- * int8.  These are the maximum with which two blocks share a multiprocessor
- * (113 KiB, 128 registers a thread) where the tables leave room for that. */
+ * int8.  Steps and stages are the largest with which two blocks share a
+ * multiprocessor (113 KiB, 128 registers a thread) where the tables leave room
+ * for that. */
 /* clang-format off */
 #define KV_CODEBOOKS(X) \
     X(64, 2, 8, false, 32, 2, 32, 2) \
@@ -47,10 +48,10 @@ extern "C" {
 
 bool kv_gpu_codebook_open(struct kv_gpu_side *side);
 struct kv_gpu_codes kv_gpu_codebook_codes(const struct kv_gpu_side *side);
-/* Fails, by name, where a side's codes have no kernel. */
+/* Fails, naming the codes, if there is no kernel for the side's codes. */
 int kv_gpu_codebook_check(const struct kv_gpu_side *side, struct kv_err *e);
 
-/* Path int8 (cuda_int8.cu); codes: of both sides. */
+/* Launches path int8 (cuda_int8.cu); codes: the form of both sides. */
 int kv_gpu_codebook_int8(struct kv_gpu_launch *l, struct kv_gpu_codes codes,
                          struct kv_err *e);
 

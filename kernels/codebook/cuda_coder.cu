@@ -1,5 +1,6 @@
 // Codebook indices on the device: encode() and decode() of
-// lib/schemes/codebook.h bit by bit, and codes into the tiles of cuda.cuh.
+// lib/schemes/codebook.h bit by bit, and the packing of codes into the tiles of
+// cuda.cuh.
 #include "kernels/codebook/cuda.h"
 #include "kernels/cuda/append.h"
 #include "kernels/cuda/bitpack.cuh"
@@ -57,7 +58,7 @@ struct kv_search {
 
 // The sub-vectors of one codebook, numbered token by token.
 struct kv_served {
-    unsigned heads, subs; // how many, of a token
+    unsigned heads, subs; // their numbers per token
     size_t first;         // sub-vector
     size_t points;
 
@@ -158,7 +159,7 @@ static const char *search(kv_search s, size_t multiprocessors,
 
 // ---- packing ---------------------------------------------------------------
 
-// A thread a byte; bits past a token's n_codes codes are 0.
+// A thread packs a byte; bits past a token's n_codes codes are 0.
 __global__ void __launch_bounds__(THREADS)
     kv_pack_kernel(const uint16_t *code, size_t tokens, unsigned n_codes,
                    unsigned bits, unsigned token_bytes, uint8_t *bytes)
@@ -344,7 +345,7 @@ KV_DEVICE void kv_place_back(const kv_index_tile &g, unsigned lane, unsigned i,
     }
 }
 
-// A block a tile: of KV head x of sequence y.  A word a thread.
+// Block (x, y) packs a tile of KV head x of sequence y, a word per thread.
 __global__ void __launch_bounds__(THREADS)
     kv_append_codebook_kernel(kv_index_tile g, const kv_gpu_sequence *sequences,
                               size_t token_bytes, const uint8_t *bytes)

@@ -3,16 +3,16 @@
  * (times those scales) relative to their largest channel, and weights relative
  * to the largest weight of their step.
  *
- * Weights are relative to their step, because relative to the largest so far
- * thousands of small weights beside a large one would all be 0. */
+ * Relative to the largest weight so far, thousands of small weights beside a
+ * large one would all be 0. */
 #ifndef KV_CODEBOOK_CUDA_INT8_CUH
 #define KV_CODEBOOK_CUDA_INT8_CUH
 
 #include "kernels/codebook/cuda.cuh"
 #include "kernels/cuda/int8.cuh"
 
-/* Queries as fragments b: a lane's 8 channels of a token are 4 columns of each
- * half of a product of 32. */
+/* Queries as fragments b.  A lane's 8 channels of a token are 4 columns of each
+ * half of a product over 32 channels. */
 template <int D, int NT> struct kv_queries_s8 {
     uint32_t b[NT][D / 32][2];
     float scale[NT][2]; /* columns 2c, 2c + 1 */
@@ -130,14 +130,14 @@ template <class B> struct kv_codebook_keys_s8 : kv_codebook_side<B> {
     }
 };
 
-/* Sums are o times unit: the latest step's weights were rounded to multiples
- * of unit. */
+/* The output is sums.o times unit: the latest step's weights were rounded to
+ * multiples of unit. */
 template <int D, int NT> struct kv_sums_units {
     kv_sums_f32<D, NT> sums;
     float unit[NT][2];
 };
 
-/* A step's largest weight is taken as at least this, so a weight loses at most
+/* A step's largest weight counts as at least this.  So a weight loses at most
  * 2^-32, and units stay within a factor of 2^24. */
 #define KV_MIN_WEIGHT 5.9604645e-8f /* 2^-24 */
 
@@ -181,8 +181,8 @@ template <class B> struct kv_codebook_values_s8 : kv_codebook_side<B> {
         for (int i = 0; i < NT; i++)
             x.unit[i][0] = x.unit[i][1] = 1;
     }
-    /* A lane's 8 channels of 4 tokens turn into words of 4 tokens; channels
-     * 2 w and 2 w + 1 are rows r and r + 8 of the w-th product. */
+    /* A lane's 8 channels of 4 tokens are transposed to words of 4 tokens.
+     * Channels 2 w and 2 w + 1 are rows r and r + 8 of the w-th product. */
     template <int NT>
     static __device__ void
     gather(const params &, const uint8_t *table, const uint8_t *, unsigned,

@@ -68,7 +68,7 @@ static void centroid(const struct kv_codebook *b, size_t head, size_t sub,
     }
 }
 
-/* One table in halves, or in bytes whose unit is scale [d]. */
+/* Writes one table in halves, or in bytes whose unit is scale [d]. */
 static void fill(const struct kv_codebook *b, struct kv_gpu_codes c,
                  size_t head, size_t sub, size_t entry, float *scale,
                  uint8_t *to)
@@ -98,8 +98,8 @@ static void fill(const struct kv_codebook *b, struct kv_gpu_codes c,
     }
 }
 
-/* | entries [tables][k] | path int8: scales of the channels [head_dim] f32 |
- * for each head, or once. */
+/* Makes the table: | entries [tables][k] | path int8: scales of the channels
+ * [head_dim] f32 |, for each head or once. */
 static void make_table(struct kv_gpu_side *side, struct kv_gpu_codes c)
 {
     const struct kv_codebook *b = book_of(side);
@@ -167,7 +167,7 @@ static void put(struct kv_gpu_codes c, struct place p, size_t bytes,
     }
 }
 
-/* 32 tokens, which are [first, first + 32) of the device's tile. */
+/* Packs 32 tokens, which are [first, first + 32) of the device's tile. */
 static void pack_part(const struct kv_gpu_side *side, struct kv_gpu_codes c,
                       const uint16_t *code, struct kv_codebook_part part,
                       size_t first, uint8_t *to)

@@ -1,12 +1,11 @@
-/* The inside of codebook.h; for kernels/codebook, its test, and for packing
- * these tiles for a device.
+/* Internals of codebook.h, for kernels/codebook, its test, and the packing of
+ * its tiles for a device.
  *
  * Path int8 in integers: a key's score is q_scale * sum(q8 * k8), where k8 are
  * entries of the rounded table and q8 the query times the table's scales,
- * rounded; a value's channel is scale * sum over tiles of p_scale *
- * sum(p8 * v8).  Scores of many tokens are by tables instead:
- * kv_codebook_tabled8() and below.
- */
+ * rounded.  A value's channel is scale * sum over tiles of p_scale * sum(p8 *
+ * v8).  Scores of many tokens use look-up tables instead (kv_codebook_tabled8()
+ * and below). */
 #ifndef KV_CODEBOOK_IMPL_H
 #define KV_CODEBOOK_IMPL_H
 
@@ -25,27 +24,27 @@ struct kv_codebook {
     unsigned bits;
     const float *centers;
     struct kv_tiles_rope *rope;
-    uint16_t *sub_of; /* [channels]: the sub-vector, or the last one */
+    uint16_t *sub_of; /* [channels]: the sub-vector, in padding the last one */
 
     /* By channel c = sub * d + j: scales of tables [head_books][n_sub * d], and
      * the channel's index in a row of q8 (struct kv_codebook_q8) and in a row
      * of the values' sums (avx2 has its own indices for both) */
     float *scale;
     uint16_t *q_at, *sum_at;
-    /* Rounded centroids, keys' plus 128: [head_books][sub_books][k][width],
+    /* Rounded centroids, for keys plus 128: [head_books][sub_books][k][width],
      * width: d padded to 4, 8 or 16 */
     size_t width;
     uint8_t *entry;
-    /* b <= 8: the same by channel, [head_books][channels][plane]; channels: d,
-     * or the channels of all sub-spaces, padded with zeros to a multiple of 16;
-     * plane: 64 or 256 entries */
+    /* b <= 8: rounded centroids by channel, [head_books][channels][plane];
+     * channels: d, or the channels of all sub-spaces, padded with zeros to a
+     * multiple of 16; plane: 64 or 256 entries */
     size_t channels, plane;
     uint8_t *planes;
 };
 
 enum {
     KV_KEY_BIAS = 128,
-    KV_CODEBOOK_DIM = 512, /* most channels */
+    KV_CODEBOOK_DIM = 512, /* maximum number of channels */
     KV_CODEBOOK_ROWS = 4   /* queries processed together */
 };
 
@@ -77,13 +76,13 @@ struct kv_codebook_q8 {
     float scale[KV_TILE_ROWS];
     int32_t start[KV_TILE_ROWS]; /* start of sums: -KV_KEY_BIAS * sum(q8) */
     int8_t plain[KV_TILE_ROWS][KV_CODEBOOK_DIM]; /* q8 by channel */
-    /* the same in fours (wide: width bytes), in the order of a register's
-     * bytes, with zeros between; the fours of KV_CODEBOOK_ROWS rows, or of the
-     * remaining rows, are adjacent */
+    /* q8 in fours of bytes (wide: in pieces of width bytes), in the order of a
+     * register's bytes, with zeros as padding; the fours of KV_CODEBOOK_ROWS
+     * rows, or of the remaining rows, are adjacent */
     _Alignas(64) int8_t q8[];
 };
 
-/* Fours of bytes in a row of q8. */
+/* The number of fours of bytes in a row of q8. */
 static inline size_t kv_codebook_quads(const struct kv_store *s)
 {
     const struct kv_codebook *b = s->params;
@@ -122,7 +121,8 @@ static inline size_t kv_codebook_sums(const struct kv_store *s)
     return kv_padded(b->n_sub * b->width);
 }
 
-/* qk, pv, qk_tiles, pv_tiles (tiles.h); vnni: if kv_level_vnni(). */
+/* The types of qk, pv, qk_tiles and pv_tiles (tiles.h); versions named vnni are
+ * for kv_level_vnni(). */
 typedef void kv_codebook_qk_fn(const struct kv_store *s, size_t head,
                                const uint8_t *tile, const void *query,
                                size_t rows, float *score, size_t stride);
@@ -178,9 +178,10 @@ static inline bool kv_codebook_tabled(const struct kv_codebook *b, size_t n)
  * has a table of 64 bytes or more. */
 enum { KV_CODEBOOK_TABLES8 = 8192 };
 
-/* Whether qk of n tokens on path int8 uses tables (below), by measured times.
- * If all sub-spaces share one table of centroids, products of rounded centroids
- * are faster, so tables need longer sub-vectors and fewer entries to win. */
+/* Whether scores of n tokens on path int8 use tables (below), by measured
+ * times.  If all sub-spaces share one table of centroids, products of rounded
+ * centroids are faster, so tables need longer sub-vectors and fewer entries to
+ * win. */
 static inline bool kv_codebook_tabled8(const struct kv_codebook *b, size_t n)
 {
     const bool own = b->order == KV_ORDER_OWN;
@@ -192,18 +193,18 @@ static inline bool kv_codebook_tabled8(const struct kv_codebook *b, size_t n)
 
 /* ---- keys on path int8 by tables ------------------------------------------
  *
-Where many tokens share each centroid: q . centroid per sub-space, in 8 bits of
-the query's largest range,
+ * For many tokens per centroid.  A table holds q . centroid of each sub-space,
+ * quantized to 8 bits over the largest range of any sub-space,
  *
  *   entry = round((q . centroid - low_i) / scale), 0 to 255
  *   low_i = the least of sub-space i,  scale = the largest range / 255
  *
  * and score(token) = scale * sum_i entry_i[code_i] + sum_i low_i, rounded once
- * (fmaf).  Neither the query nor the centroids are rounded before; a sub-space
- * with a larger range than the others costs the others bits.  The qk of a query
- * that overflows or is NaN is NaN. */
-/* Queries in the form that qk reads: tables of KV_CODEBOOK_ROWS rows, then of
- * the next rows. */
+ * (fmaf).  Neither the query nor the centroids are rounded before.  A sub-space
+ * with a large range leaves the others fewer bits.  The scores of a query that
+ * overflows or is NaN are NaN. */
+/* Queries in the form that qk reads: tables of KV_CODEBOOK_ROWS queries,
+ * followed by the tables of the next ones. */
 struct kv_codebook_tables8 {
     float scale[KV_TILE_ROWS], low[KV_TILE_ROWS];
     _Alignas(64) uint8_t entry[];
@@ -225,16 +226,17 @@ static inline size_t kv_codebook_lanes8_bytes(const struct kv_codebook *b)
     return b->n_sub * b->k * sizeof(kv_codebook_lanes8);
 }
 
-/* Codes of tokens [32 part, 32 part + 32), at most KV_CODEBOOK_DIM * 32, in the
- * order of the tile, which is: */
+/* Where kv_store_get_codes() puts the codes of tokens [32 part, 32 part + 32),
+ * at most KV_CODEBOOK_DIM * 32 of them: they keep the tile's order. */
 struct kv_codebook_part {
-    size_t some, step, each; /* sub-vectors: number, strides */
+    size_t some, step, each; /* sub-vectors: how many lie together; strides of
+                              * these groups and within them */
     size_t four, one;        /* strides of tokens: between fours, and within a
                               * four */
 };
 
-/* from: n bytes or halves of bytes; shift and mask are constants for whole
- * bytes. */
+/* Expands n codes to 16 bits.  from: n bytes, which hold a code each or two;
+ * shift and mask are constants if a byte is one code. */
 static inline void kv_codebook_widen(const uint8_t *from, size_t n,
                                      unsigned shift, uint8_t mask, uint16_t *to)
 {
@@ -242,7 +244,7 @@ static inline void kv_codebook_widen(const uint8_t *from, size_t n,
         to[i] = (uint8_t)(from[i] >> shift) & mask;
 }
 
-/* The upper bits of 32 codes. */
+/* Adds the upper bits to the low bytes of 32 codes of more than 8 bits. */
 static inline void kv_codebook_add_bits(const struct kv_codebook *b,
                                         const uint8_t *bits, uint16_t *code)
 {

@@ -20,7 +20,7 @@ static const struct kv_codebook *book_of(const struct kv_store *s)
 /* ---- tables ---------------------------------------------------------------
  */
 
-/* The centroids [k][d] of one table in 8 bits. */
+/* Rounds the centroids [k][d] of one table to 8 bits. */
 static void round_table(struct kv_codebook *b, size_t head, size_t sub,
                         int bias)
 {
@@ -214,7 +214,7 @@ static void rotate2(const float *a, const float *b, const float *c,
     v4_store(x + PART, V4_SHUFFLE(ab, cd, 1, 3, 5, 7));
 }
 
-/* One sub-space's codes of 32 tokens, in fours, to x [d][32]. */
+/* Expands one sub-space's codes of 32 tokens, in fours, to x [d][32]. */
 ALWAYS_INLINE void expand_keys(const float *table, size_t d,
                                const uint16_t *code, size_t four, size_t one,
                                float *x)
@@ -238,7 +238,7 @@ ALWAYS_INLINE void expand_keys(const float *table, size_t d,
     }
 }
 
-/* To x [32][stride]. */
+/* expand_keys() for values, to x [32][stride]. */
 ALWAYS_INLINE void expand_values(const float *table, size_t d,
                                  const uint16_t *code, size_t four,
                                  size_t stride, float *x)
@@ -334,7 +334,7 @@ static int32_t sum_of(const int8_t *x, size_t n)
     return sum;
 }
 
-/* The table's scales are in the query before it is rounded. */
+/* The query is multiplied by the table's scales before it is rounded. */
 static void prepare(const struct kv_store *s, size_t head, const float *q,
                     size_t rows, void *query)
 {
@@ -361,8 +361,8 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
     }
 }
 
-/* One table for all sub-spaces, d and n_sub multiples of 4: the sums of four
- * sub-vectors in four dimensions at a time. */
+/* finish() for one table for all sub-spaces, d and n_sub multiples of 4: takes
+ * four sub-vectors and four dimensions at a time. */
 static void finish_fours(const struct kv_codebook *b, const float *scale,
                          const float *acc, float *out)
 {
@@ -416,8 +416,9 @@ static size_t planes8_bytes(const struct kv_store *s)
 /* ---- every version --------------------------------------------------------
  */
 
-/* Path exact by tables; path int8 by products, and by tables.  by_chunks at
- * every level: it decides how far the softmax goes at once. */
+/* Path exact by tables; path int8 by products, and by tables.  tables8 sets
+ * by_chunks at every level, since by_chunks decides how many tokens the softmax
+ * takes at once. */
 struct version {
     kv_codebook_qk_tiles_fn *qk_tables;
     kv_codebook_pv_tiles_fn *pv_tables;

@@ -1,11 +1,11 @@
 /* Path exact over many tiles of codes of 3 to 8 bits, without expanding them:
  * a sub-space has few centroids, and many tokens share each.
  *
- *   keys    q . centroid is computed once per centroid;
- *           a token's score is the sum of its codes' entries (asymmetric
- *           distance computation, as product quantization has it)
+ *   keys    q . centroid is computed once per centroid; a token's score is the
+ *           sum of its codes' entries (the asymmetric distance computation of
+ *           product quantization)
  *   values  the weights of all tokens with the same code are added up; then
- *           each centroid counts once, by that sum
+ *           each centroid is multiplied once, by their sum
  *
  * In both cases one look-up serves QUERIES queries.  Codes of up to 4 bits are
  * looked up in pairs: two sub-spaces act as one with 256 centroids.  The tables
@@ -14,7 +14,7 @@
  *
  * Path int8 has tables for keys in 8 bits (impl.h).
  *
- * Included by c.c and avx2.c after the vocabulary of their level. */
+ * Included by c.c and avx2.c after the kernels/simd header of their level. */
 
 #include "kernels/codebook/impl.h"
 #include "kernels/simd/prefetch.h"
@@ -28,7 +28,7 @@ enum {
     QUERIES = KV_TILE_FEW, /* queries processed together */
     SPACES = 4,            /* spaces with a table at one time */
     MAX_K = 256,
-    PAIR_K = 16, /* maximum of the two in a pair */
+    PAIR_K = 16, /* maximum k of each of two paired sub-spaces */
     AHEAD = 2    /* tiles of codes */
 };
 _Static_assert(QUERIES * sizeof(float) == sizeof(vf32x4) && SPACES == 4,
@@ -48,8 +48,8 @@ static size_t n_spaces(const struct kv_codebook *b)
 
 /* ---- codes --------------------------------------------------------------- */
 
-/* Codes of SPACES spaces in a tile, bytes.  The four at row[i] + k * step, k <
- * 16, are
+/* Codes of SPACES spaces in a tile, bytes.  The four codes at row[i] + k *
+ * step, k < 16, are
  *
  *   with STEP_TOKEN   of token 4 k + i: one for each space
  *   else              of the i-th space: of tokens 4 k to 4 k + 3 */
@@ -78,8 +78,8 @@ ALWAYS_INLINE uint32_t four_at(const uint8_t *p)
 }
 
 /* Rearranges half bytes: pairs of tokens t and t + 32 in one sub-space become
- * pairs of sub-spaces of one token.  Keys: four sub-spaces of token t from low
- * on, the next four from high on. */
+ * pairs of sub-spaces of one token.  For keys: `low` points to four sub-spaces
+ * of a token, `high` to the next four. */
 static void pair_keys(const uint8_t *low, const uint8_t *high, uint8_t *to)
 {
     for (size_t t = 0; t < T; t++) {
@@ -94,8 +94,8 @@ static void pair_keys(const uint8_t *low, const uint8_t *high, uint8_t *to)
     }
 }
 
-/* Values: two sub-spaces, four tokens every 64 bytes, from first and second
- * on. */
+/* The same for values: `first` and `second` point to one sub-space each, with
+ * four tokens every 64 bytes. */
 static void pair_values(const uint8_t *first, const uint8_t *second,
                         uint8_t *to)
 {
@@ -143,8 +143,8 @@ static struct codes codes_of_pairs(const struct kv_store *s,
 
 /* The codes of spaces [space, space + SPACES), space a multiple of SPACES.
  * Spaces past the last get arbitrary codes of the tile, since their tables are
- * zeros or unused.  scratch: holds the codes if the tile has them in another
- * order. */
+ * zeros or unused.  scratch: receives the codes if the tile's order has to
+ * change. */
 static struct codes codes_of(const struct kv_store *s, const uint8_t *tile,
                              size_t space, uint8_t scratch[SPACES * T])
 {
@@ -173,7 +173,7 @@ ALWAYS_INLINE vf32x4 *entry_of(vf32x4 *table, uint32_t four, size_t i)
 
 /* ---- keys ---------------------------------------------------------------- */
 
-/* Makes table [SPACES][entries] of the spaces from this one on. */
+/* Makes table [SPACES][entries] of the spaces from `space` on. */
 static void key_tables(const struct kv_codebook *b, size_t head, size_t space,
                        const vf32x4 *q, vf32x4 *table)
 {
@@ -193,7 +193,7 @@ static void key_tables(const struct kv_codebook *b, size_t head, size_t space,
     }
 }
 
-/* sum [64] += the entries of a tile's codes.  step is a constant. */
+/* Adds the entries of a tile's codes to sum [64].  step is a constant. */
 ALWAYS_INLINE void add_entries(struct codes c, size_t step, size_t n,
                                vf32x4 *table, vf32x4 *sum)
 {
@@ -339,7 +339,8 @@ static void add_centers(const struct kv_codebook *b, size_t head, size_t sub,
     }
 }
 
-/* The same for the spaces from this one on, table [SPACES][entries]. */
+/* Calls add_centers() for the spaces from `space` on, table
+ * [SPACES][entries]. */
 static void add_spaces(const struct kv_codebook *b, size_t head, size_t space,
                        const vf32x4 *table, size_t rows, size_t padded,
                        float *acc)
@@ -451,7 +452,7 @@ ALWAYS_INLINE vi32x4 to_8(vf32x4 x)
     return (vi32x4)(x + 0x1.8p23f) & 255;
 }
 
-/* [k] entries of a sub-space, x = (table - low) * by. */
+/* Writes the k entries of a sub-space, round((table - low) * by). */
 ALWAYS_INLINE void put_lanes(const struct kv_codebook *b, const vf32x4 *table,
                              vf32x4 low, vf32x4 by, kv_codebook_lanes8 *to)
 {
@@ -543,7 +544,7 @@ ALWAYS_INLINE void add_lanes(const struct kv_codebook *b,
         sum[t] += entry[j * b->k + tile[j * apart]];
 }
 
-/* The same for all sub-vectors. */
+/* add_lanes() for all sub-vectors. */
 ALWAYS_INLINE void add_all_lanes(const struct kv_codebook *b,
                                  const kv_codebook_lanes8 *entry,
                                  const uint8_t *tile, bool shared,

@@ -10,9 +10,9 @@
 struct kv_gpu_append {
     const struct kv_gpu_side *side;
     const struct kv_gpu_code *code;          /* its block size divides a tile */
-    const uint8_t *bytes;                    /* the device's:
-                                              * [n][128 / block][block_bytes] */
-    const struct kv_gpu_sequence *sequences; /* the device's: [n] */
+    const uint8_t *bytes;                    /* device memory: [n][128 /
+                                              * block][block_bytes] */
+    const struct kv_gpu_sequence *sequences; /* device memory: [n] */
     size_t n;
 };
 
@@ -20,8 +20,8 @@ struct kv_gpu_append {
 extern "C" {
 #endif
 
-/* Families "integers" (both paths), "hack" and "codebook".  Launch; sequences
- * without a tile of codes are skipped. */
+/* Launch the packing for families "integers" (both paths), "hack" and
+ * "codebook"; sequences without a tile of codes are skipped. */
 int kv_gpu_append_groups(const struct kv_gpu_append *s, struct kv_err *e);
 int kv_gpu_append_hack(const struct kv_gpu_append *s, struct kv_err *e);
 int kv_gpu_append_codebook(const struct kv_gpu_append *s, struct kv_err *e);

@@ -231,8 +231,8 @@ static int cuda_rotate(const float *rope, struct kv_rope_pairs pairs, size_t n,
                         e);
 }
 
-/* *x: host memory or NULL, then the device's copy, sent only if the device does
- * not hold it already. */
+/* Replaces *x, host memory or NULL, by the device's copy, which is sent only if
+ * the device does not hold it already. */
 static int send(const struct kv_backend *b, struct sent *s, const void **x,
                 size_t bytes, struct kv_err *e)
 {
@@ -251,7 +251,8 @@ static int send(const struct kv_backend *b, struct sent *s, const void **x,
     return 0;
 }
 
-/* Codes of a side, sequence by sequence, as attention on codes reads them. */
+/* Arranges a side's codes, sequence by sequence, as attention on codes reads
+ * them. */
 static int cuda_arrange(const struct kv_backend *b,
                         const struct kv_attend_view *v, int side,
                         const struct kv_attend_codes *s,
@@ -311,7 +312,7 @@ static int cuda_attend(const struct kv_backend *b,
 /* ---- losses -------------------------------------------------------------- */
 
 /* Computes the logarithms, which the device leaves to the host; has_base: also
- * the base line's logarithms. */
+ * the base's logarithms. */
 static struct kv_loss cuda_finish(const struct kv_gpu_loss *l, bool has_base)
 {
     const double lse = log(l->sum) + (double)l->max;

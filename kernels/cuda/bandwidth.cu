@@ -15,7 +15,8 @@ struct buffers {
     unsigned blocks;
 };
 
-// Not zeros: these can move faster than real data.
+// Fills memory with words other than zeros, which can move faster than real
+// data.
 __global__ void __launch_bounds__(THREADS) fill(uint4 *to, size_t words)
 {
     const size_t step = (size_t)gridDim.x * THREADS;

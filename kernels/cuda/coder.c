@@ -8,7 +8,7 @@ enum { OWN = 7 };
 struct kv_gpu_coder {
     struct kv_gpu_code code; /* its arrays are in device memory */
     size_t multiprocessors;
-    void *own[OWN]; /* these */
+    void *own[OWN]; /* the device memory of these arrays */
 };
 
 static int check_groups(const struct kv_gpu_code *c,
@@ -25,7 +25,7 @@ static int check_groups(const struct kv_gpu_code *c,
                    device->shared);
 }
 
-/* from becomes the device's, the coder's i-th. */
+/* Copies `from` to the device, as the coder's i-th array. */
 static int send(struct kv_gpu_coder *c, size_t i, const void *from,
                 size_t bytes, struct kv_err *e)
 {
@@ -127,7 +127,8 @@ void kv_gpu_coder_free(struct kv_gpu_coder *c)
     free(c);
 }
 
-/* A float for each value if the code has a transform. */
+/* The bytes of transformed values: a float each, if the code has a
+ * transform. */
 static size_t rotated_bytes(const struct kv_gpu_code *c, size_t n)
 {
     const struct kv_gpu_centroids *v = &c->codebook;
@@ -159,7 +160,7 @@ static int encode_vectors(const struct kv_gpu_coder *c,
                                   e);
 }
 
-/* Bitstreams that are searched at once, of n. */
+/* How many of n bitstreams are searched at once. */
 static size_t searches(const struct kv_gpu_coder *c, size_t n)
 {
     const size_t max = c->multiprocessors * KV_GPU_SEARCHES;

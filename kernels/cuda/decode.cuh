@@ -14,16 +14,16 @@
  *
  *   params            the kernel's argument, by value
  *   T, TILE           tokens a step and a tile, which the warps take in turn;
- *                     the same for both.  A tile is 128 tokens, of kvquant 64,
- *                     of halves, which lie step by step, 16
+ *                     the same for both.  A tile is 128 tokens, in family
+ *                     "levels" 64, of halves 16, which is one step
  *   BLOCKS            blocks that share a multiprocessor at 8 rows: limited
  *                     by registers and tables
  *   head_bytes(p)     bytes at the start of a tile, shared by its steps
- *   step_bytes(p)     bytes of a step, behind them; both multiples of 16
+ *   step_bytes(p)     bytes of a step, after the head; both multiples of 16
  *   WRITES            whether scores or gather write over codes
  *   TABLE             bytes in shared memory for the whole block, filled by
  *   load(p, head, table)             all threads, before a barrier; values
- *                     without one are given that of the keys
+ *                     without a table are given the keys'
  * keys:
  *   query<NT>                        queries in the products' layout
  *   prepare(p, table, q, rows, query)
@@ -41,10 +41,11 @@
  *                                    position of the step's first token
  *   finish(p, sums, o)               o: [8 NT][D] in shared memory, written
  *
- * head, codes: of the tile and the step, in shared memory, a step's keys right
- * before its values; codes may be written over where WRITES says so.  step:
- * which of its tile.  s, weight: fragments c of gpu.cuh for each 16 tokens,
- * column 2c of N-tile i is row 8 i + 2c of q. */
+ * head and codes point to the tile's head and the step's codes in shared
+ * memory, where a step's keys lie right before its values.  Codes may be
+ * overwritten if WRITES is set.  step: its index in the tile.  s, weight:
+ * fragments c of gpu.cuh for each 16 tokens, column 2c of N-tile i is row 8 i +
+ * 2c of q. */
 #ifndef KV_CUDA_DECODE_CUH
 #define KV_CUDA_DECODE_CUH
 
@@ -100,8 +101,8 @@ KV_DEVICE void kv_mask(float s[M][NT][4], unsigned token, const unsigned *limit)
         }
 }
 
-/* This warp's share of a span; or the whole span, if the warps of a block walk
- * it together, each with its own rows. */
+/* Walks this warp's share of a span, or the whole span if the warps of a block
+ * walk together, each with its own rows. */
 template <class K, class V, int STAGES, bool TOGETHER, int NT>
 KV_DEVICE void
 kv_walk(const kv_course<K, V, STAGES, TOGETHER> &course,
@@ -249,7 +250,7 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
     kv_merge_warps<D, NT>(warps, kv_part(p, work.split, D, 8 * NT));
 }
 
-/* Whether this block is the last of its (sequence, KV head, rows). */
+/* Whether this block is the last of its (sequence, KV head, rows) to finish. */
 KV_DEVICE bool kv_last_of(const kv_decode &p, const kv_gpu_work &work)
 {
     unsigned *const counter =

@@ -24,12 +24,12 @@ struct kv_gpu_sequence {
     struct kv_gpu_run run[KV_GPU_RUNS];
     unsigned index, n; /* index in the batch; number of tokens, at least nq */
     unsigned first_split, n_splits;
-    unsigned n_coded; /* the first n_coded hold codes */
+    unsigned n_coded; /* the first n_coded splits hold codes */
 };
 
 /* The work of the blocks with one blockIdx.x, for each KV head and group of
- * rows.  It includes all data about the sequence that they need, so that they
- * load once from a cold cache, not three times. */
+ * rows.  It includes all data about the sequence that the blocks need, so that
+ * they wait once, not three times, for a cold cache. */
 struct kv_gpu_work {
     struct kv_gpu_run run;
     unsigned coded; /* the run holds codes */
@@ -39,10 +39,13 @@ struct kv_gpu_work {
     unsigned split; /* first_split + its index among the sequence's splits */
 };
 
-/* A transform of rows into or out of the codes' space: by a matrix; or x
+/* A transform of rows into or out of the codes' space, either by a matrix, or x
  * becomes
- * ((x before) H) after, where H is the normalised Hadamard transform of blocks
- * (kernels/hadamard.h).  Without one the codes' space is the model's. */
+ *
+ *   ((x before) H) after,
+ *
+ * where H is the normalised Hadamard transform of blocks (kernels/hadamard.h).
+ * Without a transform the codes' space is the model's. */
 enum { KV_SPACE_NONE, KV_SPACE_MATRIX, KV_SPACE_HADAMARD };
 
 struct kv_gpu_space {
@@ -61,7 +64,7 @@ struct kv_decode {
                          * queries */
     float scale;        /* scale of scores, times log2(e) */
     const float *q;     /* [sequences][nq][n_heads][head_dim] */
-    float *out;         /* the same */
+    float *out;         /* as q */
     struct kv_gpu_space enter, leave;
     /* The mean added to every decoded value in the model's space,
      * [n_kv_heads][head_dim]; NULL: zero. */

@@ -28,13 +28,13 @@ static const char *kv_launch_blocks(struct kv_gpu_launch *l,
 
     const size_t blocks = kv_resident_blocks(kernel, threads, l->shared);
 
-    l->blocks = blocks ? blocks : 1; /* 0 blocks: the caller compares shared */
+    l->blocks = blocks ? blocks : 1; /* 0 blocks: the caller checks `shared` */
     l->row_groups = grid.z;
     l->min_tiles = (turn + KV_GPU_TILE - 1) / KV_GPU_TILE;
     return NULL;
 }
 
-/* Sinks and tail are halves. */
+/* Launches decode attention with these policies; sinks and tail are halves. */
 template <class K, class V, int STAGES, int D, int NT>
 static int kv_decode_launch(struct kv_gpu_launch *l,
                             const typename K::params &k,

@@ -10,7 +10,7 @@ enum { OLDEST_MAJOR = 8 };
 /* The device of the process; the runtime's own is per thread. */
 static int in_use = -1;
 
-/* Before anything else: the calling thread may be a new one. */
+/* Call before anything else, since the calling thread may be a new one. */
 static void bind(void)
 {
     if (in_use >= 0)
@@ -199,8 +199,8 @@ struct stopwatch {
     unsigned blocks; /* blocks of the grid */
 };
 
-/* Afterwards the L2 has nothing of the previous run and no pending writes; and
- * it takes long enough for the whole run to be launched meanwhile. */
+/* Clears the L2 of the previous run's data and pending writes.  This takes long
+ * enough for the whole run to be launched meanwhile. */
 static const char *evict(const struct stopwatch *w)
 {
     return kv_launch(kv_read_all, dim3(w->blocks), dim3(KV_READ_THREADS), 0, 0,

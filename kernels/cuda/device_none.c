@@ -4,7 +4,8 @@
 
 #include <stdlib.h>
 
-/* A function that fails so; its parameters are for the header's sake. */
+/* Defines a function that fails for this reason; its parameters only match the
+ * header. */
 #define NONE(...)                                                        \
     int __VA_ARGS__                                                      \
     {                                                                    \

@@ -1,5 +1,5 @@
-/* Codes and heads of integers in groups, in the encoder's layout
- * (device_code.h). */
+/* Reads integer codes in groups and the groups' heads (scales, minima) in the
+ * encoder's layout (device_code.h). */
 #ifndef KV_CUDA_ENCODED_GROUPS_CUH
 #define KV_CUDA_ENCODED_GROUPS_CUH
 
@@ -7,7 +7,8 @@
 #include "kernels/device_code.h"
 #include "kernels/integers/cuda_quantizers.cuh"
 
-// Tokens of one KV head, decoded by Q, from a block's first on.
+// Tokens of one KV head in encoded blocks, from the first token of `bytes` on;
+// Q decodes a group's head.
 template <class Q> struct kv_coded_head {
     const kv_gpu_groups &g;
     unsigned heads, head, head_dim;

@@ -14,25 +14,25 @@
 /* One side of a cache in a family's layout on the device. */
 struct kv_gpu_side {
     const struct kv_store *store; /* bits of the codes */
-    enum kv_path path;            /* the one that runs */
+    enum kv_path path;            /* the path in use */
     bool bf16;                    /* family "float": bf16; else fp16 */
     size_t tile_bytes;            /* bytes of 128 tokens of one KV head */
     size_t whole;  /* tokens that become codes together; 0: a tile */
-    bool together; /* a tile, and tile_bytes, are of all KV heads; packed as
-                    * head 0's */
+    bool together; /* a tile, and tile_bytes, cover all KV heads; packed as head
+                    * 0 */
     /* Packs tile i of a KV head into `to`, tile_bytes of zeros; all the tile's
      * tokens are in the store. */
     void (*pack)(const struct kv_gpu_side *side, size_t head, size_t i,
                  uint8_t *to);
-    /* The bytes after all n tiles of a KV head; unless tiles is NULL, also
-     * writes them after the packed tiles.  NULL: none. */
+    /* Returns the number of bytes after all n tiles of a KV head and, unless
+     * tiles is NULL, writes them after the packed tiles.  NULL: none. */
     size_t (*behind)(const struct kv_gpu_side *side, size_t head, size_t n,
                      uint8_t *tiles);
     /* The kernel's tables, [n_tables][table_bytes]: one for each KV head or one
      * for all; NULL: none.  Freed by the side's owner. */
     void *table;
     size_t n_tables, table_bytes;
-    void *device_table; /* the same on the device */
+    void *device_table; /* the table in device memory */
     size_t owned; /* the maximum bytes that a job's tile owns outside itself */
 };
 
@@ -44,7 +44,7 @@ struct kv_gpu_launch {
     uint64_t seed; /* seed of stochastic rounding */
     const struct kv_gpu_side *k, *v;
     size_t max_shared; /* bytes of shared memory that a block can have */
-    bool measure;      /* only fill in what follows */
+    bool measure;      /* only fill in the fields below */
     size_t shared;     /* shared memory that a block takes */
     size_t blocks;     /* blocks that a multiprocessor holds, at least 1 */
     size_t row_groups; /* groups of rows; each group's blocks read the cache */
@@ -70,8 +70,8 @@ extern const struct kv_gpu_family kv_gpu_float, kv_gpu_integers_int8,
 
 enum { KV_GPU_MAX_DIM = 256 };
 
-/* Tokens [first, first + n) of a KV head of any store as values [n][head_dim],
- * in the codes' space; first is a multiple of 32. */
+/* Writes tokens [first, first + n) of a KV head, decoded, to x [n][head_dim],
+ * in the codes' space.  s: any store; first: a multiple of 32. */
 void kv_gpu_rows(const struct kv_store *s, size_t head, size_t first, size_t n,
                  float *x);
 

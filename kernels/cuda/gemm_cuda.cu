@@ -3,7 +3,8 @@
 #include <cublas_v2.h>
 #include <dlfcn.h>
 
-// cublasGemmStridedBatchedEx, which C++ also knows with another last type.
+// The type of cublasGemmStridedBatchedEx; in C++ it has an overload with
+// another last type.
 typedef cublasStatus_t
 gemm_fn(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
         const void *, const void *, cudaDataType, int, long long, const void *,

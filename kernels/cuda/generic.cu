@@ -174,8 +174,7 @@ KV_DEVICE void kv_generic_pv(const kv_gpu_generic &v,
                           sums);
 }
 
-// The splits' sums, added up, to the block's part; max, sum: of this warp's
-// row.
+// Stores the sum over splits in the block's part; max, sum: of this warp's row.
 KV_DEVICE void kv_generic_store(const kv_generic_workspace &workspace,
                                 unsigned d, const float *sums, float max,
                                 float sum, float *part)
@@ -202,8 +201,8 @@ KV_DEVICE void kv_generic_store(const kv_generic_workspace &workspace,
     }
 }
 
-// A block's piece of work into its part; CODED: of codes, else both sides are
-// halves.
+// Attends to a block's piece of work and stores the block's part; CODED: codes,
+// else halves on both sides.
 template <bool CODED>
 KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
                                const kv_gpu_generic &v, const kv_gpu_work &work)
@@ -238,7 +237,7 @@ KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
         kv_generic_fetch(v, workspace.values, rows.v, i);
         kv_copy_commit();
         kv_copy_wait<1>();
-        kv_sync_block(); // keys (first: and queries) have arrived
+        kv_sync_block(); // keys (at first, also queries) have arrived
         kv_generic_qk<CODED>(k, workspace);
         kv_sync_block();
         if (i + 1 < end)
@@ -269,7 +268,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         kv_merge_splits<1>(p, work, k.head_dim, ROWS);
 }
 
-// The same selection for HACK.
+// kv_generic_kernel() for HACK's codes.
 __global__ void __launch_bounds__(THREADS, 2)
     kv_generic_hack_kernel(const kv_decode p, const kv_gpu_hack_side k,
                            const kv_gpu_hack_side v,

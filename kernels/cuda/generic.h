@@ -1,12 +1,12 @@
 /* The generic kernel: attention to any tiles of kernels/tiles/tiles.h of the
  * families float, integers, scaled, levels, codebook and rotated, in the CPU's
- * layout, with sizes at run time; and to those of family hack
- * (kernels/hack/cuda_layout.h, cuda_generic.cuh).  For all but hack this file
- * defines a launch's arguments per side.  generic_tiles.cuh reads the values,
- * generic_rotated.cuh first computes them from rotated rows, generic.cu
+ * layout, with sizes at run time; and to the tiles of family hack
+ * (kernels/hack/cuda_layout.h, cuda_generic.cuh).  For all families but hack
+ * this file defines a launch's arguments per side.  generic_tiles.cuh reads the
+ * values, generic_rotated.cuh first computes them from rotated rows, generic.cu
  * attends.  A tile:
  *
- *   | the CPU's | levels: outliers | keys before RoPE: angles |
+ *   | the CPU's tile | levels: outliers | keys before RoPE: angles |
  *
  * Outliers replace the CPU's pointer to them in the tile,
  *
@@ -59,7 +59,8 @@ struct kv_generic_codes {
     enum kv_generic_order order;
     unsigned d, bits, n_sub;
     unsigned book, books; /* floats from one sub-space's table to the next's,
-                           * from one KV head's tables; 0: the same for all */
+                           * and from one KV head's tables to the next's; 0:
+                           * shared */
 };
 
 /* Family "rotated" (kernels/tiles/rotated.h); its row is `integers`. */
@@ -67,8 +68,8 @@ struct kv_generic_rotated {
     const uint32_t *place; /* device memory: [n_kv_heads * head_dim] */
     bool after;
     unsigned codes; /* codes that a head needs: a transform's, or the row's */
-    unsigned block; /* size of the Hadamard transform; its factor */
-    float scale;    /* multiplied by */
+    unsigned block; /* size of the Hadamard transform */
+    float scale;    /* the transform's factor */
 };
 
 enum { KV_ROTATED_TOKENS = 8 }; /* tokens transformed back at a time */
@@ -81,8 +82,8 @@ struct kv_generic_rotate {
     unsigned angles;     /* position of the first token's angles */
 };
 
-/* A side.  64 tokens of a KV head take tile_bytes; the first head_bytes of them
- * are a part of a table that `span` tiles share. */
+/* One side of a launch.  64 tokens of a KV head take tile_bytes; the first
+ * head_bytes of them are a part of a table that `span` tiles share. */
 struct kv_gpu_generic {
     enum kv_generic_kind kind;
     unsigned head_dim, tile_bytes, head_bytes, span;
@@ -104,8 +105,8 @@ struct kv_gpu_generic {
 extern "C" {
 #endif
 
-/* Fills in a side whose tiles of 128 tokens are two of the CPU's.  Not for keys
- * before RoPE with a head_dim that is no multiple of 8, nor for other
+/* Fills in a side whose tiles of 128 tokens are two of the CPU's.  Returns
+ * false for keys before RoPE whose head_dim is no multiple of 8, and for other
  * families. */
 bool kv_gpu_generic_open(struct kv_gpu_side *side);
 struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side);

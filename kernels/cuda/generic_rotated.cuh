@@ -4,15 +4,15 @@
  *
  *   | the tile | channels, before RoPE [head_dim][64] | codes [codes][8] |, f32
  *
- * 8 tokens at a time.  Codes are kept of every transform that contains a part
- * of the head, in the order of channels; of all transforms if the row was
- * reordered before them. */
+ * 8 tokens at a time.  The kept codes are those of the Hadamard transforms that
+ * overlap the head, in the order of channels; or of all transforms, if the row
+ * was reordered before them. */
 #ifndef KV_CUDA_GENERIC_ROTATED_CUH
 #define KV_CUDA_GENERIC_ROTATED_CUH
 
 #include "kernels/cuda/generic_tiles.cuh"
 
-/* The code at this index in the row of token t. */
+/* The code at index `place` of the row of token t. */
 KV_DEVICE float kv_rotated_code(const kv_gpu_generic &g, const uint8_t *tile,
                                 unsigned place, unsigned t)
 {
@@ -22,7 +22,8 @@ KV_DEVICE float kv_rotated_code(const kv_gpu_generic &g, const uint8_t *tile,
     return place & 2 ? (place & 1 ? x[3] : x[2]) : (place & 1 ? x[1] : x[0]);
 }
 
-/* Called by the whole block, between two barriers. */
+/* Computes the channels of the block's KV head.  The whole block calls this,
+ * between two barriers. */
 KV_DEVICE void kv_rotated_channels(const kv_gpu_generic &g, uint8_t *tile)
 {
     constexpr unsigned TOKENS = 64, EACH = KV_ROTATED_TOKENS;

@@ -1,9 +1,10 @@
-/* Values of any tile of 64 tokens, in shared memory, read one by one.
+/* Reads values of any kind of tile of 64 tokens from shared memory.
  *
- * A reader gives four of them: along the channels of a token (keys), or along
- * the tokens of a channel (values), `inner` and the three after it, inner a
- * multiple of 4; lane is the token, or the channel.  A warp's lanes read
- * neighbours in the tile.  Channels past the last are any finite number. */
+ * A reader returns four values at a time: channels `inner` to inner + 3 of a
+ * token, for keys, or tokens inner to inner + 3 of a channel, for values.
+ * inner is a multiple of 4; lane is the token or the channel.  A warp's lanes
+ * read neighbours in the tile.  Channels past the last read as an arbitrary
+ * finite number. */
 #ifndef KV_CUDA_GENERIC_TILES_CUH
 #define KV_CUDA_GENERIC_TILES_CUH
 
@@ -23,7 +24,7 @@ static __host__ __device__ size_t kv_generic_bytes(const kv_gpu_generic &g)
     return (size_t)g.tile_bytes + (g.span - 1) * g.head_bytes + g.workspace;
 }
 
-/* The KV head's tiles of a run. */
+/* The tiles of this block's KV head in a run. */
 KV_DEVICE const uint8_t *kv_generic_head(const kv_gpu_generic &g,
                                          const uint8_t *tiles,
                                          size_t head_bytes)
@@ -416,8 +417,7 @@ template <class R> struct kv_read_with_rope {
     }
 };
 
-/* ---- which it is ----------------------------------------------------------
- */
+/* ---- the reader of a side ------------------------------------------------ */
 
 /* Calls f with the reader for keys or values stored as codes. */
 template <bool VALUES, class F>

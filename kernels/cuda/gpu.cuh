@@ -2,8 +2,8 @@
  *
  * Kernels use these and plain C++; tests/gpu_twin.h defines the same names for
  * the host (one fibre a thread, poisoned shared memory, copies that arrive only
- * when they are waited for), so that kernel logic is tested without a GPU.  It
- * is included before this file and takes its guard.
+ * when they are waited for), so that kernel logic is tested without a GPU.
+ * That file is included before this one and defines its include guard.
  *
  * All 32 lanes of a warp execute a warp's operations below together.  A
  * matrix is cut into fragments as PTX's mma.sync cuts it; r = lane / 4,
@@ -37,7 +37,7 @@ KV_DEVICE unsigned kv_warp(void)
     return threadIdx.x / 32;
 }
 
-/* The same, as a number that the compiler knows to be equal in all lanes. */
+/* kv_warp(), as a number that the compiler knows to be equal in all lanes. */
 KV_DEVICE unsigned kv_uniform_warp(void)
 {
     return __shfl_sync(~0u, threadIdx.x / 32, 0);
@@ -83,7 +83,7 @@ KV_DEVICE float kv_shuffle_xor(float x, unsigned mask)
     return __shfl_xor_sync(~0u, x, mask);
 }
 
-/* The x of the given lane. */
+/* The value of x in the given lane. */
 KV_DEVICE float kv_shuffle(float x, unsigned lane)
 {
     return __shfl_sync(~0u, x, lane);
@@ -285,7 +285,7 @@ KV_DEVICE float kv_load_written(const float *p)
     return __ldcg(p);
 }
 
-/* The same for four values at a 16-byte boundary. */
+/* kv_load_written() of four values at a 16-byte boundary. */
 KV_DEVICE uint4 kv_load16_written(const float *p)
 {
     return __ldcg(reinterpret_cast<const uint4 *>(p));
@@ -309,7 +309,7 @@ KV_DEVICE uint32_t kv_pack_f16(float low, float high)
     return *reinterpret_cast<const uint32_t *>(&h);
 }
 
-/* The same in bf16. */
+/* Two bf16 in a word, the first one low; rounded to even. */
 KV_DEVICE uint32_t kv_pack_bf16(float low, float high)
 {
     uint32_t w;
@@ -328,7 +328,7 @@ KV_DEVICE float kv_high_f16(uint32_t w)
     return __high2float(*reinterpret_cast<const __half2 *>(&w));
 }
 
-/* Both halves, a * b. */
+/* a * b for both halves of a word. */
 KV_DEVICE uint32_t kv_mul_f16x2(uint32_t a, uint32_t b)
 {
     const __half2 h = __hmul2(*reinterpret_cast<const __half2 *>(&a),
@@ -365,7 +365,7 @@ KV_DEVICE float kv_sin(float x)
     return __sinf(x);
 }
 
-/* To the nearest integer, half to even. */
+/* Rounds to the nearest integer, half to even. */
 KV_DEVICE int kv_round(float x)
 {
     return __float2int_rn(x);

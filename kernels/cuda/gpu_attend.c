@@ -38,7 +38,7 @@ static struct kv_gpu_launch launch_of(const struct kv_gpu_attend *a,
     };
 }
 
-/* Whether the family has both sides. */
+/* Whether the family supports both sides. */
 static bool open_both(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
                       const struct kv_gpu_family *family, enum kv_path path)
 {
@@ -91,8 +91,8 @@ static int fail_both(const struct kv_tiles_job *j, struct kv_err *e)
                    kv_gpu_job_store(j, 1, KV_JOB_CODES)->family->name);
 }
 
-/* The first family that has both sides and a kernel for them.  Fails with the
- * message of the first family that knows these codes. */
+/* Finds the first family that supports both sides and has a kernel for them.
+ * Fails with the message of the first family that knows these codes. */
 static int find_family(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
                        enum kv_path path, struct kv_err *e)
 {
@@ -114,13 +114,14 @@ static int find_family(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
     return first.msg[0] ? kv_fail(e, "%s", first.msg) : fail_both(j, e);
 }
 
-/* Codes of HACK are multiplied, not read. */
+/* Whether values can be read from the codes; HACK's codes are only
+ * multiplied. */
 static bool has_values(const struct kv_tiles_job *j)
 {
     return kv_gpu_job_store(j, 0, KV_JOB_CODES)->family != &kv_family_hack;
 }
 
-/* Tiles of the generic kernel, and this family's launch. */
+/* Picks tiles of the generic kernel, with this family's launch. */
 static int find_generic(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
                         const struct kv_gpu_family *family, struct kv_err *e)
 {
@@ -170,7 +171,8 @@ static size_t max_owned(const struct kv_tiles_job *jobs, size_t n_jobs,
     return max;
 }
 
-/* Caches of these jobs that are not yet on the device. */
+/* Makes an object for the caches of these jobs, which are not yet on the
+ * device. */
 static struct kv_gpu_attend *begin(const struct kv_device *device,
                                    const struct kv_tiles_job *jobs,
                                    size_t n_jobs)
@@ -208,7 +210,8 @@ static int finish(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
     return 0;
 }
 
-/* rc: the result of the step before. */
+/* Finishes a, or frees it if a step failed; rc: the result of the step
+ * before. */
 static int end(struct kv_gpu_attend *a, int rc, const struct kv_tiles_job *jobs,
                bool dequant, struct kv_gpu_attend **out, struct kv_err *e)
 {
@@ -251,7 +254,7 @@ int kv_gpu_attend_new_dequant(struct kv_gpu_attend **out,
     return end(a, find_generic(a, jobs, &kv_gpu_float, e), jobs, true, out, e);
 }
 
-/* Copies a run, whose tiles are there `times` times. */
+/* Copies a run, with its tiles repeated `times` times. */
 static int copy_run(struct kv_gpu_attend *to, const struct kv_gpu_attend *from,
                     size_t job, int r, int side, size_t times, struct kv_err *e)
 {
@@ -274,7 +277,7 @@ static int copy_run(struct kv_gpu_attend *to, const struct kv_gpu_attend *from,
     return 0;
 }
 
-/* Whether all sequences are codes in whole tiles that may follow each other,
+/* Fails unless all sequences are codes in whole tiles, which can be repeated,
  * with one query each. */
 static int check_repeats(const struct kv_gpu_attend *a, size_t times,
                          struct kv_err *e)

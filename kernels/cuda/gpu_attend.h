@@ -1,6 +1,6 @@
-/* Decode attention on a CUDA device over the codes in tiles of
- * kernels/tiles/tiles.h: the same codes in the order of the device's
- * kernels. */
+/* Attention on a CUDA device over the codes of the CPU's tiles
+ * (kernels/tiles/tiles.h), stored in the order that the device's kernels
+ * read. */
 #ifndef KV_CUDA_GPU_ATTEND_H
 #define KV_CUDA_GPU_ATTEND_H
 
@@ -19,35 +19,37 @@ struct kv_gpu_slot;
 /* Copies the caches of these jobs (all of one shape and of one spec, their q
  * and out unused) to the device.  Tokens that fill a tile of 128 on both sides
  * are copied as codes; sinks, tail and the tokens between are decoded and
- * copied as halves.  Jobs may share stores: each gets its own copy.  Stores may
- * be freed after this returns; the data that their params point to (the
- * codec's) must stay.  More than 8 newest tokens are prefill attention, which
- * fewer families have.  path: int8 if the family has it on the device, else
- * exact; if no family has both sides, the generic kernel runs.  Fails without
- * memory, and by name if the device has no kernel for the codes, the head
- * dimension, the pair of sides or the view (cuda/views.h). */
+ * copied as halves.  Jobs may share stores; each job gets its own copy.  Stores
+ * may be freed after this returns; the data that their params point to (the
+ * codec's) must stay.  More than 8 queries are prefill attention, which fewer
+ * families have.  path: int8 runs if the family has it on the device, else
+ * exact; if no family has both sides, the generic kernel runs.  Fails if memory
+ * runs out and, naming what lacks a kernel, if the device has no kernel for the
+ * codes, the head dimension, the pair of sides or the view (cuda/views.h). */
 int kv_gpu_attend_new(struct kv_gpu_attend **a, const struct kv_device *device,
                       const struct kv_tiles_job *jobs, size_t n_jobs,
                       enum kv_path path, struct kv_err *e);
-/* The same by the generic kernel, even if the family has a kernel. */
+/* kv_gpu_attend_new() with the generic kernel, even if the family has a
+ * kernel. */
 int kv_gpu_attend_new_generic(struct kv_gpu_attend **a,
                               const struct kv_device *device,
                               const struct kv_tiles_job *jobs, size_t n_jobs,
                               struct kv_err *e);
-/* Each launch first dequantizes all codes to halves, then attends to the
- * halves: the cost of a cache that is dequantized before use. */
+/* kv_gpu_attend_new(), but each launch first dequantizes all codes to halves,
+ * then attends to the halves: the cost of a cache that is dequantized before
+ * use. */
 int kv_gpu_attend_new_dequant(struct kv_gpu_attend **a,
                               const struct kv_device *device,
                               const struct kv_tiles_job *jobs, size_t n_jobs,
                               struct kv_err *e);
-/* A copy of the same caches in separate memory, in which the tokens of each
- * sequence's codes are there `times` times, one time after another, all with
- * their own bytes: longer caches than the host has time to encode, whose
- * attention is the original's.  a must outlive the copy, and must not come from
+/* Copies the same caches to separate memory and repeats the codes of each
+ * sequence `times` times, each time with bytes of its own.  This makes caches
+ * longer than the host has time to encode; attention over them gives the
+ * original's result.  a must outlive the copy, and must not come from
  * kv_gpu_attend_new_dequant(); keys must be stored after RoPE.  With times
  * above 1 it fails if a sequence has tokens that are not codes, a number of
- * them that is no multiple of a tile's 128, or more than one query, and if the
- * codes have data behind their tiles. */
+ * codes' tokens that is no multiple of a tile's 128, or more than one query,
+ * and if the codes have data behind their tiles. */
 int kv_gpu_attend_copy(struct kv_gpu_attend **copy,
                        const struct kv_gpu_attend *a, size_t times,
                        struct kv_err *e);
@@ -73,10 +75,10 @@ const struct kv_gpu_slot *kv_gpu_attend_slots(const struct kv_gpu_attend *a);
 
 /* Rewrites the newest tile of codes of every sequence from blocks that the
  * device encoded (device_code.h), with the same bytes for the same tokens.
- * can: [2], whether codes of K and of V have a kernel; without one, quantize
- * must not be called. newest: the first token of a job's tile; SIZE_MAX if it
- * has none.  quantize launches; bytes: the device's, [n_jobs][128 /
- * block][block_bytes], of side 0 (K) or 1. */
+ * can_append: whether the codes [2] of K and V have a kernel; if not, append
+ * must not be called.  newest: the first token of a job's newest tile, SIZE_MAX
+ * if it has none.  append launches; bytes: device memory, [n_jobs][128 /
+ * block][block_bytes], of side 0 (K) or 1 (V). */
 bool kv_gpu_attend_can_append(const struct kv_gpu_attend *a,
                               const struct kv_gpu_code *code);
 size_t kv_gpu_attend_newest(const struct kv_gpu_attend *a, size_t job);

@@ -1,4 +1,4 @@
-/* The inside of a cache on the device, for gpu_attend.c (attends),
+/* Internals of a cache on the device, for gpu_attend.c (attends),
  * gpu_attend_tiles.c (uploads tiles) and gpu_attend_plan.c (assigns work to
  * blocks). */
 #ifndef KV_CUDA_GPU_ATTEND_IMPL_H
@@ -48,12 +48,12 @@ void kv_gpu_space_free(struct kv_gpu_space *s);
 /* The number of KV heads with their own tiles in a run of this side. */
 size_t kv_gpu_run_heads(const struct kv_gpu_attend *a, int r, int side);
 
-/* gpu_attend_plan.c.  The runs of a job. */
+/* gpu_attend_plan.c.  Fills in the runs of a job. */
 void kv_gpu_attend_split(const struct kv_gpu_attend *a,
                          const struct kv_tiles_job *j,
                          struct kv_gpu_sequence *p);
-/* Call after the tiles are uploaded: the plan reads halves only; coded keeps
- * the plan over codes. */
+/* Makes the plan read halves only; a->coded keeps the plan over codes.  Call
+ * after the tiles are uploaded. */
 int kv_gpu_attend_halves(struct kv_gpu_attend *a, struct kv_err *e);
 /* Uploads the plan and the other arguments of a launch. */
 int kv_gpu_attend_plan(struct kv_gpu_attend *a, struct kv_err *e);

@@ -59,7 +59,8 @@ struct cutting {
     size_t n_work, n_splits, max; /* max: tiles of a piece */
 };
 
-/* The pieces of one run, the sequence's parts from `split` on. */
+/* Cuts one run into pieces, which become the sequence's parts from `split`
+ * on. */
 static void cut(struct cutting *c, const struct kv_gpu_sequence *p,
                 unsigned run, size_t split)
 {
@@ -83,7 +84,8 @@ static void cut(struct cutting *c, const struct kv_gpu_sequence *p,
     }
 }
 
-/* Splits of a sequence: splits of codes, then splits of halves. */
+/* Numbers the splits of every sequence: splits of codes, then splits of
+ * halves. */
 static void number_splits(struct kv_gpu_attend *a, struct cutting *c)
 {
     for (size_t j = 0; j < a->n_jobs; j++) {
@@ -101,8 +103,8 @@ static void number_splits(struct kv_gpu_attend *a, struct cutting *c)
     }
 }
 
-/* Work in the order it starts: halves, whose steps are the longest, before
- * codes. */
+/* Lists the work in the order in which it starts: halves, whose steps are the
+ * longest, before codes. */
 static void make_work(struct kv_gpu_attend *a, struct cutting *c)
 {
     static const unsigned order[] = {KV_RUN_REST, KV_RUN_SINKS, KV_RUN_CODES};
@@ -146,8 +148,8 @@ int kv_gpu_attend_halves(struct kv_gpu_attend *a, struct kv_err *e)
     return 0;
 }
 
-/* The number of newest tokens, which are halves unless they fill a tile of
- * codes. */
+/* Uploads the slots of the newest tokens, which are halves unless they fill a
+ * tile of codes. */
 static int send_slots(struct kv_gpu_attend *a, struct kv_err *e)
 {
     struct kv_gpu_slot *slots = kv_alloc(a->n_jobs, sizeof(*slots));

@@ -33,7 +33,8 @@ void kv_gpu_rows(const struct kv_store *s, size_t head, size_t first, size_t n,
 
 /* ---- the codes' space ---------------------------------------------------- */
 
-/* [n_heads][d][d]: the matrix of enter() or leave(); NULL without a space. */
+/* Returns the matrix [n_heads][d][d] of enter() or leave(); NULL without a
+ * space. */
 static float *space_matrix(const struct kv_store *s)
 {
     void (*rotate)(const void *, size_t, float *, size_t) =
@@ -77,7 +78,7 @@ static void leave_space(const float *m, bool values, size_t d, float *x,
 
 /* ---- layout -------------------------------------------------------------- */
 
-/* Tokens [first, first + n) of one side and head of a job, in the model's
+/* Reads tokens [first, first + n) of one side and head of a job, in the model's
  * space. */
 static void read_rows(const struct kv_gpu_attend *a,
                       const struct kv_tiles_job *j, int side, const float *m,
@@ -191,7 +192,7 @@ static int send_run(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
     *(side ? &run->v_head : &run->k_head) = head_bytes;
     if (!head_bytes)
         return 0;
-    if (job && j->k == j[-1].k && j->v == j[-1].v) /* a copy */
+    if (job && j->k == j[-1].k && j->v == j[-1].v) /* the same stores: a copy */
         return kv_device_copy(to, a->held[job - 1].tiles[side][r],
                               head_bytes * heads, e);
     host = kv_alloc(head_bytes, 1);
@@ -228,7 +229,7 @@ static int send_floats(const float **to, const float *x, size_t n,
     return kv_device_upload(p, x, n * sizeof(*x), e);
 }
 
-/* The transform of a store, by a butterfly if it has one, else by m. */
+/* Sends the transform of a store, as a butterfly if it has one, else as m. */
 static int send_space(struct kv_gpu_space *to, const struct kv_store *s,
                       const float *m, struct kv_err *e)
 {

@@ -12,9 +12,9 @@ struct kv_gpu_places {
                        * least 1 */
 };
 
-/* The time that a block takes beside its tiles (start, tables, merging), in the
- * time of one tile: assumed, from the times of H200 at batch 1; no run has set
- * it. */
+/* The time that a block takes beside its tiles (start, tables, merging), in
+ * units of a tile's time.  This is an estimate from times of H200 at batch 1;
+ * no run has measured it. */
 enum { KV_GPU_PIECE_OVERHEAD = 6 };
 
 /* The number of equal pieces of a run, none longer than max tiles. */
@@ -23,12 +23,11 @@ static inline size_t kv_gpu_n_pieces(size_t tiles, size_t max)
     return (tiles + max - 1) / max;
 }
 
-/* Returns the largest number of tiles that a piece may have.  tiles: [n], of
- * each run of all sequences.  A device takes blocks in waves of as many as it
- * has places, so that the last wave may leave places idle.  Of the lengths that
- * cut the longest run into equal pieces, none shorter than min_tiles, the
- * function takes the length with the smallest product of waves and (length +
- * overhead). */
+/* Returns the largest number of tiles that a piece may have.  tiles: [n], the
+ * tiles of each run of all sequences.  A device runs blocks in waves that fill
+ * its places, and the last wave may leave places idle.  Of the lengths that cut
+ * the longest run into equal pieces, none shorter than min_tiles, the function
+ * picks the one with the smallest product of waves and (length + overhead). */
 size_t kv_gpu_piece_tiles(const struct kv_gpu_places *p, const size_t *tiles,
                           size_t n);
 

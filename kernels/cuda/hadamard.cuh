@@ -60,7 +60,7 @@ KV_DEVICE void kv_rotate_row(const kv_rotate &t, unsigned head, float *row)
         kv_hadamard_row(t, row);
 }
 
-// Transforms it back.
+// Transforms a row of one head back to the model's space.
 KV_DEVICE void kv_rotate_back(const kv_rotate &t, unsigned head, float *row)
 {
     if (!t.hadamard_first)

@@ -4,9 +4,9 @@
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
-// One head of a token: its channels with the bias, clamped; the factor of those
-// that turn; the norm's weights (NULL: none); the destinations, plain before
-// RoPE, rotated after it.
+// One head of a token: its channels with the bias, clamped; the factor of the
+// rotated channels; the norm's weights (NULL: none); the destinations, plain
+// before RoPE, rotated after it.
 struct kv_head {
     const float *x, *bias;
     float clip, scale;
@@ -36,8 +36,8 @@ KV_DEVICE const float *kv_head_norm(const kv_heads &h, const float *all,
                                                  : all;
 }
 
-// A norm of whole tokens was taken before (kv_token_norm_kernel), with bias and
-// clip.
+// A norm of whole tokens has been applied by kv_token_norm_kernel, with bias
+// and clip.
 KV_DEVICE kv_head kv_head_at(const kv_heads &h, unsigned all, size_t row,
                              size_t head)
 {
@@ -117,7 +117,8 @@ struct kv_normed {
     float mean, by;
 };
 
-// Of a head's channels; a norm after RoPE is of the rotated ones.
+// Computes the norm of a head's channels; a norm after RoPE takes the rotated
+// channels.
 KV_DEVICE kv_normed kv_head_normed(const kv_heads &h, const kv_head &x,
                                    size_t row)
 {
@@ -192,7 +193,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// The norm of all heads of q, or of k, together, in place; block (row, side).
+// Norms all heads of q, or of k, together, in place; block (row, side).
 __global__ void __launch_bounds__(THREADS)
     kv_token_norm_kernel(kv_heads h, unsigned all)
 {

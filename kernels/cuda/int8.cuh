@@ -35,8 +35,8 @@ KV_DEVICE uint32_t kv_nearest(float x, float up)
     return kv_bits(fmaf(x, up, KV_SUM_START));
 }
 
-/* Weights of 16 tokens times `up` as bytes, a word of fragment b: k = 4c ..
- * 4c + 3 are tokens 2c, 2c + 8, 2c + 1, 2c + 9. */
+/* The weights of 16 tokens times `up` as bytes, one word of fragment b: its
+ * rows k = 4c .. 4c + 3 are tokens 2c, 2c + 8, 2c + 1, 2c + 9. */
 KV_DEVICE uint32_t kv_weights_u8(const float *weight, const float *up)
 {
     uint32_t byte[4];

@@ -27,14 +27,14 @@ template <int TYPE> KV_DEVICE void kv_put(void *to, size_t i, float x)
         static_cast<float *>(to)[i] = x;
     else if (TYPE == KV_TYPE_F16)
         static_cast<uint16_t *>(to)[i] = (uint16_t)kv_pack_f16(x, 0);
-    else if ((u & 0x7fffffff) > 0x7f800000) // NaN stays one
+    else if ((u & 0x7fffffff) > 0x7f800000) // NaN stays NaN
         static_cast<uint16_t *>(to)[i] = (uint16_t)(u >> 16 | 0x40);
     else
         static_cast<uint16_t *>(to)[i] =
             (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-// Numbers of a row that a thread of kv_rms_norm_kernel holds, at most.
+// The most numbers of a row that a thread of kv_rms_norm_kernel holds.
 enum { HELD = 32 };
 
 KV_DEVICE float kv_norm_factor(float sum, size_t n, float eps)
@@ -45,9 +45,9 @@ KV_DEVICE float kv_norm_factor(float sum, size_t n, float eps)
            sqrtf(kv_reduce<WARPS>(sum, workspace, kv_plus()) / (float)n + eps);
 }
 
-// A block a row of n numbers, n a multiple of 4 and at most HELD a thread; rows
-// and weight are 16-byte aligned.  A thread requests all that it reads before
-// it waits for the sum, because weights come from a cold cache.
+// A block takes a row of n numbers, n a multiple of 4 and at most HELD per
+// thread; rows and weight are 16-byte aligned.  A thread requests all that it
+// reads before it waits for the sum, because weights come from a cold cache.
 template <int TYPE>
 __global__ void __launch_bounds__(THREADS)
     kv_rms_norm_kernel(const float *x, const float *weight, size_t n, float eps,
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// The same for rows of any length and alignment, which are read twice.
+// RMSNorm for rows of any length and alignment, which are read twice.
 template <int TYPE>
 __global__ void __launch_bounds__(THREADS)
     kv_rms_norm_any_kernel(const float *x, const float *weight, size_t n,
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(THREADS)
         kv_put<TYPE>(out, blockIdx.x * n + i, row[i] * by * weight[i]);
 }
 
-// LayerNorm; a block a row.
+// LayerNorm; a block takes a row.
 template <int TYPE>
 __global__ void __launch_bounds__(THREADS)
     kv_layer_norm_kernel(const float *x, kv_norm norm, void *out)

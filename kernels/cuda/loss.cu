@@ -11,7 +11,7 @@ struct kv_loss_workspace {
     unsigned index[THREADS];
 };
 
-// Over the block, in one order; the same in every thread.
+// The sum of x over the block, in one order; the same in every thread.
 KV_DEVICE double kv_block_sum(kv_loss_workspace *workspace, double x)
 {
     kv_sync_block(); // the workspace may still be read

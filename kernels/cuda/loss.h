@@ -23,8 +23,9 @@ struct kv_gpu_loss {
 extern "C" {
 #endif
 
-/* logits, base: [rows][n_vocab]; base NULL: no base, zeros.  target: [rows],
- * below n_vocab; out: [rows].  Sums have a fixed order.  Launches. */
+/* logits, base: [rows][n_vocab]; base NULL: out's fields of the base are zeros.
+ * target: [rows], below n_vocab; out: [rows].  Launches; sums have a fixed
+ * order. */
 int kv_gpu_score(const float *logits, const float *base, const int32_t *target,
                  size_t rows, size_t n_vocab, struct kv_gpu_loss *out,
                  struct kv_err *e);

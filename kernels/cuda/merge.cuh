@@ -1,5 +1,5 @@
-/* Merging in decode attention: the warps' parts into the block's, the blocks'
- * into the result. */
+/* Merges partial results of decode attention: the warps' parts into the
+ * block's, and the blocks' parts into the result. */
 #ifndef KV_CUDA_MERGE_CUH
 #define KV_CUDA_MERGE_CUH
 
@@ -117,10 +117,10 @@ template <int V> KV_DEVICE void kv_load_channels(const float *p, float *x)
     }
 }
 
-/* Adds V channels, at o of the first split, times each split's weight relative
- * to m, over splits first, first + step, .. below n_splits; to coded [V] those
- * below n_coded, to plain [V] the others.  Eight splits are on their way at a
- * time. */
+/* Sums V channels over the splits first, first + step, .. below n_splits, each
+ * split times its weight relative to m; o points to these channels in the first
+ * split.  Splits below n_coded are added to coded [V], the others to plain [V].
+ * Eight splits are loaded at a time. */
 template <int V>
 KV_DEVICE void kv_sum_splits(const kv_gpu_work &work, const float *max,
                              const float *o, size_t apart, float m,
@@ -133,7 +133,8 @@ KV_DEVICE void kv_sum_splits(const kv_gpu_work &work, const float *max,
         float its[AT_ONCE], x[AT_ONCE][V];
 
 #pragma unroll
-        for (unsigned i = 0; i < AT_ONCE; i++) { /* past the end: the last */
+        for (unsigned i = 0; i < AT_ONCE; i++) { /* past the end: the last
+                                                  * split */
             const size_t at = min(k + i * step, work.n_splits - 1) * apart;
 
             its[i] = kv_load_written(max + at);
@@ -157,17 +158,18 @@ KV_DEVICE void kv_sum_splits(const kv_gpu_work &work, const float *max,
     }
 }
 
-/* Calls put(i, coded, plain) for V channels from channel i of [asked][d] on:
- * their sums over splits of codes, and over the other splits plus the mean of
- * decoded values.  `lanes` lanes, a power of two, share the splits of V
- * channels. */
+/* Calls put(i, coded, plain) for V channels from channel i of [asked][d] on.
+ * coded is their sum over splits of codes, plain their sum over the other
+ * splits plus the mean of decoded values.  `lanes` lanes, a power of two, share
+ * the splits of V channels. */
 template <int V, class F>
 KV_DEVICE void kv_merge_channels(const kv_decode &p, const kv_gpu_work &work,
                                  size_t apart, unsigned d, unsigned rows,
                                  unsigned asked, const float *parts,
                                  const kv_merged *merged, const F &put)
 {
-    const unsigned n = asked * d / V; /* d is even; of V = 4 a multiple of 4 */
+    const unsigned n = asked * d / V; /* d is even, and a multiple of 4 if V is
+                                       * 4 */
     unsigned lanes = 1;
 
     while (lanes < 8 && n * lanes * 2 <= KV_WARPS * 32)
@@ -202,10 +204,10 @@ KV_DEVICE void kv_merge_channels(const kv_decode &p, const kv_gpu_work &work,
     }
 }
 
-/* Merges the splits' parts into the result; the codes' parts leave their
- * space.  V: channels that a thread reads at once, 1, or 4, which then divides d.
- * Shared memory: | merged [rows] | codes' sums [rows][d] | other sums [rows][d]
- * |, the sums only if codes leave their space. */
+/* Merges the splits' parts into the result; sums over codes are transformed out
+ * of the codes' space.  V: channels that a thread reads at once, 1, or 4, which
+ * then divides d.  Shared memory: | merged [rows] | codes' sums [rows][d] |
+ * other sums [rows][d] |, the sums only if codes leave their space. */
 template <int V>
 KV_DEVICE void kv_merge_splits(const kv_decode &p, const kv_gpu_work &work,
                                unsigned d, unsigned rows)

@@ -38,7 +38,7 @@ template <int D, int NT> struct kv_prefill_workspace {
     {
         return state + kv_warp() * 3 * MINE;
     }
-    /* Computes how many of a run's tokens each row sees. */
+    /* How many of a run's tokens each row sees, [MINE]. */
     __device__ unsigned *my_limits() const
     {
         return reinterpret_cast<unsigned *>(my_state() + 2 * MINE);
@@ -99,8 +99,8 @@ KV_DEVICE void kv_prefill_keep(const kv_prefill_workspace<D, NT> &workspace,
         }
 }
 
-/* Transforms the block's results out of the codes' space, using the queries'
- * memory. */
+/* Transforms the block's results out of the codes' space; the queries' memory
+ * is the workspace. */
 template <int D, int NT>
 KV_DEVICE void kv_prefill_leave(const kv_prefill_workspace<D, NT> &workspace,
                                 const kv_gpu_space &leave)
@@ -159,8 +159,8 @@ kv_prefill_run(const kv_decode &p, const kv_gpu_sequence &sequence,
 
     kv_sync_block(); /* all threads are done with the previous run */
     course.begin();
-    /* Results come after this: while queries still enter the space, there are
-     * none. */
+    /* Transforming the queries uses the results' memory, which is still
+     * unused. */
     kv_load_queries(p, enter, sequence.index, block_row, n_rows, D, D,
                     kv_is_space(enter) ? workspace.results : workspace.queries,
                     workspace.queries);

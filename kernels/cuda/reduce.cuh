@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/gpu.cuh"
 
-// Every thread gets the same number, summed in a fixed order.  workspace:
+// Every thread gets the same result, reduced in a fixed order.  workspace:
 // [WARPS] in shared memory.
 template <int WARPS, class F>
 KV_DEVICE float kv_reduce(float x, float *workspace, F both)

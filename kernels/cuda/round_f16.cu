@@ -4,7 +4,7 @@
 
 enum { THREADS = 256 };
 
-// N words, in fours as far as possible.
+// Loads N words, in fours as far as possible.
 template <int N> KV_DEVICE void kv_get_words(const float *from, uint32_t *x)
 {
 #pragma unroll
@@ -33,7 +33,8 @@ template <int N> KV_DEVICE void kv_put_words(void *to, const uint32_t *x)
             kv_store16(word + i, x + i);
 }
 
-// EACH values a thread.  All that find a nonfinite one write the same.
+// A thread takes EACH values.  All threads that find a nonfinite value write
+// the same number.
 template <int EACH>
 __global__ void __launch_bounds__(THREADS)
     kv_round_f16_kernel(const float *x, size_t n, uint16_t *half, float *wide,

@@ -1,6 +1,6 @@
-/* CUDA devices, if a machine has any.  One is in use at a time, and all work is
- * in one stream unless a second is requested.  Memory running out is an error:
- * a sweep goes on. */
+/* CUDA devices, if the machine has any.  One is in use at a time, and all work
+ * is in one stream unless a second is requested.  Memory running out is an
+ * error: a sweep goes on. */
 #ifndef KV_CUDA_RUNTIME_H
 #define KV_CUDA_RUNTIME_H
 
@@ -58,10 +58,10 @@ int kv_device_time(int (*once)(void *arg, struct kv_err *e), void *arg,
                    size_t warmup, size_t reps, double *seconds,
                    struct kv_err *e);
 
-/* Bytes a second that kernels read, and that the runtime copies within the
- * device (read and written both counted): medians over 8 GiB, so that the start
- * and the end of a kernel are below 1 %, or over a quarter of the free memory.
- */
+/* Bytes a second that kernels read (read), and that the runtime copies within
+ * the device (copy; read and written bytes both count).  Medians over 8 GiB, so
+ * that the start and the end of a kernel are below 1 %, or over a quarter of
+ * the free memory if that is less. */
 int kv_device_bandwidth(const struct kv_device *d, double *read, double *copy,
                         struct kv_err *e);
 

@@ -69,8 +69,8 @@ KV_DEVICE void kv_softmax_step(kv_softmax<NT> &x, float s[M][NT][4],
         }
 }
 
-/* The same by a warp for one row, whose n scores its lanes hold, N each;
- * returns the factor. */
+/* kv_softmax_step() by a warp for one row, each lane of which holds N scores;
+ * returns the factor for earlier weights. */
 template <int N>
 KV_DEVICE float kv_softmax_row(float (&s)[N], float &max, float &sum)
 {

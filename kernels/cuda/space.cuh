@@ -46,8 +46,8 @@ KV_DEVICE void kv_rotate(const float *matrix, const float *x, unsigned n,
         }
 }
 
-/* The same by a Hadamard transform, in place in x: warps take rows, and passes
- * go from the widest pairs to the narrowest. */
+/* kv_rotate() by a Hadamard transform instead of a matrix, in place in x.
+ * Warps take rows, and passes go from the widest pairs to the narrowest. */
 template <class F>
 KV_DEVICE void kv_hadamard_rows(const kv_gpu_space &s, float *x, unsigned n,
                                 unsigned d, const F &put)
@@ -80,9 +80,9 @@ KV_DEVICE bool kv_is_space(const kv_gpu_space &s)
     return s.kind != KV_SPACE_NONE;
 }
 
-/* Calls put(row, channel, y) for the first n rows, transformed; x: [rows][d] in
- * shared memory, which may be written over, its rows as kv_rotate() says.  All
- * threads call it, after a barrier. */
+/* Calls put(row, channel, y) for the first n rows, transformed.  x: [rows][d]
+ * in shared memory, which may be overwritten; it has the rows that kv_rotate()
+ * needs.  All threads call it, after a barrier. */
 template <class F>
 KV_DEVICE void kv_change_space(const kv_gpu_space &s, float *x, unsigned n,
                                unsigned d, const F &put)

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// A block a row.
+// A block takes a row.
 __global__ void __launch_bounds__(THREADS)
     kv_softmax_kernel(uint16_t *x, size_t n, float scale)
 {

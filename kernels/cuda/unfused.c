@@ -78,7 +78,7 @@ int kv_unfused_random(struct kv_unfused **out, const struct kv_attend_view *v,
     return 0;
 }
 
-/* One head of a side, all runs: [n][head_dim]. */
+/* Writes one head of a side, all runs, to `to` [n][head_dim]. */
 static int put_halves(const struct kv_store *s, size_t head, uint16_t *to,
                       struct kv_err *e)
 {
@@ -99,7 +99,7 @@ static int put_halves(const struct kv_store *s, size_t head, uint16_t *to,
     return 0;
 }
 
-/* All heads of a side to the device. */
+/* Sends all heads of a side to the device. */
 static int send_side(const struct kv_tiles_job *j, const struct kv_store *s,
                      uint8_t *to, struct kv_err *e)
 {
@@ -115,8 +115,8 @@ static int send_side(const struct kv_tiles_job *j, const struct kv_store *s,
     return rc;
 }
 
-/* Keys of every job, then values; data shared with the job before is copied
- * within the device. */
+/* Sends keys of every job, then values; data shared with the job before is
+ * copied within the device. */
 static int send_halves(struct kv_unfused *u, const struct kv_tiles_job *jobs,
                        size_t n_jobs, struct kv_err *e)
 {

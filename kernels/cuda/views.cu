@@ -68,8 +68,8 @@ struct kv_view_views {
     }
 };
 
-// Channels [c0, c0 + C) of rows [first, first + TILE) on their way into to;
-// rows from `end` on are the last one again, channels from d on are zeros.
+// Starts to copy channels [c0, c0 + C) of rows [first, first + TILE) to `to`.
+// Rows from `end` on repeat the last row, channels from d on are zeros.
 template <int C>
 KV_DEVICE void kv_load_rows(const float *from, size_t stride, unsigned first,
                             unsigned end, unsigned c0, unsigned d, float *to)
@@ -90,7 +90,7 @@ KV_DEVICE void kv_load_rows(const float *from, size_t stride, unsigned first,
     }
 }
 
-// The same where 4 does not divide d: rows begin anywhere.
+// kv_load_rows() where 4 does not divide d, so that rows begin anywhere.
 template <int C>
 KV_DEVICE void kv_load_odd_rows(const float *from, size_t stride,
                                 unsigned first, unsigned end, unsigned c0,
@@ -173,7 +173,7 @@ KV_DEVICE void kv_add_values(const float *p, const float *v,
     }
 }
 
-// x over the SIDE threads that share queries.
+// Reduces x over the SIDE threads that share queries.
 KV_DEVICE float kv_row_max(float x)
 {
     for (unsigned mask = 1; mask < SIDE; mask *= 2)
@@ -196,8 +196,8 @@ template <bool PLAIN> struct kv_view_tile {
     unsigned i0, i1, c0;
     size_t seq;
 
-    // The i-th query of this thread; beyond the last it is the last again, and
-    // is not stored.
+    // The i-th query of this thread; past the last query it is the last one
+    // again, which is not stored.
     __device__ unsigned query(int i) const
     {
         return min(i0 + EACH * (threadIdx.x / SIDE) + i, i1 - 1);
@@ -243,7 +243,7 @@ template <bool PLAIN> struct kv_view_tile {
     {
         return (seq * job.q_rows * job.view.n_heads + blockIdx.y) * d();
     }
-    // TILE rows of keys or values from j0 on, channels [c, c + C).
+    // Loads TILE rows of keys or values from j0 on, channels [c, c + C).
     template <int C>
     __device__ void load(const float *rows, unsigned j0, unsigned c,
                          float *to) const
@@ -265,13 +265,14 @@ template <bool PLAIN> struct kv_view_tile {
     }
 };
 
-// For a thread's queries: sums of values, largest score, sum of weights.
+// A thread's results for its queries: sums of values, largest score, sum of
+// weights.
 template <int C> struct kv_view_sums {
     float out[EACH][C / SIDE] = {}, max[EACH], sum[EACH] = {};
 };
 
-// Scores of the tile's queries with TILE keys from j0 on; first: queries of
-// one piece are not in the shared memory yet.
+// Scores of the tile's queries with TILE keys from j0 on; first: queries that
+// fit one piece are not in shared memory yet.
 template <int C, bool PLAIN>
 KV_DEVICE void kv_view_scores(const kv_view_tile<PLAIN> &t, const float *keys,
                               unsigned j0, bool first,
@@ -318,7 +319,7 @@ KV_DEVICE void kv_view_weights(const kv_view_tile<PLAIN> &t,
         }
         max = kv_row_max(max);
 
-        // before anything was seen: weights and sums of zero
+        // before any token was seen, weights and sums are zero
         const float from = max > -__builtin_huge_valf() ? max : 0;
         const float by = kv_exp2(sums.max[i] - from);
 

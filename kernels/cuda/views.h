@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-/* Whether attention on codes, and a step's, has kernels for this view; if not,
- * the reason. */
+/* Whether attention on codes and attention of a decode step have kernels for
+ * this view; kv_gpu_plain_fail() gives the reason if they have none. */
 static inline bool kv_gpu_plain_takes(const struct kv_attend_view *v)
 {
     return kv_attend_simple(v) && !v->mass && !v->sink_logit;

@@ -1,7 +1,7 @@
 #include "kernels/cuda/decode_launch.cuh"
 #include "kernels/cuda/prefill.cuh"
 
-// Head dimension, N-tiles, stages.
+// Instances for prefill: head dimension, N-tiles, stages.
 #define KV_FLOAT_PREFILLS(X) X(64, 2, 3) X(128, 2, 3)
 
 template <class HALF>

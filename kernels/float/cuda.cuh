@@ -84,7 +84,7 @@ template <int D, int NT> struct kv_queries_f16 {
     uint32_t b[NT][D / 16][2];
 };
 
-/* q: [8 NT][D]; x: the factor of q. */
+/* Rounds q [8 NT][D], multiplied by `times`, to halves. */
 template <int D, int NT, class HALF = kv_fp16>
 KV_DEVICE void kv_queries_to_f16(const float *q, kv_queries_f16<D, NT> &x,
                                  float times = 1)
@@ -128,7 +128,7 @@ KV_DEVICE void kv_sums_scale(kv_sums_f32<D, NT> &x, const float factor[NT][2])
 #pragma unroll
     for (int i = 0; i < NT; i++)
         changes = changes || factor[i][0] != 1 || factor[i][1] != 1;
-    if (!kv_any(changes)) /* true once the largest score has been met */
+    if (!kv_any(changes)) /* true after the largest score was met */
         return;
 #pragma unroll
     for (int k = 0; k < D / 16; k++)

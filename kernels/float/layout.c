@@ -24,7 +24,7 @@ static void qk(const struct kv_store *s, size_t head, const uint8_t *tile,
 {
     const enum kv_float kind = kind_of(s);
     const size_t part = s->head_dim * KV_TILE_PART * value_bytes(s);
-    /* f32 waits for memory, which gives two places at once more slowly */
+    /* f32 waits for memory, which is slower at two places at once */
     const size_t some = kind == KV_FLOAT_32 ? 1 : 2;
 
     (void)head;

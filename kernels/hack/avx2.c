@@ -5,9 +5,9 @@
 
 #define WIDE(bits) ((bits) > 7)
 
-/* Two products of an int8_t and a code below 128 fit 16 bits, and of smaller
- * codes more: max_joined() times as many.  A larger code is two of four bits,
- * whose products go to 32 bits at once. */
+/* Two products of an int8_t and a code below 128 fit 16 bits; of smaller codes,
+ * max_joined() times as many products fit.  A larger code is split into two of
+ * four bits, whose products go to 32 bits at once. */
 ALWAYS_INLINE size_t max_joined(unsigned bits)
 {
     return bits > 7 ? KV_HACK_MAX_PART : (size_t)1 << (7 - bits);
@@ -46,7 +46,7 @@ ALWAYS_INLINE vi32 dot4(vi32 s, vi32 b, vi32 a, bool wide)
                                                  _mm256_set1_epi16(16)));
 }
 
-/* A word of each column, with n valid bytes; n is a constant. */
+/* Loads a word of each column, with n valid bytes; n is a constant. */
 ALWAYS_INLINE vi32 load_word(const uint8_t *p, size_t stride, size_t n_columns,
                              size_t n)
 {
@@ -122,7 +122,7 @@ ALWAYS_INLINE vi32 four_codes(vi32 words, unsigned bits, unsigned j)
             _mm256_and_si256(_mm256_srli_epi16(x, 4), nibble),
             _mm256_set1_epi16((short)0xff00));
     }
-    if (bits == 2) { /* bits 0 to 3 or 4 to 7 separately: a table of 16 */
+    if (bits == 2) { /* bits 0 to 3 and 4 to 7 apart: a table has 16 entries */
         const vi32 code = _mm256_broadcastsi128_si256(
             _mm_setr_epi8(0, 1, 2, 3, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0));
         const vi32 x = _mm256_and_si256(pick(words, j, j, j, j),

@@ -16,8 +16,8 @@ ALWAYS_INLINE __m128i load16(const uint8_t *p, bool whole, __mmask16 mask)
                  : _mm_maskz_loadu_epi8(mask, p);
 }
 
-/* 16 bytes of 16 rows, or, not whole, those in the mask and 0: word i of
- * row j goes to lane j of w[i]. */
+/* Transposes 16 bytes of 16 rows: word i of row j goes to lane j of w[i].  If
+ * not whole, the bytes outside the mask are 0. */
 ALWAYS_INLINE void transpose16(const uint8_t *bytes, size_t stride, bool whole,
                                __mmask16 mask, vi32 w[4])
 {
@@ -38,7 +38,8 @@ ALWAYS_INLINE void transpose16(const uint8_t *bytes, size_t stride, bool whole,
     v_transpose4x4(r, w);
 }
 
-/* The same of n bytes and n_rows rows, up to 16; the others are 0. */
+/* transpose16() for up to 16 rows, of the bytes in the mask; the other rows are
+ * 0. */
 static void transpose_few(const uint8_t *bytes, size_t stride, size_t n_rows,
                           __mmask16 mask, vi32 w[4])
 {

@@ -2,7 +2,7 @@
 #include "kernels/cuda/prefill.cuh"
 #include "kernels/hack/cuda.cuh"
 
-// Bits, partition, head dimension, stages; two N-tiles.
+// Instances for prefill: bits, partition, head dimension, stages; two N-tiles.
 #define KV_HACK_PREFILLS(X) X(2, 32, 128, 2) X(2, 64, 128, 2) X(2, 128, 128, 2)
 
 template <int BITS, int P, int D, int STAGES, bool RANDOM>

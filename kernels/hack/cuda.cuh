@@ -1,13 +1,13 @@
-/* Policies of decode.cuh for HACK: queries and weights are quantized to bytes,
- * multiplied with codes as integers, and eq. 4 of kernels/hack/hack.h makes
- * the product of it,
+/* Policies of decode.cuh for HACK.  Queries and weights are quantized to bytes
+ * and multiplied with codes as integers; eq. 4 of kernels/hack/hack.h turns the
+ * result into the product,
  *
  *   sum ~ s_b (s_a sum(a' b') + m_a sum(b')) + m_b (s_a sum(a') + n m_a)
  *
- * with a queries (or weights), b stored keys (or values).  Weights are
+ * where a are queries (or weights) and b stored keys (or values).  Weights are
  * quantized in the blocks of values, relative to the running maximum: codes do
- * not depend on that factor.  The bytes are drawn in cuda_layout.h.  RANDOM:
- * stochastic rounding. */
+ * not depend on that factor.  cuda_layout.h draws the layout of the codes.
+ * RANDOM: stochastic rounding. */
 #ifndef KV_HACK_CUDA_CUH
 #define KV_HACK_CUDA_CUH
 
@@ -76,15 +76,16 @@ KV_DEVICE float kv_hack_inverse(float scale)
     return scale > 0 ? 1 / scale : 0;
 }
 
-/* (x - min) / scale as a code, in the low byte: to nearest.  Multiplies by the
- * inverse, which may move a value on the edge between two codes by one unit in
- * the last place: dividing took a third of the time. */
+/* (x - min) / scale rounded to the nearest code, in the low byte.  Multiplies
+ * by the inverse, since dividing took a third of the time; this may move a
+ * value on the edge between two codes by one unit in the last place. */
 KV_DEVICE uint32_t kv_hack_nearest(float x, float min, float inverse)
 {
     return kv_nearest(x - min, inverse);
 }
 
-/* The same, down with probability ceil(y) - y; u in [0, 1). */
+/* kv_hack_nearest() with stochastic rounding: y = (x - min) / scale is rounded
+ * down with probability ceil(y) - y.  u: random, in [0, 1). */
 KV_DEVICE uint32_t kv_hack_stochastic(float x, float min, float inverse,
                                       float top, float u)
 {
@@ -109,13 +110,14 @@ KV_DEVICE float kv_hack_combine(const kv_hack_column &a, float scale, float min,
     return fmaf(scale, a.scale * (float)product, x);
 }
 
-/* A number of 16 bits, which 2^23 has room for. */
+/* Converts a 16-bit number to f32; the mantissa of 2^23 has room for it. */
 KV_DEVICE float kv_u16_f32(uint32_t x)
 {
     return kv_from_bits(0x4b000000u | x) - 0x1p23f;
 }
 
-/* The same if these are halves of three words. */
+/* kv_hack_combine() for a row whose scale, minimum and sum are halves of the
+ * three words of `row`: the upper halves if HALF is 1, else the lower. */
 template <int HALF>
 KV_DEVICE float kv_hack_combine(const kv_hack_column &a, const uint32_t *row,
                                 int product, float x)

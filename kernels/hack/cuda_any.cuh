@@ -2,7 +2,8 @@
  * run time.
  *
  * A block's rows, 8 NT of them, are quantized like the queries and weights of
- * lib/schemes/hack_attend.c and meet fragments of 16 lines on tensor cores:
+ * lib/schemes/hack_attend.c.  Tensor cores multiply them with fragments of 16
+ * lines:
  *
  *   scores of a piece    rows: queries    lines: tokens
  *   results              rows: weights    lines: channels
@@ -77,9 +78,8 @@ KV_DEVICE unsigned kv_hack_place(unsigned t)
 }
 
 /* Makes a part of a row's codes, by a warp; x: the row's values; token: for
- * weights, the position of the row's first token.  The same codes as quantize()
- * of kernels/hack/hack.h.
- */
+ * weights, the position of the row's first token.  The codes are those of
+ * quantize() in kernels/hack/hack.h. */
 KV_DEVICE void kv_hack_quantize_part(const kv_gpu_hack_side &h, const float *x,
                                      unsigned part, unsigned row, uint64_t key,
                                      unsigned token, const kv_hack_rows &to)
@@ -118,7 +118,7 @@ KV_DEVICE void kv_hack_quantize_part(const kv_gpu_hack_side &h, const float *x,
                                         fmaf(scale, sum, (float)n * low)};
 }
 
-/* Fragment n of a piece. */
+/* Loads fragment n of a piece. */
 KV_DEVICE void kv_hack_fragment(const kv_gpu_hack_side &h, const uint8_t *piece,
                                 unsigned n, uint32_t *a)
 {
@@ -137,7 +137,8 @@ KV_DEVICE void kv_hack_fragment(const kv_gpu_hack_side &h, const uint8_t *piece,
 }
 
 /* Adds eq. 4 to x for rows from 8 i on and lines from 16 m on of a piece, over
- * its first parts; x: fragment c of gpu.cuh, whose rows are the lines. */
+ * its first `parts` parts; x: fragment c of gpu.cuh, whose rows are the
+ * lines. */
 KV_DEVICE void kv_hack_product(const kv_gpu_hack_side &h, const uint8_t *piece,
                                unsigned m, const kv_hack_rows &rows, unsigned i,
                                unsigned parts, float *x)
@@ -245,7 +246,7 @@ template <int NT> struct kv_hack_results {
     float o[KV_HACK_TILES][NT][4];
 };
 
-/* factor: [rows], from kv_hack_weigh(). */
+/* Multiplies the results by factor [rows], which kv_hack_weigh() returned. */
 template <int NT>
 KV_DEVICE void kv_hack_rescale(const float *factor, kv_hack_results<NT> &x)
 {
@@ -258,7 +259,7 @@ KV_DEVICE void kv_hack_rescale(const float *factor, kv_hack_results<NT> &x)
                 x.o[j][i][k] *= factor[8 * i + kv_lane() % 4 * 2 + k % 2];
 }
 
-/* Adds weights times values of a piece's first parts. */
+/* Adds weights times values of a piece's first `parts` parts. */
 template <int NT>
 KV_DEVICE void kv_hack_gather(const kv_gpu_hack_side &v, const uint8_t *piece,
                               const kv_hack_rows &weights, unsigned parts,

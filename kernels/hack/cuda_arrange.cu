@@ -6,7 +6,7 @@
 
 enum { THREADS = 256 };
 
-// The piece of tokens from `first` on; the last token is n - 1.
+// Writes the piece of tokens from `first` on; the last token is n - 1.
 KV_DEVICE void kv_put_piece(const kv_gpu_hack_side &h,
                             const kv_coded_head<kv_hack> &from, unsigned first,
                             unsigned n, uint8_t *to)
@@ -43,7 +43,7 @@ KV_DEVICE void kv_put_piece(const kv_gpu_hack_side &h,
     }
 }
 
-// A block a tile: of KV head x of sequence y.
+// Block (x, y) packs a tile of KV head x of sequence y.
 __global__ void __launch_bounds__(THREADS)
     kv_append_hack_kernel(const kv_gpu_hack_side h, struct kv_gpu_groups g,
                           size_t tile_coded, const kv_gpu_sequence *sequences,

@@ -6,7 +6,7 @@
 #include "kernels/hack/cuda_any.cuh"
 
 /* | queries [8][head_dim] | scores [8][..] | factors [8] | limits [8]: 4 bytes
- *   each | rows of queries | of weights | keys | values | */
+ *   each | rows of queries | rows of weights | keys | values | */
 struct kv_generic_hack_workspace {
     static constexpr unsigned ROWS = 8, TOKENS = KV_GPU_TILE;
 

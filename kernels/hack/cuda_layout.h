@@ -159,7 +159,8 @@ bool kv_gpu_hack_open(struct kv_gpu_side *side);
 struct kv_gpu_hack_side kv_gpu_hack_params(const struct kv_gpu_side *side,
                                            uint64_t seed);
 
-/* The same for the generic kernel, for any sizes; a piece is a tile. */
+/* The same functions for the generic kernel, which takes any sizes; a piece is
+ * a tile. */
 void kv_gpu_hack_open_generic(struct kv_gpu_side *side);
 struct kv_gpu_hack_side
 kv_gpu_hack_params_generic(const struct kv_gpu_side *side, uint64_t seed);

@@ -89,7 +89,7 @@ static void put_range(const struct packing *p, const struct kv_gpu_hack_side *h,
     half[2 * h->lines] = (uint16_t)sum;
 }
 
-/* The piece of tokens from `first` on. */
+/* Packs the piece of tokens from `first` on. */
 static void pack_piece(const struct packing *p,
                        const struct kv_gpu_hack_side *h, size_t first,
                        uint8_t *to)

@@ -3,9 +3,9 @@
 #include "kernels/cuda/families.h"
 #include "kernels/hack/cuda_any.cuh"
 
-// A block takes 16 rows: query heads of a KV head, for one query, then the
-// next.  It passes over the tokens a piece at a time, first over the sinks;
-// halves of a piece 32 at a time.
+// A block takes 16 rows: the query heads of a KV head for one query, then for
+// the next.  It passes over the sinks, then over the other tokens a piece at a
+// time; halves of a piece are loaded 32 at a time.
 enum {
     NT = 2,
     ROWS = 8 * NT,
@@ -17,8 +17,9 @@ enum {
 // ---- a block's memory ----------------------------------------------------
 
 // | queries [16][head_dim] | scores [16][..] | halves [32][head_dim + 4] |
-// 16 more | factors, sums [16] | of each row, tokens it sees, keys that are
-// codes, values that are: [16] | rows of queries | of weights | keys | values |
+// 16 unused | factors, sums [16] | of each row: tokens it sees, keys that are
+// codes, values that are codes [16] | rows of queries | rows of weights |
+// keys | values |
 struct kv_hack_views_workspace {
     float *queries, *scores, *halves, *factors, *sums;
     unsigned *seen, *k_until, *v_until;
@@ -147,7 +148,7 @@ struct kv_hack_pass {
     unsigned first, end; // tokens
     unsigned piece;      // of codes
     bool k_codes, k_halves, v_halves;
-    unsigned v_parts; // partitions of values that some row has as codes
+    unsigned v_parts; // partitions of values that are codes for some row
 };
 
 // The i-th pass of a block that sees n tokens; its queries see from min_codes
@@ -188,7 +189,7 @@ struct kv_hack_block {
     unsigned row0, n; // the first row; tokens that the last one sees
     unsigned min_codes[2],
         max_codes[2];     // tokens as codes: of the first and last query
-    size_t kv_row, kv_at; // halves: from a token to the next; the first
+    size_t kv_row, kv_at; // halves: from one token to the next; the first token
     const uint8_t *k_pieces, *v_pieces;
     const unsigned apart;
     const float scale;

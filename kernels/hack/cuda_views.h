@@ -16,7 +16,7 @@
 struct kv_gpu_hack_views {
     struct kv_gpu_hack_side k, v;     /* sides of equally many tokens */
     size_t n_steps;                   /* pieces of each KV head of a window */
-    const uint8_t *k_steps, *v_steps; /* the device's:
+    const uint8_t *k_steps, *v_steps; /* device memory:
                                        * [n_windows][n_kv_heads][n_steps] */
 };
 
@@ -33,16 +33,16 @@ bool kv_gpu_hack_views_open(const struct kv_gpu_code *k,
                             const struct kv_device *device,
                             struct kv_gpu_hack_views *h);
 
-/* A window's encoded blocks, the first n tokens, to its pieces
- * [n_heads][n_steps].  Launches. */
+/* Launches the rearrangement of a window's encoded blocks, of its first n
+ * tokens, into pieces [n_heads][n_steps]. */
 int kv_gpu_hack_arrange(const struct kv_gpu_code *code,
                         const struct kv_gpu_hack_side *h, const uint8_t *bytes,
                         size_t n, size_t n_steps, uint8_t *pieces,
                         struct kv_err *e);
 
-/* Attends.  Both sides of the job have only their unquantized form, and the
- * same number of sinks; `until` is set and does not decrease from one query to
- * the next.  Launches.  Takes plain views (kernels/cuda/views.h). */
+/* Launches attention.  Both sides of the job have only their unquantized form,
+ * and the same number of sinks; `until` is set and does not decrease from one
+ * query to the next.  Takes plain views (kernels/cuda/views.h). */
 int kv_gpu_attend_hack(const struct kv_attend_job *job,
                        const struct kv_gpu_hack_views *h, struct kv_err *e);
 

@@ -32,7 +32,8 @@ struct kv_hack_range {
     float min, scale; /* scale 0: every value is min */
 };
 
-/* Streams of random numbers: stored keys and values, and the two left sides. */
+/* Streams of random numbers: stored keys and values, and their left operands,
+ * the queries and weights. */
 enum kv_hack_stream { KV_HACK_K, KV_HACK_V, KV_HACK_Q, KV_HACK_P };
 
 KV_HOST_DEVICE static inline uint64_t
@@ -59,11 +60,11 @@ KV_HOST_DEVICE static inline uint64_t kv_hack_counter(size_t token,
 }
 enum { KV_HACK_NEXT_CHANNEL = 1, KV_HACK_NEXT_TOKEN = 1 << 16 };
 
-/* Four weights of a partition, 8 tokens apart, draw from one word.  It is
+/* Four weights of a partition, 8 tokens apart, draw from one word.  The word is
  * hashed once for the four weights in C, and on tensor cores where one lane has
- * all four.  Its counter has the position, head, group and token in its bits:
- * up to 2^24, 256, 256 and 2^24 no two words are the same.  key: the
- * layer's. */
+ * all four.  Its counter holds the position, head, group and token in separate
+ * bits: up to 2^24, 256, 256 and 2^24 of them, no two words are the same.  key:
+ * the layer's. */
 KV_HOST_DEVICE static inline uint64_t
 kv_hack_weight_key(uint64_t key, size_t head, size_t position)
 {
@@ -205,9 +206,9 @@ struct kv_hack_table {
                      const struct kv_hack_columns *c, double *out,
                      size_t stride);
 
-    /* Rows of bytes, `stride` apart, as columns of little-endian words:
+    /* Turns rows of bytes, `stride` apart, into columns of little-endian words:
      * word[i * KV_HACK_COLUMNS(n_rows) + j] is bytes [4 i, 4 i + 4) of row j,
-     * for i < ceil(n / 4); past the row's n bytes 0. */
+     * for i < ceil(n / 4); bytes past the row's n are 0. */
     void (*transpose)(const uint8_t *bytes, size_t stride, size_t n_rows,
                       size_t n, uint32_t *word);
 

@@ -1,7 +1,7 @@
 /* The operations of hack.h with the same source at every level: floats go
  * element by element, or in a number of lanes that does not depend on the
  * register.  Included by c.c and, compiled for wider registers, by avx2.c and
- * avx512.c.  They define the other operations; all go into TABLE(). */
+ * avx512.c.  Those files define the other operations; TABLE() lists all. */
 #include "kernels/hack/hack.h"
 #include "kernels/simd/common.h"
 #include "lib/base/rng.h"

@@ -74,7 +74,7 @@ ALWAYS_INLINE void add_eight(vf64 *s, const float *x, const float *m,
     }
 }
 
-/* Eight lanes, added in halves. */
+/* The sum of eight lanes, added in halves. */
 ALWAYS_INLINE double total(const vf64 *x)
 {
     double s[8];
@@ -120,7 +120,7 @@ static void dots(const float *x, const float *m, size_t stride, size_t n_rows,
         dots_of(x, last, m + i * stride, stride, 1, n, out + i);
 }
 
-/* R registers of out. */
+/* Adds x m to R registers of out. */
 ALWAYS_INLINE void add_to(const float *x, const float *m, size_t stride,
                           size_t n_rows, size_t R, double *out)
 {
@@ -215,8 +215,8 @@ ALWAYS_INLINE size_t joined_end(size_t z, unsigned bits, size_t fours)
     return fours - z < max_joined(bits) ? fours : z + max_joined(bits);
 }
 
-/* R rows and G registers of columns from `at` on, the last of them perhaps not
- * full; R, G and wide are constants. */
+/* Multiplies R rows with G registers of columns from `at` on, the last of them
+ * perhaps not full; R, G and wide are constants. */
 ALWAYS_INLINE void block(const struct left *a, size_t R,
                          const struct kv_hack_columns *c, size_t at, size_t G,
                          bool wide, double *out, size_t stride)
@@ -287,7 +287,7 @@ ALWAYS_INLINE void rows(const struct left *a, size_t R,
         block(a, R, c, at, 1, wide, out, stride);
 }
 
-/* Up to ROWS rows. */
+/* multiply() for up to ROWS rows. */
 ALWAYS_INLINE void some_rows(const struct kv_hack_row *row, size_t n,
                              const struct kv_hack_columns *c, bool wide,
                              double *out, size_t stride)
@@ -392,7 +392,7 @@ ALWAYS_INLINE void expand(const uint8_t *packed, size_t stride, unsigned bits,
     }
 }
 
-/* Unpacks other codes to bytes first. */
+/* expand() for codes of other widths, which it first unpacks to bytes. */
 static void expand_any(const uint8_t *packed, size_t stride, unsigned bits,
                        size_t n_columns, size_t n, uint8_t *code)
 {

@@ -16,10 +16,11 @@ ALWAYS_INLINE vi32 byte_of(vi32 x, unsigned j)
                   : v_and(x, v_set1_i32(255));
 }
 
-/* Products of two bytes and their neighbours' are 16 bits.  With weights to 255
- * these hold the sum of 8 such, a whole unit's, of codes of at most 3 bits; of
- * 4 bits, of 4; of 5 bits, of 2, which are at most 2 * 2 * 255 * 31 = 31620.
- * Signed weights are half as large: as if a code had a bit less. */
+/* The sum of two neighbouring products of bytes has 16 bits.  With weights up
+ * to 255, 16 bits also hold the sum of 8 of these, a whole unit, for codes of
+ * at most 3 bits; of 4 for codes of 4 bits; and of 2 for codes of 5 bits, at
+ * most 2 * 2 * 255 * 31 = 31620.  Signed weights are half as large, as if a
+ * code had one bit less. */
 ALWAYS_INLINE void dot(vi32 *s, vi32 *part, vi32 x, vi32 w, unsigned bits,
                        int positive, unsigned e)
 {

@@ -31,8 +31,8 @@ ALWAYS_INLINE vi32 affine_bits(vi32 x, unsigned width, unsigned from,
         x, _mm512_set1_epi64((long long)matrix), 0);
 }
 
-/* AMD's CPUs compute its products in the unit of the codes' and weights'
- * products; AMD's are the CPUs that use pairs. */
+/* AMD's CPUs compute affine_bits() in the unit that also multiplies codes and
+ * weights.  kv_level_pairs() is true on AMD's CPUs. */
 #define bits_of affine_bits
 #define SHIFTS() kv_level_pairs()
 

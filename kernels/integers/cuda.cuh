@@ -42,7 +42,7 @@ template <int BITS> struct kv_fields {
     }
 };
 
-/* N words of this lane's, from word `first` on. */
+/* Loads N of this lane's words, from word `first` on. */
 template <int N>
 static __device__ void kv_code_words(const uint8_t *codes, int first,
                                      uint32_t *w)
@@ -52,7 +52,7 @@ static __device__ void kv_code_words(const uint8_t *codes, int first,
         kv_unpack16(codes + ((first / 4 + i) * 32 + kv_lane()) * 16, w + 4 * i);
 }
 
-/* N pairs of a vector, this lane's, from pair `first` on. */
+/* Loads N of this lane's pairs of a vector, from pair `first` on. */
 template <int N>
 static __device__ void kv_pair_words(const uint8_t *vector, int first,
                                      uint32_t *w)
@@ -296,9 +296,9 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
     }
 };
 
-/* Up to 4 groups of 32 or more channels of a token: q . k = sum over groups of
- * scale (sum q code) + low (sum q); lane c has group c of the second product.
- */
+/* For up to 4 groups of 32 or more channels of a token: q . k = sum over groups
+ * of scale (sum q code) + low (sum q).  In the matrix product of the second
+ * term, lane c holds group c. */
 template <int BITS, int D> struct kv_unfolded_keys : kv_integers_keys<BITS, D> {
     using base = kv_integers_keys<BITS, D>;
     using params = typename base::params;

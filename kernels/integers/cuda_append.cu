@@ -61,7 +61,7 @@ KV_DEVICE uint32_t kv_codes_word(const kv_gpu_integers_side &s,
     return word;
 }
 
-// A block a tile: of KV head x of sequence y.
+// Block (x, y) packs a tile of KV head x of sequence y.
 template <class Q>
 __global__ void __launch_bounds__(THREADS)
     kv_append_groups_kernel(const kv_gpu_integers_side s,

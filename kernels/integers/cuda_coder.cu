@@ -38,7 +38,7 @@ static kv_share kv_share_of(const struct kv_gpu_groups *g)
     return s;
 }
 
-// The share that this thread block does.
+// The share of this thread block.
 template <bool BY_CHANNEL> struct kv_mine {
     size_t first;          // unit
     unsigned channel;      // the slice's first
@@ -73,13 +73,14 @@ template <bool BY_CHANNEL> struct kv_mine {
         return BY_CHANNEL ? width : 1;
     }
 
-    // The last group of a token may be shorter.
+    // The size of group i; a token's last group may be shorter.
     __device__ unsigned size(unsigned i) const
     {
         return BY_CHANNEL ? len : min(len, unit - i % each * len);
     }
 
-    // x of the first one; and, by channel, from a row to the next.
+    // The offset of the share's first value in x, and, by channel, the distance
+    // from one row to the next.
     __device__ size_t from(unsigned heads) const
     {
         return BY_CHANNEL
@@ -97,7 +98,7 @@ template <bool BY_CHANNEL> struct kv_mine {
     }
 };
 
-// Calls f.run<Q, BY_CHANNEL>() of these groups.
+// Calls f.run<Q, BY_CHANNEL>() for groups along this axis.
 template <class F> struct kv_by_axis {
     F &f;
     bool by_channel;
@@ -141,7 +142,7 @@ static __host__ __device__ kv_workspace workspace_of(const kv_share &s)
     return r;
 }
 
-// Two values a word.
+// Loads values, two per word.
 template <bool BY_CHANNEL>
 KV_DEVICE void kv_take_values(const kv_mine<BY_CHANNEL> &m, unsigned heads,
                               const uint16_t *x, uint16_t *value)
@@ -181,7 +182,8 @@ KV_DEVICE void kv_part_ranges(const kv_mine<BY_CHANNEL> &m, unsigned parts,
     }
 }
 
-// Both zeros are +0 in a head, whichever came first.
+// Makes the heads of all groups.  Both zeros are +0 in a head, whichever came
+// first.
 template <class Q, class M>
 KV_DEVICE void kv_make_heads(const M &m, const kv_gpu_groups &g, unsigned parts,
                              const float *low, const float *high, Q *head,
@@ -335,8 +337,8 @@ __global__ void __launch_bounds__(THREADS)
 // ---- decoding --------------------------------------------------------------
 
 // Codes 4 quad to 4 quad + n - 1, n at most 4, the first one low.  They begin
-// at a byte or, of odd bits, which are 28 at most, in its middle: a word has
-// room.
+// at a byte or, if bits is odd, in the middle of a byte.  In this case they
+// take 28 bits at most, so a word has room for both.
 KV_DEVICE uint32_t kv_quad(const uint8_t *codes, size_t quad, unsigned n,
                            unsigned bits)
 {

@@ -1,7 +1,8 @@
 /* Policies of decode.cuh for integers of 8 bits in groups on path int8
- * (cuda_layout.h): codes meet queries, times their scales where a
- * group is of tokens, in 8 bits of the largest of a row and group, and weights
- * times scales in 8 bits of the largest of a row, group and piece of tokens.
+ * (cuda_layout.h).  Codes are multiplied with queries and weights in 8 bits.
+ * Queries, times scales if a group is of tokens, are rounded relative to the
+ * largest of a row and group.  Weights times scales are rounded relative to the
+ * largest of a row, group and piece of tokens.
  *
  *   sum w x = sum w scale code + sum w middle,  middle = low + 128 scale,
  *
@@ -25,7 +26,7 @@ enum { KV_INT8_STAGES = 2 };
  * and at most 2^-68 is lost. */
 #define KV_MIN_PRODUCT 0x1p-60f
 
-/* Shared by all policies. */
+/* Members that all policies share. */
 template <int D> struct kv_int8_side : kv_integers_side<KV_INT8_TOKENS> {
     static constexpr int BLOCKS = D < 128 ? 2 : 1;
     static constexpr int CODES = T * D;
@@ -92,7 +93,7 @@ KV_DEVICE float kv_up_to_127(float max)
     return max > KV_MIN_ROW ? 127 / max : 0;
 }
 
-/* Eight numbers in both words of a fragment b. */
+/* Rounds eight numbers times `up` to bytes, both words of a fragment b. */
 KV_DEVICE void kv_eight_bytes(const float *x, float up, uint32_t *b)
 {
 #pragma unroll
@@ -104,7 +105,7 @@ KV_DEVICE void kv_eight_bytes(const float *x, float up, uint32_t *b)
     }
 }
 
-/* This lane's 8 channels of part k of row 8 i + r. */
+/* Loads this lane's 8 channels of part k of row 8 i + r. */
 template <int D>
 KV_DEVICE void kv_eight_channels(const float *q, int i, int k, float *x)
 {
@@ -358,8 +359,8 @@ template <int D> struct kv_unfolded_keys_s8 : kv_int8_side<D> {
 /* ---- values ---------------------------------------------------------------
  */
 
-/* Groups of 32 or more channels of a token: weights times scales are rounded
- * for each. */
+/* For groups of 32 or more channels of a token: weights times scales are
+ * rounded anew for each group. */
 template <int D> struct kv_values_s8 : kv_int8_side<D> {
     using side = kv_int8_side<D>;
     using params = kv_gpu_integers_side;

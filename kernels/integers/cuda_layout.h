@@ -2,7 +2,7 @@
  * (cuda.cuh, cuda_int8.cuh) and writers (cuda_pack.c, cuda_append.cu).
  *
  * A tile of 128 tokens is 128 / T pieces of T tokens; path exact has T = 128 /
- * bits, path int8, of 8 bits alone, T = 32:
+ * bits; path int8, which takes codes of 8 bits alone, has T = 32:
  *
  *   | unit f32 | 1 / unit f32 | 0 | 0 |    of the tile: folded, path exact
  *   | [heads] |                            of the tile, or
@@ -14,8 +14,7 @@
  * scales, rests are the difference between lows and their halves.  One zero for
  * all groups (KV_OFFSET_SAME) makes lows a multiple of the scales: then only
  * scales are stored, except for groups of tokens on path exact, which have few
- * heads.  The heads belong to the tile if groups of tokens are longer than a
- *         piece.
+ * heads.  The tile holds the heads if groups of tokens are longer than a piece.
  *
  * Path exact.  Codes of a piece are a matrix, of tokens x channels (keys) or
  * channels x tokens (values).  A pair is a row's columns 8 p + 2 c and + 1,
@@ -69,9 +68,9 @@ struct kv_gpu_integers_side {
     unsigned shift;    /* a group is 2^shift tokens (folded keys) or channels */
     unsigned n_groups; /* groups whose heads are stored together */
     unsigned heads;    /* bytes of one group's heads */
-    unsigned lows;     /* the first byte of its lows in these; 0: lows */
+    unsigned lows;     /* where its lows begin in the heads; 0: no lows */
     float zero;        /* lows are not stored: low = -zero * scale */
-    unsigned rests;    /* the first byte of its rests; 0: no rests */
+    unsigned rests;    /* where its rests begin; 0: no rests */
     int in_head;       /* heads belong to the tile */
     unsigned head_bytes, piece_bytes; /* bytes of the tile, of a piece */
 
@@ -197,7 +196,7 @@ struct kv_gpu_side;
 bool kv_gpu_integers_of(const struct kv_store *s, enum kv_path path,
                         struct kv_gpu_integers_side *g);
 
-/* For struct kv_gpu_family (kernels/cuda/families.h). */
+/* The open() of both paths' families (kernels/cuda/families.h). */
 bool kv_gpu_integers_open(struct kv_gpu_side *side);
 bool kv_gpu_integers_int8_open(struct kv_gpu_side *side);
 

@@ -164,7 +164,8 @@ static void put_heads(const struct packing *p, float unit, uint8_t *to)
     }
 }
 
-/* Folded, path exact: the tile's unit, which it begins with. */
+/* Writes the tile's unit at its start, if it is folded and on path exact;
+ * returns the unit. */
 static float put_unit(const struct packing *p, uint8_t *to)
 {
     float max = 0, scale, low;

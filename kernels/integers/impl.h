@@ -13,9 +13,10 @@ enum {
     KV_UNIT_QUADS = KV_UNIT / 4,
     KV_PLANE = 64, /* bytes of a vector */
     KV_MAX_DIM = 512,
-    KV_COARSE_BITS = 5, /* maximum bits of codes that w meets in 8 bits; other
-                         * codes meet it in 15 */
-    KV_FINE_BASE = 127  /* w is two digits in 15 bits, its largest 127 * 127 */
+    KV_COARSE_BITS = 5, /* most bits of codes that are multiplied with w in 8
+                         * bits; for more bits w has 15 */
+    KV_FINE_BASE = 127  /* base of the two digits of w in 15 bits; w is at most
+                         * its square */
 };
 
 /* The bytes of a head's offset. */

@@ -20,34 +20,34 @@
  * Groups of more than 64 tokens cover `span` tiles: each holds head_bytes of
  * that table, in order.
  *
- * A unit is 8 cells of 64 codes: cell e is 16 lanes x inner indices 4 e to
- * 4 e + 3, code (lane l, index 4 e + j) in byte 4 l + j, so that 4 bytes of w
- * meet 4 codes in each 32-bit lane.  A code of b bits is cut, from the low bit
- * up, into fields of 4, 2 and 1 bits that add up to b (8 is one field), and a
- * unit is its planes of these widths, b vectors of 64 bytes:
+ * A unit is 8 cells of 64 codes: cell e is 16 lanes x inner indices [4 e, 4 e +
+ * 4), code (lane l, index 4 e + j) in byte 4 l + j, so that 4 bytes of w are
+ * multiplied with 4 codes in each 32-bit lane.  A code of b bits is cut, from
+ * the low bit up, into fields of 4, 2 and 1 bits that add up to b (8 is one
+ * field), and a unit is its planes of these widths, b vectors of 64 bytes:
  *
  *   width 8: 8 vectors, cell e in vector e
  *   width 4: 4 vectors, cell e in vector e / 2, bits 4 (e % 2) of each byte
  *   width 2: 2 vectors, cell e in vector e / 4, bits 2 (e % 4)
  *   width 1: 1 vector, cell e in bit e
  *
- * Path exact: w (folded: w times the scales) meets codes in floats, less the
- * middle code m, so that products are about as small as values are:
+ * Path exact multiplies w (folded: w times the scales) in floats with codes
+ * less the middle code m, so that products are about as small as values are:
  *
  *   sum w scale code = sum w scale (code - m) + m sum w scale
  *
  * Path int8: w (folded: w times the scales) is rounded to 8 bits per row and
- * run, weights of folded values for up to four tiles at once: to signed bytes;
- * weights of values to unsigned bytes unless scales are negative.  For codes of
- * 6 bits and more the error of 8 bits would be comparatively large, so they
- * meet w in 15 bits, integers up to 127 * 127.  With the integers W, their unit
- * and the integer sum S of W code,
+ * run, weights of folded values for up to four tiles at once.  The bytes are
+ * signed, except for weights of values with scales that are not negative.  For
+ * codes of 6 bits and more the error of 8 bits would be comparatively large, so
+ * these codes are multiplied with w in 15 bits, integers up to 127 * 127.  With
+ * the integers W, their unit and the integer sum S of W code,
  *
  *   sum w scale code ~ unit S + m (sum w scale - unit sum W)
  *
  * is off by W's rounding times each code's distance from the middle.  Offsets
- * meet w itself.  Of values' folded runs the second term, one number for all
- * lanes, is added up beside them. */
+ * are multiplied with the unrounded w.  In folded runs of values the second
+ * term is one number for all lanes, which is summed separately. */
 #include "kernels/integers/impl.h"
 #include "kernels/level.h"
 #include "kernels/tiles/impl.h"
@@ -96,7 +96,8 @@ int kv_integers_init(struct kv_integers *g, int values, size_t head_dim,
 /* ---- tables of heads ------------------------------------------------------
  */
 
-/* Bytes [at, at + n) of the table, where this tile, the i-th, holds them. */
+/* Writes bytes [at, at + n) of the table, if this tile, the i-th, holds
+ * them. */
 static void put_bytes(const struct kv_integers *g, size_t i, size_t at,
                       const void *from, size_t n, uint8_t *tile)
 {
@@ -233,7 +234,8 @@ static const struct kv_integers_table *table(void)
     return versions[kv_level_version()];
 }
 
-/* A code of one bit is never near the middle. */
+/* int8 rounds relative to the middle, and a code of one bit is never near
+ * it. */
 enum { MIN_INT8_BITS = 2 };
 
 static const struct kv_tile_ops *ops(const struct kv_store *s,

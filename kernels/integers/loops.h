@@ -3,18 +3,17 @@
  * define beside it:
  *
  *   SUMS              registers that dot() adds to in a unit, 1 or 2
- *   CELLS             of codes of 2 or 4 bits, multiplied without a loop: 4, or
- *                     8, a unit's
- *   byte_of(x, j)     byte j of each lane, a constant
+ *   CELLS             cells of 2- or 4-bit codes that are multiplied without a
+ *                     loop: 4, or the 8 of a unit
+ *   byte_of(x, j)     byte j of each lane; j is a constant
  *   bits_of(x, width, from, to)   only with an instruction for it: of each
  *                     byte the bits from `from` on, moved to `to`; constants
- *   SHIFTS()          whether bits_of() keeps products waiting, as shifting
- *                     does not
+ *   SHIFTS()          whether bits_of() keeps products waiting; shifts do not
  *   store64(p, x, positive, codes)   x[64 / V_WIDTH] as bytes, signed or
- *                     (positive) not, where they fit; codes[REGS] plus them,
- *                     whatever the lane
+ *                     (positive) not, at p, where they fit; adds them to
+ *                     codes[REGS], in any lane
  *   store_fine(p, x)  x as fine integers, two bytes each, at p; four of them
- *                     are 8 bytes, a and b of
+ *                     are the 8 bytes a and b of dot_fine()
  *   dot_fine(s, low, x, a, b)   s and low += per lane, the 4 bytes of x times
  *                     these four, so that fine_sum(s, low) is their sum
  *   FINE_SUMS         how many of s and low it adds to
@@ -159,7 +158,8 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
         }
         expand_kind(g, tile + g->head_bytes, &p, scale, offset);
     }
-    if (s->values && s->head_dim < g->lanes) /* a code of 0 is some value */
+    if (s->values && s->head_dim < g->lanes) /* in padding, code 0 is not the
+                                              * value 0 */
         for (size_t t = 0; t < KV_TILE_PART; t++)
             memset(x + t * g->lanes + s->head_dim, 0,
                    (g->lanes - s->head_dim) * sizeof(*x));
@@ -168,7 +168,7 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
 /* ---- sums of values, on either path ----------------------------------------
  */
 
-/* Folded: a run's remainder follows its lanes. */
+/* For folded values a run's remainder follows its lanes. */
 static size_t acc_floats(const struct kv_store *s)
 {
     const struct kv_integers *g = kv_integers_params(s);
@@ -195,7 +195,7 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
 /* ---- queries ---------------------------------------------------------------
  */
 
-/* Copies to [rows][inner], padded with zeros. */
+/* Copies q to [rows][inner], padded with zeros. */
 static void put_queries(const struct kv_store *s, const float *q, size_t rows,
                         float *to)
 {
@@ -206,8 +206,8 @@ static void put_queries(const struct kv_store *s, const float *q, size_t rows,
         memcpy(to + r * inner, q + r * s->head_dim, s->head_dim * sizeof(*q));
 }
 
-/* ---- path exact: codes meet w in floats, times scales where folded ---------
- */
+/* ---- path exact: codes times w in floats, folded w times scales
+ * ----------- */
 
 /* Handles rows r to r + rows (<= ROWS) of w, [n].  Folded: writes them times
  * the scales of `heads` to by [rows][n], and the bias of the middle codes to

@@ -91,8 +91,8 @@ struct factors {
     size_t tiles, tile_bytes, block_bytes, lane, n, unit, unit_end, w_row;
     float middle;  /* code that is subtracted from codes before floats multiply
                     * them */
-    int32_t whole; /* the same for fine integers */
-    const int32_t *sums; /* sums of these, for each row */
+    int32_t whole; /* middle for fine integers */
+    const int32_t *sums; /* sums of the fine integers of each row */
 };
 
 /* ---- integers --------------------------------------------------------------
@@ -257,9 +257,8 @@ ALWAYS_INLINE vi32 cell_of_part(const uint8_t *at, unsigned bits, size_t e)
         v_shr_i32(v_load_i32(at + e / each * KV_PLANE), e % each * bits), mask);
 }
 
-/* As multiply_some(), with floats and with codes minus the middle code: then
- * products are about as small as products of values.  bits, rows and g are
- * constants. */
+/* multiply_some() in floats, with codes minus the middle code, so that products
+ * are about as small as products of values.  bits, rows and g are constants. */
 ALWAYS_INLINE void multiply_floats_some(const struct factors *f, size_t at,
                                         unsigned bits, const float *w,
                                         size_t rows, size_t g, float *sum)
@@ -321,8 +320,7 @@ ALWAYS_INLINE void multiply_floats_rows(const struct factors *f, unsigned bits,
 #undef SOME
 }
 
-/* ---- every constant there is ----------------------------------------------
- */
+/* ---- an instance for each set of constants ------------------------------- */
 
 #if V_WIDTH == 1 /* none: loops stay loops */
 
@@ -353,7 +351,7 @@ ALWAYS_INLINE void multiply_bits(const struct factors *f, unsigned bits,
 #define EVERY_ROWS(X, B) X(B, 1) X(B, 2) X(B, 3) X(B, 4)
 #define EVERY_WIDTH(X) EVERY_ROWS(X, 2) EVERY_ROWS(X, 4) EVERY_ROWS(X, 8)
 
-/* At most ROWS rows. */
+/* Multiplies at most ROWS rows. */
 static void multiply_few(const struct factors *f, const uint8_t *w, size_t rows,
                          enum factor kind, float *sum)
 {
@@ -511,9 +509,9 @@ static struct part part_of(const struct kv_integers *g, size_t run)
                          (from + kv_integers_run(g, run)) / KV_UNIT};
 }
 
-/* One run's part of `tiles` tiles; codes: the first tile's; out [rows][lanes],
- * from lane 0; heads: unfolded only.  folded and whether kind is FLOATS are
- * constants. */
+/* Multiplies one run's part of `tiles` tiles.  codes: the first tile's; out:
+ * [rows][lanes], from lane 0; heads: unfolded only.  folded and whether kind is
+ * FLOATS are constants. */
 ALWAYS_INLINE void put_run(const struct kv_integers *g, const uint8_t *codes,
                            size_t tiles, size_t run, const void *by,
                            size_t by_row, enum factor kind,

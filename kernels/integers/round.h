@@ -1,4 +1,4 @@
-/* Heads of groups, and w in 8 or 15 bits (layout.c): its codes and their rest.
+/* The heads of groups, and the rounding of w to 8 or 15 bits (layout.c).
  * Included by products.h. */
 #include "kernels/integers/impl.h"
 #include "kernels/simd/prefetch.h"
@@ -126,8 +126,8 @@ struct rounding {
     float max, middle, from;
 };
 
-/* The code that is subtracted from codes: zero's code where all groups share
- * one. */
+/* The middle code, which is subtracted from codes: the code of zero if all
+ * groups share one. */
 ALWAYS_INLINE float middle_of(const struct kv_integers *g)
 {
     return g->offset == KV_OFFSET_SAME ? g->zero
@@ -187,7 +187,7 @@ struct rows {
     float *scale;
 };
 
-/* ROWS rows before their codes are computed. */
+/* Sums and units of ROWS rows, found before the rows' codes. */
 struct peaks {
     vf32 sum[ROWS]
             [REGS]; /* sum of w; folded: of w times the values of the middle
@@ -214,7 +214,8 @@ ALWAYS_INLINE void find_peaks(const struct kv_integers *g, const struct rows *x,
             const struct heads heads = x->heads[t];
 
             for (size_t i = k * V_WIDTH; i < each; i += KV_LANES) {
-                vf32 scale = middle, value_of_middle = middle; /* or not used */
+                vf32 scale = middle, value_of_middle = middle; /* both set only
+                                                                * if folded */
 
                 if (folded) {
                     value_of_middle = value_at(g, heads, i, middle, &scale);
@@ -247,7 +248,7 @@ ALWAYS_INLINE vi32 round_at(const float *w, const float *scale, size_t i,
         v_mul(folded ? v_mul(x, v_load(scale + i)) : x, v_set1(by)));
 }
 
-/* The codes of these rows.  kind is how.kind, as a constant. */
+/* Computes the codes of these rows.  kind is how.kind, as a constant. */
 ALWAYS_INLINE void round_some(const struct rows *x, int folded,
                               enum factor kind, struct rounding how, size_t r,
                               size_t rows, const struct peaks *p,

@@ -12,7 +12,7 @@ static int launch_one(struct kv_gpu_launch *l, struct kv_err *e)
 template <class B>
 static int launch_rows(struct kv_gpu_launch *l, struct kv_err *e)
 {
-    if constexpr (B::BYTES >= 32) // weights of 16 rows take their place
+    if constexpr (B::BYTES >= 32) // 16 rows' weights fit over a step's keys
         if (kv_row_tiles(l, B::D) == 2)
             return launch_one<B, 2>(l, e);
     return launch_one<B, 1>(l, e);

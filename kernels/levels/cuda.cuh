@@ -1,10 +1,11 @@
 /* Policies for kvquant's codes (layout: kernels/levels/cuda_codes.h).  Keys are
  * rotated by RoPE when they are read; values and weights are halves.
  *
- * Queries q at position p meet keys k at P + t, P being their tile's first:
- * q . R(P + t) k = (R(-P) q) . R(t) k.  So queries are rotated once for a tile,
- * and keys by the same angles in every tile.  The keys are pairs of halves from
- * a table in shared memory, where each lane has its own pairs.
+ * A key k at position P + t, where P is the first position of its tile, has the
+ * product q . R(P + t) k = (R(-P) q) . R(t) k with a query q.  So queries are
+ * rotated once for a tile, and keys by the same angles in every tile.  The keys
+ * are pairs of halves from a table in shared memory, where each lane has its
+ * own pairs.
  *
  * Outliers take separate products, 8 at a time.  For keys, rows are tokens and
  * a column is an outlier's channel.  The entry of the outlier's token has its
@@ -20,7 +21,7 @@
 template <int D, int BITS>
 using kv_levels_codes = kv_scaled_codes<D, BITS, D, 2, KV_LEVELS_STEP>;
 
-/* Shared by both sides. */
+/* Members that both sides share. */
 template <class B> struct kv_levels_side {
     using params = kv_gpu_levels_params;
     static constexpr int D = B::D, T = B::T, M = B::M, TILE = KV_LEVELS_TILE;
@@ -50,9 +51,10 @@ KV_DEVICE void kv_levels_fetch(uint8_t *to, const uint8_t *list, unsigned first,
 
 /* ---- keys ---------------------------------------------------------------- */
 
-/* Queries, unrotated: pairs of channels [NT][D / 16][2][lane][2] f32 in shared
- * memory, group g of 8 pairs, 8 g + 2 c and + 1 of row r; and rotated to a
- * tile's first token.  tiles: the keys' tiles. */
+/* plain: queries before the rotation, pairs of channels [NT][D /
+ * 16][2][lane][2] f32 in shared memory; group g of 8 pairs has pairs 8 g + 2 c
+ * and 8 g + 2 c + 1 of row r.  rotated: queries rotated to a tile's first
+ * token.  tiles: the keys' tiles. */
 template <int D, int NT> struct kv_levels_queries {
     const float *plain;
     const uint8_t *tiles;
@@ -70,7 +72,7 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
     static constexpr int TURNS = BLOCKS_OF_16 * GROUPS * 32 * 16;
     static constexpr int SHARES = D / 2 * 4, MORE = RANGES + TURNS + SHARES;
     static constexpr int TABLE = side::LEVELS + MORE;
-    /* Bytes of a tile. */
+    /* Bytes of the arrays in a tile. */
     static constexpr int ANGLES = D / 2 * 4, ENDS = 16;
     static constexpr int REST = BLOCKS_OF_16 * 2; /* behind the ends */
     static constexpr unsigned BATCH = side::CODES / 48 * 8 - KV_LEVELS_PAD;
@@ -232,8 +234,8 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
                 kv_mma_f16(s[i], a, b[i]);
         }
     }
-    /* The same if the tile holds none of them: BATCH at a time, in the memory
-     * of the step's codes. */
+    /* add_listed() for outliers that are not in the tile: loads BATCH at a time
+     * into the memory of the step's codes. */
     template <int NT>
     static __device__ void add_rest(const params &p, const uint8_t *ends,
                                     unsigned j, unsigned end, unsigned step,
@@ -249,7 +251,7 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
         for (unsigned at = j / 8 * 8; at < end; at += BATCH) {
             const unsigned some = min(kv_levels_eights(end - at), BATCH);
 
-            kv_sync_warp(); /* all threads are done with it */
+            kv_sync_warp(); /* all threads are done with the codes' memory */
             kv_levels_fetch<4>(codes, pairs, at - p.capacity, some);
             kv_levels_fetch<2>(behind, places, at - p.capacity, some);
             kv_copy_commit();
@@ -406,7 +408,7 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
             }
         }
     }
-    /* Writes weights as fragments b to `room`: [T / 2][8 NT] pairs of
+    /* Writes weights as fragments b to `capacity`: [T / 2][8 NT] pairs of
      * tokens. */
     template <int NT>
     static __device__ void spread(const float weight[M][NT][4],
@@ -486,7 +488,7 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
         for (unsigned at = j / 8 * 8; at < end; at += BATCH) {
             const unsigned some = min(kv_levels_eights(end - at), BATCH);
 
-            kv_sync_warp(); /* all threads are done with it */
+            kv_sync_warp(); /* all threads are done with the codes' memory */
             kv_levels_fetch<4>(codes, rest, at - p.capacity, some);
             kv_copy_commit();
             kv_copy_wait<0>();

@@ -19,7 +19,7 @@
  *   places  u16 [CAPACITY + PAD]: KV_LEVELS_TOKEN(token) | the offset of the
  *           queries' pair, in bytes from row 0's first
  *
- * in the order of tokens.  Values' are
+ * in the order of tokens.  An outlier of values is
  *
  *   u32 [CAPACITY + PAD]: KV_LEVELS_CHANNEL(channel) | token / 2 % 16 << 5 |
  *           KV_LEVELS_EVEN, of an even token | step |
@@ -51,7 +51,7 @@
  *   shares  f32 [head_dim / 2]: 1 / this factor: queries' pairs are multiplied
  *           and outliers' pairs divided by it
  *
- * and of values | all pairs of codes | the factor of these, f32 |. */
+ * and the table of values: | all pairs of codes | their factor, f32 |. */
 #ifndef KV_LEVELS_CUDA_CODES_H
 #define KV_LEVELS_CUDA_CODES_H
 
@@ -78,8 +78,8 @@ enum {
 #define KV_LEVELS_TOKEN(t) ((t) % 8 | (t) / 8 << 12)
 enum { KV_LEVELS_TOKENS = 0x7007, KV_LEVELS_PLACE = 0x0ff8 };
 
-/* The same for a value's outlier: channel and step; pair of tokens, times 32;
- * its shift. */
+/* The fields of a value's outlier: channel and step; pair of tokens, times 32;
+ * the shift of an even token's half. */
 #define KV_LEVELS_CHANNEL(c) ((c) << 9)
 enum { KV_LEVELS_ROWS = 0xfe01, KV_LEVELS_TWO = 0x1e0, KV_LEVELS_EVEN = 16 };
 
@@ -94,7 +94,8 @@ struct kv_gpu_levels_params {
 extern "C" {
 #endif
 
-/* Not for ranges beyond 2^13, whose rotated values would overflow halves. */
+/* Returns false for ranges beyond 2^13, whose rotated values would overflow
+ * halves. */
 bool kv_gpu_levels_open(struct kv_gpu_side *side);
 unsigned kv_gpu_levels_bits(const struct kv_store *s);
 struct kv_gpu_levels_params kv_gpu_levels_of(const struct kv_gpu_side *side);

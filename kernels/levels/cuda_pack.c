@@ -39,14 +39,14 @@ static uint32_t two_halves(float a, float b)
 
 /* ---- tables -------------------------------------------------------------- */
 
-/* Channel 8 g + 2 c of the first half of them. */
+/* Channel 8 g + 2 c of the first half of a head's channels. */
 static size_t channel_of(size_t g, size_t lane)
 {
     return 8 * g + lane % 4 * 2;
 }
 
-/* The factor of a pair of channels if levels are multiplied by `by`; i: of the
- * KV head's first half. */
+/* The factor of a pair of channels if levels are multiplied by `by`; i: a
+ * channel of the KV head's first half. */
 static float pair_factor(const struct kv_store *s, size_t head, size_t i,
                          float by)
 {
@@ -178,9 +178,9 @@ static float factor_of(const struct kv_gpu_side *side)
 
 /* ---- ranges of halves ---------------------------------------------------- */
 
-/* Beyond, a rotated pair might exceed the largest half.  The excess of an
- * outlier over its code is clamped to halves; it only exceeds them if the key
- * exceeds half of their range. */
+/* Beyond this range, a rotated pair might exceed the largest half.  The excess
+ * of an outlier over its code is clamped to halves; it only exceeds them if the
+ * key exceeds half of their range. */
 static const float MAX_RANGE = 0x1p13f;
 
 _Static_assert((int)TOKENS == KV_TILE_TOKENS, "a tile is one of the CPU's");
@@ -248,15 +248,15 @@ static size_t tile_bytes(const struct kv_gpu_side *side)
 
 /* ---- tiles --------------------------------------------------------------- */
 
-/* The packed part of a tile of the CPU. */
+/* The data of a tile of the CPU that are packed. */
 struct tile {
     const struct kv_levels_outlier *x;
     size_t n;
     uint16_t code[TOKENS][MAX_DIM];
     float offset[TOKENS], half[TOKENS]; /* for values */
     float *more;                        /* [n]: outlier - dequantized code */
-    uint32_t *word;                     /* [n], listed */
-    uint16_t *place;                    /* .. of keys */
+    uint32_t *word;                     /* [n], as in the list */
+    uint16_t *place;                    /* [n], as in the list; for keys */
 };
 
 static size_t token_of(const struct kv_levels_outlier *x)
@@ -348,14 +348,15 @@ static size_t place_of_pair(size_t i)
     return ((i / 8 * 2 + i % 2) * LANES + i % 8 / 2) * 2 * sizeof(float);
 }
 
-/* An outlier's share of its pair of channels, turned by its token's angles. */
+/* An outlier's addends to its pair of channels, rotated by its token's
+ * angles. */
 static uint32_t rotated(float more, bool high, const float *angle)
 {
     return high ? two_halves(-more * angle[1], more * angle[0])
                 : two_halves(more * angle[0], more * angle[1]);
 }
 
-/* Tokens ascend. */
+/* Lists the outliers of keys; tokens ascend. */
 static void list_keys(const struct kv_gpu_side *side, size_t head,
                       size_t position, const struct tile *tile)
 {
@@ -404,8 +405,8 @@ static float unit_of(const struct tile *tile, float by)
     return kv_gpu_unit(max);
 }
 
-/* Steps ascend, and so do blocks of 16 channels in each step; end: the end of
- * each. */
+/* Lists the outliers of values.  Steps ascend, and so do blocks of 16 channels
+ * in each step; end: where each block's outliers end. */
 static void list_values(const struct kv_store *s, float times,
                         const struct tile *tile, uint16_t *end)
 {
@@ -452,8 +453,8 @@ static void put_scales(const struct kv_store *s, float unit,
     }
 }
 
-/* A tile of the CPU, its outliers listed; and, where `to` is a tile of the
- * device, not NULL, the head and the scales of that. */
+/* Reads a tile of the CPU and lists its outliers.  Unless NULL, `to` is a tile
+ * of the device, whose head and scales are written. */
 static void read_listed(const struct kv_gpu_side *side, size_t head, size_t i,
                         struct tile *tile, uint8_t *to)
 {
@@ -479,7 +480,7 @@ static void read_listed(const struct kv_gpu_side *side, size_t head, size_t i,
     }
 }
 
-/* Outliers [first, first + n) as lists with this room. */
+/* Writes outliers [first, first + n) as lists with room for `capacity`. */
 static void put_lists(const struct kv_store *s, const struct tile *tile,
                       size_t first, size_t n, size_t capacity, uint8_t *to)
 {
@@ -507,7 +508,7 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
     free(tile);
 }
 
-/* Outliers of a tile of the CPU beyond the capacity. */
+/* The number of outliers of a tile of the CPU beyond the capacity. */
 static size_t left_over(const struct kv_gpu_side *side, size_t head, size_t i)
 {
     const struct kv_levels_outliers *o =

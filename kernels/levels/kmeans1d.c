@@ -96,7 +96,7 @@ struct round {
     uint32_t *start;
 };
 
-/* Points [j, j_end), whose last cluster begins in [i, i_end]. */
+/* Solves for points [j, j_end), whose last cluster begins in [i, i_end]. */
 static void halve(const struct round *r, size_t j, size_t j_end, size_t i,
                   size_t i_end)
 {

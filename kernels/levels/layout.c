@@ -107,7 +107,7 @@ static void to_keys(const struct kv_store *s, size_t head, float *x)
     }
 }
 
-/* x: [32][padded] levels times halves. */
+/* x: [32][padded] levels times halves, which become values. */
 static void to_values(const struct kv_store *s, const uint8_t *tile,
                       size_t part, float *x)
 {
@@ -236,7 +236,7 @@ static const struct kv_tile_ops *ops(const struct kv_store *s,
 
     if (path != KV_PATH_EXACT)
         return NULL;
-    return s->values ? &values : kv_tiles_expanded(s); /* keys turn */
+    return s->values ? &values : kv_tiles_expanded(s); /* RoPE rotates keys */
 }
 
 const struct kv_family kv_family_levels = {.name = "levels",

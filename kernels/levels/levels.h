@@ -35,7 +35,8 @@ enum {
     KV_LEVELS_LINE = 64                     /* bytes at a tile's end */
 };
 
-/* [n], tokens ascending, `first` of them in the tile's first part. */
+/* [n] outliers, tokens ascending; the first `first` are in the tile's first
+ * part. */
 struct kv_levels_outliers {
     size_t n, first;
     struct kv_levels_outlier x[];
@@ -52,8 +53,8 @@ extern const struct kv_family kv_family_levels;
  * set. */
 void kv_store_levels(struct kv_store *s, const struct kv_levels_tiles *n);
 
-/* Puts one token at index t: code [head_dim], 0 for outliers; for values offset
- * and half (f16), for keys NULL. */
+/* Writes one token at index t.  code: [head_dim], 0 for outliers; range: offset
+ * and half (f16) of values, NULL for keys. */
 void kv_store_put_levels(const struct kv_store *s, size_t t,
                          const uint16_t *code, const uint16_t *range,
                          uint8_t *tile);
@@ -63,7 +64,7 @@ void kv_store_put_levels(const struct kv_store *s, size_t t,
 void kv_store_put_outliers(const struct kv_store *s,
                            const struct kv_levels_outlier *x, size_t n,
                            uint8_t *tile);
-/* NULL: the tile has none. */
+/* Returns NULL if the tile has no outliers. */
 struct kv_levels_outliers *kv_store_outliers(const struct kv_store *s,
                                              const uint8_t *tile);
 

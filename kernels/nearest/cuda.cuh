@@ -11,7 +11,7 @@
     X(2)                   \
     X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)
 
-/* Points x, the nearest center of each so far and how far it is. */
+/* Points x, the nearest center of each so far and its distance. */
 template <int D, int N> struct kv_nearer {
     float x[N][D], min[N];
     unsigned best[N];

@@ -14,7 +14,7 @@ struct kv_gpu_nearest_centroid;
 extern "C" {
 #endif
 
-/* tile: [n_tiles][d][64], as of kernels/nearest/nearest.h; copied to the device
+/* tile: [n_tiles][d][64], as in kernels/nearest/nearest.h; copied to the device
  * in use.  1 <= d <= 16.  Fails if the device's memory does not suffice. */
 int kv_gpu_nearest_centroid_new(struct kv_gpu_nearest_centroid **p,
                                 const float *tile, size_t n_tiles, size_t d,

@@ -22,7 +22,7 @@ struct kv_nearest_ops {
 
 extern const struct kv_nearest_ops kv_nearest_c;
 extern const struct kv_nearest_ops kv_nearest_avx2; /* x86-64 only */
-extern const struct kv_nearest_ops kv_nearest_vnni; /* the same */
+extern const struct kv_nearest_ops kv_nearest_vnni; /* x86-64 only */
 
 /* The end of a group's blocks (exclusive). */
 static inline size_t kv_group_end(const struct kv_centroids *b, size_t size,

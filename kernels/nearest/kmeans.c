@@ -14,7 +14,8 @@
 
 enum {
     WORTH_THREADS = 1 << 19, /* tiles x centers x values: about 1 ms */
-    WORTH_DEVICE = 1 << 16,  /* the same: more than the transfer takes */
+    WORTH_DEVICE = 1 << 16,  /* the same product, longer than the transfer
+                              * takes */
     MAX_PARTS = 16           /* parts of the points in a round's sums */
 };
 
@@ -204,8 +205,8 @@ static int measure(const struct kv_points *p, const float *centers, size_t k,
     return 0;
 }
 
-/* A tile's points take the nearer center: their own, or one from `first` on.
- * By a mask, for codes and distances differ in width. */
+/* A tile's points take the nearer center: their own, or one from `first` on.  A
+ * mask selects it, since codes and distances differ in width. */
 static void take_nearer(const float *s, const uint16_t *c, size_t first,
                         float *dist, uint16_t *code)
 {
@@ -217,7 +218,7 @@ static void take_nearer(const float *s, const uint16_t *c, size_t first,
     }
 }
 
-/* p->dist and p->code take note of n more centers, from index `first` on. */
+/* Updates p->dist and p->code with n more centers, from index `first` on. */
 static int approach(struct kv_points *p, const float *centers, size_t first,
                     size_t n, struct kv_err *e)
 {
@@ -292,8 +293,8 @@ static int seed_centers(struct kv_points *p, size_t k, uint64_t seed,
     return rc;
 }
 
-/* k different points of positive weight, all choices alike; then code and dist
- * know all centers. */
+/* Draws k different points of positive weight, all choices equally likely;
+ * afterwards code and dist know all centers. */
 static int draw_evenly(struct kv_points *p, size_t k, uint64_t seed,
                        float *centers, struct kv_err *e)
 {
@@ -323,7 +324,7 @@ static bool worth_bounds(const struct kv_points *p, size_t k, size_t rounds)
            p->n <= KV_BOUNDS_MAX_POINTS;
 }
 
-/* p->code; then p->dist is stale, but on a device. */
+/* Sets p->code; p->dist is then stale, except on a device. */
 static int assign(struct kv_points *p, const float *centers, size_t k,
                   struct kv_bounds *bounds, bool *stale, struct kv_err *e)
 {
@@ -333,7 +334,7 @@ static int assign(struct kv_points *p, const float *centers, size_t k,
     return measure(p, centers, k, p->code, p->gpu ? p->dist : NULL, e);
 }
 
-/* p->dist, of the centers that the points have. */
+/* Sets p->dist to the distances of points to the centers that they have. */
 static void freshen(struct kv_points *p, const float *centers, bool *stale)
 {
     if (!*stale)
@@ -346,8 +347,8 @@ static void freshen(struct kv_points *p, const float *centers, bool *stale)
                              i % KV_TILE, p->d, centers + p->code[i] * p->d);
 }
 
-/* sum[k][d + 1] += weight * x and weight of n points, NULL: all ones; d is a
- * constant, or not. */
+/* sum[k][d + 1] += weight * x and weight of n points, NULL: all ones; d may be
+ * a constant. */
 static inline void add_points(const float *x, size_t d, const float *weight,
                               const uint16_t *code, size_t n, double *sum)
 {
@@ -383,10 +384,10 @@ static void add_part(const struct kv_points *p, size_t first, size_t n,
     }
 }
 
-/* Per cluster the sums of weight * x and of weight: sum[k][d + 1], the first of
- * n_parts such arrays; the others are scratch.  The parts are whole tiles and
- * depend only on the points, so the number of threads does not change the order
- * of additions. */
+/* Computes per cluster the sums of weight * x and of weight, sum [k][d + 1].
+ * `sum` holds n_parts of these arrays; all but the first are scratch.  The
+ * parts are whole tiles and depend only on the points, so the number of threads
+ * does not change the order of additions. */
 static void add_up(const struct kv_points *p, size_t k, size_t n_parts,
                    double *sum)
 {
@@ -517,7 +518,7 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
                                    : seed_centers(&p, k, seed, c, e)))
         goto out;
 
-    bool stale = false; /* p.dist is of other centers than c */
+    bool stale = false; /* whether p.dist belongs to older centers than c */
 
     if (worth_bounds(&p, k, iters))
         bounds = kv_bounds_new(&p, c, k);

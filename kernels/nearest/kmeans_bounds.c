@@ -10,13 +10,13 @@
  * fastest center and by the growth of the points' reach.  A round measures the
  * reach again, by the points' previous centers; searches the groups whose
  * bounds are not above 0, few in most rounds; and gets a new reach from these
- * (Yinyang k-means, Ding et al. 2015, with one bound for several points, and with
- * all distances to the searched groups).
+ * groups (Yinyang k-means, Ding et al. 2015, with one bound for several points,
+ * and with all distances to the searched groups).
  *
  * Instead of lowering all bounds after each round, we add up the movement of
  * each group and the growth of each side's reach (the maximum over its points):
  *
- *   bound = gap + way then + grown then       asked where
+ *   bound = gap + way then + grown then       searched where
  *   bound < (1 + 1e-6) (way now + grown now)
  *
  * where the factors leave room for the rounding of the sums.  Distances in f32
@@ -40,11 +40,13 @@ struct kv_bounds {
     uint16_t *center; /* [k]: in the order of groups, rising in each */
     uint16_t *place;  /* [k]: index of each center in this order */
     float *last;      /* [k][d]: the last centers, in this order */
-    double *way;      /* [n_groups]: of the fastest centers, added up */
-    uint32_t *order;  /* [n points]: by the places of their centers at first */
+    double *way;      /* [n_groups]: movement of the fastest centers, added
+                       * up */
+    uint32_t *order;  /* [n points]: sorted by the places of their first
+                       * centers */
     float *tile;      /* [n_tiles][d][64]: the points in this order; the last
-                       * one repeats to the end of the tile */
-    float *reach;     /* [n_tiles][64]: from kv_tile_among; too */
+                       * point repeats to the end of the tile */
+    float *reach;     /* [n_tiles][64]: from kv_tile_among(), in this order */
     double *grown;    /* [sides]: never below 0, as no reach is */
     float *bound;     /* [sides][n_groups] */
 };
@@ -109,7 +111,7 @@ static void bisect(const float *centers, size_t d, size_t size,
     bisect(centers, d, size, center + half, n - half, scratch);
 }
 
-/* The smallest type that holds the number of groups. */
+/* Chooses the smallest size with at most KV_MAX_GROUPS groups. */
 static void choose_size(struct kv_bounds *b)
 {
     b->size = 1;
@@ -118,7 +120,7 @@ static void choose_size(struct kv_bounds *b)
     b->n_groups = (b->k + b->size * KV_BLOCK - 1) / (b->size * KV_BLOCK);
 }
 
-/* from [k][d] in the order of groups. */
+/* Writes from [k][d] in the order of groups. */
 static void put_in_order(const struct kv_bounds *b, const float *from,
                          float *to)
 {
@@ -235,12 +237,12 @@ struct round {
     float limit[KV_MAX_GROUPS]; /* the movement of each group, rounded up */
 };
 
-/* Sixteen points of a tile, and the groups that they ask. */
+/* Sixteen points of a tile, and the groups that they search. */
 struct side {
     const float *tile;
     size_t first;
     float *reach;   /* [64] of the tile */
-    uint16_t *code; /* too: the places of their centers */
+    uint16_t *code; /* [64] of the tile: the places of their centers */
     uint16_t group[KV_MAX_GROUPS];
     size_t n;
 };
@@ -330,7 +332,7 @@ static void assign_side(const struct round *r, size_t at, struct side *s)
     choose_groups(r, bound, b->grown[at], s);
     sure = kv_tile_among(&r->book, s->tile, s->first, b->size, s->group, s->n,
                          s->code, s->reach, gap);
-    b->grown[at] += rise(now, reach); /* which gaps are beyond */
+    b->grown[at] += rise(now, reach); /* gaps are counted from the new reach */
     for (size_t g = 0; g < s->n; g++)
         bound[s->group[g]] =
             (float)((double)gap[g] + b->way[s->group[g]] + b->grown[at]);
@@ -339,7 +341,7 @@ static void assign_side(const struct round *r, size_t at, struct side *s)
             s->code[i] = decide(r, s, i);
 }
 
-/* The n points from `first` on, a tile. */
+/* Assigns the n points from `first` on, a tile. */
 static void assign_tile(const struct round *r, struct kv_points *p,
                         size_t first, size_t n)
 {

@@ -25,17 +25,18 @@ enum { KV_BOUNDS_MAX_POINTS = 1 << 24 }; /* the bounds of these points fill half
 /* Lower bounds on the distance of points to the centers of each group. */
 struct kv_bounds;
 
-/* For k >= 64 centers with d >= 2 values, grouped by their present positions.
- * centers: [k][d]. */
+/* Makes bounds for k >= 64 centers with d >= 2 values, grouped by their present
+ * positions.  centers: [k][d]. */
 struct kv_bounds *kv_bounds_new(const struct kv_points *p, const float *centers,
                                 size_t k);
 void kv_bounds_free(struct kv_bounds *b);
 
 /* Sets the code of every point as kv_nearest() does, bit by bit.  centers:
- * [k][d], finite, close to the last call's centers.  code holds some center < k
- * for each point; a better guess takes less time.  Returns false, and no codes,
- * if values are too large or too small for 16-bit integers; the caller then
- * searches all centers.  The bounds of groups stay valid. */
+ * [k][d], finite, close to the last call's centers.  On entry code holds a
+ * guess, some center < k, for each point; a better guess takes less time.
+ * Returns false, and no codes, if values are too large or too small for 16-bit
+ * integers; the caller then searches all centers.  The bounds of groups stay
+ * valid. */
 bool kv_bounds_assign(struct kv_bounds *b, struct kv_points *p,
                       const float *centers);
 

@@ -1,7 +1,7 @@
 /* The search of nearest.h over V_WIDTH vectors, or centers, side by side, in
- * the order and rounding of s.  A lane is a vector of a tile if all centers are
- * searched, else a center of a block.  Included by avx2.c and avx512.c after
- * the vocabulary of their level (kernels/simd) and
+ * the order and rounding of the distance s.  A lane is a vector of a tile if
+ * all centers are searched, else a center of a block.  Included by avx2.c and
+ * avx512.c after their kernels/simd header and
  *
  *   SEARCH_SIDE(d)   registers of vectors that are searched together, 1, 2 or
  *                    4: as many as fit beside their d dimensions */
@@ -12,7 +12,7 @@
 /* Up to FEW vectors are searched faster with the centers side by side. */
 enum { FEW = 4 };
 
-/* Vectors [0, p * V_WIDTH) of the tile.  d and p are constants. */
+/* Searches vectors [0, p * V_WIDTH) of the tile.  d and p are constants. */
 ALWAYS_INLINE void search(const float *tile, size_t d, size_t p,
                           const float *centers, size_t k, uint16_t *code,
                           float *dist)
@@ -91,7 +91,7 @@ ALWAYS_INLINE void closer(const float *tile, size_t d, const float *center,
 
 /* ---- a block of centers -------------------------------------------------- */
 
-/* s of V_WIDTH centers and the vector at x. */
+/* The distances s of V_WIDTH centers and the vector at x. */
 ALWAYS_INLINE vf32 distances(const float *centers, const float *x, size_t d)
 {
     vf32 s = v_set1(0);
@@ -105,7 +105,7 @@ ALWAYS_INLINE vf32 distances(const float *centers, const float *x, size_t d)
     return s;
 }
 
-/* s of all centers of a block. */
+/* The distances s of all centers of a block. */
 struct block {
     vf32 s[KV_BLOCK / V_WIDTH];
 };
@@ -227,7 +227,8 @@ ALWAYS_INLINE vf32 min_of_group(const struct kv_centroids *b, const float *tile,
     return min;
 }
 
-/* Four at a time; the last one repeats to fill the last four. */
+/* min_of_group() for n pairs, four at a time; the last pair repeats to fill the
+ * last four. */
 ALWAYS_INLINE void min_of_groups(const struct kv_centroids *b,
                                  const float *tile, size_t size, size_t d,
                                  const struct kv_pair *pair, size_t n,

@@ -118,7 +118,7 @@ static int64_t apart(const struct kv_centroids *b, size_t c, const int32_t *x)
     return square;
 }
 
-/* The smallest of a group. */
+/* The smallest |X - C|^2 of a group. */
 static int64_t min_apart(const struct kv_centroids *b, size_t size,
                          size_t group, const int32_t *x)
 {
@@ -148,7 +148,8 @@ static size_t within(const struct kv_centroids *b, size_t size, size_t group,
     return n;
 }
 
-/* One vector; takes part in all gaps.  Is its code sure? */
+/* Searches the groups for one vector, which takes part in all gaps; returns
+ * whether its code is sure. */
 static bool among(const struct kv_centroids *b, size_t size,
                   const uint16_t *group, size_t n, const int32_t *x,
                   uint16_t *code, float *reach, float *gap)
@@ -236,8 +237,8 @@ static double put_whole(struct kv_centroids *b, size_t c)
     return error;
 }
 
-/* Not if all values are so small, or so large, that s may lose its
- * precision. */
+/* Writes all centers in 16-bit integers, unless all values are so small, or so
+ * large, that s may lose its precision. */
 static void put_all_whole(struct kv_centroids *b)
 {
     const float MIN = 0x1p-80f, MAX = 0x1p80f; /* |c|^2 */

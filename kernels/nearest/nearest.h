@@ -24,7 +24,7 @@ enum {
     KV_BLOCK = 16,            /* centers of a block of struct kv_centroids */
     KV_SIDE = 16,             /* vectors that search groups of centers
                                * together */
-    KV_MAX_GROUPS = 128       /* maximum number of groups that they search */
+    KV_MAX_GROUPS = 128       /* maximum number of groups in such a search */
 };
 
 /* A codebook prepared for searches. */
@@ -58,7 +58,7 @@ void kv_tile_fill(const float *x, size_t n, size_t d, float *tile);
 void kv_tile_nearest(const struct kv_centroids *b, const float *tile, size_t n,
                      uint16_t *code, float *dist);
 
-/* s of vector i of a tile and this center. */
+/* The distance s of vector i of a tile and this center. */
 float kv_tile_distance(const float *tile, size_t i, size_t d,
                        const float *center);
 
@@ -69,7 +69,7 @@ struct kv_pair {
     uint16_t vector, group;
 };
 
-/* s of the nearest center of the group, for n pairs; min: [n]. */
+/* The distance s of the nearest center of the group, for n pairs; min: [n]. */
 void kv_tile_min(const struct kv_centroids *b, const float *tile, size_t size,
                  const struct kv_pair *pair, size_t n, float *min);
 

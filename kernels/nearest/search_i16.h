@@ -25,13 +25,15 @@
  *
  *   WHOLE_SIDE(d)      registers of vectors that are searched together, 2 or 4
  *   v_root(a)          the root of a >= 2^-20, off by 2^-14 of it at most
- *   v_from_u32(a)      rounded once
- *   v_to_u32(a)        of floats
- *   v_pairs_i16(a, b)  the lower halves of a, those of b above them
+ *   v_from_u32(a)      to floats, rounded once
+ *   v_to_u32(a)        from floats
+ *   v_pairs_i16(a, b)  the lower halves of a, with the lower halves of b above
+ *                      them
  *   v_load_u16(p)      V_WIDTH unsigned 16-bit integers
  *   v_store_u16(p, a)  the lower halves
- *   v_add_dot_i16(&t, a, b)      t += the products of two pairs of halves
- *   v_add_dot_i16_at(&t, a, p)   the same, b lies at p, on a line */
+ *   v_add_dot_i16(&t, a, b)      t += the two products of halves of a and b
+ *   v_add_dot_i16_at(&t, a, p)   the same with b in memory at p, on a cache
+ *                                line */
 #include "kernels/nearest/loops.h"
 
 /* The search's state of a tile's vectors; d <= 2 * 8. */
@@ -95,8 +97,8 @@ ALWAYS_INLINE vi32 own_square(const struct found *in, size_t d, size_t at)
     return own;
 }
 
-/* A center whose T is above this limit is not nearer than the best center.  For
- * V_WIDTH vectors from `at` on. */
+/* Sets the limit for V_WIDTH vectors from `at` on: a center whose T is above it
+ * is not nearer than the best center. */
 ALWAYS_INLINE void set_limit(const struct kv_centroids *b, const float *tile,
                              size_t d, size_t at, struct found *to)
 {
@@ -135,7 +137,8 @@ struct ahead {
     vi32 best[4], second[4], block[4]; /* as in struct found */
 };
 
-/* The vectors [at, at + p * V_WIDTH) of the tile, before any search. */
+/* Loads X of the vectors [at, at + p * V_WIDTH) of the tile; sets the state
+ * before any search. */
 ALWAYS_INLINE void start(const struct found *in, size_t pairs, size_t at,
                          size_t p, vi32 x[4][KV_NEAREST_MAX_D / 2],
                          struct ahead *now)
@@ -149,7 +152,7 @@ ALWAYS_INLINE void start(const struct found *in, size_t pairs, size_t at,
     }
 }
 
-/* The smallest T of a block. */
+/* Finds the smallest T of a block. */
 ALWAYS_INLINE void ask_block(const struct kv_centroids *b, size_t block,
                              size_t pairs, vi32 x[4][KV_NEAREST_MAX_D / 2],
                              size_t p, struct ahead *now, vi32 *min)
@@ -184,8 +187,8 @@ ALWAYS_INLINE void keep_found(const struct ahead *now, size_t at, size_t p,
     }
 }
 
-/* best, second and block of the vectors [at, at + p * V_WIDTH) of the tile; d
- * and p are constants. */
+/* Finds best, second and block of the vectors [at, at + p * V_WIDTH) of the
+ * tile; d and p are constants. */
 ALWAYS_INLINE void find_block(const struct kv_centroids *b, size_t d, size_t at,
                               size_t p, struct found *to)
 {
@@ -280,7 +283,7 @@ ALWAYS_INLINE uint64_t decide_whole(const struct kv_centroids *b, size_t at,
     return in->sure & ~several;
 }
 
-/* Like decide_tile(), but by T if T decides. */
+/* Like decide_tile(), but without s where T decides. */
 ALWAYS_INLINE void decide_codes(const struct kv_centroids *b, const float *tile,
                                 size_t n, size_t d, const struct found *in,
                                 uint16_t *code)
@@ -359,7 +362,7 @@ ALWAYS_INLINE void gaps_of_four(const int32_t *min, vi32 own, vf32 more,
     v_min4(far, gap);
 }
 
-/* S reach of V_WIDTH vectors from `at` on. */
+/* S times reach, for V_WIDTH vectors from `at` on. */
 ALWAYS_INLINE vf32 reach_of(const struct kv_centroids *b, const float *tile,
                             size_t d, size_t at, const struct found *in,
                             vi32 own)

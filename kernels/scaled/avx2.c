@@ -18,8 +18,8 @@ ALWAYS_INLINE vi32 near_table(const int8_t near[16])
     return v_load_t16i8(near);
 }
 
-/* Signs go to what is looked up, at most 127: pairs of products with what has
- * none left fit 16 bits. */
+/* The signs of `four` go to the bytes looked up, at most 127 in size.  Pairs of
+ * their products with the remaining unsigned bytes fit 16 bits. */
 ALWAYS_INLINE vi32 dot(vi32 sum, vi32 x, int32_t four)
 {
     const vi32 by = v_set1_i32(four);

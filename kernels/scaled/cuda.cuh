@@ -16,7 +16,7 @@
 /* Two blocks of 8 warps, each one step ahead, keep the memory busy. */
 enum { KV_SCALED_STAGES = 2 };
 
-/* The constants of a side, known when compiling. */
+/* The compile-time constants of a side. */
 template <int HEAD_DIM, int BITS_, int PER_, int SCALE_,
           int STEP = KV_SCALED_STEP(BITS_)>
 struct kv_scaled_codes {
@@ -39,7 +39,7 @@ KV_DEVICE uint32_t kv_scaled_pair(const uint8_t *place, const uint32_t *string,
     return kv_load4(place + kv_codebook_code<2 * B::BITS>(string, i) * B::ROW);
 }
 
-/* The four pairs from pair i on, as fragment a. */
+/* Looks up the four pairs from pair i on, as fragment a. */
 template <class B>
 KV_DEVICE void kv_scaled_fragment(const kv_gpu_scaled &p, const uint8_t *place,
                                   const uint32_t *string, int i, uint32_t *a)

@@ -48,8 +48,8 @@
 
 /* One side, passed to kernels by value. */
 struct kv_gpu_scaled {
-    const uint8_t *table; /* to 4 bits: halves of all pairs of codes .. */
-    float times;          /* .. and the factor of all values */
+    const uint8_t *table; /* up to 4 bits: halves of all pairs of codes */
+    float times;          /* the factor of all values */
     unsigned shift;       /* a group is 2^shift channels */
     unsigned step_bytes;
     /* 8 bits: shift and mask that turn exponent and mantissa into a half. */
@@ -81,7 +81,7 @@ float kv_gpu_half_factor(const float *x, size_t n);
 /* Writes to [n][n], all pairs of a table's n entries as halves, the first one
  * low.  Returns the factor that multiplies them. */
 float kv_gpu_pair_table(const float *table, size_t n, uint32_t *to);
-/* A power of two that makes `most` at least 2^14 and less than 2^15; 2^60 at
+/* A power of two that makes `max` at least 2^14 and less than 2^15; 2^60 at
  * most. */
 float kv_gpu_unit(float max);
 

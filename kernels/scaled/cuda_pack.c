@@ -1,4 +1,4 @@
-/* Codes with scales in the order of scaled.h. */
+/* Codes with scales in the order of scaled/cuda.h. */
 #include "kernels/scaled/cuda.h"
 #include "kernels/scaled/impl.h"
 #include "lib/base/alloc.h"
@@ -187,7 +187,7 @@ static size_t place_of_scale(const struct kv_store *s, size_t t)
                      : kv_gpu_key_scale(t, n);
 }
 
-/* scale [groups], of token t of the step. */
+/* Writes scale [groups] of token t of the step. */
 static void put_scales(const struct kv_store *s, size_t t, const float *scale,
                        float unit, uint8_t *to)
 {

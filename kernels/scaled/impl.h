@@ -1,4 +1,4 @@
-/* The inside of kernels/scaled/scaled.h, for this folder. */
+/* Internals of kernels/scaled/scaled.h, for this folder. */
 #ifndef KV_SCALED_IMPL_H
 #define KV_SCALED_IMPL_H
 
@@ -90,21 +90,21 @@ extern const struct kv_scaled_loops kv_scaled_loops_avx512; /* x86-64 only */
 
 /* ---- path int8, for codes of 1 to 4 bits ---------------------------------
  *
- * A table is rounded to 8 bits, value[code] ~ unit near[code]; so are queries,
- * by groups of channels, and weights times scales, of a group and a tile's 64
+ * A table is rounded to 8 bits, value[code] ~ unit near[code].  So are queries,
+ * per group of channels, and weights times scales, per group and tile of 64
  * tokens:
  *
  *   score_t  = sum over groups: scale_t (u unit) sum over channels: q8 near
  *   acc_c   += (u unit) sum over tokens: w8 near
  *
- * u being the unit of q8 or w8.
+ * where u is the unit of q8 or w8.
  *
- * The codes of four bytes come out of a lane of 32 bits together: of a unit of
- * a plane, `fields` codes a byte, byte j's field f is vector fields j + f
- * (scaled.h).  A quad, four numbers of 8 bits, multiplies them: of keys, whose
- * vectors 2 c and 2 c + 1 are channel c, quad k of a unit has channels (fields
- * / 2) j + k; of values, quad f has tokens fields j + f: byte i of a tile's
- * quads is token order[i]. */
+ * A lane of 32 bits in a unit of a plane has four bytes of `fields` codes each,
+ * which are extracted together: field f of byte j is vector fields j + f
+ * (scaled.h).  A quad, four numbers of 8 bits, multiplies them.  For keys,
+ * vectors 2 c and 2 c + 1 are channel c, and quad k of a unit has channels
+ * (fields / 2) j + k.  For values, quad f has tokens fields j + f, and byte i
+ * of a tile's quads is token order[i]. */
 static inline size_t kv_scaled_fields(unsigned bits)
 {
     return 8 / kv_scaled_width(bits, 0);
@@ -119,7 +119,7 @@ static inline size_t kv_scaled_groups(const struct kv_store *s)
  * that add 128 to the table's numbers. */
 struct kv_scaled_query {
     float *factor; /* [groups][KV_TILE_ROWS] */
-    int32_t *bias; /* the same */
+    int32_t *bias; /* [groups][KV_TILE_ROWS] */
     int8_t *code;  /* [quads][rows][4] */
 };
 

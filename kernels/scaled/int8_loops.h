@@ -4,11 +4,11 @@
  *   nibbles(x, at)        bits [at + 4 j, at + 4 j + 4) of a lane at the bottom
  *                         of its byte j, anything above them; at: 0 or 16
  *   near_table(near)      a table for v_lookup_i8()
- *   query_bias(bias)      what sums of keys begin with
- *   weight_bias(w)        what sums of values begin with
+ *   query_bias(bias)      the start of sums of keys
+ *   weight_bias(w)        the start of sums of values
  *   dot(sum, looked, four)          sums of products of four bytes
- *   order_quads(w, order, quads)    quads[i] = w[order[i]], 64 of them, each of
- *                         the same half */
+ *   order_quads(w, order, quads)    quads[i] = w[order[i]], i < 64; i and
+ *                         order[i] are in the same half */
 #include "kernels/scaled/impl.h"
 #include "kernels/simd/prefetch.h"
 
@@ -87,8 +87,8 @@ ALWAYS_INLINE void meet(vi32 x, const int8_t *quad, size_t apart, size_t rows,
 
 /* ---- keys ---------------------------------------------------------------- */
 
-/* Lanes [lane, lane + V_WIDTH) of a part's halves, of one group; code: [quads]
- * [all][4].  bits, rows: constants. */
+/* Scores lanes [lane, lane + V_WIDTH) of a part's halves over one group; code:
+ * [quads][all][4].  bits, rows: constants. */
 ALWAYS_INLINE void score_lanes(const struct kv_store *s, struct planes p,
                                size_t group, const int8_t *code, size_t all,
                                unsigned bits, size_t rows, size_t lane, vi32 t,
@@ -194,8 +194,8 @@ static void order_weights(const struct kv_scaled *c,
     }
 }
 
-/* Lanes [lane, lane + V_WIDTH) of block `block` of 16 channels; rows from `row`
- * on. */
+/* Adds weights times values of lanes [lane, lane + V_WIDTH) of block `block` of
+ * 16 channels to acc, for rows from `row` on. */
 ALWAYS_INLINE void pv_lanes(const struct kv_store *s,
                             const struct planes planes[PARTS], size_t block,
                             const struct weights *w, unsigned bits, size_t row,
@@ -236,7 +236,7 @@ ALWAYS_INLINE void pv_lanes(const struct kv_store *s,
                              v_load(acc)));
 }
 
-/* Channels [c, end), of one group. */
+/* Adds weights times values of channels [c, end), of one group. */
 ALWAYS_INLINE void pv_some(const struct kv_store *s,
                            const struct planes planes[PARTS],
                            const struct weights *w, size_t c, size_t end,

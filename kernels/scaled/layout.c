@@ -6,8 +6,8 @@
 
 enum { LINE = 64, PLANES = 2 };
 
-/* For path int8: the unit with the smallest error among those for which the
- * largest number is 96 to 127 steps. */
+/* Rounds the table for path int8, with the unit of the smallest error among
+ * those for which the largest number is 96 to 127 steps. */
 static void round_table(struct kv_scaled *c)
 {
     const size_t fields = kv_scaled_fields(c->bits);

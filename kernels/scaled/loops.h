@@ -24,9 +24,8 @@ enum { MAX_ROWS = 1 };
 #define UNROLL_BATCH
 #endif
 
-/* The numbers of registers in half a part's tokens, and of halves, that are
- * scored together.
- */
+/* How many registers of half a part's tokens, and how many halves, are scored
+ * together. */
 enum { TOGETHER = V_WIDTH == 8 ? 2 : 1, HALVES = V_WIDTH == VECTOR ? 2 : 1 };
 
 /* The number of vectors processed together: a unit of the plane with the most
@@ -65,7 +64,7 @@ struct raw {
     codes16 low16[2], high16;
 };
 
-/* The batch from vector v on. */
+/* Loads the batch from vector v on. */
 ALWAYS_INLINE struct raw load(const uint8_t *low, const uint8_t *high,
                               unsigned bits, size_t v, size_t lane)
 {
@@ -139,7 +138,7 @@ ALWAYS_INLINE vf32 value(const struct raw *r, unsigned bits, unsigned m,
 
 /* ---- scales -------------------------------------------------------------- */
 
-/* The fp16 value times 2^-8. */
+/* e4m3 codes as fp16: the value times 2^-8. */
 ALWAYS_INLINE vh16 e4m3(vh16 p)
 {
     return v_and_h16(v_sar_h16(v_shl_h16(p, 8), 1), 0xbf80);
@@ -153,8 +152,8 @@ ALWAYS_INLINE vf32 e8m0(vh16 p)
     return v_bits_f32(v_max_i32(exponent, v_set1_i32(1 << 22)));
 }
 
-/* to: [groups][32].  Products by a power of two are exact, since scales in
- * halves are far from float's limits. */
+/* Computes a part's scales, to [groups][32].  Products by a power of two are
+ * exact, since scales in halves are far from float's limits. */
 ALWAYS_INLINE void scales_of(const struct kv_store *s, const uint8_t *tile,
                              size_t part, float *to)
 {
@@ -165,7 +164,8 @@ ALWAYS_INLINE void scales_of(const struct kv_store *s, const uint8_t *tile,
     const float rebias = kv_scaled_rebias(c);
     const vf32 by = v_set1(rebias), divisor = v_set1(c->divisor);
     const bool divided = c->divisor != 1;     /* slow */
-    const vf32 by8 = v_set1(0x1p8f * rebias); /* e4m3 too is another fp16 */
+    const vf32 by8 = v_set1(0x1p8f * rebias); /* e4m3 too is fp16 with another
+                                               * exponent */
 
     for (size_t i = 0; i < s->head_dim / c->group; i++)
         for (size_t t = 0; t < KV_TILE_PART; t += V_WIDTH, to += V_WIDTH) {
@@ -302,7 +302,7 @@ ALWAYS_INLINE void dot_batch(const struct work *k, unsigned bits, vtable16 t,
     }
 }
 
-/* A group is whole batches, or the head. */
+/* Scores tokens group by group.  A group is whole batches, or the head. */
 ALWAYS_INLINE void dot_some(const struct work *k, unsigned bits, const float *q,
                             size_t q_row, size_t rows, struct some at,
                             float *score, size_t stride)

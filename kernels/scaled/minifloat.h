@@ -4,12 +4,13 @@
  *
  *           bits   max     least normal   least denormal
  *   e5m2     8     57344   2^-14          2^-16
- *   e4m3     8     448     2^-6           2^-9      (the "fn" kind: no
- * infinity) e3m2     6     28      2^-2           2^-4 e2m3     6     7.5     1
- * 2^-3 e2m1     4     6       1              2^-1
+ *   e4m3     8     448     2^-6           2^-9     ("fn": no infinity)
+ *   e3m2     6     28      2^-2           2^-4
+ *   e2m3     6     7.5     1              2^-3
+ *   e2m1     4     6       1              2^-1
  *
  * Infinities and NaNs, which e5m2 and e4m3 have above max, are never written;
- * their codes decode to the numbers they would be. */
+ * their codes decode as if they were finite numbers. */
 #ifndef KV_SCALED_MINIFLOAT_H
 #define KV_SCALED_MINIFLOAT_H
 

@@ -109,7 +109,7 @@ static void prepare8(const struct kv_store *s, size_t head, const float *q,
     }
 }
 
-/* scale: [groups][64], as values are multiplied with. */
+/* Sets scale [groups][64] to the numbers that values are multiplied with. */
 static void scales_of(const struct kv_store *s, const uint8_t *tile,
                       float *scale)
 {

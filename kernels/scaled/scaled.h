@@ -38,7 +38,8 @@ enum { KV_SCALED_TABLE = 16 };
 struct kv_scaled {
     unsigned bits;
     float table[KV_SCALED_TABLE]; /* 1 to 4 bits: the table, repeated */
-    int8_t near[KV_SCALED_TABLE]; /* the same in 8 bits, over the unit */
+    int8_t near[KV_SCALED_TABLE]; /* the table in 8 bits, in multiples of
+                                   * unit */
     float unit;
     uint8_t order[KV_TILE_TOKENS]; /* order of weights:
                                     * kernels/scaled/int8_loops.h */
@@ -49,8 +50,9 @@ struct kv_scaled {
                    * 16 */
 };
 
-/* Codes for a table of 2^bits values, 1 to 4 bits, or for a small float
- * (format), 1 to 4, 6 or 8 bits.  Returns false if there are no such tiles. */
+/* Initializes codes for a table of 2^bits values, 1 to 4 bits, or for a small
+ * float (format), 1 to 4, 6 or 8 bits.  Returns false if there are no such
+ * tiles. */
 bool kv_scaled_init(struct kv_scaled *c, unsigned bits, const float *table,
                     const struct kv_minifloat *format, enum kv_scale_kind scale,
                     float divisor, size_t head_dim, size_t group);

@@ -9,7 +9,8 @@ ALWAYS_INLINE vi32 nibbles(vi32 x, unsigned at)
         _mm512_set1_epi64((long long)(low | (low + 0x20202020u) << 32)), x);
 }
 
-/* Plus 128: what is met is signed. */
+/* Adds 128, since these bytes must be unsigned: the bytes that they are
+ * multiplied with are signed. */
 ALWAYS_INLINE vi32 near_table(const int8_t near[16])
 {
     return v_xor(v_load_t16i8(near), v_set1_i8((char)128));

@@ -1,4 +1,4 @@
-/* The vocabulary of kernels/simd/c.h in AVX2 (with FMA and F16C). */
+/* The operations of kernels/simd/c.h in AVX2 (with FMA and F16C). */
 #ifndef KV_SIMD_AVX2_H
 #define KV_SIMD_AVX2_H
 
@@ -206,8 +206,8 @@ ALWAYS_INLINE void v_transpose4x4(const vi32 y[4], vi32 x[4])
     x[3] = _mm256_unpackhi_epi64(high01, high23);
 }
 
-/* Within each 128 bits: byte i of y[0] to y[3] side by side, four i to each of
- * x in turn. */
+/* Within each 128 bits: byte i of y[0] to y[3] side by side; each of x in turn
+ * takes the next four i. */
 ALWAYS_INLINE void v_interleave4_i8(const vi32 y[4], vi32 x[4])
 {
     const vi32 low01 = _mm256_unpacklo_epi8(y[0], y[1]);

@@ -1,4 +1,4 @@
-/* The vocabulary of kernels/simd/c.h in AVX-512 (F, BW, VL, DQ).  A file of
+/* The operations of kernels/simd/c.h in AVX-512 (F, BW, VL, DQ).  A file of
  * vnni_sources (kernels/meson.build), compiled for VNNI, VBMI and GFNI too,
  * defines V_VNNI first. */
 #ifndef KV_SIMD_AVX512_H
@@ -190,8 +190,8 @@ ALWAYS_INLINE void v_transpose4x4(const vi32 y[4], vi32 x[4])
     x[3] = _mm512_unpackhi_epi64(high01, high23);
 }
 
-/* Within each 128 bits: byte i of y[0] to y[3] side by side, four i to each of
- * x in turn. */
+/* Within each 128 bits: byte i of y[0] to y[3] side by side; each of x in turn
+ * takes the next four i. */
 ALWAYS_INLINE void v_interleave4_i8(const vi32 y[4], vi32 x[4])
 {
     const vi32 low01 = _mm512_unpacklo_epi8(y[0], y[1]);

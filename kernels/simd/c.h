@@ -1,8 +1,8 @@
-/* The SIMD vocabulary in plain C: kernels/simd/{c,avx2,avx512}.h define the
- * same names for V_WIDTH lanes of 32 bits, and a file of a level includes one
- * of them.  Loops shared by levels are written once over these names, in a
- * loops.h that a file of each level includes.  Code that only one level needs
- * is written in intrinsics in this level's file.
+/* SIMD operations in plain C: kernels/simd/{c,avx2,avx512}.h define the same
+ * names for V_WIDTH lanes of 32 bits, and a file of a level includes one of
+ * them.  Loops shared by levels are written once over these names, in a loops.h
+ * that a file of each level includes.  Code that only one level needs is
+ * written in intrinsics in this level's file.
  *
  *   NAME(f)          f with the level's suffix: _c, _avx2, _avx512, _vnni
  *   V_WIDTH          lanes of 32 bits; in c.h 1, or 8 if the file says so
@@ -14,13 +14,13 @@
  *   vf64             V_WIDTH / 2 doubles (avx2, avx512)
  *   vmask            a yes or no for each lane
  *
- * Names end in the lanes' type, without an end in f32: v_add_i32, v_min_u16.
+ * Names end in the lanes' type (v_add_i32, v_min_u16); f32 has no suffix.
  *
  *   v_load v_store   at any address
  *   v_set1(x)        every lane x
  *   v_max(a, b)      a > b ? a : b, v_min likewise: b where one is a NaN
  *   v_fmadd(a, b, c) a b + c, rounded once; v_fnmadd: c - a b
- *   v_muladd         the same; two roundings in c.h, where fmaf() is slow
+ *   v_muladd         v_fmadd with two roundings in c.h, where fmaf() is slow
  *   v_ldexp(x, n)    x 2^floor(n), -126 <= n < 128 or NaN
  *   v_sum4 v_max4 v_min4(x, out)   out[i]: of the lanes of x[i], i < 4
  *   v_to_i32 v_from_i32            to the nearest, half to even

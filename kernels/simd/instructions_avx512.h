@@ -2,7 +2,7 @@
  * around intrinsics that accumulate.  _HERE: keeps the written order.  _AT: an
  * operand in memory, at P.
  *
- * tests/avx512_twin.h has the same for processors without AVX-512. */
+ * tests/avx512_twin.h defines the same names for processors without AVX-512. */
 #ifndef KV_SIMD_INSTRUCTIONS_AVX512_H
 #define KV_SIMD_INSTRUCTIONS_AVX512_H
 
@@ -43,7 +43,7 @@
                      : "+v"(X)                    \
                      : "Yk"(WHERE), "v"(CODE), KV_LINE_AT(P))
 
-/* The same for two registers of a table; X begins as the codes, and keeps them
+/* KV_PERMB for a table in two registers; X begins as the codes, and keeps them
  * outside the mask. */
 #define KV_PERMI2B_WHERE_HERE(X, WHERE, FIRST, SECOND) \
     __asm__ volatile("vpermi2b %3, %2, %0%{%1%}"       \

@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-/* Bytes ahead, as measured best. */
+/* Prefetch distances in bytes, the best ones measured. */
 enum {
     KV_NEAR = 2048,
     KV_NEAR_INTEGERS = 4096, /* maximum bytes read together */

@@ -96,7 +96,7 @@ ALWAYS_INLINE void kv_quad_qk_some(const uint8_t *x, size_t n_quads,
     }
 }
 
-/* The same; 1 <= rows <= KV_QUAD_ROWS. */
+/* kv_quad_qk_some() for 1 <= rows <= KV_QUAD_ROWS. */
 static inline void kv_quad_qk(const uint8_t *x, size_t n_quads,
                               struct kv_quad_rows q, size_t rows, int32_t *sum){
 #define SOME(R) kv_quad_qk_some(x, n_quads, q, R, sum)
@@ -104,13 +104,13 @@ static inline void kv_quad_qk(const uint8_t *x, size_t n_quads,
 #undef SOME
 }
 
-/* A quad's sums of x - bias, signed (bias 0: x is signed; 128: it is not), with
- * p [rows][64 / 8], weights from 0 to 127 as kv_quad_weights() leaves them: sum
- * [rows].  bias and rows are constants. */
+/* sum [rows]: signed sums of x - bias, for one quad, times weights p [rows][64
+ * / 8].  The weights are 0 to 127, as kv_quad_weights() leaves them.  bias is 0
+ * if x is signed, else 128; bias and rows are constants. */
 ALWAYS_INLINE void kv_quad_pv(const uint8_t *x, int bias, const __m256i (*p)[8],
                               size_t rows, __m128i *sum)
 {
-    /* four tokens by four numbers, the other way round */
+    /* transposes four tokens by four numbers */
     const __m256i transpose = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
     __m256i s[KV_QUAD_ROWS];

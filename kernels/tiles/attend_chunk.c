@@ -112,7 +112,7 @@ static void start(struct item *w, size_t chunk, struct kv_arena *workspace)
                     &w->work[i], workspace);
 }
 
-/* The qk of tokens [begin, end). */
+/* Computes the scores of tokens [begin, end). */
 static void step_qk(const struct item *w, const struct work *g, size_t begin,
                     size_t end)
 {
@@ -251,8 +251,8 @@ static void step_weights(const struct item *w, struct work *g, size_t begin,
             out->sum[r] += sum[r];
 }
 
-/* Items of one chunk, step by step, so that data they share stays in the
- * cache. */
+/* Runs the items of one chunk, step by step, so that data they share stays in
+ * the cache. */
 static void run_items(struct item *w, size_t n)
 {
     for (size_t begin = w->begin, end; begin < w->end; begin = end) {

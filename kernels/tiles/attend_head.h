@@ -100,8 +100,8 @@ static inline bool kv_tile_has_tokens(const struct kv_store *s, size_t begin,
     return s->n && begin < end && s->first < end && begin < s->first + s->n;
 }
 
-/* The distance from a row's qk to the next row's, chosen so that rows do not
- * all begin at the same offset of a page and evict each other from the
+/* The distance from a row's scores to the next row's, chosen so that rows do
+ * not all begin at the same offset of a page and evict each other from the
  * cache. */
 static inline size_t kv_tile_score_stride(const struct kv_tile_choice *o)
 {
@@ -112,7 +112,7 @@ static inline size_t kv_tile_score_stride(const struct kv_tile_choice *o)
 void kv_tile_rescale(const struct kv_tile_head *h, struct kv_tile_partial *p,
                      size_t r, float by);
 
-/* The number of floats in the qk of one group of the job. */
+/* The number of floats in the scores of one group of the job. */
 size_t kv_tile_score_floats(const struct kv_tiles_job *j);
 
 /* The bytes of the job's heads and of all memory that they point to. */

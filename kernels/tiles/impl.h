@@ -28,8 +28,8 @@ struct kv_tile_loops {
                 float *acc);
     /* Rows of n, a multiple of 16, stride apart: row r becomes exp(x -
      * shift[r]), x at most shift[r], and sum[r] their sum.  Relative error
-     * below 2e-7 + 8e-8 (shift[r] - x); exp(-87) for all below; NaN stays
-     * NaN. */
+     * below 2e-7 + 8e-8 (shift[r] - x); results below exp(-87) become exp(-87);
+     * NaN stays NaN. */
     void (*exp)(float *x, size_t stride, size_t rows, size_t n,
                 const float *shift, float *sum);
     /* The largest value of each row, n > 0. */

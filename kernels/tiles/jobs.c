@@ -17,7 +17,7 @@ static size_t part_count(const struct kv_tiles_job *j, size_t threads)
     return together && parts < j->view.n_kv_heads ? parts : j->view.n_kv_heads;
 }
 
-/* Heads of a part: of `parts`, part `part` begins here. */
+/* The first head of part `part` of `parts`. */
 static size_t part_begin(const struct kv_tiles_job *j, size_t part,
                          size_t parts)
 {
@@ -26,7 +26,8 @@ static size_t part_begin(const struct kv_tiles_job *j, size_t part,
 
 /* ---- a thread's room ----------------------------------------------------- */
 
-/* Good for each of the jobs; release with free(r.score). */
+/* Makes a workspace that suffices for each of the jobs; release with
+ * free(r.score). */
 static struct kv_tile_workspace workspace_new(const struct kv_tiles_job *jobs,
                                               size_t n, size_t threads)
 {
@@ -86,7 +87,7 @@ static const struct at_work *with_part(const struct at_work *w, size_t i)
     return w;
 }
 
-/* The i-th of all pairs of part and chunk. */
+/* Runs the i-th of all pairs of part and chunk. */
 static void run_part(const struct at_work *all, size_t i,
                      const struct kv_tile_workspace *workspace)
 {
@@ -99,10 +100,10 @@ static void run_part(const struct at_work *all, size_t i,
     kv_tile_run(w->heads + begin, end - begin, at % n, workspace);
 }
 
-/* (part, chunk)s that a thread takes at a time, of n: neighbours, as the end of
- * one prefetches the beginning of the next; and an eighth of a thread's share,
- * so that a slow thread is not waited for.  Near the end runs have length 1, so
- * that threads do not wait for the last run. */
+/* How many of n pairs (part, chunk) a thread takes at a time.  The pairs are
+ * neighbours, as the end of one prefetches the beginning of the next.  They are
+ * an eighth of a thread's share, so that a slow thread is not waited for.  Near
+ * the end runs have length 1, so that threads do not wait for the last run. */
 static int run_length(size_t n, size_t threads)
 {
     const size_t run = n / threads / 8;

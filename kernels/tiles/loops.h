@@ -37,9 +37,9 @@ ALWAYS_INLINE size_t value_bytes(enum kv_float kind)
     return kind == KV_FLOAT_32 ? 4 : 2;
 }
 
-/* Tokens [at, at + g * V_WIDTH) of parts.  kind, ahead, rows and g are
- * constants: a branch around the prefetches would cost a tenth of the memory
- * bandwidth. */
+/* dot() for tokens [at, at + g * V_WIDTH) of parts.  kind, ahead, rows and g
+ * are constants: a branch around the prefetches would cost a tenth of the
+ * memory bandwidth. */
 ALWAYS_INLINE void dot_some(enum kv_float kind, bool ahead, const void *k,
                             size_t head_dim, const float *q, size_t rows,
                             size_t at, size_t g, float *score, size_t stride)
@@ -100,7 +100,7 @@ ALWAYS_INLINE void dot_rows(enum kv_float kind, bool ahead, const void *k,
         dot_some(kind, ahead, k, head_dim, q, rows, at, OF_PART, score, stride);
 }
 
-/* Channels [c, c + g * V_WIDTH). */
+/* add() for channels [c, c + g * V_WIDTH). */
 ALWAYS_INLINE void add_some(enum kv_float kind, bool ahead, const void *v,
                             size_t n, size_t padded, const float *p,
                             size_t stride, size_t rows, size_t c, size_t g,
@@ -236,7 +236,7 @@ ALWAYS_INLINE vf32 exp_one(vf32 x)
 enum { FEW = 4 };
 _Static_assert(FEW == 4, "kv_units_of_four()");
 
-/* rows <= FEW is a constant. */
+/* exp() for rows <= FEW, a constant. */
 ALWAYS_INLINE void exp_few(float *x, size_t stride, size_t rows, size_t n,
                            const float *shift, float *sum)
 {

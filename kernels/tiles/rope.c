@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A position in base 64: three digits in the table; the fourth is the quotient
- * by 64^3. */
+/* A position has digits to base 64: three of them have tables, and the fourth
+ * is the quotient by 64^3. */
 enum { BASE = 64, TABLED = KV_ROPE_DIGITS - 1, TOP = BASE * BASE * BASE };
 
 struct kv_tiles_rope {

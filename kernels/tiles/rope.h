@@ -17,16 +17,16 @@ struct kv_tiles_rope *kv_tiles_rope_new(size_t head_dim,
 void kv_tiles_rope_free(struct kv_tiles_rope *r); /* NULL is fine */
 
 /* x: [head_dim][32], keys of positions [first, first + 32), in place.  The
- * first position's angle is as good as in lib/rope_table.h (in double); the
+ * first position's angle is as exact as in lib/rope_table.h (in double); the
  * following cosines and sines are sums of two products of floats, with an error
  * of at most 2e-7.  The same bits at every level. */
 void kv_tiles_rope_rotate(const struct kv_tiles_rope *r, size_t first,
                           float *x);
 
-/* The same for other implementations of RoPE.  Pair i < kv_tiles_rope_pairs()
- * of the key at first + t turns by two angles: (cosine[i], sine[i]) and
- * (within[i][0][t], within[i][1][t]).  cosine, sine: [KV_ROPE_MAX]; within:
- * [pairs][2][32]. */
+/* The same angles for other implementations of RoPE.  Pair i <
+ * kv_tiles_rope_pairs() of the key at first + t turns by two angles:
+ * (cosine[i], sine[i]) and (within[i][0][t], within[i][1][t]).  cosine, sine:
+ * [KV_ROPE_MAX]; within: [pairs][2][32]. */
 enum { KV_ROPE_MAX = 256 /* pairs */ };
 size_t kv_tiles_rope_pairs(const struct kv_tiles_rope *r);
 /* Whether all pairs are channels i and i + head_dim / 2, so that RoPE turns a

@@ -86,7 +86,8 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
 static const struct kv_tile_ops *ops(const struct kv_store *s,
                                      enum kv_path path)
 {
-    return path == KV_PATH_EXACT ? kv_tiles_expanded(s) : NULL; /* keys turn */
+    return path == KV_PATH_EXACT ? kv_tiles_expanded(s) : NULL; /* RoPE rotates
+                                                                 * keys */
 }
 
 const struct kv_family kv_family_rotated = {

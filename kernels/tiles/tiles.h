@@ -3,9 +3,8 @@
  * A side of a cache is up to three runs of consecutive tokens: sinks, codes,
  * tail.  A run is a store: per KV head, tiles of 64 tokens in the order of its
  * family's loops, so that each byte is read once for all queries of the KV
- * head.  A family (a folder of kernels/) is a way of storing; it knows two
- * operations on a tile, qk (keys) and pv (values), and has them on up to two
- * paths:
+ * head.  A family (a folder of kernels/) is a way of storing tokens.  It has
+ * two operations on a tile, qk (keys) and pv (values), on up to two paths:
  *
  *   exact  the stored values times the queries in f32, sums in f32
  *   int8   queries and softmax weights rounded to 8 bits, products of codes in
@@ -27,7 +26,8 @@
 enum {
     KV_TILE_TOKENS = 64,
     KV_TILE_ROWS = 8,    /* queries that a family's operations take at a time */
-    KV_TILE_FEW = 4,     /* if both sides' operations work by chunks */
+    KV_TILE_FEW = 4,     /* queries at a time if both sides' operations work by
+                          * chunks */
     KV_TILE_PART = 32,   /* tokens that expand() gives at a time */
     KV_TILE_CHUNK = 4096 /* tokens of a chunk */
 };

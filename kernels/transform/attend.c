@@ -26,8 +26,8 @@ static const struct kv_transform_head *head_of(const struct kv_store *s,
     return &kv_transform_of(s)->head[head];
 }
 
-/* to: [rows][padded], the queries' coefficients and their product with the
- * mean. */
+/* Writes the queries' coefficients and their products with the mean to `to`
+ * [rows][padded]. */
 static void transform(const struct kv_store *s, size_t head, const float *q,
                       size_t rows, float *to)
 {
@@ -38,7 +38,7 @@ static void transform(const struct kv_store *s, size_t head, const float *q,
                          q, s->head_dim, rows, to);
 }
 
-/* acc: [rows][max], in units of the coefficients. */
+/* Transforms acc [rows][max], in units of the coefficients, to outputs. */
 static void transform_back(const struct kv_store *s, size_t head,
                            const float *acc, size_t rows, float *out)
 {
@@ -54,7 +54,8 @@ static void transform_back(const struct kv_store *s, size_t head,
     free(sum);
 }
 
-/* Keys before RoPE: channels x [head_dim][32] of a part to scores. */
+/* Rotates the channels x [head_dim][32] of a part's keys before RoPE and scores
+ * them. */
 static void qk_rotated(const struct kv_store *s, size_t head,
                        const uint8_t *tile, size_t part, float *x,
                        const float *q, size_t rows, float *score, size_t stride)
@@ -80,7 +81,8 @@ static float sum_lanes(const float *x, size_t n, size_t apart)
 
 /* ---- exact --------------------------------------------------------------- */
 
-/* Keys before RoPE: y [n + 1][32] to channels x [head_dim][32]. */
+/* Transforms y [n + 1][32] to channels x [head_dim][32], for keys before
+ * RoPE. */
 static void channels(const struct kv_transform_head *h, size_t d,
                      const float *y, float *x)
 {

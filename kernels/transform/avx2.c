@@ -6,8 +6,8 @@ enum { ROWS = KV_QUAD_ROWS, LINE = KV_TILE_TOKENS, PART = KV_TILE_PART };
 
 /* ---- exact --------------------------------------------------------------- */
 
-/* A coefficient at the tokens of 8 places.  Looked up one by one: a gather
- * takes longer (Zen 3). */
+/* Looks up a coefficient at the tokens of 8 places, one by one: a gather takes
+ * longer (Zen 3). */
 static __m256 eight(const float *table, struct kv_transform_place p,
                     const uint8_t *tile, size_t at)
 {
@@ -125,9 +125,9 @@ ALWAYS_INLINE __m256i entries_of(const struct kv_transform_table *t,
         of_16(of[2], half_bytes(last - LINE, 4)));
 }
 
-/* Looks up the codes of entries of 4 to 8 bits: in each 16 codes by the low
- * four bits; then each higher bit, shifted up, chooses between two.  bits: a
- * constant. */
+/* Looks up the codes of entries of 4 to 8 bits: first in each 16 codes by the
+ * low four bits; then each higher bit, shifted up, chooses between two results.
+ * bits: a constant. */
 ALWAYS_INLINE __m256i look(const uint8_t *code, __m256i entry, unsigned bits)
 {
     const __m256i low = _mm256_and_si256(entry, _mm256_set1_epi8(15));
@@ -162,7 +162,7 @@ static void look_up(const struct kv_transform_table *t,
     }
 }
 
-/* Four lines to x [64][4]. */
+/* Interleaves four lines to x [64][4]. */
 static void interleave(const uint8_t code[][LINE], uint8_t *x)
 {
     for (size_t i = 0; i < LINE; i += 32) {

@@ -19,8 +19,9 @@ typedef int32_t v16i __attribute__((vector_size(64)));
 
 /* ---- look-ups ------------------------------------------------------------ */
 
-/* The entries of a tile's tokens, a byte each; a later tile's bytes at this
- * place are fetched then: little by little, as memory likes it. */
+/* The entries of a tile's tokens, a byte each.  Also prefetches a later tile's
+ * bytes at this place, so that the prefetches come one by one, as memory likes
+ * it. */
 ALWAYS_INLINE __m512i entries_of(const struct kv_transform_table *t,
                                  struct kv_transform_place p,
                                  const uint8_t *tile, size_t tile_bytes)
@@ -36,7 +37,7 @@ ALWAYS_INLINE __m512i entries_of(const struct kv_transform_table *t,
             before, _mm512_set1_epi64((int64_t)t->before[p.shift]), 0));
 }
 
-/* 128 or (wide) 256 bytes of a table. */
+/* Loads 128 or (wide) 256 bytes of a table. */
 ALWAYS_INLINE void load_bytes(const uint8_t *from, bool wide, __m512i t[4])
 {
     const size_t lines = wide ? 4 : 2;
@@ -58,8 +59,8 @@ ALWAYS_INLINE __m512i look(const __m512i *t, __m512i entry, bool wide)
                                   _mm512_permutex2var_epi8(t[2], entry, t[3]));
 }
 
-/* Interleaved (v_interleave4_i8()), they are words of 32 bits, 16 tokens each.
- */
+/* Loads four lines; v_interleave4_i8() makes them words of 32 bits, 16 tokens
+ * each. */
 ALWAYS_INLINE void load_lines(const uint8_t *from, __m512i x[4])
 {
     UNROLL
@@ -219,7 +220,7 @@ static void codes(const struct kv_transform_head *h, const uint8_t *tile,
     memset(code + h->n * LINE, 128, (kv_round_up(h->n, 4) - h->n) * LINE);
 }
 
-/* Tokens 16 first to 16 (first + n) - 1.  rows, n: constants. */
+/* Scores tokens 16 first to 16 (first + n) - 1.  rows, n: constants. */
 ALWAYS_INLINE void qk8_some(const uint8_t *code, size_t n_codes,
                             struct kv_transform_query8 q, size_t rows,
                             size_t first, size_t n, float *score, float *second,
@@ -289,9 +290,9 @@ static void qk8(const uint8_t *code, size_t n, struct kv_transform_query8 q,
 
 enum { PAIRS = KV_TRANSFORM_CHANNELS8 };
 
-/* 32 tokens of channels, their codes being every other two lines: q[0] for the
- * first of each pair, q[1] for the second; x [2][pair][i], of tokens from 16 i
- * on. */
+/* Computes channels of 32 tokens, whose codes are every other two lines: q[0]
+ * for the first of each pair, q[1] for the second; x [2][pair][i], of tokens
+ * from 16 i on. */
 ALWAYS_INLINE void channels8(const uint8_t *code, size_t n,
                              const struct kv_transform_query8 q[2],
                              __m512 x[2][PAIRS][2])
@@ -328,7 +329,7 @@ ALWAYS_INLINE void channels8(const uint8_t *code, size_t n,
             _mm512_set1_ps(q[k / PAIRS].constant[k % PAIRS]));
 }
 
-/* 16 tokens, from 32 part + 16 i on, of a pair of channels. */
+/* Rotates a pair of channels of 16 tokens, from 32 part + 16 i on. */
 ALWAYS_INLINE void rotate(const struct kv_transform_angles *a, size_t pair,
                           size_t part, size_t i, __m512 *low, __m512 *high)
 {
@@ -400,8 +401,8 @@ static void qk8_rotated(const struct kv_transform_head *h, size_t head_dim,
 
 /* ---- int8, values -------------------------------------------------------- */
 
-/* Weights of a tile.  Of four lines, dword i of each 128 bits goes into vector
- * i; of four tokens' codes, lane by lane, dword i is what vector i meets:
+/* Weights of a tile.  Dword i of each 128 bits of four lines goes into vector
+ * i, and code[i] has the weights of vector i's tokens, lane by lane:
  *
  *   line a: | a0 a1 a2 a3 | a4 .. | a8 .. | a12 .. |     four tokens each
  *   vector i: | ai bi ci di | a(4 + i) b(4 + i) .. | ..  of four coefficients
@@ -446,7 +447,8 @@ ALWAYS_INLINE void pv8_rows(const uint8_t *code, size_t n,
         for (size_t r = 0; r < rows; r++)
             sum[r] = (v16i)w[r].bias;
         UNROLL
-        for (size_t i = 0; i < 4; i++) /* rows within: no sum waits */
+        for (size_t i = 0; i < 4; i++) /* rows in the inner loop, so that no sum
+                                        * waits */
             UNROLL
         for (size_t r = 0; r < rows; r++)
             sum[r] = (v16i)v_dot_i8((__m512i)sum[r], x[i], w[r].code[i]);

@@ -8,21 +8,22 @@
  * memory: it works on one while the other is copied.
  *
  *   decode   warp: two coefficients   lane: two tokens   -> y, halves
- *   qk       warp: 16 tokens, every other 16 coefficients or, of keys before
- *            RoPE, which become channels and are rotated, 32 channels
+ *   qk       warp: 16 tokens, every other 16 coefficients.  Keys before RoPE
+ *            become channels and are rotated: every other 32 channels
  *   softmax  warp: a row
  *   pv       warp: 16 coefficients of every 128, all tokens
  *
  * Lanes are tokens where bitstreams are read, without bank conflicts; bank
  * conflicts of table reads depend on the states.
  *
- * y, of keys: words [slot / 2][64 + 8], two slots of a token; of values: words
- * [slot][32 + 4], two tokens of a slot: fragments a of gpu.cuh are 4 words of
- * 32 banks each.
+ * y of keys is words [slot / 2][64 + 8], of two slots of a token; y of values
+ * is words [slot][32 + 4], of two tokens of a slot.  So fragments a of gpu.cuh
+ * are 4 words of 32 banks each.
  *
- * Keys before RoPE, slots to channels: fragments b of 16 slots and 8 channels,
- * [head_dim / 32][4][head_dim / 16][lane][2 words]; the four are channels 0 to
- * 7 and 8 to 15 of the 16 that begin with 16 i, then their partners. */
+ * The matrix of keys before RoPE, slots to channels, is fragments b of 16 slots
+ * and 8 channels, [head_dim / 32][4][head_dim / 16][lane][2 words]; the four
+ * are channels 0 to 7 and 8 to 15 of the 16 that begin with 16 i, then their
+ * partners. */
 #include "kernels/cuda/decode_launch.cuh"
 #include "kernels/transform/cuda.h"
 #include "kernels/trellis/trellis.h"
@@ -65,7 +66,7 @@ static __host__ __device__ size_t side_bytes(const kv_gpu_transform_side &g,
            (size_t)g.n_tables * KV_TRELLIS_STATES * 2 + d * 4;
 }
 
-/* By all threads, before a barrier. */
+/* Loads a side; all threads call it, before a barrier. */
 KV_DEVICE kv_transform_shared_side load_side(const kv_gpu_transform_side &g,
                                              unsigned d, uint8_t *shared)
 {
@@ -179,8 +180,8 @@ static __host__ __device__ kv_gpu_space matrix_space(const float *matrix)
 
 /* ---- queries ------------------------------------------------------------- */
 
-/* Writes as halves; coefficients also include the keys' mean, which is added to
- * every score. */
+/* Writes the queries as halves.  For coefficients, also computes q . mean,
+ * which is added to every score. */
 template <int D>
 KV_DEVICE void load_queries(const kv_decode &p, const kv_gpu_transform_side &k,
                             const kv_rows &rows, unsigned sequence,
@@ -221,7 +222,7 @@ KV_DEVICE void query_fragment(const kv_transform_workspace<D> &w, unsigned k,
 
 /* ---- scores -------------------------------------------------------------- */
 
-/* 16 tokens from 16 m on, slots from 16 k on. */
+/* Loads fragment a of 16 tokens from 16 m on and slots from 16 k on. */
 KV_DEVICE void key_fragment(const uint32_t *y, unsigned m, unsigned k,
                             uint32_t *a)
 {
@@ -259,13 +260,14 @@ template <int D> struct kv_transform_angles {
         : within(reinterpret_cast<float *>(shared)), eighths(within + 8 * APART)
     {
     }
-    /* By all threads, before a barrier. */
+    /* Loads `within`; all threads call it, before a barrier. */
     __device__ void load(const kv_gpu_transform_side &g) const
     {
         for (unsigned i = threadIdx.x; i < 8 * D; i += blockDim.x)
             within[i / D * APART + i % D] = g.within[i];
     }
-    /* The same for a tile; first: its first token's angles. */
+    /* Computes `eighths` for a tile; first: the angles of the tile's first
+     * token. */
     __device__ void tile(const kv_gpu_transform_side &g,
                          const uint8_t *first) const
     {
@@ -281,8 +283,8 @@ template <int D> struct kv_transform_angles {
     }
 };
 
-/* Turns channels x of a fragment c, 16 tokens from 16 m on and 8 channels from
- * `first` on, and their partners y. */
+/* Rotates channels x of a fragment c, 16 tokens from 16 m on and 8 channels
+ * from `first` on, and their partners y. */
 template <int D>
 KV_DEVICE void rotate(const kv_transform_angles<D> &angles, unsigned m,
                       unsigned first, float *x, float *y)

@@ -1,12 +1,13 @@
 /* Family "transform" on the device (kernels/transform/transform.h): arguments
- * of kernels per side.  The bitstreams of all KV heads are together; those of
- * 64 tokens are stored as words whose highest bit comes first in the bitstream,
+ * of kernels per side.  A token has one bitstream for all KV heads.  64 tokens'
+ * bitstreams are stored as words whose highest bit comes first in the
+ * bitstream,
  *
  *   | word 0 of 64 tokens | word 1 of 64 tokens | .. | angles |
  *
- * angles, for keys before RoPE: the first token's, cosine and sine, f32
- * [head_dim / 2][2].  A block has a tile of K and one of V in shared memory,
- * which bounds n_kv_heads * head_dim * bits. */
+ * where angles, for keys before RoPE, are the first token's cosines and sines,
+ * f32 [head_dim / 2][2].  A block has a tile of K and one of V in shared
+ * memory, which bounds n_kv_heads * head_dim * bits. */
 #ifndef KV_TRANSFORM_CUDA_H
 #define KV_TRANSFORM_CUDA_H
 

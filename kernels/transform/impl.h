@@ -1,4 +1,4 @@
-/* The inside of transform.h: the layout of its tables, heads and queries, and
+/* Internals of transform.h: the layout of its tables, heads and queries, and
  * the operations of a level.  Only for kernels/transform and the tests. */
 #ifndef KV_TRANSFORM_IMPL_H
 #define KV_TRANSFORM_IMPL_H
@@ -19,7 +19,7 @@ enum {
 };
 
 /* A table by entries (struct kv_trellis_map): plane b holds byte b of each
- * float; code, rounded to 8 bits: scale (code - 128).
+ * float, `code` the float rounded to 8 bits: scale (code - 128).
  *
  * The entry of a state that ends `shift` bits before a byte's end is the XOR of
  * two products of bit matrices (rows from bit 7 down to 0, a byte each), one
@@ -85,9 +85,8 @@ static inline size_t kv_transform_at(size_t t)
 }
 
 /* A query of int8 qk, per row: score = scale (sum_j (table code - 128)_j
- *   code_j) + constant rounded once (fmaf); bias = -128 sum_j code_j.  Codes
- *   from n to a multiple of
- * 4 are 0. */
+ * code_j) + constant, rounded once (fmaf); bias = -128 sum_j code_j.  Codes
+ * from n to a multiple of 4 are 0. */
 struct kv_transform_query8 {
     float *scale;    /* [KV_TILE_ROWS] */
     int32_t *bias;   /* [KV_TILE_ROWS] */
@@ -102,8 +101,8 @@ size_t kv_transform_query8_bytes(const struct kv_transform_head *h);
 void kv_transform_round_row(const struct kv_transform_head *h, const float *x,
                             size_t r, size_t rows, void *query);
 
-/* The channels from 4 i on, i < kv_transform_groups8(), and their partners from
- * head_dim / 2 + 4 i on. */
+/* The number of groups of channels: group i has the 4 channels from 4 i on and
+ * their partners from head_dim / 2 + 4 i on. */
 static inline size_t kv_transform_groups8(size_t head_dim)
 {
     return (head_dim / 2 + KV_TRANSFORM_CHANNELS8 - 1) / KV_TRANSFORM_CHANNELS8;
@@ -122,8 +121,8 @@ struct kv_transform_angles {
  * prefetched.  The order of codes is the level's own; codes past n represent 0.
  */
 struct kv_transform_ops {
-    /* y: [2][n + 1][32], for each of both parts the unscaled coefficients from
-     * the tables, and 1. */
+    /* y: [2][n + 1][32], for each of the two parts of 32 tokens the unscaled
+     * coefficients from the tables, and 1. */
     void (*expand)(const struct kv_transform_head *h, const uint8_t *tile,
                    size_t tile_bytes, float *y);
     /* Adds p times the same coefficients to acc [rows][row]: acc[j * lanes + l]

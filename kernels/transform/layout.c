@@ -8,7 +8,8 @@
 
 /* ---- tables -------------------------------------------------------------- */
 
-/* The table by entries, as its map promises that it can be. */
+/* Folds the table to entries; its map promises that states of one entry are
+ * equal. */
 static void fold(const struct kv_transform_coef *c, float *folded)
 {
     for (unsigned s = 0; s < KV_TRELLIS_STATES; s++)
@@ -83,7 +84,7 @@ static void fill_tables(struct kv_transform *c)
 
 /* ---- heads --------------------------------------------------------------- */
 
-/* Line 0 of a tile is zeros. */
+/* The place of a coefficient's state; line 0 of a tile is zeros. */
 static struct kv_transform_place place_of(const struct kv_transform_coef *c)
 {
     return (struct kv_transform_place){
@@ -91,7 +92,8 @@ static struct kv_transform_place place_of(const struct kv_transform_coef *c)
         .shift = (unsigned)(8 - c->end % 8) % 8};
 }
 
-/* Sorts by table, then by shift, otherwise keeps the order: order [n]. */
+/* Fills in a head: sorts its coefficients by table, then by shift, and
+ * otherwise keeps the order; order: [n]. */
 static void fill_head(const struct kv_transform *c,
                       const struct kv_transform_coef *coef, size_t n,
                       size_t *order, struct kv_transform_head *h)

@@ -15,9 +15,10 @@
  *
  * Values, and keys after RoPE, stay coefficients: queries are transformed once
  * and outputs once; the mean is one more coefficient, always 1.  Keys before
- * RoPE are turned back into channels, which are then rotated.  int8: a table's
- * numbers are rounded to 8 bits with one scale per table; queries (before RoPE
- * each channel's part of the inverse) are rounded with one scale per row. */
+ * RoPE are transformed back into channels, which are then rotated.  int8: a
+ * table's numbers are rounded to 8 bits with one scale per table; queries
+ * (before RoPE each channel's part of the inverse) are rounded with one scale
+ * per row. */
 #ifndef KV_TRANSFORM_H
 #define KV_TRANSFORM_H
 

@@ -35,7 +35,7 @@ static inline vi32 add_costs(vi32 v, const uint16_t *p, unsigned bits)
     }
 }
 
-/* Lanes of each half from a half's: 2 bytes each. */
+/* Indices of bytes that permute the 16-bit lanes of each half alike. */
 #define TWO(i) ((i)*2), ((i)*2 + 1)
 #define LANES_OF(a, b, c, d, e, f, g, h)                                     \
     _mm256_setr_epi8(TWO(a), TWO(b), TWO(c), TWO(d), TWO(e), TWO(f), TWO(g), \

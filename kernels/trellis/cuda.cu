@@ -13,8 +13,9 @@ static_assert(KV_GPU_NOTE == 32, "a note is a byte of each lane");
 
 // ---- coefficients ----------------------------------------------------------
 
-// A block: 16 tokens; x less its mean, [row][16], then a thread a coefficient.
-// A product and its sum are rounded once, in the order of kv_vecops_times().
+// A block takes 16 tokens.  It loads x less its mean, [row][16]; then each
+// thread computes a coefficient.  A product and its sum are rounded once, in
+// the order of kv_vecops_times().
 __global__ void __launch_bounds__(THREADS)
     kv_coefficients_kernel(struct kv_gpu_bitstreams s, unsigned row,
                            const uint16_t *x, size_t n, float *y)
@@ -51,13 +52,13 @@ __global__ void __launch_bounds__(THREADS)
 
 // ---- the search ------------------------------------------------------------
 //
-// kernels/trellis/c.c by a warp a bitstream.  Lane l has states l + 32 i in
-// registers, with what the table says of them: states that go on alike are one
-// lane's, but for transitions of more than 4 bits, and what it cost to get to a
-// state is one shuffle.  Several warps a bitstream would meet at a barrier
-// every transition. Which states were best is one byte a lane and transition,
-// in global memory: shared memory has no room for as many bitstreams as there
-// are registers for.
+// The search of kernels/trellis/c.c, a warp for each bitstream.  Lane l has
+// states l + 32 i in registers, with the table's entries for them.  States that
+// go on alike are one lane's, except for transitions of more than 4 bits, and
+// the cost before a state takes one shuffle.  Several warps for a bitstream
+// would meet at a barrier every transition.  The best states are noted in a
+// byte per lane and transition, in global memory: shared memory has no room for
+// as many bitstreams as there are registers for.
 
 KV_DEVICE int kv_shuffle_int(int x, unsigned lane)
 {
@@ -69,11 +70,11 @@ KV_DEVICE int kv_shuffle_xor_int(int x, unsigned mask)
     return (int)kv_bits(kv_shuffle_xor(kv_from_bits((uint32_t)x), mask));
 }
 
-// Reduces over groups of states that the next BITS bits treat alike, r, r +
-// groups, ..: the least cost of group r, clamped to the maximum, goes to best[r
-// / 32] of lane r % 32 (with fewer than 32 groups, of all lanes whose numbers
-// end so); the index of its state, the first on ties, takes BITS bits for each
-// of the lane's groups.
+// Reduces over groups of states that the next BITS bits treat alike; group r is
+// states r, r + groups, .. The least cost of group r, clamped to the maximum,
+// goes to best[r / 32] of lane r % 32 (with fewer than 32 groups, of all lanes
+// whose numbers end so).  The index of the group's state, the first on ties,
+// takes BITS bits for each of the lane's groups.
 template <int BITS> KV_DEVICE unsigned kv_keep_min(const int *cost, int *best)
 {
     constexpr int MINE = BITS < 4 ? STATES >> BITS : 1;
@@ -358,8 +359,9 @@ KV_DEVICE unsigned kv_state_at(const uint8_t *bitstream, unsigned end)
            (KV_TRELLIS_STATES - 1);
 }
 
-// A block: 16 tokens; coefficients, y [n_used][16], then a thread a channel.  A
-// product and its sum are rounded once, in the order of kv_vecops_times().
+// A block takes 16 tokens.  It decodes coefficients, y [n_used][16]; then each
+// thread computes a channel.  A product and its sum are rounded once, in the
+// order of kv_vecops_times().
 __global__ void __launch_bounds__(THREADS)
     kv_decode_bitstreams_kernel(struct kv_gpu_bitstreams s, unsigned row,
                                 size_t token_bytes, const uint8_t *bytes,

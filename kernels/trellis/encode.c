@@ -21,7 +21,7 @@ enum {
  * the further away it is, but not so much that paths are lost. */
 static const double BEYOND = 8 * KV_TRELLIS_NEAR;
 
-/* A table of 0s may have any scale. */
+/* Clamps x to float's range: a table of 0s may have any scale. */
 static float in_float(double x)
 {
     return (float)fmax(fmin(x, (double)FLT_MAX), (double)-FLT_MAX);
@@ -156,7 +156,7 @@ static unsigned bits_after(const struct kv_trellis_transition *transition,
     return k + 1 < n_transitions ? transition[k + 1].bits : KV_TRELLIS_BITS;
 }
 
-/* Bytes of a bitstream's. */
+/* The bytes of all notes of a bitstream. */
 static size_t all_notes(const struct kv_trellis_transition *transition,
                         size_t n_transitions)
 {
@@ -178,7 +178,7 @@ size_t kv_trellis_workspace(const struct kv_trellis_transition *transition,
                       kv_trellis_bytes(transition, n_transitions));
 }
 
-/* notes: bytes of a bitstream's. */
+/* notes: the bytes of one bitstream's notes. */
 static struct workspace workspace_in(void *workspace, size_t n_transitions,
                                      size_t n_values, size_t notes, size_t n)
 {
@@ -227,7 +227,7 @@ static void find_marks(const struct kv_trellis_transition *transition,
                                              : r << (all - KV_TRELLIS_BITS));
 }
 
-/* All transitions of n bitstreams, to the notes. */
+/* Makes all transitions of n bitstreams and writes their notes. */
 static void advance_all(const struct kv_trellis_ops *ops,
                         const struct kv_trellis_transition *transition,
                         size_t n_transitions,

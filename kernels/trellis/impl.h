@@ -52,14 +52,14 @@ static inline int kv_trellis_nearest(float x)
     return (int)(x + big - big);
 }
 
-/* The bits of a mark if a transition of `next` bits follows. */
+/* The number of bits of a mark if a transition of `next` bits follows. */
 static inline unsigned kv_trellis_marked(unsigned next)
 {
     return next < 3 ? next : 3;
 }
 
-/* The number of paths noted in that case: the best one for each value of a
- * state's other bits. */
+/* The number of paths that a note holds if a transition of `next` bits follows:
+ * the best one for each value of a state's other bits. */
 static inline size_t kv_trellis_paths(unsigned next)
 {
     return (size_t)KV_TRELLIS_STATES >> kv_trellis_marked(next);

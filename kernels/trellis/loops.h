@@ -1,12 +1,12 @@
 /* The search of trellis.h, LANES states side by side, each lane as in c.c.
  * Included by avx2.c and avx512.c after kernels/simd/<level>.h; they define
  *
- *   LANE_BITS                  LANES = 1 << LANE_BITS, 16-bit integers of a
- * vi32 positions(p, by)           p [LANES] floats times by, to nearest
- *   add_costs(v, p, bits)      v + p[i % (LANES >> bits)] in lane i, no carry
- *   flip(v, by)                lane i is v's lane i ^ by
- *   permute(v, bits, by)       lane i is v's lane (i rotated right by bits) ^
- * by store_marks(p, v)          bytes of v [32 / LANES] to p [32]
+ *   LANE_BITS              LANES = 1 << LANE_BITS, 16-bit integers of a vi32
+ *   positions(p, by)       p [LANES] floats times by, to nearest
+ *   add_costs(v, p, bits)  v + p[i % (LANES >> bits)] in lane i, no carry
+ *   flip(v, by)            lane i is v's lane i ^ by
+ *   permute(v, bits, by)   lane i is v's lane (i rotated right by bits) ^ by
+ *   store_marks(p, v)      bytes of v [32 / LANES] to p [32]
  *
  * where bits and by are constants. */
 #include "kernels/trellis/impl.h"
@@ -93,7 +93,7 @@ ALWAYS_INLINE size_t state_of(enum form form, size_t h)
     return form == OWN ? h * LANES : h % half * LANES + h / half * 256;
 }
 
-/* State bit `bit` among lanes. */
+/* The bit of a lane's index that holds state bit `bit`. */
 ALWAYS_INLINE size_t lane_bit(unsigned bits, unsigned bit)
 {
     return (size_t)1 << (bit + LANE_BITS - bits) % LANE_BITS;
@@ -208,7 +208,7 @@ struct costs {
     vi32 base[2][VECTORS];
     const uint16_t *before; /* costs of the states before */
     unsigned bits;          /* bits of the transition */
-    unsigned own; /* bits of a mark that the transition tells */
+    unsigned own; /* bits of a mark that the transition determines */
 };
 
 /* marked: bits of a mark. */
@@ -253,8 +253,8 @@ ALWAYS_INLINE vi32 marked_again(vi32 cost, const uint16_t *mark)
     return v_or(v_and(cost, v_set1_i16((short)~MARK)), v_load_i32(mark));
 }
 
-/* For groups with several paths, over all vectors.  Lanes past the groups have
- * copies of their costs, with arbitrary marks. */
+/* Joins the lanes of groups that have several paths, over all vectors.  Lanes
+ * past the groups have copies of their costs, with arbitrary marks. */
 ALWAYS_INLINE void join(vi32 *best, size_t n, size_t groups,
                         const uint16_t *mark, uint16_t *to)
 {

@@ -200,10 +200,10 @@ static void find_quantiles(const float *x, size_t n, float *quantile)
     free(size);
 }
 
-/* n sizes as dense as a power of the density f of those that the quantiles are
- * of: quantiles are 1 / f apart, so that from one to the next the integral of
- * f^power grows as their distance to the power of 1 - power does.  A size that
- * many values share counts as one. */
+/* Chooses n sizes as dense as f^power, where f is the density of the sizes that
+ * have these quantiles.  Quantiles are 1 / f apart, so that from one to the
+ * next the integral of f^power grows as their distance to the power of 1 -
+ * power does.  A size that many values share counts as one. */
 static void spread(const float *quantile, double power, size_t n, float *size)
 {
     double grows[QUANTILES], all = 0, sum = 0;
@@ -225,9 +225,9 @@ static void spread(const float *quantile, double power, size_t n, float *size)
     }
 }
 
-/* Numbers with either sign, in random order.  At high rates the best are as
- * dense as the cube root of the values' density, at low rates as the values.
- * Training alone spreads them too slowly to get there. */
+/* Starts with numbers of either sign, in random order.  At high rates the best
+ * numbers are as dense as the cube root of the values' density, at low rates as
+ * the values.  Training alone spreads them too slowly to get there. */
 static void start(unsigned bits, unsigned values, const float *x, size_t n_x,
                   uint64_t seed, float *kept)
 {
@@ -252,9 +252,9 @@ static void start(unsigned bits, unsigned values, const float *x, size_t n_x,
     }
 }
 
-/* Every number becomes the mean of the values it stood for, those that it stood
- * for negated with them; the value it had counts as PRIOR of them: a number
- * that is hardly used stays near. */
+/* Every number becomes the mean of the values it stood for; a value that it
+ * stood for with the other sign enters negated.  Its old value counts as PRIOR
+ * of these values, so that a number that is hardly used stays near. */
 static void improve(const struct kv_trellis_transition *transition,
                     const float *x, size_t n, size_t len, const uint16_t *state,
                     float *kept)
@@ -316,7 +316,7 @@ static void free_run(struct run *r)
     free(r->place);
 }
 
-/* All transitions by a stored table, which is unfolded to `table`. */
+/* Sets all transitions to a stored table, which is unfolded to `table`. */
 static void set_table(struct run *r, unsigned bits, unsigned values,
                       const float *kept, float *table)
 {

@@ -2,17 +2,17 @@
  * trellis (QTIP, arXiv 2406.11235): at the same fixed rate it closes a part of
  * the gap between a scalar quantizer and the rate-distortion bound.
  *
- * A transition turns `values` numbers into `bits` bits.  The state after a
+ * A transition encodes `values` numbers in `bits` bits.  The state after a
  * transition is the last KV_TRELLIS_BITS bits of the bitstream so far (zeros
- * before its beginning), and the numbers are what the transition's table has
- * for that state:
+ * before its beginning), and the numbers are the entries of the transition's
+ * table for that state:
  *
  *   bitstream   0 0 0 ... | u u | u | u u u | u ...        high bit first
  *                  state of transition i ^ ends with its own bits
  *
- * So a decoder needs no more than the bits before a transition to begin
- * anywhere. The encoder searches all paths (Viterbi).  Rates below one bit come
- * from transitions of several numbers. */
+ * So a decoder can begin anywhere: it needs only the bits before a transition.
+ * The encoder searches all paths (Viterbi).  Rates below one bit come from
+ * transitions of several numbers. */
 #ifndef KV_TRELLIS_H
 #define KV_TRELLIS_H
 
@@ -153,8 +153,8 @@ void kv_trellis_unfold(unsigned bits, unsigned values, const float *kept,
 void kv_trellis_train(unsigned bits, unsigned values, const float *x, size_t n,
                       size_t len, size_t rounds, uint64_t seed, float *kept);
 
-/* The mean squared error, per value, that such a table leaves on such
- * sequences. */
+/* The mean squared error per value that the table `kept` leaves on the
+ * sequences x. */
 double kv_trellis_error(unsigned bits, unsigned values, const float *kept,
                         const float *x, size_t n, size_t len);
 

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-/* The lanes' bits, the form of masks. */
+/* The lanes' bits as integers; masks have this form. */
 typedef int32_t lanes __attribute__((vector_size(4 * V_WIDTH)));
 typedef uint32_t bits __attribute__((vector_size(4 * V_WIDTH)));
 #if V_WIDTH == 8
@@ -297,7 +297,8 @@ static void add_fours(const struct product *p, size_t rows, size_t d)
     for (size_t j = 0, wide; d - j >= V_WIDTH; j += wide * V_WIDTH) {
         const size_t left = (d - j) / V_WIDTH;
 
-        /* not one at the end, with too few sums in parallel */
+        /* no single register at the end: it would have too few sums in
+         * parallel */
         wide = left == WIDE + 1 ? WIDE - 1 : left < WIDE ? left : WIDE;
         switch (wide) {
 #define CASE(N)                              \
@@ -394,7 +395,7 @@ static void round_f16(const float *x, size_t n, float *out)
     for (size_t i = 0; i < n; i++) {
         const uint32_t u = kv_f32_bits(x[i]), a = u & 0x7fffffff;
         const uint32_t normal = (a + 0xfff + (a >> 13 & 1)) & ~(uint32_t)0x1fff;
-        /* below: adding 0.5 rounds to a multiple of 2^-24 */
+        /* for subnormal halves: adding 0.5 rounds to a multiple of 2^-24 */
         const uint32_t small = kv_f32_bits(kv_bits_f32(a) + 0.5f - 0.5f);
         const uint32_t finite = a < 0x38800000 ? small : normal;
         const uint32_t top = 0x477fe000; /* 65504 */
@@ -472,7 +473,7 @@ ALWAYS_INLINE void add_and_subtract(float *x, size_t by, size_t n, float scale)
     }
 }
 
-/* The same for four rows, first 2 by apart, then by apart. */
+/* add_and_subtract() twice for four rows, first 2 by apart, then by apart. */
 ALWAYS_INLINE void add_and_subtract_twice(float *x, size_t by, size_t n,
                                           float scale)
 {

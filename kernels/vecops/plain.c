@@ -41,7 +41,7 @@ static double activation(enum kv_act act, double x)
     return x;
 }
 
-/* Its derivative. */
+/* The derivative of an activation. */
 static double steepness(enum kv_act act, double x)
 {
     const double root = sqrt(2 / M_PI);

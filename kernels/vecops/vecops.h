@@ -83,10 +83,10 @@ void kv_round_f16(const float *x, size_t n, float *out);
  * x[i + half], from half = m / 2 down to 1, then times scale. */
 void kv_row_hadamard(float *x, size_t m, float scale);
 
-/* The same for each column of x [m][n], in place; m: a power of two; n: a
- * multiple of 16.  Only rows [first, first + wanted) are computed, 1 <= wanted
- * and first + wanted <= m; fewer rows take less time.  Returns their beginning
- * in x; the rest of x is undefined afterwards. */
+/* kv_row_hadamard() of each column of x [m][n], in place; m: a power of two; n:
+ * a multiple of 16.  Only rows [first, first + wanted) are computed, 1 <=
+ * wanted and first + wanted <= m; fewer rows take less time.  Returns their
+ * beginning in x; the rest of x is undefined afterwards. */
 float *kv_vecops_hadamard(float *x, size_t m, size_t n, size_t first,
                           size_t wanted, float scale);
 

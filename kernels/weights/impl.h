@@ -13,8 +13,8 @@ struct kv_weights_loops {
     void (*decode[KV_STORED_OTHER])(const uint8_t *blocks, size_t n, float *x);
     void (*times[KV_STORED_OTHER])(const uint8_t *w, size_t rows, size_t n,
                                    const float *x, float *y);
-    /* Returns false for types that are decoded first; f32 never is, and w then
-     * is aligned. */
+    /* Returns false for types that must be decoded first.  f32 is never
+     * decoded, and its w is aligned. */
     bool (*many)(enum kv_stored type, const uint8_t *w, size_t rows, size_t n,
                  const float *x, size_t m, float *y, size_t y_row);
 };

@@ -154,7 +154,7 @@ ALWAYS_INLINE void q8_0(const uint8_t *b, struct sink *s)
         put(s, j, v_mul(v_from_i32(v_load_i32_i8(b + 2 + j)), d));
 }
 
-/* 16 bytes, of codes j and 16 + j. */
+/* Puts the values of 16 bytes, each with codes j and 16 + j. */
 ALWAYS_INLINE void put_nibbles(const uint8_t *b, struct nibbles n,
                                struct sink *s)
 {
@@ -177,7 +177,7 @@ ALWAYS_INLINE void q4_1(const uint8_t *b, struct sink *s)
     put_nibbles(b + 4, with_min(load_head(b), load_head(b + 2)), s);
 }
 
-/* Five-bit codes from j and from 16 + j on. */
+/* Sets code to the five-bit codes from j on and those from 16 + j on. */
 ALWAYS_INLINE void five_bits(const uint8_t *nibble, uint32_t fifth, size_t j,
                              vi32 code[2])
 {
@@ -344,7 +344,7 @@ ALWAYS_INLINE void times_rest(read_block *read, const uint8_t *b, size_t bytes,
     read(last, s);
 }
 
-/* `turns` rows; turns is a constant. */
+/* Computes `turns` rows of the product; turns is a constant. */
 ALWAYS_INLINE void times_rows(read_block *read, size_t values, size_t bytes,
                               size_t turns, const uint8_t *b, size_t row,
                               size_t n, const float *x, vf32 *out)

@@ -12,7 +12,7 @@ struct many_sums {
 };
 
 /* Adds the products of a row's blocks, n values in all, and n_x arrays x.
- * ahead: whether the row goes on behind them. */
+ * ahead: whether more blocks of the row follow. */
 ALWAYS_INLINE void add_blocks(read_block *read, size_t values, size_t bytes,
                               size_t n_x, const uint8_t *b, size_t n,
                               bool ahead, const float *const *x,
@@ -36,7 +36,8 @@ ALWAYS_INLINE void add_blocks(read_block *read, size_t values, size_t bytes,
         sum[k / SUMS][k % SUMS] = s.sum[k / SUMS][k % SUMS];
 }
 
-/* The same for the last n values of a row of plain floats, padded with 0. */
+/* add_blocks() for the last n values of a row of plain floats, padded with
+ * 0. */
 ALWAYS_INLINE void add_rest(read_block *read, size_t bytes, size_t n_x,
                             const uint8_t *b, size_t n, const float *const *x,
                             vf32 (*sum)[SUMS])
@@ -53,7 +54,7 @@ ALWAYS_INLINE void add_rest(read_block *read, size_t bytes, size_t n_x,
     add_blocks(read, 32, bytes, n_x, last, 32, false, by, sum);
 }
 
-/* y [m], each y_row apart: the sums of a row; n_x is a constant. */
+/* Sets y [m], y_row apart, to the sums of a row; n_x is a constant. */
 ALWAYS_INLINE void end_sums(vf32 (*sum)[SUMS], size_t n_x, size_t m, float *y,
                             size_t y_row)
 {
@@ -70,8 +71,8 @@ ALWAYS_INLINE void end_sums(vf32 (*sum)[SUMS], size_t n_x, size_t m, float *y,
         y[c * y_row] = product[c];
 }
 
-/* At most MANY_ROWS rows times m <= n_x rows of x; n_x, 4 or 8, is a constant.
- * The last row of x is there in place of those beyond m. */
+/* Multiplies at most MANY_ROWS rows by m <= n_x rows of x; n_x, 4 or 8, is a
+ * constant.  In place of rows beyond m the last row of x is used. */
 ALWAYS_INLINE void many_rows(read_block *read, size_t values, size_t bytes,
                              size_t n_x, const uint8_t *b, size_t rows,
                              size_t n, const float *x, size_t m, float *y,

@@ -72,7 +72,7 @@ struct kv_packed {
     size_t padded;              /* for words */
     bool zero_less, all_middle; /* for gptq */
     float over, times;          /* for nvfp4; times also for scaled */
-    size_t nest; /* for levels, as all below; f32 at any address */
+    size_t nest; /* for levels, like the four below; f32 at any address */
     const void *level, *nest_level, *nest_scale;
     float nest_offset;
     const void *code, *scale;

@@ -49,7 +49,7 @@ ALWAYS_INLINE void add_products(const struct operands *o, size_t n_x,
     }
 }
 
-/* The same for the last n < 32 values, as a block padded with 0. */
+/* add_products() for the last n < 32 values, as a block padded with 0. */
 ALWAYS_INLINE void add_rest(const struct operands *o, size_t n_x, size_t from,
                             size_t n, vf32 sum[SUMS][PANEL_PAIRS])
 {
@@ -63,7 +63,7 @@ ALWAYS_INLINE void add_rest(const struct operands *o, size_t n_x, size_t from,
     add_products(&last, n_x, 0, 32, sum);
 }
 
-/* y [n_x][PANEL_PAIRS / n_x], its rows y_row apart. */
+/* Computes y [n_x][PANEL_PAIRS / n_x], its rows y_row apart. */
 ALWAYS_INLINE void times_pairs(const float *w, const float *x, size_t n_x,
                                size_t n, float *y, size_t y_row)
 {

@@ -33,7 +33,7 @@ static void read_stored(const struct kv_stored_rows *rows, size_t first,
     }
 }
 
-/* The same for a packed matrix. */
+/* read_stored() for a packed matrix. */
 static void read_packed(const struct kv_packed *p, size_t first, size_t n,
                         float *x)
 {
@@ -106,7 +106,7 @@ static void read_turned(const struct kv_stored_rows *rows, size_t first,
     }
 }
 
-/* For rows that are stored in order. */
+/* Reads values of rows that are stored in order. */
 static void read_in_place(const struct kv_stored_rows *rows, size_t first,
                           size_t n, float *x)
 {
@@ -222,7 +222,7 @@ static bool is_direct(const struct kv_stored_rows *rows, enum kv_type type)
            (type == KV_TYPE_F32 || rows->type == KV_STORED_BF16);
 }
 
-/* Rows that lie one behind the other at a time. */
+/* Multiplies rows, a run of consecutively stored ones at a time. */
 static void times_stored(const struct kv_stored_rows *rows, size_t first,
                          size_t n, const float *x, size_t m, float *y,
                          size_t y_row)

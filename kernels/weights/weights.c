@@ -85,7 +85,7 @@ void kv_stored_decode(enum kv_stored type, const void *blocks, size_t n,
         best()->decode[type](blocks, n, x);
 }
 
-/* Decodes some rows at a time. */
+/* Decodes some rows at a time, then multiplies them. */
 static void times_decoded(const struct kv_weights_loops *l, enum kv_stored type,
                           const uint8_t *w, size_t rows, size_t n,
                           const float *x, size_t m, float *y, size_t y_row)

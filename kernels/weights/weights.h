@@ -25,12 +25,13 @@
  *   tq2_0   | low[64] | d |                                  d (code - 1)
  *   tq1_0   | five codes of 3 in a byte[52] | d |            d (code - 1)
  *
- * and of iq1, iq2 and iq3 entries of a grid, each of which has the codes of
- * eight or four values, their signs or which way they move, and scales
- * (kernels/weights/grid_blocks.c).  nvfp4 has 64 values, of 16 a scale e4m3
- * without its sign: | s[4] | nibble[32] |.
+ * A block of 256 of iq1, iq2 or iq3 holds scales and entries of a grid; an
+ * entry has the codes of eight or four values, with their signs or the
+ * direction in which they move (kernels/weights/grid_blocks.c).  A block of
+ * nvfp4 has 64 values, and 16 of them share an e4m3 scale without sign: | s[4]
+ * | nibble[32] |.
  *
- * kernels/weights/loops.h has where each bit stands. */
+ * kernels/weights/loops.h says where each bit stands. */
 #ifndef KV_WEIGHTS_H
 #define KV_WEIGHTS_H
 

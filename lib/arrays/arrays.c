@@ -56,8 +56,8 @@ static bool is_pickle(const char *path)
            (!memcmp(start, "PK", 2) || (start[0] == 0x80 && start[1] < 6));
 }
 
-/* Fails on a file that runs code where it is read, and on one of bytes that
- * say neither their type nor their shape. */
+/* Fails on a pickle, which can run code when it is read, and on a file of raw
+ * bytes without a type or a shape. */
 static int refuse_others(const char *path, struct kv_err *e)
 {
     if (!ends_in(path, ".pt") && !ends_in(path, ".pth") &&
@@ -136,7 +136,7 @@ static void to_floats(enum values v, const uint8_t *from, size_t n, float *x)
     }
 }
 
-/* A whole number of any of the types; INT64_MAX for one beyond. */
+/* Reads a whole number of type v; INT64_MAX if it is larger than that. */
 static int64_t whole(enum values v, const uint8_t *from)
 {
     int64_t wide;
@@ -182,7 +182,8 @@ static int add_dataset(struct kv_arrays *a, const char *name, struct kv_err *e)
     return 0;
 }
 
-/* Every dataset below the group, which has depth '/' in its name. */
+/* Adds every dataset below the group.  depth: the number of '/' in the group's
+ * name. */
 static int add_group(struct kv_arrays *a, const char *group, int depth,
                      struct kv_err *e)
 {
@@ -318,7 +319,7 @@ size_t kv_arrays_list(const struct kv_arrays *a, const struct kv_array **list)
     return a->n;
 }
 
-/* Elements as the file has them. */
+/* Reads elements in the file's own value type. */
 static int read_stored(struct kv_arrays *a, size_t i, size_t first, size_t n,
                        uint8_t *to, struct kv_err *e)
 {
@@ -333,7 +334,7 @@ static int read_stored(struct kv_arrays *a, size_t i, size_t first, size_t n,
     return 0;
 }
 
-/* "layers.0.keys[1][0][3]", of an element. */
+/* Writes the name of an element: "layers.0.keys[1][0][3]". */
 static void name_element(const struct kv_array *a, size_t at, char text[256])
 {
     size_t n = (size_t)snprintf(text, 256, "%s", a->name), rest = a->n;

@@ -53,7 +53,7 @@ int kv_arrays_create(struct kv_arrays_out **result, const char *path,
     return 0;
 }
 
-/* The first byte of an array's data. */
+/* The offset of an array's values in a->data. */
 static size_t place(const struct kv_arrays_out *a, size_t i)
 {
     size_t at = 0;
@@ -96,7 +96,8 @@ static char *make_header(const struct kv_arrays_out *a)
     return text;
 }
 
-/* | n: u64 | header, with spaces to a multiple of 8 bytes | data | */
+/* Writes | n: u64 | header, padded with spaces to a multiple of 8 bytes | data
+ * | */
 static int write_safetensors(struct kv_arrays_out *a, struct kv_err *e)
 {
     enum { PIECE = 1 << 20 };
@@ -122,7 +123,7 @@ static int write_safetensors(struct kv_arrays_out *a, struct kv_err *e)
     return rc;
 }
 
-/* Elements never put are 0. */
+/* Extends the data to its full size; elements that were never put are 0. */
 static int fill_up(struct kv_arrays_out *a, struct kv_err *e)
 {
     const size_t bytes = place(a, a->n);

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* MOST: the maximum bytes that DEFLATE expands one byte to; ENTRY: the minimum
- * bytes of a member in the directory. */
+/* MOST: the maximum number of bytes that one byte of DEFLATE expands to.
+ * ENTRY: the minimum size of a member's entry in the zip's directory. */
 enum { MAX_HEAD = 1 << 16, PIECE = 1 << 20, MOST = 1040, ENTRY = 46 };
 
 /* Data of a member. */
@@ -31,7 +31,7 @@ struct kv_npz {
 
 /* ---- .npy ---------------------------------------------------------------- */
 
-/* The text after 'key': in the head; NULL without the key. */
+/* The text after 'key': in the head; NULL if the key is missing. */
 static const char *field(const char *head, const char *key)
 {
     char quoted[32];
@@ -45,7 +45,7 @@ static const char *field(const char *head, const char *key)
     return at + strspn(at, " ");
 }
 
-/* "(2, 3)", "(7,)" or "()", which is one number. */
+/* Parses "(2, 3)", "(7,)" or "()"; the last is a single number. */
 static int parse_shape(struct kv_array *a, const char *at)
 {
     if (*at++ != '(')
@@ -68,7 +68,7 @@ static int parse_shape(struct kv_array *a, const char *at)
     }
 }
 
-/* Bytes of a value of a type like "<f4"; 0: not one that is known. */
+/* The bytes of a value of a type such as "<f4"; 0 for an unknown type. */
 static size_t value_bytes(const char *type)
 {
     const size_t n = strlen(type) > 2 ? strtoull(type + 2, NULL, 10) : 0;
@@ -149,7 +149,7 @@ static int read_head(struct kv_npz *z, struct kv_array *a, size_t *head_bytes,
     return rc;
 }
 
-/* The member at the zip's current position. */
+/* Adds the member at the zip's current position. */
 static int add_member(struct kv_npz *z, struct kv_array *a, struct kv_err *e)
 {
     struct member *m = &z->member[z->n];
@@ -257,8 +257,8 @@ static int skip(struct kv_npz *z, size_t n)
     return rc;
 }
 
-/* Opens a member at its first byte after closing the open one; if that was read
- * whole, its checksum is checked. */
+/* Closes the open member, which checks its checksum if all of it was read, and
+ * opens member i at its first byte of data. */
 static int open_member(struct kv_npz *z, size_t i)
 {
     struct member *m = &z->member[i];
@@ -291,7 +291,7 @@ int kv_npz_read(struct kv_npz *z, size_t i, const char *name, size_t first,
 
 /* ---- write --------------------------------------------------------------- */
 
-/* The head's bytes, a multiple of 64. */
+/* Writes the head and returns its number of bytes, a multiple of 64. */
 static size_t make_head(const struct kv_array *a, char head[512])
 {
     int n = snprintf(head + 10, 400,

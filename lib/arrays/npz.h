@@ -18,12 +18,12 @@ int kv_npz_open(struct kv_npz **z, const char *path, struct kv_array **list,
 void kv_npz_close(struct kv_npz *z); /* NULL is fine */
 
 /* Reads bytes [first, first + n) of the i-th array's data; name: the array's
- * name, for the sentence. */
+ * name, for error messages. */
 int kv_npz_read(struct kv_npz *z, size_t i, const char *name, size_t first,
                 size_t n, void *to, struct kv_err *e);
 
-/* Writes the arrays, whose data are consecutive in f, to the file temp, for the
- * output path. */
+/* Writes the arrays to the file temp.  data: the values of all arrays, one
+ * after the other.  path: the output's name, for error messages. */
 int kv_npz_write(const char *temp, const char *path,
                  const struct kv_array *list, size_t n, FILE *data,
                  struct kv_err *e);

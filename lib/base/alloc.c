@@ -26,7 +26,7 @@ static bool is_limited(int resource)
     return !getrlimit(resource, &r) && r.rlim_cur != RLIM_INFINITY;
 }
 
-/* A hint at the limit that may be the cause; allocates nothing itself. */
+/* A hint at the limit that may be the cause.  Allocates no memory. */
 static const char *limit_hint(void)
 {
     return is_limited(RLIMIT_AS)     ? " (ulimit -v?)"
@@ -37,7 +37,7 @@ static const char *limit_hint(void)
 /* Ends the program without allocating memory. */
 _Noreturn void kv_memory_end(size_t n, size_t size)
 {
-    kv_wait_begin(); /* until it has ended */
+    kv_wait_begin(); /* until the program has ended */
     fprintf(stderr, "%s: out of memory: %zu x %zu bytes%s\n",
             program_invocation_short_name, n, size, limit_hint());
     end();
@@ -78,7 +78,7 @@ void kv_memory_probe(size_t bytes, const char *what)
     munmap(p, bytes);
 }
 
-/* In the form that options take: "1K" for 1024. */
+/* Writes a size in the form that options take: "1K" for 1024. */
 static void as_option(size_t bytes, char text[32])
 {
     const char *unit = "";

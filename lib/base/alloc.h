@@ -18,8 +18,8 @@ void *kv_realloc(void *p, size_t n, size_t size);
  * release with free().  Returns NULL if n * size is 0. */
 void *kv_lines(size_t n, size_t size);
 
-/* The same, not zeroed: a page is placed on the memory node of the thread that
- * first writes to it. */
+/* kv_lines() without zeroing, so that a page is placed on the memory node
+ * (NUMA) of the thread that first writes to it. */
 void *kv_lines_unset(size_t n, size_t size);
 
 /* Ends the program with the message that n * size bytes cannot be allocated;
@@ -36,13 +36,13 @@ void kv_memory_end_by(void (*by)(void));
  * nothing limits the address space (ulimit -v, no overcommitting). */
 void kv_memory_probe(size_t bytes, const char *what);
 
-/* memory / item_bytes, from 1 to max: the items that fit --memory.  If not even
- * one fits, returns 1 and warns, once.  what: an item's name. */
+/* The number of items that fit in memory bytes (--memory), at most max.  If not
+ * even one item fits, returns 1 and warns, once.  what: an item's name. */
 size_t kv_memory_fit(size_t memory, size_t item_bytes, size_t max,
                      const char *what);
 
-/* The same if threads work on the items that fit: n_parts of each item run side
- * by side, and each thread takes busy_bytes for its part. */
+/* kv_memory_fit() where threads work on the items: the n_parts parts of each
+ * item run side by side, and each thread takes busy_bytes for its part. */
 size_t kv_memory_fit_threads(size_t memory, size_t item_bytes, size_t n_parts,
                              size_t busy_bytes, size_t threads, size_t max,
                              const char *what);

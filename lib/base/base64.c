@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* OpenSSL takes white space and bits of no byte: base64 is what is encoded to
- * itself again. */
+/* OpenSSL also accepts white space and nonzero padding bits.  So the text is
+ * valid only if encoding the decoded bytes gives the same text. */
 int kv_base64_decode(const char *s, size_t n, uint8_t *out, size_t *n_bytes)
 {
     const size_t pad = !n || s[n - 1] != '=' ? 0 : s[n - 2] == '=' ? 2 : 1;

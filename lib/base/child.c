@@ -22,24 +22,26 @@
 enum {
     MAX = 4096,       /* children at a time */
     AHEAD = 64 << 20, /* bytes read from a child while writing to it */
-    LOOK_MS = 100,    /* between two checks whether it lives */
+    LOOK_MS = 100,    /* between two checks whether the child lives */
     LAST_MS = 200,    /* for the last output of an ended child */
-    END_MS = 2000     /* for an end by itself */
+    END_MS = 2000     /* for children to end by themselves */
 };
 
 struct kv_child {
-    pid_t pid; /* 0: it has ended, and was waited for */
+    pid_t pid; /* 0: the child has ended, and was waited for */
     int to, from, words;
     char *got; /* bytes read ahead */
     size_t n_got, capacity;
-    char line[256], last[256]; /* stderr's open and last line */
+    char line[256], last[256]; /* stderr's unfinished line, and its last whole
+                                * line */
     size_t n_line;
-    char how[64]; /* it ended */
+    char how[64]; /* how it ended */
 };
 
 /* ---- all children ------------------------------------------------------ */
 
-/* Once the program ends no child begins, and one that begins is waited for. */
+/* ending: the program ends, so no new child starts.  starting: children that
+ * are being started, which the end waits for. */
 static atomic_bool ending;
 static atomic_int starting;
 static _Atomic pid_t group[MAX];
@@ -234,7 +236,7 @@ void kv_child_free(struct kv_child *c)
     free(c);
 }
 
-/* ---- its words --------------------------------------------------------- */
+/* ---- its stderr --------------------------------------------------------- */
 
 static void end_line(struct kv_child *c)
 {
@@ -253,7 +255,7 @@ static void keep_words(struct kv_child *c, const char *text, size_t n)
             c->line[c->n_line++] = text[i];
 }
 
-/* False at their end. */
+/* Reads what the child wrote to stderr; false at the end of the stream. */
 static bool take_words(struct kv_child *c)
 {
     char text[4096];
@@ -267,8 +269,8 @@ static bool take_words(struct kv_child *c)
     return true;
 }
 
-/* Reads the bytes in the pipe, and bytes that come within LAST_MS: a grandchild
- * may hold the other end open for ever. */
+/* Reads the bytes in the pipe, and bytes that come within LAST_MS, but not to
+ * the end: a grandchild may hold the pipe open for ever. */
 static void take_last_words(struct kv_child *c)
 {
     struct pollfd p = {.fd = c->words, .events = POLLIN};
@@ -279,7 +281,8 @@ static void take_last_words(struct kv_child *c)
     end_line(c);
 }
 
-/* The program's end killed the child: no sentence comes before it. */
+/* Waits for ever if the program is ending: its end killed the child, so no
+ * error message about the child may come first. */
 static void leave_to_the_end(void)
 {
     while (ending)
@@ -322,8 +325,8 @@ static bool has_ended(const struct kv_child *c)
            is.si_pid;
 }
 
-/* It closed its end: it is given a moment to end by itself, so that the
- * sentence says how. */
+/* The child closed its pipe.  Gives it a moment to end by itself, so that the
+ * error message can say how it ended. */
 static int fail_ended(struct kv_child *c, struct kv_err *e)
 {
     for (int ms = 0; !has_ended(c) && ms < LAST_MS; ms += 5)
@@ -341,7 +344,7 @@ static bool again(void)
     return errno == EAGAIN || errno == EINTR;
 }
 
-/* write(2), for which a vanished reader is an error, not a signal. */
+/* write(2) that reports a missing reader as an error, not by SIGPIPE. */
 static ssize_t write_quietly(int fd, const void *data, size_t n)
 {
     const struct timespec now = {0};
@@ -361,7 +364,7 @@ static ssize_t write_quietly(int fd, const void *data, size_t n)
     return put;
 }
 
-/* False at the end. */
+/* Reads bytes from the child's stdout; false at the end of the stream. */
 static bool take_bytes(struct kv_child *c)
 {
     enum { PIECE = 1 << 16 };
@@ -384,7 +387,8 @@ struct wish {
     double silence, quiet; /* the limit; the silence so far */
 };
 
-/* Nothing came; 1: it has ended, and a grandchild holds its stdout. */
+/* Called when nothing came.  Returns 1 if the child has ended and a grandchild
+ * still holds its stdout; fails if the silence was too long. */
 static int be_patient(struct kv_child *c, const struct wish *w,
                       struct kv_err *e)
 {
@@ -395,7 +399,8 @@ static int be_patient(struct kv_child *c, const struct wish *w,
                : 0;
 }
 
-/* One wait for any of the three; 1: its end. */
+/* Waits once for the child's stdin, stdout or stderr; returns 1 if the child
+ * has ended. */
 static int step(struct kv_child *c, struct wish *w, bool *words,
                 struct kv_err *e)
 {

@@ -2,10 +2,10 @@
  * command's stdin and stdout.
  *
  * Its stderr is passed on to ours as it comes, unless -q is given; the last
- * line is kept for sentences.  The child leads a process group of its own.  The
- * whole group ends no later than the program: kv_children_end() runs at exit
- * and when a signal ends the program.  A program that is killed leaves children
- * at the end of their stdin. */
+ * line is kept for error messages.  The child leads a process group of its own.
+ * The whole group ends no later than the program: kv_children_end() runs at
+ * exit and when a signal ends the program.  If the program is killed (SIGKILL),
+ * its children see the end of their stdin. */
 #ifndef KV_BASE_CHILD_H
 #define KV_BASE_CHILD_H
 
@@ -15,9 +15,8 @@
 
 struct kv_child;
 
-/* Starts `sh -c command`.  silence: seconds without a byte in any direction
- * after which send and read fail; 0: never.  Fails when the system has no pipe
- * or process left. */
+/* Starts `sh -c command`.  Fails when the system has no pipe or process
+ * left. */
 int kv_child_start(struct kv_child **c, const char *command, struct kv_err *e);
 void kv_child_free(struct kv_child *c); /* kills it; NULL is fine */
 
@@ -31,8 +30,8 @@ int kv_child_send(struct kv_child *c, const void *data, size_t n,
 int kv_child_read(struct kv_child *c, void *data, size_t n, double silence,
                   struct kv_err *e);
 
-/* For any other error of the child: writes the sentence, with the last line of
- * the child's stderr after it, and kills the child.  Returns -1. */
+/* Writes an error message about the child, with the last line of its stderr
+ * after it, and kills the child.  Returns -1. */
 int kv_child_fail(struct kv_child *c, struct kv_err *e, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

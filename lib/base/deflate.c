@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <zlib.h>
 
-/* A window of 32 KiB; below 0: no header and no checksum. */
+/* A window of 32 KiB; negative: no header and no checksum. */
 enum { WINDOW_BITS = -15, MEMORY = 8, STATE_BYTES = 1 << 18 };
 
 size_t kv_deflate_max_bytes(size_t n)

@@ -20,9 +20,9 @@ void kv_end(const char *fmt, ...)
     static atomic_flag ending = ATOMIC_FLAG_INIT;
     va_list ap;
 
-    kv_wait_begin(); /* until it has ended */
+    kv_wait_begin(); /* until the program has ended */
     while (atomic_flag_test_and_set(&ending))
-        pause(); /* another thread ends it */
+        pause(); /* another thread ends the program */
     fflush(stdout);
     fprintf(stderr, "%s: ", program_invocation_short_name);
     va_start(ap, fmt);

@@ -71,7 +71,8 @@ static const char *scratch_folder(void)
     return set && *set ? set : "/tmp";
 }
 
-/* Creates it without a name, if the file system supports this. */
+/* Creates a scratch file without a name; where the file system cannot, creates
+ * a named file and unlinks it. */
 static int open_unnamed(void)
 {
     char *path = kv_path_join(scratch_folder(), "kvtools-XXXXXX");

@@ -11,8 +11,8 @@
 #include <stdio.h>
 
 /* A regular file that is read: its state when opened is kept until it is
- * closed, and a change meanwhile is an error.  kv_map and kv_file_read do this
- * by themselves; a library that opens by name does not. */
+ * closed, and a change meanwhile is an error.  kv_map_open() and kv_file_read()
+ * make such inputs; a library that opens a file by its name does not. */
 struct kv_input;
 
 /* Fails when it cannot be read or is not a regular file. */
@@ -25,8 +25,8 @@ int kv_input_read(const struct kv_input *in, uint64_t at, void *data, size_t n);
 /* False when the file was changed since it was opened.  NULL is fine. */
 bool kv_input_close(struct kv_input *in);
 
-/* After this call every file that is read is remembered until the program ends,
- * and no output may replace it.  For programs that do one run and end. */
+/* From this call on, every file that is read is remembered until the program
+ * ends, and no output may replace it.  For programs that do one run and end. */
 void kv_inputs_guard(void);
 
 /* Fails, naming the file, when an input was changed while it was open.
@@ -46,15 +46,15 @@ struct kv_map {
 int kv_map_open(struct kv_map *m, const char *path, struct kv_err *e);
 void kv_map_close(struct kv_map *m);
 
-/* The name of an input in sentences: "standard input" for "-". */
+/* The name of an input in error messages: "standard input" for "-". */
 const char *kv_input_name(const char *path);
 
-/* A regular file of at most max bytes, all of it.  *text is the caller's to
+/* Reads all of a regular file of at most max bytes.  *text is the caller's to
  * free and has a zero byte after its end.  Fails on a pipe, a device and a
  * folder without reading them. */
 int kv_file_read_most(const char *path, size_t max, char **text, size_t *bytes,
                       struct kv_err *e);
-/* The same, of at most KV_FILE_MAX bytes. */
+/* kv_file_read_most() with a maximum of KV_FILE_MAX bytes. */
 enum { KV_FILE_MAX = 128 << 20 };
 int kv_file_read(const char *path, char **text, size_t *bytes,
                  struct kv_err *e);
@@ -86,27 +86,29 @@ char *kv_path_join(const char *dir, const char *name);
  * points into path, after the last '/'. */
 char *kv_path_folder(const char *path, const char **name);
 
-/* An output is written under a temporary name, its final name and
- * .kvtools-XXXXXX, in the same folder; symbolic links are followed to their
+/* An output is written to a temporary file in the same folder, whose name is
+ * the final name and .kvtools-XXXXXX.  Symbolic links are followed to their
  * last target, which need not exist.  A replaced file keeps its mode, and its
  * owner where permitted.
  *
- * kv_out_open: fails when the folder is not writable, when the file exists and
- * is not writable, and (kv_inputs_guard) when it is an input.  Write to
- * out.temp (or to out.file when as_stream).  kv_out_commit flushes, syncs and
- * renames, unless an input has changed; it notes a file that it replaces.
- * kv_out_discard removes; both are safe after the other.  An open output is
- * also removed when the program is interrupted or exits early.  If the program
- * was killed, the next run that opens an output of this name removes it.
+ * kv_out_open() fails when the folder is not writable, when the file exists and
+ * is not writable, and (kv_inputs_guard) when the file is an input.  Write to
+ * out.temp (or to out.file when as_stream).  kv_out_commit() flushes, syncs and
+ * renames, unless an input has changed; it prints a note when it replaces a
+ * file.  kv_out_discard() removes the temporary file.  Each of the two may be
+ * called after the other.  An open output is also removed when the program is
+ * interrupted or exits early.  If the program was killed, the next run that
+ * opens an output of this name removes the temporary file.
  *
  * A pipe, a device and an open descriptor (/dev/stdout, /dev/fd/3) are written
  * in place, and only as a stream. */
 struct kv_out {
     char *path;          /* as given */
-    char *target, *temp; /* NULL in place */
-    int held; /* temp's: while it is open no other run removes temp */
+    char *target, *temp; /* NULL: path is written in place */
+    int held; /* descriptor of temp; while it is open, no other run removes
+               * temp */
     FILE *file;
-    bool terminal; /* the output is a file */
+    bool terminal; /* the output is a terminal */
     bool adds;     /* the file keeps its content, and no message says that it is
                     * replaced */
 };
@@ -122,9 +124,10 @@ void kv_out_discard(struct kv_out *o);
 void kv_temporaries_hold(void);
 void kv_temporaries_release(void);
 
-/* Names that are removed when the program ends before kv_temporary_forget(), a
- * few at a time: a file, existing or not, and a new folder (path ends in
- * XXXXXX, which are replaced), which is removed if it is empty by then. */
+/* Names that are removed if the program ends before kv_temporary_forget(); only
+ * a few at a time.  kv_temporary_add() takes a file, existing or not.
+ * kv_temporary_folder() makes a folder, which is removed if it is empty by
+ * then; path ends in XXXXXX, which is replaced. */
 int kv_temporary_add(const char *path, struct kv_err *e);
 int kv_temporary_folder(char *path, struct kv_err *e);
 void kv_temporary_forget(const char *path);
@@ -132,22 +135,22 @@ void kv_temporary_forget(const char *path);
 /* An unlinked file in $TMPDIR (/tmp), to read and write; closed, it is gone.
  * NULL when the folder cannot be written. */
 FILE *kv_scratch_open(struct kv_err *e);
-/* n bytes at an offset; fails naming the folder. */
+/* Write or read n bytes at an offset.  Fail naming the folder. */
 int kv_scratch_write(FILE *f, size_t at, const void *data, size_t n,
                      struct kv_err *e);
 int kv_scratch_read(FILE *f, size_t at, void *data, size_t n, struct kv_err *e);
 
 /* Ctrl-C, SIGTERM and SIGHUP (not under nohup) set a flag.  Long loops check it
  * between steps and fail with the sentence, so that everything is released in
- * the usual way.  A second one ends the program at once, whatever it is doing;
- * so does the first signal while the program waits for another program
- * (lib/base/waits.h), and so does every other fatal signal: temporary files are
- * removed, then the signal has its usual effect.  A mapped input that was
- * shortened is named, with exit code 2.
+ * the usual way.  A second signal ends the program at once, whatever the
+ * program is doing; so does the first signal while the program waits for
+ * another program (lib/base/waits.h), and so does every other fatal signal:
+ * temporary files are removed, then the signal has its usual effect.  A mapped
+ * input that was shortened is named, with exit code 2.
  *
- * stdout becomes a stream whose writes are waits.  Signals from outside are
- * taken on a thread of their own: call it before the threads that compute are
- * started, which then block them as the caller does. */
+ * stdout becomes a stream whose writes count as waits.  A thread of its own
+ * takes signals from outside.  Call this function before computing threads are
+ * started, so that they block these signals, as the caller then does. */
 void kv_catch_signals(void);
 int kv_interrupted(struct kv_err *e); /* Returns 0, or -1 with "interrupted" */
 

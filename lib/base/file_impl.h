@@ -12,11 +12,11 @@
 
 struct kv_input {
     struct kv_input *next;
-    char *path; /* NULL: to be used again */
+    char *path; /* NULL: the entry is free for reuse */
     struct stat was;
     int fd;                      /* the descriptor while the file is open, else
                                   * -1 */
-    bool changed;                /* the file's state at that time */
+    bool changed;                /* the file was changed before it was closed */
     const uint8_t *_Atomic data; /* [was.st_size], the mapping, or NULL */
 };
 

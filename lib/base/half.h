@@ -64,7 +64,8 @@ static inline uint16_t kv_f16_clamp(float f)
     return (h & 0x7fff) == 0x7c00 ? (uint16_t)((h & 0x8000) | 0x7bff) : h;
 }
 
-/* Two bytes at any address; put gives back the value as stored. */
+/* An fp16 value at any address, aligned or not; put returns the value as
+ * stored. */
 static inline float kv_f16_get(const uint8_t *at)
 {
     uint16_t h;

@@ -49,8 +49,8 @@ void kv_hash_bytes(const void *data, size_t n, char hex[KV_HASH_CHARS])
     kv_hash_end(h, hex);
 }
 
-/* Any 16 bytes that never change.  They are no secret: anyone can make two
- * leaves with the same code. */
+/* A fixed key: any 16 bytes that never change.  The key is no secret, so anyone
+ * can make two leaves with the same code. */
 static const char key[16] = "kvtools identity";
 
 void kv_hash_leaf(const void *leaf, size_t n, uint8_t code[KV_LEAF_CODE])

@@ -1,6 +1,6 @@
 /* SHA-256 (libcrypto), shortened to 16 hex digits for rows of results:
- * text_hash equals `sha256sum FILE | cut -c1-16`.  Whole files, on all threads:
- * lib/file_hash.h. */
+ * text_hash equals `sha256sum FILE | cut -c1-16`.  lib/file_hash.h hashes whole
+ * files on all threads. */
 #ifndef KV_BASE_HASH_H
 #define KV_BASE_HASH_H
 

@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* All that the process reads: entries are only added, so that a signal handler
- * may walk them. */
+/* All files that the process reads.  Entries are only added, so that a signal
+ * handler may walk the list. */
 static struct kv_input *_Atomic inputs;
 static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
 static bool guarded;
@@ -47,9 +47,9 @@ int kv_input_fail_changed(const char *path, struct kv_err *e)
     return kv_fail(e, "%s was changed while it was read", path);
 }
 
-/* An entry that is not open; this file's own entry if it was read before.
- * *other: an entry of this name for another file, or for this file before it
- * was changed. */
+/* Finds an entry that is not open: this file's own entry if it was read before,
+ * else any free entry.  *other: whether an entry of this name is for another
+ * file, or for this file before a change. */
 static struct kv_input *find_entry(const char *path, const struct stat *st,
                                    bool *other)
 {
@@ -87,7 +87,7 @@ int kv_input_add(struct kv_input **out, const char *path, int fd,
         in->fd = fd;
     }
     pthread_mutex_unlock(&adding);
-    if (other) { /* its content differs from the first reading */
+    if (other) { /* the file differs from when it was first read */
         close(fd);
         return kv_input_fail_changed(path, e);
     }
@@ -97,7 +97,7 @@ int kv_input_add(struct kv_input **out, const char *path, int fd,
 
 int kv_input_open(struct kv_input **in, const char *path, struct kv_err *e)
 {
-    /* a pipe without a writer is told, not waited for */
+    /* O_NONBLOCK: do not wait for a pipe's writer */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat st;
 

@@ -36,14 +36,15 @@ static int fail_long(const char *name, size_t max, struct kv_err *e)
     return kv_fail(e, "%s is too long: expected at most %zu bytes", name, max);
 }
 
-/* The bytes read, with room for a final zero byte. */
+/* The bytes read so far; there is always room for a final zero byte. */
 struct reading {
     int fd;
     char *text;
     size_t n, capacity;
 };
 
-/* expected: how many bytes; one more, and its end, can be seen without growing.
+/* Starts reading fd.  expected: the number of bytes.  One byte more, and the
+ * end of the file, can be seen without growing the buffer.
  */
 static void start(struct reading *r, int fd, size_t expected)
 {
@@ -51,7 +52,8 @@ static void start(struct reading *r, int fd, size_t expected)
     r->text = kv_alloc(r->capacity, 1);
 }
 
-/* Some more: how many bytes, 0 at the end, -1 with errno. */
+/* Reads some more bytes.  Returns their number, 0 at the end, or -1 with
+ * errno. */
 static ssize_t read_piece(struct reading *r)
 {
     size_t room;
@@ -115,7 +117,7 @@ int kv_file_read(const char *path, char **text, size_t *bytes, struct kv_err *e)
     return kv_file_read_most(path, KV_FILE_MAX, text, bytes, e);
 }
 
-/* Waits for a FIFO's writer, for no device. */
+/* Opens an input.  Waits for the writer of a FIFO, but never for a device. */
 static int open_stream(const char *path)
 {
     struct stat st;
@@ -133,7 +135,7 @@ static int open_stream(const char *path)
     return fd;
 }
 
-/* fd: closed when it fails; *size: of a regular file, else 0. */
+/* Closes fd on failure.  *size: the size of a regular file, else 0. */
 static int check_stream(const char *name, int fd, size_t *size,
                         struct kv_input **in, struct kv_err *e)
 {
@@ -144,7 +146,7 @@ static int check_stream(const char *name, int fd, size_t *size,
     *size = 0;
     if (fstat(fd, &st)) {
         kv_fail(e, "cannot read %s: %s", name, strerror(errno));
-    } else if (S_ISREG(st.st_mode)) { /* a pipe is nothing to replace */
+    } else if (S_ISREG(st.st_mode)) { /* no output can replace a pipe */
         *size = (size_t)st.st_size;
         return kv_input_add(in, name, fd, &st, e);
     } else if (S_ISDIR(st.st_mode)) {

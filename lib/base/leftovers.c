@@ -11,8 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A lock of the open file description, so that it lasts as long as the
- * description.  flock() would conflict with HDF5, which takes it itself. */
+/* Locks the open file description, so the lock lasts as long as the
+ * description.  flock() would conflict with HDF5, which calls flock()
+ * itself. */
 static int lock(int fd, int command)
 {
     struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -25,12 +26,13 @@ int kv_leftover_hold(int fd)
     struct stat st;
 
     kv_wait_begin();
-    lock(fd, F_OFD_SETLKW); /* for a run that looks at it: a moment */
+    lock(fd, F_OFD_SETLKW); /* waits a moment while another run looks at the
+                             * file */
     kv_wait_end();
     return !fstat(fd, &st) && !st.st_nlink;
 }
 
-/* Whether the name is the name of a temporary file of the output. */
+/* Whether the output's temporary files have names like this one. */
 static bool is_temporary(const char *name, const char *output)
 {
     const size_t n = strlen(output), digits = strlen("XXXXXX");

@@ -8,8 +8,8 @@
 
 /* Marks a temporary file as in use until this descriptor and its duplicates are
  * closed, also by the end of the program.  Returns 1 if another run has removed
- * the file before, else 0.  Without locks in the file system it also returns 0,
- * and leftovers stay. */
+ * the file before, else 0.  Also returns 0 if the file system has no locks;
+ * leftovers then stay. */
 int kv_leftover_hold(int fd);
 
 /* Removes, with a note, the temporary files of this output that belong to this

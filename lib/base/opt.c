@@ -32,8 +32,9 @@ const char *kv_program(void)
 
 static atomic_bool memory_ended;
 
-/* The last of our handlers at exit.  Ends the process before libraries'
- * handlers run: these free memory that other threads still use. */
+/* The last of our exit handlers.  After running out of memory, it ends the
+ * process before the libraries' exit handlers free memory that other threads
+ * still use. */
 static void leave(void)
 {
     if (!memory_ended)
@@ -53,7 +54,8 @@ static void end_without_memory(void)
     exit(KV_EXIT_CANNOT);
 }
 
-/* Other threads still compute, with memory that libraries free at exit(). */
+/* Ends the process without exit(), whose handlers free memory that other
+ * threads still compute with. */
 static void end_amid_threads(void)
 {
     kv_temporaries_remove();
@@ -85,7 +87,7 @@ void kv_die(const char *fmt, ...)
 {
     va_list ap;
 
-    kv_wait_begin(); /* until it has ended */
+    kv_wait_begin(); /* until the program has ended */
     fflush(stdout);
     va_start(ap, fmt);
     vsay_error(fmt, ap);
@@ -231,7 +233,8 @@ static void set(const struct kv_opt *o, const char *arg)
             kv_die("--%s %s: expected a number", o->name, arg);
         return;
     case KV_OPT_SHARD:
-        *(struct kv_shard *)o->at = (struct kv_shard){0, 0}; /* launched */
+        *(struct kv_shard *)o->at = (struct kv_shard){0, 0}; /* the launcher's
+                                                              * part */
         if (arg && kv_shard_parse(o->at, arg, &e))
             kv_die("%s", e.msg);
         return;
@@ -259,7 +262,7 @@ static void set_once(const struct kv_opt *o, const char *arg,
     set(o, arg);
 }
 
-/* --columns help, which needs no other option. */
+/* Handles --columns help, which needs no other option. */
 static void say_columns(const struct kv_opt_about *about,
                         const struct kv_opt *o, const char *arg)
 {
@@ -271,8 +274,8 @@ static void say_columns(const struct kv_opt_about *about,
     exit(KV_EXIT_OK);
 }
 
-/* Opens /dev/null for closed standard descriptors, so that no file gets their
- * number; in the wrong direction, so that their use fails. */
+/* Opens /dev/null for closed standard descriptors, so that no other file gets
+ * their numbers.  The direction is wrong, so that using them fails. */
 static void open_standard(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -283,7 +286,8 @@ static void open_standard(void)
 
 enum { MAX_OPTIONS = 64, VERSION = 256, LIST, FIRST };
 
-/* For getopt_long(): the tool's options, then the options of all tools. */
+/* Describes the options to getopt_long(): the tool's own, then those that all
+ * tools have. */
 static void describe(const struct kv_opt_about *about,
                      const struct kv_opt *opts, size_t n, struct option *longs,
                      char *shorts)
@@ -321,7 +325,7 @@ static _Noreturn void say_and_exit(const struct kv_opt_about *about, int c)
     exit(KV_EXIT_OK);
 }
 
-/* A shard's may be the next word. */
+/* The value of an option.  The value of --shard may be the next word. */
 static const char *value(const struct kv_opt *o, int argc, char **argv)
 {
     return o->kind == KV_OPT_SHARD && !optarg && optind < argc &&
@@ -330,7 +334,8 @@ static const char *value(const struct kv_opt *o, int argc, char **argv)
                : optarg;
 }
 
-/* Called once it is known whether the program is quiet. */
+/* Takes the shard from the launcher.  Called once it is known whether the
+ * program is quiet, since it prints a note. */
 static void launch(const struct kv_opt *opts)
 {
     struct kv_err e = {""};
@@ -347,8 +352,9 @@ static void launch(const struct kv_opt *opts)
     }
 }
 
-/* Ends the program on what getopt_long() refuses with c.  word: the last that
- * it has read to the end; an unknown letter may stand within the next. */
+/* Ends the program on an option for which getopt_long() returned c.  word: the
+ * last word that it read to the end; an unknown letter may be inside the next
+ * word. */
 static void refuse(int c, const char *shorts, const char *word)
 {
     const char letter[] = {'-', (char)optopt, '\0'};

@@ -47,7 +47,7 @@ struct kv_strings {
 };
 void kv_strings_clear(struct kv_strings *s);
 
-/* Counts, likewise. */
+/* Counts in the order given. */
 struct kv_sizes {
     size_t *item, n;
 };
@@ -64,13 +64,14 @@ struct kv_opt {
     const char *arg, *help;
 
     enum kv_opt_file file;
-    const bool *reads; /* KV_WRITES: reads it instead if *reads */
+    const bool *reads; /* KV_WRITES: the file is read instead if *reads */
     bool once; /* KV_WRITES: a file that exists is read; shards share it */
     /* for a folder: whether the program reads a file of this name in it */
     bool (*holds)(const char *name);
     /* a list: the file that an item names, or NULL */
     const char *(*named)(const char *item);
-    const char *const *beside; /* a flag: it writes *beside with the suffix */
+    const char *const *beside; /* for a flag: the file written is *beside +
+                                * suffix */
     const char *suffix;        /* for a list: how an item names a file */
     const char *const *shared; /* for a shard: the output that all shards write
                                 * ... */
@@ -133,7 +134,7 @@ struct kv_opt {
         KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help), .file = KV_READS, \
                                                      .holds = (holds_) \
     }
-/* The first two for several files. */
+/* KV_IN and KV_IN_FOLDER for options that name several files. */
 #define KV_INS(l, n, at, arg, help)                                     \
     {                                                                   \
         KV_OPT_ROW(l, n, KV_OPT_WORDS, at, arg, help), .file = KV_READS \
@@ -168,9 +169,10 @@ struct kv_opt {
             .file = KV_WRITES, .beside = (beside_), .suffix = (suffix_) \
     }
 
-/* --shard [I/N].  A value begins with a digit; without a value the part is the
- * launcher's (lib/base/shard.h).  Every output that is a regular file, or new,
- * then gets its shard's name (kv_shard_path), except *shared_ if *shares_. */
+/* --shard [I/N].  A value begins with a digit; without a value the launcher
+ * gives the part (lib/base/shard.h).  Every output that is a regular file, or
+ * new, then gets the name of its shard (kv_shard_path), except *shared_ if
+ * *shares_. */
 #define KV_SHARD(at, shared_, shares_, help)                     \
     {                                                            \
         KV_OPT_ROW(0, "shard", KV_OPT_SHARD, at, "[I/N]", help), \

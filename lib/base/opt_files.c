@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Paths, each to be freed. */
+/* A list of paths, which owns each path. */
 struct paths {
     char **path;
     size_t n;
@@ -37,7 +37,7 @@ static void add_folder(struct paths *p, const char *folder,
     DIR *d = opendir(folder);
 
     if (!d)
-        return; /* told when it is read */
+        return; /* reported when the folder is read */
     for (const struct dirent *f; (f = readdir(d));) {
         char *path = holds(f->d_name) ? kv_path_join(folder, f->d_name) : NULL;
 
@@ -61,7 +61,7 @@ static void add_list(struct paths *p, const struct kv_opt *o)
     }
 }
 
-/* Whether an option before it, which is given too, writes the same. */
+/* Whether an earlier option, which is also given, writes the same file. */
 static bool is_known(const struct kv_opt *opts, const struct kv_opt *o)
 {
     for (; opts < o; opts++)
@@ -85,7 +85,7 @@ static void add_beside(struct paths *p, const struct kv_opt *o)
     add(p, beside);
 }
 
-/* An input, or a folder's. */
+/* Adds an input file, or the inputs in a folder. */
 static void add_input(struct paths *in, const struct kv_opt *o,
                       const char *path)
 {
@@ -129,7 +129,7 @@ static void add_option(struct paths *in, struct paths *out,
             add(out, kv_strdup(path[i]));
 }
 
-/* Whether both are the same name in the same folder, also for files that do not
+/* Whether both paths are the same name in the same folder; the files need not
  * exist yet. */
 static bool same_place(const char *a, const char *b)
 {
@@ -162,7 +162,7 @@ static bool collide(const char *a, const char *b)
     return !is_special(a) && (kv_same_file(a, b) || same_place(a, b));
 }
 
-/* Whether standard input or output is this file. */
+/* Whether fd, standard input or output, is this file. */
 static bool is_standard(int fd, const char *path)
 {
     struct stat x, y;
@@ -270,7 +270,7 @@ void kv_opt_name_shard(const struct kv_opt *opts, const struct kv_opt *shard)
 
 /* ---- --help ------------------------------------------------------------ */
 
-enum { FIRST = sizeof("Writes:") }; /* the beginning of a list */
+enum { FIRST = sizeof("Writes:") }; /* the column where a list begins */
 
 /* Adds an option to a list, in lines of at most 80 columns.  note: a text in
  * brackets after the option, or NULL. */
@@ -293,7 +293,7 @@ static void put_file(size_t *column, const struct kv_opt *o, const char *note)
     *column += (size_t)n + 1;
 }
 
-/* The option without an argument that is this switch. */
+/* The name of the flag that sets *at. */
 static const char *switch_name(const struct kv_opt *opts, const bool *at)
 {
     while (opts->at != at)

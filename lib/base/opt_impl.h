@@ -12,7 +12,7 @@
 void kv_opt_check_files(const struct kv_opt *opts, char *const *operand,
                         size_t n_operands);
 
-/* Gives every output the name of the option's shard. */
+/* Renames every output for the shard that the option `shard` has. */
 void kv_opt_name_shard(const struct kv_opt *opts, const struct kv_opt *shard);
 
 /* Reads the count of a KV_OPT_SIZE or KV_OPT_SIZES, or ends the program. */
@@ -23,7 +23,8 @@ size_t kv_opt_size(const struct kv_opt *o, const char *arg);
 void kv_opt_add_string(struct kv_strings *s, const char *item);
 void kv_opt_add_values(const struct kv_opt *o, const char *arg);
 
-/* Which options take lists, for --help. */
+/* Prints for --help which options and operands name files that are read or
+ * written. */
 void kv_opt_put_files(const struct kv_opt *opts, const char *operand);
 
 #endif

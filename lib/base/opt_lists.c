@@ -1,4 +1,5 @@
-/* Options that take several values: with commas between, or repeated. */
+/* Options that take several values, separated by commas or by repeating the
+ * option. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/opt_impl.h"
@@ -6,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Copies of arguments that were cut, which live as long as the program. */
+/* Copies of arguments that were cut at commas; they live as long as the
+ * program. */
 static struct {
     char **text;
     size_t n;

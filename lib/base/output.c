@@ -21,15 +21,15 @@
 
 /* ---- names to remove when the program ends ----------------------------- */
 
-/* Fixed room: a signal handler reads it at any time. */
+/* A fixed array, because a signal handler may read it at any time. */
 enum { MAX = 16 };
 static struct {
-    atomic_bool taken; /* path is whole */
+    atomic_bool taken; /* path is complete */
     char path[PATH_MAX];
 } temporary[MAX];
 
-/* Between a file's beginning and its name's being known nothing is removed;
- * once that has begun, no file begins. */
+/* making: a file is being created and its name is not listed yet, so removal
+ * waits.  ending: removal has begun, so no new file is created. */
 static atomic_bool making, ending;
 
 void kv_temporaries_hold(void)
@@ -59,7 +59,7 @@ void kv_temporaries_remove(void)
             rmdir(temporary[i].path);
 }
 
-/* The slot for the next name, or MAX. */
+/* A free slot for a name, or MAX. */
 static size_t find_slot(const char *path, struct kv_err *e)
 {
     static bool registered;
@@ -94,8 +94,8 @@ int kv_temporary_add(const char *path, struct kv_err *e)
     return 0;
 }
 
-/* path: of a name that ends in XXXXXX, which are replaced.  fd NULL: a folder.
- * 0, -1 with the sentence, or an errno. */
+/* Creates a temporary file, or a folder if fd is NULL.  path ends in XXXXXX,
+ * which is replaced.  Returns 0, -1 with the sentence, or an errno. */
 static int make(char *path, int *fd, struct kv_err *e)
 {
     const size_t i = find_slot(path, e);
@@ -134,8 +134,8 @@ void kv_temporary_forget(const char *path)
 
 /* ---- where an output goes ---------------------------------------------- */
 
-/* A link in /proc that is named by a number: its target may have no name,
- * whatever readlink() returns. */
+/* Whether path is a link to a descriptor: a number in /proc.  Its target may
+ * have no name, whatever readlink() returns. */
 static bool is_descriptor(const char *path)
 {
     const char *name;
@@ -237,7 +237,7 @@ static int open_target(const char *target)
                 : open(target, O_WRONLY | O_CLOEXEC);
 }
 
-/* A pipe, a device or a descriptor: nothing that a file could replace. */
+/* Opens a pipe, a device or a descriptor, which no file can replace. */
 static int open_in_place(struct kv_out *o, const char *path, const char *target,
                          bool as_stream, struct kv_err *e)
 {
@@ -266,7 +266,7 @@ static int open_in_place(struct kv_out *o, const char *path, const char *target,
     return 0;
 }
 
-/* The mode of the replaced file, or by the umask. */
+/* Sets the mode of the replaced file, or the umask's mode for a new file. */
 static void set_mode(int fd, const struct stat *old)
 {
     const mode_t mask = umask(0);
@@ -278,7 +278,7 @@ static void set_mode(int fd, const struct stat *old)
     }
     if (fchown(fd, old->st_uid, old->st_gid) &&
         fchown(fd, (uid_t)-1, old->st_gid))
-        errno = 0; /* whoever runs this may not give files away */
+        errno = 0; /* this user may not give files away */
     fchmod(fd, old->st_mode & 07777);
 }
 
@@ -365,7 +365,7 @@ out:
     return rc;
 }
 
-/* Makes sure that everything written is on the disk: 0 or an errno. */
+/* Makes sure that everything written is on the disk.  Returns 0 or an errno. */
 static int finish(struct kv_out *o)
 {
     int why = 0;
@@ -393,7 +393,8 @@ static void say_replaced(const char *path, const struct stat *old)
             (long long)old->st_size, day);
 }
 
-/* The old file is looked at again: it may be another one by now. */
+/* Renames the output to its target.  Checks the old file again, since another
+ * file may have that name by now. */
 static int put_in_place(const struct kv_out *o, struct kv_err *e)
 {
     struct stat old;

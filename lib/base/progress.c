@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static int verbosity; /* words on stderr only; changes no number */
+static int verbosity; /* affects only messages on stderr, no results */
 
 void kv_verbosity_set(int level)
 {
@@ -32,7 +32,8 @@ double kv_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The line at once, so that no other program's comes between. */
+/* Prints the line in one call, so that no other program's output comes
+ * between. */
 static void say(const char *who, const char *text)
 {
     const bool bar = verbosity && isatty(STDERR_FILENO);
@@ -64,7 +65,7 @@ static bool was_said(const char *text)
     static size_t n;
     bool found = false;
 
-    flockfile(stderr); /* threads */
+    flockfile(stderr); /* a lock among threads */
     for (size_t i = 0; i < n && !found; i++)
         found = !strcmp(said[i], text);
     if (!found && n < MOST)
@@ -102,7 +103,7 @@ void kv_detail(const char *fmt, ...)
     va_end(ap);
 }
 
-/* The bytes of the first `room` characters. */
+/* The number of bytes of the first `width` characters. */
 static int cut(const char *text, int width)
 {
     size_t at = 0, bad;
@@ -112,8 +113,8 @@ static int cut(const char *text, int width)
     return (int)at;
 }
 
-/* "what: numbers", cut to the terminal's width (what first): a wrapped line
- * cannot be wiped. */
+/* "what: numbers", cut to the terminal's width, since a wrapped line cannot be
+ * wiped.  `what` is cut first. */
 static void show(const char *what, const char *numbers)
 {
     struct winsize size;

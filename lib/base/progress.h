@@ -1,6 +1,5 @@
 /* A progress bar on stderr, only when stderr is a terminal and the run is not
- * quiet; nothing otherwise.  Call from one thread at a
- * time. */
+ * quiet; nothing otherwise.  Call from one thread at a time. */
 #ifndef KV_BASE_PROGRESS_H
 #define KV_BASE_PROGRESS_H
 
@@ -24,16 +23,17 @@ void kv_progress_clear(struct kv_progress *p);
 void kv_verbosity_set(int level);
 int kv_verbosity(void);
 
-/* A line on stderr at every verbosity, "who: ..." where who is not NULL.  All
- * messages for the user go through here: control characters in quoted text
+/* Prints a line on stderr at every verbosity, "who: ..." if who is not NULL.
+ * All messages for the user go through here: control characters in quoted text
  * (names, operands, strings out of files) never reach a terminal. */
 void kv_vsay(const char *who, const char *fmt, va_list ap)
     __attribute__((format(printf, 2, 0)));
 
-/* Words for the user on stderr: shown unless quiet, the same line once a run.
+/* Prints a note for the user on stderr, unless quiet; the same line only once a
+ * run.
  */
 void kv_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Shown with -v only. */
+/* Prints a line for the user only with -v, even if it repeats. */
 void kv_detail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Seconds on a clock that never goes back. */

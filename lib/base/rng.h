@@ -47,8 +47,8 @@ KV_HOST_DEVICE static inline float kv_random_unit(uint64_t key,
 /* Standard normal (Box-Muller, cosine branch); uses only this counter. */
 double kv_random_normal(uint64_t key, uint64_t counter);
 
-/* The x below which a standard normal variable lies with probability p; -10 to
- * 10. */
+/* The x below which a standard normal variable lies with probability p, limited
+ * to [-10, 10]. */
 double kv_normal_quantile(double p);
 
 #endif

@@ -21,8 +21,8 @@ int kv_shard_parse(struct kv_shard *s, const char *text, struct kv_err *e)
 
 /* ---- a launcher ---------------------------------------------------------- */
 
-/* Variables with the number of a process, from 0 on, and the number of
- * processes; NULL: none. */
+/* The number i of a process, from 0 on, among n processes.  variable: the
+ * environment variable that gave i; NULL: none. */
 struct place {
     const char *variable;
     size_t i, n;
@@ -78,7 +78,8 @@ static int array_place(struct place *p, struct kv_err *e)
     return 0;
 }
 
-/* A batch script has SLURM_PROCID 0 whatever the number of its tasks. */
+/* Refuses a batch script itself: its SLURM_PROCID is 0 whatever the number of
+ * its tasks. */
 static int check_step(size_t ranks, struct kv_err *e)
 {
     if (ranks > 1 && getenv("SLURM_JOB_ID") && !getenv("SLURM_STEP_ID"))
@@ -89,8 +90,8 @@ static int check_step(size_t ranks, struct kv_err *e)
     return 0;
 }
 
-/* mpirun's ranks come first: within Slurm it starts one helper for each node,
- * from which its ranks inherit SLURM_PROCID. */
+/* The variables of mpirun come first.  Under Slurm, mpirun starts one helper
+ * per node, and its ranks inherit the helper's SLURM_PROCID. */
 static int rank_place(struct place *p, struct kv_err *e)
 {
     static const struct {

@@ -20,10 +20,10 @@ int kv_shard_parse(struct kv_shard *s, const char *text, struct kv_err *e);
  *   OMPI_COMM_WORLD_RANK of OMPI_COMM_WORLD_SIZE, else PMI_RANK of PMI_SIZE,
  *   else SLURM_PROCID of SLURM_STEP_NUM_TASKS or SLURM_NTASKS
  *
- * With an array and ranks, the ranks of each task of the array share its part.
- * Fails if no variable is set, if a number is out of range, if an array has
- * gaps, and in a batch script of several tasks that srun has not started.
- * Prints the part and the variables that it comes from (kv_note). */
+ * With an array and ranks, the part of an array task is divided among the
+ * task's ranks.  Fails if no variable is set, if a number is out of range, if
+ * an array has gaps, and in a batch script of several tasks that srun has not
+ * started.  Prints the part and the variables that it comes from (kv_note). */
 int kv_shard_launched(struct kv_shard *s, struct kv_err *e);
 
 /* "rows.csv" -> "rows-2-of-3.csv", the caller's to free. */

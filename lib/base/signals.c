@@ -15,8 +15,8 @@ enum { STACK_BYTES = 1 << 16, WAIT_TICKS = 10, TICK_NS = 10000000 };
 
 static struct sigaction before[NSIG]; /* the handlers before ours */
 
-/* Ends as without a handler, so that the exit status names the signal and a
- * sanitizer reports. */
+/* Ends the process as if there were no handler, so that the exit status names
+ * the signal, and a sanitizer reports it. */
 static void end(int number)
 {
     struct sigaction *was = &before[number];
@@ -47,7 +47,8 @@ static void put(const char *text)
         errno = 0; /* nowhere else to report it */
 }
 
-/* Memory that no longer exists: part of a truncated file, if it is mapped. */
+/* SIGBUS: mapped memory that no longer exists, such as the end of a file that
+ * was truncated. */
 static void on_bus(int number, siginfo_t *info, void *context)
 {
     bool shortened;
@@ -66,8 +67,9 @@ static void on_bus(int number, siginfo_t *info, void *context)
     _exit(KV_EXIT_CANNOT);
 }
 
-/* Once the end is asked for: ends the program when it has waited WAIT_TICKS
- * more.  Words and rows on the way out are waits too, but pass. */
+/* Called once the end is asked for.  Ends the program when it has spent
+ * WAIT_TICKS more in waits.  Writing the last messages and rows counts as
+ * waiting too, but takes less time. */
 static void end_a_wait(void)
 {
     const struct timespec tick = {.tv_nsec = TICK_NS};
@@ -82,7 +84,8 @@ static void end_a_wait(void)
     end(kv_stop);
 }
 
-/* Started with them blocked: they come while it is suspended. */
+/* The signal thread.  It is started with these signals blocked, and receives
+ * them only in sigsuspend(). */
 static void *wait_for_signals(void *from_outside)
 {
     sigset_t open;
@@ -98,8 +101,8 @@ static void *wait_for_signals(void *from_outside)
     return NULL;
 }
 
-/* Signals that the program's own errors, or a map, raise on the thread at
- * fault. */
+/* Signals that an error of the program, or access to a mapped file, raises on
+ * the thread at fault. */
 static bool is_fault(int number)
 {
     return number == SIGSEGV || number == SIGBUS || number == SIGFPE ||
@@ -112,7 +115,7 @@ static bool is_stop(int number)
     return number == SIGINT || number == SIGTERM || number == SIGHUP;
 }
 
-/* Whether it ends a program, and a handler may come before. */
+/* Whether the signal ends a program and can have a handler. */
 static bool ends(int number)
 {
     switch (number) {
@@ -189,7 +192,7 @@ void kv_catch_signals(void)
     if (out)
         stdout = out;
 
-    /* threads started later block them too */
+    /* threads started later inherit this mask */
     pthread_sigmask(SIG_BLOCK, &from_outside, NULL);
     if (pthread_create(&waiting_thread, NULL, wait_for_signals, &from_outside))
         pthread_sigmask(SIG_UNBLOCK, &from_outside, NULL);

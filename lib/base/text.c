@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* UTF-32's marks precede UTF-16's, since one of them begins like a UTF-16
+/* UTF-32's marks precede UTF-16's, since one UTF-32 mark begins like a UTF-16
  * mark. */
 static const struct mark {
     const char *bytes;

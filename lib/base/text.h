@@ -16,9 +16,9 @@
 int kv_text_read(const char *path, size_t max, char **text, size_t *bytes,
                  struct kv_err *e);
 
-/* The same for a path that kv_stream_read() takes: also a pipe, and "-" for
- * standard input.  hash: NULL, or of the bytes with the mark, as sha256sum sees
- * them (KV_HASH_CHARS). */
+/* kv_text_read() for any path that kv_stream_read() takes: also a pipe, and "-"
+ * for standard input.  hash: [KV_HASH_CHARS], the hash of the bytes including
+ * the mark, as sha256sum sees them; NULL: not wanted. */
 int kv_text_read_stream(const char *path, size_t max, char **text,
                         size_t *bytes, char *hash, struct kv_err *e);
 

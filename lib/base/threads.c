@@ -63,8 +63,8 @@ size_t kv_thread_stack(void)
     return bytes;
 }
 
-/* The stack size as libgomp reads it: kilobytes, or with a unit letter; 0:
- * libgomp's default. */
+/* The stack size as libgomp reads it from the environment: kilobytes, or a
+ * number with a unit letter; 0: libgomp's default. */
 static size_t asked_stack(void)
 {
     const char *text = getenv("OMP_STACKSIZE");
@@ -127,7 +127,7 @@ int kv_threads_try(size_t n, struct kv_err *e)
         return -1;
     }
     pthread_attr_init(&attr);
-    /* one that no thread can have is the default's, as in libgomp */
+    /* an impossible size means the default, as in libgomp */
     if (asked && !pthread_attr_setstacksize(&attr, asked) && n &&
         asked < KV_STACK_MIN) {
         pthread_attr_destroy(&attr);

@@ -16,7 +16,8 @@ int kv_threads_asked(size_t *n, struct kv_err *e);
 /* The least stack of every thread: loops over codes keep their tiles there. */
 enum { KV_STACK_MIN = 1 << 20 };
 
-/* Fails when the first thread's stack is smaller (ulimit -s). */
+/* Fails when the first thread's stack is smaller than KV_STACK_MIN (ulimit
+ * -s). */
 int kv_stack_check(struct kv_err *e);
 /* Stack bytes of the calling thread, which is not the first thread. */
 size_t kv_thread_stack(void);

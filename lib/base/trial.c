@@ -10,7 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A limit on data, which also works if a sanitizer has mapped terabytes. */
+/* Limits the data segment (RLIMIT_DATA), which works even if a sanitizer has
+ * mapped terabytes. */
 static void limit_memory(size_t more)
 {
     unsigned long data = 0;
@@ -36,8 +37,8 @@ static struct itimerval once(size_t ms)
                      .tv_usec = (suseconds_t)(ms % 1000 * 1000)}};
 }
 
-/* SIGPROF ends the process after ms of CPU time; SIGALRM ends one that waits
- * forever. */
+/* SIGPROF ends the process after ms of CPU time; SIGALRM ends a process that
+ * waits for ever. */
 static void limit_time(size_t ms)
 {
     const struct itimerval computed = once(ms), passed = once(10 * ms + 10000);

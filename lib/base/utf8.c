@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Table 3-7 of the Unicode standard: the valid second bytes after each lead
- * byte. */
+/* low, high: the valid second bytes after each lead byte (the Unicode standard,
+ * table 3-7). */
 size_t kv_utf8_char(const char *text, size_t n_bytes, size_t *bad)
 {
     const unsigned char *s = (const unsigned char *)text;
@@ -47,7 +47,8 @@ char *kv_utf8_repair(const char *s, size_t n_bytes, size_t *n)
     return to;
 }
 
-/* C0, DEL, and C1: U+0080 to U+009F, which are C2 80 to C2 9F. */
+/* Control characters: C0, DEL and C1 (U+0080 to U+009F, in UTF-8 C2 80 to C2
+ * 9F). */
 static bool is_control(const char *s, size_t n)
 {
     const unsigned char *c = (const unsigned char *)s;

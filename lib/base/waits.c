@@ -26,8 +26,8 @@ int kv_interrupted(struct kv_err *e)
     return kv_stop ? kv_fail(e, "interrupted") : 0;
 }
 
-/* After a failed call on fd: whether to try again.  Waits first if fd does not
- * wait by itself (O_NONBLOCK may be set by a process that shares fd). */
+/* Whether to try a failed call on fd again.  Waits first if fd does not wait by
+ * itself (O_NONBLOCK may be set by a process that shares fd). */
 static bool try_again(int fd, short events)
 {
     struct pollfd p = {.fd = fd, .events = events};
@@ -49,7 +49,7 @@ ssize_t kv_wait_read(int fd, void *data, size_t n)
     return got;
 }
 
-/* All of it, or 0: the stream has failed. */
+/* Writes all n bytes, or returns 0: the stream has failed. */
 static ssize_t write_all(void *cookie, const char *data, size_t n)
 {
     const int fd = (int)(intptr_t)cookie;

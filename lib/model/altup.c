@@ -1,26 +1,26 @@
-/* Gemma 3n: alternating updates (AltUp), a learned residual (Laurel), and MLPs
- * of few active gates.
+/* Gemma 3n: alternating updates (AltUp), a learned residual (Laurel), and
+ * sparse MLPs, in which few gates are active.
  *
  * There are n streams s_0 .. s_{n-1}, [n][tokens][hidden].  At the start s_0 is
  * the embedding x and s_i = P_i x, scaled to x's root mean square.  A layer
- * works on s_0 alone:
+ * computes its output y from s_0 alone:
  *
- *   m(x) = tanh(R norm(x) / hidden)                  of n values
- *   s_j += sum_i (C m(s_0))_{j n + i} s_i            before it
- *   s_j += (y - s_0) (1 + (K m(y))_j)                after it, y its output
+ *   m(x) = tanh(R norm(x) / hidden)                  n values
+ *   s_j += sum_i (C m(s_0))_{j n + i} s_i            before the layer
+ *   s_j += (y - s_0) (1 + (K m(y))_j)                after the layer
  *
  * At the end x is the mean of s_0 and of U_i s_i, each scaled to s_0's root
- * mean square.  Laurel adds a + norm(B A a), a the normalised input of
+ * mean square.  Laurel adds a + norm(B A a), where a is the normalised input of
  * attention, to the stream after attention, and divides the stream by sqrt(2).
- * A sparse layer's gates lose their mean and `cut` standard deviations, and end
- * at 0. */
+ * A sparse layer subtracts from its gates their mean plus `cut` standard
+ * deviations, and sets negative gates to 0. */
 #include "kernels/vecops/vecops.h"
 #include "lib/model/pass.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Where a tile's work lies, behind what per_layer.c has. */
+/* The workspace of a tile, behind the workspace of per_layer.c. */
 struct work {
     float *x;             /* [rows][hidden] */
     float *mode, *factor; /* [rows][n], [rows][n n] */
@@ -54,7 +54,7 @@ static float mean_square(const float *x, size_t n)
     return (float)(sum / (double)n);
 }
 
-/* Rows of y get the root mean square of those of x. */
+/* Scales each row of y to the root mean square of the same row of x. */
 static void scale_like(const float *x, size_t rows, size_t n, float *y)
 {
     for (size_t i = 0; i < rows; i++, x += n, y += n)
@@ -63,7 +63,7 @@ static void scale_like(const float *x, size_t rows, size_t n, float *y)
                          sqrtf(fmaxf(mean_square(y, n), 1e-5F)));
 }
 
-/* y = x times a matrix outside of layers, which stays stored. */
+/* y = x times a matrix outside of layers, which is used in its stored form. */
 static int project(const struct kv_pass *p, const struct kv_tile *t,
                    const struct kv_weight *w, const float *x, float *y,
                    struct kv_err *e)
@@ -156,7 +156,7 @@ static int factors(const struct kv_pass *p, const struct kv_tile *t,
                : 0;
 }
 
-/* Keeps a + norm(B A a), a the normalised input of attention. */
+/* Stores a + norm(B A a), where a is the normalised input of attention. */
 static int keep_laurel(const struct kv_pass *p, const struct kv_tile *t,
                        const struct work *w, struct kv_err *e)
 {

@@ -23,11 +23,12 @@ enum kv_part {
     KV_P_V,
     KV_P_Q_DOWN, /* latent attention: queries from their own latent */
     KV_P_Q_UP,
-    KV_P_KV_DOWN, /* to the latent of keys and values and the channels that RoPE
-                   * turns */
-    KV_P_KV_UP,   /* for a head: rows of its keys, then of its values */
+    KV_P_KV_DOWN, /* projects x to the latent of keys and values and to the
+                   * rotated channels */
+    KV_P_KV_UP,   /* per head: the rows of its keys, then the rows of its
+                   * values */
     KV_P_O,
-    KV_P_OUT_GATE, /* its sigmoid multiplies attention's output */
+    KV_P_OUT_GATE, /* the gate whose sigmoid multiplies attention's output */
     KV_P_MIX,      /* layers without attention: the mixer's input (mixer.h) */
     KV_P_MIX_B,
     KV_P_MIX_A,
@@ -37,17 +38,19 @@ enum kv_part {
                     * first stream, the gate, and the projection back */
     KV_P_LAYER_GATE,
     KV_P_LAYER_OUT,
-    KV_P_LAUREL_DOWN, /* of several streams (altup.c) */
+    KV_P_LAUREL_DOWN, /* this and the next four: parts of models with several
+                       * streams (altup.c) */
     KV_P_LAUREL_UP,
     KV_P_ALTUP_ROUTER,
     KV_P_ALTUP_PREDICT,
     KV_P_ALTUP_CORRECT,
     KV_P_ROUTER,     /* a row for each expert */
-    KV_P_SHARED_MIX, /* a row: a token's share of the shared expert */
+    KV_P_SHARED_MIX, /* one row: its product with a token is the logit of the
+                      * shared expert's weight */
     KV_P_SHARED_GATE,
     KV_P_SHARED_UP,
     KV_P_SHARED_DOWN,
-    KV_P_GATE, /* with experts: the parts below hold one expert after the
+    KV_P_GATE, /* in layers with experts, these three hold one expert after the
                 * other */
     KV_P_UP,
     KV_P_DOWN,
@@ -86,8 +89,8 @@ enum kv_part {
     KV_P_MLP_OUT_NORM,
     KV_P_LAYER_IN_NORM,
     KV_P_LAYER_OUT_NORM,
-    KV_P_ROUTER_NORM, /* of experts beside an MLP: their own norms, and the
-                       * norms of what the MLP and they add */
+    KV_P_ROUTER_NORM, /* norms of experts beside an MLP: of the router's input,
+                       * of the experts' input, and of both outputs */
     KV_P_EXPERTS_NORM,
     KV_P_SHARED_OUT_NORM,
     KV_P_EXPERTS_OUT_NORM,
@@ -104,36 +107,39 @@ struct kv_tensor_names {
     const char *embed, *positions, *embed_norm, *norm, *head;
     const char *project_in, *project_out; /* projections: embeddings to hidden
                                            * values, and back */
-    /* Tensors of all layers, one layer after the other: each layer's
-     * embeddings, and the projection of hidden values that is added to them;
-     * and the norm of that projection, shared by all layers. */
+    /* Tensors that hold all layers, one layer after the other: each layer's
+     * embeddings, and the projection of hidden values that is added to these
+     * embeddings.  All layers share the norm of the projection. */
     const char *layer_embed, *layer_in, *layer_in_norm;
-    /* Before N and ".weight": from the stream to others of several, and back.
-     */
+    /* Models with several streams: matrices from the first stream to stream N,
+     * and back; N and ".weight" follow the name. */
     const char *spread, *gather;
-    const char *layers; /* names of layer N begin with it, N and a dot */
+    const char *layers; /* names of layer N's tensors begin with this, N and a
+                         * dot */
     const char *part[KV_PARTS];
     const char *experts; /* names of expert N's gate, up and down begin with
-                          * it, N and a dot */
+                          * this, N and a dot */
     const char *dense;   /* in a layer without experts names begin with this */
-    /* In a folder, one tensor for all experts, named after `experts`: gates and
-     * ups interleaved; and one for the downs.  Matrices are
-     * [expert][input][output], or packed [expert][output][input]; biases have
-     * these names and "_bias".  NULL: a tensor for each expert. */
+    /* Names, after `experts`, of two tensors in a folder: one holds the gates
+     * and ups of all experts, interleaved, the other holds the downs.  Matrices
+     * are [expert][input][output], or packed [expert][output][input]; biases
+     * have these names and "_bias".  NULL: a tensor for each expert. */
     const char *gate_up, *down;
-    bool gates_first; /* all gates before all ups, neither interleaved */
-    /* One tensor of all experts' gates and ups, [expert][gates, ups][input],
-     * and one of their downs.  A file may have them instead of a tensor for
-     * each expert; without `experts` it must.  With gate_up, a tensor's shape
-     * says which of the two it is. */
+    bool gates_first; /* all gates come before all ups, instead of
+                       * interleaved */
+    /* Names of two tensors: all experts' gates and ups, [expert][gates,
+     * ups][input], and all experts' downs.  A file may have these two instead
+     * of a tensor for each expert; if `experts` is NULL, it must.  If gate_up
+     * is set too, the tensor's shape says which layout the file has. */
     const char *stacked[2];
 };
 
-/* A field of this architecture alone, or a field with another name in it
- * ("a.b": b in the object a).  means: the field's usual name; NULL: it has
- * none; "": transformers' class does not read this name, so it is ignored here
- * too.  only: as in struct kv_field; or kv_unread: transformers' class does not
- * read this name, so it may only repeat a name that the class reads. */
+/* A field that only this architecture has, or the architecture's own name for a
+ * common field ("a.b": b in the object a).  means: the field's usual name;
+ * NULL: there is none; "": transformers' class does not read this name, so it
+ * is ignored here too.  only: as in struct kv_field; or kv_unread:
+ * transformers' class does not read this name, so its value must repeat the
+ * value of a name that the class reads. */
 struct kv_own_field {
     const char *name, *means, *only;
 };
@@ -145,9 +151,9 @@ enum kv_positions { KV_ROPE, KV_LEARNED, KV_ALIBI };
 /* Norms of q and k, before RoPE. */
 enum kv_qk_norm {
     KV_QK_NONE,
-    KV_QK_HEAD,  /* over each head, all heads with the same weights */
+    KV_QK_HEAD,  /* a norm of each head; all heads share the weights */
     KV_QK_HEADS, /* a norm of each head with its own weights */
-    KV_QK_WHOLE  /* over all heads of a token at once */
+    KV_QK_WHOLE  /* one norm over all heads of a token */
 };
 
 /* The mixer of layers without attention. */
@@ -161,19 +167,20 @@ enum kv_mixer {
 
 /* Which layers slide and which have no RoPE. */
 struct kv_arch_layers {
-    size_t window;     /* default of sliding_window; 0: no layer slides */
-    bool opted;        /* layers slide only with use_sliding_window */
-    bool given;        /* layers slide only where sliding_window is given */
-    size_t from;       /* the first sliding layer, default of
-                        * max_window_layers */
-    bool mixed;        /* layer_types may mix sliding and other layers */
-    bool slides_still; /* without layer_types the layers without RoPE slide */
-    size_t pattern;    /* layer i slides unless this divides i + 1; 0: all do */
-    bool still_unless; /* no layer has RoPE unless position_embedding_type is
-                        * rope */
-    bool pattern_read; /* the field sliding_window_pattern counts */
-    bool still_full;   /* layers that do not slide have no RoPE ... */
-    bool turns_alone;  /* ... unless sliding_window is null */
+    size_t window;      /* default of sliding_window; 0: no layer slides */
+    bool opted;         /* layers slide only with use_sliding_window */
+    bool given;         /* layers slide only if the config has sliding_window */
+    size_t from;        /* the first sliding layer; default of
+                         * max_window_layers */
+    bool mixed;         /* layer_types may mix sliding and other layers */
+    bool slides_still;  /* without layer_types the layers without RoPE slide */
+    size_t pattern;     /* layer i slides unless this divides i + 1; 0: all
+                         * layers slide */
+    bool still_unless;  /* no layer has RoPE unless position_embedding_type is
+                         * rope */
+    bool pattern_read;  /* the field sliding_window_pattern is read */
+    bool still_full;    /* layers that do not slide have no RoPE ... */
+    bool turns_alone;   /* ... unless sliding_window is null */
     size_t still_every; /* layer i has no RoPE if this divides i + 1; default
                          * for no_rope_layers and no_rope_layer_interval; 0:
                          * every layer has RoPE */
@@ -181,15 +188,17 @@ struct kv_arch_layers {
 
 struct kv_arch_rope {
     double theta;          /* default of rope_theta */
-    double slide_theta;    /* for sliding layers; 0: as for the other layers */
-    bool slide_theta_read; /* rope_local_base_freq counts instead */
-    size_t old_ctx;   /* default of original_max_position_embeddings, which is
-                       * read at the top level, with longrope as the only RoPE
-                       * scaling; 0: read from the scaling's object */
-    bool interleaved; /* it turns channels 2 i and 2 i + 1 */
-    double partial;   /* the part of a head's channels that RoPE turns; 0:
+    double slide_theta;    /* theta of sliding layers; 0: theta of the other
+                            * layers */
+    bool slide_theta_read; /* rope_local_base_freq replaces slide_theta */
+    size_t old_ctx;        /* default of original_max_position_embeddings, for
+                            * classes that read this field at the top level
+                            * and know no RoPE scaling but longrope; 0: the
+                            * field is in the scaling's object */
+    bool interleaved;      /* RoPE rotates channels 2 i and 2 i + 1 as a pair */
+    double partial;   /* the fraction of a head's channels that RoPE rotates; 0:
                        * all */
-    bool channels;    /* rotary_dim is the number of channels that RoPE turns */
+    bool channels;    /* rotary_dim is the number of rotated channels */
     bool mscales;     /* only longrope, with short_factor at any length;
                        * short_mscale and long_mscale are its scale */
     bool alpha;       /* dynamic with alpha: theta is multiplied by a power of
@@ -198,9 +207,10 @@ struct kv_arch_rope {
                        * as max_position_embeddings */
     bool grows;       /* queries have a factor that grows from position
                        * original_max_position_embeddings on, by
-                       * llama_4_scaling_beta: only shorter texts */
-    bool given;       /* the config must describe RoPE scaling: the class's
-                       * default is YaRN */
+                       * llama_4_scaling_beta; only shorter texts are
+                       * implemented */
+    bool given;       /* the config must describe RoPE scaling, since the
+                       * class's default is YaRN */
 };
 
 /* Multi-head latent attention, and the defaults of its sizes. */
@@ -215,7 +225,7 @@ struct kv_arch {
     const char *name, *model_type; /* as in config.json */
     const char *other_type;        /* the class's second model_type, or NULL */
     const struct kv_tensor_names *names;
-    const struct kv_own_field *fields; /* NULL, or up to name NULL */
+    const struct kv_own_field *fields; /* ends with name NULL; or NULL */
     const char *variant; /* if this field is true, or 1, the next row applies */
 
     size_t n_heads, n_vocab; /* defaults of their fields; 0: the fields are
@@ -228,11 +238,11 @@ struct kv_arch {
     size_t n_ctx;            /* default of max_position_embeddings; 0: none */
     float norm_eps;          /* default of rms_norm_eps; 0: none */
     bool tied;               /* default of tie_word_embeddings */
-    bool biases;             /* matrices have biases; default of use_bias */
-    bool mlp_biases;         /* up and down do */
-    bool qkv_bias;           /* q, k and v do */
+    bool biases;             /* all matrices have biases; default of use_bias */
+    bool mlp_biases;         /* up and down have biases */
+    bool qkv_bias;           /* q, k and v have biases */
     bool attention_bias;     /* attention_bias is read, for q, k, v and o */
-    bool biased;             /* without it */
+    bool biased;             /* default of attention_bias */
     bool no_o_bias;          /* o has no bias, whatever attention_bias says */
     bool mlp_bias;           /* mlp_bias is read, for gate, up and down */
     enum kv_qk_norm qk_norm; /* LayerNorm where layer_norm ... */
@@ -242,28 +252,30 @@ struct kv_arch {
     bool clips;        /* clip_qkv is read: q, k and v are clamped to it */
     bool sinks;        /* attention has a sink logit for each head */
     struct kv_arch_layers layers;
-    enum kv_mixer mixer;   /* some layers have none, by layer_types ... */
-    size_t attended_every; /* ... or by default all except every such layer */
-    bool mixer_listed;     /* it must be there */
+    enum kv_mixer mixer;   /* some layers have a mixer, by layer_types ... */
+    size_t attended_every; /* ... or by default all except layers attended_every
+                            * - 1, 2 attended_every - 1, ... */
+    bool mixer_listed;     /* the config must list the layers' types */
     bool halves; /* a layer is attention, a mixer or an MLP, behind one norm
                   * (config_halves.c) */
-    bool mix_by_head; /* its inputs are grouped by key head, unless a GGUF file
-                       * has them apart */
-    bool out_gate;    /* a gate's rows follow each head's queries */
+    bool mix_by_head; /* the mixer's inputs are grouped by key head, except in
+                       * GGUF files that store the inputs apart */
+    bool out_gate;    /* each head's query rows are followed by the rows of its
+                       * gate */
     /* Norms multiply by 1 + weight, embeddings by the root of hidden_size.
      */
     bool gemma;
     bool sandwich;    /* norms after attention and MLP too; Gemma then has the
                        * scale of query_pre_attn_scalar, and soft caps */
     bool norm_after;  /* norms only after attention and MLP */
-    bool by_kind;     /* Gemma 4: sizes of heads by kind of layer, layers that
-                       * share keys and values, embeddings of each layer's own,
-                       * norms of values (config_kind.c) */
-    bool altup;       /* Gemma 3n, beside by_kind: several streams (altup.c),
-                       * heads of one size, no factor of the stream */
-    double attn_cap;  /* without attn_logit_softcapping; 0: none, and the field
-                       * is ignored, as in transformers */
-    double logit_cap; /* without final_logit_softcapping; 0: none */
+    bool by_kind;     /* Gemma 4: head sizes depend on the kind of layer, layers
+                       * share keys and values, each layer has embeddings,
+                       * values have norms (config_kind.c) */
+    bool altup;       /* Gemma 3n, with by_kind: several streams (altup.c), all
+                       * heads of one size, no layer scale */
+    double attn_cap;  /* default of attn_logit_softcapping; 0: no cap, and the
+                       * field is ignored, as in transformers */
+    double logit_cap; /* default of final_logit_softcapping; 0: no cap */
     struct kv_arch_rope rope;
     struct kv_arch_latent latent;
 
@@ -284,27 +296,29 @@ struct kv_arch {
                          * chooses */
     bool sigmoid;       /* experts' shares are sigmoids; else a softmax */
     bool choice_bias;   /* a bias is added before experts are chosen */
-    bool used_listed;   /* num_experts_per_tok may be a list, of a number for
-                         * each layer, all the same */
+    bool used_listed;   /* num_experts_per_tok may be a list with one number for
+                         * each layer; all must be equal */
     bool router_bias;   /* the router has a bias */
-    bool sparse_mixer;  /* Phi-MoE's shares (experts.c), for two experts */
+    bool sparse_mixer;  /* Phi-MoE's expert shares (experts.c); a token uses two
+                         * experts */
     bool clamped;       /* gate and up are clamped to swiglu_limit; alpha is
                          * read */
-    bool moe_beside;    /* with enable_moe_block experts are beside the MLP,
-                         * each with norms of its own */
-    bool shared;        /* all tokens use one more expert, times a sigmoid
-                         * ... */
-    bool shared_alone;  /* ... or times 1; without experts (num_experts 0) it is
-                         * the MLP */
-    bool shared_whole;  /* ... or times 1; n_shared_experts form one expert */
+    bool moe_beside;    /* with enable_moe_block, experts run beside the MLP;
+                         * both have norms of their own */
+    bool shared;        /* all tokens use one more expert, the shared one; its
+                         * output is multiplied by a sigmoid ... */
+    bool shared_alone;  /* ... or by 1; if num_experts is 0, the shared expert
+                         * is the layer's MLP */
+    bool shared_whole;  /* ... or by 1; n_shared_experts form one expert */
     size_t n_shared;    /* default of n_shared_experts */
     bool mixed;         /* some layers have an MLP instead, by mlp_only_layers
                          * and decoder_sparse_step ... */
-    size_t first_dense; /* ... or this many first layers, the default of
-                         * first_k_dense_replace; 0: that field is not read
-                         * ... */
-    bool first_read;    /* ... unless this is true */
-    bool mlp_types;     /* ... or by mlp_layer_types, else the first layer */
+    size_t first_dense; /* ... or the first layers do, this many; default of
+                         * first_k_dense_replace; 0: first_k_dense_replace is
+                         * not read ... */
+    bool first_read;    /* ... unless first_read is true */
+    bool mlp_types;     /* ... or by mlp_layer_types; without that field, only
+                         * the first layer */
     bool moe_layers; /* ... or the layers that moe_layer_start_index, _end_index
                       * and _interval leave out */
     size_t n_groups, used_groups; /* experts come from the best groups; defaults
@@ -315,15 +329,16 @@ struct kv_arch {
     bool more_layers;  /* files may have layers that predict further tokens */
     float share_floor; /* added to the sum of shares before they are
                         * normalised */
-    bool norm_shares;  /* experts' shares sum to 1; default of
-                        * norm_topk_prob */
+    bool norm_shares;  /* experts' shares sum to 1; default of norm_topk_prob */
     bool parallel;     /* MLP and attention add to the same stream; default of
-                        * use_parallel_residual, if that is read */
-    bool one_norm;     /* the MLP then shares attention's norm */
+                        * use_parallel_residual, if that field is read */
+    bool one_norm;     /* in parallel layers the MLP shares attention's norm */
     bool scaled;       /* Granite's multipliers are read */
-    bool scaled_by_depth; /* MiniCPM's: scale_emb, scale_depth / the root of the
-                           * layers, and dim_model_base / hidden_size */
-    double logit_scale;   /* default of its field; 0: it has none */
+    bool scaled_by_depth; /* MiniCPM's multipliers: scale_emb, scale_depth over
+                           * the root of the number of layers, dim_model_base
+                           * over hidden_size */
+    double logit_scale;   /* default of its field; 0: the class has no such
+                           * field */
     bool transposed;      /* matrices are stored [input][output] */
     bool qkv_by_head;     /* q, k and v are grouped by key head */
     enum kv_positions positions;
@@ -350,10 +365,10 @@ struct kv_wrapper {
  * NULL, the first wrapper of this name.  NULL: no wrapper has this name. */
 const struct kv_wrapper *kv_arch_wrapper(const char *name, const char *text);
 
-/* The row of this name.  For a class of the model's own code (...ForCausalLM)
- * it is the row of config's model_type, as in transformers.  Fails if there is
- * no such row, listing the known names.  config: the object of config.json,
- * which may have the field of a variant. */
+/* *arch: the row of this name.  For a class from the model's own code
+ * (...ForCausalLM), the row of config's model_type, as in transformers.  Fails
+ * if there is no such row, listing the known names.  config: the object of
+ * config.json, which may have the field that selects a variant. */
 int kv_arch_find(const struct kv_arch **arch, const char *name,
                  const json_t *config, struct kv_err *e);
 

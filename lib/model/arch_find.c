@@ -59,8 +59,8 @@ const struct kv_wrapper *kv_arch_wrapper(const char *name, const char *text)
     return first;
 }
 
-/* Whether a class has multi-head latent attention that is not implemented; its
- * cache holds neither K nor V. */
+/* Whether the class has a form of multi-head latent attention that is not
+ * implemented; its cache holds neither K nor V. */
 static bool is_latent(const char *name)
 {
     static const char *const names[] = {"MiniCPM3ForCausalLM",
@@ -87,7 +87,7 @@ static bool ends(const char *name, const char *with)
 static const struct kv_arch *const tables[] = {kv_archs, kv_archs_later};
 enum { TABLES = sizeof(tables) / sizeof(*tables) };
 
-/* NULL: there is none. */
+/* The row of this name, or of config's model_type; NULL: there is none. */
 static const struct kv_arch *find(const char *name, const json_t *config)
 {
     const char *type = json_string_value(json_object_get(config, "model_type"));

@@ -80,8 +80,8 @@ const struct kv_tensor_names kv_names_gemma4 = {
         },
 };
 
-/* A tensor of q, k and v: of each KV head its queries' heads, its key's, its
- * value's. */
+/* One tensor holds q, k and v: for each KV head the rows of its query heads, of
+ * its key, of its value. */
 const struct kv_tensor_names kv_names_internlm2 = {
     .prefix = "model.",
     .embed = "tok_embeddings.weight",
@@ -102,7 +102,7 @@ const struct kv_tensor_names kv_names_internlm2 = {
         },
 };
 
-/* sparse_config is of the model's own code. */
+/* Only the model's own code, not transformers, reads sparse_config. */
 const struct kv_own_field kv_fields_of_minicpm[] = {
     {"scale_emb", NULL, NULL},
     {"scale_depth", NULL, NULL},
@@ -175,13 +175,14 @@ const struct kv_own_field kv_fields_of_gemma4[] = {
     {"use_double_wide_mlp", "use_double_wide_mlp", NULL},
     {"hidden_size_per_layer_input", "hidden_size_per_layer_input", NULL},
     {"vocab_size_per_layer_input", "vocab_size_per_layer_input", NULL},
-    {"use_bidirectional_attention", NULL, "\"vision\""}, /* its tokens */
+    {"use_bidirectional_attention", NULL, "\"vision\""}, /* vision tokens
+                                                          * only */
     {"enable_moe_block", NULL, NULL},
     {"num_experts", NULL, NULL},
     {"top_k_experts", "num_experts_per_tok", NULL},
     {"moe_intermediate_size", NULL, NULL},
     {"expert_intermediate_size", NULL, NULL},
-    /* the parts' names: */
+    /* the other parts' names: */
     {"vision_config", NULL, NULL},
     {"audio_config", NULL, NULL},
     {"image_token_id", NULL, NULL},
@@ -209,7 +210,7 @@ const struct kv_tensor_names kv_names_starcoder2 = {
 const struct kv_own_field kv_fields_of_starcoder2[] = {
     {"norm_epsilon", "rms_norm_eps", NULL},
     {"use_bias", "enable_bias", NULL},
-    /* read by nothing: */
+    /* not read by transformers: */
     {"activation_function", NULL, NULL},
     {"attention_bias", "", NULL},
     {"attention_softmax_in_fp32", NULL, NULL},
@@ -279,7 +280,7 @@ const struct kv_own_field kv_fields_of_cohere[] = {
 const struct kv_own_field kv_fields_of_cohere2[] = {
     {"layer_norm_eps", "rms_norm_eps", NULL},
     {"logit_scale", "logit_scale", NULL},
-    {"layer_switch", NULL, NULL}, /* as sliding_window_pattern has it */
+    {"layer_switch", NULL, NULL}, /* repeats sliding_window_pattern */
     {"order_of_interleaved_layers", NULL, "\"local_attn_first\""},
     {"position_embedding_type", NULL, "\"rope_gptj\""},
     {"rotary_pct", NULL, "1"},
@@ -366,7 +367,7 @@ const struct kv_own_field kv_fields_of_hunyuan[] = {
     {"attention_head_dim", "head_dim", kv_unread},
     {"head_dim", "head_dim", NULL},
     {"eod_token_id", NULL, NULL},
-    /* its own code's names, with transformers' values: */
+    /* names from the model's own code, with transformers' values: */
     {"norm_type", NULL, "\"rms\""},
     {"num_experts", NULL, "1"},
     {"use_cla", NULL, "false"},
@@ -374,7 +375,7 @@ const struct kv_own_field kv_fields_of_hunyuan[] = {
     {0},
 };
 
-/* For the fields of a model with several parts. */
+/* Fields at the top level of a model with several parts. */
 const struct kv_own_field kv_fields_of_wrapped[] = {
     {"vision_config", NULL, NULL},
     {"image_token_id", NULL, NULL},

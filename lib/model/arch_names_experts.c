@@ -184,7 +184,7 @@ const struct kv_own_field kv_fields_of_dots1[] = {
     {"output_router_logits", NULL, NULL},
     /* its own code's names, with transformers' values: */
     {"moe_layer_freq", NULL, "1"},
-    {"scoring_func", NULL, "\"noaux_tc\""}, /* as it was released */
+    {"scoring_func", NULL, "\"noaux_tc\""}, /* as the model was released */
     {"topk_method", NULL, "\"noaux_tc\""},
     {0},
 };
@@ -236,7 +236,7 @@ const struct kv_tensor_names kv_names_deepseek = {
         },
 };
 
-/* Names that the three classes of latent attention share. */
+/* Names that the three classes with latent attention share. */
 #define LATENT                                                                \
     {"kv_lora_rank", NULL, NULL}, {"q_lora_rank", NULL, NULL},                \
         {"qk_nope_head_dim", NULL, NULL},                                     \
@@ -442,7 +442,7 @@ const struct kv_own_field kv_fields_of_hunyuan_moe[] = {
     {"sep_token_id", NULL, NULL},
     {"output_router_logits", NULL, NULL},
     /* its own code's names, with transformers' values: */
-    {"moe_intermediate_size", NULL, NULL}, /* sizes of tensors show them */
+    {"moe_intermediate_size", NULL, NULL}, /* the tensors' sizes show it */
     {"num_shared_expert", NULL, NULL},
     {"norm_type", NULL, "\"rms\""},
     {"use_cla", NULL, "false"},

@@ -1,7 +1,7 @@
 /* Names of models without RMSNorm, from GPT-2 to Falcon. */
 #include "lib/model/arch_names.h"
 
-/* Heads that are hidden_size / heads, each with its own keys. */
+/* Multi-head attention with head_dim = hidden_size / heads. */
 #define PLAIN_HEADS                    \
     {"num_key_value_heads", "", NULL}, \
     {                                  \
@@ -38,14 +38,14 @@ const struct kv_own_field kv_fields_of_gpt2[] = {
     {"num_attention_heads", "num_attention_heads", NULL},
     {"n_positions", "max_position_embeddings", NULL},
     {"max_position_embeddings", "max_position_embeddings", NULL},
-    {"n_ctx", NULL, NULL}, /* old files: n_positions again */
+    {"n_ctx", NULL, NULL}, /* old files repeat n_positions here */
     {"activation_function", "hidden_act", NULL},
     {"layer_norm_epsilon", "rms_norm_eps", NULL},
     PLAIN_HEADS,
     {"scale_attn_weights", NULL, "true"},
     {"scale_attn_by_inverse_layer_idx", NULL, "false"},
     {"reorder_and_upcast_attn", NULL, NULL},
-    {"n_special", NULL, NULL}, /* files older than transformers 3 */
+    {"n_special", NULL, NULL}, /* in files older than transformers 3 */
     {"predict_special_tokens", NULL, NULL},
     {"output_past", NULL, NULL},
     {"_num_labels", NULL, NULL},
@@ -183,7 +183,8 @@ const struct kv_own_field kv_fields_of_mpt[] = {
     {"verbose", NULL, NULL},
     {"attn_config", NULL, NULL},
     {"attn_config.alibi", NULL, "true"},
-    {"attn_config.alibi_bias_max", NULL, "8"}, /* the class reads no other */
+    {"attn_config.alibi_bias_max", NULL, "8"}, /* the class ignores other
+                                                * values */
     {"attn_config.attn_impl", NULL, NULL},
     {"attn_config.attn_type", NULL, "\"multihead_attention\""},
     {"attn_config.attn_uses_sequence_id", NULL, "false"},
@@ -330,7 +331,7 @@ const struct kv_own_field kv_fields_of_falcon[] = {
     FALCON_FIELDS,
     {"parallel_attn", "use_parallel_residual", NULL},
     {"multi_query", "multi_query", NULL},
-    {"num_kv_heads", NULL, NULL}, /* for the other decoder */
+    {"num_kv_heads", NULL, NULL}, /* for the new decoder architecture */
     {"num_key_value_heads", "", NULL},
     {"num_ln_in_parallel_attn", NULL, "1"},
     {0},
@@ -356,7 +357,7 @@ const struct kv_own_field kv_fields_of_falcon_new[] = {
     {0},
 };
 
-/* Falcon 11B: one norm for both. */
+/* Falcon 11B: attention and MLP share one norm. */
 const struct kv_own_field kv_fields_of_falcon_one_norm[] = {
     FALCON_FIELDS,
     {"parallel_attn", NULL, "true"},

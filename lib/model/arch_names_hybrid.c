@@ -41,7 +41,7 @@ const struct kv_own_field kv_fields_of_lfm2[] = {
     {"block_auto_adjust_ff_dim", "block_auto_adjust_ff_dim", NULL},
     {"block_ffn_dim_multiplier", "block_ffn_dim_multiplier", NULL},
     {"block_multiple_of", "block_multiple_of", NULL},
-    /* read by nothing: */
+    /* not read by transformers: */
     {"block_dim", "hidden_size", kv_unread},
     {"conv_dim", "hidden_size", kv_unread},
     {"conv_dim_out", "hidden_size", kv_unread},
@@ -101,7 +101,7 @@ const struct kv_tensor_names kv_names_qwen3_next = {
             QWEN_PARTS,
             [KV_P_MIX] = "linear_attn.in_proj_qkvz.weight",
             [KV_P_MIX_B] = "linear_attn.in_proj_ba.weight",
-            /* where they are apart: */
+            /* in GGUF files, where the inputs are apart: */
             [KV_P_MIX_A] = "linear_attn.in_proj_ba.weight",
             [KV_P_MIX_Z] = "linear_attn.in_proj_z.weight",
             QWEN_MOE,
@@ -138,7 +138,7 @@ const struct kv_tensor_names kv_names_qwen3_5 = {
         },
 };
 
-/* Also for a part of a model with several parts. */
+/* Also used for the language model of a model with several parts. */
 const struct kv_own_field kv_fields_of_qwen3_5[] = {
     QWEN_FIELDS,
     {"attn_output_gate", NULL, "true"},
@@ -311,7 +311,7 @@ const struct kv_own_field kv_fields_of_nemotron_h[] = {
     {"layers_block_type", NULL, NULL},
     {"layer_norm_epsilon", "rms_norm_eps", NULL},
     {"head_dim", "head_dim", NULL},
-    {"attention_head_dim", "head_dim", NULL}, /* of its own code */
+    {"attention_head_dim", "head_dim", NULL}, /* from the model's own code */
     {"mlp_hidden_act", "hidden_act", NULL},
     {"mamba_num_heads", "mamba_n_heads", NULL},
     {"mamba_head_dim", "mamba_d_head", NULL},
@@ -335,7 +335,7 @@ const struct kv_own_field kv_fields_of_nemotron_h[] = {
     {"attention_bias", NULL, "false"},
     {"mlp_bias", NULL, "false"},
     {"layer_types", NULL, "null"}, /* layers_block_type is read */
-    /* read by nothing, or not by the pass: */
+    /* not read by transformers, or without effect on a forward pass: */
     {"rms_norm_eps", "rms_norm_eps", kv_unread},
     {"norm_eps", "rms_norm_eps", kv_unread},
     {"chunk_size", NULL, NULL},

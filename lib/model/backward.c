@@ -20,7 +20,7 @@ struct back {
     struct kv_pass p;
     const int32_t *tokens;
     struct kv_model *m;
-    float *dx;             /* [n_windows][n][hidden]: p.x going forward */
+    float *dx;             /* [n_windows][n][hidden]: p.x in the forward pass */
     float *dq, *dk, *dout; /* stored over p.q, p.k_pre, p.out */
     float *dv;
     float *unrotate; /* p.ropes with the sines negated */
@@ -70,7 +70,7 @@ static void norm(const struct kv_pass *p, const float *w, const float *x,
     kv_pass_norm(p, w, NULL, x, rows, KV_TYPE_F32, out, NULL);
 }
 
-/* dx [rows][hidden] += the gradient through out = RMSNorm(x) of dh. */
+/* dx [rows][hidden] += the gradient of x; dh is the gradient of RMSNorm(x). */
 static void norm_back(const struct kv_pass *p, const float *w, const float *x,
                       float *dh, size_t rows, float *dx)
 {
@@ -134,15 +134,16 @@ static void head_back(const struct kv_pass *p, const float *dlogits,
     kv_workspace_clear(p->b, &panel);
 }
 
-/* x after the last layer -> dx, in place: through the norm, the head and the
- * loss. */
+/* Replaces x after the last layer by its gradient dx, through the loss, the
+ * head and the final norm. */
 static void loss_back(const struct back *b, const struct kv_tile *t)
 {
     const struct kv_pass *p = &b->p;
     const size_t n = p->hidden;
     float *h = t->input, *logits = t->wide;
     float *x = b->dx + t->at * n;
-    struct kv_err interrupted; /* seen again after the layer */
+    struct kv_err interrupted; /* dropped: the interruption is seen again after
+                                * the layer */
 
     norm(p, kv_layers_norm(p->m->layers), x, t->rows, h);
     kv_model_logits(b->m, h, t->rows, logits, &interrupted);
@@ -153,8 +154,8 @@ static void loss_back(const struct back *b, const struct kv_tile *t)
                          p->m->config.norm_eps, x + i * n);
 }
 
-/* Backward through the norm of y = a w' + bias before it joins the residual
- * stream: y becomes the gradient with respect to it.  Without such a norm the
+/* Backward through the norm that y = a w' + bias passes before y is added to
+ * the residual stream: y becomes its own gradient.  Without such a norm the
  * gradient is dx. */
 static const float *end_back(const struct kv_pass *p, enum kv_part w,
                              enum kv_part bias, enum kv_part norm,
@@ -221,7 +222,8 @@ static void mlp_back(const struct back *b, const struct kv_tile *t)
     norm_back(p, part(p, KV_P_MLP_NORM), x, h, rows, dx);
 }
 
-/* dx -> dout, in the place of out, which a norm after Wo needs. */
+/* Computes dout from dx and stores it over out; a norm after Wo reads out
+ * before that. */
 static void out_back(const struct back *b, const struct kv_tile *t)
 {
     const struct kv_pass *p = &b->p;
@@ -328,8 +330,8 @@ static void qk_norm_back(const struct kv_pass *p, const float *x, size_t rows,
                all, dqkv + p->q_dim);
 }
 
-/* Takes dk back through RoPE; unless this is the lowest layer, also dq, and all
- * three further to dx before the layer. */
+/* Takes dk back through RoPE.  Unless this is the lowest layer, also takes dq
+ * back through RoPE, and dq, dk and dv to dx before the layer. */
 static void qkv_back(const struct back *b, const struct kv_tile *t)
 {
     const struct kv_pass *p = &b->p;
@@ -475,7 +477,7 @@ size_t kv_backward_windows(const struct kv_model *m, size_t n,
     const size_t q = s->n_heads * s->head_dim;
     const size_t kv = s->n_kv_heads * s->head_dim;
     const size_t kept = 2 * (s->n_layers - first_layer);
-    /* hidden, dx in its place; q and out; k, k_pre, v and dv */
+    /* hidden, which dx replaces; q and out; k, k_pre, v and dv */
     const size_t token =
         ((1 + kept) * c->hidden + 2 * q + 4 * kv) * sizeof(float);
 

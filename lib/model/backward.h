@@ -28,10 +28,11 @@ struct kv_gradient_sink {
 
 /* tokens: [n_windows][n], as in kv_model_forward() at first = 0.  attention:
  * NULL, or a function called in each layer of the forward pass; it must compute
- * the same as kv_attend_exact().  Layers from first_layer on get their
- * gradients.  The same bits for any number of threads and any grouping of
- * windows.  The model is not on a device.  Fails where kv_model_forward() does,
- * when first_layer is not there, when the sink fails, and on Ctrl-C. */
+ * the same as kv_attend_exact().  The sink gets the gradients of layers
+ * first_layer and later.  The same bits for any number of threads and any
+ * grouping of windows.  The model must not be on a device.  Fails where
+ * kv_model_forward() does, when the model has no layer first_layer, when the
+ * sink fails, and on Ctrl-C. */
 int kv_model_backward(struct kv_model *m, const int32_t *tokens,
                       size_t n_windows, size_t n, size_t first_layer,
                       const struct kv_attention *attention,

@@ -17,8 +17,8 @@ bool kv_is_cache_scale(const char *name)
     return is(name, "k_scale") || is(name, "v_scale") || is(name, "kv_scale");
 }
 
-/* The layer, among those with attention, whose tensor has this name; false:
- * none. */
+/* *layer: the layer, counted among layers with attention, whose tensor has this
+ * name; false: there is none. */
 static bool layer_of(const struct kv_config *c, const char *name, size_t *layer)
 {
     const char *layers = c->arch->names->layers;

@@ -1,7 +1,7 @@
 /* Scales of an fp8 cache in a model's files, one number for the keys or the
  * values of a layer (lib/shape.h), under the names that vLLM and SGLang load:
  * model.layers.N.self_attn, then .k_proj.k_scale, .attn.k_scale or .k_scale,
- * and .v_scale likewise; .kv_scale is for both. */
+ * and .v_scale likewise; .kv_scale is the scale of both keys and values. */
 #ifndef KV_CACHE_SCALES_H
 #define KV_CACHE_SCALES_H
 

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Absent, it is what the class says; null means all heads. */
+/* If the field is absent, the class's default applies; null means all heads. */
 static int read_kv_heads(const struct kv_fields *f, struct kv_config *c,
                          struct kv_err *e)
 {
@@ -57,7 +57,7 @@ static int read_head_dim(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* otherwise: without the field; 0: it must be there. */
+/* otherwise: the default; 0: the field must be there. */
 static int read_size(const struct kv_fields *f, const char *name, size_t max,
                      size_t otherwise, size_t *out, struct kv_err *e)
 {
@@ -66,8 +66,8 @@ static int read_size(const struct kv_fields *f, const char *name, size_t max,
                      : kv_fields_size(f, name, 1, max, out, e);
 }
 
-/* Sizes large enough for any model, small enough that no product of a few of
- * them overflows. */
+/* The limits allow any model, and are so small that no product of a few sizes
+ * overflows. */
 static int read_sizes(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -95,7 +95,8 @@ static int read_sizes(const struct kv_fields *f, struct kv_config *c,
                : 0;
 }
 
-/* A flag that the architecture may not know: then it must not be set. */
+/* Reads a flag; an architecture that does not know the flag must not have it
+ * set. */
 static int read_own_flag(const struct kv_fields *f, const struct kv_config *c,
                          const char *name, bool counts, bool *out,
                          struct kv_err *e)
@@ -171,7 +172,7 @@ static const struct act {
     {"gelu_fast", KV_ACT_GELU_TANH}, {"gelu_pytorch_tanh", KV_ACT_GELU_TANH},
     {"relu", KV_ACT_RELU},           {"relu2", KV_ACT_RELU2}};
 
-/* NULL: it is not known. */
+/* NULL: the name is not known. */
 static const struct act *find_act(const char *name)
 {
     for (size_t i = 0; name && i < sizeof(acts) / sizeof(*acts); i++)
@@ -198,8 +199,8 @@ static int read_plain_act(const struct kv_fields *f, enum kv_act *act,
                          name ? name : "no name");
 }
 
-/* The gate's activation is the class's.  old_gelu: by "gelu" this field means
- * its approximation. */
+/* Checks that the field has the class's activation.  old_gelu: this field says
+ * "gelu" and means the tanh approximation. */
 static int check_act(const struct kv_fields *f, const struct kv_arch *a,
                      const char *name, bool old_gelu, struct kv_err *e)
 {
@@ -238,11 +239,11 @@ static int read_eps(const struct kv_fields *f, struct kv_config *c,
         kv_fields_real(f, "rms_norm_eps", &eps, e))
         return -1;
     c->norm_eps = (float)eps;
-    c->mixer_eps = c->norm_eps; /* the stream's scale does not affect it */
+    c->mixer_eps = c->norm_eps; /* set_scales() does not change this one */
     return 0;
 }
 
-/* null, unlike a field that is absent, is no cap. */
+/* null means no cap; an absent field means the default. */
 static int read_cap(const struct kv_fields *f, const char *name,
                     double otherwise, float *cap, struct kv_err *e)
 {
@@ -285,8 +286,8 @@ static int read_gemma(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* Powers of 2^(-8 / n), n a power of two, times scale; heads past n take the
- * odd powers of its root. */
+/* Slopes are scale times powers of r = 2^(-8 / n), where n is the largest power
+ * of two up to n_heads; heads from n on take the odd powers of sqrt(r). */
 static int fill_slopes(const struct kv_fields *f, double scale,
                        struct kv_shape *s, struct kv_err *e)
 {
@@ -313,8 +314,8 @@ static int read_scale(const struct kv_fields *f, const char *name,
     return kv_fields_get(f, name) ? kv_fields_real(f, name, x, e) : 0;
 }
 
-/* The stream x is kept as x / residual, to which y is added where the model
- * adds residual y to x.  Norms are those of x with eps / residual^2. */
+/* The pass stores the stream x as x / residual.  So it adds y where the model
+ * adds residual * y to x, and norms use eps / residual^2. */
 static void set_scales(struct kv_config *c, double embed, double residual,
                        double logits)
 {
@@ -363,7 +364,7 @@ static int read_scales(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* clip_qkv, which MPT has in its object attn_config. */
+/* Reads clip_qkv, which MPT has in the object attn_config. */
 static int read_clip(const struct kv_fields *f, struct kv_config *c,
                      struct kv_err *e)
 {
@@ -465,7 +466,8 @@ void kv_config_set_window(struct kv_config *c, size_t n)
         memcpy(s->slide_freq, s->inv_freq, sizeof(s->slide_freq));
 }
 
-/* The part of its layers that code for plain attention and MLPs lacks, or NULL.
+/* Names a feature of c's layers that code for plain attention and MLPs lacks;
+ * NULL: there is none.
  */
 static const char *beyond_layers(const struct kv_config *c)
 {

@@ -5,7 +5,8 @@
 static const char SPARSE[] = "activation_sparsity_pattern",
                   WIDTHS[] = "intermediate_size";
 
-/* A share of gates that are 0 for each layer; all that are not 0 are one. */
+/* Reads, for each layer, the share of gates that are 0; all layers with a share
+ * above 0 must have the same share. */
 static int read_sparse(const struct kv_fields *f, struct kv_config *c,
                        size_t n_layers, struct kv_err *e)
 {

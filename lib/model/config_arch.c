@@ -17,8 +17,9 @@ static int check_type(const struct kv_fields *f, const char *name,
                          f->path, f->in, is ? is : "no name", name, should);
 }
 
-/* f becomes the fields of the language model.  Only these are read, since the
- * other parts see no text; the top level says whether the head is tied. */
+/* Makes f the fields of the language model.  Fields of other parts are not
+ * read, since these parts see no text; the top level says whether the head is
+ * tied. */
 static int unwrap(struct kv_fields *f, const struct kv_wrapper *w,
                   struct kv_config *c, struct kv_err *e)
 {

@@ -45,7 +45,7 @@ static int read_dense(const struct kv_fields *f, struct kv_config *c,
     return read_dense_inter(f, c, e);
 }
 
-/* The first layers have an MLP. */
+/* The first first_k_dense_replace layers have an MLP. */
 static int read_first(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -110,7 +110,7 @@ static int read_moe_layers(const struct kv_fields *f, struct kv_config *c,
     return read_dense_inter(f, c, e);
 }
 
-/* The expert that all tokens have. */
+/* Reads the size of the expert that all tokens use. */
 static int read_shared(const struct kv_fields *f, struct kv_config *c,
                        struct kv_err *e)
 {
@@ -120,7 +120,7 @@ static int read_shared(const struct kv_fields *f, struct kv_config *c,
         return kv_fields_size(f, "shared_expert_intermediate_size", 1, 1 << 22,
                               &c->shared_inter, e);
     if (!c->arch->shared_whole)
-        return 0; /* or it is read already */
+        return 0; /* no shared expert, or its size is read already */
     if (kv_fields_size_if(f, "n_shared_experts", 0, 1 << 10, &n, e))
         return -1;
     c->shared_inter = n * c->inter;
@@ -139,7 +139,7 @@ static int read_share_scale(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* A number with the class's default if the field is absent; null means none. */
+/* Reads a number; x: the default if the field is absent.  Fails on null. */
 static int read_real(const struct kv_fields *f, const char *name, double x,
                      float *out, struct kv_err *e)
 {
@@ -152,7 +152,7 @@ static int read_real(const struct kv_fields *f, const char *name, double x,
     return 0;
 }
 
-/* otherwise: without the field; 0: it must be there. */
+/* otherwise: the default; 0: the field must be there. */
 static int read_count(const struct kv_fields *f, const char *name, size_t max,
                       size_t otherwise, size_t *out, struct kv_err *e)
 {
@@ -161,14 +161,16 @@ static int read_count(const struct kv_fields *f, const char *name, size_t max,
                      : kv_fields_size(f, name, 1, max, out, e);
 }
 
-/* Experts are chosen only from the best groups. */
+/* Reads the groups of experts; a token's experts come only from the best
+ * groups. */
 static int read_groups(const struct kv_fields *f, struct kv_config *c,
                        struct kv_err *e)
 {
     static const char method[] = "topk_method";
     const char *name = json_string_value(kv_fields_get(f, method));
     const struct kv_arch *a = c->arch;
-    const size_t least = a->sigmoid ? 2 : 1; /* by which groups are chosen */
+    const size_t least = a->sigmoid ? 2 : 1; /* experts whose ranks make a
+                                              * group's */
     size_t group;
 
     c->group_pairs = a->sigmoid;
@@ -203,7 +205,8 @@ static int read_groups(const struct kv_fields *f, struct kv_config *c,
 
 enum { MAX_EXPERTS = 1 << 12 };
 
-/* The shared expert, which is the MLP if there are no other experts. */
+/* Reads the shared expert, which is the layer's MLP if there are no other
+ * experts. */
 static int read_alone(const struct kv_fields *f, struct kv_config *c,
                       bool *alone, struct kv_err *e)
 {
@@ -220,7 +223,8 @@ static int read_alone(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* Experts beside the MLP, which is as one that all tokens have. */
+/* Reads the experts beside an MLP; that MLP is treated as the expert that all
+ * tokens use. */
 static int read_beside(const struct kv_fields *f, struct kv_config *c,
                        bool *none, struct kv_err *e)
 {
@@ -235,7 +239,8 @@ static int read_beside(const struct kv_fields *f, struct kv_config *c,
                : 0;
 }
 
-/* Of layers that are experts alone. */
+/* Reads the experts of a model whose layers are each attention, a mixer, an MLP
+ * or experts. */
 static int read_halves(const struct kv_fields *f, struct kv_config *c,
                        bool *none, struct kv_err *e)
 {
@@ -253,7 +258,8 @@ static int read_halves(const struct kv_fields *f, struct kv_config *c,
                : 0;
 }
 
-/* How far below the largest logit others count. */
+/* Reads the jitter, which sets how far below the largest logit other logits
+ * count. */
 static int read_jitter(const struct kv_fields *f, struct kv_config *c,
                        struct kv_err *e)
 {
@@ -265,7 +271,7 @@ static int read_jitter(const struct kv_fields *f, struct kv_config *c,
     return read_real(f, name, 0.01, &c->jitter, e);
 }
 
-/* Experts of a token. */
+/* Reads the number of experts that a token uses. */
 static int read_used(const struct kv_fields *f, struct kv_config *c,
                      struct kv_err *e)
 {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* NULL if there is no field of exactly this name, or it is null. */
+/* The value of the field of exactly this name; NULL if it is absent or null. */
 static const json_t *find(const struct kv_fields *f, const char *name)
 {
     const json_t *j = json_object_get(f->json, name);
@@ -30,7 +30,8 @@ const char *kv_fields_name(const struct kv_fields *f, const char *name)
     return own ? own : name;
 }
 
-/* The architecture has no such field, though others have. */
+/* Whether this architecture lacks the field, though other architectures have
+ * it. */
 static bool is_foreign(const struct kv_fields *f, const char *name)
 {
     const struct kv_own_field *o = f->own;
@@ -112,7 +113,7 @@ int kv_fields_flag_if(const struct kv_fields *f, const char *name, bool *out,
     return 0;
 }
 
-/* 1 and 1.0 are equal. */
+/* Whether two values are equal; 1 and 1.0 are. */
 static bool equal(const json_t *a, const json_t *b)
 {
     if (json_is_number(a) && json_is_number(b))
@@ -120,7 +121,7 @@ static bool equal(const json_t *a, const json_t *b)
     return json_equal(a, b);
 }
 
-/* A value as a sentence has it. */
+/* A value as text for an error sentence. */
 struct shown {
     char text[64];
 };
@@ -158,7 +159,7 @@ int kv_fields_only(const struct kv_fields *f, const struct kv_field *field,
                        kv_fields_get(f, field->name), e);
 }
 
-/* An alias says what the name that is read says. */
+/* Fails unless an alias has the value of the name that is read. */
 static int check_alias(const struct kv_fields *f, const struct kv_own_field *o,
                        struct kv_err *e)
 {
@@ -192,7 +193,8 @@ static bool is_own(const struct kv_fields *f, const char *name,
                    const char **only)
 {
     const struct kv_own_field *o = f->own;
-    const size_t in = f->wrapped ? 0 : strlen(f->in); /* a part has its own */
+    const size_t in = f->wrapped ? 0 : strlen(f->in); /* a part's own fields
+                                                       * have no prefix */
 
     while (o && o->name &&
            (strncmp(o->name, f->in, in) || strcmp(o->name + in, name)))
@@ -228,8 +230,7 @@ static bool is_read_elsewhere(const char *name)
     return n < (int)sizeof(word) && strstr(kv_config_elsewhere, word);
 }
 
-/* A field without a place: adds its name to the ignored ones, [bytes], or
- * fails.
+/* Handles an unknown field: adds its name to ignored [bytes], or fails.
  */
 static int ignore(const struct kv_fields *f, const char *name, char *ignored,
                   size_t bytes, struct kv_err *e)

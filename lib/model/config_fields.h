@@ -18,7 +18,8 @@ struct kv_fields {
     const char *in;   /* "rope_scaling."; "" at the top */
     const json_t *json;
     const struct kv_own_field *own; /* fields of the architecture; or NULL */
-    bool wrapped;                   /* fields of a part of a model */
+    bool wrapped;                   /* these are the fields of one part of a
+                                     * model */
     bool derived; /* a class outside transformers, which may read fields that no
                    * class of transformers reads */
 };
@@ -35,18 +36,18 @@ bool kv_fields_has(const struct kv_fields *f, const char *name);
  * name. */
 const json_t *kv_fields_get(const struct kv_fields *f, const char *name);
 
-/* A whole number from min to max.  The field must be there; with _if it may be
- * absent, and *out then stays as it is. */
+/* Reads a whole number from min to max.  The field must be there; for the _if
+ * function it may be absent, and *out is then unchanged. */
 int kv_fields_size(const struct kv_fields *f, const char *name, size_t min,
                    size_t max, size_t *out, struct kv_err *e);
 int kv_fields_size_if(const struct kv_fields *f, const char *name, size_t min,
                       size_t max, size_t *out, struct kv_err *e);
 
-/* A positive number in the range of f32; the field must be there. */
+/* Reads a positive number in the range of f32; the field must be there. */
 int kv_fields_real(const struct kv_fields *f, const char *name, double *out,
                    struct kv_err *e);
 
-/* The same for an optional field; if it is absent, *out is unchanged. */
+/* Reads true or false; if the field is absent, *out is unchanged. */
 int kv_fields_flag_if(const struct kv_fields *f, const char *name, bool *out,
                       struct kv_err *e);
 
@@ -58,11 +59,11 @@ int kv_fields_only(const struct kv_fields *f, const struct kv_field *field,
  * architecture does not read appears without one that it reads. */
 int kv_fields_check_aliases(const struct kv_fields *f, struct kv_err *e);
 
-/* The names of all fields that any causal language model of transformers reads,
- * with a space before and after each. */
+/* The names of all fields that any causal language model of transformers reads;
+ * a space stands before and after each name. */
 extern const char kv_config_elsewhere[];
 
-/* Fails if a field has another value than its only accepted one.  Fails on a
+/* Fails if a field with only one accepted value has another value.  Fails on a
  * field that is neither in known[] (ends with name NULL) nor one of the
  * architecture's own, since it could change the numbers.  At the top level,
  * however, a field that no class of transformers reads is ignored; one note

@@ -1,6 +1,6 @@
-/* Nemotron-H: a layer is Mamba-2, attention, an MLP or experts, and nothing
- * beside it.  hybrid_override_pattern has a letter for each, layers_block_type
- * a name; both must say the same. */
+/* Nemotron-H: a layer is only one of Mamba-2, attention, an MLP or experts.
+ * hybrid_override_pattern has a letter for each, layers_block_type a name; both
+ * must say the same. */
 #include "lib/model/config_parts.h"
 
 #include <string.h>
@@ -10,7 +10,8 @@ static const char TYPES[] = "layers_block_type",
 
 static const struct {
     char letter;
-    const char *name, *old_name; /* before transformers 5; NULL: the same */
+    const char *name, *old_name; /* the name before transformers 5; NULL: the
+                                  * same name */
 } kinds[] = {{'M', "linear_attention", "mamba"},
              {'*', "full_attention", "attention"},
              {'-', "mlp", NULL},
@@ -42,7 +43,7 @@ static void set_layer(struct kv_config *c, size_t layer, char letter)
     c->shape.n_bare += bare;
 }
 
-/* The list, or without it the text. */
+/* Checks the list; if it is NULL, the pattern. */
 static int check(const struct kv_fields *f, const json_t *list,
                  const char *pattern, struct kv_err *e)
 {

@@ -1,4 +1,4 @@
-/* Gemma 3n and 4: what layers have by their kind, and the last layers, which
+/* Gemma 3n and 4: head sizes by the kind of layer, and the last layers, which
  * have no keys and values of their own. */
 #include "lib/model/config_parts.h"
 
@@ -7,7 +7,7 @@
 
 static const char PER_LAYER[] = "per_layer_config";
 
-/* Sets the heads of one kind of layers. */
+/* The KV heads of one kind of layers. */
 struct heads {
     size_t dim, n_kv;
 };
@@ -47,8 +47,8 @@ static int read_entry(const struct kv_fields *f, const json_t *all,
                : 0;
 }
 
-/* The form that transformers writes: sizes of each layer, equal for all layers
- * of a kind. */
+/* Reads the object that transformers writes: head sizes of each layer, which
+ * must be equal for all layers of a kind. */
 static int read_per_layer(const struct kv_fields *f, const struct kv_config *c,
                           const json_t *all, struct heads *full,
                           struct kv_err *e)
@@ -77,7 +77,7 @@ static int read_per_layer(const struct kv_fields *f, const struct kv_config *c,
     return 0;
 }
 
-/* Gives the shape the heads of layers that do not slide. */
+/* Sets the shape's heads to those of layers that do not slide. */
 static int read_heads(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -109,7 +109,8 @@ static int read_heads(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* Afterwards the shape's layers are those with keys and values. */
+/* Reduces the shape's n_layers to the layers with keys and values of their
+ * own. */
 static int read_shared(const struct kv_fields *f, struct kv_config *c,
                        struct kv_err *e)
 {
@@ -146,7 +147,7 @@ static int read_embeddings(const struct kv_fields *f, struct kv_config *c,
     static const char own[] = "hidden_size_per_layer_input";
     size_t n = 262144;
 
-    c->layer_embed = kv_fields_has(f, own) ? 0 : 256; /* null is none */
+    c->layer_embed = kv_fields_has(f, own) ? 0 : 256; /* null means none */
     if (kv_fields_size_if(f, own, 0, 1 << 16, &c->layer_embed, e) ||
         kv_fields_size_if(f, name, 1, 1 << 24, &n, e))
         return -1;

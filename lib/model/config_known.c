@@ -1,8 +1,8 @@
 #include "lib/model/config.h"
 
 /* The fields that config.json may have.  The fields of the first group are
- * read.  The second group has fields that other models vary and these models do
- * not, each with its only value here.  All other fields do not affect the
+ * read.  The second group has fields that vary in other models but not in
+ * these, each with its only accepted value.  All other fields do not affect the
  * numbers. */
 const struct kv_field kv_config_known[] = {
     {"architectures", NULL},
@@ -60,7 +60,7 @@ const struct kv_field kv_config_known[] = {
 
     {"auto_map",
      NULL}, /* the model's own code, which transformers implements too */
-    {"pretraining_tp", NULL}, /* how a product was once split */
+    {"pretraining_tp", NULL}, /* how training split a product */
     {"_name_or_path", NULL},
     {"name_or_path", NULL},
     {"_commit_hash", NULL},

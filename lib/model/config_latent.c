@@ -2,7 +2,8 @@
 
 #include <math.h>
 
-/* Keys and values of all heads come from one latent. */
+/* Fails unless num_key_value_heads is the number of heads, since one latent
+ * serves all of them. */
 static int check_kv_heads(const struct kv_fields *f, const struct kv_config *c,
                           struct kv_err *e)
 {
@@ -19,7 +20,7 @@ static int check_kv_heads(const struct kv_fields *f, const struct kv_config *c,
                          f->path, name, n, c->arch->name, c->shape.n_heads);
 }
 
-/* null: queries have no latent. */
+/* Reads the size of the queries' latent; null means none. */
 static int read_q_rank(const struct kv_fields *f, struct kv_config *c,
                        struct kv_err *e)
 {
@@ -38,7 +39,7 @@ int kv_config_latent(const struct kv_fields *f, struct kv_config *c,
 
     *l =
         (struct kv_latent){.nope = a->nope, .rope = a->rope, .value = a->value};
-    /* null is false */
+    /* null means false */
     l->interleaved =
         !a->interleave_read || !kv_fields_has(f, "rope_interleave");
     s->latent = a->rank;

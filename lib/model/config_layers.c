@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* The number of tokens that a sliding layer attends over; 0: no layer
+/* *window: the number of tokens that a sliding layer attends over; 0: no layer
  * slides. */
 static int read_window(const struct kv_fields *f, const struct kv_arch *a,
                        size_t *window, struct kv_err *e)
@@ -67,9 +67,9 @@ static int read_layer_types(const struct kv_fields *f, const json_t *list,
     return 0;
 }
 
-/* For a class with a pattern that the config may change.  transformers writes
- * the name that begins with _ but does not read it; it must agree, unless
- * layer_types decides. */
+/* Reads the pattern of a class whose config may change it.  transformers writes
+ * the name that begins with _ but does not read it; both names must agree,
+ * unless layer_types is given. */
 static int read_pattern(const struct kv_fields *f, const struct kv_config *c,
                         size_t *pattern, struct kv_err *e)
 {
@@ -99,7 +99,7 @@ static int read_pattern(const struct kv_fields *f, const struct kv_config *c,
                          *pattern);
 }
 
-/* Without layer_types. */
+/* Whether the layer slides, without layer_types. */
 static bool layer_slides(const struct kv_config *c, size_t layer,
                          size_t pattern)
 {
@@ -107,11 +107,11 @@ static bool layer_slides(const struct kv_config *c, size_t layer,
                                         : !pattern || (layer + 1) % pattern;
 }
 
-/* Clears the window unless a layer slides. */
+/* Sets the sliding layers; clears the window if no layer slides. */
 static int read_sliding(const struct kv_fields *f, struct kv_config *c,
                         struct kv_err *e)
 {
-    /* If layers have another mixer, the list names it (config_mixer.c). */
+    /* If some layers have a mixer, config_mixer.c reads layer_types. */
     const json_t *list =
         c->arch->mixer ? NULL : kv_fields_get(f, "layer_types");
     size_t first = c->arch->layers.from, pattern, n_slide = 0;
@@ -175,7 +175,8 @@ static int read_still(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* Whether layers have RoPE only by a field, which does not say so. */
+/* *none: no layer has RoPE, since the class has RoPE only with
+ * position_embedding_type rope. */
 static int read_unless(const struct kv_fields *f, const struct kv_config *c,
                        bool *none, struct kv_err *e)
 {
@@ -190,7 +191,8 @@ static int read_unless(const struct kv_fields *f, const struct kv_config *c,
     return 0;
 }
 
-/* For classes whose layers without a sliding window have no RoPE. */
+/* Marks the layers without RoPE: all of them (none), or those without a sliding
+ * window. */
 static void fill_still(const struct kv_fields *f, bool none,
                        struct kv_config *c)
 {

@@ -6,8 +6,8 @@
 
 /* Sets slides, still and slide_window of c->shape from sliding_window,
  * use_sliding_window, max_window_layers, layer_types, the pattern and
- * no_rope_layers.  c must have architecture and n_layers.  slide_window stays 0
- * if no layer slides.
+ * no_rope_layers.  arch and n_layers of c must be set.  slide_window stays 0 if
+ * no layer slides.
  *
  * Fails when two of these fields contradict each other, and on a field that the
  * architecture does not have. */

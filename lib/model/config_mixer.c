@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* How layer_types calls layers without attention. */
+/* The name in layer_types of layers without attention. */
 static const char *const names[] = {[KV_MIXER_CONV] = "conv",
                                     [KV_MIXER_DELTA] = "linear_attention",
                                     [KV_MIXER_MAMBA] = "mamba"};
@@ -15,7 +15,8 @@ struct stateful {
     uint64_t bits[KV_MAX_LAYERS / 64];
 };
 
-/* Mamba's layers had other names before transformers 5. */
+/* Whether layer_types names a mixer here; transformers 5 renamed Mamba's
+ * layers. */
 static bool is_mixer(const struct kv_config *c, const char *type)
 {
     return !strcmp(type, names[c->arch->mixer]) ||
@@ -55,7 +56,7 @@ static int read_types(const struct kv_fields *f, const struct kv_config *c,
     return 0;
 }
 
-/* All but those that the list has. */
+/* All layers except those in the list full_attn_idxs lack attention. */
 static int read_listed(const struct kv_fields *f, const struct kv_config *c,
                        struct stateful *s, struct kv_err *e)
 {
@@ -76,7 +77,7 @@ static int read_listed(const struct kv_fields *f, const struct kv_config *c,
     return 0;
 }
 
-/* All layers except every n-th. */
+/* All layers except every n-th lack attention. */
 static int read_every(const struct kv_fields *f, const struct kv_config *c,
                       struct stateful *s, struct kv_err *e)
 {
@@ -90,7 +91,7 @@ static int read_every(const struct kv_fields *f, const struct kv_config *c,
     return 0;
 }
 
-/* layer_types, or the older field; if both are there, they must agree. */
+/* Reads layer_types or the older field; if both are there, they must agree. */
 static int read_which(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -248,7 +249,7 @@ static int read_mamba(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* Afterwards the shape's layers are those with attention. */
+/* Reduces the shape's n_layers to the layers with attention. */
 static int count(const struct kv_fields *f, struct kv_config *c,
                  struct kv_err *e)
 {

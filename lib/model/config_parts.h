@@ -12,23 +12,23 @@ int kv_config_arch(struct kv_fields *f, struct kv_config *c, struct kv_err *e);
 int kv_config_latent(const struct kv_fields *f, struct kv_config *c,
                      struct kv_err *e);
 
-/* For a class whose layers are one half each: how many there are, and what each
- * is. */
+/* For a class whose layers are each attention, a mixer or an MLP: the number of
+ * layers and the kind of each. */
 int kv_config_halves(const struct kv_fields *f, struct kv_config *c,
                      struct kv_err *e);
 
-/* How many experts there are, how many a token uses, and which layers have
- * none; called after the sizes are read. */
+/* The number of experts, the number that a token uses, and the layers without
+ * experts; called after the sizes are read. */
 int kv_config_experts(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e);
 
-/* Sizes of heads by the kind of layer, layers that share keys and values, and
- * embeddings of each layer's own; called after kv_config_layers(), since
- * afterwards c's shape does not count the layers that share. */
+/* Head sizes of each kind of layer, layers that share keys and values, and the
+ * embeddings that each layer has; called after kv_config_layers(), since this
+ * function takes the sharing layers out of the shape's n_layers. */
 int kv_config_kind(const struct kv_fields *f, struct kv_config *c,
                    struct kv_err *e);
 
-/* The streams of several and sparse MLPs; called after kv_config_kind(). */
+/* Gemma 3n's streams and sparse MLPs; called after kv_config_kind(). */
 int kv_config_altup(const struct kv_fields *f, struct kv_config *c,
                     struct kv_err *e);
 
@@ -36,8 +36,8 @@ int kv_config_altup(const struct kv_fields *f, struct kv_config *c,
 int kv_config_width(const struct kv_fields *f, const struct kv_config *c,
                     size_t *inter, struct kv_err *e);
 
-/* Which layers have no attention, and the sizes of their mixer; called last,
- * since afterwards c's shape does not count them. */
+/* The layers without attention, and the sizes of their mixer; called last,
+ * since it takes these layers out of the shape's n_layers. */
 int kv_config_mixer(const struct kv_fields *f, struct kv_config *c,
                     struct kv_err *e);
 

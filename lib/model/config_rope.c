@@ -26,8 +26,8 @@ static int add_block(struct kv_rope_reading *r, const char *label,
     return 0;
 }
 
-/* The object of this name or, if type is not NULL, its object for this type of
- * layers, if there is one. */
+/* Adds the object of this name, if there is one; if type is not NULL, adds the
+ * object inside it for this type of layers. */
 static int add_blocks(struct kv_rope_reading *r, const char *name,
                       const char *type, struct kv_err *e)
 {
@@ -63,7 +63,7 @@ static int add_blocks(struct kv_rope_reading *r, const char *name,
     return of_type ? add_block(r, label, of_type, e) : 0;
 }
 
-/* The common value of all places that have it. */
+/* Reads a value that several places may give; all places must agree. */
 static int read_given(const struct kv_fields *f, const char *name,
                       struct given *given, struct kv_err *e)
 {
@@ -84,7 +84,7 @@ static int read_given(const struct kv_fields *f, const char *name,
     return 0;
 }
 
-/* At the top and in all blocks; otherwise: without it. */
+/* Reads a field at the top level and in all blocks; otherwise: its default. */
 static int read_everywhere(const struct kv_rope_reading *r, const char *name,
                            double otherwise, double *out, struct kv_err *e)
 {
@@ -112,8 +112,8 @@ static int read_channels(struct kv_rope_reading *r, struct kv_err *e)
     return 0;
 }
 
-/* For a class that rotates a part of a head's channels: the size of that
- * part. */
+/* Reads how many of a head's channels are rotated, for a class that rotates
+ * only some. */
 static int read_partial(struct kv_rope_reading *r, struct kv_err *e)
 {
     double part;
@@ -137,7 +137,8 @@ static int read_partial(struct kv_rope_reading *r, struct kv_err *e)
     return 0;
 }
 
-/* known, but that a part may turn. */
+/* Fails on fields that this type of scaling does not know; some classes know
+ * more. */
 static int check_block(const struct kv_rope_reading *r,
                        const struct kv_fields *f,
                        const struct kv_rope_type *type, struct kv_err *e)
@@ -175,7 +176,7 @@ static int check_block(const struct kv_rope_reading *r,
     return kv_fields_check(f, known, e);
 }
 
-/* RoPE described by a block; NULL: only by theta. */
+/* Computes RoPE from a block f; NULL: from theta alone. */
 static int compute(const struct kv_rope_reading *r, const struct kv_fields *f,
                    struct kv_rope_kind *kind, struct kv_err *e)
 {
@@ -193,8 +194,8 @@ static int compute(const struct kv_rope_reading *r, const struct kv_fields *f,
 
 static const char LOCAL[] = "rope_local_base_freq";
 
-/* RoPE of sliding layers with their own frequencies: the scaling is in
- * rope_parameters, which then has an object for each type. */
+/* Reads RoPE of sliding layers that have their own frequencies.  Its scaling is
+ * in rope_parameters, which then has an object for each type of layers. */
 static int read_slide(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -235,7 +236,7 @@ static bool is_same(const struct kv_rope_kind *a, const struct kv_rope_kind *b)
            !memcmp(a->far_freq, b->far_freq, sizeof(a->far_freq));
 }
 
-/* The value in all blocks, which must agree. */
+/* Computes RoPE from each block; all blocks must agree. */
 static int read_blocks(struct kv_rope_reading *r, struct kv_config *c,
                        struct kv_err *e)
 {
@@ -269,7 +270,8 @@ static int check_given(const struct kv_rope_reading *r, struct kv_err *e)
 int kv_config_rope(const struct kv_fields *f, struct kv_config *c,
                    struct kv_err *e)
 {
-    const bool apart = c->arch->rope.slide_theta > 0; /* frequencies by type */
+    const bool apart = c->arch->rope.slide_theta > 0; /* each type of layers has
+                                                       * its own frequencies */
     struct kv_rope_reading r = {.arch = c->arch,
                                 .top = f,
                                 .head_dim = c->shape.head_dim - c->shape.latent,

@@ -7,8 +7,8 @@
 
 /* Sets c->rope and the shape's frequencies from rope_parameters, rope_scaling
  * and rope_theta.  If sliding layers have their own RoPE, rope_parameters has
- * an object for each type of layers, and rope_local_base_freq may be read.  c
- * must have architecture, head_dim and n_ctx.
+ * an object for each type of layers, and rope_local_base_freq may be read.
+ * arch, head_dim and n_ctx of c must be set.
  *
  * Fails on an unknown type, on partial rotation if the class has none, on
  * rope_parameters by type if the class has one RoPE for all layers, when two of

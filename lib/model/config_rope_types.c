@@ -27,9 +27,9 @@ static int scale_linear(const struct kv_rope_reading *r,
     return 0;
 }
 
-/* original_max_position_embeddings of the block, or of the top level, whichever
- * the class uses; the other may repeat it.  If it is absent in a block, it is
- * all positions. */
+/* Reads original_max_position_embeddings from the block or from the top level,
+ * whichever the class uses; the other place may repeat it.  The default in a
+ * block is max_position_embeddings. */
 static int read_old_ctx(const struct kv_rope_reading *r,
                         const struct kv_fields *f, bool may_be_absent,
                         double *old_ctx, struct kv_err *e)
@@ -56,8 +56,8 @@ static int read_old_ctx(const struct kv_rope_reading *r,
                          used->in, name, *old_ctx);
 }
 
-/* Llama 3.1: long wavelengths are divided by the factor, short ones are
- * kept, those between are blended. */
+/* Llama 3.1: frequencies of long wavelengths are divided by the factor, those
+ * of short wavelengths are kept, those between are blended. */
 static int scale_llama3(const struct kv_rope_reading *r,
                         const struct kv_fields *f, double *inv_freq,
                         struct kv_rope_kind *kind, struct kv_err *e)
@@ -110,8 +110,8 @@ int kv_rope_put(const struct kv_rope_reading *r, const double *x,
     return 0;
 }
 
-/* The rotated channels have the first frequencies of the whole head, not those
- * of a smaller head; the others have none. */
+/* The rotated channels have the first frequencies of the whole head, not the
+ * frequencies of a smaller head; the other channels stay. */
 static int scale_proportional(const struct kv_rope_reading *r,
                               const struct kv_fields *f, double *inv_freq,
                               struct kv_rope_kind *kind, struct kv_err *e)
@@ -133,7 +133,8 @@ static int scale_proportional(const struct kv_rope_reading *r,
     return 0;
 }
 
-/* Longer windows than n_ctx have a larger theta; or all have, by alpha. */
+/* Windows longer than n_ctx have a larger theta; with alpha, all windows
+ * have. */
 static int scale_dynamic(const struct kv_rope_reading *r,
                          const struct kv_fields *f, double *inv_freq,
                          struct kv_rope_kind *kind, struct kv_err *e)
@@ -167,7 +168,8 @@ static double mscale(double factor, double by)
     return factor > 1 ? 0.1 * by * log(factor) + 1 : 1;
 }
 
-/* YaRN's scale of q and k, unless it is given. */
+/* Reads YaRN's scale of q and k, which follows from the factor unless it is
+ * given. */
 static int read_yarn_scale(const struct kv_fields *f, double factor,
                            struct kv_rope_kind *kind, struct kv_err *e)
 {
@@ -194,7 +196,8 @@ static double yarn_pair(const struct kv_rope_reading *r, double old_ctx,
            (2 * log(r->theta));
 }
 
-/* Queries from position old_ctx on have a factor above 1. */
+/* Limits windows to old_ctx tokens if queries have a growing factor from there
+ * on, which is not implemented. */
 static int read_growth(const struct kv_rope_reading *r,
                        const struct kv_fields *f, double old_ctx,
                        struct kv_rope_kind *kind, struct kv_err *e)
@@ -212,8 +215,9 @@ static int read_growth(const struct kv_rope_reading *r,
     return 0;
 }
 
-/* Pairs up to one that turns often keep their frequency, those from one on that
- * turns seldom are divided by the factor, between them is a ramp. */
+/* Pairs that make `fast` or more turns in old_ctx tokens keep their frequency,
+ * pairs that make `slow` or fewer have it divided by the factor; a linear ramp
+ * lies between. */
 static int scale_yarn(const struct kv_rope_reading *r,
                       const struct kv_fields *f, double *inv_freq,
                       struct kv_rope_kind *kind, struct kv_err *e)
@@ -274,7 +278,7 @@ static int divide(const struct kv_rope_reading *r, const struct kv_fields *f,
     return 0;
 }
 
-/* Phi-MoE's scale, by the length of the text. */
+/* Reads Phi-MoE's scale, which must be equal for short and long texts. */
 static int read_mscales(const struct kv_fields *f, double *scale,
                         struct kv_err *e)
 {
@@ -291,7 +295,8 @@ static int read_mscales(const struct kv_fields *f, double *scale,
                          f->path, f->in, far, *scale);
 }
 
-/* Phi 3: windows up to old_ctx by one list, longer ones by another. */
+/* Phi 3: windows of up to old_ctx tokens use one list, longer windows use
+ * another. */
 static int scale_longrope(const struct kv_rope_reading *r,
                           const struct kv_fields *f, double *inv_freq,
                           struct kv_rope_kind *kind, struct kv_err *e)
@@ -358,7 +363,7 @@ const struct kv_rope_type kv_rope_types[] = {
       {"mscale", NULL},
       {"mscale_all_dim", NULL},
       {"truncate", NULL},
-      {"attn_factor", NULL}, /* the first YaRN models' name */
+      {"attn_factor", NULL}, /* the name in the first YaRN models */
       {"extrapolation_factor", NULL}},
      scale_yarn},
     {"longrope",
@@ -404,7 +409,7 @@ int kv_rope_type(const struct kv_rope_reading *r, const struct kv_fields *f,
     if (name && r->top->wrapped && !strcmp(name, "mrope"))
         name = kv_rope_types[0]
                    .name; /* for text, whose three positions are equal */
-    if (name && (!strcmp(name, "su") || /* its first name */
+    if (name && (!strcmp(name, "su") || /* longrope's first name */
                  (by_top && !strcmp(name, "yarn"))))
         name = "longrope";
     for (size_t i = 0; i < TYPES; i++) {

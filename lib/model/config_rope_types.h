@@ -1,5 +1,5 @@
-/* The types of RoPE scaling (rope_type): which fields each has, and what it
- * does to the frequencies. */
+/* The types of RoPE scaling (rope_type): the fields that each type has, and its
+ * effect on the frequencies. */
 #ifndef KV_MODEL_CONFIG_ROPE_TYPES_H
 #define KV_MODEL_CONFIG_ROPE_TYPES_H
 
@@ -7,7 +7,7 @@
 #include "lib/shape.h"
 
 /* An object that describes RoPE: rope_parameters, its member for a layer type,
- * or rope_scaling.  label: its name, a dot after it. */
+ * or rope_scaling.  label: the object's name and a dot. */
 struct kv_rope_block {
     char label[64];
     struct kv_fields fields;
@@ -20,7 +20,7 @@ struct kv_rope_reading {
     size_t n_blocks;
     double theta;
     size_t head_dim, n_ctx; /* head_dim: the number of rotated channels */
-    bool partial;           /* may be fewer than the head's channels */
+    bool partial;           /* head_dim may be below the head's channels */
 };
 
 struct kv_rope_type {
@@ -37,7 +37,7 @@ extern const struct kv_rope_type kv_rope_types[]; /* [0]: without scaling */
 int kv_rope_type(const struct kv_rope_reading *r, const struct kv_fields *f,
                  const struct kv_rope_type **type, struct kv_err *e);
 
-/* x [r->head_dim / 2] as floats; type: for the sentence. */
+/* Converts x [r->head_dim / 2] to floats; type: for the error sentence. */
 int kv_rope_put(const struct kv_rope_reading *r, const double *x,
                 const char *type, float *inv_freq, struct kv_err *e);
 

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-/* The vector that is added to the embedding of the token at this position. */
+/* Adds the learned vector of this position to the token's embedding x. */
 static void add_position(const struct kv_model *m, size_t position, float *x)
 {
     const size_t n = m->config.hidden;

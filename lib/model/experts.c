@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Workspace for n tokens of a tile.  mid is as wide as the widest expert or
+/* Workspace for n tokens of a tile.  mid has room for the widest expert or
  * MLP. */
 struct work {
     const struct kv_pass *p;
     float *in, *mid; /* [n][hidden], [n][2 inter] */
-    float *out;      /* [n][hidden], of the expert */
-    float *bias;     /* [2 inter], of the expert's gate and up */
+    float *out;      /* [n][hidden]: the expert's output */
+    float *bias;     /* [2 inter]: biases of the expert's gate and up */
 };
 
 static struct work new_work(const struct kv_pass *p, size_t n)
@@ -36,7 +36,7 @@ static void free_work(struct work *w)
 }
 
 /* Sets c [rows][outputs], whose rows are c_row apart, to a times the matrix: an
- * expert's widened one, or (NULL) the stored one. */
+ * expert's widened matrix, or, if that is NULL, the stored one. */
 static int multiply(const struct kv_pass *p, enum kv_part part, size_t expert,
                     const void *matrix, const float *a, size_t rows,
                     size_t inputs, float *c, size_t outputs, size_t c_row,
@@ -60,7 +60,8 @@ static int multiply(const struct kv_pass *p, enum kv_part part, size_t expert,
     return p->b->multiply(p->b, &product, e);
 }
 
-/* A part that all tokens have, widened; NULL: it stays stored. */
+/* The widened matrix of a part that all tokens use; NULL: products use the
+ * stored matrix. */
 static const void *matrix_of(const struct kv_pass *p, enum kv_part part)
 {
     return p->few ? NULL : kv_layers_matrix(p->m->layers, part);
@@ -79,7 +80,7 @@ static float rank_of_group(const struct kv_config *c, const float *rank,
     return c->group_pairs ? best + second : best;
 }
 
-/* Experts outside the best groups are not chosen. */
+/* Excludes experts outside the best groups: sets their rank to -infinity. */
 static void choose_groups(const struct kv_config *c, float *rank)
 {
     const size_t size = c->n_groups ? c->n_experts / c->n_groups : 0;
@@ -95,9 +96,10 @@ static void choose_groups(const struct kv_config *c, float *rank)
     free(group);
 }
 
-/* Phi-MoE's shares: logits of a token become, of the largest, its share among
- * those near it (less than twice the jitter below, as a part of the larger of
- * it and of their size); then likewise without it. */
+/* Phi-MoE's shares, from a token's logits.  The largest logit becomes its
+ * softmax among the logits near it: those whose distance from it is at most
+ * 2 * jitter times the larger of it and their magnitude.  The next largest
+ * follows, without the first. */
 static void mix_sparsely(const struct kv_config *c, float *share)
 {
     const size_t n = c->n_experts;
@@ -125,7 +127,7 @@ static void mix_sparsely(const struct kv_config *c, float *share)
 }
 
 /* Turns a token's logits into the shares of the chosen experts: those with the
- * largest logits after the bias (NULL: none) is added; among equal ones the
+ * largest shares after the bias (NULL: none) is added; among equals the
  * first. */
 static void choose(const struct kv_config *c, const float *bias, float *share)
 {
@@ -157,8 +159,8 @@ static void choose(const struct kv_config *c, const float *bias, float *share)
     free(all);
 }
 
-/* The parts of an MLP, how wide it is, and its matrices, widened; NULL:
- * they stay stored. */
+/* The parts of an MLP, its intermediate size, and its widened matrices; NULL:
+ * products use the stored matrices. */
 struct mlp {
     enum kv_part gate, up, down;
     size_t expert, inter;
@@ -170,7 +172,7 @@ static const float *vector(const struct kv_pass *p, enum kv_part part)
     return kv_layers_vector(p->m->layers, part);
 }
 
-/* The biases of an expert's gate and up, adjacent; NULL: it has none. */
+/* The biases of an expert's gate and up, adjacent; NULL: there are none. */
 static const float *gate_up_bias(const struct work *w, const struct mlp *mlp)
 {
     const float *gate = vector(w->p, KV_P_GATE_BIAS);
@@ -223,7 +225,7 @@ static int run_mlp(const struct work *w, const struct mlp *mlp, const float *in,
                : 0;
 }
 
-/* Rows of the tile's x by a norm of the layer. */
+/* to = the tile's rows of x after this norm. */
 static int norm_x(const struct kv_pass *p, const struct kv_tile *t,
                   enum kv_part norm, float *to, struct kv_err *e)
 {
@@ -231,8 +233,7 @@ static int norm_x(const struct kv_pass *p, const struct kv_tile *t,
                         t->rows, KV_TYPE_F32, to, e);
 }
 
-/* ---- a tile's tokens: which experts they have -----------------------------
- */
+/* ---- the experts that a tile's tokens choose ----------------------------- */
 
 int kv_pass_route(const struct kv_pass *p, const struct kv_tile *t,
                   const float *a, struct kv_err *e)
@@ -243,7 +244,7 @@ int kv_pass_route(const struct kv_pass *p, const struct kv_tile *t,
     float *share = p->experts.share + t->at * n;
     float *in = p->experts.in + t->at * h;
 
-    if (c->arch->moe_beside) { /* the router's and the experts' own norms */
+    if (c->arch->moe_beside) { /* router and experts have their own norms */
         if (norm_x(p, t, KV_P_EXPERTS_NORM, in, e) ||
             norm_x(p, t, KV_P_ROUTER_NORM, t->wide, e))
             return -1;
@@ -273,7 +274,7 @@ struct run {
     struct mlp mlp;
 };
 
-/* sum += shares of the expert's output, for the tokens of a tile that have it.
+/* sum += share * the expert's output, for the tokens of a tile that chose it.
  */
 static int run_tile(const void *arg, size_t i, size_t thread, struct kv_err *e)
 {

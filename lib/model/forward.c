@@ -75,8 +75,8 @@ static const float *vector(const struct kv_pass *p, enum kv_part part)
     return kv_layers_vector(p->m->layers, part);
 }
 
-/* Layers that share keys and values find them where the last layer of their
- * kind left them. */
+/* Points a layer that shares keys and values to the place where the last layer
+ * of its kind left them. */
 static void turn_to_attended(struct kv_pass *p)
 {
     const struct kv_shape *s = &p->m->config.shape;
@@ -238,7 +238,7 @@ struct end {
     enum kv_part part, bias, norm;
 };
 
-/* x += what ends a half of the layer. */
+/* x += the product that ends a half of the layer, with its bias and norm. */
 static int add_to_stream(const struct kv_pass *p, const struct kv_tile *t,
                          struct end end, const void *a, size_t inputs,
                          struct kv_err *e)
@@ -255,7 +255,7 @@ static int add_to_stream(const struct kv_pass *p, const struct kv_tile *t,
                 : 0;
 }
 
-/* The norm of the stream after an addition, if the model has one. */
+/* Normalises the stream after an addition, if the model does so. */
 static int norm_stream(const struct kv_pass *p, const struct kv_tile *t,
                        enum kv_part norm, enum kv_part bias, struct kv_err *e)
 {
@@ -315,7 +315,8 @@ static bool has_experts(const struct kv_pass *p)
     return kv_config_has_experts(&p->m->config, p->loaded);
 }
 
-/* With experts: chooses the experts of each token. */
+/* The MLP half; in layers with experts, it only chooses each token's
+ * experts. */
 static int mlp_half(const struct kv_pass *p, const struct kv_tile *t,
                     struct kv_err *e)
 {
@@ -380,7 +381,7 @@ static int after_experts(const void *arg, size_t i, size_t thread,
     return kv_pass_add_experts(p, &t, e) || after_mlp(p, &t, e) ? -1 : 0;
 }
 
-/* The experts, whose tokens are of all tiles. */
+/* Runs the experts, each on the tokens of all tiles. */
 static int experts(const struct kv_pass *p, struct kv_err *e)
 {
     return has_experts(p) && (kv_pass_experts(p, e) ||
@@ -437,7 +438,7 @@ int kv_pass_check(const struct kv_model *m, const int32_t *tokens,
     return 0;
 }
 
-/* Attention, or what stands in its place. */
+/* Runs attention or, in layers without attention, the mixer. */
 static int attend(struct kv_pass *p, const struct kv_attention *a,
                   const struct kv_qkv *x, struct kv_err *e)
 {
@@ -492,7 +493,7 @@ int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
     return 0;
 }
 
-/* hidden: at first the tokens' embeddings, at the end the result. */
+/* hidden: the tokens' embeddings at first, the result at the end. */
 static int forward(struct kv_pass *p, const struct kv_attention *attention,
                    float *hidden, struct kv_err *e)
 {

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-/* Reads or writes the states of p's windows. */
+/* Reads or writes the hidden states of p's windows. */
 static int states(const struct kv_pass *p, FILE *f, bool write,
                   struct kv_err *e)
 {
@@ -15,7 +15,7 @@ static int states(const struct kv_pass *p, FILE *f, bool write,
                  : kv_scratch_read(f, at, p->x, bytes, e);
 }
 
-/* Passes groups of windows through all layers, one group after the other, so
+/* Passes each group of windows through all layers before the next group, so
  * that layers find the keys and values that earlier layers left for the
  * group. */
 static int by_groups(struct kv_pass *p, const int32_t *tokens, size_t n_windows,
@@ -35,7 +35,7 @@ static int by_groups(struct kv_pass *p, const int32_t *tokens, size_t n_windows,
     return 0;
 }
 
-/* p's windows through the loaded layer. */
+/* Passes p's windows through the loaded layer. */
 static int pass_group(struct kv_pass *p, const int32_t *tokens,
                       const struct kv_attention *attention, FILE *f,
                       struct kv_err *e)
@@ -56,7 +56,8 @@ static int pass_group(struct kv_pass *p, const int32_t *tokens,
                : 0;
 }
 
-/* Each layer is read once. */
+/* Passes all groups of windows through a layer before the next layer, so that
+ * each layer is read once. */
 static int by_layers(struct kv_pass *p, const int32_t *tokens, size_t n_windows,
                      size_t group, const struct kv_attention *attention,
                      FILE *f, struct kv_err *e)

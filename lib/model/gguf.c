@@ -9,7 +9,8 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 enum { U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 };
 
-/* The types of a value; bytes 0: the value contains its length. */
+/* The types of a value, with their size; bytes 0: the value contains its
+ * length. */
 static const struct {
     enum kv_gguf_kind kind;
     size_t bytes;
@@ -25,7 +26,7 @@ static const struct {
 
 enum { N_VALUE_TYPES = sizeof(value_types) / sizeof(*value_types) };
 
-/* The types of a tensor: values and bytes of a block. */
+/* The types of a tensor, with the values and bytes of a block. */
 static const struct tensor_type {
     const char *name;
     size_t values, bytes;
@@ -70,8 +71,8 @@ static const struct tensor_type {
 
 enum { N_TENSOR_TYPES = sizeof(tensor_types) / sizeof(*tensor_types) };
 
-/* The minimum sizes of keys and tensors, by the fields that each of them
- * has. */
+/* The least bytes of a key and of a tensor in the header, summed over their
+ * fields. */
 enum { KEY_BYTES = 8 + 4 + 1, TENSOR_BYTES = 8 + 4 + 4 + 8 };
 enum { MAX_DIMS = 4, MAX_NAME = 65535 };
 
@@ -93,7 +94,7 @@ static int read_bytes(struct reader *r, void *out, size_t n, struct kv_err *e)
     return 0;
 }
 
-/* Fails unless n things of at least this many bytes each can still follow. */
+/* Fails unless n items of at least `each` bytes still fit in the file. */
 static int check_count(const struct reader *r, const char *what, uint64_t n,
                        size_t each, struct kv_err *e)
 {
@@ -105,7 +106,7 @@ static int check_count(const struct reader *r, const char *what, uint64_t n,
     return 0;
 }
 
-/* Skips a string; *at, *n: its bytes. */
+/* Skips a string; *at and *n: the place and number of its bytes. */
 static int read_string(struct reader *r, size_t *at, size_t *n,
                        struct kv_err *e)
 {
@@ -137,7 +138,7 @@ static int read_name(struct reader *r, char **name, struct kv_err *e)
     return 0;
 }
 
-/* Reads v's elements, of its type, from here on. */
+/* Reads v's elements, of type v->type, from the reader's place on. */
 static int read_elements(struct reader *r, struct kv_gguf_value *v,
                          struct kv_err *e)
 {
@@ -240,7 +241,7 @@ static int read_type(struct kv_weight *w, uint32_t type, struct kv_err *e)
     return 0;
 }
 
-/* *offset: of its data. */
+/* *offset: the offset of the tensor's data. */
 static int read_tensor(struct reader *r, struct kv_weight *w, uint64_t *offset,
                        struct kv_err *e)
 {
@@ -291,7 +292,8 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) & ~(to - 1);
 }
 
-/* A power of two, so small that rounding up to it overflows nothing. */
+/* Reads the alignment: a power of two, so small that rounding up to it cannot
+ * overflow. */
 static int read_alignment(const struct kv_gguf *g, size_t *alignment,
                           struct kv_err *e)
 {
@@ -386,7 +388,7 @@ static int sort_tensors(struct kv_gguf *g, struct kv_err *e)
     return 0;
 }
 
-/* Counts of tensors and of keys. */
+/* counts: the number of tensors, then of keys. */
 static int read_head(struct reader *r, uint64_t counts[2], struct kv_err *e)
 {
     char magic[4] = "";
@@ -476,7 +478,7 @@ const struct kv_gguf_value *kv_gguf_find(const struct kv_gguf *g,
                : NULL;
 }
 
-/* If they are integers, each must be a count. */
+/* Fails unless each element is a count, from 0 to UINT32_MAX. */
 static int check_counts(const struct kv_gguf *g, const struct kv_gguf_value *v,
                         struct kv_err *e)
 {

@@ -5,9 +5,9 @@
  *   | each tensor: name, dims: u32, each dim: u64, type: u32, offset: u64 |
  *   | to a multiple of general.alignment (32) | data |
  *
- * A string is its length, u64, and its bytes without a zero.  An array is the
- * type of its elements, u32, their number, u64, and the elements.  The fastest
- * dimension comes first.  Offsets count from the start of the data.
+ * A string is its length, u64, and its bytes without a final zero.  An array is
+ * the type of its elements, u32, the number of elements, u64, and the elements.
+ * The fastest dimension comes first.  Offsets count from the start of the data.
  *
  * The reader trusts nothing.  It checks every count against the file's size.
  * Tensors must lie inside the file, at multiples of the alignment, with the
@@ -67,18 +67,18 @@ const struct kv_gguf_value *kv_gguf_find(const struct kv_gguf *g,
 
 /* *v: the value of a key, NULL when there is none.  Fails when the value has
  * another kind, is an array though array is false, or the reverse.  A
- * KV_GGUF_INT is a KV_GGUF_REAL too.  Files have counts in signed types as
- * well; KV_GGUF_COUNT checks the range. */
+ * KV_GGUF_INT value may be read as KV_GGUF_REAL.  Files have counts in signed
+ * types as well; KV_GGUF_COUNT checks the range. */
 int kv_gguf_get(const struct kv_gguf *g, const char *key,
                 enum kv_gguf_kind kind, bool array,
                 const struct kv_gguf_value **v, struct kv_err *e);
 
-/* Element i of a value of that kind; i is 0 when it is no array.  An integer
- * above INT64_MAX gives INT64_MAX. */
+/* Element i of a value of the function's kind; i is 0 when the value is no
+ * array.  An integer above INT64_MAX gives INT64_MAX. */
 int64_t kv_gguf_int(const struct kv_gguf_value *v, size_t i);
 double kv_gguf_real(const struct kv_gguf_value *v, size_t i);
 bool kv_gguf_bool(const struct kv_gguf_value *v, size_t i);
-/* Any bytes, without a final zero. */
+/* The element's bytes, which may be any bytes, without a final zero. */
 const char *kv_gguf_text(const struct kv_gguf_value *v, size_t i,
                          size_t *bytes);
 

@@ -98,9 +98,9 @@ bool kv_gguf_has_bias(const struct kv_gguf_model *m, const char *const *part)
     return false;
 }
 
-/* ---- keys that are a field each ------------------------------------------ */
+/* ---- keys that map to one field each ------------------------------------- */
 
-/* For an array with one value for each layer: the common value. */
+/* Fails unless an array with one value for each layer has equal values. */
 static int check_layers(const struct kv_gguf_value *v, const char *path,
                         struct kv_err *e)
 {
@@ -114,8 +114,8 @@ static int check_layers(const struct kv_gguf_value *v, const char *path,
     return 0;
 }
 
-/* Sets a field to the value that all layers with this value share, in a model
- * with several kinds of layers (gguf_mixer.c tells the kinds). */
+/* Sets a field to the value that all layers have except those with 0, in a
+ * model with several kinds of layers (gguf_mixer.c reads the kinds). */
 static int set_common(const struct kv_gguf_maker *k, const char *field,
                       const struct kv_gguf_value *v, struct kv_err *e)
 {
@@ -160,7 +160,8 @@ static int set_field(const struct kv_gguf_maker *k,
     return 0;
 }
 
-/* All keys of the family; others say nothing of the numbers. */
+/* Sets the fields of all keys of the family; other keys do not affect the
+ * numbers. */
 static int set_fields(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     const size_t n = strlen(k->f->name);
@@ -184,7 +185,7 @@ static int set_fields(const struct kv_gguf_maker *k, struct kv_err *e)
     return 0;
 }
 
-/* ---- what has a default -------------------------------------------------- */
+/* ---- fields with a default ----------------------------------------------- */
 
 static int need(const struct kv_gguf_maker *k, const char *field,
                 const char *key, struct kv_err *e)
@@ -195,7 +196,8 @@ static int need(const struct kv_gguf_maker *k, const char *field,
                          key);
 }
 
-/* Blocks at the end that predict further tokens count, but do not run. */
+/* Takes the blocks at the end that predict further tokens out of
+ * num_hidden_layers: block_count includes them, but they do not run. */
 static int leave_out(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     const int64_t all = kv_gguf_maker_int(k, "num_hidden_layers");
@@ -215,7 +217,7 @@ static int leave_out(const struct kv_gguf_maker *k, struct kv_err *e)
     return 0;
 }
 
-/* llama.cpp's defaults, if the file has no key. */
+/* Sets llama.cpp's defaults where the file has no key. */
 static int set_sizes(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     const struct kv_weight *embed = kv_gguf_tensor(k->m, "token_embd.weight");
@@ -230,7 +232,7 @@ static int set_sizes(const struct kv_gguf_maker *k, struct kv_err *e)
         (k->arch->latent.rank && kv_gguf_latent(k, e)))
         return -1;
     if (k->arch->latent.rank)
-        v = NULL; /* values have no heads */
+        v = NULL; /* value_length is no head size here */
     if (kv_gguf_maker_int(k, "num_attention_heads") < 1)
         return kv_fail(e, "%s: key %s.attention.head_count is %lld", k->g->path,
                        k->f->name,
@@ -278,7 +280,8 @@ static void set_flags(const struct kv_gguf_maker *k)
 
 /* ---- sliding windows ----------------------------------------------------- */
 
-/* Every n-th layer does not slide, or there is a truth value for each layer. */
+/* Fills list with the layers' types, from a truth value for each layer or from
+ * the pattern: every n-th layer does not slide. */
 static int add_layer_types(const struct kv_gguf_maker *k, json_t *list,
                            struct kv_err *e)
 {
@@ -315,7 +318,8 @@ static int set_windows(const struct kv_gguf_maker *k, struct kv_err *e)
 
     if (kv_gguf_maker_int(k, "sliding_window") < 1) {
         json_object_del(k->config, "sliding_window");
-        if (k->arch->layers.still_full) /* its class would have one */
+        if (k->arch->layers.still_full) /* without the field, the class would
+                                         * have a window */
             json_object_set_new(k->config, "sliding_window", json_null());
         return 0;
     }
@@ -333,10 +337,10 @@ static int set_windows(const struct kv_gguf_maker *k, struct kv_err *e)
     return add_layer_types(k, list, e);
 }
 
-/* ---- what families have of their own ------------------------------------- */
+/* ---- fields of single families ------------------------------------------- */
 
-/* Scores are divided by the root of this; in the largest models it is not the
- * head's size. */
+/* Sets query_pre_attn_scalar, by whose root attention scores are divided; only
+ * in the largest models it is not head_dim. */
 static void set_gemma(const struct kv_gguf_maker *k)
 {
     const int64_t n_layers = kv_gguf_maker_int(k, "num_hidden_layers");
@@ -351,7 +355,7 @@ static void set_gemma(const struct kv_gguf_maker *k)
         kv_gguf_set_real(k->config, "rope_local_base_freq", 10000);
 }
 
-/* Some, ffn_gate_inp says which, if there are any. */
+/* Corrects the fields about experts; llama's family with experts is Mixtral. */
 static void set_experts(struct kv_gguf_maker *k)
 {
     if (k->arch->shared_alone) {
@@ -369,8 +373,8 @@ static void set_experts(struct kv_gguf_maker *k)
         set_flag(k, "norm_topk_prob", true);
 }
 
-/* The new decoder has a norm for attention and one for the MLP, or one for both
- * and keys of several heads. */
+/* Detects Falcon's new decoder: it has separate norms for attention and MLP, or
+ * one norm for both and several KV heads. */
 static void set_falcon(const struct kv_gguf_maker *k)
 {
     const bool two = kv_gguf_tensor(k->m, "blk.0.attn_norm_2.weight");
@@ -382,7 +386,7 @@ static void set_falcon(const struct kv_gguf_maker *k)
                             json_integer(two ? 2 : 1));
 }
 
-/* The contents of its one object. */
+/* Fills MPT's object attn_config. */
 static int set_mpt(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     double alibi = 0, clip = 0;
@@ -399,7 +403,7 @@ static int set_mpt(const struct kv_gguf_maker *k, struct kv_err *e)
     return 0;
 }
 
-/* Whether the architecture reads no name before this one for the same. */
+/* Whether this is the first name that the architecture reads for its field. */
 static bool is_first(const struct kv_own_field *all,
                      const struct kv_own_field *o)
 {
@@ -410,7 +414,7 @@ static bool is_first(const struct kv_own_field *all,
     return true;
 }
 
-/* Fields get the first name that the architecture has for them. */
+/* Renames each field to the first name that the architecture has for it. */
 static void set_names(const struct kv_gguf_maker *k)
 {
     for (const struct kv_own_field *o = k->arch->fields; o && o->name; o++) {
@@ -439,7 +443,7 @@ static int set_all(struct kv_gguf_maker *k, struct kv_err *e)
     set_experts(k);
     if (!strcmp(f->name, "falcon"))
         set_falcon(k);
-    if (!strcmp(f->name, "lfm2")) /* the MLP is as wide as it says */
+    if (!strcmp(f->name, "lfm2")) /* the key has the MLP's true size */
         set_flag(k, "block_auto_adjust_ff_dim", false);
     if (!strncmp(f->name, "gemma", 5) && f->pattern && !k->arch->by_kind)
         set_gemma(k);

@@ -175,7 +175,7 @@ bool kv_gguf_interleaves(const char *arch)
                                (f->sliding[0] && !strcmp(f->sliding[0], arch))))
             return true;
     }
-    /* llama's family too, with experts */
+    /* in GGUF files Mixtral is a llama with experts */
     return !strcmp(arch, "MixtralForCausalLM");
 }
 

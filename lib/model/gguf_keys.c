@@ -1,16 +1,16 @@
-/* The keys of GGUF files, and the fields of config.json that they are. */
+/* The keys of GGUF files, and the fields of config.json that they become. */
 #include "lib/model/gguf_maker.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Families of one kind. */
+/* Families that share rows. */
 #define DELTA "qwen3next qwen35 qwen35moe"
 #define MAMBA "granitehybrid nemotron_h nemotron_h_moe"
 #define GRANITE "granite granitehybrid granitemoe"
 #define GROUPED "deepseek2 nemotron_h_moe dots1"
 #define KINDS "gemma3n gemma4"
-#define VISION "qwen2vl qwen3vl qwen3vlmoe" /* the text part of them */
+#define VISION "qwen2vl qwen3vl qwen3vlmoe" /* their text part */
 
 static const struct kv_gguf_row rows[] = {
     {"block_count", NULL, "num_hidden_layers", KV_GGUF_COUNT},
@@ -138,7 +138,8 @@ const struct kv_gguf_row *kv_gguf_row(const char *key, const char *family)
     return NULL;
 }
 
-/* The key of a field, present or not; NULL: the field has no key. */
+/* The key that sets a field, whether the file has the key or not; NULL: no key
+ * does. */
 static const char *key_of(const struct kv_gguf_model *m, const char *family,
                           const char *field, size_t n, char key[96])
 {

@@ -1,5 +1,5 @@
-/* GGUF keys of Gemma 3n and 4: embeddings of layers, and what layers have by
- * their kind. */
+/* GGUF keys of Gemma 3n and 4: the embeddings of layers, and sizes that depend
+ * on the kind of layer. */
 #include "lib/model/gguf_maker.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ static bool slides(const struct kv_gguf_maker *k, size_t layer)
     return type && !strcmp(type, "sliding_attention");
 }
 
-/* As the tensor has rows. */
+/* Sets the field to the number of rows of the tensor, if the file has it. */
 static void set_rows(const struct kv_gguf_maker *k, const char *field,
                      const char *tensor)
 {
@@ -31,8 +31,8 @@ static void set_rows(const struct kv_gguf_maker *k, const char *field,
 
 /* ---- Gemma 3n ------------------------------------------------------------ */
 
-/* The key has, for each layer, the normal quantile of the share of gates that
- * are 0; -inf for none. */
+/* Sets the share of gates that are 0 in each layer; the key has the normal
+ * quantile of that share, -inf for none. */
 static int set_sparse(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     static const char name[] = "gemma3n.activation_sparsity_scale";
@@ -58,7 +58,8 @@ static int set_sparse(const struct kv_gguf_maker *k, struct kv_err *e)
 
 /* ---- Gemma 4 ------------------------------------------------------------- */
 
-/* A value for each layer: the common one of the layers of a kind; 0: none. */
+/* *common: the value that all layers of a kind have, in an array with one value
+ * for each layer; 0: no layer is of this kind. */
 static int get_common(const struct kv_gguf_maker *k,
                       const struct kv_gguf_value *v, bool sliding,
                       int64_t *common, struct kv_err *e)
@@ -147,8 +148,9 @@ static void set_values(const struct kv_gguf_maker *k)
                         json_boolean(i < n && !kv_gguf_tensor(k->m, name)));
 }
 
-/* Pairs that turn in layers that do not slide: those whose frequency is divided
- * by 1; the others' are by so much that they stand still. */
+/* *turning: the number of pairs that RoPE rotates in layers that do not slide.
+ * The file divides their frequencies by 1, and those of the other pairs by 1e30
+ * or more, so that these stay. */
 static int count_turning(const struct kv_gguf_maker *k, int64_t pairs,
                          int64_t *turning, struct kv_err *e)
 {
@@ -174,7 +176,7 @@ static int count_turning(const struct kv_gguf_maker *k, int64_t pairs,
     return 0;
 }
 
-/* Checks that RoPE turns all channels of a head, and is not scaled. */
+/* Checks that RoPE rotates all channels of a head and is not scaled. */
 static int check_rope(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     static const char *const of[][2] = {

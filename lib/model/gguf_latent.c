@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Whether a layer's experts are chosen with a bias. */
+/* Whether any layer chooses its experts with a bias. */
 static bool has_choice_bias(const struct kv_gguf_model *m)
 {
     for (size_t p = 0; p < m->n_parts; p++)
@@ -13,8 +13,8 @@ static bool has_choice_bias(const struct kv_gguf_model *m)
     return false;
 }
 
-/* Files of GLM-4.7-Flash lack the key; they have the bias, which the other
- * class does not have. */
+/* Files of GLM-4.7-Flash lack the key expert_gating_func; they are known by the
+ * bias, which files of the other class do not have. */
 int kv_gguf_deepseek(const struct kv_gguf_maker *k, const char *names[2],
                      struct kv_err *e)
 {

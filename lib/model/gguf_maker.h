@@ -6,9 +6,10 @@
 #include "lib/model/arch.h"
 #include "lib/model/gguf_model.h"
 
-/* A key after "llama.", and the equivalent field of config.json by its usual
- * name.  family: names of families between blanks; NULL: all families without
- * an earlier row.  field NULL: read apart, or without effect on the numbers. */
+/* A key without the family's name before it ("llama."), and the equivalent
+ * field of config.json by its usual name.  family: names of families between
+ * blanks; NULL: all families without an earlier row.  field NULL: other code
+ * reads the key, or the key has no effect on the numbers. */
 struct kv_gguf_row {
     const char *key, *family, *field;
     enum kv_gguf_kind kind;
@@ -31,7 +32,8 @@ int kv_gguf_maker_get(const struct kv_gguf_maker *k, const char *key,
                       enum kv_gguf_kind kind, const struct kv_gguf_value **v,
                       struct kv_err *e);
 
-/* A finite number, at least 0; without the key *out is unchanged. */
+/* *out: the key's value, a finite number >= 0; unchanged if the key is
+ * absent. */
 int kv_gguf_maker_real(const struct kv_gguf_maker *k, const char *key,
                        double *out, struct kv_err *e);
 
@@ -44,7 +46,8 @@ int kv_gguf_maker_size(const struct kv_gguf_maker *k, const char *key,
 int kv_gguf_maker_list(const struct kv_gguf_maker *k, const char *name,
                        const struct kv_gguf_value **v, struct kv_err *e);
 
-/* Whether any layer has a bias of any of these parts, which end with NULL. */
+/* Whether any layer has a bias of any of these parts; the list ends with
+ * NULL. */
 bool kv_gguf_has_bias(const struct kv_gguf_model *m, const char *const *part);
 
 /* A field of the config made so far; 0 when it is absent. */
@@ -66,21 +69,23 @@ int kv_gguf_rope(const struct kv_gguf_maker *k, struct kv_err *e);
 int kv_gguf_deepseek(const struct kv_gguf_maker *k, const char *names[2],
                      struct kv_err *e);
 
-/* Sets the sizes of its heads, after the keys that map to one field each. */
+/* Sets the head sizes of latent attention; called after the keys that map to
+ * one field each. */
 int kv_gguf_latent(const struct kv_gguf_maker *k, struct kv_err *e);
 
-/* Layers without attention (gguf_mixer.c): their kinds and sizes, after the
- * keys that map to one field each. */
+/* Sets the kinds and sizes of layers without attention (gguf_mixer.c); called
+ * after the keys that map to one field each. */
 int kv_gguf_mixer(const struct kv_gguf_maker *k, struct kv_err *e);
 
-/* Whether sizes of heads and RoPE go by the kind of layer (Gemma 4). */
+/* Whether head sizes and RoPE depend on the kind of layer (Gemma 4). */
 static inline bool kv_gguf_by_kind(const struct kv_gguf_maker *k)
 {
     return k->arch->by_kind && !k->arch->altup;
 }
 
-/* Embeddings of layers, Gemma 3n's sparse MLPs, and what Gemma 4 has by kind of
- * layer, RoPE too (gguf_kind.c); after layer_types. */
+/* Sets the embeddings of layers, Gemma 3n's sparse MLPs, and Gemma 4's fields
+ * for each kind of layer, RoPE included (gguf_kind.c); called after layer_types
+ * is set. */
 int kv_gguf_kind(const struct kv_gguf_maker *k, struct kv_err *e);
 
 #endif

@@ -3,8 +3,9 @@
 
 #include <stdio.h>
 
-/* A layer without KV heads has no attention; if layers are halves, those with
- * an MLP are only that. */
+/* Sets the layers' types: a layer without KV heads has no attention.  If each
+ * layer is only one of mixer, attention and MLP, a layer with an MLP has
+ * neither of the others. */
 static int set_types(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     const bool halves = k->arch->halves;
@@ -38,7 +39,8 @@ static int set_types(const struct kv_gguf_maker *k, struct kv_err *e)
     return 0;
 }
 
-/* *each: ssm.inner_size in ssm.time_step_rank heads. */
+/* *inner: ssm.inner_size; *each: inner / heads, with ssm.time_step_rank
+ * heads. */
 static int get_head(const struct kv_gguf_maker *k, int64_t *inner,
                     int64_t *each, struct kv_err *e)
 {
@@ -62,8 +64,8 @@ static int get_head(const struct kv_gguf_maker *k, int64_t *inner,
                          (long long)heads);
 }
 
-/* Which blocks have no attention, if the file says so: then the interval does
- * not count. */
+/* Sets layer_types if the file lists the blocks without attention; the list
+ * then replaces the interval. */
 static int set_recurrent(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     const int64_t n = kv_gguf_maker_int(k, "num_hidden_layers");
@@ -99,8 +101,8 @@ static int set_delta(const struct kv_gguf_maker *k, struct kv_err *e)
     return 0;
 }
 
-/* Granite 4: whether layers with attention turn, and the MLP of a model without
- * experts. */
+/* Granite 4: sets whether attention has RoPE, and the MLP's size in a model
+ * without experts. */
 static int set_granite(const struct kv_gguf_maker *k, int64_t inner,
                        struct kv_err *e)
 {
@@ -139,7 +141,7 @@ static int set_mamba(const struct kv_gguf_maker *k, struct kv_err *e)
     return k->arch->halves ? 0 : set_granite(k, inner, e);
 }
 
-/* Experts of these are chosen by sigmoids. */
+/* For classes that choose experts by sigmoids: fails if the file does not. */
 static int check_gating(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     enum { SIGMOID = 2 };

@@ -13,9 +13,9 @@ struct kv_gguf_model {
     size_t n_parts;
 };
 
-/* path: a file, or any part of one that was split (its keys say so, and its
- * name ends in -00001-of-00003.gguf): the others are found beside it.  Fails if
- * a part is missing or is not the part that its name says. */
+/* path: a file, or any part of a split file (its keys say so, and its name ends
+ * in -00001-of-00003.gguf); the other parts are found beside it.  Fails if a
+ * part is missing or is not the part that its name says. */
 int kv_gguf_model_open(struct kv_gguf_model *m, const char *path,
                        struct kv_err *e);
 void kv_gguf_model_clear(struct kv_gguf_model *m);
@@ -30,11 +30,12 @@ struct kv_gguf_family {
     const char *name;              /* general.architecture */
     const char *arch, *model_type; /* names in config.json */
     const char *sliding[2]; /* both names if there is a window; or NULL */
-    size_t pattern;   /* every pattern-th layer does not slide; 0: all alike */
+    size_t pattern;   /* every pattern-th layer does not slide; 0: all layers
+                       * are alike */
     bool interleaved; /* the two halves of a head's rows of q and k are
                        * interleaved */
-    bool apart;       /* gates and ups are apart, though the class has them in
-                       * one tensor */
+    bool apart;       /* gates and ups are two tensors, though the class has one
+                       * tensor for both */
     float norm_add;   /* added to norm weights to match transformers */
     /* Fields of config.json that say whether q, k and v have biases and whether
      * q and k have norms; NULL: there is no such field. */
@@ -46,11 +47,13 @@ struct kv_gguf_family {
 int kv_gguf_family(const struct kv_gguf_model *m,
                    const struct kv_gguf_family **family, struct kv_err *e);
 
-/* Whether `families`, names between blanks, has this one; NULL has all. */
+/* Whether `families`, names between blanks, contains this family; NULL contains
+ * all families. */
 bool kv_gguf_of_family(const char *families, const char *family);
 
-/* Whether llama.cpp's converter changes the order of q's and k's rows for a
- * class of transformers, so that RoPE turns neighbours only in its files. */
+/* Whether llama.cpp's converter reorders q's and k's rows for this class of
+ * transformers, so that RoPE rotates neighbouring channels in GGUF files
+ * only. */
 bool kv_gguf_interleaves(const char *arch);
 
 /* The mixture of types by general.file_type, "q4_k_m"; NULL when the key is
@@ -62,8 +65,8 @@ const char *kv_gguf_mixture(const struct kv_gguf_model *m);
  */
 json_t *kv_gguf_config(const struct kv_gguf_model *m, struct kv_err *e);
 
-/* Changes a sentence "PATH: field NAME ..." about that object so that it names
- * the key, if the field comes from one. */
+/* Changes a sentence "PATH: field NAME ..." about that config so that it names
+ * the GGUF key, if the field comes from a key. */
 void kv_gguf_name_key(const struct kv_gguf_model *m, const char *path,
                       struct kv_err *e);
 
@@ -71,8 +74,8 @@ void kv_gguf_name_key(const struct kv_gguf_model *m, const char *path,
  * separate names. */
 #define KV_GGUF_QKV "attn_qkv.weight"
 
-/* Gates and ups that have a tensor of their own, though the class has them in
- * one tensor. */
+/* Names of separate tensors for gates and ups, used where the class has one
+ * tensor for both. */
 #define KV_GGUF_GATE "ffn_gate.weight"
 #define KV_GGUF_UP "ffn_up.weight"
 #define KV_GGUF_SHARED_GATE "ffn_gate_shexp.weight"
@@ -80,19 +83,19 @@ void kv_gguf_name_key(const struct kv_gguf_model *m, const char *path,
 #define KV_GGUF_GATES "ffn_gate_exps.weight"
 #define KV_GGUF_UPS "ffn_up_exps.weight"
 
-/* For latent attention, if the matrix from latents is in two tensors: keys
+/* For latent attention, if two tensors hold the matrix from latents: keys
  * [heads][latent][nope] and values [heads][value][latent]. */
 #define KV_GGUF_K_UP "attn_k_b.weight"
 #define KV_GGUF_V_UP "attn_v_b.weight"
 
 /* Gives every tensor its name and order in transformers.  Fails on an unknown
- * tensor.  A tensor whose content config, from kv_gguf_config(), already holds
+ * tensor.  A tensor whose content is already in config, from kv_gguf_config(),
  * gets an empty name. */
 int kv_gguf_rename(struct kv_gguf_model *m, const json_t *config,
                    struct kv_err *e);
 
 /* Changes a sentence "PATH: tensor NAME ...", with transformers' NAME, so that
- * it has the tensor's name in the GGUF file.  config: as above. */
+ * it also has the tensor's name in the GGUF file.  config: as above. */
 void kv_gguf_name_tensor(const struct kv_gguf_model *m, const json_t *config,
                          const char *path, struct kv_err *e);
 

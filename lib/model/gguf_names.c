@@ -13,8 +13,8 @@ static const struct {
     const char *from, *family;
     enum kv_part part;
 } parts[] = {
-    {"attn_norm", "falcon", KV_P_MLP_NORM}, /* the norm of attention, if it is
-                                             * the only one */
+    {"attn_norm", "falcon", KV_P_MLP_NORM}, /* it is also attention's norm, if
+                                             * there is only one */
     {"attn_norm", NULL, KV_P_ATTN_NORM},
     {"attn_norm_2", NULL, KV_P_ATTN_NORM},
     {"attn_q", NULL, KV_P_Q},
@@ -81,8 +81,8 @@ static const struct {
     {"ffn_down_exps", NULL, KV_P_DOWN},
 };
 
-/* Those outside of layers: which member of struct kv_tensor_names; family: as
- * above. */
+/* Names of tensors outside of layers, and their member of struct
+ * kv_tensor_names; family: as above. */
 static const struct {
     const char *from, *family;
     size_t member;
@@ -102,7 +102,7 @@ static const struct {
     {"output", NULL, offsetof(struct kv_tensor_names, head)},
 };
 
-/* Read with the keys. */
+/* Tensors that gguf_rope.c and gguf_kind.c read with the keys. */
 static const char *const keys[] = {"rope_freqs", "rope_factors_long",
                                    "rope_factors_short"};
 
@@ -128,15 +128,17 @@ static bool is(const char *name, const char *part, size_t n)
     return strlen(name) == n && !memcmp(name, part, n);
 }
 
-/* The norms of transformers that multiply by 1 + weight, where any does. */
+/* Whether the part is a norm that multiplies by 1 + weight in classes with such
+ * norms. */
 static bool is_norm(const char *part, size_t n)
 {
     return n >= 4 && !memcmp(part + n - 4, "norm", 4) &&
            !is("ssm_norm", part, n);
 }
 
-/* "ffn_up.3" of a model of experts, as older converters wrote it: cuts n to
- * "ffn_up" and gives the expert's number and a dot; else "". */
+/* Splits the name of one expert's part, such as "ffn_up.3", as older converters
+ * wrote it: cuts n to "ffn_up" and sets expert to its number and a dot.  For
+ * other names expert is "". */
 static void skip_expert(const struct kv_arch *a, const char *part, size_t *n,
                         char expert[16])
 {
@@ -152,7 +154,7 @@ static void skip_expert(const struct kv_arch *a, const char *part, size_t *n,
     *n = at - 1;
 }
 
-/* Whether q, k and v have one name; latent attention has no k. */
+/* Whether one tensor holds q, k and v; latent attention has no k. */
 static bool one_qkv(const struct kv_arch *a)
 {
     const char *q = a->names->part[KV_P_Q], *k = a->names->part[KV_P_K];
@@ -160,8 +162,8 @@ static bool one_qkv(const struct kv_arch *a)
     return k && !strcmp(q, k);
 }
 
-/* The name of a part of a layer that is stored otherwise than in a folder;
- * NULL: it is not. */
+/* The name, after the layer's, of a part that GGUF files store in another form
+ * than a folder does; NULL: the part is not one of these. */
 static const char *own_name(const struct kv_arch *a,
                             const struct kv_gguf_family *f, const char *part,
                             size_t n)
@@ -215,8 +217,8 @@ static const char *find_name(const struct kv_arch *a,
     return NULL;
 }
 
-/* The prefix of a part's name in a layer: for experts, and for the MLP that
- * other layers have instead. */
+/* The words before a part's name in a layer: those of experts, those of an MLP
+ * in models with experts, or "". */
 static const char *before(const struct kv_arch *a, const char *part, size_t n,
                           bool expert)
 {
@@ -227,8 +229,9 @@ static const char *before(const struct kv_arch *a, const char *part, size_t n,
     return name ? name : "";
 }
 
-/* Splits a part's name from its ending; some have none.  Returns part itself
- * for an ending that it does not have. */
+/* Returns the ending, .weight or .bias, of a part's name; its end for parts
+ * without an ending; and part itself for an ending that the part must not
+ * have. */
 static const char *skip_part(const char *part)
 {
     static const char *const whole[] = {"ssm_a", "ssm_d", "ffn_gate_inp.scale",
@@ -245,7 +248,8 @@ static const char *skip_part(const char *part)
     return ends ? dot : part;
 }
 
-/* Its name in transformers; empty for one that the keys' reader has read. */
+/* to: w's name in transformers; empty for a tensor that was read with the
+ * keys. */
 static int new_name(const struct kv_weight *w, const struct kv_arch *a,
                     const struct kv_gguf_family *f, char *to, size_t bytes,
                     struct kv_err *e)
@@ -259,7 +263,7 @@ static int new_name(const struct kv_weight *w, const struct kv_arch *a,
     *to = 0;
     if (a->more_layers && !strncmp(part, "nextn.", 6)) {
         snprintf(to, bytes, "%s%s%s.%s", a->names->prefix, a->names->layers,
-                 layer, part); /* of a block that does not run */
+                 layer, part); /* tensors of a block that does not run */
         return 0;
     }
     for (size_t i = 0; i < COUNT(keys); i++)
@@ -274,7 +278,7 @@ static int new_name(const struct kv_weight *w, const struct kv_arch *a,
                        "%s: tensor %s is not known: it could change the "
                        "numbers",
                        w->path, w->name);
-    end = strstr(name, ".weight"); /* sinks have none */
+    end = strstr(name, ".weight"); /* the name of sinks lacks .weight */
     snprintf(to, bytes, "%s%s%s%s%s%s%.*s%s",
              name == a->names->head ? "" : a->names->prefix,
              *layer ? a->names->layers : "", layer, *layer ? "." : "",
@@ -284,7 +288,7 @@ static int new_name(const struct kv_weight *w, const struct kv_arch *a,
     return 0;
 }
 
-/* head_dim: rows of a head of q and k. */
+/* Renames one tensor; head_dim: the rows of a head in q and k. */
 static int rename_one(struct kv_weight *w, const struct kv_arch *a,
                       const struct kv_gguf_family *f, size_t head_dim,
                       struct kv_err *e)
@@ -339,8 +343,8 @@ int kv_gguf_rename(struct kv_gguf_model *m, const json_t *config,
     return 0;
 }
 
-/* The name that becomes `to` in transformers, of a part of this layer, or,
- * layer "", outside of them. */
+/* from: the file's name of the tensor that transformers names `to`, in this
+ * layer or, with layer "", outside of layers.  Returns whether there is one. */
 static bool old_name(const struct kv_arch *a, const struct kv_gguf_family *f,
                      const char *layer, const char *to, char *from,
                      size_t bytes)

@@ -7,7 +7,7 @@
 
 enum { MAX_PARTS = 99999 };
 
-/* A whole number of a split file; absent: 0. */
+/* Reads a key of split files, a count; 0 if it is absent. */
 static int get_count(const struct kv_gguf *g, const char *key, size_t *out,
                      struct kv_err *e)
 {

@@ -6,8 +6,8 @@
 
 /* ---- tensors that divide frequencies ------------------------------------- */
 
-/* The tensor's values, a number above 0 for each pair that turns; *there: it
- * is. */
+/* Sets the field to the tensor's values, a number above 0 for each rotated
+ * pair.  *there: whether the file has the tensor. */
 static int set_factors(const struct kv_gguf_maker *k, json_t *to,
                        const char *field, const char *name, bool *there,
                        struct kv_err *e)
@@ -45,8 +45,8 @@ static int set_factors(const struct kv_gguf_maker *k, json_t *to,
     return 0;
 }
 
-/* Frequencies divided by a list, as Llama 3 has them: the same list for short
- * and for long texts. */
+/* Expresses a list that divides the frequencies, as Llama 3's files have, as
+ * longrope with the same list for short and long texts. */
 static int set_freqs(const struct kv_gguf_maker *k, json_t *scaling,
                      bool *there, struct kv_err *e)
 {
@@ -86,9 +86,9 @@ static int set_longrope(const struct kv_gguf_maker *k, json_t *scaling,
     return 0;
 }
 
-/* ---- what RoPE's result is multiplied by --------------------------------- */
+/* ---- factors of RoPE's result -------------------------------------------- */
 
-/* Checks that a key, if present, has this value, to f32's precision. */
+/* Checks that a key, if present, has the value `only`, to f32's precision. */
 static int check_real(const struct kv_gguf_maker *k, const char *key,
                       double only, const char *why, struct kv_err *e)
 {
@@ -102,8 +102,8 @@ static int check_real(const struct kv_gguf_maker *k, const char *key,
                          k->g->path, k->f->name, key, x, only, why);
 }
 
-/* llama.cpp blends and multiplies by the share yarn_ext_factor; below 0 it is 1
- * with yarn, else 0. */
+/* Checks yarn_ext_factor, the share of YaRN that llama.cpp applies: it must be
+ * 1 with yarn, else 0; below 0 it means just that. */
 static int check_share(const struct kv_gguf_maker *k, bool yarn,
                        struct kv_err *e)
 {
@@ -120,9 +120,9 @@ static int check_share(const struct kv_gguf_maker *k, bool yarn,
                          k->g->path, v->key, x, yarn);
 }
 
-/* The attention factor of a scaling other than longrope.  With yarn llama.cpp
- * multiplies by 1 + 0.1 ln factor and ignores yarn_attn_factor; otherwise it
- * multiplies by that key, to which converters write transformers'
+/* Checks the attention factor of a scaling other than longrope.  With yarn
+ * llama.cpp multiplies by 1 + 0.1 ln factor and ignores yarn_attn_factor;
+ * otherwise it multiplies by that key, to which converters write transformers'
  * attention_factor. */
 static int check_multiplier(const struct kv_gguf_maker *k, bool yarn,
                             double factor, struct kv_err *e)
@@ -153,7 +153,8 @@ static int set_yarn(const struct kv_gguf_maker *k, json_t *scaling,
         return -1;
     if (kv_gguf_maker_real(k, "rope.scaling.yarn_log_multiplier", &all, e))
         return -1;
-    if (all > 0) { /* a tenth of mscale_all_dim, which mscale equals there */
+    if (all > 0) { /* the key is mscale_all_dim / 10, and mscale equals
+                    * mscale_all_dim */
         kv_gguf_set_real(scaling, "mscale", 10 * all);
         kv_gguf_set_real(scaling, "mscale_all_dim", 10 * all);
     }
@@ -162,7 +163,7 @@ static int set_yarn(const struct kv_gguf_maker *k, json_t *scaling,
     return 0;
 }
 
-/* Its name: rope.scaling.type, or the default of llama.cpp. */
+/* name: rope.scaling.type, or llama.cpp's default. */
 static int read_type(const struct kv_gguf_maker *k, char name[16],
                      struct kv_err *e)
 {
@@ -180,7 +181,7 @@ static int read_type(const struct kv_gguf_maker *k, char name[16],
     return 0;
 }
 
-/* Adds nothing if there is no scaling. */
+/* Fills the object rope_scaling; it stays empty without scaling. */
 static int set_scaling(const struct kv_gguf_maker *k, json_t *scaling,
                        struct kv_err *e)
 {
@@ -201,7 +202,8 @@ static int set_scaling(const struct kv_gguf_maker *k, json_t *scaling,
     if (!strcmp(name, "none") || (!strcmp(name, "linear") && factor == 1))
         return 0;
     json_object_set_new(scaling, "rope_type",
-                        json_sprintf("%s", name)); /* NULL when no UTF-8 */
+                        json_sprintf("%s", name)); /* NULL if name is not
+                                                    * UTF-8 */
     if (old || k->arch->rope.old_ctx)
         kv_gguf_set_int(k->arch->rope.old_ctx ? k->config : scaling,
                         "original_max_position_embeddings",
@@ -213,7 +215,8 @@ static int set_scaling(const struct kv_gguf_maker *k, json_t *scaling,
     return strcmp(name, "yarn") ? 0 : set_yarn(k, scaling, e);
 }
 
-/* RoPE turns all channels of a head, or the first ones. */
+/* Sets the fraction of a head's channels that RoPE rotates: all, or the first
+ * ones. */
 static int set_part(const struct kv_gguf_maker *k, struct kv_err *e)
 {
     const int64_t d = kv_gguf_maker_int(k, "head_dim");

@@ -1,7 +1,7 @@
-/* Multi-head latent attention, absorbed: queries are multiplied by the matrix
- * from latents to keys, and attention's output by the matrix from latents to
- * values.  So a token's cache, the latent and the rotated channels, is the key
- * of all heads. */
+/* Multi-head latent attention in its absorbed form: the matrix from latents to
+ * keys multiplies the queries, and the matrix from latents to values multiplies
+ * attention's output.  So the cached latent and rotated channels of a token
+ * serve all heads as their key. */
 #include "kernels/gemm.h"
 #include "lib/base/alloc.h"
 #include "lib/model/pass.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The class's, whatever rms_norm_eps is. */
+/* epsilon in transformers' class, whatever rms_norm_eps is */
 static const float norm_eps = 1e-6F;
 
 static int norm(const struct kv_pass *p, enum kv_part part, size_t n,
@@ -24,8 +24,8 @@ static int norm(const struct kv_pass *p, enum kv_part part, size_t n,
     return p->b->norm(&norm, x, rows, type, out, e);
 }
 
-/* c [m][n] = a [m][k] times b, or its transpose.  Of a few rows, one by one:
- * the same bits for any m. */
+/* c [m][n] = a [m][k] times b, or its transpose.  With p->few, rows are
+ * multiplied one by one, so that m does not change their bits. */
 static void multiply(const struct kv_pass *p, bool b_trans, size_t m, size_t n,
                      size_t k, const float *a, size_t a_row, const float *b,
                      float *c, size_t c_row)
@@ -37,8 +37,8 @@ static void multiply(const struct kv_pass *p, bool b_trans, size_t m, size_t n,
                 c + i * c_row, c_row);
 }
 
-/* Rows [first, first + n) of the matrix from latents in f32, in `space` if they
- * are not widened already. */
+/* Rows [first, first + n), in f32, of the matrix from latents; they are written
+ * to `space` if they are not widened already. */
 static const float *up_rows(const struct kv_pass *p, size_t first, size_t n,
                             float *space)
 {
@@ -54,7 +54,7 @@ static const float *up_rows(const struct kv_pass *p, size_t first, size_t n,
     return space;
 }
 
-/* The channels that turn. */
+/* Writes the channels that RoPE will rotate, scaled, to `to`. */
 static void put_turning(const struct kv_pass *p, const float *x, float *to)
 {
     const struct kv_latent *l = &p->m->config.latent;
@@ -64,7 +64,7 @@ static void put_turning(const struct kv_pass *p, const float *x, float *to)
         to[i] = x[i] * scale;
 }
 
-/* heads [rows][n_heads][nope + rope] -> q */
+/* q, absorbed, from the query heads [rows][n_heads][nope + rope]. */
 static void absorb(const struct kv_pass *p, const struct kv_tile *t,
                    const float *heads)
 {
@@ -112,7 +112,7 @@ static int queries(const struct kv_pass *p, const struct kv_tile *t,
     return rc ? -1 : 0;
 }
 
-/* k_pre */
+/* Computes k_pre: the normalised latent and the rotated channels. */
 static int keys(const struct kv_pass *p, const struct kv_tile *t, const void *a,
                 struct kv_err *e)
 {

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* On the CPU a head of up to HEAD_BYTES in the backend's type stays in memory;
- * of a larger head PANEL rows are held at a time. */
+/* On the CPU an LM head of up to head_bytes in the backend's type stays in
+ * memory; of a larger head PANEL rows are held at a time. */
 enum { PANEL = 4096 };
 static const size_t head_bytes = (size_t)256 << 20;
 
@@ -14,10 +14,11 @@ struct kv_layers {
     const struct kv_model_weights *w;
     size_t n_layers;
     bool large;
-    /* The offsets of part p in each layer's block or vectors. */
+    /* at[layer][p]: the offset of part p in the layer's block or vectors. */
     size_t (*at)[KV_PARTS];
     size_t layer_bytes, vector_bytes; /* the largest layer's bytes */
-    size_t n_resident; /* layers that stay; the others share the last block */
+    size_t n_resident; /* layers that stay in memory; the others share the last
+                        * block */
     uint8_t **block;   /* matrices: [n_layers or n_resident + 1] */
     uint8_t *vectors;  /* [n_layers][vector_bytes] */
     size_t passing;    /* the layer in the last block; SIZE_MAX: none */
@@ -38,7 +39,8 @@ static bool is_norm(enum kv_part p)
            p != KV_P_K_NORM_BIAS;
 }
 
-/* Directly follows the previous part: both form one matrix, or one bias. */
+/* Whether part p directly follows the previous part, so that both form one
+ * matrix or one bias. */
 static bool follows(enum kv_part p)
 {
     return p == KV_P_K || p == KV_P_V || p == KV_P_UP || p == KV_P_K_BIAS ||
@@ -85,8 +87,8 @@ bool kv_layers_coarse(const struct kv_model_weights *w, size_t n_layers)
     return all;
 }
 
-/* Aligned as by cudaMalloc(), so that products of equal layers take the same
- * path. */
+/* Aligns as cudaMalloc() does, so that cuBLAS takes the same path for all equal
+ * layers. */
 static size_t line_up(size_t bytes)
 {
     return (bytes + 255) / 256 * 256;
@@ -97,7 +99,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Experts of the host stay stored. */
+/* Whether the part stays in its file: experts do, on the host. */
 static bool stays(const struct kv_layers *l, size_t layer, enum kv_part p)
 {
     return l->b->on_host && p >= KV_P_GATE && p <= KV_P_DOWN &&
@@ -137,7 +139,7 @@ static void lay_out(struct kv_layers *l)
         lay_out_one(l, i);
 }
 
-/* How many layers stay. */
+/* Sets n_resident, the number of layers that stay in memory. */
 static int plan(struct kv_layers *l, size_t free, size_t beside,
                 struct kv_err *e)
 {
@@ -160,7 +162,8 @@ static int plan(struct kv_layers *l, size_t free, size_t beside,
     return 0;
 }
 
-/* Random numbers are of about unit variance after a row of them is summed. */
+/* Describes a load.  Random numbers are scaled so that a product with a row of
+ * them keeps the variance. */
 static struct kv_load load_of(const struct kv_weight *w, size_t first, size_t n,
                               enum kv_type type, uint64_t seed, void *to)
 {
@@ -177,7 +180,7 @@ static struct kv_load load_of(const struct kv_weight *w, size_t first, size_t n,
     };
 }
 
-/* Loads a layer's part, or a piece of it. */
+/* Describes the load of a layer's part, or of a piece of the part. */
 static struct kv_load load_part(const struct kv_layers *l, size_t layer,
                                 enum kv_part p, const struct kv_weight *w,
                                 uint8_t *to)
@@ -213,7 +216,7 @@ static int put_large(const struct kv_layers *l, size_t layer, size_t next,
     return 0;
 }
 
-/* The layer's parts [first, end). */
+/* Loads the layer's parts [first, end). */
 static int put_parts(const struct kv_layers *l, size_t layer,
                      enum kv_part first, enum kv_part end, uint8_t *to,
                      struct kv_err *e)
@@ -406,7 +409,8 @@ size_t kv_layers_stored(const struct kv_layers *l, enum kv_part part,
     return n;
 }
 
-/* The piece of a part that row *first is in, as which row. */
+/* The piece that holds row *first of a part; *first becomes the row within the
+ * piece. */
 static const struct kv_weight *piece_of(const struct kv_layers *l,
                                         enum kv_part part, size_t *first)
 {
@@ -479,7 +483,7 @@ int kv_layers_head(struct kv_layers *l, size_t first, size_t n,
     const size_t row = h * kv_type_bytes(type);
     int rc = 0;
 
-    /* On the CPU it is computed when needed; several tiles may need it at
+    /* On the CPU the head is widened when needed; several tiles may need it at
      * once. */
 #pragma omp critical(kv_layers_head)
     rc = put_head(l, e);

@@ -2,13 +2,13 @@
  *
  * Matrices have the backend's weight type; vectors are f32 and stay.  The
  * matrices of one product (q, k, v; gate, up) form one matrix.  The embedding
- * stays in its file.  On the CPU experts do too: they are widened one by one.
- * Layers that do not fit (on the CPU all layers) share the memory of one layer:
- * each layer's matrices replace the previous layer's.  On the CPU a large head
- * passes through memory in panels.
+ * stays in its file.  On the CPU experts stay there too, and are widened one by
+ * one.  Layers that do not fit (on the CPU all layers) share the memory of one
+ * layer: each layer's matrices replace the previous layer's.  On the CPU a
+ * large head passes through memory in panels.
  *
- * On the CPU a few rows are multiplied by the matrices in their file's format,
- * without widening them. */
+ * On the CPU, products with only a few rows use the matrices in their file's
+ * format, without widening them. */
 #ifndef KV_MODEL_LAYERS_H
 #define KV_MODEL_LAYERS_H
 
@@ -19,8 +19,8 @@ struct kv_layers;
 
 /* w [n_layers] must stay valid.  Tensors of w without data become random
  * numbers; such weights all stay in memory.  free: free bytes of the backend's
- * memory; `beside` of them are reserved for other uses.  large: reads ahead,
- * and releases the pages that were read.  Fails without memory for one layer.
+ * memory, of which `beside` bytes are reserved for other uses.  large: read
+ * ahead, and release pages after reading.  Fails without memory for one layer.
  */
 int kv_layers_new(struct kv_layers **l, const struct kv_backend *b,
                   const struct kv_model_weights *w, size_t n_layers,
@@ -33,8 +33,8 @@ void kv_layers_free(struct kv_layers *l); /* NULL is fine */
 int kv_layers_load(struct kv_layers *l, size_t layer, size_t next,
                    struct kv_err *e);
 
-/* The same, but only for the layer's vectors and stored matrices; cannot
- * fail. */
+/* Makes the layer current, but only for its vectors and stored matrices;
+ * nothing is loaded, so this cannot fail. */
 void kv_layers_turn_to(struct kv_layers *l, size_t layer);
 
 /* A part of the loaded layer; NULL if the model has no such part.  Not for
@@ -48,13 +48,13 @@ enum { KV_LAYERS_STORED = 4 };
 size_t kv_layers_stored(const struct kv_layers *l, enum kv_part part,
                         struct kv_stored_part stored[KV_LAYERS_STORED]);
 
-/* Rows [first, first + n) of a part in their stored form, for an expert's rows,
- * which are in one tensor. */
+/* Rows [first, first + n) of a part in their stored form; used for the rows of
+ * one expert, which are in one tensor. */
 struct kv_stored_part kv_layers_stored_rows(const struct kv_layers *l,
                                             enum kv_part part, size_t first,
                                             size_t n);
 
-/* Widens these rows to `to`, of the backend's type. */
+/* Widens rows [first, first + n) of the part to `to`, in the backend's type. */
 int kv_layers_widen(const struct kv_layers *l, enum kv_part part, size_t first,
                     size_t n, void *to, struct kv_err *e);
 
@@ -65,7 +65,7 @@ void kv_layers_release(const struct kv_layers *l, enum kv_part part);
 struct kv_stored_part kv_layers_stored_head(const struct kv_layers *l,
                                             size_t first, size_t n);
 
-/* The final norm; its bias, or NULL. */
+/* The weights of the final norm; its bias, or NULL. */
 const float *kv_layers_norm(const struct kv_layers *l);
 const float *kv_layers_norm_bias(const struct kv_layers *l);
 

@@ -33,7 +33,7 @@ static int add_bias(const struct panel *p, float *c, size_t c_row, size_t rows,
     return 0;
 }
 
-/* c [..][c_row] = the tile of x from row t on times the panel. */
+/* c [rows][c_row] = the tile of x from row t on, times the panel. */
 static int multiply_tile(const struct panel *p, size_t t, float *c,
                          size_t c_row, struct kv_err *e)
 {
@@ -105,7 +105,7 @@ int kv_pass_logits(struct kv_model *m, const float *x, size_t n, float *logits,
     return rc ? -1 : 0;
 }
 
-/* Logits of n rows of the host's, to the backend. */
+/* Computes the logits of n rows of host memory into the backend's memory. */
 static int make_logits(struct kv_model *m, const float *hidden, size_t n,
                        float *logits, struct kv_err *e)
 {
@@ -143,7 +143,7 @@ int kv_model_logits(struct kv_model *m, const float *hidden, size_t n,
 /* Multiplies rows of several hidden states, and of a base (or NULL), by a panel
  * of the head, on the CPU. */
 struct losses {
-    struct panel of; /* x: one of hidden; its logits are not used */
+    struct panel of; /* x: one of hidden; the member logits is not used */
     const float *const *hidden;
     size_t n_hidden;
     const float *base;
@@ -154,7 +154,7 @@ struct losses {
     struct kv_loss_base *part; /* [threads][tile] */
 };
 
-/* The base's logits are made once for all hidden states. */
+/* One tile: the base's logits are computed once for all hidden states. */
 static int losses_tile(const void *arg, size_t i, size_t thread,
                        struct kv_err *e)
 {
@@ -184,8 +184,8 @@ static int losses_tile(const void *arg, size_t i, size_t thread,
     return 0;
 }
 
-/* Panel by panel, so that no row of logits is ever whole: a vocabulary of
- * 262,144 would take 128 MiB for a tile. */
+/* Works panel by panel, so that no row of logits is ever whole: with a
+ * vocabulary of 262,144 they would take 128 MiB for a tile. */
 static int sum_losses(struct losses *l, struct kv_err *e)
 {
     struct panel *p = &l->of;
@@ -236,7 +236,7 @@ static int losses_on_host(struct kv_model *m, const struct kv_states *s,
     return rc;
 }
 
-/* Rows [t, t + rows) on a device. */
+/* The losses of rows [t, t + rows), on a device. */
 static int losses_on_device(struct kv_model *m, const struct kv_states *s,
                             size_t t, size_t rows, const int32_t *target,
                             struct kv_loss *const *loss, struct kv_err *e)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The layer's work after the first product: all sequences of the pass. */
+/* A layer's work after its first product, for all sequences of the pass. */
 struct work {
     const struct kv_pass *p;
     struct kv_mixer_run *run;
@@ -51,7 +51,7 @@ void kv_mixer_read(const struct kv_mixer_sizes *m, const float *state,
                     out, m->v_dim);
 }
 
-/* LFM2: rows of B, C and x; out = C * conv(B * x). */
+/* LFM2: a row of r->x holds B, C and x; out = C * conv(B * x). */
 static void enter_conv(const struct kv_pass *p, const struct kv_mixer_run *r)
 {
     const struct kv_mixer_sizes *m = &p->m->config.mixer;
@@ -129,7 +129,8 @@ static int enter_tile(const void *arg, size_t i, size_t thread,
                : 0;
 }
 
-/* The sequences of the pass and their states, by default zeros [n_runs]. */
+/* Lists the sequences of the pass with their states; without kept states, the
+ * states are zeros [n_runs][state_floats]. */
 static void list_runs(const struct kv_pass *p, const struct kv_attention *a,
                       size_t n_runs, float *zeros, struct kv_mixer_run *run)
 {
@@ -154,7 +155,8 @@ static void list_runs(const struct kv_pass *p, const struct kv_attention *a,
     }
 }
 
-/* Without a kept state, tokens must begin at position 0. */
+/* Fails unless tokens begin at position 0, as they must without a kept
+ * state. */
 static int check_first(const struct kv_pass *p, struct kv_err *e)
 {
     bool later = p->first > 0;

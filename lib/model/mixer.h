@@ -1,5 +1,5 @@
-/* Mixers: the part of layers without attention that replaces it.  It works
- * token by token on a state of the sequence (shape.h) that does not grow.
+/* Mixers, which replace attention in layers without it.  A mixer works token by
+ * token on a state of the sequence (shape.h) that does not grow.
  *
  * Products with matrices work on tiles, as everywhere (pass.h).  Between them
  * each sequence's tokens are processed in order, so that one pass and many
@@ -12,21 +12,22 @@
 #include <math.h>
 
 /* Consecutive tokens of a sequence: x [n][mixer.in], out [n][mixer.out].
- * state: this layer's; first the convolution's kernel - 1 rows of inputs, the
- * oldest first: [kernel - 1][conv], then the rest for the mixer. */
+ * state: this layer's state.  First come the convolution's last kernel - 1
+ * input rows, the oldest first, [kernel - 1][conv]; the rest belongs to the
+ * mixer. */
 struct kv_mixer_run {
     size_t n;
     float *x, *out, *state;
 };
 
-/* x [conv] becomes its convolution with the kernel - 1 earlier rows in the
- * state, or silu of that, with the loaded layer's weights and bias.  Then x
- * joins the state's rows. */
+/* Replaces x [conv] by its convolution with the kernel - 1 earlier rows in the
+ * state, followed by silu if asked, with the loaded layer's weights and bias.
+ * The old x joins the state's rows. */
 void kv_mixer_convolve(const struct kv_pass *p, bool silu, float *state,
                        float *x);
 
-/* The steps of a mixer kind, each over the whole run: `enter` in the order of
- * the tokens, `head` for each head of values separately, then `leave`.  NULL:
+/* The steps of a mixer, each over the whole run.  `enter` works in the order of
+ * the tokens, then `head` on each value head separately, then `leave`.  NULL:
  * no such step. */
 struct kv_mixer_steps {
     void (*enter)(const struct kv_pass *p, const struct kv_mixer_run *r);
@@ -48,7 +49,7 @@ static inline float kv_mixer_softplus(float x)
     return x > 20 ? x : log1pf(expf(x));
 }
 
-/* exp(decay) of the loaded layer's head. */
+/* exp(decay) of this head in the loaded layer. */
 static inline float kv_mixer_rate(const struct kv_pass *p, size_t head)
 {
     const float decay = kv_layers_vector(p->m->layers, KV_P_MIX_DECAY)[head];
@@ -56,7 +57,8 @@ static inline float kv_mixer_rate(const struct kv_pass *p, size_t head)
     return p->m->weights.rates ? -decay : expf(decay);
 }
 
-/* A head's state [k_dim][v_dim] += key^T value; out [v_dim] = query state. */
+/* put: a head's state [k_dim][v_dim] += key^T value.  read: out [v_dim] = query
+ * state. */
 void kv_mixer_put(const struct kv_mixer_sizes *m, float *state,
                   const float *key, const float *value);
 void kv_mixer_read(const struct kv_mixer_sizes *m, const float *state,

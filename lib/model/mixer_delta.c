@@ -4,10 +4,10 @@
  *   | q [k_heads][k_dim] | k, as q | v [v_heads][v_dim] |
  *   | b [v_heads] | a [v_heads] | z, as v |
  *
- * The convolution runs over q, k and v, then silu; q and k are normed to length
- * 1.  Each head of values has a state S [k_dim][v_dim]; a key's head serves
- * v_heads / k_heads consecutive ones, or in llama.cpp's files (tiled) every
- * k_heads-th:
+ * A convolution, then silu, runs over q, k and v; q and k are normalised to
+ * length 1.  Each value head has a state S [k_dim][v_dim].  A key head serves
+ * v_heads / k_heads consecutive value heads, or in llama.cpp's files (tiled)
+ * every k_heads-th value head:
  *
  *   S = exp(-exp(decay) softplus(a + step)) S
  *   S = S + k (sigmoid(b) (v - k S))
@@ -19,8 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Reorders a row of Qwen3-Next (q, k, v and z of each key head, then b and a of
- * each) as above. */
+/* Reorders a row of Qwen3-Next, which has q, k, v and z of each key head, then
+ * b and a of each key head, to the order above. */
 static void order(const struct kv_mixer_sizes *m, const float *row, float *to)
 {
     const size_t group = m->v_heads / m->k_heads, d = group * m->v_dim;
@@ -45,7 +45,7 @@ static void order(const struct kv_mixer_sizes *m, const float *row, float *to)
     }
 }
 
-/* Normalises to length 1, times scale. */
+/* Scales x to length `scale`. */
 static void norm_length(float *x, size_t n, float scale)
 {
     double sum = 1e-6;
@@ -77,8 +77,8 @@ static void enter(const struct kv_pass *p, const struct kv_mixer_run *r)
     free(row);
 }
 
-/* One token of a head: state [k_dim][v_dim], out [v_dim]; decay is the state's
- * factor, beta the share of the correction [v_dim]. */
+/* One token of a head: state [k_dim][v_dim], out [v_dim]; decay multiplies the
+ * state, beta the correction; correction [v_dim] is workspace. */
 static void step(const struct kv_mixer_sizes *m, const float *q, const float *k,
                  const float *v, float decay, float beta, float *state,
                  float *correction, float *out)

@@ -4,14 +4,14 @@
  *   | gate [v_heads][v_dim] | x, as gate | B [k_heads][k_dim] | C, as B |
  *   | dt [v_heads] |
  *
- * The convolution runs over x, B and C, then silu.  Each head has a state S
- * [k_dim][v_dim]; v_heads / k_heads of them share B and C:
+ * A convolution, then silu, runs over x, B and C.  Each head has a state S
+ * [k_dim][v_dim]; v_heads / k_heads heads share B and C:
  *
  *   dt = softplus(dt + step), at least the config's floor
  *   S = exp(-exp(decay) dt) S + B (dt x)
  *   y = C S + skip x
  *
- * and out is the RMSNorm of y silu(gate), over the heads that share B. */
+ * out is the RMSNorm of y silu(gate), taken over the heads that share B. */
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/model/mixer.h"

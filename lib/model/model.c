@@ -21,8 +21,8 @@
 /* Models above this size read ahead and release pages layer by layer. */
 static const size_t large_model = (size_t)1 << 30;
 
-/* About the device memory that cuBLAS, the driver and the notes of klt's
- * searches (kernels/device_code.h) take. */
+/* About the device memory that cuBLAS, the driver and klt's search notes
+ * (kernels/device_code.h) take. */
 static const size_t slack = (size_t)256 << 20;
 
 static int hash_model(struct kv_model *m, const char *path, struct kv_err *e)
@@ -35,7 +35,7 @@ static int hash_model(struct kv_model *m, const char *path, struct kv_err *e)
     return rc ? -1 : 0;
 }
 
-/* The last part of the name; of its full name when that is "." */
+/* Names the model after the last part of its full path. */
 static void name_model(struct kv_model *m, const char *dir)
 {
     char *full = realpath(dir, NULL);
@@ -62,7 +62,7 @@ static void fill_info(struct kv_model *m, const char *dir)
     i->shape = c->shape;
 }
 
-/* Whether a key is what the weights make of it and a constant. */
+/* Whether a key is a product with the weights plus a constant bias. */
 static bool has_k_bias(const struct kv_model *m)
 {
     const struct kv_layer_weights *layer = m->weights.layer;
@@ -75,7 +75,7 @@ static bool has_k_bias(const struct kv_model *m)
     return false;
 }
 
-/* The channels of a head that turn are scaled before RoPE. */
+/* Scales the rotated channels of each head, as before RoPE. */
 static void scale_turning(const struct kv_shape *s, float scale, float *x)
 {
     for (size_t i = 0; i < s->n_kv_heads; i++)
@@ -83,7 +83,7 @@ static void scale_turning(const struct kv_shape *s, float scale, float *x)
             x[i * s->head_dim + j] *= scale;
 }
 
-/* The keys' biases, in the order of kv_qkv's k_pre. */
+/* Fills the keys' biases, in the layout of struct kv_qkv's k_pre. */
 static void fill_k_bias(struct kv_model *m)
 {
     struct kv_shape *s = &m->config.shape;
@@ -109,7 +109,7 @@ static void fill_k_bias(struct kv_model *m)
     m->info.shape = *s;
 }
 
-/* The heads' sink logits, if the model has them. */
+/* Fills the heads' sink logits, if the model has any. */
 static void fill_sinks(struct kv_model *m)
 {
     struct kv_shape *s = &m->config.shape;
@@ -169,8 +169,8 @@ static int check_adapter(const char *dir, struct kv_err *e)
     return rc;
 }
 
-/* Weights on b, which becomes the model's.  memory: bytes that activations may
- * take on a device. */
+/* Loads the weights onto backend b, which becomes the model's backend.  memory:
+ * bytes that activations may take on a device. */
 static int place(struct kv_model *m, struct kv_backend *b, size_t memory,
                  struct kv_err *e)
 {
@@ -239,7 +239,7 @@ static int open_model(struct kv_model *m, const char *path, struct kv_err *e)
     return place(m, kv_backend_cpu(KV_TYPE_F32), 0, e);
 }
 
-/* A hash and a name of its own. */
+/* Gives the model with pooled heads a hash and a name of its own. */
 static void rename_pooled(struct kv_model_info *i, size_t pool)
 {
     struct kv_hash *h = kv_hash_new();
@@ -411,13 +411,13 @@ size_t kv_model_windows(const struct kv_model *m, size_t n, bool decodes,
     const size_t streams = (m->config.layer_embed ? 2 : 1) +
                            (m->config.n_streams ? m->config.n_streams + 1 : 0);
     const size_t kinds = s->n_shared ? 2 : 1;
-    /* hidden; q and out; k, k_pre and v; what enters and leaves a mixer and
+    /* hidden; q and out; k, k_pre and v; inputs and outputs of a mixer and of
      * experts */
     const size_t token =
         (streams * m->config.hidden + 2 * q + 3 * kinds * kv + mix + experts) *
         sizeof(float);
 
-    /* a thread fills a window's cache: tokens to encode, and codes */
+    /* each thread fills one window's cache: tokens to encode, and codes */
     const size_t busy = decodes ? 3 * kv * sizeof(float) : 0;
 
     const size_t state = s->state_floats * sizeof(float); /* bytes of a layer */

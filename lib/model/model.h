@@ -3,10 +3,9 @@
  *
  * Weights stay mapped in their stored type.  They are widened to f32 one layer
  * at a time, while a group of windows passes through the layer.  So a forward
- * pass needs one layer in f32 beside its activations.  A head of up to 256 MiB
- * in f32 is kept too; a larger head is widened piece by piece.  Windows of a
- * few tokens, as in generating text, are multiplied by the stored weights
- * directly. */
+ * pass holds its activations and one layer in f32.  An LM head of up to 256 MiB
+ * in f32 is kept too; a larger one is widened piece by piece.  Windows of a few
+ * tokens, as in decoding, are multiplied by the stored weights directly. */
 #ifndef KV_MODEL_H
 #define KV_MODEL_H
 
@@ -25,7 +24,7 @@ struct kv_model;
 struct kv_model_info {
     char name[128];   /* last part of the path */
     char arch[64];    /* "LlamaForCausalLM" */
-    char weights[16]; /* "bf16", "f32", "q4_k": the type of most bytes */
+    char weights[16]; /* the type that most bytes have: "bf16", "f32", "q4_k" */
     /* 16 hex digits of a SHA-256 over all bytes of all the model's files that
      * any tool reads: kv_model_files_hash(), then kv_weights_hash(). */
     char hash[32];
@@ -43,10 +42,10 @@ int kv_model_open(struct kv_model **m, const char *path, struct kv_err *e);
 void kv_model_free(struct kv_model *m);
 const struct kv_model_info *kv_model_info(const struct kv_model *m);
 
-/* Sets and returns the tokens of a window: asked, or n_ctx when asked is 0.
- * Notes a window longer than n_ctx.  Afterwards RoPE that depends on the length
- * of a text (dynamic, longrope) uses this length for all tokens of a window;
- * before the call it assumes short windows. */
+/* Sets and returns the number of tokens of a window: asked, or n_ctx when asked
+ * is 0.  Notes a window longer than n_ctx.  Afterwards RoPE that depends on the
+ * length of a text (dynamic, longrope) uses this length for all tokens of a
+ * window; before the call it assumes short windows. */
 size_t kv_model_context(struct kv_model *m, size_t asked);
 
 /* Whether RoPE depends on the length of a text. */
@@ -54,37 +53,37 @@ bool kv_model_by_length(const struct kv_model *m);
 
 /* Replaces every `pool` neighbouring KV heads by their mean; call once, before
  * anything else.  The mean is taken over the heads' rows in the matrices and
- * biases of keys and values, and so before the norm and the rotation of keys.
- * Queries, the output and the weights of norms over heads stay.  Means are
- * computed in f32 from the stored values when weights are read.  The model gets
- * another hash, and a name that says so.  Fails when pool does not divide the
- * KV heads, and if keys have a norm over all heads at once. */
+ * biases of keys and values, so before the norm and RoPE of keys.  Queries, the
+ * output and the weights of norms over heads stay.  Means are computed in f32
+ * from the stored values when weights are read.  The model's hash changes, and
+ * its name then says `pool`.  Fails when pool does not divide the KV heads, and
+ * if keys have a norm over all heads at once. */
 int kv_model_pool_heads(struct kv_model *m, size_t pool, struct kv_err *e);
 
 struct kv_device;
 
 /* Moves kv_model_forward() and kv_model_logits() to d, the device in use; call
  * once.  The device holds matrices in the type of kv_layers_type(); if not all
- * layers fit, they pass through it in turn.  Inputs of matrix products are
- * rounded to that type, all else is f32.  The same call gives the same bits
- * each time; the bits differ from the CPU's, and with the grouping of windows.
- * memory: bytes for activations, as for kv_model_windows().  Fails when a layer
- * does not fit beside the activations. */
+ * layers fit, they are loaded in turn.  Inputs of matrix products are rounded
+ * to that type, all else is f32.  The same call gives the same bits each time;
+ * the bits differ from the CPU's, and with the grouping of windows.  memory:
+ * bytes for activations, as for kv_model_windows().  Fails when a layer does
+ * not fit beside the activations. */
 int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
                        size_t memory, struct kv_err *e);
 
 /* Makes products with matrices run in bf16 on the CPU; call once.  Matrices of
  * other types and the products' inputs are rounded to bf16, sums are f32.
- * Fails if the machine has no such products.  Not for kv_model_backward(). */
+ * Fails if the machine has no bf16 products.  Not for kv_model_backward(). */
 int kv_model_to_bf16(struct kv_model *m, struct kv_err *e);
 
-/* Whether the machine has such products, and every matrix of layers and head is
- * stored in bf16 or quantized. */
+/* Whether the machine has bf16 products, and every matrix of the layers and of
+ * the head is stored in bf16 or quantized. */
 bool kv_model_suits_bf16(const struct kv_model *m);
 
 /* Makes products of up to KV_FEW_ROWS rows run in f32 on the CPU, even after
- * kv_model_to_bf16(): for a step of a few tokens, rounding the weights would
- * take longer than multiplying by them. */
+ * kv_model_to_bf16(): for a few tokens, rounding the weights to bf16 would take
+ * longer than multiplying by them. */
 void kv_model_few_in_f32(struct kv_model *m);
 
 /* The type of products with matrices: "f32", "bf16", "f16". */
@@ -108,16 +107,17 @@ struct kv_host_layer;
 
 /* One layer's attention for a group of windows, in the backend's memory.
  * Layouts: q, out [n_windows][n][n_heads][head_dim]; k, k_pre, v
- * [n_windows][n][n_kv_heads][head_dim].  q and k are after RoPE.  k_pre is
- * immediately before it: after bias and norm, and after the scale that some
- * models apply in RoPE.  Token t of every window stands at position first + t.
- * rope: the table of these positions (lib/rope_table.h). */
+ * [n_windows][n][n_kv_heads][head_dim].  q and k are after RoPE.  k_pre is the
+ * key immediately before RoPE: after bias and norm, and after the scale that
+ * some models apply in RoPE.  Token t of every window stands at position first
+ * + t.  rope: the table of these positions (lib/rope_table.h). */
 struct kv_qkv {
     const struct kv_shape *shape;
     const struct kv_backend *backend;
     size_t layer; /* number among the layers with keys and values */
-    bool shared;  /* q is a later layer's, which attends with this layer's keys
-                   * and values; these came earlier, with this layer's own q */
+    bool shared;  /* q belongs to a later layer that attends with this layer's
+                   * keys and values; those came in an earlier call, with this
+                   * layer's own q */
     size_t first_layer; /* the pass's first layer: earlier layers run
                          * elsewhere */
     size_t n_windows, n, first;
@@ -125,15 +125,15 @@ struct kv_qkv {
     const float *q, *k, *k_pre, *v;
     float *out;
     const float *rope;
-    struct kv_host_layer **host;  /* forward.c's */
-    const struct kv_batch *batch; /* NULL: windows.  Otherwise one window has
-                                   * the n tokens of the batch, in its order,
+    struct kv_host_layer **host;  /* belongs to forward.c */
+    const struct kv_batch *batch; /* NULL: windows.  Otherwise the n tokens of
+                                   * the batch, in its order, form one window,
                                    * and `first` has no meaning */
 };
 
-/* A function that computes attention and fills x->out.  It is called once per
- * layer with attention and group of windows, outside of parallel regions, and
- * may use threads. */
+/* A function that computes attention and fills x->out.  It is called once for
+ * each layer with attention and each group of windows, outside of parallel
+ * regions, and may use threads. */
 struct kv_attention {
     int (*run)(void *arg, const struct kv_qkv *x, struct kv_err *e);
     void *arg;
@@ -144,16 +144,18 @@ struct kv_attention {
     float *(*state)(void *arg, size_t sequence);
 };
 
-/* Causal attention over x->k and x->v in f32; a NULL attention means this.  arg
- * and x->first are not used: the n tokens see only each other. */
+/* Causal attention over x->k and x->v in f32, the default where a struct
+ * kv_attention is NULL.  arg and x->first are not used: the n tokens see only
+ * each other. */
 int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e);
 
-/* Tokens [first, first + n) of a window, from a layer in host memory. */
+/* Keys and values of tokens [first, first + n) of a window, from a layer in
+ * host memory. */
 struct kv_tokens kv_qkv_tokens(const struct kv_qkv *x, size_t window,
                                size_t first, size_t n);
 
-/* Queries [first, end) of every window over x->k and x->v, for the backend's
- * attend(). */
+/* The job, for the backend's attend(), in which queries [first, end) of every
+ * window attend over x->k and x->v. */
 struct kv_attend_job kv_qkv_job(const struct kv_qkv *x, size_t first,
                                 size_t end);
 
@@ -165,11 +167,11 @@ int kv_qkv_to_host(const struct kv_qkv *x, struct kv_qkv *host,
 int kv_qkv_from_host(const struct kv_qkv *x, const struct kv_qkv *host,
                      struct kv_err *e);
 
-/* tokens: [n_windows][n], each below n_vocab (else fails, naming it), token t
- * at position first + t.  hidden: [n_windows][n][hidden] f32 after the final
- * norm.  first > 0 is for attention that remembers earlier tokens.  On the CPU
- * any number of threads and any grouping of windows give the same bits.  Also
- * fails when attention fails, and on Ctrl-C. */
+/* tokens: [n_windows][n], token t at position first + t; fails on a token that
+ * is not below n_vocab, naming it.  hidden: [n_windows][n][hidden] f32 after
+ * the final norm.  first > 0 is for attention that remembers earlier tokens.
+ * On the CPU any number of threads and any grouping of windows give the same
+ * bits.  Also fails when attention fails, and on Ctrl-C. */
 int kv_model_forward(struct kv_model *m, const int32_t *tokens,
                      size_t n_windows, size_t n, size_t first,
                      const struct kv_attention *attention, float *hidden,
@@ -184,8 +186,8 @@ int kv_model_forward_batch(struct kv_model *m, const struct kv_batch *b,
 
 /* The forward pass for windows that do not fit in memory together, on the CPU,
  * from position 0 on.  Groups of `group` >= 1 windows pass a layer one after
- * the other, so that each layer is read once; but if layers share keys and
- * values, each group passes all layers.  hidden: a temporary file
+ * the other, so that each layer is read once.  If layers share keys and values,
+ * each group passes all layers before the next group.  hidden: a temporary file
  * (lib/base/file.h), written from its start; fails when it cannot be written.
  */
 int kv_model_forward_file(struct kv_model *m, const int32_t *tokens,
@@ -196,7 +198,8 @@ int kv_model_forward_file(struct kv_model *m, const int32_t *tokens,
 /* Logits of n rows: hidden [n][hidden] -> logits [n][n_vocab].  The CPU works
  * in parallel over tiles of KV_LOGIT_ROWS rows, counted from the first row.
  * Calls with multiples of KV_LOGIT_ROWS rows give the same bits as one call.
- * Inside a parallel region it is serial.  On the CPU it fails only on Ctrl-C.
+ * Inside a parallel region the function is serial.  On the CPU it fails only on
+ * Ctrl-C.
  */
 enum { KV_LOGIT_ROWS = 128 };
 
@@ -208,7 +211,7 @@ struct kv_states {
     size_t n;
     const float *const *hidden; /* [n_hidden]: [n][hidden] */
     size_t n_hidden;
-    const float *base; /* NULL, or the base that each is compared with,
+    const float *base; /* NULL, or the base run that each run is compared with,
                         * [n][hidden] */
 };
 
@@ -221,11 +224,12 @@ int kv_model_losses(struct kv_model *m, const struct kv_states *s,
 
 /* The number of windows of n tokens, at least 1, whose activations fit in
  * `memory` bytes.  Counts hidden, q, k, k_pre, v and out, and, if attention
- * decodes a cache, half as much again for its tensors. */
+ * decodes a cache, half as much again for the decoded tensors. */
 size_t kv_model_windows(const struct kv_model *m, size_t n, bool decodes,
                         size_t memory);
 
-/* gram [n_kv_heads][d][d]: sum of Wo^T Wo over the query heads of each group.
+/* gram [n_kv_heads][d][d]: for each KV head, the sum of Wo^T Wo over its query
+ * heads.
  */
 int kv_model_wo_gram(struct kv_model *m, size_t layer, float *gram,
                      struct kv_err *e);

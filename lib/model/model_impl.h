@@ -1,4 +1,4 @@
-/* The inside of a model; for model.c and the passes alone. */
+/* The internals of a model, only for model.c and the passes. */
 #ifndef KV_MODEL_IMPL_H
 #define KV_MODEL_IMPL_H
 
@@ -22,7 +22,7 @@ enum kv_work {
     KV_WORK_EMBEDDED,
     KV_WORK_STREAMS,
     KV_WORK_ROPE,
-    KV_WORK_INPUT, /* inputs of tiles' products, in their type */
+    KV_WORK_INPUT, /* inputs of tiles' products, in the products' type */
     KV_WORK_WIDE,  /* outputs of tiles' products */
     KV_WORK_LOGITS,
     KV_WORK_BASE_LOGITS,
@@ -38,7 +38,8 @@ struct kv_model {
     struct kv_layers *layers;
     struct kv_workspace workspace[KV_WORKSPACES];
     struct kv_relay relay;                    /* end 0: all layers run here */
-    float *k_bias, *sink_logit, *cache_scale; /* the shape's, or NULL */
+    float *k_bias, *sink_logit, *cache_scale; /* the arrays that the shape
+                                               * points to, or NULL */
 };
 
 #endif

@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- of 4 bits ------------------------------------------------------------
- */
+/* ---- 4 bits -------------------------------------------------------------- */
 
-/* A tensor after t's name: of this type and n values. */
+/* *data: the data of the tensor named t's name + last, which must have this
+ * type and n values. */
 static int read_part(const void **data, const struct kv_weights *w,
                      const struct kv_weight *t, const char *last,
                      const char *dtype, size_t n, struct kv_err *e)
@@ -27,7 +27,7 @@ static int read_part(const void **data, const struct kv_weights *w,
                                   t->path, part->name, part->n, t->name, n);
 }
 
-/* The numbers of rows and columns of the matrix whose codes t holds. */
+/* Reads the rows and columns of the matrix whose codes t holds. */
 static int read_shape(struct kv_packed *p, const struct kv_fields *f,
                       const struct kv_weight *t, struct kv_err *e)
 {
@@ -46,7 +46,8 @@ static int read_shape(struct kv_packed *p, const struct kv_fields *f,
     return 0;
 }
 
-/* The scales of blocks: floats, or bytes that have scales of their own. */
+/* Reads the scales of blocks: floats, or bytes that have scales of their
+ * own. */
 static int read_scales(struct kv_packed *p, const struct kv_fields *f,
                        const struct kv_weights *w, const struct kv_weight *t,
                        struct kv_err *e)
@@ -86,7 +87,8 @@ static int read_levels(struct kv_packed *p, const struct kv_fields *f,
            read_scales(p, f, w, t, e);
 }
 
-/* The state is JSON, in a tensor whose name ends with the kind of levels. */
+/* Reads the quant_state: JSON in a tensor whose name ends with the kind of
+ * levels. */
 static int read_state(struct kv_packed *p, const struct kv_weights *w,
                       const struct kv_weight *t, struct kv_err *e)
 {
@@ -129,7 +131,8 @@ static int read_state(struct kv_packed *p, const struct kv_weights *w,
 /* ---- int8 -----------------------------------------------------------------
  */
 
-/* SCB: each row's largest magnitude, which has the code 127. */
+/* Reads an int8 matrix.  SCB has each row's largest magnitude, whose code is
+ * 127. */
 static int read_int8(struct kv_packed *p, const struct kv_weights *w,
                      const struct kv_weight *t, size_t n, struct kv_err *e)
 {

@@ -33,7 +33,7 @@ int kv_packed_type(const struct kv_weight *t, const char *dtype,
                : 0;
 }
 
-/* The header's fields that determine shapes. */
+/* Writes the header's fields that determine shapes to text. */
 static void say_header(const struct kv_packed_header *h, char *text,
                        size_t bytes)
 {
@@ -89,7 +89,7 @@ static int missing(const struct kv_weight *t, const char *last,
 
 /* ---- words --------------------------------------------------------------- */
 
-/* The sizes: weight_shape, which the codes' own must fit. */
+/* Reads rows and columns from weight_shape; the shape of the codes must fit. */
 static int read_sizes(struct kv_packed *p, const struct kv_packed_header *h,
                       const struct kv_weight *t, const struct kv_weight *shape,
                       struct kv_err *e)
@@ -114,7 +114,8 @@ static int read_sizes(struct kv_packed *p, const struct kv_packed_header *h,
                          (long long)size[1], t->name, p->bits, h->path);
 }
 
-/* Zeros and groups of inputs, if the header has them. */
+/* Reads zeros and the groups of inputs, if the header says that there are
+ * any. */
 static int read_zeros(struct kv_packed *p, const struct kv_packed_header *h,
                       const struct kv_weights *w, const struct kv_weight *t,
                       size_t n, struct kv_err *e)
@@ -174,8 +175,8 @@ static int read_words(struct kv_packed *p, const struct kv_packed_header *h,
 
 /* ---- nvfp4 and mxfp4 ----------------------------------------------------- */
 
-/* The scale of the scales: compressed-tensors divides by it, ModelOpt
- * multiplies. */
+/* Reads the scale of the scales: compressed-tensors divides by it, ModelOpt
+ * multiplies by it. */
 static int read_over(struct kv_packed *p, const struct kv_packed_header *h,
                      const struct kv_weights *w, const struct kv_weight *t,
                      size_t n, struct kv_err *e)
@@ -198,8 +199,8 @@ static int read_over(struct kv_packed *p, const struct kv_packed_header *h,
                          all->path, all->name);
 }
 
-/* Codes of two columns in a byte: of gpt-oss [matrix][row][block][16], else
- * [row][...]. */
+/* Reads codes of two columns a byte: [matrix][row][block][16] in gpt-oss, else
+ * [row][columns / 2]. */
 static int read_floats(struct kv_packed *p, const struct kv_packed_header *h,
                        const struct kv_weights *w, const struct kv_weight *t,
                        size_t n, struct kv_err *e)

@@ -2,12 +2,11 @@
 
 #include <string.h>
 
-/* The names of compressed-tensors for the packing of codes, and their
- * meaning. */
+/* The formats of compressed-tensors, and the packing that each means. */
 static const struct format {
     const char *name, *type;
     size_t bits;       /* 0: 2, 4 or 8 */
-    const char *group; /* of floats of 4 bits, as JSON */
+    const char *group; /* required group_size as JSON, for floats of 4 bits */
     enum kv_packing packing;
 } formats[] = {
     {"float-quantized", "float", 8, NULL, KV_PACKED_SCALED},
@@ -38,7 +37,7 @@ static int find_format(const struct kv_fields *f, const char *name,
                    f->path, f->in, name);
 }
 
-/* The strategy: how many values have a scale. */
+/* Reads the strategy, which says how many values share a scale. */
 static int read_strategy(struct kv_packed_header *h, const struct format *t,
                          const struct kv_fields *f, struct kv_err *e)
 {
@@ -91,7 +90,7 @@ static int read_actorder(struct kv_packed_header *h, const struct kv_fields *f,
                          f->path, f->in, text ? text : "no name");
 }
 
-/* How a group's weights are quantized. */
+/* Reads how the weights of a config group are quantized. */
 static int read_weights(struct kv_packed_header *h, const struct format *t,
                         const struct kv_fields *f, struct kv_err *e)
 {
@@ -141,7 +140,7 @@ static bool same(const struct kv_packed_header *a,
            a->block_columns == b->block_columns;
 }
 
-/* Numbers that do not belong to a single matrix. */
+/* Fails on sparsity and transforms, which are not implemented. */
 static int check_rest(const struct kv_fields *f, struct kv_err *e)
 {
     const json_t *sparse = kv_fields_get(f, "sparsity_config");

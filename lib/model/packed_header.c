@@ -31,8 +31,8 @@ static const char *text_of(const struct kv_fields *f, const char *name,
 
 /* ---- gptq and awq -------------------------------------------------------- */
 
-/* A count that has two names, which must agree; -1 (if min allows it) means
- * all, like 0. */
+/* Reads a count that has two names, which must agree; -1 (if min allows it)
+ * means all, like 0. */
 static int read_count(const struct kv_fields *f, const char *name,
                       const char *other, json_int_t min, size_t *n,
                       struct kv_err *e)
@@ -67,7 +67,8 @@ static int read_bits(struct kv_packed_header *h, const struct kv_fields *f,
     return 0;
 }
 
-/* Fields that change what the tensors hold; others say how they were made. */
+/* Fails on fields that change the meaning of the tensors; other fields say how
+ * the tensors were made. */
 static int check_fields(const struct kv_fields *f, const char *method,
                         struct kv_err *e)
 {
@@ -84,8 +85,8 @@ static int check_fields(const struct kv_fields *f, const char *method,
     return 0;
 }
 
-/* Whether the field, if it is there, has one of these names, which end with
- * NULL; *is: which one. */
+/* Fails unless the field is absent or has one of the known names, which end
+ * with NULL.  *is: the index of the name. */
 static int check_format(const struct kv_fields *f, const char *name,
                         const char *const *known, const char *said, size_t *is,
                         struct kv_err *e)
@@ -103,7 +104,8 @@ static int check_format(const struct kv_fields *f, const char *name,
              : 0;
 }
 
-/* gptq's version and backend describe programs. */
+/* Checks the format; the fields version and backend only name programs in
+ * gptq's files. */
 static int check_gptq(const struct kv_fields *f, struct kv_err *e)
 {
     static const char *const known[] = {"gptq", "gptq_v2", NULL};
@@ -116,7 +118,7 @@ static int check_gptq(const struct kv_fields *f, struct kv_err *e)
                : 0;
 }
 
-/* *gemv: the format is called so, and not gemm. */
+/* *gemv: whether the format is gemv instead of gemm. */
 static int check_awq(const struct kv_fields *f, bool *gemv, struct kv_err *e)
 {
     enum { GEMM, GEMV, AUTOAWQ };
@@ -190,7 +192,8 @@ static int read_fp8(struct kv_packed_header *h, const struct kv_fields *f,
     return 0;
 }
 
-/* ModelOpt's: a scale for each matrix; or for each 16 inputs and the matrix. */
+/* ModelOpt's FP8 has one scale for each matrix, its NVFP4 also one for each 16
+ * inputs. */
 static int read_modelopt(struct kv_packed_header *h, const struct kv_fields *f,
                          struct kv_err *e)
 {
@@ -293,7 +296,8 @@ static int read_file(struct kv_packed_header *h, size_t i, const char *dir,
     return rc;
 }
 
-/* Compares two files: loaders may read only one of them. */
+/* Whether two files contradict each other; other loaders may read only one of
+ * them. */
 static bool differ(const struct kv_packed_header *a,
                    const struct kv_packed_header *b)
 {

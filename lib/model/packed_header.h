@@ -19,18 +19,22 @@
 struct kv_packed_header {
     char *path; /* the file that describes the packing; NULL: none does */
     enum kv_packing packing;
-    bool compressed;                  /* compressed-tensors, with its names */
+    bool compressed;                  /* compressed-tensors, with that format's
+                                       * tensor names */
     bool int8;                        /* for scaled: codes are int8 */
-    bool bitsandbytes;                /* bitsandbytes, with its names */
-    bool gemv;                        /* for words: AutoAWQ's, with its names */
-    bool by_row, by_tensor;           /* for scaled: a scale for each row, for
-                                       * the tensor */
+    bool bitsandbytes;                /* bitsandbytes, with that format's tensor
+                                       * names */
+    bool gemv;                        /* for words: AutoAWQ's gemv layout and
+                                       * tensor names */
+    bool by_row, by_tensor;           /* for scaled: one scale for each row, one
+                                       * for the tensor */
     unsigned bits;                    /* for gptq, awq and words */
-    size_t group;                     /* inputs; 0: all */
-    bool zero_less;                   /* as struct kv_packed */
+    size_t group;                     /* inputs that share a scale; 0: all */
+    bool zero_less;                   /* as in struct kv_packed */
     bool symmetric;                   /* every zero is 2^(bits - 1) */
-    bool ordered, in_order;           /* desc_act is true; is false */
-    bool static_groups;               /* g_idx may be absent even then */
+    bool ordered, in_order;           /* desc_act is true; desc_act is false */
+    bool static_groups;               /* g_idx may be absent even if desc_act is
+                                       * true */
     size_t block_rows, block_columns; /* for fp8; 0: follows from the scales'
                                        * shape */
     enum kv_stored code_type;         /* for fp8; KV_STORED_OTHER: not given */

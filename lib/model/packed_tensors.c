@@ -8,7 +8,7 @@
 
 enum { SHAPE = KV_PACKED_SHAPE };
 
-/* ---- what the header says of a tensor ------------------------------------ */
+/* ---- a tensor's shape by the header ------------------------------------ */
 
 static int check_shape(const struct kv_packed_header *h,
                        const struct kv_weight *t, const struct kv_weight *of,
@@ -21,7 +21,8 @@ static int check_shape(const struct kv_packed_header *h,
 
 /* ---- fp8 ----------------------------------------------------------------- */
 
-/* Without weight_block_size: one scale for all, or one for each row. */
+/* Without weight_block_size: one scale for the whole matrix, or one for each
+ * row. */
 static int set_blocks(struct kv_packed *p, const struct kv_packed_header *h,
                       const struct kv_weight *t, const struct kv_weight *scale,
                       struct kv_err *e)
@@ -74,10 +75,10 @@ static int read_scaled(struct kv_packed *p, const struct kv_packed_header *h,
 
 /* ---- gptq and awq -------------------------------------------------------- */
 
-/* Zeros of 3 bits.  Files of format gptq hold zeros minus 1, but two programs
- * subtract it from different bits: AutoGPTQ from each code, GPTQModel from the
- * words as numbers, by its own pattern.  If sym says that all zeros are 4, the
- * bits show which program it was. */
+/* Checks zeros of 3 bits.  Files of format gptq hold zeros minus 1, but two
+ * programs subtract it from different bits: AutoGPTQ from each code, GPTQModel
+ * from the words as numbers, by its own pattern.  If sym says that all zeros
+ * are 4, the bits show which program it was. */
 static int check_thirds(struct kv_packed *p, const struct kv_packed_header *h,
                         const struct kv_weight *zero, struct kv_err *e)
 {
@@ -115,7 +116,8 @@ static int check_thirds(struct kv_packed *p, const struct kv_packed_header *h,
                          p->zero_less ? "gptq" : "gptq_v2");
 }
 
-/* sym: all zeros are 2^(bits - 1), once the format's 1 is added. */
+/* If sym is true, checks that all zeros are 2^(bits - 1), once the 1 that the
+ * format subtracts is added. */
 static int check_zeros(struct kv_packed *p, const struct kv_packed_header *h,
                        const struct kv_weight *zero, struct kv_err *e)
 {
@@ -145,8 +147,8 @@ static int check_zeros(struct kv_packed *p, const struct kv_packed_header *h,
     return 0;
 }
 
-/* Every group has the header's group_size inputs, and the last group the
- * remaining ones; without act order groups are consecutive. */
+/* Checks that every group has the header's group_size inputs and the last group
+ * the remaining inputs, and that without act order groups are consecutive. */
 static int check_groups(const struct kv_packed *p,
                         const struct kv_packed_header *h,
                         const struct kv_weight *group, struct kv_err *e)
@@ -185,7 +187,7 @@ static int check_groups(const struct kv_packed *p,
     return rc;
 }
 
-/* Only qweight; n_groups follows from group_size. */
+/* Reads qweight alone; n_groups follows from group_size. */
 static int read_codes(struct kv_packed *p, const struct kv_packed_header *h,
                       const struct kv_weight *t, struct kv_err *e)
 {
@@ -214,7 +216,7 @@ static int read_codes(struct kv_packed *p, const struct kv_packed_header *h,
     return 0;
 }
 
-/* g_idx; without it groups follow each other. */
+/* Reads g_idx; without g_idx, groups are consecutive inputs. */
 static int read_groups(struct kv_packed *p, const struct kv_packed_header *h,
                        const struct kv_weight *t, const struct kv_weight *group,
                        struct kv_err *e)
@@ -266,8 +268,9 @@ static int read_words(struct kv_packed *p, const struct kv_packed_header *h,
                                                                         : 0;
 }
 
-/* AutoAWQ's gemv: words along the inputs; zeros and scales of a row are padded
- * to words, and these to a number that depends on group_size. */
+/* Reads AutoAWQ's gemv layout: words run along the inputs.  A row's zeros and
+ * scales are padded to whole words, and the number of words to a multiple that
+ * depends on group_size. */
 static int read_gemv(struct kv_packed *p, const struct kv_packed_header *h,
                      const struct kv_weights *w, const struct kv_weight *t,
                      size_t n, struct kv_err *e)
@@ -317,7 +320,8 @@ static bool is_fp8(const struct kv_weight *t)
     return t->type == KV_STORED_F8_E4M3 || t->type == KV_STORED_F8_E5M2;
 }
 
-/* Will be in place of w->weight[i], which holds its codes. */
+/* Adds the matrix p, which will replace w->weight[i], the tensor of its
+ * codes. */
 static void add(struct kv_weights *w, size_t i, const struct kv_packed *p,
                 size_t n)
 {
@@ -335,7 +339,7 @@ static void add(struct kv_weights *w, size_t i, const struct kv_packed *p,
     u->weight.dims[0] = p->rows;
     u->weight.dims[1] = p->columns;
     u->weight.n = p->rows * p->columns;
-    if (t->n_dims > 2) { /* several, of mxfp4 */
+    if (t->n_dims > 2) { /* several matrices of mxfp4 */
         u->weight.n_dims = 3;
         u->weight.dims[0] = t->dims[0];
         u->weight.dims[1] = t->dims[1];
@@ -366,7 +370,7 @@ static int not_packed(const struct kv_weight *t, struct kv_err *e)
                    t->path, t->name, t->dtype);
 }
 
-/* Codes of 8 bits are nothing without their scale. */
+/* Reads codes of 8 bits with their scale; fails without the scale. */
 static int unpack_scaled(struct kv_packed *p, const struct kv_packed_header *h,
                          const struct kv_weights *w, const struct kv_weight *t,
                          size_t n, struct kv_err *e)
@@ -399,7 +403,7 @@ static const char *code_name(const struct kv_packed_header *h)
                                                            : names[h->packing];
 }
 
-/* Letters before that; 0: the tensor holds no codes. */
+/* The letters before code_name() in t's name; 0: t holds no codes. */
 static size_t before_codes(const struct kv_packed_header *h,
                            const struct kv_weight *t)
 {

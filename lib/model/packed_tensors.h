@@ -4,17 +4,18 @@
  *   fp8    X.weight, X.weight_scale_inv or X.weight_scale
  *   gptq   X.qweight, X.qzeros, X.scales, X.g_idx (may be left out)
  *   awq    X.qweight, X.qzeros, X.scales
- *   mxfp4  X_blocks, X_scales: of several matrices, those of experts
+ *   mxfp4  X_blocks, X_scales: one pair holds the matrices of all experts
  *   compressed-tensors
- *          X.weight and X.weight_scale of floats or integers of 8 bits; else
- *          X.weight_packed, X.weight_scale, and X.weight_shape, of zeros
- *          X.weight_zero_point, of act order X.weight_g_idx; or
- *          X.weight_global_scale of nvfp4
+ *          8 bits: X.weight of floats or integers, and X.weight_scale
+ *          words: X.weight_packed, X.weight_scale and X.weight_shape; with
+ *          zeros also X.weight_zero_point, with act order X.weight_g_idx
+ *          nvfp4, mxfp4: X.weight_packed and X.weight_scale; with nvfp4 also
+ *          X.weight_global_scale
  *   bitsandbytes
- *          X.weight of int8 and X.SCB; else X.weight of 4 bits with .absmax,
- *          .quant_map, .quant_state.bitsandbytes__nf4 (or __fp4), of double
- *          quantization also .nested_absmax and .nested_quant_map behind its
- *          name
+ *          int8: X.weight and X.SCB
+ *          4 bits: X.weight, and after that name .absmax, .quant_map,
+ *          .quant_state.bitsandbytes__nf4 (or __fp4); with double quantization
+ *          also .nested_absmax and .nested_quant_map
  *   ModelOpt's nvfp4
  *          X.weight, X.weight_scale, X.weight_scale_2
  *
@@ -26,31 +27,33 @@
 
 #include "lib/model/weights.h"
 
-/* dir: of the model; its files say what is packed (packed_header.h), and every
- * type and shape follows from them:
+/* dir: the model's folder.  Its files say what is packed (packed_header.h), and
+ * every type and shape follows from them:
  *
- *   fp8    weight [rows][columns] F8; a scale [] or [1] for all, [rows] or
- *          [rows, 1], or [rows / block, columns / block], rounded up, where
- *          weight_block_size is given
- *   gptq   qweight [inputs * bits / 32][outputs], qzeros [groups][outputs *
- *          bits / 32], scales [groups][outputs], g_idx [inputs], whose groups
- *          have group_size inputs each, but the last
+ *   fp8    weight [rows][columns] F8; scale [] or [1] for the whole matrix,
+ *          [rows] or [rows, 1], or, where weight_block_size is given,
+ *          [rows / block, columns / block], rounded up
+ *   gptq   qweight [inputs * bits / 32][outputs],
+ *          qzeros [groups][outputs * bits / 32], scales [groups][outputs],
+ *          g_idx [inputs]; a group has group_size inputs, the last may have
+ *          fewer
  *   awq    qweight [inputs][outputs * bits / 32], the rest as gptq's
  *   words  weight_packed [rows][columns * bits / 32], rounded up, weight_shape
  *          I64 [2], weight_scale [rows][groups], weight_zero_point
  *          [rows * bits / 32][groups], rounded up, weight_g_idx [columns]
  *   nvfp4  codes U8 [rows][columns / 2], scales F8_E4M3 [rows][columns / 16],
- *          the scale of all F32, one number; mxfp4 of one matrix: scales U8
- *          [rows][columns / 32]
- *   nf4    codes U8, two a byte; what the quant_state says, a JSON object, of
- *          blocksize values a scale; its dtype, to which others round values,
- * is not applied; int8: codes I8 [rows][columns], SCB F32 [rows] mxfp4  blocks
- * [matrices][rows][columns / 32][16] and scales [matrices][rows][columns / 32],
- * both U8
+ *          and one F32 that scales the scales
+ *   mxfp4  one matrix: codes as nvfp4's, scales U8 [rows][columns / 32]
+ *          several: blocks U8 [matrices][rows][columns / 32][16], scales U8
+ *          [matrices][rows][columns / 32]
+ *   nf4    (or fp4) codes U8, two a byte; the JSON object quant_state says the
+ *          rest: blocksize values share a scale.  Its dtype, to which other
+ *          programs round the values, is not applied.
+ *   int8   codes I8 [rows][columns], SCB F32 [rows]
  *
  * Words are I32, other scales F32, F16 or BF16.  Fails on other types and
- * shapes, naming both tensors, and if the files declare packed matrices and
- * there are none, or the reverse. */
+ * shapes, naming both tensors.  Also fails if the files declare packed matrices
+ * and there are none, or the reverse. */
 int kv_weights_unpack(struct kv_weights *w, const char *dir, struct kv_err *e);
 
 #endif

@@ -1,18 +1,19 @@
-/* A pass over a model: all windows of a group through one layer, then the
- * next.  For forward.c, which has the functions (embed.c has kv_pass_embed()),
- * forward_file.c, backward.c, and code that times a pass.
+/* A pass over a model: all windows of a group through one layer, then the next.
+ * Most functions are in forward.c.  forward_file.c, backward.c and code that
+ * times a pass use them too.
  *
  * The unit of work is a tile of tokens (kernels/backend.h).  On the CPU a tile
  * never crosses windows or spans, tiles do not depend on the number of threads,
- * and every product is of one tile.  So the bits depend neither on the grouping
- * of windows nor on threads.  (Windows and spans of a few tokens share tiles;
- * their products give the same bits for any rows.) */
+ * and every matrix product covers one tile.  So the bits depend neither on the
+ * grouping of windows nor on threads.  (Windows and spans of a few tokens share
+ * tiles; their products give a row the same bits, whatever other rows the tile
+ * has.) */
 #ifndef KV_MODEL_PASS_H
 #define KV_MODEL_PASS_H
 
 #include "lib/model/model_impl.h"
 
-/* Host memory in which attention finds a device's layer. */
+/* Host memory that holds a copy of a device's layer for attention. */
 struct kv_host_layer {
     struct kv_backend *cpu;
     float *q, *k, *k_pre, *v, *out, *rope;
@@ -22,7 +23,7 @@ struct kv_host_layer {
 enum kv_step_part {
     KV_STEP_NORM,
     KV_STEP_QKV,
-    KV_STEP_ROPE, /* and the newest key and value into the cache */
+    KV_STEP_ROPE, /* also appends the newest key and value to the cache */
     KV_STEP_ATTENTION,
     KV_STEP_OUT,
     KV_STEP_MLP,
@@ -36,30 +37,35 @@ struct kv_pass {
     size_t n_windows, n, first;
     size_t first_window;          /* the same as in struct kv_qkv */
     const struct kv_batch *batch; /* the same as in struct kv_qkv */
-    const int32_t *tokens;        /* [n_windows][n]; read if layers have
+    const int32_t *tokens;        /* [n_windows][n]; only read if layers have
                                    * embeddings of their own */
-    float *x;                     /* [n_windows][n][hidden], the backend's */
-    size_t row_wide;              /* the least number of floats of a token in
-                                   * `wide` */
+    float *x;                     /* [n_windows][n][hidden], in the backend's
+                                   * memory */
+    size_t row_wide;              /* `wide` has at least this many floats for
+                                   * each token */
     /* NULL, or x before the attention and before the MLP of each layer from
      * kept_from on: [n_layers - kept_from][n_windows][n][hidden]. */
     float *kept_in, *kept_mid;
     size_t kept_from;
-    unsigned skip; /* bit 1 << kv_step_part: a timed pass leaves it out */
-    bool few; /* n is up to KV_FEW_ROWS: matrices stay stored.  On the CPU */
+    unsigned skip; /* bit 1 << kv_step_part: a timed pass leaves this step
+                    * out */
+    bool few; /* on the CPU, n is at most KV_FEW_ROWS: products use the stored
+               * matrices */
 
     const struct kv_backend *b;
     size_t hidden, inter;
     size_t q_dim, kv_dim;           /* sizes of the loaded layer */
     float *q, *k, *k_pre, *v, *out; /* the same as in struct kv_qkv */
-    float *ks, *ks_pre, *vs;        /* the last layer with full attention; then,
-                                     * if layers share them, the last sliding
-                                     * one */
-    float *embedded;                /* x before the first layer, if wanted */
-    float *streams;  /* of altup.c: [n_streams], each sized like x */
-    float *laurel;   /* sized like x, added after attention */
+    float *ks, *ks_pre, *vs;        /* keys and values of the last layer with
+                                     * full attention, then, if layers share
+                                     * them, of the last sliding layer */
+    float *embedded;                /* x before the first layer, if layers have
+                                     * embeddings */
+    float *streams;  /* altup.c's streams: [n_streams], each sized like x */
+    float *laurel;   /* altup.c's residual, sized like x, added after
+                      * attention */
     float *out_gate; /* sized like q, if the model has one */
-    float *mixer;    /* [n_windows][n][mixer.in], of layers without attention */
+    float *mixer;    /* [n_windows][n][mixer.in], input of a mixer */
     /* For layers with experts, for all tokens: the MLP's input and its sum
      * [hidden], and shares [n_experts], 0 for experts that the token does not
      * use. */
@@ -67,17 +73,20 @@ struct kv_pass {
         float *in, *sum, *share;
     } experts;
     float *rope;    /* kv_rope_table() of the loaded layer */
-    float *ropes;   /* tables of full, then sliding attention */
+    float *ropes;   /* RoPE tables of full attention, then of sliding
+                     * attention */
     uint8_t *input; /* [threads][input_bytes] */
     float *wide;    /* [threads][wide_floats] */
     size_t input_bytes, wide_floats;
-    size_t loaded;   /* layer, of all */
-    size_t attended; /* the number of layers with attention before it; or the
-                      * layer whose keys and values it shares */
+    size_t loaded;   /* the loaded layer, counted among all layers */
+    size_t attended; /* the number of layers with attention before the loaded
+                      * layer; or the layer whose keys and values it shares */
     bool shares;
-    bool mixes;            /* it has no attention */
-    bool bare;             /* it is an MLP alone */
-    struct kv_shape shape; /* its kv_shape_layer(), if it has attention */
+    bool mixes;            /* the loaded layer has no attention */
+    bool bare;             /* the loaded layer consists only of an MLP or of
+                            * experts */
+    struct kv_shape shape; /* kv_shape_layer() of the loaded layer, if it has
+                            * attention */
     struct kv_host_layer *host;
 };
 
@@ -93,14 +102,15 @@ struct kv_tile {
 int kv_pass_check(const struct kv_model *m, const int32_t *tokens,
                   size_t n_windows, size_t n, size_t first, struct kv_err *e);
 
-/* x [n_windows][n][hidden], the host's: the tokens' embeddings. */
+/* x [n_windows][n][hidden], in host memory: the tokens' embeddings. */
 void kv_pass_embed(const struct kv_model *m, const int32_t *tokens,
                    size_t n_windows, size_t n, size_t first, float *x);
 
-/* Layers [m->relay.first, kv_pass_end()) run here (relay.h).  x [n_windows][n]
- * [hidden], the host's, is at first the tokens' embeddings, or the output of
- * earlier layers.  kv_pass_give() sends its floats to the next layers; after
- * the last layer it does nothing. */
+/* This process runs layers [m->relay.first, kv_pass_end()) (relay.h).
+ * kv_pass_begin() fills x [n_windows][n][hidden], in host memory, with the
+ * tokens' embeddings or with the output of earlier layers.  kv_pass_give()
+ * sends x to the process of the next layers; after the last layer it does
+ * nothing. */
 size_t kv_pass_end(const struct kv_model *m);
 bool kv_pass_is_last(const struct kv_model *m);
 int kv_pass_begin(const struct kv_model *m, const int32_t *tokens,
@@ -109,11 +119,12 @@ int kv_pass_begin(const struct kv_model *m, const int32_t *tokens,
 int kv_pass_give(const struct kv_model *m, const float *x, size_t n,
                  struct kv_err *e);
 
-/* The number of consecutive tokens that a tile must stay within: a window's, or
- * all. */
+/* The number of consecutive tokens that a tile must not cross: a window's
+ * tokens, or all. */
 size_t kv_pass_stretch(const struct kv_pass *p);
 
-/* Sizes and memory (pass_room.c).  Fails without memory on a device. */
+/* Sets sizes and allocates memory (pass_room.c).  Fails if a device's memory
+ * runs out. */
 int kv_pass_init(struct kv_pass *p, struct kv_err *e);
 void kv_pass_clear(struct kv_pass *p);
 
@@ -124,7 +135,7 @@ int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
 int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
                    struct kv_err *e);
 
-/* x becomes its final norm, after the last layer. */
+/* Applies the final norm to x, after the last layer. */
 int kv_pass_norm_all(struct kv_pass *p, struct kv_err *e);
 
 /* logits [n][n_vocab] of x [n][hidden], after the final norm; n at most
@@ -132,12 +143,13 @@ int kv_pass_norm_all(struct kv_pass *p, struct kv_err *e);
 int kv_pass_logits(struct kv_model *m, const float *x, size_t n, float *logits,
                    struct kv_err *e);
 
-/* next: the layer to be loaded after it, or the same layer when there is none.
+/* Loads a layer.  next: the layer to load after it; the same layer when there
+ * is none.
  */
 int kv_pass_load(struct kv_pass *p, size_t layer, size_t next,
                  struct kv_err *e);
 
-/* The work on each tile of tokens. */
+/* Runs `work` on each tile of tokens. */
 int kv_pass_each(const struct kv_pass *p, kv_tile_work *work, const void *arg,
                  struct kv_err *e);
 struct kv_tile kv_pass_tile(const struct kv_pass *p, size_t i, size_t thread);
@@ -148,8 +160,8 @@ static inline float *kv_pass_kept(const struct kv_pass *p, float *all)
     return all + (p->loaded - p->kept_from) * p->n_windows * p->n * p->hidden;
 }
 
-/* *a: the input of the products of a half of the layer: x, or its norm if the
- * half begins with one. */
+/* *a: the input of the attention half or of the MLP half of the layer: x, or
+ * the norm of x if the half begins with a norm. */
 int kv_pass_enter(const struct kv_pass *p, const struct kv_tile *t,
                   enum kv_part norm, enum kv_part bias, const void **a,
                   struct kv_err *e);
@@ -182,8 +194,8 @@ void kv_pass_latent_values(const struct kv_pass *p, const struct kv_tile *t,
 
 /* The MLP of experts (experts.c), only on the host.  Each tile's tokens choose
  * their experts by a [rows][hidden] f32, the input of the router and the
- * experts.  Each expert is widened once and processes the tokens of all tiles
- * that chose it; the sums are added to each tile's x. */
+ * experts.  Each expert is widened once and processes, in all tiles, the tokens
+ * that chose it; the sums over experts are added to each tile's x. */
 int kv_pass_route(const struct kv_pass *p, const struct kv_tile *t,
                   const float *a, struct kv_err *e);
 int kv_pass_experts(const struct kv_pass *p, struct kv_err *e);
@@ -191,8 +203,8 @@ int kv_pass_add_experts(const struct kv_pass *p, const struct kv_tile *t,
                         struct kv_err *e);
 
 /* For layers with embeddings of their own (per_layer.c), only on the host: the
- * first function stores the present x; the second adds the embeddings' part to
- * the tile's x after the MLP. */
+ * first function stores x before the first layer; the second adds a term
+ * computed from the embeddings to the tile's x after the MLP. */
 int kv_pass_keep_embedded(struct kv_pass *p, struct kv_err *e);
 int kv_pass_per_layer(const struct kv_pass *p, const struct kv_tile *t,
                       struct kv_err *e);
@@ -215,7 +227,7 @@ int kv_pass_gather(const struct kv_pass *p, const struct kv_tile *t,
                    struct kv_err *e);
 void kv_pass_cut_gates(const struct kv_pass *p, size_t rows, float *x);
 
-/* out [rows][hidden], of this type, = the norm of x. */
+/* out [rows][hidden], in this type, becomes the norm of x. */
 int kv_pass_norm(const struct kv_pass *p, const float *w, const float *bias,
                  const float *x, size_t rows, enum kv_type type, void *out,
                  struct kv_err *e);

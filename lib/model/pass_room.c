@@ -1,4 +1,5 @@
-/* The room of a pass: its arrays on the backend, and its positions' angles. */
+/* The memory of a pass: arrays on the backend, and RoPE's tables for its
+ * positions. */
 #include "lib/base/alloc.h"
 #include "lib/model/pass.h"
 #include "lib/rope_table.h"
@@ -22,7 +23,7 @@ static size_t max(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* The angles of the pass's positions. */
+/* Fills RoPE's table for the positions of the pass. */
 static void fill_rope(const struct kv_pass *p, const struct kv_shape *s,
                       float *table)
 {
@@ -38,7 +39,7 @@ static void fill_rope(const struct kv_pass *p, const struct kv_shape *s,
     }
 }
 
-/* The same for backend memory. */
+/* Makes RoPE's tables in the backend's memory. */
 static int make_rope(struct kv_pass *p, struct kv_err *e)
 {
     struct kv_shape s = p->m->config.shape;
@@ -56,7 +57,8 @@ static int make_rope(struct kv_pass *p, struct kv_err *e)
     }
     if (s.slide_window)
         fill_rope(p, &s, table + n);
-    rc = want(p, KV_WORK_ROPE, bytes + 1, 1, &p->ropes, e) || /* not NULL */
+    rc = want(p, KV_WORK_ROPE, bytes + 1, 1, &p->ropes, e) || /* + 1: never
+                                                               * NULL */
          p->b->upload(p->ropes, table, bytes, e);
     p->rope = p->ropes;
     free(table);
@@ -82,7 +84,7 @@ static int want_experts(struct kv_pass *p, size_t n, struct kv_err *e)
             want(p, KV_WORK_EXPERTS_SHARE, n, shares, &p->experts.share, e));
 }
 
-/* With a latent, values are keys. */
+/* Wants memory for values; with a latent, values are the keys. */
 static int want_values(struct kv_pass *p, size_t bytes, struct kv_err *e)
 {
     p->vs = p->ks;

@@ -5,8 +5,8 @@
  *     e = (norm(Win x0 / sqrt(hidden)) + sqrt(n) E[token]) / sqrt(2)
  *
  * with n values in e, x0 the stream before the first layer and E the layer's
- * embedding.  A layer's last step is a factor of the stream (Gemma 4), or this
- * sum is of other streams (Gemma 3n, altup.c). */
+ * embedding.  Gemma 4 then multiplies the stream by a factor; Gemma 3n adds the
+ * term to the other streams instead (altup.c). */
 #include "kernels/vecops/vecops.h"
 #include "lib/model/pass.h"
 
@@ -25,7 +25,7 @@ int kv_pass_keep_embedded(struct kv_pass *p, struct kv_err *e)
     return p->m->config.n_streams ? kv_pass_spread(p, e) : 0;
 }
 
-/* e of the tile's tokens, [rows][n]. */
+/* to [rows][n] = e of the tile's tokens. */
 static int embed(const struct kv_pass *p, const struct kv_tile *t, float *to,
                  struct kv_err *e)
 {
@@ -58,7 +58,7 @@ static int embed(const struct kv_pass *p, const struct kv_tile *t, float *to,
     return 0;
 }
 
-/* *out [rows][hidden], in t->wide: what x [rows][hidden] makes. */
+/* *out [rows][hidden], in t->wide: the term above for x [rows][hidden]. */
 static int make(const struct kv_pass *p, const struct kv_tile *t,
                 const float *x, float **out, struct kv_err *e)
 {

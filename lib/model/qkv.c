@@ -1,4 +1,5 @@
-/* A layer's queries, keys and values on their way to attention, and back. */
+/* Passes a layer's queries, keys and values to attention, and its output
+ * back. */
 #include "lib/base/alloc.h"
 #include "lib/model/pass.h"
 

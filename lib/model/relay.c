@@ -38,7 +38,8 @@ int kv_model_split(const struct kv_model *m, size_t i, size_t n, size_t *first,
         return kv_fail(e, "%zu parts of %zu layers: expected a layer for each",
                        n, n_layers);
     *end = 0;
-    for (size_t k = 0; k <= i; k++) { /* each leaves a layer for the others */
+    for (size_t k = 0; k <= i; k++) { /* each part leaves at least a layer for
+                                       * each later part */
         const double want = all * (double)(k + 1) / (double)n;
 
         *first = *end;

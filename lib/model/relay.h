@@ -17,12 +17,12 @@ struct kv_relay {
 
 /* After this call a pass runs only these layers.  If the last layer is not
  * among them, hidden has no meaning after a pass, and another process runs the
- * head.  Weights of other layers are not read again. */
+ * head.  The pass does not read weights of other layers. */
 void kv_model_relay(struct kv_model *m, const struct kv_relay *r);
 
-/* The layers of part i of n, chosen so that the parts have about equal bytes of
- * weights; the last part also counts the head.  Fails if there are fewer layers
- * than parts. */
+/* [*first, *end): the layers of part i of n, chosen so that all parts have
+ * about equal bytes of weights; the last part includes the head.  Fails if
+ * there are fewer layers than parts. */
 int kv_model_split(const struct kv_model *m, size_t i, size_t n, size_t *first,
                    size_t *end, struct kv_err *e);
 

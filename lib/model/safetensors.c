@@ -48,7 +48,7 @@ static int read_shape(struct kv_weight *w, const json_t *shape,
     return 0;
 }
 
-/* data: what follows the header, data_bytes of it. */
+/* data: the data_bytes bytes after the header. */
 static int read_weight(struct kv_weight *w, const json_t *entry,
                        const uint8_t *data, size_t data_bytes, struct kv_err *e)
 {

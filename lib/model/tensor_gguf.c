@@ -28,7 +28,8 @@ bool kv_tensor_gguf_splits(const struct kv_weights *w,
     return false;
 }
 
-/* A head of t [heads][rows of n bytes] as the next piece. */
+/* Adds one head of t [heads][...] as the next piece, a matrix with this many
+ * rows. */
 static struct kv_weight *add_head(const struct kv_gguf_layer *l,
                                   const struct kv_weight *t, size_t head,
                                   size_t rows)
@@ -46,8 +47,8 @@ static struct kv_weight *add_head(const struct kv_gguf_layer *l,
     return mine;
 }
 
-/* The matrix from latents, for each head the rows of its keys, which are stored
- * transposed, then of its values. */
+/* Binds the matrix from latents: for each head the rows of its keys, which the
+ * file stores transposed, then the rows of its values. */
 static int bind_two_ups(const struct kv_gguf_layer *l,
                         const struct kv_weight **out, struct kv_err *e)
 {
@@ -77,7 +78,7 @@ static int bind_two_ups(const struct kv_gguf_layer *l,
     return 0;
 }
 
-/* The part in a tensor of this name, if there is one. */
+/* Binds the part to the tensor of this name, if there is one. */
 static int bind_named(const struct kv_gguf_layer *l, enum kv_part p,
                       const char *part, const struct kv_weight **out,
                       struct kv_err *e)
@@ -95,7 +96,8 @@ static int bind_named(const struct kv_gguf_layer *l, enum kv_part p,
     return kv_tensor_bind(out, l->w, name, experts ? all : one, l->dir, e);
 }
 
-/* One tensor has, of each key head, the rows of b, then of a. */
+/* Binds b or a from one tensor that has, for each key head, the rows of b, then
+ * of a. */
 static int bind_ba(const struct kv_gguf_layer *l, enum kv_part p,
                    const struct kv_weight **out, struct kv_err *e)
 {
@@ -119,8 +121,8 @@ static int bind_ba(const struct kv_gguf_layer *l, enum kv_part p,
     return 0;
 }
 
-/* A vector that may have two dimensions: groups and a group's values, or one of
- * them 1. */
+/* Binds a vector whose tensor may have two dimensions: groups and the values of
+ * a group, or a 1 and the values. */
 static int bind_vector(const struct kv_gguf_layer *l, enum kv_part p,
                        const struct kv_weight **out, struct kv_err *e)
 {
@@ -143,7 +145,7 @@ static int bind_vector(const struct kv_gguf_layer *l, enum kv_part p,
     return 0;
 }
 
-/* A matrix of one row, which may have one dimension. */
+/* Binds a matrix of one row, whose tensor may have one dimension. */
 static int bind_row(const struct kv_gguf_layer *l, enum kv_part p,
                     const struct kv_weight **out, struct kv_err *e)
 {

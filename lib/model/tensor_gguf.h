@@ -1,4 +1,4 @@
-/* Parts that llama.cpp's files have in other tensors than a folder. */
+/* Parts that llama.cpp's files store in other tensors than a folder does. */
 #ifndef KV_MODEL_TENSOR_GGUF_H
 #define KV_MODEL_TENSOR_GGUF_H
 
@@ -14,13 +14,13 @@ struct kv_gguf_layer {
     struct kv_weight **made; /* the next free tensor in made */
 };
 
-/* *out: the part of the layer; NULL if it is where a folder has it.  Uses up to
- * two tensors of made for each head of queries, or one. */
+/* *out: the layer's part; NULL if the file stores it as a folder does.  Uses
+ * one tensor of made, or up to two for each query head. */
 int kv_tensor_gguf(const struct kv_gguf_layer *l, enum kv_part p,
                    const struct kv_weight **out, struct kv_err *e);
 
-/* Whether it is a GGUF file with the inputs of linear attention apart, which a
- * folder groups by key head. */
+/* Whether this is a GGUF file that stores the inputs of linear attention in
+ * separate tensors; a folder groups them by key head. */
 bool kv_tensor_gguf_splits(const struct kv_weights *w,
                            const struct kv_config *c);
 

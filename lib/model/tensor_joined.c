@@ -11,7 +11,8 @@ static void take_turns(struct kv_weight *w, bool second)
     w->start = second;
 }
 
-/* Selects this part's rows from rows before or behind another part's. */
+/* Selects this part's rows, which lie before or behind the rows of another
+ * part. */
 static void take_half(struct kv_weight *w, size_t rows, bool second)
 {
     w->run = rows;
@@ -46,8 +47,8 @@ static const struct kv_weight *cut_dense(const struct kv_joined *j,
     return first;
 }
 
-/* Selects gates or ups of all experts from t [expert][rows][...], which has
- * both. */
+/* Selects the gates or the ups of all experts from t [expert][rows][...], which
+ * holds both. */
 static const struct kv_weight *cut_rows(const struct kv_joined *j,
                                         const struct kv_weight *t, bool second)
 {
@@ -90,7 +91,7 @@ int kv_tensor_joined(const struct kv_joined *j, enum kv_part p,
                                     : inputs};
 
     if (!up && kv_tensor_bind(&t, j->w, name, shape, j->dir, e))
-        return -1; /* for the up, the gate was bound before */
+        return -1; /* the tensor was checked when the gate was bound */
     if (dense)
         *out = cut_dense(j, t, down ? outputs : outputs / 2, !down, up);
     else

@@ -15,13 +15,13 @@ struct kv_joined {
     struct kv_weight **made; /* the next free tensor in made */
 };
 
-/* p: gate, up, down or a bias of these, gate before up.  Uses up to n_experts
- * tensors of made. */
+/* *out: the part p: gate, up, down or one of their biases; the gate must be
+ * bound before the up.  Uses up to n_experts tensors of made. */
 int kv_tensor_joined(const struct kv_joined *j, enum kv_part p,
                      const struct kv_weight **out, struct kv_err *e);
 
-/* p: gate, up or down, in the tensor of this name (kv_tensor_names's stacked).
- * Uses at most one tensor of made. */
+/* *out: the part p: gate, up or down, in the tensor that `stacked` of struct
+ * kv_tensor_names names.  Uses at most one tensor of made. */
 int kv_tensor_stacked(const struct kv_joined *j, enum kv_part p,
                       const struct kv_weight **out, struct kv_err *e);
 

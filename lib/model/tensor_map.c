@@ -34,12 +34,12 @@ struct binding {
     const struct kv_config *c;
     const struct kv_weights *w;
     const char *dir;
-    const char *prefix;     /* the architecture's, or "" */
-    size_t layer;           /* the one at hand */
-    struct kv_weight *made; /* the next */
+    const char *prefix;     /* the prefix of all names, or "" */
+    size_t layer;           /* the layer being bound */
+    struct kv_weight *made; /* the next free tensor */
 };
 
-/* Whether experts of the layer have the part, each one of its own. */
+/* Whether each expert of the layer has its own part p. */
 static bool is_expert(const struct binding *b, size_t p)
 {
     const enum kv_part of = kv_part_of(p);
@@ -77,7 +77,7 @@ static struct place place_of(const struct binding *b, size_t p, bool qkv)
     return at;
 }
 
-/* Part of a tensor, as a tensor by itself. */
+/* *out: some rows of a tensor, as a tensor of their own. */
 static int cut(struct binding *b, const struct kv_weight *t, size_t p,
                struct place at, const struct kv_weight **out, struct kv_err *e)
 {
@@ -173,7 +173,8 @@ static bool has_qkv(const struct binding *b, size_t p)
            kv_weights_find(b->w, name);
 }
 
-/* A bias that is the config's choice: in a GGUF file each may be absent. */
+/* Whether the bias may be absent: in a GGUF file, if the config decides about
+ * biases. */
 static bool may_be_absent(const struct binding *b, size_t p)
 {
     const struct kv_arch *a = b->c->arch;
@@ -182,7 +183,7 @@ static bool may_be_absent(const struct binding *b, size_t p)
            p >= KV_P_Q_BIAS && p <= KV_P_DOWN_BIAS;
 }
 
-/* A vector of equal values. */
+/* Makes a vector of n values, for a tensor that the file lacks. */
 static const struct kv_weight *fill(struct binding *b, const char *name,
                                     const float *values, size_t n)
 {
@@ -200,7 +201,7 @@ static const struct kv_weight *fill(struct binding *b, const char *name,
     return mine;
 }
 
-/* A tensor for each head, whose names begin with this one. */
+/* Binds one tensor for each head; all their names begin with `begin`. */
 static int bind_heads(struct binding *b, size_t p, const char *begin,
                       const struct kv_weight **out, struct kv_err *e)
 {
@@ -224,8 +225,8 @@ static int bind_heads(struct binding *b, size_t p, const char *begin,
     return 0;
 }
 
-/* The layer's rows in a tensor of all layers, or the tensor that all layers
- * share. */
+/* Binds the layer's rows of a tensor that holds all layers, or the tensor that
+ * all layers share. */
 static int bind_of_all(struct binding *b, size_t p,
                        const struct kv_weight **out, struct kv_err *e)
 {
@@ -300,7 +301,8 @@ static int bind_part(struct binding *b, size_t p, const struct kv_weight **out,
     return 0;
 }
 
-/* For all experts: most GGUF files have them in one tensor. */
+/* Binds a part of all experts: from one tensor, as in most GGUF files, or from
+ * one for each expert. */
 static int bind_experts(struct binding *b, size_t p,
                         const struct kv_weight **out, struct kv_err *e)
 {
@@ -340,7 +342,7 @@ static int bind_experts(struct binding *b, size_t p,
     return 0;
 }
 
-/* The same for a folder that has them in two tensors. */
+/* Binds a part of all experts in a folder that holds them in two tensors. */
 static int bind_joined(struct binding *b, size_t p,
                        const struct kv_weight **out, struct kv_err *e)
 {
@@ -431,7 +433,7 @@ static size_t n_embed(const struct kv_config *c)
     return c->n_embed ? c->n_embed : c->hidden;
 }
 
-/* The embedding, when tied; its bias. */
+/* Binds the head, which is the embedding when tied, and its bias. */
 static int bind_head(const struct binding *b, struct kv_err *e)
 {
     const struct kv_config *c = b->c;
@@ -511,8 +513,8 @@ int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
     m->ones = kv_alloc(n_ones, sizeof(*m->ones));
     for (size_t i = 0; i < n_ones; i++)
         m->ones[i] = 1;
-    /* Each part once, but a tensor for each expert or head; or an expert's
-     * part of a joined one. */
+    /* At most one tensor for each part, and more for experts, for latent
+     * attention's heads and for streams. */
     m->made = b.made =
         kv_alloc(3 + 2 * KV_MAX_STREAMS + w->n_weights +
                      n_layers * (KV_PARTS + 3 * c->n_experts +

@@ -1,6 +1,7 @@
 #include "lib/model/tensor_parts.h"
 
-/* Sizes of a part, named; NONE as columns: the part is a vector. */
+/* The sizes that a part's rows and columns can have; NONE as columns: the part
+ * is a vector. */
 enum dim {
     NONE,
     HIDDEN,
@@ -32,7 +33,7 @@ enum dim {
     LAUREL_RANK
 };
 
-/* When a layer has a part. */
+/* The conditions under which a layer has a part. */
 enum when {
     MLP,
     Q_WHOLE,

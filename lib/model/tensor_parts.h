@@ -9,7 +9,7 @@ enum kv_part kv_part_of(enum kv_part p);
 
 bool kv_part_is(const struct kv_config *c, size_t layer, enum kv_part p);
 
-/* cols: 0 for a vector. */
+/* The shape of a part in this layer; a vector has 0 columns. */
 size_t kv_part_rows(const struct kv_config *c, size_t layer, enum kv_part p);
 size_t kv_part_cols(const struct kv_config *c, size_t layer, enum kv_part p);
 

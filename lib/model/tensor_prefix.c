@@ -4,8 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* In a model with several parts, names have more words before the prefix, or
- * after its first word.  NULL: there are no such tensors. */
+/* The prefix in a model with several parts, where names have more words before
+ * the usual prefix, or after its first word.  NULL: there are no such
+ * tensors. */
 static const char *find_part(const struct kv_weights *w, const char *embed)
 {
     static const char *const prefix[] = {"language_model.model.",

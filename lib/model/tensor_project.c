@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Makes a tensor with the shape of t except its columns; values: [t's
- * rows][cols]. */
+/* Makes an F32 tensor with t's rows and `cols` columns; values:
+ * [rows][cols]. */
 static struct kv_weight widened(const struct kv_weight *t, size_t cols,
                                 const float *values)
 {
@@ -44,7 +44,8 @@ void kv_tensor_project(struct kv_model_weights *m, const struct kv_config *c,
     m->projected = embed;
 }
 
-/* One matrix of all, [streams - 1][hidden][hidden], as the next tensor. */
+/* Cuts matrix i out of all [streams - 1][hidden][hidden], as the next
+ * tensor. */
 static const struct kv_weight *cut(const struct kv_weight *all, size_t i,
                                    struct kv_weight **made)
 {
@@ -60,7 +61,8 @@ static const struct kv_weight *cut(const struct kv_weight *all, size_t i,
     return mine;
 }
 
-/* GGUF files have one tensor of them all. */
+/* Binds the streams' matrices: one tensor in GGUF files, else one for each
+ * stream. */
 static int bind_streams(const struct kv_weight **out, const struct kv_config *c,
                         const struct kv_weights *w, const char *before,
                         const char *dir, struct kv_weight **made,

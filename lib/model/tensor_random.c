@@ -1,4 +1,4 @@
-/* Tensors of a config without weights, of random numbers. */
+/* Random tensors for a config without weights. */
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/model/tensor_map.h"

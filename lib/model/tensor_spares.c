@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tensors of a part that sees no text. */
+/* Whether the tensor belongs to a part that sees no text. */
 static bool is_of_tower(const char *name)
 {
     static const char *const parts[] = {
@@ -21,8 +21,8 @@ static bool is_of_tower(const char *name)
     return false;
 }
 
-/* Tensors of a layer after the last, or beside all, which predicts tokens after
- * the next. */
+/* Whether the tensor belongs to a layer, after the last or beside all, that
+ * predicts tokens after the next. */
 static bool is_of_more_layers(const char *name, const struct kv_config *c)
 {
     const struct kv_tensor_names *names = c->arch->names;
@@ -35,7 +35,8 @@ static bool is_of_more_layers(const char *name, const struct kv_config *c)
             strtoul(name + n + m, NULL, 10) >= kv_config_layers_of(c));
 }
 
-/* Keys and values of a layer that has another's. */
+/* Whether the tensor makes keys or values of a layer that shares another
+ * layer's. */
 static bool is_shared(const char *name, const struct kv_config *c)
 {
     static const char *const parts[] = {"k_proj.", "v_proj.", "k_norm.",
@@ -53,10 +54,10 @@ static bool is_shared(const char *name, const struct kv_config *c)
     return false;
 }
 
-/* Tensors that are stored and rightly not used. */
+/* Whether the tensor is rightly not used. */
 static bool is_spare(const char *name, const struct kv_config *c)
 {
-    /* Frequencies, and masks of attention. */
+    /* RoPE's frequencies, and attention masks */
     static const char *const spare[] = {".rotary_emb.inv_freq", ".attn.bias",
                                         ".attn.masked_bias", ".attention.bias",
                                         ".attention.masked_bias"};
@@ -77,8 +78,8 @@ static bool is_spare(const char *name, const struct kv_config *c)
     return false;
 }
 
-/* Tensors beside packed matrices: scales of activations, and sizes that were
- * read. */
+/* Whether the tensor only accompanies a packed matrix: a scale of activations,
+ * or a tensor that was already read. */
 static bool is_beside_packed(const char *name)
 {
     static const char *const parts[] = {
@@ -93,7 +94,8 @@ static bool is_beside_packed(const char *name)
     return false;
 }
 
-/* A bias of zeros, which some quantizers add, changes nothing. */
+/* Whether the tensor is a bias of zeros, which some quantizers add and which
+ * changes nothing. */
 static bool is_zero_bias(const struct kv_weight *t)
 {
     const size_t n = strlen(t->name);
@@ -109,7 +111,7 @@ static int by_address(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* A part's pieces: each expert's, or one. */
+/* The number of a part's pieces: one for each expert, or 1. */
 static size_t n_pieces(const struct kv_weight *t)
 {
     size_t n = 0;

@@ -35,8 +35,8 @@ void kv_weight_dequantize(const struct kv_weight *w, size_t first, size_t n,
     kv_stored_read(&rows, first, n, KV_TYPE_F32, out);
 }
 
-/* A value whose exponent bits are all set is no number.  Only then does adding
- * the exponent's lowest bit carry into the sign's bit. */
+/* A value whose exponent bits are all set is NaN or infinite.  Only for such a
+ * value does adding the exponent's lowest bit carry into the sign bit. */
 static const struct {
     uint64_t exponent, lowest, carry;
 } bits[] = {
@@ -64,7 +64,8 @@ static bool all_finite(const uint8_t *data, size_t bytes, enum kv_stored type)
     return !(sum & bits[type].carry);
 }
 
-/* Values [first, first + n), whole blocks, in stored order. */
+/* Whether values [first, first + n) in stored order, whole blocks, are
+ * finite. */
 static bool values_finite(const struct kv_weight *w, size_t first, size_t n)
 {
     enum { SOME = 1024 };
@@ -84,7 +85,7 @@ static bool values_finite(const struct kv_weight *w, size_t first, size_t n)
     return finite;
 }
 
-/* n rows of a packed matrix. */
+/* Whether n rows of a packed matrix are finite. */
 static bool rows_finite(const struct kv_packed *p, size_t first, size_t n)
 {
     float *x = kv_alloc(n * p->columns, sizeof(*x));
@@ -97,7 +98,7 @@ static bool rows_finite(const struct kv_packed *p, size_t first, size_t n)
     return finite;
 }
 
-/* The first value that is not a number. */
+/* Fails with the place of the first value that is not finite. */
 static int name_bad(const struct kv_weight *w, struct kv_err *e)
 {
     float x = 0;
@@ -134,8 +135,8 @@ int kv_weight_check(const struct kv_weight *w, struct kv_err *e)
     return finite ? 0 : name_bad(w, e);
 }
 
-/* Advice is about whole pages; it may be ignored, and failure changes
- * nothing. */
+/* Gives the system advice about whole pages; the system may ignore it, and
+ * failure changes nothing. */
 static void advise(const struct kv_weight *w, int advice)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);

@@ -13,9 +13,9 @@ enum { KV_WEIGHT_DIMS = 8 };
 /* One tensor.  data may be at any address, not only at multiples of its
  * element's size.  head to pool_rows are as in struct kv_stored_rows. */
 struct kv_weight {
-    const char *name, *path; /* path: its file's; both live as long as the file
-                              * is open */
-    const char *dtype;       /* the file's name of it: "BF16", "Q4_K" */
+    const char *name, *path; /* path: the file's path; both live as long as the
+                              * file is open */
+    const char *dtype;       /* the file's name for the type: "BF16", "Q4_K" */
     enum kv_stored type;
     size_t n_dims, dims[KV_WEIGHT_DIMS];
     size_t n; /* product of dims */
@@ -26,10 +26,11 @@ struct kv_weight {
     size_t pool, pool_rows;
     const struct kv_packed *packed; /* data holds this packed matrix's codes; or
                                      * NULL */
-    const struct kv_weight *next; /* for a part in pieces, the next piece */
+    const struct kv_weight *next;   /* the next piece, for a part stored in
+                                     * pieces */
 };
 
-/* w's type must not be KV_STORED_OTHER, here and below. */
+/* In all functions below, w's type must not be KV_STORED_OTHER. */
 struct kv_stored_rows kv_weight_rows(const struct kv_weight *w);
 
 /* Fails on a NaN or an infinity, with the place of the first.

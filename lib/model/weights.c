@@ -81,7 +81,8 @@ static int add_shards(struct kv_weights *w, const char *dir,
     return 0;
 }
 
-/* Every tensor of the index is in the shard that it names. */
+/* Fails unless every tensor of the index is in the shard that the index
+ * names. */
 static int check_index(const struct kv_weights *w, const char *index_path,
                        const json_t *map, struct kv_err *e)
 {

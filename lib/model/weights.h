@@ -19,7 +19,8 @@ struct kv_unpacked {
     struct kv_packed packed;
     struct kv_weight weight;
     char name[KV_UNPACKED_NAME];
-    size_t at; /* index in the list of weights, before that is sorted again */
+    size_t at; /* index in the list of weights, before the list is sorted
+                * again */
     struct kv_unpacked *next;
 };
 
@@ -49,13 +50,13 @@ int kv_weights_sort(struct kv_weights *w, struct kv_err *e);
 /* Whether the tensor is part of a matrix that another tensor represents. */
 bool kv_weights_is_part(const struct kv_weights *w, const struct kv_weight *t);
 
-/* The type that most bytes have, "bf16", "q4_k", "other"; or a GGUF file's name
- * for its mixture of types, "q4_k_m". */
+/* The type that most bytes have ("bf16", "q4_k", "other"); or a GGUF file's
+ * name for its mixture of types ("q4_k_m"). */
 const char *kv_weights_type(const struct kv_weights *w);
 
-/* Adds the content of each file: the index if there is one, then the shards in
- * its order; or the parts of a GGUF model in order.  So the same tensors in
- * other files have another hash. */
+/* Adds the content of each file to h: the index, if there is one, then the
+ * shards in the index's order; or the parts of a GGUF model in order.  So the
+ * same tensors, split into other files, have another hash. */
 int kv_weights_hash(const struct kv_weights *w, struct kv_hash *h,
                     struct kv_err *e);
 

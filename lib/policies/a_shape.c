@@ -1,5 +1,5 @@
-/* The A-shape pattern of MInference (arXiv 2407.02490), in every head: first
- * tokens and the newest ones. */
+/* The A-shape pattern of MInference (arXiv 2407.02490), in every head: a query
+ * sees the first tokens and the newest tokens. */
 #include "lib/policies/policies.h"
 
 static const struct kv_param params[] = {

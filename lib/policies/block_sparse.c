@@ -1,5 +1,6 @@
-/* The block-sparse pattern of MInference (arXiv 2407.02490), in every head:
- * blocks of tokens by the products of mean queries and mean keys. */
+/* The block-sparse pattern of MInference (arXiv 2407.02490), in every head: a
+ * query sees the blocks of tokens with the largest products of mean query and
+ * mean key. */
 #include "lib/policies/policies.h"
 
 static const struct kv_param params[] = {

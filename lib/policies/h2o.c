@@ -1,7 +1,7 @@
 /* H2O (arXiv 2306.14048): half of the budget for the newest tokens, half for
- * the heavy hitters, which the queries so far gave the most attention
- * (algorithm 1).  Grouped queries: the weights of a KV head's query heads are
- * added. */
+ * the heavy hitters, the tokens that got the most attention from all queries so
+ * far (algorithm 1).  With grouped queries, the weights of a KV head's query
+ * heads are added. */
 #include "lib/policies/policies.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* The L2 norm of keys (arXiv 2406.11430): keys of a small norm get the most
- * attention, so those of the largest norm are dropped, in every layer but the
- * first two (section 4). */
+/* The L2 norm of keys (arXiv 2406.11430): keys with a small norm get the most
+ * attention, so tokens whose keys have the largest norms are dropped, in every
+ * layer except the first two (section 4). */
 #include "lib/policies/policies.h"
 
 static const struct kv_param params[] = {

@@ -1,6 +1,6 @@
-/* MInference (arXiv 2407.02490): for each query head the pattern that a search
- * on a dump found best among those that compute an equal share of the pairs
- * (minference_search.c). */
+/* MInference (arXiv 2407.02490): each query head has the pattern that a search
+ * on a dump found best for it, among patterns that compute the same share of
+ * the pairs of query and token (minference_search.c). */
 #include "lib/policies/minference.h"
 #include "lib/calib.h"
 
@@ -29,7 +29,7 @@ static const char *name_of(const struct kv_calib *calib)
     return calib->path ? calib->path : "the calibration";
 }
 
-/* At least 1. */
+/* The number of tokens or blocks of a share, at least 1. */
 static size_t minference_count(float share, size_t whole)
 {
     const double n = round((double)share * (double)whole);

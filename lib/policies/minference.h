@@ -17,7 +17,8 @@ enum {
     KV_MINFERENCE_COLUMNS
 };
 
-/* The whole that a kind's shares refer to, in a prompt of n tokens. */
+/* The number of tokens or blocks that a kind's shares refer to, in a prompt of
+ * n tokens. */
 static inline size_t kv_minference_whole(enum kv_pattern_kind kind, size_t n)
 {
     return kind == KV_BLOCK_SPARSE

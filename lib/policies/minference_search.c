@@ -1,8 +1,8 @@
-/* MInference's search (section 3.3, algorithm 1).  It first sets the
- * candidates, the same for all heads: each gets the largest size whose mean
- * number of pairs over the dump's heads, layers and windows fits the budget.
- * Then it takes for each head the candidate that changes the head's output
- * least. */
+/* MInference's search (section 3.3, algorithm 1).  It first sizes the
+ * candidates, the same for all heads.  Each candidate gets the largest size at
+ * which its mean number of pairs, over the dump's heads, layers and windows,
+ * fits the budget.  Then it takes for each head the candidate that changes the
+ * head's output least. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
@@ -16,8 +16,8 @@
 
 enum { A_SHAPE_FIRST = 64 };
 
-/* Candidates: a kind, and for vertical-slash the share of the budget for its
- * vertical lines; slash lines get the rest. */
+/* Each candidate has a kind.  For vertical-slash, `vertical` is the share of
+ * the budget for vertical lines; slash lines get the rest. */
 static const struct {
     enum kv_pattern_kind kind;
     double vertical;
@@ -42,7 +42,7 @@ struct search {
     struct kv_pattern fitted[CANDIDATES];
 };
 
-/* A layer, window by window. */
+/* A layer and buffers for one window of it. */
 struct layer {
     const struct search *s;
     size_t layer;
@@ -101,7 +101,7 @@ static void list_sizes(struct search *s, size_t c)
     s->n_sizes[c] = n;
 }
 
-/* Counts pairs of a window of a layer. */
+/* Adds the pairs that each candidate computes in one window of a layer. */
 static void count_pairs(struct search *s, const struct layer *l)
 {
     const struct kv_attend_job job = job_of(l, NULL);
@@ -232,7 +232,8 @@ static int read_window(struct layer *l, size_t window, bool values,
             kv_dump_read(s->dump, l->layer, KV_T_V, at, s->n, l->v, e));
 }
 
-/* For a layer, counts pairs, or finds and stores its patterns. */
+/* Counts the pairs of a layer or, if fitted, finds and stores the layer's
+ * patterns. */
 static int pass_layer(struct search *s, struct layer *l, bool fitted,
                       struct kv_err *e)
 {

@@ -1,9 +1,9 @@
-/* PyramidKV (arXiv 2406.02069): SnapKV's votes, and budgets that fall from the
- * first layer to the last in equal steps, with the given mean (section 4.2):
- * beyond the w newest tokens the last layer has 1 / beta of the mean, and the
- * first layer has the amount that keeps the mean.  If the prompt is shorter
- * than that, the first layer has all of it, and the last layer the amount that
- * keeps the mean, as in the authors' code. */
+/* PyramidKV (arXiv 2406.02069): SnapKV's votes, with budgets that fall from the
+ * first layer to the last in equal steps and have the given mean (section 4.2).
+ * Not counting the w newest tokens, the last layer keeps 1 / beta of the mean,
+ * and the first layer keeps the number that gives this mean.  If the prompt is
+ * shorter than that number, the first layer keeps the whole prompt, and the
+ * last layer the number that gives the mean, as in the authors' code. */
 #include "lib/policies/snapkv.h"
 
 #include <math.h>
@@ -30,7 +30,8 @@ static struct kv_policy_plan pyramidkv_plan(const struct kv_policy_spec *p,
     const double last = floor(more / kv_policy_get(p, "a"));
     const double first = fmin(2 * more - last, (double)(n - newest));
 
-    /* Rounded alike above the mean and below it, so that the sum is exact. */
+    /* round() is symmetric, so budgets above and below the mean add up
+     * exactly. */
     return kv_snapkv_plan(
         p, (size_t)((double)mean + round((first - more) * (1 - 2 * at))));
 }

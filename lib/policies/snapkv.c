@@ -1,7 +1,7 @@
-/* SnapKV (arXiv 2404.14469): after the prompt, the tokens that the queries of
- * its last w tokens attend to most, and these w (section 4.1).  Votes for the
- * tokens before these w are pooled over k neighbours, none of which is one of
- * the w (listing 1).  Tokens decoded later are all kept. */
+/* SnapKV (arXiv 2404.14469): after the prompt, keeps its last w tokens (the
+ * window), and the tokens before them that the window's queries attend to most
+ * (section 4.1).  The votes of these queries are pooled over k neighbouring
+ * tokens outside the window (listing 1).  All tokens decoded later are kept. */
 #include "lib/policies/snapkv.h"
 
 #include <math.h>

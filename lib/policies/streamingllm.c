@@ -1,6 +1,7 @@
 /* StreamingLLM (arXiv 2309.17453): keeps the first tokens (attention sinks) and
- * the newest tokens.  Positions are those inside the cache (section 3.2): a
- * query meets the sinks right before the window, however long the text is. */
+ * the newest tokens.  Tokens get their positions inside the cache (section
+ * 3.2), so a query sees the sinks right before the window, however long the
+ * text is. */
 #include "lib/policies/policies.h"
 
 static const struct kv_param params[] = {

@@ -1,5 +1,5 @@
-/* TOVA (arXiv 2401.06104): the token that the newest query gives the least
- * attention, averaged over the heads of the layer, is dropped (section 3.2). */
+/* TOVA (arXiv 2401.06104): drops the token that gets the least attention from
+ * the newest query, averaged over the heads of the layer (section 3.2). */
 #include "lib/policies/policies.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
 /* The vertical-slash pattern of MInference (arXiv 2407.02490), in every head:
- * lines of the matrix of weights, by the prompt's last queries. */
+ * vertical and diagonal lines of the attention matrix, chosen by the prompt's
+ * last queries. */
 #include "lib/policies/policies.h"
 
 static const struct kv_param params[] = {

@@ -1,18 +1,18 @@
-/* AnTKV (arXiv 2506.19505): vector quantization, with the tokens in fp16 whose
- * errors move attention most, its anchors.
+/* AnTKV (arXiv 2506.19505): vector quantization in which the anchors, the
+ * tokens whose errors change attention most, stay fp16.
  *
  * A block of n tokens is scored by its own queries over its own keys and values
  * (lib/anchor_score.h, keys).  The `anchor` per cent of its tokens, rounded up,
- * whose scores over all KV heads are highest are kept in fp16 beside their
- * codes. Codebooks are as in codebook.h; k-means weighs a token by its score in
- * the calibration's text, keys by the score of keys, values by the score of
+ * with the highest scores over all KV heads are kept in fp16 beside their
+ * codes.  Codebooks are as in codebook.h; k-means weighs a token by its score
+ * in the calibration's text: keys by the score of keys, values by the score of
  * values (w=anchor).
  *
- * A re-implementation from the paper's theorem and abstract; its code could not
- * be had.  Our readings: codebooks are CQ's, keys before RoPE, at 1 bit d8b8;
- * a block as long as the prompt (n) has the prompt's scores, and tokens after
- * it are scored in blocks of n again; K and V keep the same
- * tokens; a score is the sum over heads.
+ * A re-implementation from the paper's theorem and abstract; its code was not
+ * available.  Our readings: codebooks are CQ's, keys before RoPE, at 1 bit
+ * d8b8; a block as long as the prompt (n) has the prompt's scores, and tokens
+ * after it are scored in blocks of n again; K and V keep the same tokens; a
+ * score is the sum over heads.
  *
  *   | codes of n tokens (codebook.h) | anchors: index u16 each, ascending |
  *   | their values, row x f16 each | */
@@ -36,13 +36,14 @@ static const struct kv_param params[] = {
     {0}};
 
 struct antkv {
-    struct kv_codec codes; /* the same codec with a state of codebook.h */
+    struct kv_codec codes; /* the same codec, with a state of codebook.h */
     size_t n_anchors;
 };
 
 static size_t n_anchors(const struct kv_spec *s, enum kv_side side)
 {
-    /* A product such as 1000 x 16.1 / 100 is a little above its number. */
+    /* - 1e-9: rounding puts a product such as 1000 x 16.1 / 100 a little above
+     * its true value. */
     return (size_t)ceil(kv_spec_get(s, side, "n") *
                             kv_spec_get(s, side, "anchor") / 100 -
                         1e-9);
@@ -84,8 +85,8 @@ static int by_index(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* at [n_anchors]: the block's tokens with the highest scores, of several the
- * first ones.  saliency: [n_kv_heads][block]. */
+/* at [n_anchors]: the block's tokens with the highest scores; on ties the first
+ * tokens.  saliency: [n_kv_heads][block]. */
 static void find_anchors(const struct kv_codec *c, const float *saliency,
                          uint16_t *at)
 {
@@ -150,7 +151,7 @@ static void antkv_decode(const struct kv_codec *c, const uint8_t *bytes,
             uint16_t t;
 
             memcpy(&t, at + i / row * sizeof(t), sizeof(t));
-            if (t < c->block) /* bytes from outside */
+            if (t < c->block) /* bytes from outside may be invalid */
                 x[t * row + i % row] = kv_f16_get(from + 2 * i);
         }
         bytes += c->block_bytes;

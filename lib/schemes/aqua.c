@@ -73,7 +73,7 @@ static double aqua_nominal(const struct kv_spec *s, enum kv_side side,
            16 / kv_spec_get(s, side, "g");
 }
 
-/* x [n][row] gets what is predicted of the first n tokens of at; zeros in the
+/* x [n][row] gets the prediction of the first n tokens of at; zeros in the
  * lowest layer. */
 static void aqua_predict(const struct kv_codec *c,
                          const struct kv_neighbours *at, size_t n, float *x)
@@ -122,7 +122,7 @@ static void decode_near(const struct kv_codec *c,
     aqua_predict(c, at, n, x);
     for (size_t t = 0; t < n; t++, x += row) {
         kv_higgs_decode(&a->higgs, bytes + t * c->block_bytes, rest);
-        for (size_t i = 0; i < row; i++) /* no way out upward */
+        for (size_t i = 0; i < row; i++) /* no infinity for upper layers */
             x[i] = fminf(fmaxf(x[i] + rest[i], -65504), 65504);
     }
     free(rest);
@@ -139,7 +139,7 @@ static const struct kv_layered *aqua_layered(const struct kv_spec *s,
     return &one;
 }
 
-/* The predictor of a layer above the lowest. */
+/* Loads the predictor, in layers above the lowest. */
 static int load_weight(struct aqua *a, const struct kv_codec *c,
                        const struct kv_calib_set *set, struct kv_err *e)
 {

@@ -16,15 +16,15 @@
  *   | codes: row / d x log2(n) bits, padded to a byte | norms: f16, a run |
  *
  * As in the published code: d2n16, 4 sinks in fp16, 128 tokens encoded at a
- * time, the ridge 1e-3 of the mean second moment.  Ours: runs have 2^i or 12
- * 2^i values (the code pads them to g, 1,024); k-means on normal numbers, from
- * a fixed seed, gives the points; W and b are fp16.  As in the code, training
- * leaves out no tokens.
+ * time, a ridge of 1e-3 of the mean second moment, training on all tokens.  Our
+ * choices: runs have 2^i or 12 2^i values (the code pads them to g, 1,024);
+ * k-means on normal numbers, from a fixed seed, gives the points; W and b are
+ * fp16.
  *
  * Tables in a calibration:
  *   points     [n][d], points_low [256][2]
  *   predictor  [features + 1][row], the last row is b; per side and layer, none
- *              of the lowest
+ *              for the lowest layer
  *
  * The codes are layered (scheme.h), so there is no attention in place. */
 #ifndef KV_AQUA_H
@@ -35,7 +35,7 @@
 
 enum { KV_AQUA_LOW_D = 2, KV_AQUA_LOW_N = 256, KV_AQUA_PALEY = 12 };
 
-/* HIGGS for the rows of a side. */
+/* The HIGGS coder of a side's rows. */
 struct kv_higgs {
     size_t row, run, d; /* d divides run, run divides row */
     unsigned bits;      /* bits of a code */

@@ -1,4 +1,5 @@
-/* HIGGS (arXiv 2411.17525) of rows: rotated runs, a norm, a grid of points. */
+/* HIGGS (arXiv 2411.17525) for rows: each run is rotated, divided by its norm,
+ * and coded by the nearest points of a grid. */
 #include "kernels/bitpack.h"
 #include "kernels/hadamard.h"
 #include "lib/base/alloc.h"
@@ -21,9 +22,9 @@ size_t kv_higgs_run(size_t row, size_t g)
     return best;
 }
 
-/* Paley's Hadamard matrix of order 12, not normalized: its first row is of
- * ones, its first column of minus ones below; the rest are Legendre's symbols
- * modulo 11, with ones on the diagonal. */
+/* Paley's Hadamard matrix of order 12, not normalized.  Its first row has ones,
+ * and its first column has minus ones below; all other entries are Legendre
+ * symbols modulo 11, with ones on the diagonal. */
 static float paley(size_t i, size_t j)
 {
     static const int squares = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 9;
@@ -35,7 +36,7 @@ static float paley(size_t i, size_t j)
     return i == j || squares >> (j + 11 - i) % 11 & 1 ? 1 : -1;
 }
 
-/* x [12][n] becomes P x, back: P^T x; over sqrt(12). */
+/* x [12][n] becomes P x / sqrt(12); with back, P^T x / sqrt(12). */
 static void turn_by_paley(float *x, size_t n, bool back)
 {
     for (size_t k = 0; k < n; k++) {
@@ -74,7 +75,7 @@ void kv_higgs_clear(struct kv_higgs *h)
     kv_centroids_clear(&h->centroids);
 }
 
-/* |x| / sqrt(n). */
+/* Returns |x| / sqrt(n). */
 static float size_of(const float *x, size_t n)
 {
     double sum = 0;

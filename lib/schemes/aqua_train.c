@@ -1,5 +1,5 @@
-/* Training of AQUA-KV: up the layers, each predicted from what decoders have of
- * the one below. */
+/* Training of AQUA-KV, one layer after the other, upward: each layer is
+ * predicted from the decoded form of the layer below. */
 #include "kernels/eigen.h"
 #include "kernels/nearest/kmeans.h"
 #include "kernels/vecops/vecops.h"
@@ -29,9 +29,9 @@ struct training {
     struct kv_calib_set *out;
     size_t n, row, n_layers; /* n: tokens */
     size_t run;
-    const float *points[2]; /* of the lowest layer, of the others */
-    /* [n][row]: keys and values of a layer as decoders have them, at first of
-     * the layer below */
+    const float *points[2]; /* points of the lowest layer, of the others */
+    /* [n][row]: decoded keys and values of the layer, and before that, of the
+     * layer below */
     float *seen[KV_SIDES];
     float *x; /* [n][row] */
 };
@@ -63,7 +63,7 @@ static size_t n_features(const struct training *t, enum kv_side side)
     return (side == KV_V ? 2 : 1) * t->row + 1;
 }
 
-/* [n][features], the last of which is 1. */
+/* Returns the features [n][features]; the last feature is 1. */
 static float *features_of(const struct training *t, enum kv_side side)
 {
     const size_t row = t->row, m = n_features(t, side);
@@ -77,7 +77,7 @@ static float *features_of(const struct training *t, enum kv_side side)
     return f;
 }
 
-/* weight: [features][row], values of halves. */
+/* Fits weight [features][row], rounded to fp16, by ridge regression. */
 static int fit_weight(const struct training *t, const float *f, size_t m,
                       float *weight, struct kv_err *e)
 {
@@ -100,8 +100,8 @@ static int fit_weight(const struct training *t, const float *f, size_t m,
     return rc;
 }
 
-/* The side's `seen`: the decoded form of x, predicted by weight [m][row] from
- * f, or without prediction. */
+/* Sets the side's `seen` to the decoded form of x, which weight [m][row]
+ * predicts from f; weight NULL: no prediction. */
 static void see(struct training *t, enum kv_side side, const struct kv_higgs *h,
                 const float *f, size_t m, const float *weight)
 {

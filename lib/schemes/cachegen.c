@@ -62,7 +62,7 @@ static float less(const float *x, const float *base, size_t i)
     return base ? x[i] - base[i] : x[i];
 }
 
-/* Turns x - base (NULL: x) [n] into symbols; returns the largest size. */
+/* Turns x - base (NULL: x) [n] into symbols; returns the largest magnitude. */
 static uint16_t quantize_row(const float *x, const float *base, size_t n,
                              unsigned top, uint16_t *symbol)
 {
@@ -187,8 +187,8 @@ static size_t memory_bytes(const struct kv_codec *c,
            kv_pack_bytes((c->block - first) * g->row, delta_bits(g));
 }
 
-/* Cumulates a calibration's counts; fails on counts that kvcalib cannot have
- * written. */
+/* Cumulates a calibration's table of places; fails on a table that kvcalib
+ * cannot have written. */
 static int cumulate(const struct kv_table *t, struct tables *to,
                     struct kv_err *e)
 {
@@ -368,8 +368,8 @@ static size_t cachegen_encode_block(const struct kv_codec *c, struct kv_where w,
     return n;
 }
 
-/* The checksum finds damage; the other checks are for bytes forged to match
- * it. */
+/* The checksum finds damage; the other checks are for forged bytes with a
+ * correct checksum. */
 static int check_head(const struct kv_codec *c, const uint8_t *bytes, size_t n,
                       uint16_t *max, struct kv_err *e)
 {

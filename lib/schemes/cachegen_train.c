@@ -22,7 +22,7 @@ struct counts {
     double error;
 };
 
-/* counts: of these tokens, or NULL. */
+/* counts [n]: which tokens count; NULL: all. */
 static void cachegen_count(const struct kv_cachegen *g, const bool *counts,
                            const uint16_t *symbol, size_t n, struct counts *to)
 {
@@ -84,8 +84,8 @@ out:
     return rc;
 }
 
-/* Adds a table of places; half a time is added to every count (the estimator
- * of Krichevsky and Trofimov), as unseen symbols may still occur. */
+/* Adds a table of places.  Every count gets 1/2 more (the estimator of
+ * Krichevsky and Trofimov), since unseen symbols may still occur. */
 static struct kv_table *cachegen_add_table(struct kv_calib_set *out,
                                            const char *name, int side,
                                            int layer, size_t row,

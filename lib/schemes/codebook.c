@@ -14,7 +14,8 @@
 
 /* ---- parameters -------------------------------------------------------- */
 
-/* The gradients belong to untransformed keys before RoPE. */
+/* Fails if w=fisher weighs keys in another form than the gradients', which are
+ * for untransformed keys before RoPE. */
 static int check_weights(const struct kv_spec *s, struct kv_err *e)
 {
     if (kv_spec_is(s, KV_K, "w", "fisher") &&
@@ -157,7 +158,7 @@ struct state {
     float *smooth;
     float *centers;            /* [head_books][sub_books][k][d] */
     struct kv_centroids *book; /* [head_books][sub_books] */
-    struct kv_codebook *tiles; /* the same for tiles */
+    struct kv_codebook *tiles; /* the books, arranged for tiles */
 };
 
 static const struct kv_centroids *book(const struct state *v, size_t head,
@@ -196,7 +197,7 @@ size_t kv_codebook_gather(const struct kv_codebook_layout *l, size_t head,
     return n_points;
 }
 
-/* The reverse for codes: code [n][n_heads][n_sub]. */
+/* The reverse of kv_codebook_gather(), for codes: code [n][n_heads][n_sub]. */
 static void scatter(const struct kv_codebook_layout *l, size_t head, size_t sub,
                     const uint16_t *from, size_t n, uint16_t *code)
 {
@@ -426,8 +427,8 @@ static void codebook_enter(const void *space, size_t head, float *q,
         kv_codebook_query(t, head, q + r * t->head_dim);
 }
 
-/* Keys before RoPE cannot be transformed as well: a query has no place
- * between the two. */
+/* Keys that are both before RoPE and transformed have no tiles: a query cannot
+ * be transformed between RoPE and the product. */
 bool kv_codebook_store(const struct kv_codec *c, struct kv_store *s)
 {
     const struct state *v = c->state;

@@ -1,5 +1,5 @@
-/* Codebooks of centroids: the one core behind pq, million, evasion, vecinfer
- * and cq, which differ only in their defaults.
+/* Codebooks of centroids: the common core of pq, million, evasion, vecinfer and
+ * cq, which differ mainly in their defaults.
  *
  * A head's head_dim values are cut into sub-vectors of d; each is stored as
  * the index, in b bits, of its nearest centroid (kernels/nearest/nearest.h).
@@ -11,10 +11,10 @@
  * token, the padding of the last byte.
  *
  * Parameters, each per side:
- *   d, b    dimensions of a sub-vector (the first parameter, whatever its
- *           letter: cq has c), bits of a code
+ *   d, b    dimensions of a sub-vector (the first parameter, named c in cq),
+ *           and bits of a code
  *   books   who shares a codebook: all layers (model), the heads of one layer
- *           (layer), nobody (head)
+ *           (layer), or each head has its own (head)
  *   sub     the sub-spaces of a head share a codebook, or each has its own
  *   t       transform of keys: S divides channel i of a head by the smoothing
  *           factor sqrt(max_t |K_ti|), H is the Hadamard transform of
@@ -23,28 +23,29 @@
  *           and rope apply to K alone, and V-t, V-rope are refused
  *   rope    keys are stored after RoPE (post) or before it (pre)
  *   w       weight of a sub-vector in k-means: one, or the sum over its values
- *           of their Fisher information (kv_dump_fisher() of
- *           lib/dump.h), g^T g with g the loss's gradient.  For keys fisher
- *           needs rope=pre and t=none, since the gradients were taken there;
- *           anchor (antkv alone): the token's score (lib/anchor_score.h)
+ *           of their Fisher information (kv_dump_fisher() of lib/dump.h), g^T g
+ *           with g the loss's gradient.  For keys fisher needs rope=pre and
+ *           t=none, since kv_dump_fisher() is about keys in that form; anchor
+ *           (antkv alone): the token's score (lib/anchor_score.h)
  *   iters   k-means rounds, at most
- *   init    where they begin: k-means++, or points drawn evenly (faiss)
- *   residual  the newest r tokens stay fp16 (sliding), or up to r tokens
- *           do, until r are full (batched)
+ *   init    where k-means starts: k-means++, or points drawn evenly (as faiss)
+ *   residual  the newest r tokens stay fp16 (sliding), or tokens stay fp16
+ *             until there are r of them, which are then coded together
+ *             (batched)
  *
  * Tables in a calibration:
  *   codebook  [sub-spaces or 1][2^b][d] of fp16, per side, layer or all, head
- *             or all: k-means' centers rounded, beyond 65504 clamped; error:
+ *             or all: k-means' centers, rounded and clamped to 65504; error:
  *             mean squared error per value of the training sample after
- *             decoding, in the space the values came from
+ *             decoding, in the space before the transform
  *   smooth    [n_kv_heads][head_dim], K, per layer: the factors, from the
  *             codebooks' text or from another calibration
  *
  * Size of the books: with books=head and sub=own one side of a layer has 2^b
  * fp16 values for each value of a token (b = 10 and 4096 values: 8 MiB).
- * Training a layer takes tokens x values x 2^b x rounds multiplications; it
- * holds a sample of at most 256 sub-vectors per centroid, and the same amount
- * for weights. */
+ * Training a layer takes tokens x values x 2^b x rounds multiplications.  It
+ * holds a sample of at most 256 sub-vectors per centroid, and as much again for
+ * weights. */
 #ifndef KV_SCHEMES_CODEBOOK_H
 #define KV_SCHEMES_CODEBOOK_H
 
@@ -52,8 +53,8 @@
 
 struct kv_dump_info;
 
-/* The parameters: the letter for d, and a scheme's defaults; for a word, the
- * index of its choice. */
+/* The parameters, from the entry for d and a scheme's defaults; the default of
+ * a word is the index of its choice. */
 enum { KV_CODEBOOK_MODEL, KV_CODEBOOK_LAYER, KV_CODEBOOK_HEAD };
 enum { KV_CODEBOOK_SHARED, KV_CODEBOOK_OWN };
 enum {
@@ -93,7 +94,7 @@ enum { KV_CODEBOOK_SLIDING, KV_CODEBOOK_BATCHED };
       "the newest r tokens stay fp16, or fewer than r: r at a time" }
 /* clang-format on */
 
-/* The functions for a struct kv_scheme. */
+/* The functions that struct kv_scheme points to. */
 int kv_codebook_check(struct kv_spec *s, const struct kv_shape *shape,
                       struct kv_err *e);
 double kv_codebook_nominal(const struct kv_spec *s, enum kv_side side,
@@ -133,7 +134,8 @@ struct kv_codebook_transform {
     const float *smooth; /* [n_heads][head_dim], all > 0; NULL: no S */
 };
 
-/* The members that all codebook schemes share, all except name and defaults. */
+/* The members of struct kv_scheme that all codebook schemes share: all except
+ * name and defaults. */
 #define KV_CODEBOOK_SCHEME                                                 \
     .residual_rule = {KV_SLIDING, KV_SLIDING}, .check = kv_codebook_check, \
     .nominal = kv_codebook_nominal, .hadamard = kv_codebook_hadamard,      \
@@ -158,8 +160,8 @@ void kv_codebook_forward(const struct kv_codebook_transform *t, float *x,
                          size_t n);
 void kv_codebook_inverse(const struct kv_codebook_transform *t, float *x,
                          size_t n);
-/* Applies the transform of an open codec to x, in place.  The codec chooses its
- * codes for the result. */
+/* Applies the transform of an open codec to x, in place; the codec quantizes x
+ * in this form. */
 void kv_codebook_transformed(const struct kv_codec *c, float *x, size_t n);
 /* q: [head_dim], a query of this KV head, transformed in place so that its
  * product with the transformed key is q . k. */

@@ -1,5 +1,5 @@
-/* Training of codebooks: one pass over the dump per layer and side finds
- * the smoothing factors and takes the sample; k-means makes the codebooks. */
+/* Training of codebooks: one pass over the dump for each layer and side finds
+ * the smoothing factors and samples tokens; k-means makes the codebooks. */
 #include "kernels/hadamard.h"
 #include "kernels/nearest/kmeans.h"
 #include "kernels/nearest/nearest.h"
@@ -36,7 +36,7 @@ struct job {
     size_t first, end;
     size_t n_tokens; /* sampled from each layer */
     float *sample;   /* [end - first][n_tokens][n_heads][head_dim] */
-    float *weight;   /* the same for each value's weight; NULL: none */
+    float *weight;   /* each value's weight, in the same layout; NULL: none */
 };
 
 static size_t codebook_row_of(const struct job *j)
@@ -68,7 +68,7 @@ static size_t layer_at(const struct job *j, size_t layer)
     return (layer - j->first) * j->n_tokens * codebook_row_of(j);
 }
 
-/* "all layers, K", "layer 3, V": the place that a sentence is about. */
+/* Adds the place to an error sentence: "all layers, K" or "layer 3, V". */
 static int fail_at(const struct job *j, struct kv_err *e)
 {
     if (kv_spec_is(j->spec, j->side, "books", "model"))
@@ -122,10 +122,10 @@ static int plan_sample(struct job *j, struct kv_err *e)
 }
 
 /* Copies the sampled ones among the n tokens at x, which begin at token
- * `first`: sampled token i is token floor(i * tokens / n_tokens).  Massive
- * tokens are among them, as in the papers: without a center near an attention
- * sink, a cache that keeps nothing in fp16 loses it (CQ at 2 bits on
- * Qwen2.5-Coder: KL 1.37, with them .415). */
+ * `first`: sampled token i is token floor(i * tokens / n_tokens).  The sample
+ * includes massive tokens, as in the papers: without a center near an attention
+ * sink, a cache that keeps no token in fp16 loses the sink (CQ at 2 bits on
+ * Qwen2.5-Coder: KL 1.37 without massive tokens, .415 with them). */
 static void codebook_pick(const struct job *j, size_t first, const float *x,
                           size_t n, float *sample, size_t *taken)
 {
@@ -140,7 +140,7 @@ static void codebook_pick(const struct job *j, size_t first, const float *x,
     }
 }
 
-/* Scores of a layer's tokens, [tokens][n_kv_heads], window by window. */
+/* Computes score [tokens][n_kv_heads] of a layer's tokens, window by window. */
 static int read_scores(const struct job *j, size_t layer, float *score,
                        struct kv_err *e)
 {
@@ -171,7 +171,8 @@ static int read_scores(const struct job *j, size_t layer, float *score,
     return rc ? -1 : 0;
 }
 
-/* j->weight of a layer: each value of a token has its head's score. */
+/* Sets j->weight of a layer: a token's values have the weight of their head's
+ * score. */
 static int weigh_by_anchors(const struct job *j, size_t layer, struct kv_err *e)
 {
     const size_t heads = j->info->shape.n_kv_heads, row = codebook_row_of(j);
@@ -193,7 +194,7 @@ static int weigh_by_anchors(const struct job *j, size_t layer, struct kv_err *e)
     return rc;
 }
 
-/* counts: of these tokens, or NULL. */
+/* counts [n]: which tokens count; NULL: all. */
 static void raise_max(const float *x, const bool *counts, size_t n, size_t row,
                       float *max)
 {
@@ -205,9 +206,9 @@ static void raise_max(const float *x, const bool *counts, size_t n, size_t row,
         }
 }
 
-/* One pass over a layer: sample and weights [n_tokens][row], and max [row], the
- * largest |x| of every channel (after the Hadamard transform where t has it
- * first). */
+/* One pass over a layer: reads sample and weights [n_tokens][row], and finds
+ * max [row], the largest |x| of every channel, after the Hadamard transform if
+ * t puts it first. */
 static int read_layer(const struct job *j, size_t layer,
                       const struct kv_codebook_transform *t, float *max,
                       struct kv_err *e)
@@ -285,8 +286,8 @@ int kv_codebook_factors(const struct kv_calib_set **set,
     return 0;
 }
 
-/* The factors of VecInfer's eq. 4: sqrt(max_t |K_ti|), 1 where a channel is all
- * zero; or another calibration's factors. */
+/* Adds the smoothing factors: another calibration's, or by VecInfer's eq. 4
+ * sqrt(max_t |K_ti|), and 1 for a channel of zeros. */
 static float *add_smooth(struct job *j, size_t layer, const float *max)
 {
     const size_t dims[] = {j->info->shape.n_kv_heads, j->info->shape.head_dim};
@@ -323,9 +324,9 @@ static int take_sample(struct job *j, size_t layer,
     return rc;
 }
 
-/* The sum of the values' weights for each of the book's n points, [n].  NULL if
- * all points weigh the same, and also if fewer than k points have a weight
- * above 0, as with channels that a norm takes to 0. */
+/* The weight [n] of each of the book's points: the sum of its values' weights.
+ * NULL if all points weigh the same, and also if fewer than k points have a
+ * weight above 0, as for channels that a norm sets to 0. */
 static float *point_weights(const struct job *j, size_t head, size_t sub,
                             size_t n)
 {
@@ -350,7 +351,8 @@ static float *point_weights(const struct job *j, size_t head, size_t sub,
     return weight;
 }
 
-/* Centers as the calibration holds them: codes are chosen by these. */
+/* Rounds centers as the calibration stores them; encoding uses the rounded
+ * ones. */
 static void round_centers(float *centers, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -403,7 +405,7 @@ out:
     return rc;
 }
 
-/* A layer was sampled or a codebook trained. */
+/* Reports progress: a layer was sampled or a codebook trained. */
 static void codebook_step(const struct job *j)
 {
 #pragma omp critical(kv_codebook_step)
@@ -437,7 +439,8 @@ static int train_books(const struct job *j, float *const *centers,
     return rc;
 }
 
-/* Mean squared error of the sample, over the heads of a table. */
+/* The mean of the sample's squared quantization errors, over the heads of a
+ * table. */
 static double mean_left(const struct job *j, size_t head)
 {
     const struct kv_codebook_users u = kv_codebook_users(&j->layout, head, 0);
@@ -527,8 +530,8 @@ static void expect_steps(const struct kv_spec *s,
     }
 }
 
-/* The job of the layers from `first` on that share codebooks; out NULL: only
- * asked about. */
+/* The job of the layers, from `first` on, that share codebooks.  out NULL: only
+ * to check the dump. */
 static struct job make_job(const struct kv_spec *s, enum kv_side side,
                            size_t first, struct kv_dump *dump, uint64_t seed,
                            struct kv_calib_set *out)

@@ -1,28 +1,29 @@
 /* CommVQ (Li et al., ICML 2025, arXiv 2506.18879): keys before RoPE as sums of
- * code-words that commute with RoPE, values as sums of vectors, a bit each.
+ * code-words that commute with RoPE, values as sums of vectors, one bit for
+ * each vector.
  *
  * Keys.  A token of all KV heads is divided by its norm and cut into groups of
  * g channels, with RoPE's pairs as complex numbers.  Each group is coded by one
- * book after the other, each of which takes the code-word nearest to the rest
- * that the books before it left.  A code-word is z_a + i z_b of 2^(c/2) vectors
- * z (commvq.h): c bits a code.  A book is trained by EM (commvq_train.c).  For
- * b bits a value a group has b g / c books, rounded: 21 for the paper's 2 bits
- * (c = 12, g = 128), 11 for its 1 bit.
+ * book after the other; each book takes the code-word nearest to the residual
+ * that the books before it left.  A code-word is z_a + i z_b, where a book has
+ * 2^(c/2) vectors z (commvq.h), so a code has c bits.  A book is trained by EM
+ * (commvq_train.c).  For b bits a value a group has b g / c books, rounded: 21
+ * for the paper's 2 bits (c = 12, g = 128), 11 for its 1 bit.
  *
  * Values.  A token of all KV heads, divided by each channel's mean magnitude
- * and then by its norm, is a sum of some of b vectors for each of its values,
- * brought to a norm of 1.  The published code chooses the bits by a network of
- * two layers, trained with the vectors on the model's own loss for 100,000
- * steps and more.  That cannot be had from a calibration: here a search
- * chooses the bits by the squared error (commvq.h), and the vectors are fitted
- * by least squares, from a start in principal axes (commvq_values.c).
+ * and then by its norm, is a sum of some of b x row vectors, b for each of its
+ * values; decoding scales the sum to a norm of 1.  The published code chooses
+ * the bits by a network of two layers, trained with the vectors on the model's
+ * own loss for 100,000 steps and more.  A calibration cannot do that.  Here a
+ * search chooses the bits by the squared error (commvq.h), and the vectors are
+ * fitted by least squares, starting from principal axes (commvq_values.c).
  *
  * A token is
  *
  *   K: | norm: f16 | group 0: code[books] | group 1 | ... | 0 to 7 zero bits |
  *   V: | norm: f16 | bit[b row] | 0 to 7 zero bits |
  *
- * Up to 128 tokens stay in fp16 until they are 128, as in the code.
+ * Tokens stay in fp16 until there are 128 of them, as in the code.
  *
  * Tables in a calibration, per layer:
  *   codebook  K: [groups][books][g][2^(c/2)] of fp16, z as in commvq.h
@@ -105,7 +106,7 @@ void kv_commvq_order(const struct kv_shape *shape, size_t *order)
         order[n++] = latent + i * p.step;
         order[n++] = latent + i * p.step + p.apart;
     }
-    for (size_t i = 0; n < d; i++) /* what RoPE leaves */
+    for (size_t i = 0; n < d; i++) /* channels that RoPE does not rotate */
         if (i < latent || i >= latent + 2 * p.n)
             order[n++] = i;
 }
@@ -122,7 +123,7 @@ struct commvq {
     struct kv_commvq_basis basis;
 };
 
-/* x [row], to its channel i of the row as it is coded. */
+/* The value of x [row] that is channel i of the row in coded order. */
 static float *channel_of(const struct kv_codec *c, float *x, size_t i)
 {
     const struct commvq *q = c->state;
@@ -131,7 +132,7 @@ static float *channel_of(const struct kv_codec *c, float *x, size_t i)
     return x + i / d * d + q->order[i % d];
 }
 
-/* x [row]; room [row]. */
+/* Encodes x [row]; room [row] is workspace. */
 static void encode_key(const struct kv_codec *c, float *x, float *room,
                        uint16_t *code, uint8_t *bytes)
 {

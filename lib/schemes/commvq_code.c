@@ -1,4 +1,5 @@
-/* CommVQ's code-words: the nearest of a book, the bits of a basis. */
+/* CommVQ's encoding: finds the nearest code-word of a book and the bits of a
+ * basis. */
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/schemes/commvq.h"
@@ -160,7 +161,7 @@ void kv_commvq_basis_init(struct kv_commvq_basis *b, const float *e, size_t n,
             for (size_t k = 0; k < d; k++)
                 sum += (double)e[i * d + k] * (double)e[j * d + k];
             b->gram[i * n + j] = b->gram[j * n + i] = (float)sum;
-            b->norm[i] = (float)sum; /* the last is of j = i */
+            b->norm[i] = (float)sum; /* the last sum is for j = i */
         }
     for (size_t i = 0; i < n * n; i++)
         b->half[i / n] += b->gram[i] / 2;
@@ -175,9 +176,9 @@ void kv_commvq_basis_clear(struct kv_commvq_basis *b)
     free(b->order);
 }
 
-/* The bit whose change lowers the error most, of several the first; n where
- * none does.  with [n]: the product of each vector and the rest of y; gain:
- * room, [n]. */
+/* The bit whose change lowers the error most, on ties the first; n if no change
+ * lowers it.  with [n]: the product of each vector with the residual of y; gain
+ * [n]: workspace. */
 static size_t best_change(const struct kv_commvq_basis *b, const float *with,
                           const float *sign, float *gain)
 {
@@ -200,7 +201,8 @@ static size_t best_change(const struct kv_commvq_basis *b, const float *with,
     return b->n;
 }
 
-/* with [n]: takes by times vector i off the rest. */
+/* Updates with [n] after `by` times vector i is subtracted from the
+ * residual. */
 static void take_off(const struct kv_commvq_basis *b, size_t i, float by,
                      float *with)
 {
@@ -213,7 +215,8 @@ void kv_commvq_choose(const struct kv_commvq_basis *b, const float *y,
 {
     const size_t n = b->n;
     float *with = kv_alloc(3 * n, sizeof(*with));
-    float *sign = with + n, *gain = sign + n; /* sign: 2, or -2 of a bit */
+    float *sign = with + n, *gain = sign + n; /* sign: 2, or -2 where the bit is
+                                               * set */
 
     for (size_t i = 0; i < n; i++) {
         with[i] = -b->half[i];
@@ -227,8 +230,9 @@ void kv_commvq_choose(const struct kv_commvq_basis *b, const float *y,
         take_off(b, i, taken ? 0.5f : -0.5f, with);
         sign[i] = taken ? -2 : 2;
     }
-    for (size_t changes = 0; changes < 4 * n; changes++) { /* rounding: no
-                                                            * endless circle */
+    for (size_t changes = 0; changes < 4 * n; changes++) { /* bounded, since
+                                                            * rounding might
+                                                            * make it cycle */
         const size_t i = best_change(b, with, sign, gain);
 
         if (i == n)

@@ -1,11 +1,11 @@
-/* Training of CommVQ's values: a basis, of which a token is the sum of some
- * vectors.
+/* Training of CommVQ's values: the basis whose vectors a token is a sum of.
  *
- * It starts as a transform coder.  Its first vector is the mean, and the lowest
- * level of every axis.  The other vectors are bits of levels evenly apart along
- * the principal axes; the axis with the most error left gets the next bit. Then
- * rounds of choosing bits (kv_commvq_choose()) and of vectors that fit these
- * bits by least squares, which a small ridge ties to the last round's. */
+ * The basis starts as a transform coder.  Its first vector is the mean plus the
+ * lowest level of every axis.  The other vectors are the bits of evenly spaced
+ * levels along the principal axes; the axis with the most remaining error gets
+ * the next bit.  Each round then chooses bits (kv_commvq_choose()) and fits the
+ * vectors to these bits by least squares, with a small ridge that keeps the
+ * vectors near those of the last round. */
 #include "kernels/eigen.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -18,11 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOGETHER = 64 /* tokens of a thread's step */ };
+enum { TOGETHER = 64 /* tokens that a thread takes at a time */ };
 
 static const double RIDGE = 1e-3, SMALLEST = 1e-6, WIDTH = 3.2;
 
-/* x [n][row] divided by the mean magnitudes, and then by its norms. */
+/* Divides x [n][row] by the channels' mean magnitudes, scale [row], and then
+ * each token by its norm. */
 static void normalize(float *x, size_t n, size_t row, float *scale)
 {
     double *mean = kv_alloc(row, sizeof(*mean));
@@ -44,7 +45,7 @@ static void normalize(float *x, size_t n, size_t row, float *scale)
     free(mean);
 }
 
-/* Bits of each axis [row], of deviations [row]. */
+/* Distributes bits among the axes: of [row], from deviation [row]. */
 static void share_bits(const double *deviation, size_t row, size_t bits,
                        unsigned *of)
 {
@@ -59,7 +60,8 @@ static void share_bits(const double *deviation, size_t row, size_t bits,
     }
 }
 
-/* axis [row][row]: component i of axis j at [i][j]. */
+/* Fills e [bits][row] with the starting vectors; axis [row][row]: component i
+ * of axis j is at [i][j]. */
 static void put_start(const double *mean, const double *axis,
                       const double *deviation, size_t row, size_t bits,
                       float *e)
@@ -83,7 +85,7 @@ static void put_start(const double *mean, const double *axis,
     free(of);
 }
 
-/* e [bits][row], of x [n][row]. */
+/* Makes the starting basis e [bits][row] from x [n][row]. */
 static int start_basis(const float *x, size_t n, size_t row, size_t bits,
                        float *e, struct kv_err *err)
 {
@@ -108,8 +110,8 @@ static int start_basis(const float *x, size_t n, size_t row, size_t bits,
     return rc ? kv_fail(err, "no principal axes: values are not finite") : 0;
 }
 
-/* code [n][bits], as floats too; rest [n][row]: x less its sum.  Returns the
- * mean square of rest. */
+/* Chooses code [n][bits], as floats; rest [n][row]: the residual of x.  Returns
+ * the mean square of rest. */
 static double choose_all(const struct kv_commvq_basis *b, const float *x,
                          size_t n, float *code, float *rest)
 {
@@ -134,7 +136,7 @@ static double choose_all(const struct kv_commvq_basis *b, const float *x,
     return sum / (double)(n * b->d);
 }
 
-/* Adds to e [bits][row] what the bits say of the rest. */
+/* Adds to e [bits][row] the least-squares fit of the residual to the bits. */
 static int fit(const float *code, const float *rest, size_t n, size_t bits,
                size_t row, float *e, struct kv_err *err)
 {
@@ -163,8 +165,8 @@ static void round_basis(float *e, size_t n)
         e[i] = kv_f16_to_f32(kv_f16_clamp(e[i]));
 }
 
-/* Rounds of both steps, from e [bits][row] on, while the error falls; best: e
- * of the least error. */
+/* Repeats both steps, from e [bits][row] on, while the error falls; best: the e
+ * with the least error. */
 static int refine(const struct kv_commvq_sizes *m, size_t rounds,
                   const float *x, size_t n, float *e, float *best,
                   struct kv_err *err)

@@ -1,6 +1,6 @@
 /* CQ, coupled quantization ("KV Cache is 1 Bit Per Channel", arXiv 2405.03917):
  * c adjacent channels of keys before RoPE, and of values, share a code of b
- * bits; a codebook per layer, KV head and group of channels, learned with
+ * bits.  Each layer, KV head and group of channels has a codebook, trained with
  * weights from Fisher information: a group weighs g^T g, the sum of its
  * channels' squared gradients.  2c8b is c2b8.  The limit of 100 rounds of
  * k-means is our reading. */

@@ -1,6 +1,6 @@
 /* vLLM's caches of latents (lib/shape.h): the latent in small floats, the
- * channels that RoPE turns in bf16.  A token of a latent of n channels and d -
- * n others:
+ * channels that RoPE rotates in bf16.  A token with a latent of n channels and
+ * d - n other channels:
  *
  *   fp8_ds_mla    | code: e4m3 x n | scale: f32 x n/128 | x: bf16 x (d - n) |
  *       FlashMLA's 656 bytes of 512 + 64 channels: of 128 channels
@@ -59,7 +59,8 @@ struct layout {
     const struct kv_group_quantizer *quantizer;
     unsigned bits;
     size_t coded, group;               /* channels */
-    size_t scales, rest, record_bytes; /* where they begin; a head's bytes */
+    size_t scales, rest, record_bytes; /* where scales and rest begin; a head's
+                                        * bytes */
 };
 
 static bool is_nv(const struct kv_spec *s)
@@ -139,7 +140,7 @@ static int open_ds_mla(struct kv_codec *c, const struct kv_calib *calib,
     return 0;
 }
 
-/* x: a head of d channels. */
+/* Encodes a head x of d channels. */
 static void put_record(const struct layout *l, const float *x, size_t d,
                        uint8_t *record)
 {

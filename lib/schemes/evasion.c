@@ -3,8 +3,8 @@
  * its 3 bits d4b12, and by default there are no outliers.
  *
  * o: per cent of a token's values kept in fp16 as outliers (our reading of its
- * "sparse computation"): the values with the largest coding errors; among equal
- * ones, the lowest index first:
+ * "sparse computation"): the values with the largest coding errors, on ties
+ * those with the lowest index:
  *
  *   | codes (codebook.h) | outliers (sparse.h) | */
 #include "kernels/topk.h"
@@ -28,7 +28,7 @@ static size_t evasion_row_of(const struct kv_shape *s)
     return s->n_kv_heads * s->head_dim;
 }
 
-/* Outliers of a token. */
+/* The number of outliers of a token. */
 static size_t n_outliers(const struct kv_codec *c)
 {
     return (size_t)ceil(kv_spec_get(&c->spec, c->side, "o") *

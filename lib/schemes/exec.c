@@ -15,8 +15,8 @@ struct where {
     uint64_t first, seed, n_blocks;
 };
 
-/* Returns 0 with *answer [*n]; if the answer's size is fixed, it has been
- * checked. */
+/* Encodes in the process; sets *answer [*n].  Checks the answer's size if that
+ * is fixed. */
 static int exec_ask_encode(const struct kv_codec *c, struct kv_where w,
                            const float *x, size_t n_blocks, void **answer,
                            size_t *n, struct kv_err *e)
@@ -42,7 +42,7 @@ static int exec_ask_encode(const struct kv_codec *c, struct kv_where w,
     return -1;
 }
 
-/* The first value that is not finite. */
+/* Fails with the place of the first value that is not finite. */
 static int fail_value(const struct kv_codec *c, const float *x,
                       struct kv_err *e)
 {
@@ -135,7 +135,7 @@ static int exec_decode_block(const struct kv_codec *c, const uint8_t *bytes,
 static const struct kv_variable variable = {exec_encode_block,
                                             exec_decode_block};
 
-/* The tables of its training, if the calibration has them. */
+/* The tables from the codec's training, if the calibration has them. */
 static const struct kv_table *exec_tables(const struct kv_codec *c,
                                           const struct kv_calib *calib)
 {

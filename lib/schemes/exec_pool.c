@@ -14,7 +14,7 @@
 static const char hello[] = "kvtools 1\n", welcome[] = "codec 1\n";
 enum { SILENCE = 300 }; /* seconds, unless timeout= says otherwise */
 
-/* Before each message, little-endian. */
+/* The header before each message, little-endian. */
 struct head {
     uint32_t kind, place;
     uint64_t bytes;
@@ -121,7 +121,7 @@ static int send_message(struct process *x, const struct kv_exec_place *p,
                : 0;
 }
 
-/* 1: an error of the process's own, in e; the process goes on. */
+/* Returns 1 with the process's own error in e, if the process can go on. */
 static int read_error(struct process *x, const struct kv_exec_place *p,
                       size_t n, struct kv_err *e)
 {
@@ -164,7 +164,7 @@ static int read_answer(struct process *x, const struct kv_exec_place *p,
                              "it answers %zu bytes: expected at most %zu",
                              (size_t)head.bytes, r->at_most);
     *n = head.bytes;
-    *answer = kv_alloc(*n + 1, 1); /* a text ends */
+    *answer = kv_alloc(*n + 1, 1); /* + 1: a text ends in 0 */
     if (!kv_child_read(x->child, *answer, *n, p->silence, e))
         return 0;
     free(*answer);
@@ -272,7 +272,8 @@ static int close_places(struct process *x, const struct kv_exec_place *p,
 
 /* ---- places ------------------------------------------------------------ */
 
-/* One line of an OPEN's answer; false: no line of it. */
+/* Reads one line of the answer to an OPEN request; false: such a line is not
+ * known. */
 static bool read_line(struct kv_exec_layout *l, const char *line)
 {
     char end;
@@ -306,7 +307,8 @@ static int check_layout(const struct kv_exec_layout *l, struct kv_err *e)
     return 0;
 }
 
-/* text: zero-terminated lines; changed. */
+/* Reads the answer to an OPEN request; text: lines, ending in 0; it is
+ * overwritten. */
 static int read_layout(struct kv_exec_layout *l, char *text, struct kv_err *e)
 {
     char *rest;
@@ -353,7 +355,8 @@ static int open_in(struct process *x, const struct kv_exec_place *p,
     return 0;
 }
 
-/* Whatever it has not done yet: greeting, opening. */
+/* Makes the process ready for the place: greets it and opens the place, if that
+ * is not done yet. */
 static int make_ready(struct process *x, const struct kv_exec_place *p,
                       struct kv_exec_layout *l, struct kv_err *e)
 {
@@ -394,7 +397,7 @@ int kv_exec_ask(const struct kv_exec_place *p, const struct kv_exec_request *r,
     return rc ? -1 : 0;
 }
 
-/* "param b 2\n" for each of the spec's own parameters. */
+/* Writes "param b 2\n" for each of the spec's own parameters. */
 static void put_params(FILE *f, const struct kv_spec *s, enum kv_side side)
 {
     for (size_t i = 0; i < kv_spec_n_own(s->scheme); i++) {

@@ -1,6 +1,6 @@
 /* The processes of an exec scheme's command, which speak the protocol of
- * docs/exec.md.  There is one process for each thread that asks at a time.
- * They end with the program, or when they fail. */
+ * docs/exec.md.  There are as many processes as threads that ask at the same
+ * time.  A process ends with the program, or when it fails. */
 #ifndef KV_EXEC_POOL_H
 #define KV_EXEC_POOL_H
 
@@ -35,8 +35,8 @@ struct kv_exec_layout {
 /* A layer and side that is open in the processes. */
 struct kv_exec_place;
 
-/* Opens it in one process; the other processes open it at their first request.
- * tables: trained values, f32 [n]; NULL: none. */
+/* Opens a layer and side in one process; other processes open it at their first
+ * request.  tables: trained values, f32 [n]; NULL: none. */
 int kv_exec_place_new(struct kv_exec_place **p, const struct kv_spec *spec,
                       const struct kv_shape *shape, size_t layer,
                       enum kv_side side, const float *tables, size_t n,

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Before the tokens of a TRAIN. */
+/* The header before the tokens of a TRAIN request. */
 struct lesson {
     uint64_t n_tokens, seed;
 };
@@ -51,7 +51,7 @@ static int exec_check_dump(const struct kv_spec *s, struct kv_dump *dump,
     return rc;
 }
 
-/* The tokens that count, moved to the front; returns their number. */
+/* Moves the tokens that count to the front; returns their number. */
 static size_t keep_counted(const struct kv_calib_set *set,
                            const struct kv_dump_info *info, size_t layer,
                            float *x)
@@ -80,7 +80,8 @@ static int check_tables(const float *x, size_t bytes, struct kv_err *e)
     return 0;
 }
 
-/* x: the layer side's tokens. */
+/* Sends a TRAIN request with the tokens x of a layer and side; *tables: the
+ * answer. */
 static int ask(const struct kv_exec_place *p, const float *x, size_t n,
                size_t row, uint64_t seed, float **tables, size_t *n_tables,
                struct kv_err *e)

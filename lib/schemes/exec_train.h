@@ -1,5 +1,6 @@
 /* The training of an exec scheme: the process gets the dump's tokens of a layer
- * and side, and answers f32 values.  It gets these values back at each open. */
+ * and side, and answers f32 values.  The process gets these values back at each
+ * OPEN. */
 #ifndef KV_EXEC_TRAIN_H
 #define KV_EXEC_TRAIN_H
 

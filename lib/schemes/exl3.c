@@ -1,13 +1,13 @@
 /* exllamav3's quantized cache: runs of 32 channels of a head, each rotated by
- * the Hadamard transform and quantized to b bits over [-s, s], s its largest
- * magnitude.  A run is
+ * the Hadamard transform and quantized to b bits over [-s, s], where s is its
+ * largest magnitude.  A run is
  *
  *   | codes: 32 x b bits | s: f16 |       b + 0.5 bits a value
  *
- * with values s ((2 code + 1) / 2^b - 1): the middles of 2^b equal parts.  Its
- * cubic companding (a > 0) is off by default and is not implemented.  Codes are
- * chosen with s before it is rounded.  exllamav3 stores codes in bit planes;
- * here they are packed one after another. */
+ * with values s ((2 code + 1) / 2^b - 1), the middles of 2^b equal parts of the
+ * range.  exllamav3's cubic companding (a > 0) is off by default and is not
+ * implemented.  Codes are chosen with s before it is rounded.  exllamav3 stores
+ * codes in bit planes; here they are packed one after another. */
 #include "kernels/hadamard.h"
 #include "lib/base/alloc.h"
 #include "lib/schemes/integers.h"

@@ -1,4 +1,4 @@
-/* Stored as floats: the base lines.
+/* The baselines, which store floats.
  *
  * One token: | x[n_kv_heads][head_dim] |, 4 or 2 bytes a value, little-endian.
  */
@@ -20,8 +20,8 @@ static size_t value_bytes(const struct kv_scheme *k)
     return k == &kv_scheme_f32 ? 4 : 2;
 }
 
-/* f32 and bf16 hold values that fp16 cannot: no part of the cache may be
- * fp16. */
+/* Fails if part of the cache would be fp16: f32 and bf16 hold values that fp16
+ * cannot. */
 static int no_half(struct kv_spec *s, const struct kv_shape *shape,
                    struct kv_err *e)
 {

@@ -1,23 +1,27 @@
 /* GEAR (arXiv 2403.05527): integers, a low-rank approximation of their error,
- * and outliers kept apart.  In the paper's order, for a block X of n tokens:
+ * and outliers kept apart.  The steps for a block X of n tokens, in the paper's
+ * order:
  *
- *   S  outliers: the o / 2 per cent largest and as many smallest values of each
- *      vector, a channel of a head for keys, a token over all heads for values
+ *   S  outliers: the o / 2 per cent largest and the o / 2 per cent smallest
+ *      values of each vector; a vector is a channel of a head for keys, a token
+ *      over all heads for values
  *   D  the backbone, X - S in KIVI's groups (kivi.c): g tokens of a channel
- *      for keys, g channels of a token for values, which run through all KV
- *      heads (heads=all, published code) or stay in one
+ *      for keys, g channels of a token for values; groups of values run through
+ *      all KV heads (heads=all, published code) or stay in one head
  *   L  rank k: A B' approximates R = X - D - S of each KV head
  *
- * A value decodes to D + L; an outlier to itself in fp16.  Our reading: R = 0
- * where S != 0.  In the backbone an outlier is 0 as the formula says
+ * A value decodes to D + L; an outlier decodes to its fp16 value.  Our reading:
+ * R = 0 where S != 0.  In the backbone an outlier is 0 as the formula says
  * (fill=zero), or the mean of its vector (fill=mean, published code).  The
- * count at either end is truncated to whole outliers.  (The published code
- * takes it from the row of a token for keys too, whatever the length of their
- * channel: for as many tokens as a row has values that is the same.)
+ * number of outliers at either end is rounded down.  (The published code
+ * computes this number from the length of a token's row for keys too, whatever
+ * the length of a channel; both give the same number if a block has as many
+ * tokens as a row has values.)
  *
- * Power iteration, i rounds from a fixed start B0: A = orthonormal basis of
- * R B, B = R' A.  The paper orthogonalizes in the last round alone, which spans
- * the same space.  A is rounded to fp16 before the last B is made with it.
+ * Power iteration, i rounds from a fixed start B0: A is an orthonormal basis of
+ * R B, then B = R' A.  The paper orthogonalizes in the last round alone, which
+ * spans the same space.  A is rounded to fp16 before the last B is computed
+ * from it.
  *
  * One block, row = n_kv_heads * head_dim, v vectors with m outliers each:
  *
@@ -25,9 +29,9 @@
  *   | where: v * m, as few bits as they need | outliers: v * m, f16 |
  *   | per KV head: A, n * k, f16 | B, head_dim * k, f16 |
  *
- * bits padded to whole bytes, places in a vector ascending.  Bits a value: b +
- * 32 / g, about o / 100 * (16 + log2(length of a vector)), and 16 k (1 / n +
- * 1 / head_dim). */
+ * bits padded to whole bytes, a vector's places ascend.  Bits a value:
+ * b + 32 / g, about o / 100 * (16 + log2(length of a vector)), and 16 k
+ * (1 / n + 1 / head_dim). */
 #include "kernels/bitpack.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
@@ -40,7 +44,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Vectors of len values (channels of keys, tokens of values), in groups. */
+/* The sizes; a vector of len values is a channel of keys or a token of
+ * values. */
 struct gear {
     size_t row, n_vectors, len, n_ends; /* outliers at each end of a vector */
     size_t group, rank, rounds;
@@ -96,7 +101,7 @@ static float mean(const float *x, size_t n)
     return (float)(sum / (double)n);
 }
 
-/* Takes the outliers of x [block][row] out, marks and stores them. */
+/* Removes the outliers from x [block][row], marks and stores them. */
 static void take_outliers(const struct kv_codec *c, float *x, uint8_t *mark,
                           uint8_t *places, uint8_t *outliers)
 {
@@ -197,7 +202,7 @@ static void decode_backbone(const struct kv_codec *c, const uint8_t *bytes,
 
 /* ---- L ----------------------------------------------------------------- */
 
-/* R of one head, rows of `row` floats; a: [n][k], b: [d][k]. */
+/* R of one head, [n] rows `row` floats apart; a: [n][k], b: [d][k]. */
 struct low_rank {
     const float *r;
     size_t n, d, k, row;
@@ -219,8 +224,8 @@ static void scale(struct low_rank *l, size_t i, double by)
         l->a[t * l->k + i] *= by;
 }
 
-/* Makes A's columns orthonormal (Gram-Schmidt, twice).  A column that the
- * others span to 10 digits, as when R's rank is less than k, is cleared. */
+/* Makes A's columns orthonormal (Gram-Schmidt, twice).  Clears a column that
+ * the earlier columns span to 10 digits, as when R's rank is less than k. */
 static void orthonormalize(struct low_rank *l)
 {
     for (size_t i = 0; i < l->k; i++) {
@@ -267,7 +272,7 @@ static uint8_t *gear_store(double *x, size_t n, uint8_t *bytes)
     return bytes + 2 * n;
 }
 
-/* The factors of each head of r [block][row]. */
+/* Computes and stores the factors A and B of each head of r [block][row]. */
 static void encode_low_rank(const struct kv_codec *c, const float *r,
                             uint8_t *bytes)
 {
@@ -322,7 +327,7 @@ static void add_low_rank(const struct kv_codec *c, const uint8_t *bytes,
 
 /* ---- blocks ------------------------------------------------------------ */
 
-/* The parts of a block, in order. */
+/* The places of a block's parts, in order. */
 struct parts {
     size_t heads, places, outliers, factors;
 };
@@ -397,7 +402,7 @@ static size_t min(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* The length that groups divide, in values. */
+/* The length of the run of values that is cut into groups. */
 static size_t integers(const struct kv_spec *s, enum kv_side side,
                        const struct kv_shape *shape)
 {
@@ -438,7 +443,7 @@ static int gear_check(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-/* Bits that count the places of a vector. */
+/* The bits of an index into a vector. */
 static unsigned place_bits(size_t len)
 {
     unsigned bits = 1;

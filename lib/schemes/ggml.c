@@ -17,22 +17,22 @@
  * quantizers round some codes otherwise (q8_0: half to even); the reference
  * defines the files of the format.
  *
- * rot=yes is llama.cpp since April 2026: a head is rotated by the Hadamard
- * transform before it is quantized, a key (after RoPE) in blocks of the largest
- * power of two that divides head_dim, a value in blocks of 64.  It rotates the
- * queries and rotates the output back; decode() rotates the decoded values
- * back, which is equivalent.  A head_dim that 64 does not divide is not
- * rotated: rot=no, which is also LLAMA_ATTN_ROT_DISABLE=1 and every cache
- * before.
+ * rot=yes is llama.cpp's form since April 2026: a head is rotated by the
+ * Hadamard transform before it is quantized, a key (after RoPE) in blocks of
+ * the largest power of two that divides head_dim, a value in blocks of 64.  It
+ * rotates the queries and rotates the output back; decode() rotates the decoded
+ * values back, which is equivalent.  If 64 does not divide head_dim, heads are
+ * not rotated: this is rot=no, as with LLAMA_ATTN_ROT_DISABLE=1 and in every
+ * earlier version.
  *
- * order=ggml quantizes keys in the order of channels of llama.cpp's files,
- * which for some models (kv_shape's ggml_neighbours) is not the model's;
- * elsewhere it changes nothing.
+ * order=ggml quantizes keys in the channel order of llama.cpp's files.  For
+ * some models (kv_shape's ggml_neighbours) this order differs from the model's
+ * own; for other models order=ggml changes nothing.
  *
- * iq4_nl is quantize_row_iq4_nl_ref, which writes caches: without the search
- * for a better scale (that is for model files).  A block below 1e-15 has d = 0
- * and, in ggml, the codes that the block before it left; our reading: the code
- * of the value nearest to zero. */
+ * iq4_nl follows quantize_row_iq4_nl_ref, which writes caches, without the
+ * search for a better scale that model files get.  A block below 1e-15 has
+ * d = 0; in ggml its codes are those that the previous block left in memory,
+ * here each is the code of the level nearest to zero. */
 #include "kernels/hadamard.h"
 #include "kernels/weights/weights.h"
 #include "lib/base/alloc.h"
@@ -53,7 +53,7 @@ struct type {
     unsigned bits;
     size_t heads; /* 2: d and m */
     void (*quantize)(const float *x, unsigned bits, float *head, uint8_t *code);
-    enum kv_stored stored; /* the type that decodes it */
+    enum kv_stored stored; /* the stored type whose decoder is used */
     bool affine; /* m + d code, or (without m) d (code - 2^(bits - 1)) */
 };
 
@@ -62,7 +62,7 @@ static float inverse(float d)
     return d != 0 ? 1 / d : 0;
 }
 
-/* The value of the largest magnitude, the first of several; 0 for zeros. */
+/* The value with the largest magnitude, on ties the first; 0 for zeros. */
 static float extreme(const float *x)
 {
     float max = 0;
@@ -117,7 +117,7 @@ static void quantize_1(const float *x, unsigned bits, float *head,
         code[j] = floor_code((x[j] - min) * id + 0.5f, bits);
 }
 
-/* Returns the nearest level; of two equally near, the upper. */
+/* Returns the nearest level, on ties the upper one. */
 static uint8_t nearest_level(float x)
 {
     uint8_t above = 1;
@@ -129,8 +129,8 @@ static uint8_t nearest_level(float x)
                : above;
 }
 
-/* Codes with the extreme at level 0; then the d that fits them best, by least
- * squares with weights x^2. */
+/* Chooses codes with the extreme at level 0, then the d that fits these codes
+ * best, by least squares with weights x^2. */
 static void quantize_nl(const float *x, unsigned bits, float *head,
                         uint8_t *code)
 {
@@ -221,7 +221,7 @@ static bool ggml_is_moved(const struct kv_codec *c)
            kv_spec_is(&c->spec, KV_K, "order", "ggml");
 }
 
-/* x: [rows][head_dim], in place; its own inverse. */
+/* Rotates x [rows][head_dim] in place; the rotation is its own inverse. */
 static void ggml_rotate(const struct kv_codec *c, float *x, size_t rows)
 {
     const size_t d = c->shape.head_dim;
@@ -231,8 +231,8 @@ static void ggml_rotate(const struct kv_codec *c, float *x, size_t rows)
         kv_hadamard(x, rows * d / m, m);
 }
 
-/* x: [rows][head_dim], in place: to the order of channels in which RoPE turns
- * neighbours, or back. */
+/* Reorders x [rows][head_dim] in place, to the channel order in which RoPE
+ * rotates neighbours, or back. */
 static void ggml_move(const struct kv_codec *c, bool back, float *x,
                       size_t rows)
 {
@@ -254,7 +254,7 @@ static bool ggml_is_changed(const struct kv_codec *c)
     return ggml_is_moved(c) || ggml_is_rotated(&c->spec, c->side);
 }
 
-/* Into what is quantized, and out of it. */
+/* Transform x to the form that is quantized, and back. */
 static void ggml_enter(const struct kv_codec *c, float *x, size_t rows)
 {
     ggml_move(c, false, x, rows);
@@ -267,7 +267,7 @@ static void ggml_leave(const struct kv_codec *c, float *x, size_t rows)
     ggml_move(c, true, x, rows);
 }
 
-/* n: blocks of BLOCK values. */
+/* Quantizes n blocks of BLOCK values. */
 static void ggml_quantize(const struct type *t, const float *x, size_t n,
                           uint8_t *bytes)
 {
@@ -394,7 +394,7 @@ static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
     return 0;
 }
 
-/* Queries that meet keys. */
+/* Transforms queries as the keys were transformed. */
 static void enter_rows(const void *codec, size_t head, float *x, size_t rows)
 {
     (void)head;

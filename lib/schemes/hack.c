@@ -1,20 +1,20 @@
-/* HACK (Zhang et al. 2025): asymmetric integers that attention is computed on
- * without dequantizing them (kernels/hack/hack.h, hack_attend.c).
+/* HACK (Zhang et al. 2025): asymmetric integers; attention is computed on the
+ * codes without dequantizing them (kernels/hack/hack.h, hack_attend.c).
  *
  * axes=paper: keys per token in parts of p channels, values per channel in
  * blocks of p tokens; the open block of values stays fp16 (requantization
  * elimination), or with rqe=no is kept as codes and requantized as it grows.
  *
  * axes=artifact, as in the authors' later code: keys per channel in blocks of p
- * tokens, values per token in groups of channels in blocks of p tokens, rounded
- * to nearest, the prompt at full precision; to be used with its four sinks,
- * "hack:b2p64s4,artifact".  Its partition of channels is p, at most the head,
- * reduced in steps of 16 until it divides the head.  The open blocks of both
- * sides stay fp16; with rqe=no they are kept as codes, keys are requantized
- * with each token, and attention reads them decoded, not as codes.  With rqe=no
- * a prompt's tokens are appended one by one, as in the paper: the artifact
- * encodes a prompt's whole blocks at once, and requantizes only with the tokens
- * that it decodes after the prompt. */
+ * tokens, values per token in groups of channels in blocks of p tokens; rounded
+ * to nearest, the prompt in full precision.  The artifact also has four sinks:
+ * "hack:b2p64s4,artifact".  Its group of channels is p or the head, whichever
+ * is smaller, reduced in steps of 16 until it divides the head.  The open
+ * blocks of both sides stay fp16; with rqe=no they are kept as codes, keys are
+ * requantized with each token, and attention reads these blocks dequantized.
+ * With rqe=no a prompt's tokens are appended one by one, as in the paper.  (The
+ * artifact encodes a prompt's whole blocks at once, and requantizes only with
+ * the tokens generated after the prompt.) */
 #include "lib/schemes/hack.h"
 #include "kernels/bitpack.h"
 #include "kernels/device_code.h"
@@ -47,7 +47,7 @@ static uint8_t *sums(const struct kv_hack *h, uint8_t *bytes)
 /* A scale or minimum in stored form, clamped to the range of values. */
 static uint16_t narrow(const struct kv_hack *h, float x)
 {
-    const float max = 0x1p17f; /* between two halves */
+    const float max = 0x1p17f; /* above the distance of any two halves */
 
     return h->bf16 ? kv_f32_to_bf16(fminf(fmaxf(x, -max), max))
                    : kv_f16_clamp(x);
@@ -71,8 +71,8 @@ struct kv_hack_range kv_hack_get_range(const struct kv_hack *h,
 }
 
 /* Stores the range and returns its rounded values.  If bf16 moves the minimum,
- * the scale covers the remaining range, as in the artifact (fp16 never moves a
- * minimum of halves). */
+ * the scale is changed to cover the range from there, as in the artifact.
+ * (fp16 never moves a minimum, since cached values are halves.) */
 struct kv_hack_range kv_hack_put_range(const struct kv_hack *h, uint8_t *bytes,
                                        size_t i, struct kv_hack_range r)
 {
@@ -140,7 +140,7 @@ uint64_t kv_hack_stored_key(const struct kv_codec *c, uint64_t seed,
                        head, step);
 }
 
-/* Range i of one KV head; x, code: [n_lines][len]. */
+/* Quantizes range i of one KV head; x, code: [n_lines][len]. */
 void kv_hack_encode_range(const struct kv_hack *h, uint64_t key, size_t first,
                           size_t i, const float *x, uint16_t *code,
                           uint8_t *bytes)
@@ -257,7 +257,7 @@ static bool is_artifact(const struct kv_spec *s, enum kv_side side)
     return kv_spec_is(s, side, "axes", "artifact");
 }
 
-/* The defaults of the artifact's HackConfig. */
+/* With axes=artifact the defaults are those of the artifact's HackConfig. */
 static double hack_fallback(const struct kv_spec *s, enum kv_side side,
                             const struct kv_param *p)
 {
@@ -287,7 +287,7 @@ static int hack_check(struct kv_spec *s, const struct kv_shape *shape,
 {
     const size_t d = shape->head_dim;
 
-    /* keys by token: a part larger than the head is the head */
+    /* keys per token: p is at most the head */
     if (!is_artifact(s, KV_K) && kv_spec_size(s, KV_K, "p") > d)
         kv_spec_set(s, KV_K, "p", (double)d);
     for (int i = 0; i < KV_SIDES; i++) {
@@ -397,7 +397,8 @@ static int open_hack(struct kv_codec *c, const struct kv_calib *calib,
     return 0;
 }
 
-/* axes=paper: a range is a part of a token, or a channel of the block. */
+/* For axes=paper: a range is a part of a token (keys), or a channel of the
+ * block (values). */
 static bool hack_device(const struct kv_codec *c, struct kv_gpu_code *to)
 {
     const struct kv_hack *h = c->state;
@@ -430,8 +431,8 @@ static bool hack_store(const struct kv_codec *c, struct kv_store *s)
     return h->tiled;
 }
 
-/* Token t of the tile, the i-th of its run, which is token `at` of a block of
- * codes [n_lines][len]. */
+/* Writes token t of the tile, the i-th token of its run, from token `at` of a
+ * block of codes [n_lines][len]. */
 static void put_token(const struct kv_hack *h, const struct kv_store *s,
                       const uint8_t *bytes, const uint16_t *code, size_t i,
                       size_t t, size_t at, uint8_t *tile)

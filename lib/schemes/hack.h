@@ -11,7 +11,8 @@
  *   keys, axes=artifact      p (tokens)          head_dim
  *   values, both             head_dim (channels) p: one part
  *
- * The bytes of a block are its KV heads in order; those of a head are planes,
+ * The bytes of a block are its KV heads in order.  The bytes of a head are
+ * planes,
  *
  *   | codes: lines x values x b bits, packed, filled up to a byte |
  *   | scales: n_ranges x f16 | minima: n_ranges x f16             | or bf16
@@ -25,8 +26,8 @@
  * A range covers, with axes=paper, one part of one line: range
  * line * n_parts + part.  With axes=artifact it covers `group` lines at one
  * index z (for keys p tokens of channel z, for values a part of token z's
- * channels), so that it can be folded into the left side of the product.  This
- * is range z * n_groups + line / group. */
+ * channels), so that its scale can be folded into the left side of the product.
+ * Its number is z * n_groups + line / group. */
 #ifndef KV_HACK_H
 #define KV_HACK_H
 
@@ -43,7 +44,8 @@ struct kv_hack {
     size_t group, n_groups; /* axes=artifact: lines of a range */
     size_t n_ranges, sum_bytes;
     size_t code_bytes, head_bytes;
-    struct kv_tile_hack tile; /* axes=paper, if they are `tiled` */
+    struct kv_tile_hack tile; /* for attention in tiles, with axes=paper, if
+                               * `tiled` */
     bool tiled;
 };
 
@@ -53,8 +55,8 @@ static inline size_t kv_hack_part_len(const struct kv_hack *h, size_t part)
     return kv_min(h->part, h->len - part * h->part);
 }
 
-/* The values of range i: n values, `step` apart, from index `at` in
- * [n_lines][len] on; and the counters of their random numbers; first: the
+/* The place of range i: n values, `step` apart, from index `at` in
+ * [n_lines][len] on, with the counters of their random numbers.  first: the
  * block's first token. */
 struct kv_hack_span {
     size_t at, step, n;
@@ -82,7 +84,7 @@ void kv_hack_put_codes(const struct kv_hack *h, const uint16_t *code,
 
 uint64_t kv_hack_stored_key(const struct kv_codec *c, uint64_t seed,
                             size_t head, size_t step);
-/* Range i of one KV head; x, code: [n_lines][len]. */
+/* Quantizes range i of one KV head; x, code: [n_lines][len]. */
 void kv_hack_encode_range(const struct kv_hack *h, uint64_t key, size_t first,
                           size_t i, const float *x, uint16_t *code,
                           uint8_t *bytes);

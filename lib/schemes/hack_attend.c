@@ -6,9 +6,9 @@
  * and multiplied with V's codes.  Tokens in fp16 are multiplied with the
  * unquantized Q and P.
  *
- * axes=artifact: the product runs along another axis than the stored ranges,
- * so the left side takes the scales in before it is quantized, anew for each
- * block (and, for values, each group of channels), and the minima become one
+ * axes=artifact: the product sums along another axis than the stored ranges'.
+ * So Q or P is multiplied by the scales before it is quantized, anew for each
+ * block (and, for values, each group of channels), and the minima add one
  * number,
  *
  *   sum q_c (s_c k'_tc + m_c)   = sum (q_c s_c) k'_tc + sum q_c m_c
@@ -22,34 +22,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Query heads pass in tiles, so that codes are unpacked once for all of them,
- * in pieces that stay in the first caches. */
+/* Query heads are processed in tiles, so that codes are unpacked once for a
+ * tile, in pieces that stay in the inner caches. */
 enum {
     QUERIES = 64,     /* query heads of a tile, at most */
-    WEIGHTS = 1 << 18 /* rows of a tile, unless one query's heads have more */
+    WEIGHTS = 1 << 18 /* weights of a tile, unless one query's heads have
+                       * more */
 };
 
 /* One query head. */
 struct query {
-    size_t n;       /* tokens up to its own */
+    size_t n;       /* tokens up to the query's own */
     size_t i, head; /* place in the view */
     uint64_t key[KV_SIDES];
     float *out; /* the row for its output */
 };
 
-/* Query heads that pass together; the later one sees no less.  Rows of w, x, u
- * and code are theirs. */
+/* Query heads that are processed together, sorted by the tokens that they see.
+ * Each has a row of w, x, u and code. */
 struct tile {
     size_t n, max, w_stride, line_stride, score_stride;
     struct query *query;     /* [max] */
     float *q;                /* [max][head_dim] */
-    float *w;                /* [max][w_stride]: tokens, and a block of V */
+    float *w;                /* [max][w_stride]: a weight per token, padded to a
+                              * block of V */
     float *x, *u;            /* [max][line_stride]: the line to quantize */
     uint8_t *code;           /* [max][line_stride] */
     struct kv_hack_row *row; /* [part][max] */
     double *score;           /* [max][score_stride] */
     double *out;             /* [max][head_dim] */
-    double *base, *one;      /* [n_groups][max], [max]: terms with minima */
+    double *base, *one;      /* [n_groups][max], [max]: terms of the minima */
     struct kv_hack_ops ops;
     uint64_t formula, formula_parts;
     const struct kv_attend_view *view;
@@ -61,8 +63,9 @@ static size_t seen(size_t from, size_t n, size_t end)
     return end > from ? kv_min(end - from, n) : 0;
 }
 
-/* Operations for reading a KV head: len - parts additions per line and s_b
- * sum(b'), or only the latter if sums are stored. */
+/* Counts the operations for reading a KV head: per line len - parts additions
+ * for the sums of codes, unless sums are stored, and for axes=paper the
+ * products s_b sum(b'). */
 static void count_reading(const struct kv_hack_operand *o,
                           struct kv_hack_ops *ops)
 {
@@ -78,7 +81,7 @@ static void count_reading(const struct kv_hack_operand *o,
 
 /* ---- scores -------------------------------------------------------------- */
 
-/* The first query that sees more than n tokens of o's codes. */
+/* The index of the first query that sees more than n tokens of o's codes. */
 static size_t first_beyond(const struct tile *t,
                            const struct kv_hack_operand *o, size_t n)
 {
@@ -89,9 +92,10 @@ static size_t first_beyond(const struct tile *t,
     return j;
 }
 
-/* One partition of the queries from j0 on: x, rows of n values x_stride apart,
- * with its codes from `at` on in theirs.  counter: kv_hack_counter() of a row's
- * x[0], or kv_hack_weight_counter() of the partition. */
+/* Quantizes one partition of the queries from j0 on: x, rows of n values
+ * x_stride apart, to codes from index `at` on of each query's row.  counter:
+ * kv_hack_counter() of a row's x[0], or kv_hack_weight_counter() of the
+ * partition. */
 static void hack_quantize(struct tile *t, struct kv_hack_operand *o,
                           size_t part, size_t j0, size_t at, uint64_t counter,
                           const float *x, size_t x_stride, size_t n)
@@ -132,8 +136,8 @@ static void quantize_q(struct tile *t, struct kv_hack_operand *k, size_t j0,
     }
 }
 
-/* The queries from j0 on for a block of keys from coded token `first` on: q
- * with the scales folded in, and the terms of the minima. */
+/* Prepares the queries from j0 on for a block of keys, from coded token `first`
+ * on: quantizes q times the scales, and computes the terms of the minima. */
 static void fold_q(struct tile *t, struct kv_hack_operand *k, size_t j0,
                    size_t first)
 {
@@ -149,7 +153,7 @@ static void fold_q(struct tile *t, struct kv_hack_operand *k, size_t j0,
             t->score[j * t->score_stride + i] = t->one[j];
 }
 
-/* The logits of the piece's n tokens, from coded token `first` on. */
+/* Computes the logits of the piece's n tokens, from coded token `first` on. */
 static void score_piece(struct tile *t, struct kv_hack_operand *k, size_t first,
                         size_t n, float attn_scale)
 {
@@ -186,8 +190,8 @@ static void score_piece(struct tile *t, struct kv_hack_operand *k, size_t first,
     }
 }
 
-/* The logits of query j for the fp16 tokens [plain, plain + n), which are at
- * position `from` of the sequence. */
+/* Computes query j's logits for the fp16 tokens [plain, plain + n), which begin
+ * at position `from` of the sequence. */
 static void score_plain(struct tile *t, const struct kv_hack_operand *k,
                         size_t j, size_t from, size_t plain, size_t n,
                         float attn_scale)
@@ -204,7 +208,7 @@ static void score_plain(struct tile *t, const struct kv_hack_operand *k,
     }
 }
 
-/* w: the logits of the tokens that each query sees. */
+/* Fills w with the logits of the tokens that each query sees. */
 static void logits(struct tile *t, struct kv_hack_operand *k, float attn_scale)
 {
     const struct kv_hack *h = k->h;
@@ -262,7 +266,8 @@ static void gather_block(struct tile *t, struct kv_hack_operand *v, size_t b,
     kv_hack_fetch(v);
 }
 
-/* The same with folded ranges, by groups of channels. */
+/* out += w times the m tokens of block b, for axes=artifact, where P takes in
+ * the scales of each group of channels. */
 static void gather_folded(struct tile *t, struct kv_hack_operand *v, size_t b,
                           size_t m)
 {
@@ -294,8 +299,8 @@ static void gather_folded(struct tile *t, struct kv_hack_operand *v, size_t b,
     }
 }
 
-/* Adds the terms of folded ranges' minima, and of the fp16 tokens, to query
- * j. */
+/* Adds to query j's output the terms of the minima (axes=artifact) and of the
+ * fp16 tokens. */
 static void gather_rest(struct tile *t, const struct kv_hack_operand *v,
                         size_t j)
 {
@@ -333,7 +338,7 @@ static void hack_gather(struct tile *t, struct kv_hack_operand *v)
     }
     for (size_t j = 0; j < t->n; j++) {
         const size_t n = seen(v->r->sinks, v->n_coded, t->query[j].n);
-        /* of the blocks that are seen at all */
+        /* tokens of all blocks that the query sees, in part or whole */
         const size_t z = kv_min((n + p - 1) / p * p, v->n_coded);
 
         gather_rest(t, v, j);
@@ -346,7 +351,8 @@ static void hack_gather(struct tile *t, struct kv_hack_operand *v)
 
 /* ---- all of them --------------------------------------------------------- */
 
-/* Query heads of a tile out of n; at least one query's heads. */
+/* The number of query heads of a tile, up to n; at least one query's heads, up
+ * to QUERIES. */
 static size_t tile_size(size_t w_stride, size_t group, size_t n)
 {
     const size_t fit = WEIGHTS / w_stride;
@@ -418,7 +424,7 @@ static void softmax(struct tile *t, size_t j, size_t len)
             (double)w[i];
 }
 
-/* The outputs of the tile's queries. */
+/* Computes the outputs of the tile's queries. */
 static void tile_attend(struct tile *t, struct kv_hack_operand *k,
                         struct kv_hack_operand *v)
 {
@@ -432,7 +438,7 @@ static void tile_attend(struct tile *t, struct kv_hack_operand *k,
         kv_hack_table()->narrow(t->out + j * d, d, 1, t->query[j].out);
 }
 
-/* The query heads of one KV head. */
+/* Computes the outputs of one KV head's query heads. */
 static void attend_head(struct tile *t, struct kv_hack_operand *k,
                         struct kv_hack_operand *v, size_t head, const float *q,
                         uint64_t seed, float *out)
@@ -441,7 +447,7 @@ static void attend_head(struct tile *t, struct kv_hack_operand *k,
     const size_t group = heads / t->view->n_kv_heads, nq = t->view->nq;
     const size_t layer = k->r->codec->layer;
     const uint64_t weights = kv_hack_layer_key(seed, KV_HACK_P, layer);
-    /* operations of the formulas for summing codes, if sums are not stored */
+    /* the formulas' operations for summing codes, if sums are not stored */
     const uint64_t sums =
         d * ((k->h->sums ? 0 : k->n_coded) + (v->h->sums ? 0 : v->n_coded));
 
@@ -485,7 +491,8 @@ static void add_ops(struct kv_attend_ops *ops, const struct tile *t,
     ops->formula_parts += paper ? t->formula_parts : 0;
 }
 
-/* Threads share out the KV heads: no result depends on how. */
+/* Threads take one KV head at a time; the results do not depend on the
+ * order. */
 void kv_hack_attend(const struct kv_reader *kr, const struct kv_reader *vr,
                     const struct kv_attend_view *view, const float *q,
                     uint64_t seed, float *out, struct kv_attend_ops *ops)

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Adds token m to range i, a channel's, which holds m codes (section 5.3,
- * figure 8): a value inside the range is quantized with it; one outside widens
- * the range, and everything is quantized anew from its dequantized values.
- * one, code: [n_lines][len]. */
+/* Adds token m to range i, a channel's range with m codes (section 5.3, figure
+ * 8).  A value inside the range is quantized with it.  A value outside widens
+ * the range, and all m + 1 values are quantized anew, the old ones from their
+ * dequantized values.  one, code: [n_lines][len]. */
 static void append_value(const struct kv_hack *h, uint64_t key, size_t first,
                          size_t i, size_t m, const float *one, uint16_t *code,
                          uint8_t *bytes)
@@ -34,7 +34,8 @@ static void append_value(const struct kv_hack *h, uint64_t key, size_t first,
         value[t] = old.min + old.scale * (float)code[s.at + t * s.step];
     value[m] = x;
 
-    /* from the ends of the old range, not of the values rounded into it */
+    /* the new range covers x and the old range's ends, not only the values
+     * rounded into the old range */
     const float ends[3] = {x, m ? old.min : x,
                            m ? old.min + old.scale * top : x};
 
@@ -47,7 +48,7 @@ static void append_value(const struct kv_hack *h, uint64_t key, size_t first,
         code[s.at + t * s.step] = rounded[t];
 }
 
-/* axes=artifact: a token's values have ranges of their own. */
+/* Whether each token has ranges of its own: for values with axes=artifact. */
 static bool ranges_of_tokens(const struct kv_hack *h)
 {
     return h->artifact && h->side == KV_V;
@@ -83,10 +84,11 @@ static void requantize(const struct kv_codec *c, struct kv_where w, size_t m,
     free(code);
 }
 
-/* An open block of m tokens has for each KV head the tokens' codes,
- * [m][head_dim] packed, then the first ranges and sums. */
+/* An open block of m tokens holds, for each KV head, the codes of its tokens,
+ * [m][head_dim] packed, then the ranges and sums in use. */
 struct open_head {
-    size_t codes, ranges, sums; /* bytes; the latter of only scales or minima */
+    size_t codes, ranges, sums; /* bytes; ranges: of the scales alone, or of the
+                                 * minima alone */
 };
 
 static struct open_head open_head(const struct kv_hack *h, size_t d, size_t m)

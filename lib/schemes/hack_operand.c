@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The n tokens of an open block, decoded: [n][n_kv_heads][head_dim]. */
+/* Decodes the n tokens of an open block to [n][n_kv_heads][head_dim]. */
 static float *open_values(const struct kv_reader *r, size_t n)
 {
     const struct kv_codec *c = r->codec;
@@ -131,7 +131,7 @@ static const uint8_t *hack_head_bytes(const struct kv_hack_operand *o,
 }
 
 /* The number of calls of kv_hack_fetch() while a piece is read and multiplied
- * with `rows` rows; axes=artifact: a lower bound. */
+ * with `rows` rows; a lower bound for axes=artifact. */
 static size_t n_fetches(const struct kv_hack *h, size_t rows)
 {
     return 3 * h->n_parts + 1 + rows;
@@ -210,7 +210,8 @@ void kv_hack_read_tokens(struct kv_hack_operand *o, size_t t, size_t n)
     }
 }
 
-/* f16 or bf16 [n_ranges] as floats; artifact: a group's ranges together. */
+/* Reads f16 or bf16 [n_ranges] to floats; for axes=artifact, reorders them so
+ * that a group's ranges are adjacent. */
 static void read_ranges(struct kv_hack_operand *o, const uint8_t *half,
                         float *range)
 {
@@ -225,7 +226,7 @@ static void read_ranges(struct kv_hack_operand *o, const uint8_t *half,
             range[g * h->len + z] = o->wide[z * groups + g];
 }
 
-/* A stored sum: 1, 2 or 4 bytes, little-endian. */
+/* Reads a stored sum of 1, 2 or 4 bytes, little-endian. */
 static int32_t sum_at(const uint8_t *at, size_t bytes)
 {
     uint16_t two;

@@ -14,24 +14,25 @@ struct kv_hack_operand {
     const struct kv_hack *h;
     const struct kv_reader *r;
     size_t head;
-    size_t n_coded, n_blocks; /* tokens held as codes, including an open
-                               * block */
+    size_t n_coded, n_blocks; /* tokens held as codes, including an open block;
+                               * their blocks */
     size_t n_plain, tail;     /* fp16 tokens: the sinks, then from tail */
     float *plain;             /* [n_plain][head_dim] */
     float *open; /* artifact: the decoded open block, all heads; its tokens are
-                    plain */
+                  * plain */
     size_t max, stride;
     uint8_t *code;      /* [n_parts][stride], the arranged codes of each part */
     int32_t *sum;       /* [n_parts][stride] */
     float *min, *scale; /* [n_parts][stride]; artifact: [n_groups][len] */
-    uint32_t *word;     /* the bytes behind each line's codes, transposed */
+    uint32_t *word;     /* the bytes after each line's codes, transposed */
     uint16_t *half;     /* [max], or a block's codes */
     uint8_t *byte;      /* a block's codes, where lines end within a byte */
     float *wide;        /* [n_ranges] */
 
     size_t next, next_end;    /* blocks that kv_hack_fetch() has yet to begin */
-    uintptr_t line, line_end; /* rest of the current block, not yet fetched */
-    size_t at_once;           /* lines */
+    uintptr_t line, line_end; /* the part of the current block that is not yet
+                               * fetched */
+    size_t at_once;           /* lines that each fetch prefetches */
 };
 
 struct kv_hack_operand kv_hack_operand_new(const struct kv_reader *r);

@@ -4,12 +4,12 @@
  *          d = the value of the largest magnitude / -32, code = round(x / d) +
  *          32 in [0, 63]: ggml's q5_0 with one bit more (ggml.c)
  *   q8_kv  a head:       | code: int8 x d | d: f32 | sum: i32 |
- *          d = max|x| / 127, code = round(x / d), halves to even; sum: of the
- *          codes, for products with types that have an offset.  8 + 64 /
- *          head_dim bits
+ *          d = max|x| / 127, code = round(x / d), halves to even; sum: the sum
+ *          of the codes, for products with types that have an offset.
+ *          8 + 64 / head_dim bits
  *
- * The same bytes in the order of integers.h; its own order puts q6_0's d and
- * q8_kv's d and sum before the codes. */
+ * The bytes are ik_llama.cpp's, in the order of integers.h: ik_llama.cpp puts
+ * q6_0's d and q8_kv's d and sum before the codes. */
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 

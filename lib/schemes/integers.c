@@ -36,13 +36,13 @@ struct integers {
     unsigned bits;
     size_t len, n_units, n_groups; /* groups in a unit */
     size_t code_bytes;             /* bytes of a unit */
-    bool tiled, is_scaled;         /* params, scaled are good */
+    bool tiled, is_scaled;         /* params is valid; scaled is valid */
     struct kv_integers params;     /* the tiles' parameters */
     struct kv_scaled scaled;
 };
 
-/* In tiles a group ends at the head's end: a group over all heads is repeated
- * per head. */
+/* Prepares the tiles.  A tile's group ends at the head's end, so a group over
+ * all heads is repeated for each head. */
 static void init_tiles(const struct kv_codec *c, struct integers *g)
 {
     const uint8_t none[8] = {0};
@@ -209,7 +209,7 @@ static void integers_put_head(const struct integers *g,
     kv_store_put_group(s, i, t, c, scale, offset, tile);
 }
 
-/* A token of one block. */
+/* Writes the token of a block of one token to the tile. */
 static void put_token(const struct integers *g, const struct kv_store *s,
                       const uint8_t *block, size_t head, size_t t,
                       struct unit *u, uint8_t *tile)
@@ -227,7 +227,7 @@ static void put_token(const struct integers *g, const struct kv_store *s,
         integers_put_head(g, s, u, (at + c) / g->len, 0, t, c, tile);
 }
 
-/* The block's tokens from `from` on, which are the tile's tokens from t on;
+/* Writes the block's tokens from `from` on as the tile's tokens from t on;
  * returns their number.  i: the tile's number. */
 static size_t put_tokens(const struct integers *g, const struct kv_store *s,
                          const uint8_t *block, size_t head, size_t from,

@@ -42,17 +42,17 @@ struct kv_group_quantizer {
      * scales. */
     bool (*scaled)(struct kv_scaled *to, unsigned bits, size_t head_dim,
                    size_t group);
-    /* The same encode() on a CUDA device. */
+    /* The form of encode() on a CUDA device. */
     enum kv_gpu_quantizer device;
 };
 
-/* For check(), with groups along the channels of a head: clamps the letter g of
- * this side to head_dim; fails unless g then divides head_dim. */
+/* For a scheme's check(), with groups along the channels of a head: clamps this
+ * side's parameter g to head_dim; fails unless g then divides head_dim. */
 int kv_integers_fit(struct kv_spec *s, enum kv_side side,
                     const struct kv_shape *shape, struct kv_err *e);
 
-/* For check(), with groups along a row of channels: a group of 0 or more than
- * the row becomes the row; fails if the group does not divide the row. */
+/* For a scheme's check(), with groups along a row of channels: a g of 0 or more
+ * than the row becomes the row; fails if g does not divide the row. */
 int kv_integers_fit_row(struct kv_spec *s, enum kv_side side, size_t row,
                         struct kv_err *e);
 
@@ -65,11 +65,12 @@ void kv_integers_encode(const struct kv_codec *c, struct kv_where w,
 void kv_integers_decode(const struct kv_codec *c, const uint8_t *bytes,
                         size_t n_blocks, float *x);
 
-/* For the hook device. */
+/* Implements the scheme's function device(). */
 bool kv_integers_device(const struct kv_codec *c, struct kv_gpu_code *to);
 
-/* For the hooks store and tile; false if quantizer or groups fit neither the
- * family "integers" (kernels/tiles/tiles.h) nor "scaled". */
+/* Implement the scheme's functions store() and tile(); false if the quantizer
+ * or the groups fit neither the family "integers" (kernels/tiles/tiles.h) nor
+ * "scaled". */
 bool kv_integers_store(const struct kv_codec *c, struct kv_store *s);
 void kv_integers_tile(const struct kv_codec *c, const struct kv_store *s,
                       const uint8_t *blocks, size_t first, size_t n,
@@ -113,7 +114,7 @@ static inline uint16_t kv_group_scale(float range, float top)
                                                       : half;
 }
 
-/* Stores this scale and returns its stored value. */
+/* Stores the scale range / top and returns its rounded value. */
 static inline float kv_group_put_scale(uint8_t *head, float range, float top)
 {
     return kv_f16_put(head, kv_f16_to_f32(kv_group_scale(range, top)));

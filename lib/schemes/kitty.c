@@ -1,20 +1,20 @@
 /* Kitty (arXiv 2511.18643): KIVI's integers, with more bits for some channels
- * of keys, chosen anew for each head of each page of g tokens.
+ * of keys; each head of each page of g tokens chooses its channels.
  *
- * The channels of the largest mean magnitude over the page, a share of
- * head_dim, have h bits a code, the others b (sel=variance: of the largest
- * variance).  A block of keys is, head by head,
+ * A share of the head's channels, those with the largest mean magnitude over
+ * the page (sel=variance: with the largest variance), have h bits a code, the
+ * others b bits.  A block of keys is, head by head,
  *
  *   | which channels have h bits: head_dim bits, padded to a byte |
  *   | codes of h bits: channel by channel, token by token, padded |
  *   | codes of b bits: likewise |
  *   | scale: f16, minimum: f16, a channel |
  *
- * Values are KIVI's: b bits a token in groups of g channels.  As in the
+ * Values are as in KIVI: per token, b bits in groups of g channels.  As in the
  * published code: pages of 128 tokens, groups of 128, 2 bits, 4 for an eighth
  * of the channels (Kitty) or a quarter (Kitty-Pro: boost=0.25), 32 sinks in
- * fp16, keys encoded 128 tokens at a time, values beyond the newest 128.  Among
- * equal channels the first are taken. */
+ * fp16, keys encoded 128 tokens at a time, values beyond the newest 128.  On
+ * ties the first channels are chosen. */
 #include "kernels/bitpack.h"
 #include "lib/base/alloc.h"
 #include "lib/schemes/integers.h"
@@ -101,7 +101,8 @@ static double score_of(const float *x, size_t n, bool variance)
     return variance ? squares - sum * sum / (double)n : sizes;
 }
 
-/* x: [d][n], a head's channels; mask [d]: 1 where boosted. */
+/* Chooses a head's channels with h bits.  x: [d][n]; mask [d]: 1 for such a
+ * channel. */
 static void choose(const struct kitty *k, const float *x, uint16_t *mask)
 {
     struct channel *c = kv_alloc(k->d, sizeof(*c));
@@ -115,7 +116,7 @@ static void choose(const struct kitty *k, const float *x, uint16_t *mask)
     free(c);
 }
 
-/* x: [d][n]; code: room of [d][n]. */
+/* Encodes a head x [d][n]; code: workspace for [d][n]. */
 static void encode_head(const struct kitty *k, const float *x, uint16_t *code,
                         uint16_t *mask, uint8_t *to)
 {
@@ -154,7 +155,7 @@ static void decode_head(const struct kitty *k, const uint8_t *from,
     }
 }
 
-/* The place of channel i's token t in x [n][n_kv_heads][d]. */
+/* The index of channel i's token t in x [n][n_kv_heads][d]. */
 static size_t kitty_place(const struct kv_codec *c, size_t head, size_t i,
                           size_t t)
 {

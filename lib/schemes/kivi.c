@@ -3,27 +3,27 @@
  *
  * A group's head: | scale: f16 | minimum: f16 |, 32/g bits a value.
  *
- * The word axis swaps the axis of a side.  transformers' QuantizedCache (by
- * quanto: these integers, a float minimum) has one axis for both sides:
+ * The parameter axis swaps the axis of a side.  transformers' QuantizedCache
+ * (by quanto: these integers, a float minimum) has one axis for both sides:
  *
  *   axis_key = axis_value = 0, its default   kivi:b4g64,axis=token
  *   axis_key = axis_value = -1               kivi:b4g64,axis=channel
  *
- * (0 cuts the tensor, whose channels come last, into runs of g.)  It keeps at
- * most 128 tokens at full precision, and whenever 128 are full it encodes the
- * whole cache again; here quantized tokens are never encoded again.  Its other
- * back end, HQQ, optimises the minimum, which kvtools does not.
+ * (Axis 0 cuts the tensor, whose channels come last, into runs of g.)  It keeps
+ * at most 128 tokens at full precision, and whenever 128 are full it encodes
+ * the whole cache again; here quantized tokens are never encoded again.  Its
+ * other back end, HQQ, optimises the minimum, which kvtools does not.
  *
  * ott=N is Outlier Tokens Tracing (OTT, arXiv 2505.10938): a pool of the N
- * tokens with the smallest keys (3 in the paper, with g = 128 and r = 32). When
- * a group of tokens is coded, its tokens compete with the pool's tokens.  A
- * token that enters the pool keeps its key and value in fp16, and the mean of
+ * tokens with the smallest keys (3 in the paper, with g = 128 and r = 32).
+ * When a group of tokens is coded, its tokens compete with the pool's tokens.
+ * A token that enters the pool keeps its key and value in fp16, and the mean of
  * its group is coded in its place.  A token that leaves the pool stays fp16
  * too; after 32 of them no token enters any more.  Values are coded in groups
- * of as many tokens as keys, except the newest r.  A re-implementation from the
- * paper; our readings: a key's magnitude is the sum over all KV heads, which
- * keep the same tokens, and all layers trace (the paper leaves out the first
- * two; `mixed` can). */
+ * of as many tokens as keys; the newest r values stay fp16.  A
+ * re-implementation from the paper.  Our readings: a key's magnitude is summed
+ * over all KV heads, and the heads keep the same tokens; all layers trace (the
+ * paper leaves out the first two; `mixed` can). */
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
@@ -94,7 +94,7 @@ static bool of_tokens(const struct kv_spec *s, enum kv_side side)
            (kv_spec_is(s, side, "axis", "paper") && side == KV_K);
 }
 
-/* Each pair of axes has one name: the paper's is axis=paper. */
+/* Gives each pair of axes one name; the paper's pair is axis=paper. */
 static void name_axes(struct kv_spec *s)
 {
     const bool k = of_tokens(s, KV_K), v = of_tokens(s, KV_V);
@@ -104,7 +104,7 @@ static void name_axes(struct kv_spec *s)
     kv_spec_set(s, KV_V, "axis", paper ? PAPER : v ? CHANNEL : TOKEN);
 }
 
-/* K and V code the same groups of tokens. */
+/* Fails unless K and V code the same groups of tokens. */
 static int check_traced(const struct kv_spec *s, const struct kv_shape *shape,
                         struct kv_err *e)
 {

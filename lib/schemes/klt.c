@@ -77,7 +77,7 @@ size_t kv_klt_part(const struct kv_spec *s, const struct kv_shape *shape)
 
 /* ---- the codec --------------------------------------------------------- */
 
-/* A copy of a table [row]; NULL if there is none. */
+/* Copies a table [row]; returns NULL and fails if there is none. */
 static float *load_row(const struct kv_codec *c, const struct kv_calib_set *set,
                        const char *name, struct kv_err *e)
 {
@@ -92,8 +92,8 @@ static float *load_row(const struct kv_codec *c, const struct kv_calib_set *set,
     return x;
 }
 
-/* The matrix [row][row] from a table that holds only its parts; NULL if there
- * is none. */
+/* Makes a matrix [row][row] from a table that holds only the matrix's parts;
+ * returns NULL and fails if there is none. */
 static float *load_square(const struct klt *k, const struct kv_codec *c,
                           const struct kv_calib_set *set, const char *name,
                           struct kv_err *e)
@@ -187,7 +187,7 @@ static const struct kv_layered *layered(const struct kv_spec *s, size_t layer)
 }
 #undef NEAR
 
-/* The neighbours that are read in place. */
+/* Loads the neighbours that attention in place reads. */
 static int load_near(struct klt *k, const struct kv_codec *c,
                      const struct kv_calib_set *set, struct kv_err *e)
 {
@@ -248,9 +248,9 @@ static void close_klt(struct kv_codec *c)
 
 enum { TOGETHER = 16 }; /* tokens */
 
-/* The prediction x [n][row] that is subtracted from tokens before coding: the
- * mean, plus the prediction from their neighbours (NULL: none) from the
- * first-th on. */
+/* Computes the prediction x [n][row] that is subtracted from tokens before
+ * coding: the mean plus the prediction from neighbours at (NULL: none), from
+ * token `first` on. */
 static void predict(const struct klt *k, const struct kv_neighbours *at,
                     size_t first, size_t n, float *x)
 {
@@ -261,8 +261,8 @@ static void predict(const struct klt *k, const struct kv_neighbours *at,
 }
 
 /* Computes the coefficients y [n][row] of the residual x - from of n tokens:
- * all, or those in use and some more (whole vectors are fastest), the others 0.
- * from becomes the residual. */
+ * all of them, or those in use, rounded up to whole vectors, and zeros for the
+ * others.  from becomes the residual. */
 static void transform(const struct klt *k, bool all, size_t n, const float *x,
                       float *from, float *y)
 {
@@ -356,7 +356,8 @@ static void decode_near(const struct kv_codec *c,
         predict(k, at, t, n, x + t * row);
         transform_back(k, y, n, x + t * row);
         for (size_t i = t * row; upward && i < (t + n) * row; i++)
-            x[i] = fminf(fmaxf(x[i], -65504), 65504); /* no way out there */
+            x[i] = fminf(fmaxf(x[i], -65504), 65504); /* no infinity for upper
+                                                       * layers */
     }
     free(y);
 }
@@ -367,8 +368,9 @@ static void klt_decode(const struct kv_codec *c, const uint8_t *bytes,
     decode_near(c, NULL, bytes, n_blocks, x);
 }
 
-/* A prediction is fitted on what decoders have at these bits; short tables are
- * of the coefficients that are coded. */
+/* Whether a parameter is in the calibration's key: predictions are fitted on
+ * features decoded at these bits, and short tables hold only coefficients that
+ * are coded. */
 static bool in_key(const struct kv_spec *s, const struct kv_param *p)
 {
     const bool is_short = kv_klt_is_short(s);
@@ -402,7 +404,8 @@ static bool klt_device(const struct kv_codec *c, struct kv_gpu_code *to)
     return k->row <= KV_GPU_MAX_ROW;
 }
 
-/* The trellis is trained on values of all layers. */
+/* All layers are trained together: the trellis is trained on coefficients of
+ * all layers. */
 static bool klt_together(const struct kv_spec *s)
 {
     (void)s;

@@ -17,23 +17,27 @@
  * with the same layout for every token and no scale.  Within a bitstream
  * coefficients are ordered by the rate of their transition, then by variance.
  *
- * While a transition is preceded by fewer bits than a state has, and its values
- * have whole bits, each value is quantized alone, by Lloyd-Max levels.
+ * Transitions at the bitstream's start, before which there are fewer bits than
+ * a state has, quantize each value alone, by Lloyd-Max levels, if their values
+ * have whole bits.
  *
  * Parameters:
  *   b       bits per value of a side, fractions too
  *   share   who shares the budget: a layer's side has b to itself (layer), the
  *           layers of a side share it (side), or K and V of all layers (all)
  *   metric  fisher: M is the second moment of the loss's gradient g with
- * respect to the vector (kvdump --fisher), so that |y - y'|^2 / 2 is about the
- * expected KL divergence in nats, the same unit for every layer and side; each
- * g is shortened so that |g|^2 is at most its mean, and in the mean and the
- * covariance of x a token counts 1/2 + 1/2 |g|^2 / mean, at most four times the
- * mean: few tokens have most of the sum.  attention: for keys the second moment
- * of the queries of each head's group, before RoPE each rotary pair's 2x2 block
- * as half its trace (the angle between query and key varies); for values the
- *           sum of Wo^T Wo over the group; nothing between heads.  none: the
- *           unit matrix
+ *           respect to the vector (kvdump --fisher).  |y - y'|^2 / 2 is then
+ *           about the expected KL divergence in nats, the same unit for every
+ *           layer and side.  Few tokens have most of the sum of |g|^2, so each
+ *           g is shortened until |g|^2 is at most its mean.  In the mean and
+ *           the covariance of x a token has the weight 1/2 + 1/2 |g|^2 / mean,
+ *           where |g|^2 is capped at four times the mean.
+ *           attention: for keys, the second moment of the queries of each
+ *           head's group; before RoPE each rotary pair's 2x2 block becomes half
+ *           its trace, since the angle between query and key varies.  For
+ *           values, the sum of Wo^T Wo over the group.  No entries between
+ *           heads.
+ *           none: the unit matrix
  *   rope    keys are stored before RoPE (pre) or after it (post)
  *   pred    what a token is predicted from (klt_pred.h): nothing (0); values
  *           from the layer's own keys (vk); odd layers also from the even one
@@ -41,10 +45,10 @@
  *           forward and inverse then belong to the residual
  *   heads   a layer's heads are transformed together (joint), or each by itself
  *           (own): with own, metric and covariance have no entries between
- *           heads, and attention in a head reads only that head's coefficients,
- *           but heads do not gain from each other, except that values are still
- *           predicted from all heads' keys.  The layer has one bitstream and
- *           one budget in both
+ *           heads, so attention in a head reads only that head's coefficients,
+ *           but correlation between heads is not used.  Values are still
+ *           predicted from all heads' keys.  In both cases the layer has one
+ *           bitstream and one budget
  *   tables  half, as below, or short: a third of the bytes, made for b, share
  *           and code (klt_short.h)
  *   code    trellis, or scalar: Lloyd-Max levels at whole bits
@@ -59,7 +63,7 @@
  *   inverse  [row][row]   unit_j G_ji, in fp16: y_j to x_i; likewise
  *   trellis_BITSbVALUES [values][kv_trellis_kept()]   of a kind of transition;
  *             error: mean squared error per value on coefficients of unit
- *             variance that it was not trained on
+ *             variance that were not in the training
  *
  * Prior art: AQUA-KV (arXiv 2501.19392, January 2025: layers predicted from the
  * decoded one below, values from keys), KVTC (transform coding of caches),
@@ -104,8 +108,8 @@ struct kv_klt_unit {
     size_t bytes;   /* bytes of a token, at least 1; set by allocate */
 };
 
-/* A unit from a calibration, by variance descending; n = 0 if its tables of row
- * values are missing. */
+/* A unit from a calibration, by variance descending; n is 0 if the unit's
+ * tables are missing. */
 struct kv_klt_unit kv_klt_unit(const struct kv_calib_set *set, size_t layer,
                                enum kv_side side, size_t row);
 
@@ -114,12 +118,13 @@ struct kv_klt_unit kv_klt_unit(const struct kv_calib_set *set, size_t layer,
  * variance * mse + lambda * rate, for the smallest lambda that fits.  mse
  * [KV_KLT_KINDS]: the error of a coefficient of unit variance; INFINITY: the
  * kind is not used.  Among two used kinds with equal rates it takes the second;
- * coefficients that do not fill a transition take the next lower kind.  Returns
+ * Coefficients that do not fill a transition take the next lower kind.  Returns
  * lambda. */
 double kv_klt_allocate(struct kv_klt_unit *unit, size_t n_units, size_t budget,
                        const double *mse);
 
-/* The same for one unit and a given lambda. */
+/* Allocates the bits of one unit for a given lambda, as kv_klt_allocate()
+ * does. */
 void kv_klt_assign(struct kv_klt_unit *unit, double lambda, const double *mse);
 
 /* The codec's unit, allocated among all units that share its budget. */

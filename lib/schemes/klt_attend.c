@@ -1,5 +1,5 @@
-/* Attention on klt's codes: a token's coefficients as one bitstream of
- * kernels/transform. */
+/* Attention on klt's codes: kernels/transform reads a token's coefficients as
+ * one bitstream. */
 #include "kernels/tiles/rope.h"
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
@@ -16,15 +16,16 @@ static const struct klt *part_of(const struct klt *k, size_t i)
     return i ? k->near[i - 1] : k;
 }
 
-/* A side's rows are a mean plus a sum over coefficients: its own and, in place,
- * its neighbours', whose predictions are products of matrices. */
+/* A side's rows are a mean plus a sum over coefficients: the side's own, and
+ * those of its neighbours, whose predictions are products of matrices. */
 struct sum {
     float *mean; /* [row] */
-    /* [row][row], coefficients to values: [0] own, [1 + i] of near[i]. */
+    /* [row][row], from coefficients to values: [0] the side's own, [1 + i]
+     * those of near[i]. */
     float *inverse[KV_KLT_SOURCES + 1];
 };
 
-/* Adds neighbour i's rows, times by [row][row]. */
+/* Adds neighbour i's rows, multiplied by `by` [row][row]. */
 static void add_near(struct sum *s, const struct klt *k, size_t i,
                      const float *by)
 {
@@ -65,11 +66,12 @@ static void sum_clear(struct sum *s)
         free(s->inverse[i]);
 }
 
-/* Parts of joined codes have gaps, so that states begin with zeros. */
+/* The bytes of zeros between the parts of joined codes, so that a part's first
+ * states begin with zeros. */
 enum { APART = (KV_TRELLIS_BITS + 7) / 8 };
 
-/* The beginning of part i in a token's joined codes; with i the number of
- * parts, the beginning of a further one. */
+/* The byte at which part i begins in a token's joined codes; if i is the number
+ * of parts, the byte at which a further part would begin. */
 static size_t part_at(const struct klt *k, size_t i)
 {
     size_t at = 0;
@@ -93,8 +95,8 @@ static size_t joined_bytes(const struct klt *k)
     return part_at(k, n_parts(k)) - APART;
 }
 
-/* Whether head h has coefficient i of part p: its own of the side's, all of the
- * neighbours'. */
+/* Whether head h uses coefficient i of part p: it uses all of a neighbour's,
+ * but of the side's own only those of its part of the row. */
 static bool has_coef(const struct klt *k, size_t h, size_t p, size_t i)
 {
     return p || k->coding.coef[i].index / k->part == h * k->d / k->part;
@@ -119,12 +121,13 @@ static size_t max_coefs(const struct klt *k)
     return max;
 }
 
-/* The int8 path rounds queries and tables to about a hundredth of a
- * coefficient: no more than a tenth of the scheme's own error. */
+/* The int8 path rounds queries and tables by about a hundredth of a
+ * coefficient.  That is at most a tenth of the scheme's own error, if at least
+ * this share of the squares is error. */
 static const double MIN_ERROR_SHARE = 0.01;
 
-/* Whether the error of all coefficients is a large enough share of the squares
- * of the summed ones, in this side's metric. */
+/* Whether the error of all coefficients is at least MIN_ERROR_SHARE of the
+ * squares of the coded coefficients, in this side's metric. */
 static bool int8_will_do(const struct klt *k, const struct sum *s)
 {
     const size_t row = k->row;
@@ -217,13 +220,13 @@ void kv_klt_tile(const struct kv_codec *c, const struct kv_store *s,
                  const uint8_t *blocks, size_t first, size_t n, size_t head,
                  uint8_t *tile)
 {
-    (void)head; /* all */
+    (void)head; /* a token's bitstream has all heads */
     for (size_t i = 0; i < n; i++)
         kv_store_put_bitstream(s, i, blocks + (first + i) * c->block_bytes,
                                tile);
 }
 
-/* Writes the codes of all parts; returns their number. */
+/* Lists the codes of all parts; returns their number. */
 static size_t list_codes(const struct kv_near_codes *at, const uint8_t *own,
                          const uint8_t *code[KV_KLT_SOURCES + 1])
 {

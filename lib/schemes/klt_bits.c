@@ -55,15 +55,15 @@ size_t kv_klt_single(size_t kind)
                : KV_KLT_KINDS;
 }
 
-/* Whether the next kind is in use and of the same rate. */
+/* Whether the next kind is in use and has the same rate. */
 static bool left_to_next(size_t kind, const double *mse)
 {
     return kind + 1 < KV_KLT_KINDS && rate(kind + 1) == rate(kind) &&
            isfinite(mse[kind + 1]);
 }
 
-/* price: of a kind's rate, infinite for a kind that is not taken.  kind 0:
- * nothing is coded. */
+/* Sets the coefficient's kind with the least cost.  price: lambda times a
+ * kind's rate, infinite for a kind that is not taken; kind 0: not coded. */
 static void take_best(struct kv_klt_coef *coef, const double *price,
                       const double *mse)
 {
@@ -90,8 +90,9 @@ static size_t klt_lower(size_t kind, const double *mse)
     return kind;
 }
 
-/* Transitions of several values take whole groups: the remainder of a run goes
- * to the next lower kind.  Variances are descending, and so are kinds. */
+/* A transition of several values needs a whole group of coefficients: the
+ * remainder of a run takes the next lower kind.  Variances descend, and so do
+ * kinds. */
 void kv_klt_assign(struct kv_klt_unit *u, double lambda, const double *mse)
 {
     double price[KV_KLT_KINDS];

@@ -15,8 +15,9 @@ static float *table_of(const struct kv_klt_numbers *n, bool trellis,
                           KV_TRELLIS_STATES;
 }
 
-/* Lloyd-Max levels at whole bits: a table in which only a transition's own bits
- * count.  Returns the mean squared error. */
+/* Fills the table with Lloyd-Max levels at whole bits: the value of a state
+ * depends only on the transition's own bits.  Returns the mean squared
+ * error. */
 static double fill_levels(const struct kv_klt_kind *kind, float *table)
 {
     double level[KV_LLOYD_MAX_LEVELS], threshold[KV_LLOYD_MAX_LEVELS], mse;

@@ -6,10 +6,11 @@
 #include "kernels/device_code.h"
 #include "lib/schemes/klt.h"
 
-/* The values that states represent, and the error of each kind in use. */
+/* The values that trellis states decode to, and the error of each kind in
+ * use. */
 struct kv_klt_numbers {
     float *table; /* Lloyd-Max levels of each kind, then the trellis's values of
-                   * each: [2][KINDS][MAX_VALUES][STATES] */
+                   * each kind: [2][KINDS][MAX_VALUES][STATES] */
     double mse[KV_KLT_KINDS];
 };
 
@@ -27,14 +28,14 @@ struct kv_klt_coding {
     size_t n_coded, n_transitions;
     struct kv_trellis_transition *transition; /* [n_transitions] */
     struct kv_trellis_whole *whole;           /* [n_coded] */
-    /* The coefficients for other kernels, and equal transitions in a row:
-     * [n_coded], [n_runs]. */
+    /* The coefficients [n_coded] in the form that kernels take, and the runs of
+     * equal transitions [n_runs]. */
     struct kv_gpu_coefficient *listed;
     struct kv_gpu_transitions *runs;
     unsigned n_runs, n_bits;
     size_t bytes; /* of a token */
-    /* Sums of variances in the metric: the error that the codes leave over all
-     * coefficients, and the variance of all coded ones. */
+    /* Sums of variances in the metric: the error that the codes leave, over all
+     * coefficients, and the variance of all coded coefficients. */
     double error, coded;
 };
 

@@ -7,10 +7,10 @@
  *   f = | K, V of the next lower layer | of the one below | own K, for values |
  *
  * All features belong to the same token, and C comes from ridge regression.
- * The residual x - p is coded as klt codes x - mean, in the same metric, with
+ * The residual x - p is coded as klt codes x - mean, in the same metric;
  * x' = p + decoded residual.  f has one or two layers below with pred=1 and 2,
- * with pred=pair the even one below an odd one, with pred=vk none; the last two
- * are read in place.
+ * the even layer below an odd one with pred=pair, and none with pred=vk;
+ * attention in place works with the last two.
  *
  * C and the residual's covariance are fitted on features as decoders will see
  * them, one layer after the other: if the trellis leaves a share m of a
@@ -42,7 +42,7 @@ struct kv_klt_pred {
     float *matrix; /* [n_sources][row][row]: maps f_i to x_j */
 };
 
-/* The codec's table; no table if it has no sources. */
+/* Loads the codec's predictor; no table is needed if there are no sources. */
 int kv_klt_pred_load(struct kv_klt_pred *p, const struct kv_codec *c,
                      const struct kv_calib_set *set, struct kv_err *e);
 void kv_klt_pred_clear(struct kv_klt_pred *p);

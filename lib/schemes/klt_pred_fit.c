@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOGETHER = 256 }; /* tokens of a product */
+enum { TOGETHER = 256 }; /* tokens of one matrix product */
 
 /* The ridge, as a share of the mean diagonal of the features' second
  * moments. */
@@ -61,7 +61,7 @@ struct source {
     const double *mean;
 };
 
-/* In the order of the matrix (klt_pred.c). */
+/* Lists the sources in the order of the matrix (klt_pred.c). */
 static size_t list_sources(const struct kv_klt_seen *s, size_t n_below,
                            enum kv_side side, struct source *to)
 {
@@ -75,7 +75,8 @@ static size_t list_sources(const struct kv_klt_seen *s, size_t n_below,
     return n;
 }
 
-/* Adds what the gram lacks of the sources: values' are keys' and one more. */
+/* Adds to the gram the sources that it lacks: values have the same sources as
+ * keys, and one more. */
 static void extend_gram(struct kv_klt_seen *s, const struct source *source,
                         size_t n_sources)
 {
@@ -96,7 +97,8 @@ static void extend_gram(struct kv_klt_seen *s, const struct source *source,
     s->n_gram = n_sources;
 }
 
-/* c: [n_sources * row][row]; x less its mean. */
+/* Solves the ridge regression for c [n_sources * row][row]; x: minus its
+ * mean. */
 static int solve(const struct kv_klt_seen *s, const struct source *source,
                  size_t n_sources, const float *x, double *c)
 {
@@ -120,7 +122,7 @@ static int solve(const struct kv_klt_seen *s, const struct source *source,
     return rc;
 }
 
-/* predicted = features * matrix, rest = x - predicted. */
+/* predicted = features * matrix; x becomes x - predicted. */
 static void apply(const struct kv_klt_seen *s, const struct source *source,
                   size_t n_sources, const float *matrix, float *x,
                   float *predicted)
@@ -140,8 +142,8 @@ static void apply(const struct kv_klt_seen *s, const struct source *source,
     }
 }
 
-/* Takes the mean [row] of the tokens that count off x [n][row]; the others
- * become 0. */
+/* Subtracts from x [n][row] the mean [row] of the tokens that count; other
+ * tokens become 0. */
 static void centre(const struct kv_klt_seen *s, float *x, double *mean)
 {
     const size_t row = s->row;
@@ -159,7 +161,7 @@ static void centre(const struct kv_klt_seen *s, float *x, double *mean)
         x[i] = s->weight[i / row] > 0 ? x[i] - (float)mean[i % row] : 0;
 }
 
-/* c: [n_sources][row][row], to the values that tables have. */
+/* Rounds c [n_sources][row][row] to values that tables can hold. */
 static void round_matrix(const double *c, size_t n_sources, size_t row,
                          struct kv_klt_parts *p)
 {
@@ -199,9 +201,9 @@ int kv_klt_predict(struct kv_klt_seen *s, size_t n_below, enum kv_side side,
     return rc;
 }
 
-/* ---- what decoders have ------------------------------------------------ */
+/* ---- features as decoders have them -------------------------------------- */
 
-/* y [n][row]: replaces coefficients of tokens from t on by their decoded
+/* Replaces the coefficients y [n][row] of tokens from t on by simulated decoded
  * values. */
 static void code(const struct kv_klt_coded *by, size_t t, size_t n, size_t row,
                  float *y)

@@ -1,7 +1,7 @@
-/* Training of klt's prediction.  Its tables depend on the water level, since
- * features are what decoders have, and the level on the tables, since better
- * predictions cost fewer bits: so the layers are gone up several times, each
- * time at the level at which the tables of the times before would fill the
+/* Training of klt's prediction.  The tables depend on the water level, since
+ * features are decoded values; the level depends on the tables, since better
+ * predictions cost fewer bits.  So training makes several passes up the layers,
+ * each at the level at which the tables of earlier passes would fill the
  * budget. */
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
@@ -22,23 +22,24 @@ enum { PASSES = 4, SAMPLED = 1 << 16 };
 
 /* The state of all passes. */
 struct training {
-    struct kv_klt_job job;  /* its place is set for each */
-    size_t n_below, n, row; /* n_below: at most; n: tokens */
+    struct kv_klt_job job;  /* its layer and side are set for each place */
+    size_t n_below, n, row; /* n_below: the maximum; n: tokens */
     uint64_t seed;
     double mse[KV_KLT_KINDS];
     struct kv_klt_parts parts;
-    float *counted, *weight; /* [n]: in the metric, in moments */
+    float *counted, *weight; /* [n]: weights in the metric, and in mean and
+                              * covariance */
     double *metric, *cov;    /* [row][row] */
     struct kv_klt_pool pool;
     struct kv_progress *progress; /* or NULL */
 };
 
-/* One pass; set: its tables. */
+/* One pass over the layers; set: the pass's tables. */
 struct pass {
     struct training *t;
     struct kv_klt_seen seen;
-    double lambda; /* 0: all is coded */
-    bool sample;   /* into the pool */
+    double lambda; /* 0: features are not quantized */
+    bool sample;   /* whether coefficients go to the pool */
     struct kv_calib_set set;
 };
 
@@ -60,8 +61,8 @@ static void covariance(struct training *t)
     free(x);
 }
 
-/* share [row]: the share of each coefficient's variance that the pass's level
- * leaves. */
+/* Sets share [row]: the share of each coefficient's variance that quantization
+ * at the pass's level leaves. */
 static void shares(const struct pass *p, double *share)
 {
     const struct training *t = p->t;
@@ -76,7 +77,8 @@ static void shares(const struct pass *p, double *share)
     free(u.coef);
 }
 
-/* Adds the upper half of some tokens' coefficients, over their size. */
+/* Adds to the pool the upper half of some tokens' coefficients, each divided by
+ * its size. */
 static void pred_sample(struct training *t, const struct kv_klt_tables *by,
                         const float *size)
 {
@@ -116,7 +118,7 @@ static float *add_predictor(struct pass *p, size_t sources)
     return t->data;
 }
 
-/* Sides of layers that the dump has. */
+/* The number of layers of the dump, times 2 sides. */
 static size_t n_places(const struct training *t)
 {
     const struct kv_dump_info *info = t->job.info;
@@ -124,7 +126,7 @@ static size_t n_places(const struct training *t)
     return KV_SIDES * (info->last_layer + 1 - info->first_layer);
 }
 
-/* The tables of the job's place, and what decoders have of it. */
+/* Computes the tables of the job's layer and side, and its decoded features. */
 static int pass_place(struct pass *p, struct kv_err *e)
 {
     struct training *t = p->t;
@@ -212,10 +214,10 @@ static double level_of(const struct training *t, const struct kv_calib_set *set)
     return lambda;
 }
 
-/* The level of pass n, 1 or more, from the earlier passes' levels and the
- * levels at which their tables fill the budget: the point where both are equal.
- * The tables' level is assumed to rise SLOPE times as fast, or as it did since
- * the previous pass; the first pass has level 0. */
+/* The level lambda of pass n >= 1, where it should equal the level at which the
+ * pass's tables fill the budget (level).  On a logarithmic scale, level is
+ * assumed to rise SLOPE times as fast as lambda, or, from pass 3 on, as fast as
+ * between the last two passes.  Pass 0 has lambda 0. */
 static double next_level(const double *lambda, const double *level, size_t n)
 {
     static const double SLOPE = 0.2;
@@ -231,7 +233,7 @@ static double next_level(const double *lambda, const double *level, size_t n)
     return x[1] * pow(y[1] / x[1], 1 / (1 - slope));
 }
 
-/* Ideal codes to begin with, until the trellis is trained. */
+/* Assumes the errors of ideal codes, until the trellis is trained. */
 static void begin_kinds(struct training *t)
 {
     for (size_t i = 0; i < KV_KLT_KINDS; i++)
@@ -252,7 +254,8 @@ static int train_kinds(struct training *t, struct kv_calib_set *out,
     return 0;
 }
 
-/* The trellis is trained after the first pass whose level is no guess. */
+/* Runs all passes.  The trellis is trained after pass 1, the first whose level
+ * was computed. */
 static int run_passes(struct training *t, struct kv_calib_set *out,
                       struct kv_err *e)
 {

@@ -15,7 +15,7 @@ bool kv_klt_is_short(const struct kv_spec *s)
     return kv_spec_is(s, KV_K, "tables", "short");
 }
 
-/* Bits of a number in the row of a coefficient. */
+/* The bits of a number in a coefficient's row of the inverse transform. */
 static unsigned row_bits(const struct kv_klt_coef *coef)
 {
     const struct kv_klt_kind *kind = &kv_klt_kinds[coef->kind - 1];
@@ -33,7 +33,7 @@ static size_t inverse_bytes(const struct kv_klt_coef *coef, size_t n,
     return bytes;
 }
 
-/* ---- to codes ------------------------------------------------------------ */
+/* ---- from transforms to codes -------------------------------------------- */
 
 static float largest(const float *x, size_t n, size_t stride)
 {
@@ -44,13 +44,14 @@ static float largest(const float *x, size_t n, size_t stride)
     return max;
 }
 
-/* The step of the column that x begins, [n] lines of row values. */
+/* The step of the column whose first value is at x, in [n] rows of `row`
+ * values. */
 static float column_step(const float *x, size_t n, size_t row)
 {
     return largest(x, n, row) / MOST;
 }
 
-/* A code about MIDDLE. */
+/* The code of x, with MIDDLE for 0. */
 static float byte_of(float x, float step)
 {
     return step > 0 ? rintf(x / step) + MIDDLE : MIDDLE;
@@ -66,7 +67,7 @@ void kv_klt_round_columns(float *x, size_t n, size_t row, float *step)
     }
 }
 
-/* The code of `bits` bits whose value (code - middle) step is nearest. */
+/* The code of `bits` bits whose value (code - middle) step is nearest to x. */
 static uint16_t code_of(float x, unsigned bits, float step)
 {
     const float middle = ((1u << bits) - 1) / 2.0f;
@@ -74,8 +75,8 @@ static uint16_t code_of(float x, unsigned bits, float step)
     return (uint16_t)rintf(fminf(fmaxf(x / step + middle, 0), 2 * middle));
 }
 
-/* The codes of x [n]; of several steps the one with the least squared error,
- * which is returned. */
+/* Computes the codes of x [n]; tries several steps and returns the one with the
+ * least squared error. */
 static float code_row(const float *x, size_t n, unsigned bits, uint16_t *code)
 {
     const float middle = ((1u << bits) - 1) / 2.0f;
@@ -102,7 +103,7 @@ static float code_row(const float *x, size_t n, unsigned bits, uint16_t *code)
     return best;
 }
 
-/* ---- a place's tables ---------------------------------------------------- */
+/* ---- the tables of a layer and side -------------------------------------- */
 
 static float *add(const struct kv_codec *c, struct kv_calib_set *to,
                   const char *name, enum kv_table_type type, size_t n_dims,
@@ -194,7 +195,8 @@ static void put_predictor(const struct kv_codec *c,
 
 /* ---- a set --------------------------------------------------------------- */
 
-/* Tables that the short ones replace are cleared, in order. */
+/* Removes the tables that the short ones replace; the others keep their
+ * order. */
 static void drop_long(struct kv_calib_set *set)
 {
     static const char *const names[] = {"unit", "forward", "inverse",
@@ -255,7 +257,7 @@ int kv_klt_shorten(const struct kv_spec *s, const struct kv_shape *shape,
     return rc;
 }
 
-/* ---- from codes ---------------------------------------------------------- */
+/* ---- from codes to transforms -------------------------------------------- */
 
 static void take_forward(const struct kv_table *code, const float *step,
                          const struct kv_klt_coding *g, size_t row,

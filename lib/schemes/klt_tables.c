@@ -1,4 +1,4 @@
-/* klt's tables of a side of a layer: the transform of each part. */
+/* Computes klt's tables for a side of a layer: the transform of each part. */
 #include "kernels/eigen.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
@@ -33,8 +33,8 @@ static float to_half(double x)
     return kv_f16_to_f32(kv_f16_clamp((float)x));
 }
 
-/* Row i of the transform back, column i of the one there, and their unit, of
- * the part that begins at `at`. */
+/* Stores, for the part that begins at `at`, row i of the inverse transform
+ * (back), column i of the forward transform (there), and their unit. */
 static void put_vector(const struct kv_klt_tables *t, size_t at, size_t i,
                        const double *there, const double *back, double unit)
 {
@@ -51,7 +51,8 @@ static void put_vector(const struct kv_klt_tables *t, size_t at, size_t i,
     }
 }
 
-/* The transform of the part that begins at `at`; metric, cov: [row][row]. */
+/* Computes the transform of the part that begins at `at`; metric, cov:
+ * [row][row]. */
 static int add_part(const struct kv_klt_tables *t, size_t row, size_t at,
                     const double *metric, double unit, const double *cov)
 {
@@ -81,7 +82,7 @@ static int add_part(const struct kv_klt_tables *t, size_t row, size_t at,
     return rc;
 }
 
-/* The part of the dump that the metric was computed from. */
+/* The name of the tensor of the dump that the metric was computed from. */
 static const char *metric_name(const struct kv_klt_job *j)
 {
     if (kv_spec_is(j->spec, j->side, "metric", "fisher"))

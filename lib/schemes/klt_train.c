@@ -1,6 +1,6 @@
-/* Training of klt: passes over the dump, one layer and side after the other,
- * find each token's weight, then mean, covariance and metric; the trellis is
- * trained on a sample of the coefficients of all layers, K and V. */
+/* Training of klt.  For one layer and side after the other, passes over the
+ * dump find each token's weight, then mean, covariance and metric.  The trellis
+ * is trained on a sample of the coefficients of all layers, K and V. */
 #include "lib/schemes/klt_train.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -19,15 +19,16 @@
 
 enum {
     CHUNK = 512,       /* tokens of one window read at a time */
-    SAMPLED = 1 << 16, /* coefficients sampled of a side of a layer */
+    SAMPLED = 1 << 16, /* coefficients sampled from a side of a layer */
     LEN = 128,         /* values of a training sequence */
     MAX_SEQUENCES = 6144,
     ROUNDS = 24
 };
 
-/* Added to the metric's diagonal, as a share of its mean: a direction that no
- * query has must not drown directions that some queries have; a direction
- * without effect on the loss in this text may matter in another. */
+/* Added to the metric's diagonal, as a share of its mean.  RIDGE is small, so
+ * that directions without queries do not outweigh directions with some.
+ * FISHER_RIDGE is larger, since a direction without effect on the loss in this
+ * text may matter in another. */
 static const double RIDGE = 1e-5, FISHER_RIDGE = 0.03;
 
 static size_t dump_tokens(const struct kv_klt_job *j)
@@ -52,7 +53,7 @@ static bool is_fisher(const struct kv_klt_job *j)
     return kv_spec_is(j->spec, j->side, "metric", "fisher");
 }
 
-/* The tokens that are read together, all from one window. */
+/* The number of tokens that are read together, all from one window. */
 static size_t chunk_at(const struct kv_klt_job *j, size_t token)
 {
     const size_t left = j->info->ctx - token % j->info->ctx;
@@ -60,7 +61,8 @@ static size_t chunk_at(const struct kv_klt_job *j, size_t token)
     return left < CHUNK ? left : CHUNK;
 }
 
-/* x: [n][row].  Gradients of keys after RoPE are those before it, rotated. */
+/* Reads x [n][row].  Gradients of keys after RoPE are the dump's gradients of
+ * keys before RoPE, rotated. */
 static int klt_read_rows(const struct kv_klt_job *j, enum kv_tensor t,
                          size_t at, size_t n, float *x, struct kv_err *e)
 {
@@ -71,9 +73,9 @@ static int klt_read_rows(const struct kv_klt_job *j, enum kv_tensor t,
     return 0;
 }
 
-/* ---- what a token counts ----------------------------------------------- */
+/* ---- the weight of a token ----------------------------------------------- */
 
-/* Squares of the gradients' lengths: [tokens]. */
+/* Reads the squared lengths of the gradients: square [tokens]. */
 static int read_lengths(const struct kv_klt_job *j, double *square,
                         struct kv_err *e)
 {
@@ -101,11 +103,12 @@ static double mean_below(const struct kv_klt_job *j, const double *square,
     return sum / (double)dump_tokens(j);
 }
 
-/* Each token's weight in the metric and in the covariance, both [tokens].  All
- * weights are equal; with Fisher's metric a weight is the length of the token's
- * gradient, within limits, since few tokens have most of it.  Attention sinks
- * count too, within these limits: a codec that never saw them clips them (2
- * bits on SmolLM2, s0: KL .103, without them .486; s1: .061 and .065). */
+/* Each token's weight in the metric and in the covariance (moments), both
+ * [tokens].  All weights are 1 except with metric=fisher: there the weights
+ * follow from the squared length of the token's gradient, within limits, since
+ * few tokens have most of the sum.  Attention sinks count too: a codec that is
+ * trained without them clips them (2 bits on SmolLM2, s0: KL .103 with them,
+ * .486 without; s1: .061 and .065). */
 int kv_klt_weigh(const struct kv_klt_job *j, float *metric, float *moments,
                  struct kv_err *e)
 {
@@ -128,7 +131,7 @@ int kv_klt_weigh(const struct kv_klt_job *j, float *metric, float *moments,
 
 /* ---- moments ----------------------------------------------------------- */
 
-/* mean [row] of a tensor, with the tokens' weights. */
+/* Computes the weighted mean [row] of the side's tensor. */
 static int add_mean(const struct kv_klt_job *j, const float *weight,
                     double *mean, struct kv_err *e)
 {
@@ -189,8 +192,9 @@ static bool turns(const struct kv_shape *s, size_t channel)
     return channel >= s->latent && channel - s->latent < 2 * s->n_rot;
 }
 
-/* Before RoPE a key meets queries rotated by every angle: half the trace of
- * each rotary pair's block remains, and nothing between pairs.  m: [d][d]. */
+/* Averages m [d][d] over RoPE's angles, since a key before RoPE meets queries
+ * at every angle: half the trace of each rotary pair's block remains, and the
+ * entries between pairs become 0. */
 static void average_angles(const struct kv_shape *s, double *m)
 {
     const struct kv_rope_pairs pairs = kv_shape_pairs(s);
@@ -247,7 +251,7 @@ static int output_metric(const struct kv_klt_job *j, double *m,
     return rc;
 }
 
-/* Head by head, nothing between heads: m [row][row]. */
+/* Fills m [row][row] head by head; entries between heads stay 0. */
 static int attention_metric(const struct kv_klt_job *j, double *m,
                             struct kv_err *e)
 {
@@ -256,14 +260,15 @@ static int attention_metric(const struct kv_klt_job *j, double *m,
     const int rc =
         j->side == KV_K ? query_metric(j, own, e) : output_metric(j, own, e);
 
-    for (size_t i = 0; i < j->row * d; i++) /* row i / d of all heads */
+    for (size_t i = 0; i < j->row * d; i++) /* i / d: the row, counted over all
+                                             * heads */
         m[i / d * j->row + i / d / d * d + i % d] = own[i];
     free(own);
     return rc;
 }
 
-/* m: [row][row], cleared; it is scaled so that its mean diagonal is 1, and
- * *unit becomes the factor that undoes this. */
+/* Computes the metric m [row][row], which comes cleared.  m is scaled so that
+ * its mean diagonal is 1; *unit becomes the factor that undoes this. */
 int kv_klt_metric(const struct kv_klt_job *j, const float *weight, double *m,
                   double *unit, struct kv_err *e)
 {
@@ -288,8 +293,8 @@ int kv_klt_metric(const struct kv_klt_job *j, const float *weight, double *m,
 
 /* ---- a side of a layer -------------------------------------------------- */
 
-/* Adds the upper half of the coefficients of a token's part, over their
- * sigma. */
+/* Adds to the pool the upper half of the coefficients of a token's part, each
+ * divided by its sigma. */
 static void sample_part(const struct kv_klt_tables *from, size_t at,
                         const float *x, double *y, struct kv_klt_pool *pool)
 {
@@ -307,7 +312,7 @@ static void sample_part(const struct kv_klt_tables *from, size_t at,
                         (double)(from->unit[at + c] / from->sigma[at + c]));
 }
 
-/* The same for some tokens. */
+/* Adds to the pool coefficients of some tokens, evenly spaced. */
 static int klt_sample(const struct kv_klt_job *j,
                       const struct kv_klt_tables *from,
                       struct kv_klt_pool *pool, struct kv_err *e)
@@ -358,8 +363,8 @@ static int train_side(const struct kv_klt_job *j, struct kv_klt_pool *pool,
 
 /* ---- the trellis ------------------------------------------------------- */
 
-/* Draws n values of the pool at random: from every eighth, or from all
- * others. */
+/* Draws n values of the pool at random: from every eighth value (for the test),
+ * or from all others. */
 static float *draw(const struct kv_klt_pool *pool, bool eighth, size_t n,
                    uint64_t seed)
 {
@@ -373,8 +378,8 @@ static float *draw(const struct kv_klt_pool *pool, bool eighth, size_t n,
     return x;
 }
 
-/* Stores the table of each kind, and its error on values that it was not
- * trained on. */
+/* Stores the table of each kind, and its error on values that were not in the
+ * training. */
 int kv_klt_train_trellis(struct kv_calib_set *out,
                          const struct kv_klt_pool *pool, uint64_t seed,
                          struct kv_err *e)
@@ -417,7 +422,8 @@ static int check_side(const struct kv_spec *s, enum kv_side side,
            kv_dump_want(dump, KV_T_Q, e);
 }
 
-/* A prediction is a regression on whole rows. */
+/* Fails if the dump has fewer tokens than a row has values: a prediction is a
+ * regression on whole rows. */
 static int check_tokens(const struct kv_spec *s, struct kv_dump *dump,
                         struct kv_err *e)
 {

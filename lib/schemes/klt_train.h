@@ -11,7 +11,7 @@ struct kv_klt_job {
     struct kv_dump *dump;
     const struct kv_dump_info *info;
     struct kv_calib_set *out;
-    struct kv_shape shape; /* the layer's tokens */
+    struct kv_shape shape; /* the shape of this layer */
     size_t layer, row;     /* values of a token */
     enum kv_side side;
     enum kv_tensor tensor;
@@ -30,13 +30,13 @@ struct kv_klt_pool {
     size_t n;
 };
 
-/* The weights of each token in the metric and in the covariance, both [tokens],
- * above 0. */
+/* Sets each token's weight in the metric and in the covariance (moments), both
+ * [tokens], above 0. */
 int kv_klt_weigh(const struct kv_klt_job *j, float *metric, float *moments,
                  struct kv_err *e);
 
-/* m: [row][row], cleared; it is scaled so that its mean diagonal is 1, and
- * *unit becomes the factor that undoes this. */
+/* Computes the metric m [row][row], which comes cleared.  m is scaled so that
+ * its mean diagonal is 1; *unit becomes the factor that undoes this. */
 int kv_klt_metric(const struct kv_klt_job *j, const float *weight, double *m,
                   double *unit, struct kv_err *e);
 
@@ -57,7 +57,7 @@ int kv_klt_train_trellis(struct kv_calib_set *out,
                          const struct kv_klt_pool *pool, uint64_t seed,
                          struct kv_err *e);
 
-/* Trains the prediction across layers (klt_pred.h): all tables. */
+/* Trains the prediction across layers (klt_pred.h), and adds all tables. */
 int kv_klt_pred_calibrate(const struct kv_klt_job *j, uint64_t seed,
                           struct kv_err *e);
 

@@ -1,13 +1,13 @@
-/* KVarN (arXiv 2606.03458): tiles of n tokens of a head, rotated by the
- * Hadamard transform, are divided by the deviations of their rows and columns
- * (Sinkhorn's rounds); then each row is quantized asymmetrically.  No
- * calibration.  Rows are channels in a tile of keys, tokens in one of values,
- * as in KIVI.
+/* KVarN (arXiv 2606.03458): a tile, n tokens of a head, is rotated by the
+ * Hadamard transform and divided by the standard deviations of its rows and
+ * columns (Sinkhorn's rounds); then each row is quantized asymmetrically.  No
+ * calibration.  As in KIVI, rows are channels in a tile of keys and tokens in a
+ * tile of values.
  *
  * A round divides by the standard deviation (n - 1) of each column, then of
  * each row; logarithms of the divisors stay in [-0.3, 10], as in the published
  * code.  The round with the least imbalance is used, the last one on ties.  The
- * imbalance is the largest deviation of columns over the least, plus the same
+ * imbalance is the largest deviation of columns over the least, plus this ratio
  * for rows.
  *
  * A block is, head by head,
@@ -15,8 +15,8 @@
  *   | codes: rows x columns x b bits, row by row, padded to a whole byte |
  *   | scales, f16, a row | minima, f16, a row | divisors, f16, a column |
  *
- * where scale and minimum have the row's divisor in them, and a value is
- * (minimum + scale code) divisor, rotated back.
+ * where scale and minimum include the row's divisor.  A value is
+ * (minimum + scale code) divisor, with the column's divisor, rotated back.
  *
  * The published code has 4 bits for keys and 2 or 4 for values, tiles of 128
  * or 64 tokens, and keeps the first tile and the newest, unfinished one in
@@ -61,7 +61,7 @@ static size_t kvarn_hadamard(const struct kv_spec *s,
 
 /* ---- deviations ---------------------------------------------------------- */
 
-/* A tile, [n_rows][n_cols], and what it is divided by. */
+/* A tile, [n_rows][n_cols], and its divisors. */
 struct tile {
     size_t n_rows, n_cols;
     const float *x;             /* rotated */
@@ -107,7 +107,7 @@ static void divide(struct tile *t)
     }
 }
 
-/* Divisors [n], by their logarithms, take the deviations on. */
+/* Multiplies the divisors [n], held as logarithms, by the deviations. */
 static void take_on(float *log_of, const float *dev, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -127,7 +127,8 @@ static float spread(const float *dev, size_t n)
     return most / fmaxf(least, 1e-8f);
 }
 
-/* Measures y, and keeps the divisors if they are the best so far. */
+/* Measures y's imbalance, and keeps the divisors if they are the best so
+ * far. */
 static void keep_best(struct tile *t, float *best)
 {
     float now;
@@ -144,7 +145,7 @@ static void keep_best(struct tile *t, float *best)
         t->best_col[j] = expf(t->col[j]);
 }
 
-/* Sets the divisors, best_row and best_col, and y. */
+/* Runs the rounds; sets the divisors best_row and best_col, and y. */
 static void even_out(struct tile *t, size_t n_rounds)
 {
     float best = INFINITY;
@@ -169,7 +170,7 @@ static void even_out(struct tile *t, size_t n_rounds)
 
 /* ---- codes --------------------------------------------------------------- */
 
-/* A row y [n] of a tile that was divided by `row`. */
+/* Encodes a row y [n] of a tile; row: the row's divisor. */
 static void encode_row(const float *y, size_t n, unsigned bits, float row,
                        uint8_t *scale_at, uint8_t *low_at, uint16_t *code)
 {
@@ -187,7 +188,7 @@ static void encode_row(const float *y, size_t n, unsigned bits, float row,
     kv_f16_put(low_at, row * low + 0.0f); /* no -0 */
 }
 
-/* The place of a tile's value in x [n tokens][n_kv_heads][head_dim]. */
+/* The index of a tile's value in x [n tokens][n_kv_heads][head_dim]. */
 static size_t kvarn_place(const struct kv_codec *c, size_t head, size_t row,
                           size_t col)
 {

@@ -251,8 +251,8 @@ static bool beyond(const struct nuq *q, size_t i, float x)
     return x < q->threshold[2 * i] || x > q->threshold[2 * i + 1];
 }
 
-/* Finds a token's outlier keys: those beyond their thresholds; if these exceed
- * the cap, the furthest.  Returns their number. */
+/* Finds a token's outlier keys: those beyond their thresholds or, if there are
+ * more than the cap, the furthest.  Returns their number. */
 static uint16_t kvquant_find_outliers(const struct nuq *q, const float *x,
                                       bool *outlier)
 {
@@ -273,7 +273,7 @@ static uint16_t kvquant_find_outliers(const struct nuq *q, const float *x,
     return (uint16_t)top.n;
 }
 
-/* Keys with outliers. */
+/* Encodes keys with outliers. */
 static size_t kvquant_encode_block(const struct kv_codec *c, struct kv_where w,
                                    const float *x, uint8_t *bytes)
 {
@@ -344,7 +344,7 @@ out:
     return rc;
 }
 
-/* Keys without outliers. */
+/* Encodes keys without outliers. */
 static void encode_keys(const struct nuq *q, const float *x, uint16_t *code,
                         uint8_t *bytes)
 {
@@ -396,7 +396,8 @@ static void decode_values(const struct nuq *q, const uint16_t *code,
         float y;
         const size_t i = kv_sparse_get(head + 4, n, at, &y);
 
-        if (i < q->row) /* bytes from outside: nothing is written beyond x */
+        if (i < q->row) /* bytes from outside may be invalid: nothing is written
+                         * beyond x */
             x[i] = y;
     }
 }
@@ -431,7 +432,7 @@ static bool kvquant_store(const struct kv_codec *c, struct kv_store *s)
     return q->tiled;
 }
 
-/* A token's outliers: their number and their indices. */
+/* Returns a token's outliers (sparse.h); *n: their number. */
 static const uint8_t *sparse_of(const struct kv_codec *c, const uint8_t *token,
                                 uint16_t *n)
 {

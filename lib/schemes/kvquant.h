@@ -1,4 +1,5 @@
-/* KVQuant (arXiv 2401.18079): scalars on a table of levels, outliers apart.
+/* KVQuant (arXiv 2401.18079): scalar quantization to a table of levels, with
+ * outliers kept apart.
  *
  * Keys are taken before RoPE.  Each key channel (of one head) has two
  * thresholds from the calibration; the values of each token, over all KV heads
@@ -11,18 +12,18 @@
  * lie beyond each threshold, and the threshold is the next number.  For keys
  * the n numbers are a channel's tokens in the calibration; for values they are
  * a token's row, where among equal values the first count as the largest and
- * the last as the smallest.  Rounding the share up, and choosing a threshold
- * among the numbers, are our readings.  At o = 0 keys are clamped to the
+ * the last as the smallest.  It is our reading that the share is rounded up and
+ * that the threshold is one of the numbers.  At o = 0 keys are clamped to the
  * calibration's range.
  *
  * The number of outliers in a token's keys varies, and exceeds o per cent on
- * text unlike the calibration's.  cap is the maximum number, in per cent of the
- * token's row, rounded to whole outliers.  The values furthest from 0 after
- * normalisation stay outliers (the first ones on ties), the others are clamped
- * to their thresholds.  100 means no cap, the published code's default.  (With
- * a cap, that code keeps 21 outliers at each end, o = 1 of its 4096 values, for
- * any cap, and also trains its k-means on the clamped values.  Here the cap
- * changes no table.)
+ * text unlike the calibration's text.  cap is the maximum number of outliers,
+ * in per cent of the token's row, rounded to whole outliers.  The values
+ * furthest from 0 after normalisation stay outliers (the first ones on ties),
+ * the others are clamped to their thresholds.  100 means no cap, the published
+ * code's default.  (With a cap, that code keeps 21 outliers at each end, o = 1
+ * of its 4096 values, for any cap, and also trains its k-means on the clamped
+ * values.  Here the cap changes no table.)
  *
  * A token, row = n_kv_heads * head_dim:
  *
@@ -32,19 +33,19 @@
  *   values  | codes: row x b bits | offset: f16 | half: f16 |
  *           | index: u16[m] | value: f16[m] |       m = 2 ceil(row o / 200)
  *
- * Indices ascend, an outlier's code is 0.  Keys with outliers are a variable
+ * Indices ascend; an outlier's code is 0.  Keys with outliers are a variable
  * codec: the cache's 32-bit size of a block is the paper's pointer per token.
- * An outlier takes 32 bits: 0.32 bits a value at o = 1; beside them keys take
- * 48 and values 32 bits a token.
+ * An outlier takes 32 bits, which is 0.32 bits a value at o = 1; in addition
+ * keys take 48 and values 32 bits a token.
  *
  * Parameters, each per side:
  *   b, o    bits of a code, percent of outliers
  *   type    levels: nuq, one-dimensional k-means of normalised values, one
  *           table for keys and one for values of a layer, the optimum
  *           (kernels/levels/kmeans1d.h) where the published code takes the
- *           result of Lloyd's iteration; int, evenly spaced from -1 to 1 (the
- *           published code too, but with its --clamp, which moves them by less
- *           than a scale to have a zero, and is not implemented); nf,
+ *           result of Lloyd's iteration; int, evenly spaced from -1 to 1 (as in
+ *           the published code; its --clamp, which shifts the levels by less
+ *           than a step so that one is zero, is not implemented); nf,
  *           NormalFloat, as in the published code
  *   first   tokens of each window of the calibration that the k-means, its
  *           error and Q-Norm leave out, since they stay fp16 (the published
@@ -53,10 +54,10 @@
  *           (lib/massive_tokens.h).  Evaluation keeps the first s.  nuq alone
  *           trains: int and nf say 0
  *   w       weights of the k-means: none; fisher, the Fisher information F of
- *           every value, as in the published code; fisher-s2, F s^2, with s
- *           the half-width that it was divided by, as in the paper's equation:
- *           the weighted error is then that of the unnormalised value.  nuq
- *           alone has weights: int and nf say none
+ *           every value, as in the published code; fisher-s2, F s^2, with s the
+ *           half-width that the value was divided by, as in the paper's
+ *           equation: the weighted error is then the error of the unnormalised
+ *           value.  nuq alone has weights: int and nf say none
  *   qnorm   Q-Norm, for 2 bits: codes are chosen by the levels c and decoded to
  *           (c - m2) d1 / d2 + m1, with m1, d1 the mean and the standard
  *           deviation of all normalised training values and m2, d2 those of
@@ -67,7 +68,7 @@
  *   range   [n_kv_heads][head_dim][2], K, per layer: the thresholds
  *   levels  [2][2^b], per side and layer: ascending, and their decoded values;
  *           error: mean squared error per training value
- * If the k-means sums by bins, KV_KVQUANT_BINS bins cover [-1, 1]. */
+ * K-means works on sums in KV_KVQUANT_BINS bins, which cover [-1, 1]. */
 #ifndef KV_KVQUANT_H
 #define KV_KVQUANT_H
 
@@ -75,11 +76,11 @@
 
 enum { KV_KVQUANT_BINS = 1 << 13, KV_KVQUANT_MAX_BITS = 8 };
 
-/* How many of n numbers lie beyond each threshold. */
+/* The number, of n numbers, that lies beyond each threshold. */
 size_t kv_kvquant_each_side(const struct kv_spec *s, enum kv_side side,
                             size_t n);
 
-/* How many outliers a token's keys [row] have at most. */
+/* The maximum number of outliers among a token's keys [row]. */
 size_t kv_kvquant_cap(const struct kv_spec *s, size_t row);
 
 /* x is offset + half * z, z in [-1, 1]; half 0: x is offset. */
@@ -93,14 +94,15 @@ static inline struct kv_kvquant_range kv_kvquant_between(float low, float high)
     return (struct kv_kvquant_range){low / 2 + high / 2, high / 2 - low / 2};
 }
 
-/* The stored range of a token's values x [row]: head is its pair of fp16.
- * outlier: [row], true for n_side of the largest and of the smallest. */
+/* The range of a token's values x [row], as stored: head gets its two fp16
+ * numbers.  outlier: [row], true for n_side of the largest and of the
+ * smallest. */
 struct kv_kvquant_range kv_kvquant_row_range(const float *x, size_t row,
                                              size_t n_side, bool *outlier,
                                              uint8_t head[4]);
 
-/* The code of z: how many of the 2^bits - 1 ascending midpoints between levels
- * are below it (the lower level on ties). */
+/* The code of z: the number of midpoints between levels, of 2^bits - 1
+ * ascending ones, that are below z (the lower level on ties). */
 static inline uint16_t kv_kvquant_code(const float *mid, unsigned bits, float z)
 {
     unsigned code = 0;
@@ -111,7 +113,7 @@ static inline uint16_t kv_kvquant_code(const float *mid, unsigned bits, float z)
     return (uint16_t)code;
 }
 
-/* level: [2^bits] ascending; mid: [2^bits - 1]. */
+/* Computes the midpoints mid [2^bits - 1] between level [2^bits], ascending. */
 void kv_kvquant_midpoints(const float *level, unsigned bits, float *mid);
 
 /* The levels of type int and nf: [2^bits], ascending from -1 to 1. */

@@ -1,6 +1,6 @@
-/* Training of KVQuant: one pass over a layer's keys finds the thresholds of
- * its channels; one over keys, and one over values, sorts normalised values
- * into bins; k-means of the bins makes the levels. */
+/* Training of KVQuant.  One pass over a layer's keys finds the thresholds of
+ * its channels.  A second pass over keys, and one over values, sorts normalised
+ * values into bins.  K-means of the bins makes the levels. */
 #include "kernels/levels/kmeans1d.h"
 #include "kernels/topk.h"
 #include "lib/base/alloc.h"
@@ -26,9 +26,10 @@ void kv_kvquant_int_levels(unsigned bits, float *level)
         level[i] = (float)(2 * (double)i / (double)top - 1);
 }
 
-/* QLoRA's construction, n = 2^bits: quantiles of n / 2 + 1 probabilities from
- * 1/2 to p above zero and of n / 2 below, zero once, divided by the largest.
- * p is that of 4 bits for any number of them, as in KVQuant's code. */
+/* QLoRA's construction, n = 2^bits: the levels are quantiles of n / 2 + 1
+ * probabilities from 1/2 to p for zero and above, and of n / 2 probabilities
+ * for zero and below, with zero once, divided by the largest.  p is the value
+ * for 4 bits at any number of bits, as in KVQuant's code. */
 void kv_kvquant_nf_levels(unsigned bits, float *level)
 {
     const size_t n = (size_t)1 << bits, zero = n / 2 - 1;
@@ -56,7 +57,8 @@ enum { CHUNK = 512 /* tokens read at a time */ };
 struct bin {
     double w, wz;      /* weights, and weighted z */
     double n, z, zz;   /* moments without weights */
-    double s, sz, szz; /* moments weighted by half^2: the values' own moments */
+    double s, sz, szz; /* moments weighted by half^2, in the units of the
+                        * values */
 };
 
 /* The state of training one side of one layer. */
@@ -67,17 +69,17 @@ struct job {
     enum kv_side side;
     size_t layer, row, n_tokens;
     size_t ctx, skip;       /* bins skip some of each window's ctx tokens */
-    const bool *counts;     /* [n_tokens], those that count; NULL: all */
-    bool weighted, squared; /* by F, by F half^2 */
-    size_t n_side;          /* outliers on a side of a row of values */
+    const bool *counts;     /* [n_tokens]: which tokens count; NULL: all */
+    bool weighted, squared; /* weighted: by F; squared: by F half^2 */
+    size_t n_side;          /* outliers at each end of a row of values */
     const float *threshold; /* [row][2] of keys */
     struct kv_topk *top;    /* [row][2]: the highest and the lowest keys */
     struct bin *bin;        /* [KV_KVQUANT_BINS] */
     bool *outlier;          /* [row] */
 };
 
-/* Takes n tokens x [n][row], from token `first` on, as a codec takes them, with
- * their Fisher information. */
+/* Processes n tokens x [n][row], from token `first` on, with their Fisher
+ * information. */
 typedef void take_fn(struct job *j, size_t first, const float *x,
                      const float *fisher, size_t n);
 
@@ -119,7 +121,8 @@ out:
     return rc;
 }
 
-/* Massive tokens, and the first `skip` of each window, are left out. */
+/* Whether a token is left out: massive tokens and the first `skip` of each
+ * window. */
 static bool is_skipped(const struct job *j, size_t skip, size_t token)
 {
     return token % j->ctx < skip || (j->counts && !j->counts[token]);
@@ -153,7 +156,8 @@ static void take_extremes(struct job *j, size_t first, const float *x,
         }
 }
 
-/* Adds the table of thresholds: of n_side numbers beyond and one at it. */
+/* Adds the table of thresholds.  A threshold is the number next to the
+ * kv_kvquant_each_side() furthest ones. */
 static int find_range(struct job *j, struct kv_err *e)
 {
     const struct kv_shape *shape = &kv_dump_info(j->dump)->shape;
@@ -186,7 +190,7 @@ static int find_range(struct job *j, struct kv_err *e)
 
 /* ---- bins -------------------------------------------------------------- */
 
-/* One inlier; a flat range normalises nothing. */
+/* Adds one inlier to its bin; a flat range cannot be normalised. */
 static void take_value(struct job *j, struct kv_kvquant_range r, float x,
                        float fisher)
 {
@@ -274,7 +278,8 @@ static int nuq_levels(const struct job *j, unsigned bits, float *level,
     return rc;
 }
 
-/* The code of a bin's z, or of most of them if a midpoint cuts the bin. */
+/* The code of the mean z in a bin; if a midpoint cuts the bin, some z have
+ * another code. */
 static uint16_t bin_code(const struct bin *b, const float *mid, unsigned bits)
 {
     return kv_kvquant_code(mid, bits, (float)(b->z / b->n));
@@ -310,7 +315,7 @@ static void normalise(const struct job *j, const float *mid, unsigned bits,
         to[i] = (float)(((double)level[i] - c / n) * by + z / n);
 }
 
-/* Mean squared error per value; outliers have no error. */
+/* The mean squared error per value; outliers have no error. */
 static double error_of(const struct job *j, const float *mid, unsigned bits,
                        const float *to)
 {

@@ -70,7 +70,7 @@ static size_t plain_bytes(const struct kvtc *k, size_t n)
     return bytes;
 }
 
-/* y [n][used], the group's components of every token. */
+/* Writes a group's components of every token, from y [n][used]. */
 static void put_group(const struct kvtc *k, const struct kv_kvtc_group *g,
                       const float *y, size_t n, uint8_t *bytes)
 {
@@ -105,7 +105,7 @@ static void take_group(const struct kvtc *k, const struct kv_kvtc_group *g,
     free(code);
 }
 
-/* x [n][row] as plain bytes, and back. */
+/* Write x [n][row] as a chunk before DEFLATE, and read it back. */
 static void put_plain(const struct kvtc *k, const float *x, size_t n,
                       uint8_t *bytes)
 {
@@ -160,7 +160,8 @@ static size_t kvtc_encode_block(const struct kv_codec *c, struct kv_where w,
     return sizeof(crc) + n;
 }
 
-/* A check for bytes forged to match their checksum. */
+/* Fails on invalid scales and shifts, which forged bytes with a correct
+ * checksum may have. */
 static int check_heads(const struct kvtc *k, const uint8_t *bytes, size_t n,
                        struct kv_err *e)
 {
@@ -224,7 +225,7 @@ static void kvtc_decode(const struct kv_codec *c, const uint8_t *bytes,
 
 /* ---- a codec ----------------------------------------------------------- */
 
-/* The coded components' columns. */
+/* Fills forward and inverse with the coded components' columns of V. */
 static void load_basis(struct kvtc *k, const float *basis)
 {
     k->forward = kv_alloc(k->row * k->used, sizeof(*k->forward));

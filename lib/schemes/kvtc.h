@@ -21,19 +21,19 @@
  *
  * Parameters:
  *   b        bits per value before DEFLATE, fractions too: 2 is the paper's
- *            ratio of 8, 1 that of 16
+ *            ratio of 8, 1 its ratio of 16
  *   n        tokens of a chunk
  *   span     the transform and the budget span a layer, or all layers together,
  *            as in the paper
  *   entropy  deflate, or none
  *
  * In the paper V and its budget span all layers of the model (or of one GPU);
- * it finds that fewer layers do worse, and one layer much worse at high ratios.
- * This is span=all: no layer decodes without the others, so it is a form for
- * storage and transfer (scheme.h, spans).  With span=layer V spans a layer's
- * heads, and every layer has b to itself.  Not as in the paper: the training
- * takes all tokens but the first 4 of each window, the sinks, where the paper
- * samples 160 thousand; mean and V leave out massive tokens too.
+ * it finds that spanning fewer layers is worse, and one layer much worse at
+ * high ratios.  This is span=all: no layer decodes without the others, so
+ * span=all is for storage and transfer (scheme.h, spans).  With span=layer V
+ * spans a layer's heads, and every layer has b to itself.  Unlike the paper,
+ * which samples 160 thousand tokens, training uses all tokens except the first
+ * 4 of each window, the sinks; mean and V leave out massive tokens too.
  *
  * Our reading: a group has a shift and a scale for each token.  The shift of
  * integers is the least value; the shift of floats is the middle of the range,
@@ -41,16 +41,17 @@
  * bytes before DEFLATE and the length of a chunk are ours.
  *
  * Tables in a calibration, per side and layer, or with span=all per side; they
- * depend on no other parameter; row: KV heads x head_dim, of all layers with
- * span=all:
+ * depend on no other parameter.  row: KV heads x head_dim, summed over all
+ * layers with span=all.
  *
  *   mean    [row]
  *   basis   [row][row], fp16: V
- *   none    [row]            mean square of each component of sampled tokens
- *   coded   [3][5][row]      of a group of type and size that begins there, its
- *                            squared error, likewise; 0 where it does not fit,
- *                            and where none begins: with span=all groups of
- *                            rows above 1024 begin at multiples of 16
+ *   none    [row]            mean square of each component over sampled tokens
+ *   coded   [3][5][row]      squared error, a mean over these tokens, of a
+ *                            group of this type and size that begins at this
+ *                            component; 0 where the group does not fit or may
+ *                            not begin: with span=all and rows above 1024,
+ *                            groups begin at multiples of 16
  */
 #ifndef KV_KVTC_H
 #define KV_KVTC_H

@@ -50,14 +50,15 @@ const size_t kv_kvtc_sizes[KV_KVTC_SIZES] = {1, 16, 64, 256, KV_KVTC_MAX_SIZE};
 
 /* ---- dynamic programming ----------------------------------------------- */
 
-/* Every group takes an even number of bits. */
+/* The unit of the budget, in bits: every group takes an even number of bits. */
 enum { UNIT = 2 };
 
 /* least [i][u]: the least error of the first i steps of components in u units
- * or fewer; choice: the group that ends there, 0: step i - 1 is not coded. */
+ * or fewer.  choice: the size and type of the group that ends there; 0: step
+ * i - 1 is not coded. */
 struct table {
     size_t step;
-    size_t units; /* + 1: a line */
+    size_t units; /* a row of the table has units + 1 entries */
     double *least;
     uint8_t *choice;
 };
@@ -107,7 +108,7 @@ static void kvtc_fill(const struct kv_kvtc_errors *e, struct table *t)
     }
 }
 
-/* Reads the choices from the last component on. */
+/* Follows the choices back from the last component. */
 static size_t read_back(const struct table *t, size_t row,
                         struct kv_kvtc_group *group)
 {

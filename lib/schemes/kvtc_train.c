@@ -1,6 +1,6 @@
-/* Training of KVTC: one pass over the dump per layer (or all together) and side
- * finds mean and covariance; then a sample of its tokens is quantized in every
- * way. */
+/* Training of KVTC.  For each side and layer (or all layers together), a pass
+ * over the dump finds mean and covariance; then a sample of the tokens is
+ * quantized with every type and size of group. */
 #include "kernels/eigen.h"
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
@@ -17,7 +17,7 @@
 
 enum {
     CHUNK = 512,  /* tokens read at a time */
-    SAMPLED = 512 /* tokens that are quantized in every way */
+    SAMPLED = 512 /* tokens that are quantized with every type and size */
 };
 
 /* The training of one side of one layer, or of all layers together. */
@@ -26,8 +26,8 @@ struct job {
     struct kv_dump *dump;
     const struct kv_dump_info *info;
     struct kv_calib_set *out;
-    size_t layer, n_layers; /* from layer on */
-    size_t row;             /* values of a token in all of them */
+    size_t layer, n_layers; /* n_layers: from `layer` on */
+    size_t row;             /* values of a token in all these layers */
     enum kv_side side;
 };
 
@@ -36,13 +36,13 @@ static enum kv_tensor kvtc_tensor_of(enum kv_side side)
     return side == KV_V ? KV_T_V : KV_T_K_PRE;
 }
 
-/* Tokens of a window after its sinks. */
+/* The number of tokens of a window after its sinks. */
 static size_t used(const struct kv_dump_info *info)
 {
     return info->ctx > KV_KVTC_SINKS ? info->ctx - KV_KVTC_SINKS : 0;
 }
 
-/* n tokens from the window's i-th used one on. */
+/* Reads n tokens, from the i-th token after the window's sinks on. */
 static int kvtc_read_tokens(const struct job *j, size_t window, size_t i,
                             size_t n, float *x, struct kv_err *e)
 {
@@ -74,8 +74,8 @@ static bool counted(const struct job *j, size_t token)
     return true;
 }
 
-/* Moves the tokens that are not massive to the front, of n tokens from the
- * window's i-th used token on; returns their number. */
+/* Moves the tokens that are not massive to the front of x, which has n tokens
+ * from the i-th token after the window's sinks on; returns their number. */
 static size_t keep_counted(const struct job *j, size_t window, size_t i,
                            size_t n, float *x)
 {
@@ -88,9 +88,9 @@ static size_t keep_counted(const struct job *j, size_t window, size_t i,
     return kept;
 }
 
-/* Sums of x and of x x^T, both cleared, over the tokens that count.  The first
- * token is subtracted first, to avoid cancellation; it is returned in origin
- * [row]. */
+/* Adds up x to first, and x x^T to second, over the tokens that count; both
+ * come cleared.  The first token is subtracted from x, to avoid cancellation,
+ * and returned in origin [row]. */
 static int add_up(const struct job *j, float *origin, double *first,
                   double *second, size_t *tokens, struct kv_err *e)
 {
@@ -116,7 +116,7 @@ static int add_up(const struct job *j, float *origin, double *first,
     return rc;
 }
 
-/* mean [row], cov [row][row], both cleared. */
+/* Computes mean [row] and cov [row][row], which come cleared. */
 static int covariance(const struct job *j, double *mean, double *cov,
                       struct kv_err *e)
 {
@@ -193,7 +193,7 @@ static int add_transform(const struct job *j, float **mean, float **basis,
     return rc;
 }
 
-/* Components y [n][row] of tokens evenly spaced in the text. */
+/* Computes the components y [n][row] of tokens evenly spaced in the text. */
 static int kvtc_sample(const struct job *j, const float *mean,
                        const float *basis, size_t n, float *y, struct kv_err *e)
 {
@@ -214,8 +214,8 @@ static int kvtc_sample(const struct job *j, const float *mean,
     return rc;
 }
 
-/* The squared error of n values over all tokens, or the sum of their
- * squares. */
+/* The squared error of a group of n values, a mean over the tokens; type NULL:
+ * the mean sum of squares. */
 static double group_error(const float *y, size_t n_tokens, size_t row, size_t n,
                           const struct kv_kvtc_type *type)
 {

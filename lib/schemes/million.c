@@ -1,12 +1,13 @@
 /* MILLION (Wang et al. 2025): one codebook per sub-space, shared by all layers
- * and heads as in its code, which trains them by faiss: from points drawn
- * evenly.  That start rarely draws an outlier, and an outlier's error is most
- * of the whole where a few channels are large; init=kmeans++ draws them first.
+ * and heads.  So does its code, which trains them by faiss, starting from
+ * points drawn evenly.  Such a start rarely draws an outlier, and where a few
+ * channels are large, outliers make most of the error; init=kmeans++ draws
+ * outliers first.
  *
  * Its code encodes the whole prompt, then keeps new tokens in fp16 and encodes
- * 128 at a time.  We do the same, except for the tokens after the prompt's last
- * whole 128: they are quantized with the tokens that complete their block,
- * since stored bytes depend only on the tokens (lib/codec.h), not on the
+ * 128 at a time.  We do so too, except for the tokens after the prompt's last
+ * whole block of 128: they are quantized with the tokens that complete their
+ * block, since stored bytes depend only on the tokens (lib/codec.h), not on the
  * prompt's end.  residual=sliding keeps the newest 128 tokens in fp16. */
 #include "lib/schemes/codebook.h"
 #include "lib/schemes/schemes.h"

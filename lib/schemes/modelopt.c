@@ -1,7 +1,7 @@
-/* Caches whose scale is calibrated, one f32 for a layer's keys and one for its
- * values, as ModelOpt makes them and vLLM, SGLang and TensorRT-LLM read them
+/* Caches with calibrated scales, one f32 for a layer's keys and one for its
+ * values.  ModelOpt makes such scales; vLLM, SGLang and TensorRT-LLM read them
  * from a checkpoint.  Keys after RoPE.  S: the scale; amax: the largest
- * magnitude of the calibration's text, first and massive tokens with it.
+ * magnitude in the calibration's text, including first and massive tokens.
  *
  *   fp8            | code: e4m3 |                    S = amax / 448
  *                  x = S code: 8 bits
@@ -14,9 +14,9 @@
  *   fp8_affine,    a bias is subtracted, the mean of each channel of each head
  *   nvfp4_affine   over the text, and S is computed afterwards
  *
- * (ModelOpt's export raises S of fp8 to 1 at least; for a scale of 1 there is
- * fp8,none, and nvfp4 for S = 1.  Computing S after the bias is subtracted is
- * our reading.)
+ * (ModelOpt's export raises S of fp8 to at least 1.  The schemes fp8,none and
+ * nvfp4 have S = 1.  It is our reading that S is computed after the bias is
+ * subtracted.)
  *
  * Without a calibration fp8 has the scales that the model's files hold
  * (lib/shape.h).
@@ -119,7 +119,7 @@ static int modelopt_read(const struct job *j, size_t first, size_t n, float *x,
                : 0;
 }
 
-/* mean [row], cleared. */
+/* Computes mean [row], which comes cleared. */
 static int channel_means(const struct job *j, float *mean, struct kv_err *e)
 {
     const size_t tokens = j->info->n_windows * j->info->ctx;
@@ -141,7 +141,8 @@ static int channel_means(const struct job *j, float *mean, struct kv_err *e)
     return rc;
 }
 
-/* The largest magnitude of what is quantized; bias [row] or NULL. */
+/* *amax: the largest magnitude of the values that are quantized; bias [row] or
+ * NULL. */
 static int largest(const struct job *j, const float *bias, float *amax,
                    struct kv_err *e)
 {
@@ -228,7 +229,7 @@ static int modelopt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
 
 /* ---- the codec ----------------------------------------------------------- */
 
-/* The squared error of a group with this scale; its codes. */
+/* Encodes a group with this scale; returns the squared error. */
 static double try_scale(const float *x, size_t n, float scale, uint8_t *head,
                         uint16_t *code)
 {
@@ -272,7 +273,7 @@ static const struct kv_group_quantizer of_two_scales = {
     .head_bytes = 1, .encode = encode_4over6, .decode = decode_4over6};
 
 struct modelopt {
-    struct kv_codec integers; /* the same codec with a state of integers.h */
+    struct kv_codec integers; /* the same codec, with a state of integers.h */
     float scale, *bias;       /* [row], or NULL */
     bool rotated;
 };
@@ -320,7 +321,7 @@ static void close_modelopt(struct kv_codec *c)
     free(m);
 }
 
-/* The scale of the model's files. */
+/* Loads the scale from the model's files. */
 static int load_own(struct modelopt *m, const struct kv_codec *c,
                     struct kv_err *e)
 {
@@ -333,7 +334,7 @@ static int load_own(struct modelopt *m, const struct kv_codec *c,
                          c->layer, kv_side_name(c->side));
 }
 
-/* The scale and the bias. */
+/* Loads the scale and the bias. */
 static int load_tables(struct modelopt *m, const struct kv_codec *c,
                        const struct kv_calib *calib, struct kv_err *e)
 {

@@ -1,11 +1,11 @@
 /* NormalFloat (QLoRA, arXiv 2305.14314, section 3 and appendix E) of b bits:
  * 2^b levels that a normal distribution fills equally, with an exact zero,
- * times the largest magnitude of g channels of a token, heads apart or
- * together.
+ * times the largest magnitude of g channels of a token; groups stay within a
+ * head or run through all heads.
  *
  * A group's head: | max|x|: f16 |, 16/g bits a value.  A code is the index of
- * the level nearest to x / max|x|, the lower of two.  The paper quantizes the
- * heads once more for weights; here they stay f16. */
+ * the level nearest to x / max|x|, the lower of two.  For weights the paper
+ * quantizes these maxima once more; here they stay f16. */
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 

@@ -1,29 +1,29 @@
-/* NSNQuant (arXiv 2505.18231): tokens brought to a standard normal
- * distribution, and coded by points that are the same for every model.  No
+/* NSNQuant (arXiv 2505.18231): tokens are normalised to a standard normal
+ * distribution and coded by points that are equal for every model.  No
  * calibration; keys before RoPE.
  *
- * Of each head of n tokens, rotated by the Hadamard transform, x [n][d],
+ * Each head x [n][d] of n tokens is rotated by the Hadamard transform, then:
  *
  *   normalize   y = x / s1, s1 a token's |x| / sqrt(d)
  *   shift       o, the mean of y over the n tokens
  *   normalize   z = (x / s1 - o) / s2, s2 a token's root mean square
  *
- * and z is cut into runs of 8 channels.  At 2 bits a run is 8 signs and the
+ * Then z is cut into runs of 8 channels.  At 2 bits a run is 8 signs and the
  * nearest of 256 points of magnitudes, at 1 bit the nearest of 256 points.  A
  * value is s1 (s2 z + o), rotated back.
  *
  * A re-implementation from the paper.  Our readings: the paper rotates keys
- * last, which differs in the codes of o alone; s1 is fp16, s2 and o have 4 bits
- * (KIVI's integers, of a head's n tokens and of its d channels), which gives
- * the paper's 2.23 bits at d = 128 and n = 64; the s2 that is stored is the
- * scale of the least squared error, where the paper adjusts scales.  The
- * authors tune their points by gradient steps for the angle; ours are k-means
- * (scripts/nsn-points), the least squared error.
+ * last, which changes only the codes of o.  s1 is fp16; s2 and o have 4 bits
+ * (KIVI's integers, over a head's n tokens and over its d channels), which
+ * gives the paper's 2.23 bits at d = 128 and n = 64.  The stored s2 is the
+ * scale with the least squared error, where the paper adjusts scales.  The
+ * authors tune their points by gradient steps for the angle; ours come from
+ * k-means (scripts/nsn-points), which minimizes the squared error.
  *
  * A block is, head by head,
  *
  *   | signs, 8 d bits (b = 2) | points, a byte a run: both token by token |
- *   | s1: f16 a token | s2: codes, scale, minimum | o: likewise |   */
+ *   | s1: f16 a token | s2: codes, scale, minimum | o: likewise | */
 #include "lib/schemes/nsnquant.h"
 #include "kernels/bitpack.h"
 #include "kernels/hadamard.h"
@@ -120,7 +120,7 @@ static float rms_of(const float *x, size_t n)
     return (float)sqrt(dot(x, x, n) / (double)n);
 }
 
-/* A head, x [n][d], normalized and shifted by the mean that is stored. */
+/* Normalizes a head x [n][d], and shifts it by the mean as stored. */
 static void shift(const struct nsn *q, float *x, uint8_t *s1_at, uint8_t *o_at)
 {
     float *o = kv_alloc(q->d, sizeof(*o));
@@ -142,7 +142,7 @@ static void shift(const struct nsn *q, float *x, uint8_t *s1_at, uint8_t *o_at)
 
 /* ---- points -------------------------------------------------------------- */
 
-/* The decoded runs of a token, y [d]. */
+/* Decodes the runs of a token to y [d]. */
 static void look_up(const struct nsn *q, const uint8_t *sign,
                     const uint8_t *run, float *y)
 {
@@ -156,7 +156,7 @@ static void look_up(const struct nsn *q, const uint8_t *sign,
     }
 }
 
-/* A token, z [d] of a mean square of 1; z is overwritten. */
+/* Encodes a token z [d], whose mean square is 1; z is overwritten. */
 static void choose(const struct nsn *q, float *z, uint8_t *sign, uint8_t *run)
 {
     uint16_t *code = kv_alloc(q->n_runs, sizeof(*code));
@@ -172,7 +172,7 @@ static void choose(const struct nsn *q, float *z, uint8_t *sign, uint8_t *run)
     free(code);
 }
 
-/* The tokens x [n][d], rotated and shifted. */
+/* Encodes the tokens x [n][d], which are rotated and shifted. */
 static void encode_tokens(const struct nsn *q, const float *x, uint8_t *sign,
                           uint8_t *run, uint8_t *s2_at)
 {
@@ -196,7 +196,7 @@ static void encode_tokens(const struct nsn *q, const float *x, uint8_t *sign,
 
 /* ---- blocks -------------------------------------------------------------- */
 
-/* Where the parts of a head's bytes begin. */
+/* The beginnings of the parts of a head's bytes. */
 struct nsn_parts {
     uint8_t *sign, *run, *s1, *s2, *o;
 };
@@ -240,7 +240,7 @@ static void nsnquant_encode(const struct kv_codec *c, struct kv_where w,
     free(of);
 }
 
-/* A head of a block, to its places in x. */
+/* Decodes a head of a block to its places in x. */
 static void decode_head(const struct kv_codec *c, const struct nsn_parts *p,
                         size_t head, float *x)
 {

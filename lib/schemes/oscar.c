@@ -1,23 +1,25 @@
-/* OSCAR (arXiv 2605.17757): a head's keys and values rotated by matrices that
- * attention trained, then quantized per token, asymmetrically, in groups of g
- * channels of a clipped range.  Keys after RoPE.
+/* OSCAR (arXiv 2605.17757): a head's keys and values are rotated by matrices
+ * calibrated on attention, then quantized per token, asymmetrically, in groups
+ * of g channels with a clipped range.  Keys after RoPE.
  *
- * A layer's rotation is R H P: R are eigenvectors, of the second moments of the
- * queries for keys, and of v v' weighted by k' (q q') k for values, means over
- * KV heads; H is the Hadamard transform; P orders its columns so that the
- * eigenvalues, falling, stand at places whose bits are reversed.  It is
- * orthogonal: rotated queries and keys have the same scores.
+ * A layer's rotation is R H P.  R has the eigenvectors of a second moment, a
+ * mean over KV heads: of the queries for keys, of v v' weighted by k' (q q') k
+ * for values.  H is the Hadamard transform.  P orders the columns: the
+ * eigenvalue of rank i, falling, gets the place whose bits are those of i
+ * reversed.  The rotation is orthogonal, so rotated queries and keys have
+ * unchanged scores.
  *
  * The magnitude of a rotated head is clipped at the value of rank clip d among
  * its d magnitudes.  A group's head is
  *
  *   | scale: bf16 | zero: bf16 |     x = scale (code - zero)
  *
- * with zero = -min / scale, which is no integer; codes are chosen with both
- * unrounded.  All this follows the published code and its settings: 2 bits,
- * groups of 128 channels, clips of 0.96 and 0.92, 64 sinks and 256 newest
- * tokens (in bf16, here fp16).  Its later Lloyd-Max levels are not implemented.
- * Like the code, we train on all tokens, first and massive ones included.
+ * with zero = -min / scale, which is not rounded to an integer; codes are
+ * chosen with scale and zero before rounding to bf16.  All this follows the
+ * published code and its settings: 2 bits, groups of 128 channels, clips of
+ * 0.96 and 0.92, 64 sinks and 256 newest tokens (in bf16, here fp16).  The
+ * code's later Lloyd-Max levels are not implemented.  Like the code, we train
+ * on all tokens, first and massive ones included.
  *
  * Table in a calibration: rotation [head_dim][head_dim], per side and layer. */
 #include "kernels/eigen.h"
@@ -97,7 +99,7 @@ static int oscar_read(const struct job *j, enum kv_tensor which, size_t first,
                : 0;
 }
 
-/* Sets j->qq, which is cleared. */
+/* Sets j->qq, which comes cleared. */
 static int measure_queries(const struct job *j, struct kv_err *e)
 {
     const size_t tokens = j->info->n_windows * j->info->ctx, dd = j->d * j->d;
@@ -145,7 +147,8 @@ static void weigh(const struct job *j, const float *k, size_t n, float *v,
     }
 }
 
-/* moment [d][d], cleared: of weighted values, a mean over KV heads. */
+/* Computes moment [d][d], which comes cleared: the second moment of the
+ * weighted values, a mean over KV heads. */
 static int measure_values(const struct job *j, double *moment, struct kv_err *e)
 {
     const size_t tokens = j->info->n_windows * j->info->ctx, dd = j->d * j->d;
@@ -182,7 +185,7 @@ static size_t reversed(size_t i, size_t d)
     return r;
 }
 
-/* moment [d][d], overwritten; rotation [d][d]. */
+/* Computes rotation [d][d] from moment [d][d], which is overwritten. */
 static int rotation_of(double *moment, size_t d, float *rotation,
                        struct kv_err *e)
 {
@@ -323,9 +326,10 @@ static const struct kv_group_quantizer quantizer = {
 };
 
 struct oscar {
-    struct kv_codec integers; /* the same codec with a state of integers.h */
+    struct kv_codec integers; /* the same codec, with a state of integers.h */
     float *forward, *back;    /* [d][d]: the rotation, and its transpose */
-    size_t rank;              /* of the clip magnitude; 0: the smallest */
+    size_t rank;              /* index of the clip magnitude among the head's
+                               * magnitudes, ascending */
 };
 
 static int oscar_by_size(const void *a, const void *b)
@@ -335,7 +339,7 @@ static int oscar_by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* A head x [d]; room [d]. */
+/* Clips a head x [d]; room [d] is workspace. */
 static void oscar_clip(float *x, size_t d, size_t rank, float *room)
 {
     float most;

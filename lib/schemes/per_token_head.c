@@ -2,8 +2,8 @@
  * vllm/v1/attention/ops, 2026).  d: head_dim; x: a head, in f32.
  *
  *   int8_per_token_head  | code: int8 x d | scale |
- *       scale = max(max|x| / 127, 1e-6), code = x (1 / scale), which the store
- *       to int8 truncates towards 0: its kernel does not round
+ *       scale = max(max|x| / 127, 1e-6), code = x (1 / scale), truncated
+ *       towards 0, since vLLM's kernel does not round
  *   fp8_per_token_head   | code: e4m3 x d | scale |
  *       scale = max(max|x| / 448, 1e-6)
  *   int4_per_token_head  | code: 4 bits x d | scale and zero |
@@ -12,11 +12,11 @@
  *       [0, 15], code = round(x / scale + zero), halves away from 0; the zero
  *       takes the lowest four bits of the scale's mantissa
  *   int2_per_token_head  | code: 2 bits x d | deviation |
- *       x is rotated by the Hadamard transform; the levels of Lloyd and Max for
- *       a normal distribution, times |x| / sqrt(d).  (From a pull request; not
- *       in a release.)
+ *       x is rotated by the Hadamard transform; Lloyd-Max levels of a normal
+ *       distribution, times |x| / sqrt(d).  (From a pull request; not in a
+ *       release.)
  *
- * A block here has each head's codes before its scale, as many bytes as vLLM's.
+ * A block has each head's codes before its scale, and as many bytes as vLLM's.
  * vLLM's signs come from torch's generator, ours from kv_random().  vLLM rounds
  * rotated heads to the model's type, which we do not.  vLLM's type fp8 (a scale
  * of 1, e4m3) is fp8,none here. */
@@ -234,7 +234,7 @@ static int open_per_head(struct kv_codec *c, const struct kv_calib *calib,
                             false, t->bits);
 }
 
-/* x: [n][d]. */
+/* Flips the signs of x [n][d], in the same channels for all rows. */
 static void flip_signs(float *x, size_t n, size_t d)
 {
     for (size_t i = 0; i < d; i++)
@@ -276,8 +276,8 @@ static void per_head_decode(const struct kv_codec *c, const uint8_t *bytes,
         flip_signs(x, n, d);
 }
 
-/* Coarse: int8 truncates, 1e-6 bounds the scale, a flat head is rotated to one
- * spike. */
+/* Coarse, since int8 truncates, 1e-6 bounds the scale, and the rotation turns a
+ * flat head into one spike. */
 #define SCHEME(TYPE, BRIEF)                                      \
     const struct kv_scheme kv_scheme_##TYPE##_per_token_head = { \
         .name = #TYPE "_per_token_head",                         \

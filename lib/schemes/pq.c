@@ -1,5 +1,5 @@
-/* Product quantization (Jegou, Douze, Schmid 2011), the base line of the
- * others: a codebook per layer and sub-space. */
+/* Product quantization (Jegou, Douze, Schmid 2011), the baseline of the
+ * codebook schemes: one codebook for each layer and sub-space. */
 #include "lib/schemes/codebook.h"
 #include "lib/schemes/schemes.h"
 

@@ -1,5 +1,6 @@
-/* QJL (arXiv 2406.03482): a key k is stored as the signs of S k, S a random
- * [m][head_dim], and |k|.  The paper's estimator of q . k (definition 3.1),
+/* QJL (arXiv 2406.03482): a key k is stored as |k| and the signs of S k, where
+ * S is a random matrix [m][head_dim].  The paper's estimator of q . k
+ * (definition 3.1),
  *
  *   sqrt(pi / 2) / m |k| <S q, sign(S k)>,
  *
@@ -16,16 +17,16 @@
  *   | signs: m bits | rms: f16 |
  *   | outliers' signs: m / 2 bits | rms: f16 |                      o > 0
  *
- * each run of bits padded to whole bytes (1: negative); rms = |k| / sqrt(d) of
- * the part that was sketched, which fp16 holds whenever it holds k.
+ * each run of bits padded to whole bytes (1: negative).  rms = |k| / sqrt(d),
+ * of the sketched part of k; fp16 can hold rms whenever it can hold k.
  *
- * S is not stored: it is kv_random_orthogonal() of the key
- * kv_mix(kv_mix(seed, layer), side), seed being the word of this name.  Every
- * head_dim rows, from the first on, are orthogonal, as in every script of the
- * published code; this costs a bias of 1 / (4 head_dim) and lowers the
- * variance.  rows=gaussian leaves rows independent, as in the paper's theorem.
+ * S is not stored: it is kv_random_orthogonal() of kv_mix(kv_mix(seed, layer),
+ * side), where seed is the parameter of this name.  Every head_dim rows, from
+ * the first on, are orthogonal, as in every script of the published code; this
+ * costs a bias of 1 / (4 head_dim) and lowers the variance.  rows=gaussian
+ * leaves rows independent, as in the paper's theorem.
  *
- * Values: asymmetric integers per token in groups of g channels, as KIVI's
+ * Values: asymmetric integers per token in groups of g channels, as in KIVI
  * (integers.h).  Our reading: the newest r values stay fp16, keys are quantized
  * r at a time, both as in KIVI; m is 2 head_dim by default. */
 #include "kernels/bitpack.h"
@@ -53,7 +54,7 @@ static const struct kv_param params[] = {
     {0},
 };
 
-/* On both sides, so that they stay equal. */
+/* Clamps a parameter on both sides, so that the sides stay equal. */
 static void clamp_to(struct kv_spec *s, const char *name, size_t max)
 {
     for (int i = 0; i < KV_SIDES; i++)
@@ -98,10 +99,10 @@ static double qjl_nominal(const struct kv_spec *s, enum kv_side side,
 
 /* ---- keys -------------------------------------------------------------- */
 
-/* Sketches one part of a key. */
+/* The sizes of the sketch of one part of a key. */
 struct part {
     size_t m, sign_bytes; /* rows; bytes of their signs */
-    float scale;          /* sqrt(pi / 2) sqrt(d) / m: times rms */
+    float scale;          /* sqrt(pi / 2) sqrt(d) / m, which multiplies rms */
 };
 
 struct qjl {
@@ -118,7 +119,8 @@ struct work {
     uint16_t *code; /* [m] */
     float *sketch;  /* [m] */
     float *x;       /* [d] */
-    bool *out;      /* which channels are outliers; any index fits */
+    bool *out;      /* which channels are outliers; has room for any stored
+                     * index */
 };
 
 static struct work work_new(const struct qjl *j)
@@ -192,8 +194,8 @@ static void open_keys(struct kv_codec *c)
         c->shape.n_kv_heads * (j->index_bytes + j->t * j->token_bytes);
 }
 
-/* Marks the o channels with the largest sum of squares over the block, the
- * lowest of equals; x: one head's first token, the next one `row` later. */
+/* Marks the o channels with the largest sum of squares over the block, on ties
+ * the lowest; x: one head's first token, the next token `row` later. */
 static void qjl_find_outliers(const struct qjl *j, const float *x, size_t row,
                               bool *out)
 {
@@ -238,7 +240,7 @@ static void get_outliers(const struct qjl *j, const uint8_t *bytes,
         w->out[w->code[i]] = true;
 }
 
-/* The channels of x [d] that are outliers, or that are not. */
+/* Encodes the channels of x [d] that are outliers, or those that are not. */
 static void encode_part(const struct qjl *j, const struct part *p,
                         const float *x, bool outliers, struct work *w,
                         uint8_t *bytes)
@@ -299,7 +301,7 @@ static void decode_head(const struct qjl *j, const uint8_t *bytes, size_t row,
     }
 }
 
-/* x: [n_blocks][t][n_kv_heads][head_dim]. */
+/* Encodes x [n_blocks][t][n_kv_heads][head_dim]. */
 static void qjl_encode(const struct kv_codec *c, struct kv_where at,
                        const float *x, size_t n_blocks, uint8_t *bytes)
 {

@@ -1,15 +1,16 @@
-/* QuaRot (arXiv 2404.00456), its KV cache: keys after RoPE and values go
- * through the Hadamard transform, head by head, and are quantized per token,
- * asymmetrically, in groups of g channels with the range clipped (section 5:
- * g 128, clip 0.95).  The storage is rotated.h.
+/* QuaRot's KV cache (arXiv 2404.00456): keys after RoPE and values are rotated
+ * by the Hadamard transform, head by head, and quantized per token,
+ * asymmetrically, in groups of g channels with a clipped range (section 5:
+ * g = 128, clip 0.95).  The storage is rotated.h.
  *
- * decode() rotates keys back, which gives the same logits as rotating queries;
- * and values, whose transform the paper folds into the weights on either side.
+ * decode() rotates keys back, which gives the same logits as rotating queries.
+ * It also rotates values back, where the paper folds the transform into the
+ * weights before and after attention.
  *
  * The paper leaves a group's zero point open.  Its code has both zero=int, as
  * here, and zero=none (k_asym, v_asym not set).  A group is a head or, with
- * k_groupsize, v_groupsize -1, the whole token: g0,heads=all.  zero=min stores
- * the minimum in fp16.
+ * k_groupsize, v_groupsize -1, the whole token, which is g0,heads=all here.
+ * zero=min stores the minimum in fp16.
  *
  * (If a group is a token or, for keys, a head, the code first extends the range
  * to include 0.  This differs only if all values have one sign, which is rare
@@ -102,7 +103,8 @@ static void quarot_rotate(const void *head_dim, size_t head, float *x,
     kv_hadamard(x, rows, *(const size_t *)head_dim);
 }
 
-/* The queries are rotated, and the output: the transform is its own inverse. */
+/* Queries are rotated, and the output is rotated back: the transform is its own
+ * inverse. */
 static bool quarot_store(const struct kv_codec *c, struct kv_store *s)
 {
     s->enter = s->leave = quarot_rotate;

@@ -2,8 +2,8 @@
 
 /* ---- integers with a zero point ---------------------------------------- */
 
-/* The smallest scale with zero < 2^14, and zero < 2^15 after rounding the scale
- * to fp16. */
+/* The smallest scale for which zero < 2^14, so that zero < 2^15 after the scale
+ * is rounded to fp16. */
 static float min_scale(float low, float high)
 {
     return fmaxf(fabsf(low), fabsf(high)) * 0x1p-14f;
@@ -24,7 +24,8 @@ static void rotated_encode_group(const float *x, size_t n, unsigned bits,
 
     kv_group_ends(x, n, &low, &high);
     memset(code, 0, n * sizeof(*code));
-    if (low == high) { /* scale |low|, zero -1 or 1, codes 0 give low */
+    if (low == high) { /* scale |low|, zero -1 or 1 and codes of 0 decode to
+                        * low */
         kv_f16_put(head, fabsf(low));
         put_zero(head, low > 0 ? -1 : low < 0 ? 1 : 0);
         return;

@@ -1,6 +1,6 @@
-/* Shared by the schemes that rotate a token before they quantize it with
- * integers: asymmetric, in groups along the token's channels, of a range that
- * may be clipped.
+/* Shared by the schemes that rotate a token and then quantize it to integers,
+ * asymmetrically, in groups of the token's channels, with a range that may be
+ * clipped.
  *
  * A group of rotated values from min to max is first clamped to
  * [clip min, clip max] (a flat group stays).  Storage is as in integers.h,
@@ -12,15 +12,15 @@
  *   zero=none  | scale: f16 |                 x = scale code
  *
  * with zero = -round(low / scale), so that 0 is a level, and
- * code = clamp(round(x / scale) + zero): as in QuaRot's code. zero=min is
- * KIVI's, which represents both ends of the range exactly.  32 / g bits a
- * value.
+ * code = clamp(round(x / scale) + zero): as in QuaRot's code.  zero=min is
+ * KIVI's form, which represents both ends of the range exactly.  Heads take
+ * 32 / g bits a value.
  *
- * zero=none is symmetric, 16 / g bits a value: scale = clip max|x| / top, codes
- * from -top to top = 2^(b-1) - 1, of values clamped to clip max|x| at either
- * end.  (QuaRot's code also has the code -top - 1, which values reach only if
- * the clip is below top / (top + 1/2).  With its clip of 0.95 no 4-bit value
- * does.) */
+ * zero=none is symmetric, and heads take 16 / g bits a value: values are
+ * clamped to clip max|x| at either end, scale = clip max|x| / top, and codes go
+ * from -top to top = 2^(b-1) - 1.  (QuaRot's code also has the code -top - 1,
+ * which values reach only if the clip is below top / (top + 1/2).  With its
+ * clip of 0.95 no 4-bit value does.) */
 #ifndef KV_ROTATED_H
 #define KV_ROTATED_H
 
@@ -41,7 +41,7 @@ enum { KV_ZERO_INT, KV_ZERO_MIN };
       "a group keeps an integer zero point, or its minimum" }
 /* clang-format on */
 
-/* all_heads: a row is all KV heads, not one. */
+/* all_heads: a row is all KV heads, instead of one. */
 int kv_rotated_open(struct kv_codec *c, bool all_heads);
 
 /* x: [n_blocks][n_kv_heads][head_dim], rotated; it is clamped in place.

@@ -1,15 +1,16 @@
 /* RotateKV (arXiv 2501.16383): asymmetric integers per token in groups of g
- * channels, of values rotated by the Hadamard transform head by head, and of
- * keys before RoPE, rotated h KV heads at a time (section 4.2) with their
- * channels reordered by a calibration (section 4.1).  The storage is rotated.h;
- * a group of keys may cross heads, since the reordered row is all of them.
+ * channels.  Values are rotated by the Hadamard transform head by head.  Keys
+ * before RoPE are rotated h KV heads at a time (section 4.2), and a calibration
+ * reorders their channels (section 4.1).  The storage is rotated.h; a group of
+ * keys may cross heads, since the reordered row has the channels of all heads.
  *
  *   order=after   transform, then sort the transformed channels of the layer
- *                 by their mean, the least first: as in the published code.
- *                 A group's channels then have like offsets, a narrow range.
+ *                 by their mean, the least first: as in the published code.  A
+ *                 group's channels then have similar offsets, so its range is
+ *                 narrow.
  *   order=before  sort the channels of the layer by their mean |k|, the largest
- *                 first, deal them out to the transforms one by one, transform:
- *                 every transform gets its share of the outliers.
+ *                 first, deal them out to the transforms one by one, then
+ *                 transform: every transform gets its share of the outliers.
  *
  * Our reading.  The paper finds attention sinks by their massive activations,
  * in the hidden state; here the first s tokens stay fp16, 1 by default.  It
@@ -38,7 +39,8 @@
 
 enum { AFTER, BEFORE };
 
-/* The clip for up to 2 bits; more bits have none. */
+/* The default clip for up to 2 bits; with more bits the range is not
+ * clipped. */
 #define CLIP_FEW 0.8
 
 static const struct kv_param params[] = {
@@ -95,8 +97,9 @@ static size_t rotatekv_hadamard(const struct kv_spec *s,
 
 /* ---- calibration ------------------------------------------------------- */
 
-/* The sort key of channels: the sum of each transformed channel, or minus the
- * sum of |k|, over the tokens that count (NULL: all).  statistic: [row]. */
+/* Computes the channels' sort keys, statistic [row]: the sum of each
+ * transformed channel, or minus the sum of |k|, over the tokens that count
+ * (NULL: all). */
 static int rotatekv_measure(const struct kv_spec *s, struct kv_dump *dump,
                             size_t layer, const bool *counts, double *statistic,
                             struct kv_err *e)
@@ -145,8 +148,8 @@ static int rotatekv_compare(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* order: [row] places.  Sorted channels are dealt out to `hands`, each of
- * which is a run of row / hands places. */
+/* Sets order [row]: sorted channels are dealt out, one by one, to `hands` runs
+ * of row / hands places. */
 static void sort(const double *statistic, size_t row, size_t hands,
                  float *order)
 {
@@ -201,11 +204,11 @@ static int rotatekv_calibrate(const struct kv_spec *s, struct kv_dump *dump,
 
 /* The codec of keys. */
 struct rotatekv {
-    struct kv_codec integers; /* the same codec with a state of integers.h */
+    struct kv_codec integers; /* the same codec, with a state of integers.h */
     size_t rotated;           /* values in one transform */
     bool after;               /* reordered after the transform */
     size_t *order, *place;    /* [row], and its inverse */
-    bool tiled;               /* tiles is good */
+    bool tiled;               /* `tiles` is valid */
     struct kv_rotated_tiles tiles;
     struct kv_tiles_rope *rope;
 };
@@ -279,7 +282,7 @@ static void close_rotatekv(struct kv_codec *c)
     free(r);
 }
 
-/* The n rows of x in the calibrated order, or from it to their own. */
+/* Moves the channels of n rows of x to the calibrated order, or back. */
 static void reorder(const size_t *order, size_t row, size_t n, bool back,
                     float *x)
 {
@@ -352,7 +355,8 @@ static int open_rotatekv(struct kv_codec *c, const struct kv_calib *calib,
 
     if (kv_calib_want_set(&set, calib, &c->spec, e))
         return -1;
-    if (c->side == KV_V) { /* quarot's values, their words named alike */
+    if (c->side == KV_V) { /* values as quarot's, whose parameters have the same
+                            * names */
         c->scheme = &kv_scheme_quarot;
         return kv_rotated_open(c, false);
     }

@@ -1,9 +1,9 @@
-/* The lecture's two integers by rounding to nearest: b bits, groups of g, along
- * tokens or channels, heads apart or together.
+/* The lecture's two quantizers that round to the nearest integer: b bits,
+ * groups of g values along tokens or channels, of one head or all heads.
  *
  * absmax: symmetric, scale = (2^(b-1) - 1) / max|x|, q = round(scale x).  A
- * group's head: | step: f16 |, the step 1/scale: the scale itself overflows
- * fp16 on narrow groups.  Codes are stored offset by 2^(b-1) - 1.
+ * group's head: | step: f16 |, with step = 1/scale, since the scale itself
+ * overflows fp16 on narrow groups.  Codes are stored offset by 2^(b-1) - 1.
  *
  * zeropoint: asymmetric, scale = (2^b - 1) / (max - min),
  * zero = -round(scale min) - 2^(b-1), q = round(scale x + zero).  A group's
@@ -114,8 +114,8 @@ static void decode_zeropoint(const uint16_t *code, size_t n, unsigned bits,
         x[i] = (float)(((double)code[i] - half_range - zero) * step);
 }
 
-/* Halves that are not all equal differ by at least 2^-11 of the largest, which
- * is at most 2^8 steps, so zero stays below 2^20. */
+/* The zero stays below 2^20: halves that are not all equal differ by at least
+ * 2^-11 of the largest magnitude, and this difference is at most 2^8 steps. */
 static void affine_zeropoint(const uint8_t *head, unsigned bits, uint16_t *step,
                              float *from)
 {
@@ -147,7 +147,7 @@ static const struct kv_param params[] = {
     {0},
 };
 
-/* g0 is the whole row: head_dim, or all heads' channels. */
+/* Checks g; g0 is the whole row: head_dim, or all heads' channels. */
 static int rtn_check(struct kv_spec *s, const struct kv_shape *shape,
                      struct kv_err *e)
 {

@@ -9,23 +9,23 @@
  *   fp4_e2m1          | power: e8m0 |   SGLang, 16 values:
  *                                       2^ceil(log2(max|x| / 6))
  *
- * e8m0 is a byte p for 2^(p - 127); emax is the exponent of the format's max.
- * Elements are x / scale rounded half to even and saturated.
+ * e8m0 is a byte p that stands for 2^(p - 127); emax is the exponent of the
+ * format's max.  Elements are x / scale rounded half to even and saturated.
  *
  * Our readings.  A scale per tensor cannot be known while a cache grows:
  * scale=none is the static scale 1 that servers' fp8 caches have by default.
  * NVFP4's second scale, a float per tensor, is 1 for the same reason; a group
  * with a nonzero value has a scale of at least 2^-9, the smallest e4m3.  A
  * group of zeros has head 0.  fp8, fp6 and fp4 store max|x| instead of the
- * scale, which e5m2's max would push among the denormals of fp16.  Where
- * head_dim is less than a block, the block is the head. */
+ * scale, since dividing by e5m2's max would make the scale a denormal of fp16.
+ * If head_dim is less than a block, the block is the head. */
 #include "kernels/scaled/minifloat.h"
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
 enum { MX_BLOCK = 32, NV_BLOCK = 16 };
 
-/* floor(log2 x); -127 of zero. */
+/* floor(log2 x); -127 for zero. */
 static int exponent(float x)
 {
     return (int)(kv_f32_bits(x) >> 23) - 127;
@@ -141,8 +141,8 @@ QUANTIZER(e2m1, e4m3, 1)
 const struct kv_group_quantizer *const kv_e4m3_quantizer = &e4m3_none;
 const struct kv_group_quantizer *const kv_nvfp4_quantizer = &e2m1_e4m3;
 
-/* SGLang's fp4_e2m1: the least power of two for which nothing saturates, and
- * magnitudes halfway between two go to the larger. */
+/* SGLang's fp4_e2m1: the scale is the least power of two for which nothing
+ * saturates, and a magnitude halfway between two levels goes to the larger. */
 static void encode_fp4_e2m1(const float *x, size_t n, unsigned bits,
                             uint8_t *head, uint16_t *code)
 {
@@ -177,7 +177,7 @@ static const struct format {
 #undef ROW
 };
 
-/* NULL if e and m are not a format. */
+/* The format with e and m bits; NULL: there is none. */
 static const struct format *format(const struct kv_spec *s, enum kv_side side)
 {
     for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++)
@@ -194,7 +194,8 @@ static unsigned bits(const struct kv_spec *s, enum kv_side side)
     return 1 + f->e + f->m;
 }
 
-/* The ranges of e and m leave pairs that are no format: e4m2, e5m3, ... */
+/* Fails on pairs that the ranges of e and m allow but that are no format: e4m2,
+ * e5m3, ... */
 static int check_format(const struct kv_spec *s, enum kv_side side,
                         struct kv_err *e)
 {

@@ -1,21 +1,22 @@
 /* TurboQuant (arXiv 2504.19874): a head's vector x is rotated by a random
- * orthogonal matrix R, which leaves its coordinates nearly N(0, |x|^2 / d)
- * whatever x was; each is quantized with the Lloyd-Max levels of the normal
+ * orthogonal matrix R, which makes its coordinates nearly N(0, |x|^2 / d) for
+ * any x.  Each coordinate is quantized with the Lloyd-Max levels of the normal
  * distribution (algorithm 1).  With qjl, for keys, one of the b bits goes to
- * the residual r = x - decoded: the signs of G r, G a Gaussian [d][d], and |r|
- * (algorithm 2): then q . decode(x) is, over G, unbiased.  One KV head:
+ * the residual r = x - decoded: stored are |r| and the signs of G r, where G is
+ * a Gaussian [d][d] (algorithm 2).  Then q . decode(x) is unbiased over G.  One
+ * KV head:
  *
  *   | codes: d x bits | rms: f16 |
  *   | codes: d x (b - 1) bits | rms: f16 | signs: d bits | rms of r: f16 | qjl
  *
- * codes and signs padded to whole bytes; rms = |x| / sqrt(d), which fp16 holds
- * whenever it holds x.  b + 16 / d bits a value, with qjl b + 32 / d.
+ * codes and signs padded to whole bytes; rms = |x| / sqrt(d), which fp16 can
+ * hold whenever it can hold x.  b + 16 / d bits a value, with qjl b + 32 / d.
  *
  *   x^ = R^T (rms level[code]) + sqrt(pi / 2) rms_r G^T signs / sqrt(d)
  *
- * R and G are not stored: they follow from the word seed, the layer and the
- * side.  rot=qr is the paper's R; rot=hadamard flips signs at random and takes
- * the Hadamard transform, as fast implementations do; rot=plain is that
+ * R and G are not stored: they follow from the parameter seed, the layer and
+ * the side.  rot=qr is the paper's R; rot=hadamard flips signs at random and
+ * takes the Hadamard transform, as fast implementations do; rot=plain is that
  * transform alone.
  *
  * vLLM's variants.  With nc (norm correction) the chosen levels are scaled to
@@ -34,8 +35,9 @@
  *   turboquant_3bit_nc  b3,rot=plain,nc,V-levels=uniform,skip=2
  *
  * Our reading: the levels are those of N(0, 1/d), to which the paper's Beta
- * density tends (fp16's rounding of the norm is a larger error); keys and
- * values after RoPE; no channels apart, as in its 2.5 and 3.5 bits. */
+ * density tends (fp16's rounding of the norm is a larger error); keys are taken
+ * after RoPE; no outlier channels get more bits, as in the paper's 2.5 and 3.5
+ * bits. */
 #include "kernels/bitpack.h"
 #include "kernels/hadamard.h"
 #include "kernels/levels/lloyd_max.h"
@@ -70,14 +72,15 @@ static const struct kv_param params[] = {
     {0},
 };
 
-/* Whether a side is rotated; else rot, nc and seed say nothing of it. */
+/* Whether a side is rotated; if not, rot, nc and seed do not affect it. */
 static bool turboquant_is_rotated(const struct kv_spec *s, enum kv_side side)
 {
     return kv_spec_is(s, side, "levels", "normal");
 }
 
-/* The words of a rotation, on a side without one, belong to the other side's
- * rotation or have to be the defaults, so that the canonical text is unique. */
+/* Checks rot, nc and seed on a side without rotation: they belong to the other
+ * side's rotation or must be the defaults, so that the spec's canonical text is
+ * unique. */
 static int check_unrotated(struct kv_spec *s, enum kv_side side,
                            struct kv_err *e)
 {
@@ -121,7 +124,7 @@ static int turboquant_check(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-/* Skipped layers count with their own bits. */
+/* Skipped layers count with their 16 bits. */
 static double turboquant_nominal(const struct kv_spec *s, enum kv_side side,
                                  const struct kv_shape *shape)
 {
@@ -164,14 +167,14 @@ static void close_turboquant(struct kv_codec *c)
     free(t);
 }
 
-/* Two matrices [d][d] in one piece: s scaled, and its transpose. */
+/* Scales s [d][d], and appends its transpose. */
 static void both(float *s, size_t d, float scale)
 {
     kv_row_scale(s, d * d, scale);
     kv_transpose(s, d, d, s + d * d);
 }
 
-/* sqrt(d) times the Hadamard transform. */
+/* s = sqrt(d) times the Hadamard transform. */
 static void make_hadamard(size_t d, float *s)
 {
     memset(s, 0, d * d * sizeof(*s));
@@ -203,7 +206,7 @@ static void make_matrices(const struct kv_codec *c, struct turboquant *t)
     both(t->g, d, 1);
 }
 
-/* No bits: one level, 0. */
+/* Fills levels and thresholds; without bits there is one level, 0. */
 static void make_levels(struct turboquant *t)
 {
     double level[KV_LLOYD_MAX_LEVELS] = {0}, threshold[KV_LLOYD_MAX_LEVELS];
@@ -227,7 +230,7 @@ static float rms(const float *x, size_t d)
     return (float)sqrt(sum / (double)d);
 }
 
-/* work: [d]; x: [d]. */
+/* Decodes the codes to x [d]; work: [d]. */
 static void decode_codes(const struct turboquant *t, const uint8_t *bytes,
                          uint16_t *code, float *work, float *x)
 {
@@ -270,7 +273,7 @@ static void encode_codes(const struct turboquant *t, const float *x,
         kv_f16_put(head, corrected(t, code, size));
 }
 
-/* work: [2][d]. */
+/* Encodes the residual of x; work: [2][d]. */
 static void encode_residual(const struct turboquant *t, const float *x,
                             uint16_t *code, float *work, uint8_t *bytes)
 {
@@ -342,7 +345,7 @@ static void turboquant_decode(const struct kv_codec *c, const uint8_t *bytes,
 
 /* ---- attention on the codes ---------------------------------------------- */
 
-/* m: [d][d]; x: [rows][d] becomes x m. */
+/* Replaces x [rows][d] by x m, with m [d][d]. */
 static void turboquant_rotate(const float *m, size_t d, float *x, size_t rows)
 {
     float *y = kv_alloc(d, sizeof(*y));
@@ -401,7 +404,7 @@ static void turboquant_tile(const struct kv_codec *c, const struct kv_store *s,
     free(code);
 }
 
-/* levels=uniform, levels=fp8 */
+/* Opens a side with levels=uniform or levels=fp8. */
 static int open_unrotated(struct kv_codec *c)
 {
     static const struct kv_scheme unrotated = {

@@ -1,41 +1,44 @@
 /* ZipCache (arXiv 2405.14256): salient tokens get b bits, the others l.
  *
- * Saliency is the normalised attention of probe tokens (lib/saliency.h), the
- * same for keys and values.  The `salient` per cent of a block's tokens with
- * the highest saliency are salient; the published code has 60 per cent, as its
- * ratio of the others is 0.4.  Each KV head has its own salient tokens, as in
- * that code (mask=head), or all heads share those of their mean (mask=layer): a
- * block has m masks.
+ * Saliency is the normalised attention of probe tokens (lib/saliency.h); keys
+ * and values use one saliency.  The `salient` per cent of a block's tokens with
+ * the highest saliency are salient; the published code has 60 per cent, since
+ * its ratio of other tokens is 0.4.  Each KV head has its own salient tokens,
+ * as in that code (mask=head), or all heads share the tokens with the highest
+ * mean saliency (mask=layer).  m: the number of masks of a block.
  *
- * Our reading: a block of n tokens is scored by its own probes
- * over its own keys, so that a block as long as the prompt is the paper's
- * prefill and n = 100 its decoding, both except for the tokens before the
- * block.  The probes are the newest `recent` per cent, rounded up, and one
- * token drawn from each of `random` per cent as many equal runs of the others
- * (published code: drawn with replacement), the same in every layer.  The
- * published code divides a token's sum by all tokens that see it, not by the
- * probes among them; that is not done here.
+ * Our reading: a block of n tokens is scored by its own probes over its own
+ * keys, so a block as long as the prompt corresponds to the paper's prefill,
+ * and n = 100 to its decoding, except that both ignore tokens before the block.
+ * The probes are the newest `recent` per cent, rounded up, and `random` per
+ * cent of the others: these are cut into as many equal runs, and one token is
+ * drawn from each run, at the same position in every layer (published code:
+ * drawn with replacement).  The published code divides a token's sum by the
+ * number of all tokens that see it; here it is divided by the number of probes
+ * that see it.
  *
  * Keys are quantized per channel, the salient tokens of a block one group and
  * the others another.  Values are channel-separable token-wise: channel j of
  * the block is divided by c_j = sqrt(max |x_j|), then each token is a group
- * over all KV heads.  With a mask for each head a group is, as in the published
- * code, the i-th token of every head's part: here in the order of the tokens,
- * in that code the others in the order of their scores, which the mask does not
- * keep.  A group has a scale and a minimum, as in kivi.c.
+ * over all KV heads.  With mask=head a group is, as in the published code, the
+ * i-th token of every head's part.  Here a part is in the order of tokens; in
+ * that code the other tokens are in the order of their scores, which the mask
+ * does not keep.  A group has a scale and a minimum, as in kivi.c.
  *
  * One block, row = n_kv_heads * head_dim:
  *
  *   | salient: m x n x 1 bit | c: row x f16, values only | part | part |
  *
- * the part of the salient tokens first, then that of the others:
+ * the part of the salient tokens first, then the part of the others:
  *
  *   | codes, group by group, b or l bits | heads, 4 bytes a group |
  *
- * bits padded to whole bytes.  Bits a value, f the salient share: f b +
- * (1 - f) l + m / row, + 64 / n for keys, + 32 / row + 16 / n for values.  The
- * paper counts all but the mask: 3.21 bits, its 4.98-fold compression, for n
- * and row 4096. */
+ * bits padded to whole bytes.  Bits a value, where f is the salient share:
+ *
+ *   f b + (1 - f) l + m / row, + 64 / n (keys), + 32 / row + 16 / n (values)
+ *
+ * The paper counts all bits except the mask: 3.21 bits, its 4.98-fold
+ * compression, for n and row 4096. */
 #include "kernels/bitpack.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
@@ -86,7 +89,7 @@ struct scored {
     size_t token;
 };
 
-/* The most salient first; on ties the older first. */
+/* Sorts the most salient tokens first; on ties the older first. */
 static int zipcache_compare(const void *a, const void *b)
 {
     const struct scored *x = a, *y = b;
@@ -107,7 +110,8 @@ static void zipcache_choose(const struct kv_codec *c, struct scored *s,
         salient[s[i].token] = i < z->n[SALIENT];
 }
 
-/* saliency: [n_kv_heads][block]; salient: [n_masks][block]. */
+/* Makes the masks salient [n_masks][block] from saliency
+ * [n_kv_heads][block]. */
 static void make_masks(const struct kv_codec *c, const float *saliency,
                        uint16_t *salient)
 {
@@ -127,8 +131,8 @@ static void make_masks(const struct kv_codec *c, const float *saliency,
     free(s);
 }
 
-/* token: [n_masks][block], the salient tokens in order, then the others: each
- * once, for any marks. */
+/* Sets token [n_masks][block]: the salient tokens in order, then the others;
+ * each token once, whatever the marks are. */
 static void sort_out(const struct kv_codec *c, const uint16_t *salient,
                      size_t *token)
 {
@@ -228,7 +232,7 @@ static void decode_part(const struct kv_codec *c, int part, const size_t *token,
 
 /* ---- the channels of values -------------------------------------------- */
 
-/* c_j as stored, for each channel of x [block][row]. */
+/* Computes c_j, as stored, for each channel of x [block][row]. */
 static void channel_sizes(const struct kv_codec *c, const float *x,
                           uint16_t *size)
 {
@@ -351,7 +355,8 @@ static size_t hundredths(const struct kv_spec *s, enum kv_side side,
     return kv_spec_size(s, side, "n") * kv_spec_size(s, side, name);
 }
 
-/* The count of the others is truncated, as in the published code. */
+/* The number of salient tokens; the number of the others is rounded down, as in
+ * the published code. */
 static size_t n_salient(const struct kv_spec *s, enum kv_side side)
 {
     const size_t n = kv_spec_size(s, side, "n");
@@ -359,7 +364,7 @@ static size_t n_salient(const struct kv_spec *s, enum kv_side side)
     return n - n * (100 - kv_spec_size(s, side, "salient")) / 100;
 }
 
-/* One saliency serves K and V. */
+/* Fails if K and V differ in a parameter of the saliency, which serves both. */
 static int zipcache_check(struct kv_spec *s, const struct kv_shape *shape,
                           struct kv_err *e)
 {
@@ -383,8 +388,8 @@ static int zipcache_check(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-/* Codes, scales and minima, c: all but the mask, as the paper's compression
- * ratios have them. */
+/* Counts codes, scales, minima and c, but not the mask, as the paper's
+ * compression ratios do. */
 static double zipcache_nominal(const struct kv_spec *s, enum kv_side side,
                                const struct kv_shape *shape)
 {

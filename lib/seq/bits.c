@@ -50,7 +50,10 @@ struct kv_bits kv_bits_of_cache(const struct kv_cache *c, enum kv_side side)
     size_t codes, tokens;
     const size_t bytes = kv_cache_bytes(c, side, &codes, &tokens);
     const struct kv_codec *codec = kv_cache_reader(c, side).codec;
-    const size_t n = codec->side == side ? kv_cache_tokens(c) : 0; /* latent */
+    const size_t n = codec->side == side ? kv_cache_tokens(c) : 0; /* with a
+                                                                    * latent V
+                                                                    * has
+                                                                    * none */
     struct kv_bits b = bits_of(codec, n, bytes, codes, tokens);
 
     kv_bits_count(&b, c, side);
@@ -72,16 +75,16 @@ static bool serves(int scope, int wanted)
     return scope == KV_ALL || wanted == KV_ALL || scope == wanted;
 }
 
-/* The question: this layer and side, each possibly KV_ALL, of a spec. */
+/* The part of a spec that is counted: a layer and a side, or KV_ALL of each. */
 struct asked {
     const struct kv_spec *spec;
     const struct kv_shape *shape;
     int layer, side;
 };
 
-/* A table's bytes are divided equally over the layers whose codecs read it;
- * returns the parts of the given layers and sides.  read: the set of each place
- * [n_layers][KV_SIDES]. */
+/* Divides a table's bytes equally among the layers whose codecs read it, and
+ * returns the share of the given layers and sides.  read [n_layers][KV_SIDES]:
+ * the set that each layer and side reads. */
 static double shared_of(const struct asked *a,
                         const struct kv_calib_set *const *read,
                         const struct kv_calib_set *set,
@@ -106,7 +109,8 @@ static double shared_of(const struct asked *a,
     return wanted ? (double)(kv_table_bytes(t) * wanted) / (double)readers : 0;
 }
 
-/* Counts each set once, whichever members of the spec read it. */
+/* The shared bytes.  Counts each set once, even if several members of the spec
+ * read it. */
 static double shared(const struct asked *a, const struct kv_calib *calib)
 {
     const size_t n_places = a->shape->n_layers * KV_SIDES;

@@ -32,8 +32,8 @@ void kv_bits_count(struct kv_bits *into, const struct kv_cache *c,
 
 /* The counts of one side of a cache, without shared_bytes and nominal. */
 struct kv_bits kv_bits_of_cache(const struct kv_cache *c, enum kv_side side);
-/* The counts of n tokens without a cache, by kv_held_bytes(); also without
- * clipped. */
+/* The counts of n tokens of a side without a cache, by kv_held_bytes(); without
+ * clipped too. */
 struct kv_bits kv_bits_of_tokens(const struct kv_codec *c, size_t n);
 
 /* Sets shared_bytes and nominal.  side: KV_K, KV_V, or KV_ALL for both;

@@ -116,7 +116,7 @@ static uint8_t *more_bytes(struct kv_cache_side *s, size_t n)
     return s->blocks + have;
 }
 
-/* Counts one more block, of a variable codec. */
+/* Records the size of one more block of a variable codec. */
 static void push_size(struct kv_cache_side *s, uint32_t size)
 {
     if (s->n_blocks == s->size_capacity) {
@@ -203,7 +203,8 @@ static void push_queries(struct kv_cache *c, const float *q, size_t n)
     }
 }
 
-/* n values of the next blocks of V, which this append has not yet taken. */
+/* The next n tokens of V to be quantized.  K is appended first, so they are
+ * still in V's tail and in new_v. */
 static float *next_values(const struct kv_cache *c, size_t n)
 {
     const struct kv_cache_side *s = &c->side[kv_cache_holder(c, KV_V)];
@@ -221,8 +222,8 @@ static float *next_values(const struct kv_cache *c, size_t n)
     return v;
 }
 
-/* The anchor scores of n_blocks blocks; k: their keys, in the form that is
- * encoded; q: their queries. */
+/* Computes the anchor scores of n_blocks blocks.  k: the blocks' keys, in the
+ * form that is encoded; q: their queries. */
 static void score_anchors(struct kv_cache *c, const float *k, const float *q,
                           size_t n_blocks)
 {
@@ -246,8 +247,8 @@ static void score_anchors(struct kv_cache *c, const float *k, const float *q,
     free(seen);
 }
 
-/* Scores the next n_blocks blocks and drops their queries; k: their keys, in
- * the form that is encoded. */
+/* Scores the next n_blocks blocks and drops their queries.  k: the blocks'
+ * keys, in the form that is encoded. */
 static void score_blocks(struct kv_cache *c, const float *k, size_t n_blocks)
 {
     const struct kv_codec *codec = c->side[KV_K].codec;
@@ -284,8 +285,8 @@ static void score_blocks(struct kv_cache *c, const float *k, size_t n_blocks)
     free(q);
 }
 
-/* Codes the first n_ready tokens of (tail, then x [n]); the rest becomes the
- * tail.  n_ready is whole blocks. */
+/* Quantizes the first n_ready tokens of the tail followed by x [n]; the rest
+ * becomes the tail.  n_ready is a multiple of the block. */
 static int quantize(struct kv_cache *cache, struct kv_cache_side *s,
                     const float *x, size_t n, size_t n_ready, struct kv_err *e)
 {
@@ -321,7 +322,7 @@ static int quantize(struct kv_cache *cache, struct kv_cache_side *s,
     return 0;
 }
 
-/* One token at a time: each append requantizes the open block. */
+/* Appends token by token; each token requantizes the open block. */
 static void append_history(const struct kv_cache *cache,
                            struct kv_cache_side *s, const float *x, size_t n)
 {
@@ -343,7 +344,7 @@ static void append_history(const struct kv_cache *cache,
     free(in);
 }
 
-/* q: for K if its scheme has a probe(), else ignored. */
+/* q: read only for K, if its scheme has a probe(). */
 static int append_side(struct kv_cache *cache, enum kv_side side,
                        const float *q, const float *x, size_t n,
                        struct kv_err *e)
@@ -439,8 +440,9 @@ size_t kv_cache_tokens(const struct kv_cache *c)
     return c->n;
 }
 
-/* A side without what no later query sees in a layer that slides: sinks by the
- * token, the others by the block, quantized or not. */
+/* A view of a side without the tokens that no later query of a sliding layer
+ * sees.  Sinks are left out one by one, other tokens by whole blocks, quantized
+ * or not. */
 static struct kv_cache_side held_of(const struct kv_cache_side *s)
 {
     const struct kv_codec *c = s->codec;
@@ -473,7 +475,7 @@ static struct kv_cache_side held_of(const struct kv_cache_side *s)
     return held;
 }
 
-/* All but the queries. */
+/* Bytes of a side without the queries. */
 static size_t side_bytes(const struct kv_cache_side *s, size_t *quantized_bytes,
                          size_t *quantized_tokens)
 {

@@ -8,8 +8,8 @@
  * subtracts the bias, and functions that read tokens add it again.  A kv_reader
  * gives keys without it.  A codec that is massive codes massive tokens like all
  * others; once they are quantized, it also keeps their fp16 values beside the
- * codes.  In blocks of several tokens the mean of the block's others is coded
- * instead.
+ * codes.  In a block of several tokens, the mean of the block's other tokens is
+ * coded in their place.
  *
  * With a scheme's probe() the cache also keeps the queries of the tail's probe
  * tokens, in fp16, counted with K.  When a block is quantized, its own probes
@@ -41,11 +41,11 @@ int kv_cache_new(struct kv_cache **c, const struct kv_codec *k,
                  const struct kv_codec *v, uint64_t seed, struct kv_err *e);
 void kv_cache_free(struct kv_cache *c);
 
-/* For layered codecs (codec.h) that read layers below, before the first append:
- * c takes ownership of the cache of the next lower layer (NULL: c is the
- * lowest) and frees it.  A token is appended to the lower layers first.  Unless
- * it is in place, a cache of a layered codec keeps its decoded tokens in a
- * workspace that is not counted in bytes; c reads only this workspace of the
+/* Gives c the cache of the next lower layer (NULL: c is the lowest), which c
+ * then owns and frees.  Call it before the first append, if a layered codec
+ * (codec.h) reads layers below.  A token is appended to the lower layers first.
+ * Unless it is in place, a cache of a layered codec keeps its decoded tokens in
+ * a workspace that is not counted in bytes; c reads only this workspace of the
  * caches below, and their codecs may be freed. */
 void kv_cache_put_on(struct kv_cache *c, struct kv_cache *below);
 struct kv_cache *kv_cache_below(const struct kv_cache *c); /* NULL: none */
@@ -99,9 +99,10 @@ size_t kv_cache_clipped(const struct kv_cache *c, enum kv_side side);
 size_t kv_held_bytes(const struct kv_codec *c, size_t n,
                      size_t *quantized_bytes, size_t *quantized_tokens);
 
-/* Estimates of memory in bytes: a side of n tokens; and the buffers that an
- * append needs beside it (the tokens being encoded, keys without their bias)
- * where n tokens come in pieces of at most piece tokens. */
+/* Estimates of memory in bytes.  kv_cache_memory(): a side of n tokens.
+ * kv_append_memory(): the buffers that an append needs beside it (the tokens
+ * being encoded, keys without their bias), if n tokens come in pieces of at
+ * most piece tokens. */
 double kv_cache_memory(const struct kv_codec *c, size_t n);
 double kv_append_memory(const struct kv_codec *c, size_t n, size_t piece);
 
@@ -118,8 +119,8 @@ struct kv_reader kv_cache_held(const struct kv_cache *c, enum kv_side side);
 /* All n tokens as attention reads them.  Sinks and tail come through fp16,
  * blocks through decode().  x: [n][n_kv_heads][head_dim]. */
 void kv_cache_decode(const struct kv_cache *c, enum kv_side side, float *x);
-/* Only tokens [first, end).  The range must contain whole quantized blocks and
- * no forgotten blocks; not with history.  x: [end -
+/* Decodes only tokens [first, end).  The range must contain whole quantized
+ * blocks and no forgotten blocks; not with history.  x: [end -
  * first][n_kv_heads][head_dim]. */
 void kv_cache_decode_part(const struct kv_cache *c, enum kv_side side,
                           size_t first, size_t end, float *x);

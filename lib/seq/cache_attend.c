@@ -21,7 +21,7 @@ struct kv_attend_view kv_cache_view(const struct kv_cache *c, size_t nq)
     return kv_shape_view(&codec_of(c)->shape, n, n - nq, nq);
 }
 
-/* The scheme's own attention.  If keys are held without the bias, the bias's
+/* Runs the scheme's attend().  If keys are held without the bias, the bias's
  * product with the queries is added to the scores. */
 static void attend_on_codes(const struct kv_cache *c,
                             struct kv_attend_view view, const float *q,

@@ -132,7 +132,7 @@ static const uint8_t *take(struct bytes *b, size_t n)
     return at;
 }
 
-/* The next n halves, to an array of at least as many. */
+/* Copies the next n fp16 values to `to`, which has room for them. */
 static int take_halves(struct bytes *b, size_t n, uint16_t *to)
 {
     const uint8_t *at = take(b, n * sizeof(*to));
@@ -160,7 +160,7 @@ static int take_sizes(struct bytes *b, struct kv_cache_side *s)
     return 0;
 }
 
-/* Blocks that differ in size are decoded once, to see that they can be. */
+/* Decodes each block of a variable codec once, to check that it is valid. */
 static int check_blocks(const struct kv_cache_side *s, struct kv_err *e)
 {
     float *x = kv_alloc(kv_codec_block_values(s->codec), sizeof(*x));
@@ -173,7 +173,8 @@ static int check_blocks(const struct kv_cache_side *s, struct kv_err *e)
     return rc;
 }
 
-/* Massive tokens, whose number is not stored: they are the rest. */
+/* Reads the massive tokens.  Their number is not stored: they are the rest of
+ * the bytes. */
 static int take_kept(struct bytes *b, struct kv_cache_side *s)
 {
     struct kv_kept_tokens *k = &s->kept;
@@ -265,7 +266,8 @@ static int load_side(struct kv_cache *c, struct kv_cache_side *s,
     return take_kept(&b, s);
 }
 
-/* The head against the cache, and the message's length against the head. */
+/* Checks the head against the cache, and the message's length against the
+ * head. */
 static int check_head(const struct kv_cache *c, const struct kv_cache_head *h,
                       size_t n, struct kv_err *e)
 {

@@ -2,9 +2,9 @@
  *
  * A side's bytes are
  *
- *   | sinks: fp16 | sizes: uint32 each, variable codecs only | quantized blocks
- * | | tail: fp16, or open block | queries: fp16 | | massive tokens: their
- * indices, uint32, then their values, fp16 |
+ *   | sinks: fp16 | sizes: uint32 each, variable codecs only |
+ *   | quantized blocks | tail: fp16, or open block | queries: fp16 |
+ *   | massive tokens: their indices, uint32, then their values, fp16 |
  *
  * as struct kv_reader has them (lib/codec.h).  The message of a layer is
  *
@@ -47,11 +47,11 @@ size_t kv_cache_write(const struct kv_cache *c, uint8_t **bytes);
 int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
                   struct kv_err *e);
 
-/* Reads kv_codes_of() both sides of the same tokens into an empty cache.  The
- * cache then gives the same tokens and attention as the written one.  If a
- * codec keeps massive tokens, no tokens may be appended.  Fails if the bytes do
- * not encode that many tokens; the cache is then as after a failed
- * kv_cache_load(). */
+/* Reads both sides of the same tokens, as kv_codes_of() wrote them, into an
+ * empty cache.  The cache then gives the same tokens and attention as the
+ * written one.  If a codec keeps massive tokens, no tokens may be appended.
+ * Fails if the bytes do not encode that many tokens; the cache is then as after
+ * a failed kv_cache_load(). */
 int kv_cache_load_sides(struct kv_cache *c,
                         const struct kv_side_bytes side[KV_SIDES],
                         struct kv_err *e);
@@ -62,9 +62,9 @@ struct kv_side_counts {
 };
 struct kv_side_counts kv_side_counts(const struct kv_codec *c, size_t n);
 
-/* Reads kv_codes_of() one side of n_tokens tokens into an empty cache, of which
- * only this side may then be read.  Not for layered codecs.  Fails, and leaves
- * the cache, as kv_cache_load() does. */
+/* Reads one side of n_tokens tokens, as kv_codes_of() wrote it, into an empty
+ * cache.  Only this side of the cache may then be read.  Not for layered
+ * codecs.  Fails, and leaves the cache, as kv_cache_load() does. */
 int kv_cache_load_side(struct kv_cache *c, enum kv_side side, size_t n_tokens,
                        const uint8_t *bytes, size_t n, struct kv_err *e);
 

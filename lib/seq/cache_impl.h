@@ -7,8 +7,9 @@
 #include "lib/kept_tokens.h"
 #include "lib/seq/cache.h"
 
-/* K or V.  Tokens: sinks, then n_blocks * block quantized, then the tail (or,
- * with history, the open block's codes). */
+/* One side of a cache, K or V.  It holds the sinks, then n_blocks * block
+ * quantized tokens, then the tail (or, with history, the open block's
+ * codes). */
 struct kv_cache_side {
     const struct kv_codec *codec;
     size_t n_sinks, n_blocks, n_tail, n_open;
@@ -21,8 +22,8 @@ struct kv_cache_side {
                                      * number and bytes */
     size_t blocks_capacity, size_capacity, tail_capacity;
     struct kv_kept_tokens kept; /* the blocks' tokens kept in fp16 */
-    float *decoded; /* [n_blocks][row] of a layered codec that is not in place,
-                     * else NULL: the blocks after decode(), a workspace */
+    float *decoded; /* [n_blocks][row] decoded blocks, the workspace of a
+                     * layered codec that is not in place; else NULL */
     size_t decoded_capacity;
 };
 
@@ -62,22 +63,23 @@ static inline void kv_cache_from_half(const uint16_t *h, size_t n, float *x)
         x[i] = kv_f16_to_f32(h[i]);
 }
 
-/* Which of the n new tokens are massive, where a side keeps those. */
+/* Marks which of the n new tokens are massive, if a side keeps massive
+ * tokens. */
 void kv_cache_find_massive(struct kv_cache *c, const float *k, const float *v,
                            size_t n);
 
-/* Keeps the massive ones of n_ready tokens x, whole blocks from `first` on, and
- * codes other values in their place. */
+/* Keeps the massive tokens among n_ready tokens x, whole blocks from token
+ * `first` on, and puts the values to be coded for them into x. */
 void kv_cache_keep(struct kv_cache *c, struct kv_cache_side *s, size_t first,
                    float *x, size_t n_ready);
 
-/* Appends the codes of n tokens of a layered codec, x [n][row], and to a
- * workspace their decoded form; bytes: where the codes go. */
+/* Encodes n tokens x [n][row] of a layered codec to bytes, and appends the
+ * decoded tokens to the workspace, if there is one. */
 void kv_cache_encode_layered(struct kv_cache *c, struct kv_cache_side *s,
                              struct kv_where w, const float *x, size_t n,
                              uint8_t *bytes);
 
-/* The coded tokens [from, from + n) of a layered side. */
+/* Decodes the coded tokens [from, from + n) of a layered side. */
 void kv_cache_decode_layered(const struct kv_cache *c, enum kv_side side,
                              size_t from, size_t n, float *x);
 

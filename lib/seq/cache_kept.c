@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tokens that OTT keeps beside its pool. */
+/* The number of tokens that OTT keeps after they have left its pool. */
 enum { KV_TRACED_OUT = 32 };
 
 void kv_cache_find_massive(struct kv_cache *c, const float *k, const float *v,
@@ -39,8 +39,8 @@ static double magnitude(const float *x, size_t row)
 }
 
 /* Marks the tokens of a block of keys, x [block][row], that enter the pool of
- * the n_traced smallest keys.  Kept are the pool's tokens, and the tokens that
- * have left the pool, at most KV_TRACED_OUT of them. */
+ * the n_traced smallest keys.  The cache keeps the pool's tokens, and at most
+ * KV_TRACED_OUT tokens that have left the pool. */
 static void trace(const struct kv_cache_side *s, const float *x, bool *massive)
 {
     const struct kv_codec *c = s->codec;

@@ -48,7 +48,7 @@ int kv_cache_check_below(const struct kv_cache *c, size_t n, struct kv_err *e)
     return 0;
 }
 
-/* The neighbours in the workspaces of the tokens from the first-th coded one
+/* The neighbours, in the workspaces, of the coded tokens from index first
  * on. */
 static struct kv_neighbours neighbours_of(const struct kv_cache *c,
                                           const struct kv_codec *codec,
@@ -73,14 +73,15 @@ static struct kv_neighbours neighbours_of(const struct kv_cache *c,
 
 enum { TOGETHER = 256 }; /* tokens */
 
-/* How many rows of a token a side in place is predicted from. */
+/* The number of neighbour rows from which a token of a side in place is
+ * predicted. */
 static size_t n_sources(const struct kv_codec *c)
 {
     return KV_SIDES * c->layered->n_below + (c->side == KV_V);
 }
 
-/* The neighbours of coded tokens [from, from + n), n at most TOGETHER; room:
- * [n_sources()][TOGETHER][row]. */
+/* Decodes the neighbours of coded tokens [from, from + n), n at most TOGETHER.
+ * room: [n_sources()][TOGETHER][row]. */
 static struct kv_neighbours decode_near(const struct kv_cache *c,
                                         const struct kv_codec *codec,
                                         size_t from, size_t n, float *room)
@@ -151,7 +152,7 @@ static void encode_in_place(const struct kv_cache *c,
 /* ---- blocks ----------------------------------------------------------------
  */
 
-/* Room for the decoded form of n tokens. */
+/* Makes room for the decoded form of n tokens. */
 static void want_decoded(struct kv_cache_side *s, size_t n)
 {
     if (n <= s->decoded_capacity)

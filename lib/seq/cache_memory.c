@@ -1,4 +1,4 @@
-/* Memory that a cache will take, computed before it is made. */
+/* Estimates the memory of a cache before the cache is made. */
 #include "lib/scheme.h"
 #include "lib/seq/cache.h"
 

@@ -35,7 +35,8 @@ static void decode(const struct kv_cache *cache, enum kv_side side, size_t from,
             kv_end("%s", e.msg); /* encode_block() wrote these bytes */
 }
 
-/* Reads everything except the blocks; returns the address for the blocks. */
+/* Decodes sinks and tail (or the open block) to x; returns the place in x for
+ * the blocks. */
 static float *decode_ends(const struct kv_cache_side *s, float *x)
 {
     const size_t row = kv_codec_row(s->codec);

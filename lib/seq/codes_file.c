@@ -56,7 +56,7 @@ int kv_codes_create(struct kv_codes **out, const char *path,
     return 0;
 }
 
-/* The next part of a layout. */
+/* Appends the next part to a layout's text. */
 __attribute__((format(printf, 3, 4))) static void
 add(char *text, size_t capacity, const char *format, ...)
 {
@@ -120,7 +120,7 @@ static void make_group(struct kv_h5 *h, const char *name)
         kv_h5_group(h, name);
 }
 
-/* The groups of the window's layer, on its first use. */
+/* Makes the groups of the window's spec and layer at their first use. */
 static void make_layer(struct kv_h5 *h, const struct kv_codes_window *w)
 {
     const struct kv_codes_name spec = kv_codes_spec_group(w->spec);
@@ -157,7 +157,7 @@ static int put_side(struct kv_codes *c, const struct kv_codes_window *w,
                        w->side[side].bytes, e);
 }
 
-/* A row of a dataset [windows][2]. */
+/* Writes one row of a dataset [windows][2], made if it is new. */
 static int put_pair(struct kv_codes *c, const struct kv_codes_window *w,
                     const char *what, const uint64_t pair[KV_SIDES],
                     struct kv_err *e)

@@ -1,25 +1,27 @@
 /* codes.h5, a file of the bytes that caches hold: to count them, and to read
  * them back.
  *
- *   /              attributes kind "kvtools-codes", format, tool_version,
- * model, model_hash, text, text_hash, calibration (its hash, "" for none),
- * seed, keep_window (0 or 1), n_windows, ctx, first_layer, last_layer, and the
- * shape (lib/h5_head.h); /k_bias f32 [n_layers][kv_heads][head_dim] where the
- * model has one /spec_000      one group per spec, attribute spec: its
- * canonical text /spec_000/layer_000/{k,v}   a plane: uint8 [windows][bytes],
- * or where the codec is variable or keeps massive tokens a group:
- *                  .../{k,v}/window_000 uint8 [bytes], ...
- *   /spec_000/layer_000/{held_bytes,clipped}   uint64 [windows][2], of K and V:
- *                  the bytes that `bits` counts, and clipped values
+ *   /           attributes kind "kvtools-codes", format, tool_version, model,
+ *               model_hash, text, text_hash, calibration (its hash, "" for
+ *               none), seed, keep_window (0 or 1), n_windows, ctx, first_layer,
+ *               last_layer, and the shape (lib/h5_head.h)
+ *   /k_bias     f32 [n_layers][kv_heads][head_dim] where the model has one
+ *   /spec_000   one group per spec, attribute spec: its canonical text
+ *   /spec_000/layer_000/{k,v}   a plane: uint8 [windows][bytes], or a group
+ *               where the codec is variable or keeps massive tokens:
+ *               .../{k,v}/window_000 uint8 [bytes], ...
+ *   /spec_000/layer_000/{held_bytes,clipped}   uint64 [windows][2], K and V:
+ *               the bytes that the column `bits` counts; clipped values
  *
  * A window's bytes in a plane are kv_codes_of() of a side's kv_cache_reader()
  * (cache_bytes.h).  In a layer that slides these are more than held_bytes.
  *
- * Attributes of a plane: spec, the plane's own; pre_rope, 1 for keys before
- * RoPE; less_bias, 1 for keys without /k_bias; the numbers of tokens sinks,
- * block, tail, open; the number of blocks; block_bytes, of each block, or the
- * maximum if the codec is variable; and layout, the parts of a window's bytes
- * in words: "sinks f16[4][2][64] | blocks u8[3][512] | tail f16[28][2][64]". */
+ * Attributes of a plane: spec, the spec of this layer and side; pre_rope, 1 for
+ * keys before RoPE; less_bias, 1 for keys without /k_bias; sinks, block, tail
+ * and open, numbers of tokens; blocks, their number; block_bytes, the bytes of
+ * each block, or the maximum if the codec is variable; and layout, the parts of
+ * a window's bytes in words: "sinks f16[4][2][64] | blocks u8[3][512] | tail
+ * f16[28][2][64]". */
 #ifndef KV_CODES_FILE_H
 #define KV_CODES_FILE_H
 
@@ -41,7 +43,7 @@ struct kv_codes;
 int kv_codes_create(struct kv_codes **c, const char *path,
                     const struct kv_codes_info *info, struct kv_err *e);
 
-/* One window of a layer under a spec.  spec: the group's number. */
+/* One window of a layer under a spec.  spec: the number of the spec's group. */
 struct kv_codes_window {
     size_t spec, layer, window;
     const char *text;              /* the spec's text */

@@ -12,7 +12,7 @@ struct kv_codes_in {
     struct kv_codes_info info;
     size_t n_specs;
     char (*text)[KV_SPEC_CHARS]; /* [n_specs] */
-    const char **texts;          /* [n_specs], into text */
+    const char **texts;          /* [n_specs] pointers into text */
 };
 
 static int check_format(struct kv_h5 *h, struct kv_err *e)
@@ -122,7 +122,7 @@ size_t kv_codes_specs(const struct kv_codes_in *c, const char *const **texts)
     return c->n_specs;
 }
 
-/* A plane's dataset, [windows][n], or a window's dataset, [n], if sizes
+/* Finds a plane's dataset [windows][n], or a window's dataset [n] if sizes
  * vary. */
 static int find_plane(struct kv_codes_in *c, struct kv_codes_name *name,
                       size_t window, size_t *n_dims, size_t *n,

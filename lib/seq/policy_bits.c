@@ -1,4 +1,4 @@
-/* The storage of a cache that drops tokens. */
+/* Counts the storage of a cache that drops tokens. */
 #include "kernels/tiles/tiles.h"
 #include "lib/base/alloc.h"
 #include "lib/scheme.h"
@@ -21,10 +21,10 @@ static bool heads_apart(const struct kv_codec *c)
 
 /* The stored data of a side, over all KV heads. */
 struct stored {
-    size_t kept, unquantized; /* held tokens; held tokens that are in fp16 */
-    size_t massive, at;  /* fp16 tokens among the tokens in blocks; the number
-                          * of their indices, which all heads share */
-    double coded, bytes; /* tokens of blocks that hold one, and bytes */
+    size_t kept, unquantized; /* held tokens; held tokens in fp16 */
+    size_t massive, at;  /* massive tokens, over all heads; their indices, which
+                          * heads share */
+    double coded, bytes; /* tokens of blocks with held tokens; bytes */
 };
 
 /* Whether the head holds token j. */
@@ -43,7 +43,7 @@ static bool holds(const struct kv_held *h, size_t j)
     return from < h->n && kv_position_of(h, from) == j;
 }
 
-/* Massive tokens; each head keeps its own part of them. */
+/* Counts the massive tokens; each head keeps its own values of them. */
 static void add_massive(const struct kv_policy_cache *c,
                         const struct kv_kept_tokens *k, struct stored *s)
 {
@@ -62,7 +62,8 @@ static void add_block(const struct kv_policy_cache *c,
                       size_t size, struct stored *s)
 {
     const size_t heads = c->shape->n_kv_heads, block = codec->block;
-    size_t with = 0, whole = 0; /* KV heads that hold any, all of it */
+    size_t with = 0, whole = 0; /* KV heads that hold some, or all, of its
+                                 * tokens */
 
     for (size_t h = 0; h < heads; h++) {
         with += in[h] > 0;
@@ -71,7 +72,7 @@ static void add_block(const struct kv_policy_cache *c,
     if (with && !heads_apart(codec))
         with = heads;
     s->bytes += (double)size * (double)with / (double)heads;
-    /* A bit a token says which are dropped. */
+    /* One bit per token says which tokens are dropped. */
     s->bytes += (double)((with - whole) * ((block + 7) / 8));
     s->coded += (double)(with * block);
 }

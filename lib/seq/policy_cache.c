@@ -46,7 +46,7 @@ void kv_policy_cache_free(struct kv_policy_cache *c)
 
 /* ---- rows ---------------------------------------------------------------- */
 
-/* Tokens [from, from + n) of the arrays go where `to` is. */
+/* Moves tokens [from, from + n) of the arrays to index `to`. */
 static void move(struct kv_held *h, size_t d, size_t to, size_t from, size_t n)
 {
     memmove(h->position + to, h->position + from, n * sizeof(*h->position));
@@ -95,7 +95,7 @@ static struct fresh read_fresh(const struct kv_policy_cache *c,
     return f;
 }
 
-/* Copies the fresh tokens that the head holds. */
+/* Copies the fresh tokens that the head holds into its rows. */
 static void put_fresh(const struct kv_policy_cache *c, size_t head,
                       enum kv_side side, const struct fresh *f)
 {
@@ -114,7 +114,7 @@ static void put_fresh(const struct kv_policy_cache *c, size_t head,
     }
 }
 
-/* Tokens of a side that no longer change. */
+/* The number of tokens of a side whose stored form no longer changes. */
 static size_t settled(const struct kv_policy_cache *c, enum kv_side side)
 {
     const struct kv_reader r = kv_cache_reader(c->cache, side);
@@ -136,7 +136,7 @@ static size_t n_moved(const struct kv_held *h, size_t from, size_t to)
     return n;
 }
 
-/* Rotates their keys there. */
+/* Rotates the keys of these n tokens to their new positions. */
 static void reassign(const struct kv_policy_cache *c, const struct kv_held *h,
                      size_t from, size_t to, size_t n, float *k)
 {
@@ -162,7 +162,8 @@ static size_t seen_from(const struct kv_policy_cache *c,
 
 /* Attends with the step's queries [first, end) over the held tokens before end.
  * out: whether outputs are wanted; mass: weights are added to it [held], or
- * NULL.  All queries see the first one's tokens, and those up to their own.
+ * NULL.  All queries see the tokens that the first query sees, and later tokens
+ * up to their own.
  */
 static void attend_held(const struct kv_policy_cache *c, size_t head,
                         const struct kv_policy_step *step, size_t first,
@@ -214,7 +215,8 @@ static void attend_held(const struct kv_policy_cache *c, size_t head,
     free(q);
 }
 
-/* The same in a sliding layer, in which each query sees its window. */
+/* attend_held() for any layer.  In a sliding layer each query sees its own
+ * window, so queries attend one by one. */
 static void attend_head(const struct kv_policy_cache *c, size_t head,
                         const struct kv_policy_step *step, size_t first,
                         size_t end, bool out, double *mass)
@@ -225,8 +227,8 @@ static void attend_head(const struct kv_policy_cache *c, size_t head,
         attend_held(c, head, step, i, i + together, out, mass);
 }
 
-/* Attends with the step's queries; in a prompt only to get the weights that
- * count. */
+/* Attends with the step's queries.  In a prompt this only computes the weights
+ * that the policy needs. */
 static void attend_step(struct kv_policy_cache *c, size_t head,
                         const struct kv_policy_step *step)
 {
@@ -251,7 +253,8 @@ static void attend_step(struct kv_policy_cache *c, size_t head,
 
 /* ---- tokens come in ------------------------------------------------------ */
 
-/* Their rows: the exact keys of a prompt, which its own queries see. */
+/* Appends the new tokens' rows.  The keys are exact, since a prompt's own
+ * queries see exact keys. */
 static void append(struct kv_policy_cache *c, size_t head,
                    const struct kv_policy_step *step)
 {
@@ -270,7 +273,7 @@ static void append(struct kv_policy_cache *c, size_t head,
     }
 }
 
-/* A policy's step, and the tokens that are new in it. */
+/* A policy's step, with the tokens whose stored form is new. */
 struct step {
     struct kv_policy_cache *c;
     const struct kv_policy_step *of;
@@ -308,7 +311,7 @@ static void run_heads(const struct step *s)
         run_head(s, h);
 }
 
-/* ---- what is kept -------------------------------------------------------- */
+/* ---- tokens are dropped -------------------------------------------------- */
 
 static void score_head(const struct kv_policy_cache *c, struct kv_held *h)
 {
@@ -324,7 +327,8 @@ static void score_head(const struct kv_policy_cache *c, struct kv_held *h)
         c->policy->policy->score(c->policy, &held, h->score);
 }
 
-/* A layer's KV heads hold the same tokens: each takes the sum of the scores. */
+/* Gives every KV head of the layer the sum of the scores, so that all hold the
+ * same tokens. */
 static void share_scores(struct kv_policy_cache *c)
 {
     struct kv_held *first = &c->held[0];
@@ -337,8 +341,8 @@ static void share_scores(struct kv_policy_cache *c)
                first->n * sizeof(*first->score));
 }
 
-/* Closes the gaps that dropped tokens leave, from the end where fewer of the
- * kept ones move. */
+/* Closes the gaps that dropped tokens leave, from the end at which fewer kept
+ * tokens must move. */
 static void close_gaps(struct kv_held *h, size_t d)
 {
     size_t first = 0, last = h->n, n = 0;
@@ -368,7 +372,8 @@ static void close_gaps(struct kv_held *h, size_t d)
     h->n = n;
 }
 
-/* Also drops tokens that the newest query of a sliding layer does not see. */
+/* Drops the tokens that the policy does not keep, and the tokens that the
+ * newest query of a sliding layer does not see. */
 static void drop(const struct kv_policy_cache *c, struct kv_held *h)
 {
     const size_t unseen = seen_from(c, h, kv_cache_tokens(c->cache) - 1);

@@ -16,25 +16,24 @@
 struct kv_policy_cache;
 
 /* Whether the policy of a spec can run on a layer's codecs [KV_SIDES].  n: the
- * tokens of which a budget is a share.  Fails with the reason. */
+ * number of tokens that a budget is a share of.  Fails with the reason. */
 int kv_policy_cache_takes(const struct kv_spec *spec,
                           struct kv_codec *const *codec, size_t n,
                           struct kv_err *e);
 
-/* codec: [KV_SIDES], which kv_policy_cache_takes().  Policy and codecs are kept
- * by pointer.  n: the tokens of which a budget is a
- * share. */
+/* codec: [KV_SIDES], accepted by kv_policy_cache_takes().  Policy and codecs
+ * are kept by pointer.  n: the number of tokens that a budget is a share of. */
 int kv_policy_cache_new(struct kv_policy_cache **c,
                         const struct kv_policy_spec *policy,
                         struct kv_codec *const *codec, size_t n, uint64_t seed,
                         struct kv_err *e);
 void kv_policy_cache_free(struct kv_policy_cache *c); /* NULL is fine */
 
-/* n >= 1 tokens come in, their queries attend to the tokens held, then the
- * policy drops tokens.  t->k_pre is read where the key codec is pre_rope.  out:
- * as t->q.  out NULL: the tokens are the prompt, which comes first; its queries
- * attend elsewhere, to exact keys and values.  Fails as kv_cache_append()
- * does. */
+/* Enters n >= 1 tokens, whose queries attend to the tokens held; then the
+ * policy drops tokens.  Reads t->k_pre if the key codec is pre_rope.  out: the
+ * attention outputs, shaped as t->q.  out NULL: the tokens are the prompt,
+ * which comes first; the caller computes its attention, to exact keys and
+ * values.  Fails as kv_cache_append() does. */
 int kv_policy_cache_step(struct kv_policy_cache *c, const struct kv_tokens *t,
                          float *out, struct kv_err *e);
 /* The two halves of kv_policy_cache_step(): tokens enter and attend; drop. */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* [n_kv_heads][kv_attend_words(n)]. */
+/* A bit for each token that a head holds, [n_kv_heads][kv_attend_words(n)]. */
 static uint64_t *alive_of(const struct kv_policy_cache *c, size_t n)
 {
     const size_t heads = c->shape->n_kv_heads, words = kv_attend_words(n);
@@ -21,7 +21,7 @@ static uint64_t *alive_of(const struct kv_policy_cache *c, size_t n)
     return alive;
 }
 
-/* mass: [n_kv_heads][n]. */
+/* Adds mass [n_kv_heads][n], by position, to the held tokens. */
 static void add_mass(struct kv_policy_cache *c, const double *mass, size_t n)
 {
     for (size_t h = 0; h < c->shape->n_kv_heads; h++) {
@@ -33,7 +33,8 @@ static void add_mass(struct kv_policy_cache *c, const double *mass, size_t n)
     }
 }
 
-/* The newest nq queries; counts: whether their weights do. */
+/* Attends with the newest nq queries.  counts: whether their weights are added
+ * to the held tokens. */
 static void attend(struct kv_policy_cache *c, const uint64_t *alive, size_t nq,
                    const float *q, float *out, bool counts)
 {

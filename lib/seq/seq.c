@@ -15,8 +15,10 @@
 
 struct layer {
     struct kv_cache *cache;
-    bool owned;                  /* the cache is the layer above's */
-    struct kv_tile_cache *tiles; /* of the cache, since it was attended to */
+    bool owned;                  /* the cache of the layer above owns the
+                                  * cache */
+    struct kv_tile_cache *tiles; /* of the cache, made when it is first attended
+                                  * to */
     struct kv_policy_cache *policed; /* replaces both */
 };
 

@@ -25,7 +25,8 @@ struct kv_seq_plan {
                                           * that drops nothing: all tokens
                                           * stay */
     size_t n_states, state_floats;       /* the same as in struct kv_shape */
-    size_t share_of; /* the tokens of which a policy's budget is a share */
+    size_t share_of; /* the number of tokens that a policy's budget is a share
+                      * of */
     uint64_t seed;
 };
 
@@ -48,8 +49,9 @@ int kv_seq_open(struct kv_seq *s, struct kv_codec *const *codec,
  * tokens may enter the layer, and only layers above read it. */
 void kv_seq_close(struct kv_seq *s, size_t layer);
 
-/* The tokens enter the layer, for a policy as the prompt.  Their queries do not
- * attend here: see kv_seq_attend().  Fails as kv_cache_append() does. */
+/* The tokens enter the layer; under a policy they are the prompt.  Their
+ * queries do not attend here: see kv_seq_attend().  Fails as kv_cache_append()
+ * does. */
 int kv_seq_append(struct kv_seq *s, size_t layer, const struct kv_tokens *t,
                   struct kv_err *e);
 
@@ -65,8 +67,8 @@ int kv_seq_step(struct kv_seq *s, size_t layer, const struct kv_tokens *t,
 void kv_seq_attend(struct kv_seq *s, size_t layer, size_t nq, const float *q,
                    float *out);
 
-/* The layer's cache, for reading: the first function without a policy, the
- * second with a policy. */
+/* The layer's cache, for reading.  kv_seq_cache(): only without a policy that
+ * drops tokens.  kv_seq_policy_cache(): only with such a policy. */
 const struct kv_cache *kv_seq_cache(const struct kv_seq *s, size_t layer);
 struct kv_policy_cache *kv_seq_policy_cache(const struct kv_seq *s,
                                             size_t layer);
@@ -85,16 +87,16 @@ int kv_seq_write(const struct kv_seq *s, size_t layer, uint8_t **bytes,
  * kv_cache_load() does. */
 int kv_seq_load(struct kv_seq *s, size_t layer, const uint8_t *bytes, size_t n,
                 struct kv_err *e);
-/* The same for the layer's two sides, as codes.h5 holds them (codes_file.h).
- * If a codec keeps massive tokens, no tokens may be appended.  Fails as
+/* Loads the layer's two sides, in the form of codes.h5 (codes_file.h).  If a
+ * codec keeps massive tokens, no tokens may be appended.  Fails as
  * kv_cache_load_sides() does. */
 int kv_seq_load_sides(struct kv_seq *s, size_t layer,
                       const struct kv_side_bytes side[KV_SIDES],
                       struct kv_err *e);
 
-/* The same for the state: the message is a checksum, then the state's floats.
- * Fails on a message that is damaged or has another size; the state is then
- * unchanged. */
+/* Write and load the state.  Its message is a checksum, then the state's
+ * floats.  Fails on a message that is damaged or has another size; the state is
+ * then unchanged. */
 void kv_seq_write_state(const struct kv_seq *s, uint8_t **bytes, size_t *n);
 int kv_seq_load_state(struct kv_seq *s, const uint8_t *bytes, size_t n,
                       struct kv_err *e);

@@ -12,7 +12,7 @@ enum { SINKS, CODES, TAIL };
 struct kv_tile_cache {
     const struct kv_cache *cache;
     struct kv_store run[KV_SIDES][KV_MAX_RUNS];
-    size_t n; /* tokens at the last update */
+    size_t n; /* tokens of the cache at the last update */
 };
 
 static bool codes_store(const struct kv_codec *c, struct kv_store *s)
@@ -64,8 +64,8 @@ bool kv_tile_codecs_can(struct kv_codec *const *codec, enum kv_path path)
     return can(codec[KV_K], codec[KV_V], path);
 }
 
-/* The runs of a side, without tiles; false if its codes do not go into
- * tiles. */
+/* Sets up the runs of a side, still without tiles; false if its codes do not go
+ * into tiles. */
 static bool open_runs(const struct kv_codec *c, struct kv_store *run)
 {
     for (int r = SINKS; r <= TAIL; r += TAIL - SINKS)
@@ -90,7 +90,7 @@ size_t kv_tile_cache_need(const struct kv_codec *c, size_t n)
     for (int r = 0; r < KV_MAX_RUNS; r++)
         bytes += kv_store_heads(&run[r]) * kv_store_tiles(&run[r]) *
                  run[r].tile_bytes;
-    if (run[CODES].family->owned) /* no more than they take as codes */
+    if (run[CODES].family->owned) /* at most the size of the codes */
         bytes += 2 * coded / c->block * c->block_bytes;
     return bytes;
 }
@@ -120,12 +120,13 @@ void kv_tile_cache_free(struct kv_tile_cache *t)
     free(t);
 }
 
-/* Bytes of the first blocks of a variable codec. */
+/* The first `blocks` blocks of a variable codec, and their bytes. */
 struct counted {
     size_t blocks, bytes;
 };
 
-/* The blocks that begin at this token, for tile(). */
+/* The bytes of a variable codec's blocks before this token, which tile()
+ * skips. */
 static size_t bytes_before(const struct kv_reader *r, struct counted *c,
                            size_t token)
 {
@@ -179,8 +180,8 @@ static void update_codes(const struct kv_cache *cache, struct kv_store *s,
     }
 }
 
-/* from: the cache's tokens [first, first + n).  Keys before RoPE are rotated
- * here, and f32 then. */
+/* Updates a run of fp16 tokens.  from: the cache's tokens [first, first + n).
+ * Keys before RoPE are rotated here, and stored in f32. */
 static void update_floats(struct kv_store *s, const struct kv_codec *c,
                           size_t first, const uint16_t *from, size_t n)
 {

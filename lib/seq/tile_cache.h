@@ -19,15 +19,15 @@ bool kv_tile_cache_stored(const struct kv_cache *c);
  * own operations on this path.  The exact path of a scheme with an attend() is
  * attend(), not tiles, since tiles round less than attend(). */
 bool kv_tile_cache_can(const struct kv_cache *c, enum kv_path path);
-/* The same for caches with these codecs [KV_SIDES]. */
+/* kv_tile_cache_can() for caches with these codecs [KV_SIDES]. */
 bool kv_tile_codecs_can(struct kv_codec *const *codec, enum kv_path path);
 
 /* Bytes of the tiles of a side that was given n tokens, without a cache; 0 if
  * its codes do not go into tiles.  An upper bound if tiles own memory. */
 size_t kv_tile_cache_need(const struct kv_codec *c, size_t n);
 
-/* The cache must outlive its tiles, and is read by kv_tile_cache_update()
- * alone. Call it only if kv_tile_cache_stored(c). */
+/* The cache must outlive its tiles; only kv_tile_cache_update() reads it.  Call
+ * only if kv_tile_cache_stored(c). */
 struct kv_tile_cache *kv_tile_cache_new(const struct kv_cache *c);
 void kv_tile_cache_free(struct kv_tile_cache *t); /* NULL is fine */
 

@@ -13,8 +13,8 @@ KV_PUBLIC_BEGIN
  *
  * q: queries after RoPE, [n][n_heads][head_dim]; NULL without queries.
  * k: keys after RoPE, [n][n_kv_heads][head_dim].
- * k_pre: keys before RoPE, as k; NULL if no codec is pre_rope.  v: values, as
- * k. */
+ * k_pre: keys before RoPE, as k; NULL if no codec is pre_rope.
+ * v: values, as k. */
 struct kv_tokens {
     size_t n;
     const float *q, *k, *k_pre, *v;

@@ -70,8 +70,8 @@ static void put(struct kv_text *t, uint32_t c)
     kv_text_add(t, s, kv_utf8_put(c, s));
 }
 
-/* Characters with several upper-case characters (SpecialCasing.txt) also fold
- * to several. */
+/* Case-folds c; returns the number of characters.  A character whose upper case
+ * has several characters (SpecialCasing.txt) also folds to several. */
 static size_t folded(uint32_t c, utf8proc_int32_t fold[4])
 {
     int boundary = 0;
@@ -161,7 +161,7 @@ static void put_lower(struct kv_text *t, const char *text, const char *s,
     }
 }
 
-/* Jinja's words end at these. */
+/* Whether c ends a word for Jinja's filter title. */
 static bool ends_word(uint32_t c)
 {
     return kv_chat_is_space(c) || (c < 0x80 && strchr("-({[<", (int)c));
@@ -170,7 +170,7 @@ static bool ends_word(uint32_t c)
 json_t *kv_chat_with_case(const char *s, enum kv_chat_case wanted)
 {
     struct kv_text t = {0};
-    const char *word = s; /* the position where the sigma's rule begins to
+    const char *word = s; /* where the rule for a final sigma begins to
                            * search */
     bool inside = false;
     size_t n;

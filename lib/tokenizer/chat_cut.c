@@ -88,9 +88,9 @@ const char *kv_chat_space_after(const char *p)
     return p;
 }
 
-/* The end of the text before a sign.  "-" removes white space there; a block at
- * the beginning of a line removes the space before it on that line
- * (lstrip_blocks). */
+/* The end of the text before a sign ("{%", "{{" or "{#").  "-" removes the
+ * white space before it.  A block at the beginning of a line removes the space
+ * before it on that line (lstrip_blocks). */
 static const char *text_end(const char *whole, const char *begin,
                             const char *sign)
 {
@@ -104,8 +104,9 @@ static const char *text_end(const char *whole, const char *begin,
     return line == whole || line[-1] == '\n' ? line : sign;
 }
 
-/* The beginning of the text after a close; sign: "-", "+" or 0 before it.  "-"
- * removes white space there; a block removes its line end (trim_blocks). */
+/* The beginning of the text after a closing "%}", "}}" or "#}".  sign: the "-"
+ * or "+" before it, or 0.  "-" removes the white space after it; a block
+ * removes its line end (trim_blocks). */
 static const char *text_begin(const char *close, char sign)
 {
     const char *p = close + 2;

@@ -53,7 +53,7 @@ void kv_chat_clock_text(const struct kv_chat_clock *clock,
     strftime(text, KV_CHAT_CLOCK_CHARS, "%Y-%m-%dT%H:%M:%S", &t);
 }
 
-/* Codes whose text depends only on the date and the time. */
+/* Whether all codes of the format depend only on the date and the time. */
 static bool is_known(const char *format)
 {
     for (const char *p = format; (p = strchr(p, '%')); p++) {

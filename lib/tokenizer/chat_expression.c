@@ -1,11 +1,12 @@
-/* Expressions: what follows a value, and operators. */
+/* Expressions: suffixes of a value (items, calls, filters, tests), and
+ * operators. */
 #include "lib/tokenizer/chat_impl.h"
 
 enum { MAX_DEPTH = 64 };
 
-/* ---- what follows a value ------------------------------------------------ */
+/* ---- suffixes of a value ------------------------------------------------- */
 
-/* After "x.", in "x.0" */
+/* Parses the number after "x.", as in "x.0". */
 static json_t *numbered(struct kv_chat_reader *r, json_t *x, bool live)
 {
     json_t *key = kv_chat_number(r), *y = NULL;
@@ -16,7 +17,7 @@ static json_t *numbered(struct kv_chat_reader *r, json_t *x, bool live)
     return y;
 }
 
-/* After "x.": an attribute or a method. */
+/* Parses an attribute or a method after "x.". */
 static json_t *attribute(struct kv_chat_reader *r, json_t *x, bool live)
 {
     char name[KV_CHAT_NAME];
@@ -35,7 +36,7 @@ static json_t *attribute(struct kv_chat_reader *r, json_t *x, bool live)
         return y;
     }
     if (live && kv_chat_is_mapping(x) &&
-        kv_chat_is_method(x, name)) /* comes before the item */
+        kv_chat_is_method(x, name)) /* a method precedes an item of this name */
         return kv_chat_fail(r->c, "'.%s' without a call is not implemented",
                             name);
     key = json_string(name);
@@ -45,7 +46,7 @@ static json_t *attribute(struct kv_chat_reader *r, json_t *x, bool live)
     return y;
 }
 
-/* After "x[": an item or a slice. */
+/* Parses an item or a slice after "x[". */
 static json_t *item(struct kv_chat_reader *r, json_t *x, bool live)
 {
     json_t *bound[3] = {NULL}, *y = NULL;
@@ -104,7 +105,7 @@ static json_t *value(struct kv_chat_reader *r, bool live)
     return x;
 }
 
-/* After "is": "name", "name(arg)", "name arg". */
+/* Parses a test after "is": "name", "name(arg)", "name arg". */
 static json_t *test(struct kv_chat_reader *r, const json_t *x, bool live)
 {
     const bool not = kv_chat_accept(r, "not");
@@ -145,7 +146,7 @@ static json_t *filters(struct kv_chat_reader *r, json_t *x, bool live)
 
 /* ---- operators, the tightest first --------------------------------------- */
 
-/* A filter is applied to what "-" has made. */
+/* Parses "-" and its value.  Filters are applied after the "-". */
 static json_t *unary(struct kv_chat_reader *r, bool live)
 {
     size_t n = 0;
@@ -188,7 +189,8 @@ static json_t *binary(struct kv_chat_reader *r, bool live, int level)
     return x;
 }
 
-/* Distinguishes "not in" from "not"; nothing else may follow here. */
+/* Parses a comparison operator, or returns NULL.  "not" is accepted only in
+ * "not in". */
 static const char *comparison(struct kv_chat_reader *r, bool * not )
 {
     static const char *const ops[] = {"==", "!=", "<=", ">=", "<", ">", "in"};
@@ -202,7 +204,7 @@ static const char *comparison(struct kv_chat_reader *r, bool * not )
     return NULL;
 }
 
-/* "a < b < c" is "a < b and b < c". */
+/* Parses comparisons; "a < b < c" means "a < b and b < c". */
 static json_t *comparisons(struct kv_chat_reader *r, bool live)
 {
     json_t *x = binary(r, live, 0);
@@ -240,7 +242,8 @@ static json_t *negations(struct kv_chat_reader *r, bool live)
     return json_boolean(truth == (n % 2 == 0));
 }
 
-/* The value that decides, as in Python. */
+/* Parses "or" (or "and").  The result is the operand that decides, as in
+ * Python. */
 static json_t *junction(struct kv_chat_reader *r, bool live, bool or)
 {
     json_t *x = or ? junction(r, live, false) : negations(r, live);
@@ -265,18 +268,19 @@ json_t *kv_chat_operand(struct kv_chat_reader *r, bool live)
     return junction(r, live, true);
 }
 
-/* "x if y else z": y is read before it is known whether x is live. */
+/* Parses "x if y else z".  First skips x, since only y tells whether x is
+ * evaluated. */
 static json_t *choice(struct kv_chat_reader *r, bool live)
 {
     struct kv_chat_reader start = *r;
-    json_t *x = junction(r, false, true), *y; /* over it */
+    json_t *x = junction(r, false, true), *y; /* skips x */
     bool truth;
 
     json_decref(x);
     if (r->c->failed)
         return NULL;
     if (!kv_chat_accept(r, "if")) {
-        if (!live) /* nested text is read twice, not twice a level */
+        if (!live) /* read nested text twice, not twice per level */
             return NULL;
         *r = start;
         return junction(r, live, true);

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* arg: in the order of the filter's names, NULL if not given.  Returns NULL if
- * the filter does not apply to this value. */
+/* arg: the arguments in the order of the filter's parameters, NULL if not
+ * given.  Returns NULL if the filter does not apply to this value. */
 typedef json_t *filter(struct kv_chat *c, json_t *x, json_t *const *arg);
 
-/* x as text is made of it. */
+/* x converted to text. */
 static json_t *text_of(struct kv_chat *c, const json_t *x)
 {
     char *text = kv_chat_text(c, x);
@@ -112,7 +112,7 @@ static json_t *end_of(struct kv_chat *c, json_t *x, bool last)
     json_t *all, *y;
     size_t n;
 
-    if (once && last) /* it is read only forwards */
+    if (once && last) /* an iterator is read only forwards */
         return NULL;
     if (once) {
         y = kv_chat_next(c, x);
@@ -191,7 +191,7 @@ static json_t *fallback(struct kv_chat *c, json_t *x, json_t *const *arg)
     return arg[0] ? json_incref(arg[0]) : json_string("");
 }
 
-/* The attribute of each item, or of one value, named by a text without dots. */
+/* The attribute of a value; the name must be a text without dots. */
 json_t *kv_chat_attribute(struct kv_chat *c, json_t *x, const json_t *name)
 {
     json_t *y;
@@ -270,7 +270,7 @@ static const struct {
 
 enum { N_FILTERS = sizeof(filters) / sizeof(*filters) };
 
-/* The arguments in the order of the filter's names. */
+/* Sets arg to the arguments in the order of filter f's parameters. */
 static bool bind(struct kv_chat *c, size_t f, const struct kv_chat_args *a,
                  json_t *arg[4])
 {
@@ -292,8 +292,8 @@ static bool bind(struct kv_chat *c, size_t f, const struct kv_chat_args *a,
     return !c->failed;
 }
 
-/* selectattr("x", "test", arg), select("test", arg): the items of a list that
- * pass the test.  A false value has no items. */
+/* Runs selectattr("x", "test", arg) or select("test", arg): returns the items
+ * of a list that pass the test.  A false value has no items. */
 static json_t *chosen(struct kv_chat *c, bool wanted, json_t *x,
                       const struct kv_chat_args *a, bool by_attribute)
 {
@@ -327,7 +327,7 @@ static json_t *chosen(struct kv_chat *c, bool wanted, json_t *x,
     return kv_chat_iterator(kept);
 }
 
-/* map(attribute="x"), map("filter", arguments) */
+/* Runs map(attribute="x") or map("filter", arguments). */
 static json_t *mapped(struct kv_chat *c, json_t *x,
                       const struct kv_chat_args *a)
 {
@@ -336,7 +336,7 @@ static json_t *mapped(struct kv_chat *c, json_t *x,
     json_t *otherwise = json_object_get(a->named, "default"), *all, *out;
     struct kv_chat_args rest = {.named = a->named};
 
-    if (!kv_chat_truth(x)) /* map() without items gives nothing */
+    if (!kv_chat_truth(x)) /* map() of a false value gives no items */
         return kv_chat_iterator(json_array());
     if (by && !a->n && json_object_size(a->named) == 1u + (otherwise != NULL))
         return kv_chat_iterator(attributes(c, x, by, otherwise));

@@ -12,8 +12,8 @@ struct format {
     struct kv_chat *c;
     const struct kv_chat_args *a;
     struct kv_text text;
-    size_t turn; /* the next "{}" */
-    int places;  /* fields in order or by number: Python does not allow both */
+    size_t turn; /* index of the next "{}" */
+    int places;  /* BY_TURN or BY_NUMBER: Python does not allow both */
 };
 
 static json_t *at_place(struct format *f, size_t i, int places)
@@ -26,7 +26,8 @@ static json_t *at_place(struct format *f, size_t i, int places)
     return f->a->value[i];
 }
 
-/* field: the text between "{" and "}"; returns the stored value. */
+/* The argument that a field names, not a new reference.  field: the text
+ * between "{" and "}". */
 static json_t *value_of(struct format *f, const char *field)
 {
     json_t *named;
@@ -45,7 +46,7 @@ static json_t *value_of(struct format *f, const char *field)
     return kv_chat_is_undefined(named) ? NULL : named;
 }
 
-/* After "{"; returns what comes after its "}". */
+/* Writes the field that begins after "{"; returns the text after its "}". */
 static const char *put_field(struct format *f, const char *s)
 {
     const size_t n = strcspn(s, "{}");

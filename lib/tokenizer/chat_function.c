@@ -1,4 +1,4 @@
-/* Functions that templates may call, as transformers gives them. */
+/* Functions that templates may call, as transformers defines them. */
 #include "lib/tokenizer/chat_impl.h"
 
 #include <string.h>

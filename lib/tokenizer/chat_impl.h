@@ -24,12 +24,12 @@ struct kv_chat {
                    * caller */
     size_t work;  /* work so far, in bytes */
     size_t depth; /* nesting of expressions */
-    size_t line;  /* end of the text being parsed */
+    size_t line;  /* line number, for errors */
     bool failed;
     struct kv_chat_clock *clock; /* NULL: none */
     struct kv_err *e;
-    /* The value of a variable that the template defines; *known: whether there
-     * is one of this name. */
+    /* Calls a macro of the template and returns its text; *known: whether there
+     * is a macro of this name. */
     json_t *(*call_macro)(struct kv_chat *c, const char *name,
                           const struct kv_chat_args *a, bool *known);
 };
@@ -69,7 +69,7 @@ json_t *kv_chat_expression(struct kv_chat_reader *r, bool live);
 /* Parses up to "or", the part that may precede an "if". */
 json_t *kv_chat_operand(struct kv_chat_reader *r, bool live);
 
-/* chat_primary.c: what expressions are made of. */
+/* chat_primary.c: the parts of expressions. */
 /* If the next word or sign is this one, skips it and returns true. */
 bool kv_chat_accept(struct kv_chat_reader *r, const char *word);
 void kv_chat_expect(struct kv_chat_reader *r, const char *word);
@@ -113,7 +113,7 @@ bool kv_chat_is_namespace(const json_t *x);
 bool kv_chat_is_mapping(const json_t *x);
 bool kv_chat_truth(const json_t *x);
 bool kv_chat_equal(struct kv_chat *c, const json_t *a, const json_t *b);
-/* The work of reading x itself, without its items. */
+/* The bytes to count for reading x itself, without its items. */
 size_t kv_chat_bytes(const json_t *x);
 /* The work of reading all of x; fails if x is too deep or, with plain, if it
  * holds a namespace. */
@@ -126,7 +126,8 @@ json_t *kv_chat_slice(struct kv_chat *c, json_t *of, json_t *const bound[3]);
 /* Returns the texts of a list's values. */
 json_t *kv_chat_joined(struct kv_chat *c, const json_t *list,
                        const char *between);
-/* chat_items.c.  Takes the reference to list, which nothing else holds. */
+/* chat_items.c.  The next functions take the reference to list, which nothing
+ * else holds. */
 /* Like Python's generator: it is always true, has no length, and is empty after
  * it has been read. */
 json_t *kv_chat_iterator(json_t *list);
@@ -138,8 +139,7 @@ json_t *kv_chat_tuple(json_t *list); /* a view as well */
 bool kv_chat_is_tuple(const json_t *x);
 /* The list of a range or a tuple; else x.  Not a new reference. */
 json_t *kv_chat_sequence(json_t *x);
-/* A list as a tuple or a range, if kind is one of these.  Takes the
- * reference. */
+/* Makes list a tuple or a range, if kind is one.  Takes the reference. */
 json_t *kv_chat_as(const json_t *kind, json_t *list);
 json_t *kv_chat_view_items(const json_t *x); /* not a new reference, or NULL */
 bool kv_chat_is_iterator(const json_t *x);   /* or a view */
@@ -200,7 +200,7 @@ char *kv_chat_repr(struct kv_chat *c, const json_t *x);
 json_t *kv_chat_safe(struct kv_chat *c, json_t *x, json_t *const *arg);
 json_t *kv_chat_escape(struct kv_chat *c, json_t *x, json_t *const *arg);
 const char *kv_chat_safe_text(const json_t *x); /* NULL: it is no such text */
-/* a + b if one of them is safe: the other is escaped. */
+/* a + b where one of the texts is safe; the other text is escaped. */
 json_t *kv_chat_add_safe(struct kv_chat *c, const json_t *a, const json_t *b);
 
 /* chat_sort.c: filters. */

@@ -21,7 +21,8 @@ static void add(struct dump *d, const char *s)
     kv_text_add(&d->text, s, strlen(s));
 }
 
-/* The digits that repr() has: the fewest that read back as x. */
+/* Writes x with the digits of Python's repr(): the fewest that read back as
+ * x. */
 char *kv_chat_real(double x)
 {
     char digits[32], *out = kv_alloc(48, 1);
@@ -99,10 +100,10 @@ static int by_name(const void *a, const void *b)
 {
     const char *const *x = a, *const *y = b;
 
-    return strcmp(*x, *y); /* UTF-8 sorts as its characters do */
+    return strcmp(*x, *y); /* bytes of UTF-8 sort as their code points */
 }
 
-/* A number is one within quotes. */
+/* Writes a key; a number becomes a text in quotes. */
 static void add_key(struct dump *d, const char *key)
 {
     json_t *value = kv_chat_key_value(key);
@@ -189,7 +190,8 @@ static void add_value(struct dump *d, const json_t *x)
     free(text);
 }
 
-/* indent: a number of spaces, or a text; its copy is the caller's to free. */
+/* The text of one level of indentation, the caller's to free.  indent: a number
+ * of spaces, or a text. */
 static char *indent_of(struct kv_chat *c, const json_t *indent)
 {
     const json_int_t n = json_integer_value(indent);
@@ -209,7 +211,7 @@ static char *indent_of(struct kv_chat *c, const json_t *indent)
     return spaces;
 }
 
-/* separators: None, or two texts. */
+/* Sets the separators.  pair: None, or two texts. */
 static void set_separators(struct dump *d, json_t *pair)
 {
     pair = kv_chat_sequence(pair);

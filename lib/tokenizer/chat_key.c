@@ -9,7 +9,7 @@
 static const char mark[] = " number ";
 enum { MARK = sizeof(mark) - 1 };
 
-/* [48] of room for a number's. */
+/* The form in which JSON holds a key.  number: room for a whole number's. */
 static const char *stored(const json_t *key, char number[48])
 {
     if (!json_is_integer(key))

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* arg: NULL if not given. */
+/* arg: the arguments; each is NULL if it is not given. */
 typedef json_t *method(struct kv_chat *c, json_t *x, json_t *const *arg);
 
 static const char *text_of(const json_t *x)
@@ -11,7 +11,7 @@ static const char *text_of(const json_t *x)
     return json_string_value(x);
 }
 
-/* The characters given to strip(); false if it is given something else. */
+/* Sets *set to the characters given to strip(); false if arg is no text. */
 static bool set_of(const json_t *arg, const char **set)
 {
     *set = text_of(arg);
@@ -101,7 +101,8 @@ static bool has(const json_t *x, const json_t *part, bool at_end)
            !memcmp(text_of(x) + (at_end ? n - m : 0), text_of(part), m);
 }
 
-/* arg: a text, or a tuple of texts, of which one must match. */
+/* Whether x begins, or ends, with arg.  arg: a text, or a tuple of texts; one
+ * of them must match. */
 static json_t *has_one(struct kv_chat *c, const json_t *x, const json_t *arg,
                        bool at_end)
 {
@@ -245,7 +246,7 @@ static const struct {
     {"values", JSON_OBJECT, 0, 0, values},
 };
 
-/* Python's methods that are not implemented above. */
+/* Whether the name is a method of Python that is not implemented above. */
 static bool is_other(const json_t *x, const char *name)
 {
     static const char *const names[][2] = {

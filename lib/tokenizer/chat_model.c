@@ -22,7 +22,8 @@ static void add_end(struct kv_chat_model *m, json_int_t id)
 
 /* ---- Hugging Face -------------------------------------------------------- */
 
-/* A JSON file of the folder; NULL, without a failure, if it is missing. */
+/* Reads a JSON file of the folder; *json is NULL, without a failure, if the
+ * file is missing. */
 static int read_json(const char *dir, const char *name, json_t **json,
                      struct kv_err *e)
 {
@@ -41,7 +42,8 @@ static const char *token_text(const json_t *x)
                                                : x);
 }
 
-/* Takes the special tokens that a file names x_token. */
+/* Takes the special tokens of a file: its members whose names end in
+ * "_token". */
 static void take_tokens(json_t *tokens, const json_t *file)
 {
     const char *key;
@@ -57,8 +59,8 @@ static void take_tokens(json_t *tokens, const json_t *file)
     }
 }
 
-/* Special tokens of transformers' classes, for folders whose files do not name
- * them. */
+/* Takes the special tokens of a transformers class, for folders whose files do
+ * not name them. */
 static void take_defaults(json_t *tokens, const json_t *config)
 {
     static const struct {
@@ -94,8 +96,9 @@ static void take_defaults(json_t *tokens, const json_t *config)
     }
 }
 
-/* Follows transformers 5: the map's names take precedence over the other file's
- * names, and are ignored if the config lists its added tokens. */
+/* Reads the special tokens as transformers 5 does.  Names in
+ * special_tokens_map.json take precedence over the config's names, but are
+ * ignored if the config lists its added tokens. */
 static int read_tokens(struct kv_chat_model *m, const char *dir,
                        const json_t *config, struct kv_err *e)
 {
@@ -113,7 +116,7 @@ static int read_tokens(struct kv_chat_model *m, const char *dir,
     return 0;
 }
 
-/* One text, or a list of named ones: then "default". */
+/* The template in a config: one text, or the template "default" of a list. */
 static const char *template_of(const json_t *config)
 {
     const json_t *x = json_object_get(config, "chat_template"), *one;
@@ -167,7 +170,7 @@ static bool read_ends(struct kv_chat_model *m, const json_t *config)
     return m->n_ends;
 }
 
-/* Fields that would change greedy text, and their values without effect. */
+/* Fields that would change greedy decoding, and their neutral values. */
 static const struct {
     const char *name;
     double neutral;
@@ -204,8 +207,8 @@ static bool is_neutral(const json_t *x, double neutral)
     return !x || json_is_null(x) || json_is_false(x);
 }
 
-/* "repetition_penalty 1.1, ...", the file's settings beyond choosing the most
- * probable token; or NULL. */
+/* The file's settings that are not greedy decoding, "repetition_penalty 1.1,
+ * ...", or NULL. */
 static char *asked_for(const json_t *config)
 {
     struct kv_text text = {0};
@@ -337,7 +340,8 @@ void kv_chat_model_clear(struct kv_chat_model *m)
 static const char mark[] = "END_OF_THE_LAST_MESSAGE ";
 enum { MARK = sizeof(mark) - 1 };
 
-/* A copy with the mark, or NULL: the user's message is the last. */
+/* A copy of the messages with the mark; NULL if the last message is not the
+ * assistant's. */
 static json_t *marked(const json_t *messages)
 {
     const json_t *last =

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* These render messages of system, user and assistant like the models' own
- * templates, without tools. */
+/* Templates that render messages of system, user and assistant as the models'
+ * own templates do, without tools. */
 static const struct {
     const char *name, *text, *tokens[4];
 } named[] = {

@@ -1,4 +1,4 @@
-/* + - * // % ~, comparisons and "in". */
+/* The operators + - * // % ~, comparisons and "in". */
 #include "lib/base/alloc.h"
 #include "lib/tokenizer/chat_impl.h"
 #include "lib/tokenizer/tokenizer_text.h"
@@ -22,7 +22,7 @@ static json_t *join(struct kv_chat *c, const json_t *a, const json_t *b)
     return text;
 }
 
-/* Rounded down, as Python does. */
+/* Division, rounded down as in Python. */
 static json_int_t divide(json_int_t a, json_int_t b)
 {
     return a / b - (a % b != 0 && (a < 0) != (b < 0));
@@ -66,7 +66,7 @@ static bool is_text(const json_t *x)
     return json_is_string(x) || kv_chat_safe_text(x);
 }
 
-/* The text n times. */
+/* Repeats a text n times. */
 static json_t *repeated(struct kv_chat *c, const json_t *x, json_int_t n)
 {
     struct kv_text text = {0};

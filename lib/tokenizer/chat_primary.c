@@ -61,7 +61,8 @@ bool kv_chat_name(struct kv_chat_reader *r, char *name)
 
 /* ---- texts and numbers --------------------------------------------------- */
 
-/* The digits of \x41, \u0041, \U00000041; n of them. */
+/* Adds the character that n hexadecimal digits give, as in \x41, \u0041 or
+ * \U00000041. */
 static void put_code(struct kv_chat_reader *r, const char *digits, size_t n,
                      struct kv_text *text)
 {
@@ -125,7 +126,7 @@ static bool at_quote(struct kv_chat_reader *r)
     return r->at < r->end && (*r->at == '\'' || *r->at == '"');
 }
 
-/* Adjacent texts are concatenated. */
+/* Parses a text; adjacent texts are concatenated. */
 static json_t *texts(struct kv_chat_reader *r)
 {
     struct kv_text text = {0};
@@ -185,7 +186,7 @@ static json_t *list(struct kv_chat_reader *r, bool live)
     return x;
 }
 
-/* After "(": an expression, or a tuple. */
+/* Parses an expression or a tuple after "(". */
 static json_t *parenthesis(struct kv_chat_reader *r, bool live)
 {
     json_t *x, *all;
@@ -288,7 +289,7 @@ static json_t *call(struct kv_chat_reader *r, const char *name, bool live)
     return x;
 }
 
-/* "name(" or a variable. */
+/* Parses a constant, a call "name(..)" or a variable. */
 static json_t *named(struct kv_chat_reader *r, bool live)
 {
     static const struct {

@@ -14,7 +14,7 @@ static void add(struct kv_text *t, const char *s)
     kv_text_add(t, s, strlen(s));
 }
 
-/* str.isprintable() */
+/* Python's str.isprintable() for one character. */
 static bool is_printable(uint32_t c)
 {
     switch (utf8proc_category((utf8proc_int32_t)c)) {

@@ -1,5 +1,5 @@
-/* Texts that the filters safe and escape mark, markupsafe's Markup: what is
- * added to them is escaped. */
+/* Texts marked by the filters safe and escape (markupsafe's Markup).  Texts
+ * added to them are escaped. */
 #include "lib/base/alloc.h"
 #include "lib/tokenizer/chat_impl.h"
 #include "lib/tokenizer/tokenizer_text.h"

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* The sort key of a value: the value or its attribute; a text without case.  A
- * new reference. */
+/* The sort key of a value: the value itself or its attribute, in lower case
+ * unless case_sensitive.  A new reference. */
 static json_t *order_of(struct kv_chat *c, json_t *x, const json_t *attribute,
                         bool case_sensitive)
 {
@@ -32,7 +32,8 @@ static json_t *orders_of(struct kv_chat *c, json_t *list,
     return keys;
 }
 
-/* Sorts the values of list by their keys; equal ones keep their order. */
+/* Sorts the values of list by their keys; values with equal keys keep their
+ * order. */
 static json_t *ordered(struct kv_chat *c, const json_t *list,
                        const json_t *keys, bool reverse)
 {

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_STEPS = 1 << 19, STEP = 256 /* bytes as long as a step */ };
+enum { MAX_STEPS = 1 << 19, STEP = 256 /* bytes that cost one step */ };
 enum { MAX_OUTPUT = 1 << 24 };
-enum { MAX_BLOCKS = 64 }; /* if and for in each other */
-enum { MAX_CALLS = 16 };  /* macros that call each other */
+enum { MAX_BLOCKS = 64 }; /* nesting of if and for */
+enum { MAX_CALLS = 16 };  /* nesting of macro calls */
 
 json_t *kv_chat_fail(struct kv_chat *c, const char *fmt, ...)
 {
@@ -37,22 +37,22 @@ void kv_chat_step(struct kv_chat *c, size_t bytes)
 }
 
 struct macro {
-    const char *name; /* its name in the template */
+    const char *name; /* points into the template */
     size_t name_bytes, piece;
 };
 
 struct render {
-    struct kv_chat chat; /* first: a kv_chat is one of these */
+    struct kv_chat chat; /* the first member, so that a kv_chat * can be cast */
     struct kv_chat_piece *piece;
     size_t n_pieces, depth, loops, calls;
-    enum { GO_ON, BREAK, CONTINUE } leave; /* the innermost loop */
+    enum { GO_ON, BREAK, CONTINUE } leave; /* how the innermost loop is left */
     struct macro *macro;
     size_t n_macros;
     char *out;
     size_t n_out, capacity;
 };
 
-/* ---- what pieces do ------------------------------------------------------ */
+/* ---- running pieces ------------------------------------------------------ */
 
 static void put(struct render *r, const char *text, size_t n)
 {
@@ -102,7 +102,7 @@ static void done(struct kv_chat_reader *in)
 
 static size_t run(struct render *r, size_t i, bool live);
 
-/* Whether piece i is this statement; in: what follows it. */
+/* Whether piece i is this statement; in: reads the rest of the piece. */
 static bool is_statement(struct render *r, size_t i, const char *word,
                          struct kv_chat_reader *in)
 {
@@ -112,7 +112,7 @@ static bool is_statement(struct render *r, size_t i, const char *word,
     return kv_chat_accept(in, word);
 }
 
-/* Assigns the value of "set name" or "set name.member". */
+/* The object that "set name" or "set name.member" assigns in. */
 static json_t *target(struct kv_chat *c, const char *name, const char *member)
 {
     json_t *found;
@@ -136,8 +136,8 @@ static json_t *written(struct render *r, size_t begin)
     return text ? text : kv_chat_fail(&r->chat, "a text is not UTF-8");
 }
 
-/* Runs "set x", already parsed, to the end of its "endset"; the value is the
- * text written there. */
+/* Runs "set x", already parsed, to the end of its "endset".  *value: the text
+ * that the block wrote. */
 static size_t captured(struct render *r, size_t i, bool live, json_t **value)
 {
     struct kv_chat_reader in;
@@ -150,7 +150,7 @@ static size_t captured(struct render *r, size_t i, bool live, json_t **value)
     return i + 1;
 }
 
-/* "set x = y", "set namespace.x = y", "set x" */
+/* Runs "set x = y", "set namespace.x = y", or "set x" with its block. */
 static size_t set(struct render *r, size_t i, struct kv_chat_reader in,
                   bool live)
 {
@@ -207,7 +207,8 @@ static size_t run_if(struct render *r, size_t i, struct kv_chat_reader in,
     return i + 1;
 }
 
-/* Only loops that call themselves, which are refused, have another depth. */
+/* The variable "loop".  depth is always 1, since recursive loops are
+ * refused. */
 static json_t *loop_of(json_t *list, size_t i)
 {
     const size_t n = json_array_size(list);
@@ -228,7 +229,7 @@ static json_t *loop_of(json_t *list, size_t i)
 struct loop {
     char name[2][KV_CHAT_NAME];   /* the second is "" unless the loop unpacks
                                    * pairs */
-    struct kv_chat_reader filter; /* after "if"; c NULL: none */
+    struct kv_chat_reader filter; /* the text after "if"; c NULL: no "if" */
 };
 
 static void bind(struct kv_chat *c, const struct loop *l, json_t *item)
@@ -263,7 +264,7 @@ static void pop_scope(struct kv_chat *c)
     json_decref(c->scope[--c->n_scopes]);
 }
 
-/* The items that the loop's "if" keeps. */
+/* Returns the items that the loop's "if" keeps. */
 static json_t *chosen(struct kv_chat *c, const struct loop *l, json_t *list)
 {
     json_t *kept = json_array();
@@ -287,7 +288,7 @@ static json_t *chosen(struct kv_chat *c, const struct loop *l, json_t *list)
     return kept;
 }
 
-/* "x in y", "k, v in y", "x in y if z" */
+/* Parses "x in y", "k, v in y" or "x in y if z". */
 static json_t *read_loop(struct render *r, struct kv_chat_reader *in, bool live,
                          struct loop *l)
 {
@@ -374,7 +375,8 @@ static size_t define_macro(struct render *r, size_t i, struct kv_chat_reader in,
     return i + 1;
 }
 
-/* "(a, b=1)": each from the call, else by default, else undefined. */
+/* Binds the parameters "(a, b=1)" of a macro to the call's arguments, else to
+ * their defaults, else to undefined. */
 static void bind_params(struct kv_chat *c, struct kv_chat_reader *in,
                         const struct kv_chat_args *a)
 {
@@ -411,7 +413,7 @@ static void bind_params(struct kv_chat *c, struct kv_chat_reader *in,
         kv_chat_fail(c, "a macro is given arguments that it does not have");
 }
 
-/* The text that the macro writes. */
+/* Runs a macro and returns the text that it writes. */
 static json_t *run_macro(struct render *r, const struct macro *m,
                          const struct kv_chat_args *a)
 {
@@ -475,7 +477,7 @@ static bool ends_block(struct render *r, size_t i)
     return false;
 }
 
-/* "break", "continue" */
+/* Runs "break" or "continue". */
 static void leave_loop(struct render *r, struct kv_chat_reader *in, bool live,
                        int how)
 {
@@ -505,7 +507,7 @@ static size_t run_statement(struct render *r, size_t i, bool live)
         leave_loop(r, &in, live, CONTINUE);
     else if (kv_chat_accept(&in, "generation") ||
              kv_chat_accept(&in, "endgeneration"))
-        done(&in); /* marks what is learned in training */
+        done(&in); /* marks text that is learned in training */
     else if (kv_chat_name(&in, word))
         kv_chat_fail(&r->chat, "the statement '%s' is not implemented", word);
     return i + 1;

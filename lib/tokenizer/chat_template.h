@@ -15,9 +15,8 @@
  *
  * Text is Python's: its methods go by Unicode (the installed utf8proc's),
  * tojson writes what json.dumps() writes, lists and objects are written as by
- * repr().
- * Everything else is refused by name.  Templates are limited in steps and in
- * output, so none runs for ever. */
+ * repr().  Everything else is refused by name.  Steps and output are limited,
+ * so no template runs for ever. */
 #ifndef KV_CHAT_TEMPLATE_H
 #define KV_CHAT_TEMPLATE_H
 
@@ -41,7 +40,7 @@ enum { KV_CHAT_CLOCK_CHARS = 32 };
 int kv_chat_clock_parse(struct kv_chat_clock *clock, const char *text,
                         struct kv_err *e);
 void kv_chat_clock_local(struct kv_chat_clock *clock); /* now */
-/* As "2025-01-31T12:00:00". */
+/* Writes the time as "2025-01-31T12:00:00". */
 void kv_chat_clock_text(const struct kv_chat_clock *clock,
                         char text[KV_CHAT_CLOCK_CHARS]);
 
@@ -71,12 +70,12 @@ int kv_chat_model_read(struct kv_chat_model *m, const char *path,
                        struct kv_err *e);
 void kv_chat_model_clear(struct kv_chat_model *m);
 
-/* Messages of a conversation as a prompt, by the template of this name
- * ("model": the model's own): up to the beginning of an answer.  If the last
+/* Renders the messages of a conversation as a prompt, up to the beginning of an
+ * answer, by the template of this name ("model": the model's own).  If the last
  * message is the assistant's, the prompt ends with that message, without the
  * text that a template writes after it; this fails if the template leaves out a
  * part of the message.  messages: [{"role": .., "content": text}, ..].  *text
- * is the caller's to free.  path: of the model, for sentences. */
+ * is the caller's to free.  path: the model's, for error messages. */
 int kv_chat_messages(const struct kv_chat_model *m, const char *path,
                      const char *name, json_t *messages,
                      struct kv_chat_clock *clock, char **text, size_t *n,

@@ -83,7 +83,7 @@ static const struct {
              {"true", is_true},
              {"undefined", is_undefined}};
 
-/* Tests that take a value, by the operator that they are. */
+/* Tests that are comparisons, and their operators. */
 static const struct {
     const char *name, *op;
 } operators[] = {
@@ -106,7 +106,7 @@ bool kv_chat_test_takes(const char *name)
     return operator_of(name) || !strcmp(name, "divisibleby");
 }
 
-/* Whether x is a whole number and x % by is rest. */
+/* Whether x % by is rest; fails unless x and by are whole numbers. */
 static bool leaves(struct kv_chat *c, const json_t *x, const json_t *by,
                    json_int_t rest)
 {

@@ -77,7 +77,7 @@ static json_t *split_space(struct kv_chat *c, const char *s, json_int_t max)
             return parts;
         for (stop = s; *stop && !kv_chat_is_space(kv_utf8_get(stop, &n));)
             stop += n;
-        if (!max--) { /* the rest, without the space at its end */
+        if (!max--) { /* the rest, without white space at its end */
             const json_t *rest = json_string(s);
             json_t *cut = kv_chat_strip(c, rest, KV_CHAT_RIGHT, NULL);
 

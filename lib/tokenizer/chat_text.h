@@ -7,14 +7,15 @@
 /* str.isspace() of a character: White_Space and U+001C to U+001F. */
 bool kv_chat_is_space(uint32_t c);
 
-/* chat_cut.c.  The beginning of the white space that ends at end, within one
- * line if one_line; the end of the white space that begins at p. */
+/* chat_cut.c.  kv_chat_space_before(): the beginning of the white space that
+ * ends at end, within one line if one_line.  kv_chat_space_after(): the end of
+ * the white space that begins at p. */
 const char *kv_chat_space_before(const char *begin, const char *end,
                                  bool one_line);
 const char *kv_chat_space_after(const char *p);
 
-/* The number of characters of a text; the position of character i, or of the
- * end. */
+/* kv_chat_characters(): the number of characters of a text.
+ * kv_chat_character(): the position of character i, or of the end. */
 size_t kv_chat_characters(const char *s);
 const char *kv_chat_character(const char *s, size_t i);
 

@@ -73,7 +73,7 @@ bool kv_chat_truth(const json_t *x)
     return false;
 }
 
-/* true is 1, 1.0 too, as in Python. */
+/* The value of a number; true is 1 and false is 0, as in Python. */
 static bool number_of(const json_t *x, double *out)
 {
     if (json_is_boolean(x))
@@ -85,7 +85,7 @@ static bool number_of(const json_t *x, double *out)
     return true;
 }
 
-/* The work of x itself, without its items. */
+/* The bytes to count for reading x itself, without its items. */
 size_t kv_chat_bytes(const json_t *x)
 {
     return json_is_string(x)
@@ -98,7 +98,8 @@ bool kv_chat_is_namespace(const json_t *x)
     return json_object_get(x, KV_CHAT_NAMESPACE);
 }
 
-/* A step for each value.  No deeper than what frees it goes. */
+/* Counts a step for each value.  Limits the depth, since freeing x recurses as
+ * deep. */
 static void walk(struct kv_chat *c, const json_t *x, bool plain, size_t depth)
 {
     const char *key;
@@ -141,7 +142,7 @@ static bool equal_objects(struct kv_chat *c, const json_t *a, const json_t *b)
     return equal;
 }
 
-/* For two values that are the same object or consist of items. */
+/* Compares two values of one kind: texts, objects or lists. */
 static bool equal_wholes(struct kv_chat *c, const json_t *a, const json_t *b)
 {
     bool equal = true;
@@ -204,8 +205,8 @@ char *kv_chat_text(struct kv_chat *c, const json_t *x)
                                 : kv_chat_repr(c, x);
 }
 
-/* Python's index: a negative one counts from the end; n if it is out of
- * range. */
+/* Converts an index of Python, where a negative index counts from the end; n if
+ * it is out of range. */
 static size_t index_of(json_int_t i, size_t n)
 {
     if (i < 0)
@@ -233,7 +234,7 @@ json_t *kv_chat_item(struct kv_chat *c, json_t *of, const json_t *key)
         return kv_chat_fail(c, "an item of a text after safe is not "
                                "implemented");
     of = kv_chat_sequence(of);
-    if (kv_chat_is_iterator(of)) /* it has none */
+    if (kv_chat_is_iterator(of)) /* an iterator has no items to index */
         return NULL;
     if (name)
         found = json_object_get(of, name);
@@ -259,7 +260,7 @@ json_t *kv_chat_item(struct kv_chat *c, json_t *of, const json_t *key)
     return NULL;
 }
 
-/* Python's slice.indices(): a bound within [low, high]. */
+/* A bound as in Python's slice.indices(), limited to [low, high]. */
 static json_int_t bound_of(const json_t *x, json_int_t n, json_int_t low,
                            json_int_t high, json_int_t otherwise)
 {

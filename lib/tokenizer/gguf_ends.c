@@ -9,7 +9,8 @@ static const char *const keys[] = {
     KEY "eos_token_id",     KEY "eot_token_id",     KEY "eom_token_id",
     KEY "fim_pad_token_id", KEY "fim_rep_token_id", KEY "fim_sep_token_id"};
 
-/* without: the entry counts only if this key is absent. */
+/* Texts of tokens that end a text.  without: the entry counts only if the GGUF
+ * file lacks this key. */
 static const struct {
     const char *text, *without;
 } texts[] = {
@@ -90,7 +91,7 @@ static bool is(const struct ends *s, size_t id, const char *text)
     return n == strlen(text) && !memcmp(token, text, n);
 }
 
-/* The index of the end with this name; SIZE_MAX: there is none. */
+/* The index in s of the token with this text; SIZE_MAX: there is none. */
 static size_t find(const struct ends *s, const char *text)
 {
     for (size_t i = 0; i < s->n; i++)

@@ -23,14 +23,14 @@ struct kv_tokenizer {
     struct kv_added *added;
     struct kv_normalizer *normalizer;
     struct kv_splitter *splitter;
-    struct kv_bpe *bpe; /* or */
+    struct kv_bpe *bpe; /* NULL: unigram is used */
     struct kv_unigram *unigram;
-    const struct kv_vocab *vocab; /* the existing vocabulary */
+    const struct kv_vocab *vocab; /* the vocabulary of bpe or unigram */
     struct kv_decoder *decoder;
     int32_t bos;
-    int prepend; /* as of kv_tokenizer_config */
+    int prepend; /* as in struct kv_tokenizer_config */
     bool adds_bos, splits_special;
-    const char *flags_differ; /* of a special token's, from file to file */
+    const char *flags_differ; /* as in struct kv_tokenizer_config */
 };
 
 static int parse_model(struct kv_tokenizer *t, const json_t *model,
@@ -52,8 +52,8 @@ static int parse_model(struct kv_tokenizer *t, const json_t *model,
     return 0;
 }
 
-/* "truncation" and "padding" apply to calls that ask for them, as in
- * transformers; no call here does. */
+/* Parses tokenizer.json.  Ignores "truncation" and "padding", which
+ * transformers applies only to calls that ask for them. */
 static int parse(struct kv_tokenizer *t, const json_t *j, int32_t *before,
                  struct kv_err *e)
 {
@@ -120,7 +120,7 @@ static json_t *read_gguf(const char *path, int32_t *bos, struct kv_err *e)
     return j;
 }
 
-/* Sets t->path too. */
+/* Reads a GGUF file or a folder's vocabulary; sets t->path too. */
 static json_t *read_file(struct kv_tokenizer *t, const char *path, bool gguf,
                          struct kv_err *e)
 {
@@ -193,7 +193,7 @@ void kv_tokenizer_free(struct kv_tokenizer *t)
 struct encoding {
     const struct kv_tokenizer *t;
     struct kv_bpe_run *run;
-    struct kv_lattice lattice; /* Unigram */
+    struct kv_lattice lattice; /* for Unigram */
     struct kv_text normal;
     struct kv_ids ids;
     bool special;
@@ -231,8 +231,9 @@ static bool takes_prefix(const struct kv_tokenizer *t, const char *s, size_t n,
            (n < 3 || memcmp(s, "\xe2\x96\x81", 3) != 0);
 }
 
-/* Text between added tokens that are matched before normalization: it is
- * normalized, then cut at the added tokens that are matched afterwards. */
+/* Encodes text between added tokens that are matched before normalization.
+ * Normalizes it, then cuts it at the added tokens that are matched in
+ * normalized text. */
 static int encode_between(struct encoding *x, const char *s, size_t n,
                           bool at_start, struct kv_err *e)
 {

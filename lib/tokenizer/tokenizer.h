@@ -1,5 +1,5 @@
-/* Tokenizers from Hugging Face's tokenizer.json or a GGUF file: byte-level BPE
- * (GPT-2, Llama-3), SentencePiece-style BPE with byte fallback (Llama-2), and
+/* Tokenizers from a Hugging Face folder or a GGUF file: byte-level BPE (GPT-2,
+ * Llama-3), SentencePiece-style BPE with byte fallback (Llama-2), and
  * Unigram. */
 #ifndef KV_MODEL_TOKENIZER_H
 #define KV_MODEL_TOKENIZER_H
@@ -13,14 +13,15 @@
 struct kv_tokenizer;
 struct kv_text;
 
-/* path: a GGUF file (lib/tokenizer/tokenizer_gguf.h), or a folder with
- * tokenizer.json or else SentencePiece's tokenizer.model, or Llama 3's, or else
- * vocab.json and merges.txt, or else Qwen 1's qwen.tiktoken, and, optionally,
- * tokenizer_config.json, added_tokens.json and special_tokens_map.json, all
- * read as transformers 5 reads them.  Fails, naming it, on anything unknown or
- * not implemented, and if two files contradict each other: a wrong tokenization
+/* path: a GGUF file (lib/tokenizer/tokenizer_gguf.h), or a folder.  The
+ * folder's vocabulary is the first of these that exists: tokenizer.json;
+ * tokenizer.model (SentencePiece's or Llama 3's); vocab.json and merges.txt;
+ * qwen.tiktoken (Qwen 1's).  The folder may also have tokenizer_config.json,
+ * added_tokens.json and special_tokens_map.json.  All files are read as in
+ * transformers 5.  Fails, naming the cause, on anything unknown or not
+ * implemented, and if two files contradict each other: a wrong tokenization
  * must never be silent.  Truncation and padding, which transformers applies
- * when asked to, are ignored.  Once open it does not change, so that threads
+ * when asked to, are ignored.  An open tokenizer does not change, so threads
  * may share it. */
 int kv_tokenizer_open(struct kv_tokenizer **t, const char *path,
                       struct kv_err *e);
@@ -29,7 +30,8 @@ void kv_tokenizer_free(struct kv_tokenizer *t);
 /* The number of places in a text that name a special token. */
 struct kv_named {
     size_t n;
-    const char *first; /* its text, the tokenizer's; NULL: there are none */
+    const char *first; /* text of the first one, owned by the tokenizer; NULL:
+                        * none */
 };
 
 /* text: n_bytes of any bytes (invalid UTF-8 is handled as HF does: replaced).
@@ -54,8 +56,9 @@ int kv_tokenizer_decode(const struct kv_tokenizer *t, const int32_t *ids,
 bool kv_tokenizer_bytes(const struct kv_tokenizer *t, int32_t id,
                         struct kv_text *bytes);
 
-/* Highest id + 1; the id of BOS or -1; whether a BOS belongs at the start of
- * a text (post-processor, or add_bos_token). */
+/* kv_tokenizer_vocab(): highest id + 1.  kv_tokenizer_bos(): the id of BOS or
+ * -1.  kv_tokenizer_adds_bos(): whether a BOS belongs at the start of a text
+ * (post-processor, or add_bos_token). */
 size_t kv_tokenizer_vocab(const struct kv_tokenizer *t);
 int32_t kv_tokenizer_bos(const struct kv_tokenizer *t);
 bool kv_tokenizer_adds_bos(const struct kv_tokenizer *t);

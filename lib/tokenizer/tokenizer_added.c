@@ -24,7 +24,7 @@ struct kv_added {
     struct kv_added_token *token; /* in the files' order; once indexed, by id */
     size_t n, capacity;
     int32_t last_id; /* the highest, -1: none */
-    size_t *slot;    /* [mask + 1] places in token by hash, SIZE_MAX: empty */
+    size_t *slot;    /* [mask + 1] indices in token by hash, SIZE_MAX: empty */
     size_t mask;
     struct needles set[2]; /* [normalized] */
 };
@@ -67,7 +67,8 @@ static int add_needle(struct needles *set, const struct kv_added_token *t,
     return 0;
 }
 
-/* The slot of this content, or the empty slot for it. */
+/* The slot of the token with this content, or the empty slot where it would
+ * go. */
 static size_t *slot_of(const struct kv_added *a, const char *content)
 {
     size_t h = kv_name_hash(content, strlen(content)) & a->mask;
@@ -85,7 +86,7 @@ static void fill_slots(struct kv_added *a)
         *slot_of(a, a->token[i].content) = i;
 }
 
-/* Room for one more: half of the slots stay empty. */
+/* Makes room for one more token; half of the slots stay empty. */
 static void grow(struct kv_added *a)
 {
     if (a->n < a->capacity)
@@ -122,7 +123,7 @@ int kv_added_parse(struct kv_added_token *t, const json_t *j,
     return 0;
 }
 
-/* The id that it gets if the vocabulary lacks it. */
+/* The id of a new token that the vocabulary lacks. */
 static size_t next_id(const struct kv_added *a, const struct kv_vocab *vocab)
 {
     const size_t after = (size_t)(a->last_id + 1);
@@ -269,8 +270,8 @@ static size_t first_from(const struct needles *set, size_t low, size_t high,
     return low;
 }
 
-/* The longest needle at s, or NULL: byte by byte, [low, high) are those that
- * agree so far. */
+/* The longest needle that matches at s, or NULL.  Goes byte by byte: needles
+ * [low, high) agree with s so far. */
 static const struct needle *longest(const struct needles *set, const char *s,
                                     size_t n)
 {
@@ -279,7 +280,7 @@ static const struct needle *longest(const struct needles *set, const char *s,
 
     for (size_t i = 0; low < high; i++) {
         for (; low < high && set->needle[low].n == i; low++)
-            if (!best || best->n < i) /* all of it agreed */
+            if (!best || best->n < i) /* the whole needle agrees */
                 best = &set->needle[low];
         if (i == n)
             break;
@@ -297,7 +298,7 @@ static size_t char_before(const char *s, size_t at)
     return at;
 }
 
-/* Is the match inside a word? */
+/* Whether the match is inside a word. */
 static bool in_word(const char *s, size_t n, size_t start, size_t end)
 {
     size_t n_bytes;

@@ -40,7 +40,7 @@ int kv_added_parse(struct kv_added_token *t, const json_t *j,
 int kv_added_put(struct kv_added *a, const struct kv_added_token *t,
                  const struct kv_vocab *vocab, struct kv_err *e);
 
-/* To be called after the last token is added and before a text is walked.  A
+/* Call it after the last token is added and before a text is walked.  A
  * normalized token is matched in its own normalized form. */
 int kv_added_index(struct kv_added *a, const struct kv_normalizer *normalizer,
                    struct kv_err *e);
@@ -52,7 +52,8 @@ struct kv_added_token *kv_added_find(const struct kv_added *a,
 const struct kv_added_token *kv_added_id(const struct kv_added *a, int32_t id);
 int32_t kv_added_last_id(const struct kv_added *a); /* -1: none */
 
-/* Walks a text from token to token, the leftmost and there the longest first.
+/* Walks a text from one added token to the next.  The leftmost match comes
+ * first; of matches at one place, the longest.
  *
  * normalized: whether s is normalized, which selects the tokens to match.
  * special: special tokens are matched; otherwise they are skipped, n_passed
@@ -66,8 +67,8 @@ struct kv_added_scan {
     const struct kv_added_token *passed;
 };
 
-/* Sets text[start..end), maybe empty, to the part before the next token or
- * after the last one.  Returns the token after it, or NULL at the end. */
+/* Sets text[start..end), which may be empty, to the part before the next token
+ * or after the last one.  Returns the token after it, or NULL at the end. */
 const struct kv_added_token *kv_added_next(struct kv_added_scan *x,
                                            size_t *start, size_t *end);
 

@@ -17,7 +17,7 @@ static void pairs_init(struct kv_pairs *p, size_t n)
     p->mask = capacity - 1;
 }
 
-/* A pair that is there already takes the new values. */
+/* Adds a pair; a pair that exists takes the new values. */
 static void pairs_add(struct kv_pairs *p, int32_t left, int32_t right,
                       uint32_t rank, int32_t id)
 {
@@ -36,7 +36,7 @@ int32_t kv_bpe_char(const struct kv_bpe *b, const char *s, size_t *n_bytes)
     return c < KV_BPE_LOW ? b->low[c] : kv_vocab_id(&b->vocab, s, *n_bytes);
 }
 
-/* The two halves of a merge: "a b" or ["a", "b"]. */
+/* Gets the two halves of a merge, "a b" or ["a", "b"]. */
 static int halves(const json_t *merge, struct kv_token half[2],
                   struct kv_err *e)
 {
@@ -138,7 +138,8 @@ static int refuse_rest(const json_t *model, struct kv_err *e)
     return 0;
 }
 
-/* Before anything else is read: in other types a vocabulary is a list. */
+/* Checks the type and the names of the fields.  Called first, since in other
+ * types the vocabulary is a list. */
 static int check_type(const json_t *model, struct kv_err *e)
 {
     const char *type;

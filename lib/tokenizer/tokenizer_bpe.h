@@ -38,9 +38,8 @@ struct kv_bpe {
     bool fuse_unk, byte_fallback, ignore_merges;
 };
 
-/* model: the JSON object.  Dropout, continuing_subword_prefix and
- * end_of_word_suffix are refused, and merges whose parts or whole have no
- * token. */
+/* model: the JSON object.  Fails on dropout, continuing_subword_prefix and
+ * end_of_word_suffix, and on a merge whose parts or result are no tokens. */
 int kv_bpe_new(struct kv_bpe **b, const json_t *model, struct kv_err *e);
 void kv_bpe_free(struct kv_bpe *b);
 

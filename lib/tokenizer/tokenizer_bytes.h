@@ -1,7 +1,8 @@
 /* The alphabet of byte-level BPE: every byte as a printable character.
  *
- * Bytes that print in Latin-1 (! to ~, 0xA1 to 0xAC, 0xAE to 0xFF) stand for
- * themselves, the others for U+0100 and up in order: space is U+0120. */
+ * Bytes that print in Latin-1 (! to ~, 0xA1 to 0xAC, 0xAE to 0xFF) represent
+ * themselves; other bytes become U+0100 and up in order, so a space is
+ * U+0120. */
 #ifndef KV_MODEL_TOKENIZER_BYTES_H
 #define KV_MODEL_TOKENIZER_BYTES_H
 

@@ -6,7 +6,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Longer than any existing entry; limits the cost of a wrong table. */
+/* The maximum length of an entry, more than in any known table; it limits the
+ * cost of a wrong table. */
 enum { KEY_BYTES = 256 };
 
 struct kv_charsmap {
@@ -67,10 +68,10 @@ void kv_charsmap_free(struct kv_charsmap *m)
     free(m);
 }
 
-/* ---- a look into it ---------------------------------------------------- */
+/* ---- a lookup ---------------------------------------------------------- */
 
-/* A unit: | 0: its byte | 8: a value follows | 9: the offset is 256 times as
- * much | 10: offset |, and a value's: | 0: value | 31: 1 |. */
+/* A unit, by its first bits: | 0: byte | 8: a value follows | 9: multiply the
+ * offset by 256 | 10: offset |.  A unit with a value: | 0: value | 31: 1 |. */
 static size_t offset_of(uint32_t unit)
 {
     return (size_t)(unit >> 10) << ((unit >> 9 & 1) * 8);
@@ -81,9 +82,9 @@ static bool is_inside(char c)
     return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-/* The table's replacement for the beginning of s[0..n), of which *n_key bytes,
- * whole characters, are replaced; 0: no entry.  first: uses the shortest entry,
- * else the longest. */
+/* Looks up the beginning of s[0..n).  *text: the table's replacement for the
+ * first *n_key bytes, whole characters; *n_key 0: no entry.  first: takes the
+ * shortest entry, else the longest. */
 static int look(const struct kv_charsmap *m, bool first, const char *s,
                 size_t n, size_t *n_key, const char **text, struct kv_err *e)
 {
@@ -119,7 +120,7 @@ static int look(const struct kv_charsmap *m, bool first, const char *s,
 
 /* ---- texts ------------------------------------------------------------- */
 
-/* The cluster of characters at s. */
+/* The number of bytes of the grapheme cluster at s. */
 static size_t cluster(const char *s, size_t n)
 {
     utf8proc_int32_t state = 0;

@@ -12,7 +12,7 @@
 struct reading {
     const struct kv_tokenizer_main *m;
     struct kv_tokenizer_config *c; /* the result */
-    json_t *config;                /* empty without the file */
+    json_t *config;                /* empty if there is no file */
     json_t *map, *added;           /* NULL: no such file */
     const json_t
         *decoder; /* the config's list of added tokens, or NULL */
@@ -35,8 +35,9 @@ static bool is_standard(const char *key)
     return false;
 }
 
-/* "image_token" is a name that only this model uses.  Flags have similar names
- * (add_bos_token) but are no strings. */
+/* Whether a member names a special token of this model alone, such as
+ * "image_token".  Flags have similar names (add_bos_token), but their values
+ * are no strings. */
 static bool is_own(const char *key, const json_t *value)
 {
     const size_t n = strlen(key);
@@ -53,8 +54,8 @@ static const char *content_of(const json_t *value)
         json_is_object(value) ? json_object_get(value, "content") : value);
 }
 
-/* The map's name takes precedence or, if the config has a list, the
- * config's. */
+/* The special token `key`: special_tokens_map.json's, else the config's.  If
+ * the config lists its added tokens, the map is ignored. */
 static const json_t *named(const struct reading *r, const char *key)
 {
     const json_t *of_map = r->decoder ? NULL : json_object_get(r->map, key);
@@ -63,7 +64,8 @@ static const json_t *named(const struct reading *r, const char *key)
                                            : json_object_get(r->config, key);
 }
 
-/* "extra_special_tokens", in older files "additional_special_tokens". */
+/* The member "extra_special_tokens", or in older files
+ * "additional_special_tokens". */
 static const json_t *extra(const struct reading *r)
 {
     const json_t *list = named(r, EXTRA);
@@ -128,8 +130,9 @@ static bool is_listed(const json_t *decoder, const char *content)
     return false;
 }
 
-/* An added token that was not special becomes so by having a name, but where
- * the config has a list it must be in that, too. */
+/* Takes a named special token.  An added token that was not special becomes
+ * special by the name.  If the config lists its added tokens, the token must be
+ * in the list. */
 static int take_named(void *arg, const char *key, const json_t *value,
                       struct kv_err *e)
 {
@@ -178,9 +181,9 @@ static bool same_flags(const struct kv_added_token *a,
            a->rstrip == b->rstrip;
 }
 
-/* If flags differ, the config's count.  A special token's flags hardly matter
- * while special tokens are read as plain text, but a reader that matches them
- * must know. */
+/* If flags differ, the config's flags are taken.  A special token's flags
+ * hardly matter while special tokens are read as plain text, but a reader that
+ * matches them must know. */
 static int take_flags(const struct reading *r, struct kv_added_token *old,
                       const struct kv_added_token *t, struct kv_err *e)
 {
@@ -199,7 +202,7 @@ static int take_flags(const struct reading *r, struct kv_added_token *old,
     return 0;
 }
 
-/* A token that tokenizer.json has too must be the same there. */
+/* Adds a token.  If tokenizer.json has it too, it must be the same there. */
 static int take_token(const struct reading *r, const struct kv_added_token *t,
                       bool with_flags, struct kv_err *e)
 {
@@ -224,7 +227,8 @@ static int take_listed(const struct reading *r, const struct entry *entry,
     return take_token(r, &t, true, e);
 }
 
-/* If the config lists all added tokens, this file is ignored. */
+/* Takes an entry of added_tokens.json.  If the config lists all added tokens,
+ * the file adds none. */
 static int take_of_file(const struct reading *r, const struct entry *entry,
                         struct kv_err *e)
 {
@@ -263,7 +267,8 @@ static int id_of_value(struct entry *entry, struct kv_err *e)
     return 0;
 }
 
-/* Sorted by id: new tokens get ids in this order. */
+/* Takes the entries of an object in the order of their ids, in which new tokens
+ * get ids. */
 static int take_by_id(const struct reading *r, const json_t *object,
                       int (*find_id)(struct entry *entry, struct kv_err *e),
                       int (*take)(const struct reading *r,
@@ -291,8 +296,8 @@ static int take_by_id(const struct reading *r, const json_t *object,
 
 /* ---- contradictions ---------------------------------------------------- */
 
-/* Other names do not change a text's ids: they only make tokens special, and it
- * is certain which file's names do. */
+/* Checks that both files name the same BOS.  Other names cannot change ids:
+ * they only make tokens special, and it is certain which file's names count. */
 static int check_map(const struct reading *r, struct kv_err *e)
 {
     const char *here = content_of(json_object_get(r->map, "bos_token"));
@@ -306,7 +311,8 @@ static int check_map(const struct reading *r, struct kv_err *e)
     return 0;
 }
 
-/* transformers' classes that never build their own template. */
+/* Whether this is a class of transformers that always uses tokenizer.json's
+ * post-processor template. */
 static bool goes_by_template(const json_t *config)
 {
     static const char *const names[] = {"PreTrainedTokenizerFast",
@@ -325,9 +331,10 @@ static bool goes_by_template(const json_t *config)
     ": to go by tokenizer.json, take the field out of " \
     "tokenizer_config.json"
 
-/* transformers 5 puts what the template puts, whatever the flags say.  4 does
- * so for some classes; others, as Llama's, build the template anew from the
- * flags and "bos_token". */
+/* Checks add_bos_token and add_eos_token.  transformers 5 follows the template,
+ * whatever the flags say.  transformers 4 does so for some classes; other
+ * classes, such as Llama's, build the template again from the flags and
+ * "bos_token". */
 static int check_bos(const struct reading *r, int32_t bos, struct kv_err *e)
 {
     const int32_t before = r->m->before;
@@ -355,8 +362,8 @@ static int check_bos(const struct reading *r, int32_t bos, struct kv_err *e)
     return 0;
 }
 
-/* Which of the two counts differs from version to version of transformers, and
- * from class to class. */
+/* Refuses an add_prefix_space that contradicts tokenizer.json, since versions
+ * and classes of transformers differ in which of the two counts. */
 static int check_prefix(const struct reading *r, struct kv_err *e)
 {
     const int said = r->m->prefix_space;
@@ -412,7 +419,7 @@ static int take_config(struct reading *r, struct kv_err *e)
             kv_fail_in(e, "added_tokens_decoder"));
 }
 
-/* NULL if there is no such file. */
+/* Reads a JSON object; leaves *j if there is no such file. */
 static int read_object(const char *dir, const char *name, json_t **j,
                        struct kv_err *e)
 {
@@ -444,8 +451,9 @@ static bool keeps_file(const char *model_type)
     return false;
 }
 
-/* transformers' LlamaTokenizer puts a space before the first part of a text
- * between special tokens, or where "legacy" is true before each. */
+/* Handles "legacy" of transformers' LlamaTokenizer.  It puts a space before the
+ * first part of a text between special tokens, or, if "legacy" is true, before
+ * every part. */
 static int read_legacy(struct reading *r, const char *dir, struct kv_err *e)
 {
     const char *class =

@@ -20,8 +20,10 @@ struct kv_tokenizer_main {
     const struct kv_vocab *vocab;
     struct kv_added *added; /* receives the added tokens */
     const char *own;        /* the class that "auto_map" may name, or NULL */
-    int32_t before;         /* the token that it puts before a text, or -1 */
-    int prefix_space;       /* whether a text gets a BOS; -1: not given */
+    int32_t before;         /* the token that tokenizer.json puts before a text,
+                             * or -1 */
+    int prefix_space;       /* whether a text gets a leading space; -1: not
+                             * given */
 };
 
 struct kv_tokenizer_config {

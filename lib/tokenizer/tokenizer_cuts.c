@@ -9,12 +9,13 @@
 #define ENDINGS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define LINES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-/* The words of Llama 3 and of many later models, without the digits. */
+/* The rule for words in Llama 3 and many later models; `digits` is the rule for
+ * digits. */
 #define WORDS(digits) \
     "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
 #define LLAMA3(digits) ENDINGS "|" WORDS(digits) LINES
 
-/* Words with capitals only at their start. */
+/* A rule for words that have capitals only at their start. */
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define BEFORE "[^\\r\\n\\p{L}\\p{N}]?"
@@ -24,16 +25,17 @@
 
 #define HAN "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
 
-/* DeepSeek's: Han and kana separately, and everything else except digits. */
+/* DeepSeek's rules: KANJI for Han and kana, DEEPSEEK for everything else except
+ * digits. */
 #define KANJI "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+"
 #define DEEPSEEK                                             \
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|" \
     "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
 
-/* Digits by threes, counted from the end. */
+/* Groups of three digits, counted from the end of the number. */
 #define THREES "\\p{N}{1,3}(?=(?:\\p{N}{3})*(?!\\p{N}))"
 
-/* Scripts of Asia without spaces. */
+/* Asian scripts that are written without spaces. */
 #define ASIAN                                                         \
     "[\\x{4e00}-\\x{9fff}\\x{3400}-\\x{4dbf}\\x{8c48}-\\x{faff}"      \
     "\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}\\x{ff65}-\\x{ff9f}"       \
@@ -41,12 +43,12 @@
     "\\x{17ff}\\x{1000}-\\x{109f}\\x{aa60}-\\x{aa7f}\\x{a9e0}-"       \
     "\\x{a9ff}\\x{ac00}-\\x{d7af}\\x{1100}-\\x{11ff}]+"
 
-/* Up to a comma or a stop. */
+/* A run of text up to a comma or a full stop. */
 #define COMMAS                                                              \
     " ?[^(\\s|.,!?\\x{2026}\\x{3002}\\x{ff0c}\\x{3001}\\x{964}\\x{6d4}\\x{" \
     "60c})]+"
 
-/* Letters of the alphabets that have capitals. */
+/* Letters of alphabets that have upper and lower case. */
 #define CASED                                                            \
     "[A-Za-z\\x{b5}\\x{c0}-\\x{d6}\\x{d8}-\\x{f6}\\x{f8}-\\x{1ba}"       \
     "\\x{1bc}-\\x{1bf}\\x{1c4}-\\x{293}\\x{295}-\\x{2af}\\x{370}-"       \

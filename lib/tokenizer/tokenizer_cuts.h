@@ -1,7 +1,7 @@
-/* The ways to cut a text before BPE, for vocabularies that do not include the
- * rule, by their names in GGUF files (tokenizer.ggml.pre).  From llama.cpp's
- * list these are missing: the ones for embedding models (whitespace,
- * roberta-bpe, jina-v1-en, jina-v2-code), kimi-k2 and superbpe. */
+/* The rules that cut a text before BPE (pre-tokenizers), by their names in GGUF
+ * files (tokenizer.ggml.pre), for vocabularies that do not include the rule.
+ * Of llama.cpp's list these rules are missing: kimi-k2, superbpe, and the rules
+ * for embedding models (whitespace, roberta-bpe, jina-v1-en, jina-v2-code). */
 #ifndef KV_MODEL_TOKENIZER_CUTS_H
 #define KV_MODEL_TOKENIZER_CUTS_H
 

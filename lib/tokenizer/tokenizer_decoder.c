@@ -15,7 +15,7 @@ struct stage {
                struct kv_token_list *out, struct kv_watch *w, struct kv_err *e);
     struct kv_pattern *pattern;
     char *text;
-    size_t start, stop;      /* Strip: this many at most */
+    size_t start, stop;      /* Strip: maximum to remove at each end */
     enum kv_prepend prepend; /* Metaspace */
 };
 
@@ -112,7 +112,7 @@ static int replace(const struct stage *x, const struct kv_token_list *in,
     return rc;
 }
 
-/* "<0x0A>": its byte, else -1. */
+/* The byte of a token such as "<0x0A>"; -1 for other tokens. */
 static int byte_token(const char *s, size_t n)
 {
     if (n != 6 || memcmp(s, "<0x", 3) || s[5] != '>' ||
@@ -121,7 +121,8 @@ static int byte_token(const char *s, size_t n)
     return (int)strtoul((char[]){s[3], s[4], 0}, NULL, 16);
 }
 
-/* A run of bytes is a string, or, when it is not UTF-8, a U+FFFD for each. */
+/* Ends a run of byte tokens: adds it as a string or, if it is not UTF-8, one
+ * U+FFFD for each byte. */
 static void end_bytes(struct kv_text *bytes, struct kv_token_list *out)
 {
     if (bytes->n && kv_utf8_valid(bytes->s, bytes->n) == bytes->n)
@@ -193,7 +194,8 @@ static int strip(const struct stage *x, const struct kv_token_list *in,
     return 0;
 }
 
-/* The first token loses its marks, in the others they are spaces. */
+/* Replaces Metaspace's marks by spaces, and removes them from the first
+ * token. */
 static int metaspace(const struct stage *x, const struct kv_token_list *in,
                      struct kv_token_list *out, struct kv_watch *w,
                      struct kv_err *e)

@@ -24,9 +24,9 @@ struct kv_decoder;
 int kv_decoder_new(struct kv_decoder **d, const json_t *j, struct kv_err *e);
 void kv_decoder_free(struct kv_decoder *d);
 
-/* Appends the bytes of a token of the byte-level alphabet, or such as <0x0A>,
- * which can be a part of a character.  Returns false and appends nothing for
- * other tokens, which are text. */
+/* Appends the bytes of a token in the byte-level alphabet, or of a byte token
+ * such as <0x0A>; the bytes may be only part of a character.  Returns false and
+ * appends nothing for other tokens, which are text. */
 bool kv_decoder_bytes(const struct kv_decoder *d, const char *s, size_t n,
                       struct kv_text *bytes);
 

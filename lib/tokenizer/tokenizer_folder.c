@@ -18,7 +18,7 @@ static json_t *read_json(const char *dir, struct kv_err *e)
     return j;
 }
 
-/* SentencePiece's and Llama 3's have one name. */
+/* SentencePiece's file and Llama 3's file have the same name. */
 static json_t *read_model(const char *dir, struct kv_err *e)
 {
     char *path = kv_model_file(dir, "tokenizer.model");
@@ -47,7 +47,8 @@ bool kv_tokenizer_reads(const char *name)
     return false;
 }
 
-/* Recognized by its first file; if the second is missing, it is refused. */
+/* A kind is recognized by its first file; reading fails if the second is
+ * missing. */
 const struct kv_tokenizer_kind *kv_tokenizer_kind(const char *dir)
 {
     for (size_t i = 0; i < N_KINDS; i++) {

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 struct kv_tokenizer_kind {
-    const char *files[3]; /* NULL ends them */
+    const char *files[3]; /* ends with NULL */
     /* The model's own class that tokenizer_config.json may name, because this
      * code implements it; or NULL. */
     const char *own;

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The output made from a file. */
+/* The tokenizer.json that is made from a GGUF file. */
 struct reading {
     const struct kv_gguf *g;
     struct kv_pieces pieces;
-    json_t *out, *model; /* the whole, and "model" in it */
+    json_t *out, *model; /* the whole tokenizer.json, and its "model" */
     int64_t bos;
 };
 
@@ -19,7 +19,7 @@ struct reading {
 
 #define KEY "tokenizer.ggml."
 
-/* Those that are read, or tell nothing of ids. */
+/* Keys that are read, and keys that cannot change ids. */
 static const char *const keys[] = {"model",
                                    "pre",
                                    "tokens",
@@ -34,7 +34,7 @@ static const char *const keys[] = {"model",
                                    "remove_extra_whitespaces",
                                    "precompiled_charsmap"};
 
-/* "bos_token_id", "eog_token_ids": what tokens are called. */
+/* Whether a key names tokens, as "bos_token_id" and "eog_token_ids" do. */
 static bool names_tokens(const char *key)
 {
     const char *end = strstr(key, "_token_id");
@@ -69,7 +69,7 @@ static int get_flag(const struct kv_gguf *g, const char *key, bool otherwise,
     return 0;
 }
 
-/* A flag that must be false. */
+/* Fails if the flag is true. */
 static int refuse_flag(const struct kv_gguf *g, const char *key,
                        struct kv_err *e)
 {
@@ -80,7 +80,7 @@ static int refuse_flag(const struct kv_gguf *g, const char *key,
     return flag ? kv_fail(e, "key %s is true, which is not supported", key) : 0;
 }
 
-/* -1: there is no such key. */
+/* Reads a token id; -1 if there is no such key. */
 static int get_id(const struct reading *r, const char *key, int64_t *id,
                   struct kv_err *e)
 {
@@ -106,7 +106,7 @@ static int get_list(const struct kv_gguf *g, const char *key,
 
 /* ---- tokens ------------------------------------------------------------ */
 
-/* A score for each token, if the file has scores. */
+/* Reads the score of each token, if the file has scores. */
 static int read_scores(struct reading *r, struct kv_err *e)
 {
     const struct kv_gguf_value *scores;
@@ -144,7 +144,7 @@ static int read_tokens(struct reading *r, struct kv_err *e)
 
 /* ---- "llama": merges by scores ----------------------------------------- */
 
-/* GGUF fields that only tokenizer "t5" has. */
+/* Refuses GGUF fields that only the tokenizer "t5" may have. */
 static int refuse_rest(const struct reading *r, struct kv_err *e)
 {
     if (kv_gguf_find(r->g, KEY "precompiled_charsmap"))
@@ -175,7 +175,8 @@ static int read_llama(const struct reading *r, bool *adds_bos, struct kv_err *e)
 
 /* ---- "t5": Unigram ------------------------------------------------------ */
 
-/* *table: the caller's to free; NULL if there is none. */
+/* Reads the table of characters.  *table: the caller's to free; NULL if there
+ * is none. */
 static int read_table(const struct reading *r, uint8_t **table, size_t *bytes,
                       struct kv_err *e)
 {
@@ -204,7 +205,8 @@ static int read_table(const struct reading *r, uint8_t **table, size_t *bytes,
     return 0;
 }
 
-/* The EOS that T5 has after a text is for encoders: here texts go on. */
+/* Never adds T5's EOS after a text: it is for encoders, and a text here may go
+ * on. */
 static int read_t5(const struct reading *r, bool *adds_bos, struct kv_err *e)
 {
     struct kv_spaces spaces;
@@ -230,8 +232,7 @@ static int read_t5(const struct reading *r, bool *adds_bos, struct kv_err *e)
     return 0;
 }
 
-/* ---- "gpt2" and "gemma4": merges as they are listed
- * --------------------------------- */
+/* ---- "gpt2" and "gemma4": listed merges -------------------------------- */
 
 static int find_cut(const struct reading *r, const struct kv_cut **cut,
                     struct kv_err *e)

@@ -1,9 +1,10 @@
 /* The vocabulary of a GGUF file in the form of tokenizer.json.
  *
  * Four kinds are read: "gpt2", byte-level BPE with a list of merges; "gemma4",
- * the same over characters; "llama", SentencePiece's BPE, whose merges follow
- * from the scores; and "t5", Unigram.  These files have no normalizer except
- * for spaces, and t5's; as in llama.cpp, a text is not brought to NFC. */
+ * BPE over characters with such a list; "llama", SentencePiece's BPE, whose
+ * merges follow from the scores; and "t5", Unigram.  These files have no
+ * normalizer except for spaces, and t5's; as in llama.cpp, a text is not
+ * brought to NFC. */
 #ifndef KV_MODEL_TOKENIZER_GGUF_H
 #define KV_MODEL_TOKENIZER_GGUF_H
 

@@ -9,16 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- whose files they are ---------------------------------------------- */
+/* ---- the class of the tokenizer ---------------------------------------- */
 
 #define END "<|endoftext|>"
 
 /* The built-in settings of a class of transformers. */
 struct class
 {
-    const char *name;  /* or followed by "Fast" */
-    const char *types; /* model types that have it, with spaces between */
-    const char *cut;   /* NULL: ByteLevel's own, GPT-2's */
+    const char *name;  /* the class name; "Fast" may follow it */
+    const char *types; /* model types with this class, separated by spaces */
+    const char *cut;   /* NULL: ByteLevel's own rule, which is GPT-2's */
     bool nfc;
     const char *bos, *others[2]; /* special tokens, if the vocabulary has them;
                                   * NULL ends the list */
@@ -79,7 +79,8 @@ struct reading {
     json_t *out, *vocab;
 };
 
-/* *j: an empty object if an optional file is missing. */
+/* Reads a JSON object.  *j: an empty object if a file that is not needed is
+ * missing. */
 static int read_object(const char *dir, const char *name, bool needed,
                        json_t **j, struct kv_err *e)
 {
@@ -212,7 +213,7 @@ static const char *content_of(const json_t *value)
         json_is_object(value) ? json_object_get(value, "content") : value);
 }
 
-/* The file's value, even null, else the class's. */
+/* The BOS that the files name, even if null, else the class's BOS. */
 static const char *bos_of(const struct reading *r)
 {
     const json_t *of_map = json_object_get(r->map, "bos_token");
@@ -232,8 +233,8 @@ static void add_special(const struct reading *r, json_t *list, const char *name)
                                               "content", name, "special", 1));
 }
 
-/* The class's tokens, unless there is a list of tokens; other files name
- * further ones. */
+/* Adds the class's special tokens, unless the config lists the added tokens.
+ * Other files may name further tokens. */
 static void add_specials(const struct reading *r)
 {
     json_t *list = json_array();

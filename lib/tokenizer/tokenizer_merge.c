@@ -1,5 +1,5 @@
-/* Running BPE: a linked list of symbols, a queue of the merges that are
- * possible, and a cache of words. */
+/* Runs BPE with a linked list of symbols, a queue of possible merges, and a
+ * cache of words. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/tokenizer/tokenizer_bpe.h"
@@ -9,19 +9,22 @@
 
 #define NONE UINT32_MAX
 
-/* One symbol of the piece; id -1 once its left neighbour has swallowed it. */
+/* One symbol of the piece; id is -1 after it was merged into its left
+ * neighbour. */
 struct symbol {
     int32_t id;
     uint32_t prev, next;
 };
 
-/* A merge that was possible when it was queued: symbol `at` and its next. */
+/* A merge of symbol `at` and the next symbol, which was possible when it was
+ * queued. */
 struct candidate {
     uint64_t order; /* rank << 32 | at: the smallest goes first */
     int32_t id;
 };
 
-/* The words met lately, by hash; a new one takes the place of the old.
+/* The cache of recent words, by hash; a new word replaces the old word in its
+ * slot.
  *
  *   | n_text | n_ids | text[62] | id[16] |      two cache lines */
 enum { WORD_TEXT = 62, WORD_IDS = 16, WORD_SLOTS = 1 << 14 };
@@ -117,9 +120,9 @@ static bool add_bytes(struct kv_bpe_run *r, const char *s, size_t n)
     return true;
 }
 
-/* The symbols that a word starts as, at most one per byte.  An unk is held back
- * until it is known whether the next one joins it; bytes are emitted before
- * it. */
+/* Splits a word into its first symbols, at most one per byte.  An unk is held
+ * back until the next symbol shows whether it joins; byte symbols are emitted
+ * before it. */
 static void start(struct kv_bpe_run *r, const char *s, size_t n)
 {
     const struct kv_bpe *b = r->b;
@@ -159,7 +162,8 @@ static void consider(struct kv_bpe_run *r, uint32_t at, uint32_t next)
                                         .id = p->id});
 }
 
-/* A piece may be a whole text. */
+/* Merges the symbols of a piece.  Checks for interrupts, since a piece may be a
+ * whole text. */
 static int merge(struct kv_bpe_run *r, struct kv_err *e)
 {
     size_t n_looked_at = 0;
@@ -178,7 +182,7 @@ static int merge(struct kv_bpe_run *r, struct kv_err *e)
         const uint32_t at = (uint32_t)c.order, next = x[at].next;
         const struct kv_pair *p;
 
-        /* either side may have changed since */
+        /* either symbol may have changed since it was queued */
         if (x[at].id < 0 || next == NONE)
             continue;
         p = kv_pairs_find(&r->b->merges, x[at].id, x[next].id);

@@ -13,7 +13,7 @@ enum kind { FORM, MAP, PREPEND, REPLACE };
 struct stage {
     enum kind kind;
     int form;                   /* FORM: utf8proc's options */
-    char *text;                 /* PREPEND: it; REPLACE: the new text */
+    char *text;                 /* PREPEND: the prefix; REPLACE: the new text */
     struct kv_pattern *pattern; /* REPLACE */
     struct kv_charsmap *map;    /* MAP */
     bool longest;
@@ -132,9 +132,9 @@ bool kv_normalizer_prepends(const struct kv_normalizer *z)
     return false;
 }
 
-/* ASCII is the same in all four forms and nothing before it changes with it,
- * so that only the stretches between ASCII need the tables; a stretch takes
- * the ASCII character before it along, which may be composed with. */
+/* Normalizes to one of the four forms.  ASCII is the same in all of them, and
+ * never changes the text before it, so only other stretches need the tables.  A
+ * stretch includes the ASCII character before it, with which it may compose. */
 static int normalize_form(int form, const char *s, size_t n,
                           struct kv_text *out, struct kv_watch *w,
                           struct kv_err *e)

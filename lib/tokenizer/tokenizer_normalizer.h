@@ -1,9 +1,9 @@
 /* The normalization of a text before it is cut: "normalizer" in tokenizer.json.
  *
- * NFC, NFD, NFKC, NFKD, Precompiled, Prepend, Replace, and sequences of
- * them.  The four
- * forms follow the installed utf8proc; Hugging Face's library has older tables
- * and leaves characters of the newest Unicode versions as they are. */
+ * NFC, NFD, NFKC, NFKD, Precompiled, Prepend, Replace, and sequences of them.
+ * The first four follow the installed utf8proc; Hugging Face's library has
+ * older tables and leaves characters of the newest Unicode versions as they
+ * are. */
 #ifndef KV_MODEL_TOKENIZER_NORMALIZER_H
 #define KV_MODEL_TOKENIZER_NORMALIZER_H
 

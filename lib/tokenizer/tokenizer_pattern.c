@@ -16,9 +16,9 @@ struct kv_pattern {
     pcre2_code *code; /* NULL: look for the source itself */
 };
 
-/* The limit of steps from one position of the text, at most a tenth of a
- * second.  The limit of heap, in KiB, if the machine code's own stack is too
- * small. */
+/* MATCH_LIMIT: maximum steps of one match from one position, at most a tenth of
+ * a second.  HEAP_LIMIT: maximum heap in KiB, used if the JIT's own stack is
+ * too small. */
 enum { MATCH_LIMIT = 10000000, HEAP_LIMIT = 64 << 10 };
 
 static double cpu_seconds(void)
@@ -35,8 +35,9 @@ void kv_watch_init(struct kv_watch *w, size_t n_bytes)
         .n_bytes = n_bytes, .cpu = cpu_seconds(), .looked = kv_seconds()};
 }
 
-/* The thread's own time, so that a busy machine or a stopped process does not
- * count; asking for it takes longer than asking for the clock. */
+/* The limit counts the thread's CPU time, so a busy machine or a stopped
+ * process does no harm.  Reading CPU time is slower than reading the clock, so
+ * the clock decides when to look. */
 int kv_watch_look(struct kv_watch *w, const char *source, struct kv_err *e)
 {
     const double now = kv_seconds();
@@ -85,7 +86,8 @@ static int compile(struct kv_pattern *p, struct kv_err *e)
                 (const char *)why);
         goto out;
     }
-    pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* else interpreted */
+    pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* if this fails, the code
+                                                     * is interpreted */
     rc = 0;
 out:
     kv_text_clear(&text);
@@ -148,7 +150,7 @@ void kv_scan_clear(struct kv_scan *x)
     pcre2_match_context_free(x->context);
 }
 
-/* A match that starts in [from, last]. */
+/* Searches for a match that starts in [from, last]. */
 static int match(struct kv_scan *x, size_t from, size_t last)
 {
     const pcre2_code *code = x->p->code;
@@ -164,14 +166,14 @@ static int match(struct kv_scan *x, size_t from, size_t last)
     return rc;
 }
 
-/* PCRE2's errors begin at -1. */
+/* No error code of PCRE2, which count down from -1. */
 enum { GIVEN_UP = INT_MIN };
 
 /* Tries some positions at a time and checks the limits after each call, since
  * PCRE2's limits hold for one position only.  Usually the first position is a
- * match.  If positions take long, it tries fewer at a time; otherwise many,
- * since each call may search the whole rest for a letter that a match must
- * begin with. */
+ * match.  It tries few positions at a time if they take long.  Otherwise it
+ * tries many, since each call may search the whole rest for a letter that a
+ * match must begin with. */
 static int search(struct kv_scan *x, struct kv_err *e)
 {
     enum { FEW = 4, MANY = 1 << 16 };

@@ -14,9 +14,9 @@
 #include <stdbool.h>
 
 /* Limits the work on one text, since a tokenizer may come from anyone.  It
- * notices interrupts, ends expressions that take more than a second and 10
- * microseconds per byte of the text (100 times what any needs), and ends
- * rewriting that produces more than 64 times the text's bytes and 1 MiB. */
+ * notices interrupts.  It ends expressions that take longer than 1 s + 10 us
+ * per byte of the text (100 times the need of any expression), and rewriting
+ * that produces more than 1 MiB + 64 times the text's bytes. */
 struct kv_watch {
     size_t n_bytes, n_made;
     double cpu, looked; /* this thread's time at the start; the clock at the

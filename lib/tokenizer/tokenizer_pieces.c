@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Longer than any existing token, since each is cut in two at every
- * position. */
+/* The maximum length of a token, more than any known token has.  It limits the
+ * work of find_merges(), which cuts a token in two at every position. */
 enum { TOKEN_BYTES = 1024 };
 
 #define SPACE "\xe2\x96\x81" /* U+2581 represents a space */
@@ -44,7 +44,7 @@ static int add_token(json_t *vocab, const struct kv_piece *p, size_t id,
     return 0;
 }
 
-/* Tokens that are matched in a text verbatim. */
+/* Whether the token is an added token, which is matched in a text verbatim. */
 static bool is_added(const struct kv_piece *p)
 {
     return p->n &&
@@ -96,7 +96,7 @@ void kv_pieces_add_bos(const struct kv_pieces *p, json_t *out, size_t id)
 
 /* ---- merges by scores -------------------------------------------------- */
 
-/* Two tokens that make a third. */
+/* A merge: two tokens that make a third. */
 struct merge {
     double score;
     int32_t whole;
@@ -108,8 +108,9 @@ struct merges {
     size_t n, capacity;
 };
 
-/* The best whole first; of equals, as transformers sorts them, the longest
- * left, the longest right, and the order of the vocabulary. */
+/* Sorts merges by the score of the merged token, best first.  Equal scores are
+ * sorted as in transformers: longest left half, longest right half, then the
+ * order of the vocabulary. */
 static int by_rank(const void *a, const void *b)
 {
     const struct merge *x = a, *y = b;
@@ -123,8 +124,8 @@ static int by_rank(const void *a, const void *b)
     return (x->whole > y->whole) - (x->whole < y->whole);
 }
 
-/* Other tokens are matched before merges, or represent bytes, or nothing in a
- * text. */
+/* Whether merges can make the token.  Other tokens are matched before merges,
+ * represent bytes, or never occur in a text. */
 static bool is_made(const struct kv_pieces *p, int32_t id)
 {
     const int64_t type = id < 0 ? KV_PIECE_CONTROL : p->piece[id].type;

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-/* {"id": "<s>", "ids": [1], "tokens": ["<s>"]} of "special_tokens" */
+/* Reads the id in a member of "special_tokens": {"id": "<s>", "ids": [1],
+ * "tokens": ["<s>"]}. */
 static int token_id(const json_t *known, const char *name, size_t n_vocab,
                     int32_t *id, struct kv_err *e)
 {
@@ -22,7 +23,7 @@ static int token_id(const json_t *known, const char *name, size_t n_vocab,
     return 0;
 }
 
-/* The single text, {"Sequence": {"id": "A"}}; no other is accepted. */
+/* Whether an item is the single text, {"Sequence": {"id": "A"}}. */
 static int is_text(const json_t *item)
 {
     const char *id = json_string_value(
@@ -31,8 +32,8 @@ static int is_text(const json_t *item)
     return id && !strcmp(id, "A");
 }
 
-/* [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], or the text
- * alone.  Pairs of texts do not occur here. */
+/* Parses [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], or the
+ * text alone.  The template for pairs of texts is not used. */
 static int parse_template(const json_t *j, size_t n_vocab, int32_t *bos,
                           struct kv_err *e)
 {

@@ -14,15 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the two that there are -------------------------------------------- */
+/* ---- the two supported files ------------------------------------------- */
 
 struct kind {
     const char *file, *whose;
     size_t n_ranks;
     const char *cut;
     bool nfc, adds_bos;
-    const char *const *special; /* the first of them, NULL ends them */
-    const char *more;           /* format of the others' names */
+    const char *const *special; /* names of the first ones; ends with NULL */
+    const char *more;           /* format of the other names */
     size_t n_special, first_more;
 };
 
@@ -64,8 +64,8 @@ static const struct kind llama = {.file = "tokenizer.model",
 
 struct reading {
     const struct kind *kind;
-    struct kv_pieces pieces; /* the rank is the id, and makes the score */
-    struct kv_text names;    /* of theirs, in the alphabet of bytes */
+    struct kv_pieces pieces; /* the rank is the id, and gives the score */
+    struct kv_text names;    /* tokens' names, in the alphabet of bytes */
     struct kv_byte_alphabet alphabet;
 };
 
@@ -76,7 +76,7 @@ bool kv_ranks_is(const char *path)
     return kv_file_head(path, &c, 1) && (isalnum(c) || c == '+' || c == '/');
 }
 
-/* "IQ== 0", the n-th line. */
+/* Reads the n-th line, such as "IQ== 0". */
 static int read_line(struct reading *r, const char *s, size_t bytes, size_t n,
                      struct kv_err *e)
 {
@@ -107,7 +107,7 @@ static int read_lines(struct reading *r, const char *text, size_t bytes,
 {
     size_t n = 0, at = 0;
 
-    /* a byte becomes at most two: names is not moved while it grows */
+    /* a byte becomes at most two, so names never moves while it grows */
     kv_text_extend(&r->names, 2 * bytes + 1);
     r->pieces.piece = kv_alloc(r->kind->n_ranks, sizeof(*r->pieces.piece));
     for (size_t end; at < bytes && n < r->kind->n_ranks; at = end + 1, n++) {
@@ -125,7 +125,7 @@ static int read_lines(struct reading *r, const char *text, size_t bytes,
     return 0;
 }
 
-/* Otherwise a text could have a byte without a token. */
+/* Fails unless every byte has a token, so that any text can be encoded. */
 static int check_bytes(const struct reading *r, const json_t *vocab,
                        struct kv_err *e)
 {
@@ -139,7 +139,7 @@ static int check_bytes(const struct reading *r, const json_t *vocab,
     return 0;
 }
 
-/* ---- what is made of them ---------------------------------------------- */
+/* ---- the tokenizer.json ------------------------------------------------ */
 
 static void add_special(const struct kind *k, bool first_alone, json_t *out)
 {
@@ -170,8 +170,8 @@ static void add_bos(const struct kind *k, json_t *out)
                   k->special[0], "ids", (int)k->n_ranks));
 }
 
-/* tiktoken looks for a whole word first, and then joins whatever makes a token
- * of the lowest rank. */
+/* Makes the tokenizer.json.  ignore_merges, because tiktoken first looks up the
+ * whole word, and only then joins the pair whose token has the lowest rank. */
 static int make(struct reading *r, bool listed, json_t *out, struct kv_err *e)
 {
     const struct kind *k = r->kind;

@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Whether the file is such a file; false if it cannot be read. */
+/* Whether the file is a tiktoken file; false if it cannot be read. */
 bool kv_ranks_is(const char *path);
 
 /* The equivalent of a tokenizer.json, from the folder's qwen.tiktoken (Qwen 1)

@@ -1,5 +1,5 @@
-/* Oniguruma to PCRE2.  Only what is known to mean the same in both, or has
- * been rewritten to, passes. */
+/* Translates Oniguruma's syntax to PCRE2's.  Accepts only syntax that means the
+ * same in both, or that can be rewritten so that it does. */
 #include "lib/tokenizer/tokenizer_pattern.h"
 
 #include <ctype.h>
@@ -26,7 +26,7 @@ static void copy(struct translator *x, size_t n)
     x->at += n;
 }
 
-/* \p{L}, \P{Lu}, \p{^L}, \x{2581}: the name is checked by PCRE2. */
+/* Copies \p{L}, \P{Lu}, \p{^L} or \x{2581}; PCRE2 checks the name. */
 static int braced(struct translator *x, struct kv_err *e)
 {
     const char *end = strchr(x->at, '}');
@@ -37,7 +37,7 @@ static int braced(struct translator *x, struct kv_err *e)
     return 0;
 }
 
-/* \u2581 */
+/* Rewrites \u2581 as \x{2581}. */
 static int four_digits(struct translator *x, struct kv_err *e)
 {
     for (size_t i = 2; i < 6; i++)
@@ -106,8 +106,8 @@ static int class_member(struct translator *x, struct kv_err *e)
     return 0;
 }
 
-/* Options hold for one group only: after a bare (?i) Ruby and Perl disagree on
- * how far it reaches. */
+/* Accepts options only for one group, as in (?i:..), since Ruby and Perl
+ * disagree on how far a bare (?i) reaches. */
 static int group(struct translator *x, struct kv_err *e)
 {
     static const char *const known[] = {"(?:", "(?i:", "(?=", "(?!",
@@ -126,8 +126,8 @@ static int group(struct translator *x, struct kv_err *e)
     return kv_fail(e, "(?%.1s is not supported", x->at + 2);
 }
 
-/* {n}, {n,} and {n,m}; a ? or + after them is possessive or lazy in one
- * syntax and not in the other. */
+/* Copies {n}, {n,} or {n,m}.  Refuses a ? or + after it, which is lazy or
+ * possessive in one syntax and not in the other. */
 static int interval(struct translator *x, struct kv_err *e)
 {
     const size_t n = strspn(x->at + 1, "0123456789,");
@@ -151,7 +151,7 @@ static int translate(struct translator *x, struct kv_err *e)
             rc = class_member(x, e);
         } else if (c == '[') {
             x->in_class = true;
-            /* a ] in the first position represents itself */
+            /* a ] in the first position is an ordinary character */
             copy(x, x->at[1] == '^' ? 2 : 1);
             if (*x->at == ']')
                 copy(x, 1);

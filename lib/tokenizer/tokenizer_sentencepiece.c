@@ -12,7 +12,7 @@
 
 /* ---- protocol buffers -------------------------------------------------- */
 
-/* A message: fields one after the other, each a number with a kind, and a
+/* A message is a sequence of fields; each has a number with a kind, and a
  * value. */
 struct message {
     const uint8_t *data;
@@ -22,7 +22,7 @@ struct message {
 enum kind { VARINT = 0, EIGHT = 1, BYTES = 2, FOUR = 5 };
 
 struct field {
-    uint64_t number, value; /* BYTES: how many */
+    uint64_t number, value; /* number of bytes for BYTES */
     enum kind kind;
     const uint8_t *data; /* for all kinds except VARINT */
 };
@@ -40,7 +40,7 @@ static int read_varint(struct message *m, uint64_t *x, struct kv_err *e)
     return kv_fail(e, "a number of more than 64 bits");
 }
 
-/* 1 and the next field, 0 at the end, or -1. */
+/* Reads the next field.  Returns 1, 0 at the end, or -1. */
 static int next(struct message *m, struct field *f, struct kv_err *e)
 {
     uint64_t tag, n;
@@ -192,7 +192,7 @@ static int read_model(struct reading *r, struct message m, struct kv_err *e)
     return rc;
 }
 
-/* ---- what is made of them ---------------------------------------------- */
+/* ---- the tokenizer.json ------------------------------------------------ */
 
 static int refuse_rest(const struct reading *r, struct kv_err *e)
 {
@@ -217,15 +217,15 @@ static int refuse_rest(const struct reading *r, struct kv_err *e)
     return 0;
 }
 
-/* The user's tokens are matched in the original text, so they are written with
- * spaces, one after the other, in `text`. */
+/* Writes user-defined tokens with spaces instead of U+2581, one after the other
+ * in `text`, since they are matched in the original text. */
 static void unescape(struct reading *r, struct kv_text *text)
 {
     size_t room = 0;
 
     for (size_t i = 0; i < r->pieces.n; i++)
         room += r->pieces.piece[i].n;
-    kv_text_extend(text, room + 1); /* is not moved from here on */
+    kv_text_extend(text, room + 1); /* text does not move from here on */
     for (size_t i = 0; i < r->pieces.n; i++) {
         struct kv_piece *p = &r->pieces.piece[i];
         const size_t start = text->n;

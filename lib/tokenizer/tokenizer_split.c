@@ -7,19 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* GPT-2's words: what ByteLevel means by use_regex. */
+/* GPT-2's rule for words, which ByteLevel's use_regex stands for. */
 static const char gpt2_words[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|"
     "\\s+(?!\\S)|\\s+";
 
 enum kind {
     CUT,    /* at the pattern's matches */
-    PREFIX, /* prepends text, unless it is there */
+    PREFIX, /* prepends text, unless the piece begins with it */
     BYTES,  /* every byte becomes its character */
     SPACES  /* every space becomes text */
 };
 
-/* The treatment of a match. */
+/* How a match is separated from the text around it. */
 enum behavior {
     ISOLATED,
     REMOVED,
@@ -38,7 +38,7 @@ struct stage {
     enum kind kind;
     struct kv_pattern *pattern;
     enum behavior behavior;
-    bool invert; /* matches are the parts between */
+    bool invert; /* the parts between matches are the matches */
     char *text;
     enum kv_prepend prepend;
 };
@@ -253,8 +253,8 @@ void kv_splitter_prepend(struct kv_splitter *x, enum kv_prepend prepend)
             x->stage[i].prepend = prepend;
 }
 
-/* Every piece goes through all the remaining stages before the next is cut, so
- * that memory holds one piece a stage. */
+/* Each piece goes through all remaining stages before the next piece is cut, so
+ * that memory holds only one piece per stage. */
 struct run {
     const struct kv_splitter *x;
     const struct kv_piece_sink *sink;
@@ -270,7 +270,7 @@ struct piece {
 
 static int from_step(struct run *r, size_t i, struct piece p, struct kv_err *e);
 
-/* Does a part go to the piece before it? */
+/* Whether a part joins the piece before it. */
 static bool joins(enum behavior b, bool before, bool match)
 {
     switch (b) {
@@ -302,7 +302,8 @@ static int give(struct run *r, size_t i, struct piece whole,
 static int cut(struct run *r, size_t i, struct piece p, struct kv_err *e)
 {
     const struct stage *x = &r->x->stage[i];
-    struct kv_part held = {0}, part; /* held may still grow; it begins empty */
+    struct kv_part held = {0}, part; /* held: the piece that may still grow,
+                                      * empty at first */
     struct kv_scan scan;
     int rc;
 

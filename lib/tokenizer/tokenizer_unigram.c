@@ -10,7 +10,7 @@
 
 /* ---- the model --------------------------------------------------------- */
 
-/* ["name", score]: its name goes into names with the id. */
+/* Reads the pair ["name", score] of token id, and adds the name to names. */
 static int read_token(struct kv_unigram *u, json_t *names, const json_t *pair,
                       size_t id, struct kv_err *e)
 {
@@ -148,11 +148,11 @@ void kv_unigram_hide(struct kv_unigram *u, int32_t id)
 
 /* ---- the search -------------------------------------------------------- */
 
-/* The best way to a place in the piece. */
+/* The best segmentation up to a place in the piece. */
 struct kv_lattice_node {
     double score;
-    uint32_t from; /* the beginning of its last token, or NONE: no way yet */
-    uint32_t next; /* from here the whole's best way goes on to there */
+    uint32_t from; /* beginning of its last token; NONE: none found yet */
+    uint32_t next; /* the next place in the whole piece's best one */
     int32_t id;
 };
 
@@ -164,7 +164,8 @@ void kv_lattice_clear(struct kv_lattice *l)
     *l = (struct kv_lattice){0};
 }
 
-/* Adds a way: a token that begins at `from` ends at this node. */
+/* Offers a segmentation whose last token begins at `from` and ends at this
+ * node; keeps the better one. */
 static void offer(struct kv_lattice_node *node, uint32_t from, double score,
                   bool single, int32_t id)
 {
@@ -192,8 +193,8 @@ static size_t bound(const struct kv_unigram *u, size_t low, size_t high,
     return low;
 }
 
-/* Offers every token that the text has at `from`; returns whether one of them
- * is exactly the first character. */
+/* Offers every token that matches at `from`.  Returns whether one of them is
+ * exactly the first character. */
 static bool offer_tokens(const struct kv_unigram *u,
                          struct kv_lattice_node *node, const char *s, size_t n,
                          uint32_t from)
@@ -250,8 +251,8 @@ static int search(const struct kv_unigram *u, struct kv_lattice_node *node,
     return 0;
 }
 
-/* A joined run of unknown characters may be a token after all, as in Hugging
- * Face's library. */
+/* Adds a joined run of unknown characters.  The run may be a token after all,
+ * as in Hugging Face's library. */
 static void put_unknown(const struct kv_unigram *u, const char *s, size_t n,
                         struct kv_ids *out)
 {

@@ -23,8 +23,8 @@ struct kv_unigram {
 
 /* model: the JSON object.  Besides tokenizer.json's fields it may have
  * "min_score", which replaces the lowest score, and "single_precision": true,
- * which rounds sums as SentencePiece does.  This decides between equally good
- * ways, as for "aaaa".
+ * which rounds sums as SentencePiece does.  Rounding decides between
+ * segmentations with equal sums, such as those of "aaaa".
  */
 int kv_unigram_new(struct kv_unigram **u, const json_t *model,
                    struct kv_err *e);
@@ -34,8 +34,8 @@ void kv_unigram_free(struct kv_unigram *u);
  * remains text. */
 void kv_unigram_hide(struct kv_unigram *u, int32_t id);
 
-/* The best way to each byte of a piece.  It starts as all zeros and may be
- * reused. */
+/* The best segmentation up to each byte of a piece.  It starts as all zeros and
+ * may be reused. */
 struct kv_lattice {
     struct kv_lattice_node *node;
     size_t capacity;

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* First pass: checks the ids, and the sizes of what they need. */
+/* The first pass: checks the ids, and counts the ids and the bytes of the
+ * names. */
 static int measure(struct kv_vocab *v, json_t *j, size_t *n_bytes,
                    struct kv_err *e)
 {

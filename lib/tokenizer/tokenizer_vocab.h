@@ -34,7 +34,7 @@ void kv_vocab_clear(struct kv_vocab *v);
 /* The id of this name, or -1. */
 int32_t kv_vocab_id(const struct kv_vocab *v, const char *s, size_t n);
 
-/* FNV-1a. */
+/* The FNV-1a hash of a name. */
 static inline uint64_t kv_name_hash(const char *s, size_t n)
 {
     uint64_t h = 0xcbf29ce484222325u;

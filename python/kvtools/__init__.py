@@ -8,8 +8,8 @@
     kvtools.read_codes("codes.h5")            # what kvquant --codes wrote
     kvtools.write_dump("own.h5", k, v)        # tensors of your own, for kvquant
 
-A spec is what the tools' -s takes, but exec.  torch, transformers, pandas and xarray are
-imported where they are used.
+A spec is any spec that the tools' -s accepts, except exec.  torch,
+transformers, pandas and xarray are imported only where they are used.
 """
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ def cache(spec: str, model: transformers.PreTrainedModel,
         model.generate(**inputs, past_key_values=past)
         past.bits()
 
-    calib: path of a calibration (kvcalib) of this model.  prompt: "exact": the
-    first call's tokens, if there are several, attend at full precision, then
-    are stored (kvppl's prefill:P); "codes": every query sees the cache as it
-    stands after its call's tokens entered (token by token kvppl's stream).
-    tokens: of which a policy's budget is a share; those of the first call
-    unless given.  seed: of stochastic rounding.  Raises ValueError with a
-    sentence where the spec, the calibration or the model does not fit.
+    calib: path of a calibration (kvcalib) of this model.  prompt: with "exact",
+    the first call's tokens, if there are several, attend at full precision and
+    are then stored (kvppl's prefill:P); with "codes", every query sees the
+    cache after all tokens of its call have entered (kvppl's stream if calls
+    have one token each).  tokens: the number of tokens that a policy's budget
+    is a share of; by default the first call's tokens.  seed: the seed of
+    stochastic rounding.  Raises ValueError, with the reason, if the spec, the
+    calibration or the model does not fit.
     """
     from ._cache import KvCache
 

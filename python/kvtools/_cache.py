@@ -1,8 +1,8 @@
 """A transformers cache over libkvtools' sequences.
 
-Most specs only change what is stored: update() gives back the decoded keys and
-values, and any attention of torch reads them.  Specs whose policy drops tokens,
-or whose scheme attends on its codes or looks at queries, attend in libkvtools:
+With most specs, update() returns the decoded keys and values, and torch
+computes any attention over them.  If the spec's policy drops tokens, or its
+scheme attends on codes or looks at queries, libkvtools computes the attention:
 the model's attention is then the function "kvtools" below."""
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ def _rows(x):
 
 
 def _attention(module, query, key, value, attention_mask, **options):
-    """The model's attention, or libkvtools' if a KvCache waits for queries."""
+    """torch's attention, or libkvtools' if a KvCache layer marked the keys."""
     layer = getattr(key, "_kvtools_layer", None)
     if layer is None:
         return sdpa_attention_forward(module, query, key, value,
@@ -81,8 +81,8 @@ class _Layer(CacheLayerMixin):
     # ---- tokens of each sequence, without its padding
 
     def _tokens(self, first, k, v, q=None):
-        """(sequence, arguments of Sequence.append()) of those that have any.
-        first: of the tokens, with padding."""
+        """Yields (sequence, arguments of Sequence.append()) for each sequence
+        that gets tokens.  first: the tokens' first index, padding included."""
         k, v = _rows(k), _rows(v)
         q = None if q is None else _rows(q)
         turned = self.cache.binding.pre_rope[self.index] and \
@@ -111,8 +111,8 @@ class _Layer(CacheLayerMixin):
         return bigger
 
     def _read_new(self):
-        """Decodes what may have changed: blocks new since the last step, and
-        the tail."""
+        """Decodes the tokens that may have changed since the last step: new
+        blocks and the tail."""
         b = self.cache.binding
         sizes = (len(self.settled), b.n_kv_heads, b.head_dim)
         self.keys = self._room(self.keys, sizes)
@@ -179,19 +179,20 @@ class _Layer(CacheLayerMixin):
 class KvCache(Cache):
     """Keys and values of a batch under a spec.
 
-    spec: as the tools' -s takes it, but exec.  model: a causal language model of
-    transformers.  calib: path of a calibration (kvcalib) of this model.
-    prompt: "exact" (the first call's tokens, if there are several, attend at
-    full precision, then are stored: kvppl's prefill:P) or "codes" (every query
-    sees the cache as it stands after its call's tokens entered: token by token
-    kvppl's stream, N at a time stream:N).  tokens: the tokens of which a
-    policy's budget is a share (those of the first call).  seed: of stochastic
-    rounding.
+    spec: any spec that the tools' -s accepts, except exec.  model: a causal
+    language model of transformers.  calib: path of a calibration (kvcalib) of
+    this model.  prompt: with "exact", the first call's tokens, if there are
+    several, attend at full precision and are then stored (kvppl's prefill:P);
+    with "codes", every query sees the cache after all tokens of its call have
+    entered (kvppl's stream for calls of one token, stream:N for calls of N).
+    tokens: the number of tokens that a policy's budget is a share of (default:
+    the first call's tokens).  seed: the seed of stochastic rounding.
 
     Rows of a batch may be padded on the left: tokens before a row's position 0
-    are not stored.  position_ids say where that is, as generate() gives them; a
-    mask alone does not.  A spec that attends by itself (h2o+..., hack, zipcache,
-    antkv) sets the model's attention to "kvtools", which for other caches is sdpa.
+    are not stored.  position_ids, which generate() passes, tell where position
+    0 is; a mask alone does not.  If libkvtools must compute the attention
+    (h2o+..., hack, zipcache, antkv), the constructor sets the model's attention
+    to "kvtools", which is sdpa for other caches.
     Beam search, assisted decoding and offloading are refused.
     """
 
@@ -237,7 +238,7 @@ class KvCache(Cache):
         self.prompt_length = 0
 
     def begin(self, keys, first, positions):
-        """Tokens come in, into some layer; the first call makes sequences."""
+        """Called when tokens enter a layer; the first call makes sequences."""
         batch, n = keys.shape[0], keys.shape[2]
         newest = [None] * batch
         if positions is not None and positions.dim() == 2:
@@ -279,10 +280,10 @@ class KvCache(Cache):
         return self.binding.spec
 
     def bits(self) -> dict[str, float]:
-        """Measured bits of a value, as kvppl's columns: bits of all that is
-        held; quantized, of blocks of codes alone; total, with the
-        calibration's tables; nominal, as the paper counts; kept, the share of
-        values not dropped."""
+        """Measured bits per value, as in kvppl's columns.  bits: of everything
+        held; quantized: of blocks of codes alone; total: with the calibration's
+        tables; nominal: as the paper counts; kept: the share of values that
+        were not dropped."""
         sums = Bits()
         for s in self.sequences or []:
             s.add_bits(sums)

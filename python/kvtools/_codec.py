@@ -1,4 +1,4 @@
-"""Tensors as a spec's bytes, and back."""
+"""Encodes tensors to the bytes that a spec stores, and decodes them."""
 from __future__ import annotations
 
 import os
@@ -20,8 +20,8 @@ Path = Union[str, os.PathLike]
 class Codes:
     """One tensor as a spec stores it.
 
-    data is what counts: | sinks: fp16 | blocks of codes | tail: fp16 |, with
-    sizes of blocks where they vary (kvtools/binding.h).
+    data: the bytes that are counted, with the sizes of blocks if they vary
+    (kvtools/binding.h): | sinks: fp16 | blocks of codes | tail: fp16 |
     """
     spec: str                # canonical
     side: str                # "k" or "v"
@@ -33,13 +33,14 @@ class Codes:
 
     @property
     def bits(self) -> float:
-        """Bits a value, with scales, sinks, tail and padding."""
+        """Bits per value, including scales, sinks, tail and padding."""
         values = int(np.prod(self.shape))
         return 8 * len(self.data) / values if values else float("nan")
 
 
 def _numpy(x):
-    """x as a numpy array of float32, and what makes such an array like x."""
+    """x as a numpy array of float32, and a function that converts such an array
+    to the kind and type of x."""
     if hasattr(x, "detach"):  # a torch tensor
         import torch
 
@@ -72,10 +73,10 @@ def encode(spec: str, x: Tensor, calib: Path | None = None, *,
     """Stores x, [tokens][kv heads][channels], as a cache under spec would.
 
     x: keys (side "k") or values ("v") of one layer, a numpy array or a torch
-    tensor of any float type.  Schemes that store keys before RoPE take them so.
-    calib: path of a calibration (kvcalib), whose model then says the number of
-    layers.  Raises ValueError with libkvtools' sentence: a bad spec, a missing
-    table, NaN.
+    tensor of any float type.  Pass keys before RoPE to schemes that store them
+    so.  calib: path of a calibration (kvcalib), whose model then gives the
+    number of layers.  Raises ValueError with libkvtools' error message on a bad
+    spec, a missing table, or NaN.
     """
     if side not in ("k", "v"):
         raise ValueError("side %r: expected 'k' or 'v'" % (side,))
@@ -87,11 +88,11 @@ def encode(spec: str, x: Tensor, calib: Path | None = None, *,
 
 def decode(spec: str, x: Tensor | Codes, calib: Path | None = None, *,
            side: str = "k", layer: int = 0) -> Tensor:
-    """x as attention reads it: the tensor of Codes that this spec made (the
-    other arguments are then the codes' own), or a tensor, which is stored and
-    read back.
+    """Returns x as attention reads it.
 
-    Codes give float32 of numpy, a tensor its own kind and type.
+    x: Codes that this spec made (their own calib, side and layer are used), or
+    a tensor, which is encoded and decoded.  Codes give a numpy array of
+    float32; a tensor gives a tensor of its own kind and type.
     """
     if isinstance(x, Codes):
         if spec not in (x.given, x.spec):
@@ -103,5 +104,5 @@ def decode(spec: str, x: Tensor | Codes, calib: Path | None = None, *,
 
 def bits(spec: str, x: Tensor, calib: Path | None = None, *,
          side: str = "k", layer: int = 0) -> float:
-    """Bits a value of x under spec, counted from the stored bytes."""
+    """Bits per value of x under spec, counted from the stored bytes."""
     return encode(spec, x, calib, side=side, layer=layer).bits

@@ -13,7 +13,7 @@ from ._library import Binding, KvtoolsError, Sequence, wanted
 class FileCodes:
     """The contents of a codes.h5 under one spec."""
     spec: str      # canonical
-    bits: float    # measured bits a value, as kvquant's column
+    bits: float    # measured bits per value, as in kvquant's column
     layers: list[int]
     k: dict[int, np.ndarray] = field(repr=False)  # by layer, decoded:
     v: dict[int, np.ndarray] = field(repr=False)  # [window][token][head][channel]
@@ -27,7 +27,7 @@ def _text(x):
 
 
 def _model(f):
-    """Keywords of struct kv_binding_model."""
+    """The file's model, as keywords for struct kv_binding_model."""
     model = {name: int(f.attrs[name]) for name in
              ("n_layers", "n_heads", "n_kv_heads", "head_dim")}
     model.update(attn_scale=float(f.attrs["attn_scale"]),
@@ -88,13 +88,13 @@ def _read(f, group, model, calib):
 
 def read_codes(path: str | os.PathLike,
                calib: str | os.PathLike | None = None) -> list[FileCodes]:
-    """Reads and decodes what kvquant --codes wrote: an item for each spec.
+    """Reads and decodes a file of kvquant --codes; returns an item per spec.
 
         for codes in kvtools.read_codes("codes.h5"):
             codes.spec, codes.bits, codes.k[0].shape, codes.layout[0, "k"]
 
-    calib: path of the calibration that the codes were made with; a spec with
-    tables wants it.  Wants h5py.  Raises ValueError on another kind of file,
+    calib: path of the calibration that the codes were made with; required if a
+    spec has tables.  Requires h5py.  Raises ValueError on another kind of file,
     on another calibration, and on bytes that are not the spec's.
     """
     h5py = wanted("h5py", "kvtools.read_codes()")

@@ -1,4 +1,4 @@
-"""Files of the tools as tables and arrays."""
+"""Reads and writes the tools' files as tables and arrays."""
 from __future__ import annotations
 
 import os
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def results(*paths: str | os.PathLike) -> pandas.DataFrame:
     """Rows of the tools' results (csv, tsv, jsonl) as one pandas.DataFrame.
 
-    Numbers are numbers, blanks are missing values; every column of any of the
-    files is there (results/README.md says what they mean).
+    Blank cells are missing values.  The frame has every column of any of the
+    files (results/README.md says what they mean).
     """
     pd = _library.wanted("pandas", "kvtools.results()")
 
@@ -40,7 +40,7 @@ def results(*paths: str | os.PathLike) -> pandas.DataFrame:
 
 
 def _check_parts(f, path):
-    """HDF5 gives NaN for the tensors of a file that is not there."""
+    """Fails if a part is missing, since HDF5 would give NaN for its tensors."""
     group = f["layer_%03d" % f.attrs["first_layer"]]
     sets = [x for x in group.values() if x.is_virtual]
     for source in sets[0].virtual_sources() if sets else []:
@@ -50,11 +50,11 @@ def _check_parts(f, path):
 
 
 def dump(path: str | os.PathLike) -> xarray.Dataset:
-    """kvdump's tensors as an xarray.Dataset in memory.
+    """Reads kvdump's tensors as an xarray.Dataset in memory.
 
-    Variables q, k, v, k_pre, k_gradient and v_gradient, as far as the dump has
-    them: [layer][window][token][head][channel]; heads of q are query_head.
-    tokens: [window][token].  Attributes are the file's.
+    The variables are q, k, v, k_pre, k_gradient and v_gradient, if the dump has
+    them: [layer][window][token][head][channel], where q's head dimension is
+    named query_head; and tokens: [window][token].  Attributes are the file's.
     """
     h5py = _library.wanted("h5py", "kvtools.dump()")
     xr = _library.wanted("xarray", "kvtools.dump()")
@@ -82,7 +82,7 @@ def dump(path: str | os.PathLike) -> xarray.Dataset:
 
 
 def _tensor(name, x, shape):
-    """x as f32, of this shape, where -1 is any size."""
+    """x as f32; fails if its shape is not this one, where -1 is any size."""
     if x is None:
         return None
     if hasattr(x, "detach"):
@@ -103,16 +103,16 @@ def write_dump(path: str | os.PathLike, k: Tensor, v: Tensor, *,
                inv_freq: np.ndarray | None = None,
                attn_scale: float | None = None, model: str = "",
                text: str = "") -> None:
-    """Writes tensors of anyone's as a dump, for kvquant, kvcalib and kvattn.
+    """Writes your own tensors as a dump, for kvquant, kvcalib and kvattn.
 
     k, v: [layer][window][token][head][channel], numpy or torch; q (after RoPE)
-    and k_pre (keys before RoPE) likewise, for what needs them.  RoPE turns
-    channels i and i + len(inv_freq) of a head by position * inv_freq[i];
-    without inv_freq there is none.  attn_scale: 1 / sqrt(channels) unless given.
-    model, text: names; a calibration is taken by dumps of the same model.
-    tokens: ids, [window][token]; without them ids are made of each token's
-    values, so that tools still see when a calibration has seen the tensors
-    that it is measured on.
+    and k_pre (keys before RoPE) likewise, for specs and tools that need them.
+    inv_freq: RoPE turns channels i and i + len(inv_freq) of a head by
+    position * inv_freq[i]; None: no RoPE.  attn_scale: by default
+    1 / sqrt(channels).  model, text: names; a calibration fits dumps of the
+    same model.  tokens: ids, [window][token]; by default ids are hashes of each
+    token's keys, so that tools still notice a calibration that was made from
+    the same tensors.
     """
     k = _tensor("k", k, [-1] * 5)
     layers, windows, ctx, heads, dim = k.shape

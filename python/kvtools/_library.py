@@ -14,7 +14,7 @@ _size_p = C.POINTER(C.c_size_t)
 
 
 class KvtoolsError(ValueError):
-    """A refusal by libkvtools, with its own sentence."""
+    """A failure of libkvtools, with its error message."""
 
 
 class Model(C.Structure):
@@ -58,7 +58,7 @@ class Bits(C.Structure):
 
 
 def wanted(module, by):
-    """The module, or one sentence that says how to install it."""
+    """Imports the module, or fails saying how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -71,7 +71,7 @@ def wanted(module, by):
 
 
 def _open():
-    """The library of $KVTOOLS_LIBRARY (of a build folder), or the package's."""
+    """Loads the library that $KVTOOLS_LIBRARY names, or else the package's."""
     path = os.environ.get("KVTOOLS_LIBRARY")
     if not path:
         path = Path(__file__).with_name("_kvtools.so")
@@ -126,14 +126,15 @@ def version():
 
 
 def _call(function, *args):
-    """Calls what returns 0, or else writes a sentence into its last argument."""
+    """Calls a function that returns 0, or on failure writes an error message to
+    its last argument."""
     sentence = C.create_string_buffer(1024)  # struct kv_err
     if function(*args, sentence):
         raise KvtoolsError(sentence.value.decode(errors="replace"))
 
 
 def f32(x):
-    """x as the library reads it."""
+    """x as the library reads arrays: contiguous float32."""
     return np.ascontiguousarray(x, dtype=np.float32)
 
 
@@ -142,9 +143,9 @@ def _at(x):
 
 
 def _model(model):
-    """Model of keywords with numpy arrays."""
+    """The struct Model of keywords, whose arrays are numpy's."""
     struct = Model()
-    struct.arrays = []  # that it points into
+    struct.arrays = []  # keeps the memory that the struct points to
     for name, kind in Model._fields_:
         x = model.get(name)
         if x is None:
@@ -158,8 +159,9 @@ def _model(model):
 
 
 def write_dump(path, model, name, text, tokens, tensors):
-    """tensors: q, k, v, k_pre, [layer][window][token][head][channel] f32 or
-    None; tokens: [window][token] int32."""
+    """Writes a dump.  tensors: q, k, v, k_pre, each f32
+    [layer][window][token][head][channel] or None; tokens: [window][token]
+    int32."""
     windows, ctx = tokens.shape
     model = _model(model)
     _call(_dump, os.fsencode(path), C.byref(model),
@@ -170,7 +172,7 @@ def write_dump(path, model, name, text, tokens, tensors):
 class Binding:
     """A spec on a model (struct kv_binding).
 
-    model: what Model has, as keywords with numpy arrays; None: the
+    model: the members of Model as keywords, with numpy arrays; None: the
     calibration's model.
     """
 
@@ -190,7 +192,7 @@ class Binding:
         self.prompt_on_codes = _on_codes(handle)
         self.pre_rope = [_pre_rope(handle, i) for i in range(self.n_layers)]
 
-    def __del__(self, free=_binding_free):  # globals go first at exit
+    def __del__(self, free=_binding_free):  # at exit globals are deleted first
         if self.handle:
             free(self.handle)
 
@@ -231,7 +233,8 @@ class Sequence:
               C.byref(Tokens(len(v), _at(q), _at(k), _at(k_pre), _at(v))))
 
     def step(self, layer, k, v, q, k_pre=None):
-        """The same; returns the attention of their queries, shaped like q."""
+        """Tokens enter a layer; returns their attention outputs, shaped like
+        q."""
         out = np.empty_like(q)
         _call(_step, self.handle, layer,
               C.byref(Tokens(len(v), _at(q), _at(k), _at(k_pre), _at(v))),
@@ -239,12 +242,12 @@ class Sequence:
         return out
 
     def load(self, layer, tokens, k, v):
-        """Bytes of both sides, as codes.h5 has them, become the layer's."""
+        """Loads the bytes of both sides, as codes.h5 has them, into a layer."""
         _call(_load, self.handle, layer,
               (SideBytes * 2)(*(SideBytes(x, len(x), tokens) for x in (k, v))))
 
     def settled(self, layer, side):
-        """How many of the tokens will not change any more."""
+        """The number of tokens whose stored form no longer changes."""
         return _settled(self.handle, layer, SIDES[side])
 
     def read(self, layer, side, first, end):

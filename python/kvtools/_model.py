@@ -1,4 +1,4 @@
-"""What libkvtools must know of a transformers model."""
+"""Describes a transformers model to libkvtools."""
 import inspect
 import sys
 
@@ -49,7 +49,7 @@ class Rope:
         return next(self.module.buffers()).device
 
     def turn(self, layer, first, x):
-        """x [n][heads][channels] f32 numpy, from position first on."""
+        """Rotates x [n][heads][channels] f32 numpy, from position first on."""
         cos, sin = self._angles(layer, first, len(x))
         x = torch.from_numpy(x).double()
         return (x * cos + rotate_half(x) * sin).float().numpy()
@@ -91,7 +91,8 @@ def _layer_types(config, n_layers):
 
 
 def _check_rope(attention, rope, head_dim):
-    """RoPE must turn channels i and i + head_dim / 2, as libkvtools does."""
+    """Fails unless RoPE turns channels i and i + head_dim / 2, as libkvtools
+    does."""
     name = type(attention).__name__
     module = sys.modules[type(attention).__module__]
     apply = getattr(module, "apply_rotary_pos_emb", None)
@@ -104,7 +105,7 @@ def _check_rope(attention, rope, head_dim):
     expected = x * cos + rotate_half(x) * sin
     try:
         same = torch.allclose(apply(x, x, cos, sin)[1], expected, atol=1e-5)
-    except RuntimeError:  # it takes angles of another shape
+    except RuntimeError:  # apply() takes angles of another shape
         same = False
     if rope.inv_freq(rope.layer_types[0]).size != head_dim // 2 or not same:
         raise KvtoolsError(
@@ -122,7 +123,8 @@ def _k_bias(attentions, n_kv_heads, head_dim):
 
 
 class Description:
-    """sizes: struct kv_binding_model's members; rope: Rope or None."""
+    """A model's description.  sizes: the members of struct kv_binding_model;
+    rope: Rope, or None without RoPE."""
 
     def __init__(self, model):
         config = model.config

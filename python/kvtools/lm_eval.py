@@ -3,16 +3,17 @@
     kvtools-lm-eval --model kvtools --model_args model=MODEL,spec=SPEC \\
         --tasks TASK
 
-is lm_eval's command line with one more model (lm_eval finds no models of other
-packages by itself).  model: a folder, a GGUF file or a name that transformers
-loads; spec: as the tools' -s takes it, with ; for its commas; calib: a
-calibration.  The other arguments are those of lm_eval's model "hf".
+is lm_eval's command line with one more model (lm_eval itself finds no models
+in other packages).  model: a folder, a GGUF file or a name that transformers
+loads; spec: as for the tools' -s, with ; instead of commas; calib: a
+calibration.  Other arguments are the same as for lm_eval's model "hf".
 
-generate_until: the prompt attends at full precision, then is stored; all other
-tokens are decoded over the stored cache (kvppl's prefill:P).
-loglikelihood: the same with the context as the prompt; each token of the
-continuation is decoded over the stored cache, as kvgen --score does.
-loglikelihood_rolling: token by token over the stored cache (kvppl's stream).
+generate_until: the prompt attends at full precision and is then stored; all
+other tokens are decoded over the stored cache (kvppl's prefill:P).
+loglikelihood: the context is the prompt; each token of the continuation is
+decoded over the stored cache, as in kvgen --score.
+loglikelihood_rolling: each token is decoded over the stored cache (kvppl's
+stream).
 Requests run one by one, whatever batch_size says.
 """
 import inspect
@@ -30,7 +31,7 @@ from ._model import Description
 
 
 def _load(name, **options):
-    """(model, tokenizer) of a folder, a name, or a GGUF file."""
+    """Loads (model, tokenizer) from a folder, a name, or a GGUF file."""
     where = {}
     if str(name).endswith(".gguf"):
         name, where["gguf_file"] = os.path.split(name)
@@ -57,7 +58,7 @@ class KvLM(HFLM):
         self.spec, self.calib = spec.replace(";", ","), calib
         loaded, tokenizer = _load(model, dtype=dtype)
         loaded = loaded.to(device).eval()
-        Binding(self.spec, Description(loaded).sizes, calib)  # or its sentence
+        Binding(self.spec, Description(loaded).sizes, calib)  # fails early
         self._cache_name = "cache" if "cache" in inspect.signature(
             loaded.forward).parameters else "past_key_values"
         super().__init__(pretrained=loaded, tokenizer=tokenizer, device=device,
@@ -67,7 +68,7 @@ class KvLM(HFLM):
         return KvCache(self.spec, self.model, self.calib, **options)
 
     def _logits(self, cache, ids):
-        """The logits of all ids [n], which enter the cache together:
+        """Enters ids [n] into the cache together; returns their logits,
         [n][vocabulary]."""
         ids = torch.tensor([ids], device=self.device)
         return self.model(ids, use_cache=True,
@@ -79,7 +80,8 @@ class KvLM(HFLM):
 
     @torch.no_grad()
     def _score(self, context, continuation):
-        """(log-likelihood, whether it is what greedy text would be)."""
+        """Returns (log-likelihood of the continuation, whether greedy decoding
+        gives it)."""
         context = (context + continuation)[-(self.max_length + 1):][
             :-len(continuation)]
         if not context:
@@ -102,7 +104,7 @@ class KvLM(HFLM):
         answers = []
         for text, context, continuation in requests:
             answers.append(self._score(context, continuation))
-            if text is not None:  # a window of loglikelihood_rolling() has none
+            if text is not None:  # None in loglikelihood_rolling()
                 self.cache_hook.add_partial("loglikelihood", text, answers[-1])
         return answers
 
