@@ -1,5 +1,5 @@
-/* A part of a calibration as bytes, for another rank of the same program on the
- * same kind of machine. */
+/* Packs a part of a calibration into bytes, for another rank of the same
+ * program on the same kind of machine. */
 #include "calib/calibrate.h"
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
@@ -7,13 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A set: its warning, the number of its tables, and the tables. */
+/* The head of a set: its warning and the number of its tables; the tables
+ * follow. */
 struct set_head {
     char warning[sizeof(((struct kv_calib_set *)0)->warning)];
     uint64_t n_tables;
 };
 
-/* A table: this, then its values. */
+/* The head of a table; its values follow. */
 struct table_head {
     char name[sizeof(((struct kv_table *)0)->name)];
     int32_t side, layer, head;

@@ -16,7 +16,7 @@
 /* A spec whose scheme or policy must be trained. */
 struct picked {
     const struct kv_spec *spec;
-    bool patterns; /* the policy's */
+    bool patterns; /* the policy's patterns are trained */
 };
 
 static void key_of(const struct picked *p, char key[KV_SPEC_CHARS])
@@ -27,8 +27,8 @@ static void key_of(const struct picked *p, char key[KV_SPEC_CHARS])
         kv_spec_calib_key(p->spec, key);
 }
 
-/* Adds it unless there is one with its key; returns the spec of the existing
- * one. */
+/* Adds `one` unless picked has one with the same key; returns the spec of that
+ * one, else NULL. */
 static const struct kv_spec *pick_one(struct picked one, struct picked *picked,
                                       size_t *n_picked)
 {
@@ -44,8 +44,8 @@ static const struct kv_spec *pick_one(struct picked one, struct picked *picked,
     return one.spec;
 }
 
-/* Specs that are to be trained, one for each key; the members of a mixed one
- * each by itself.  *picked is the caller's to free. */
+/* Lists the specs to train, one for each key; each member of a mixed spec
+ * counts by itself.  *picked is the caller's to free. */
 static size_t pick(const struct kv_spec *specs, size_t n,
                    struct picked **picked)
 {
@@ -77,7 +77,7 @@ struct kv_calib *kv_calib_start(struct kv_dump *dump, size_t n_sets)
     struct kv_calib *c = kv_alloc(1, sizeof(*c));
 
     c->shape = info->shape;
-    c->shape.k_bias = NULL; /* the dump's, which may not stay */
+    c->shape.k_bias = NULL; /* belongs to the dump, which may be closed first */
     c->shape.sink_logit = NULL;
     c->shape.cache_scale = NULL;
     snprintf(c->model, sizeof(c->model), "%s", info->model);
@@ -152,7 +152,8 @@ static int train(struct kv_calib_set *set, const struct picked *p,
     return 0;
 }
 
-/* The factors of every set, and the text that they are of. */
+/* Takes the smoothing factors of every set, and adds the text that they were
+ * trained on. */
 static int take_factors(struct kv_calib *c, const struct kv_calib *factors,
                         const struct picked *picked, size_t n,
                         const struct kv_dump_info *info, struct kv_err *e)
@@ -176,7 +177,7 @@ static int take_factors(struct kv_calib *c, const struct kv_calib *factors,
     return 0;
 }
 
-/* Before hours of training: what one lacks does not cost the others. */
+/* Fails before hours of training if the dump lacks what any spec needs. */
 static int check_dump(const struct picked *picked, size_t n,
                       struct kv_dump *dump, struct kv_err *e)
 {
@@ -197,8 +198,8 @@ static bool is_together(const struct picked *p)
     return !p->patterns && t->together && t->together(p->spec);
 }
 
-/* Trains the sets whose layers are trained together, each by one part, or all
- * other sets. */
+/* together: trains the sets whose layers are trained together, each set in one
+ * part; else trains all other sets. */
 static int train_sets(struct kv_calib *c, struct kv_calib_part part,
                       bool together, const struct picked *picked,
                       struct kv_dump *dump, const bool *counts,
@@ -246,7 +247,8 @@ int kv_calib_run_part(struct kv_calib **out, struct kv_calib_part part,
     bool *all_counts = NULL;
     int rc = -1;
 
-    for (size_t i = 0; i < n_specs; i++) /* norms alone */
+    for (size_t i = 0; i < n_specs; i++) /* without calibrated specs the norms
+                                          * alone suffice */
         wanted |= kv_spec_calibrated(&specs[i]);
     if (!wanted) {
         kv_fail(e, "none of the schemes asked for has anything to calibrate");

@@ -1,21 +1,21 @@
-/* A calibration: all schemes train on one dump, and their tables go into one
- * file. */
+/* Makes a calibration: all schemes train on one dump, and their tables go into
+ * one file. */
 #ifndef KV_CALIBRATE_H
 #define KV_CALIBRATE_H
 
 #include "lib/base/err.h"
 #include "lib/calib.h"
 
-/* factors: another calibration of the model, or NULL.  All specs then use its
- * smoothing factors and must have such factors, and its text counts as trained
- * on.
+/* factors: another calibration of the model, or NULL.  All specs take their
+ * smoothing factors from it, and every spec must have such factors; its text
+ * counts as trained on.
  *
- * Trains each spec (fitted to the dump's shape), and each member of a mixed
- * spec, whose scheme or policy has something to calibrate, once for each key,
- * in the given order; names specs without anything to calibrate on stderr, and
- * prints schemes' warnings there.  Fails when no spec is left, and, before any
- * training, if the dump lacks tensors that a spec needs.  *c is the caller's,
- * for kv_calib_free().
+ * Trains each spec (fitted to the dump's shape) and each member of a mixed spec
+ * whose scheme or policy has something to calibrate, in the given order.  Specs
+ * with the same key are trained once.  Names specs without anything to
+ * calibrate on stderr, and prints schemes' warnings there.  Fails when no spec
+ * is left, and, before any training, if the dump lacks tensors that a spec
+ * needs.  *c is the caller's, for kv_calib_free().
  *
  * The same dump, specs and seed give the same tables for any number of
  * threads. */

@@ -75,15 +75,15 @@ static int read_place(struct place *p, const char *path, const char *name,
                    path, name);
 }
 
-/* The set that the arrays of a file become. */
+/* The set of tables that is made from a file's arrays. */
 struct taken {
     struct kv_arrays *file;
     struct kv_calib_set *set;
-    const char **array; /* [set's tables]: the name of each one's array */
+    const char **array; /* for each table of the set, the name of its array */
 };
 
-/* Codebooks of all heads in one array, with [heads] as first dimension, become
- * a table for each head. */
+/* Adds an array as a table.  Codebooks of all heads in one array, with [heads]
+ * as first dimension, become a table for each head. */
 static int add_table(struct taken *to, size_t i, const struct kv_array *a,
                      struct kv_err *e)
 {
@@ -134,7 +134,7 @@ static int open_all(const struct kv_calib *c, const struct kv_spec *spec,
     return 0;
 }
 
-/* Returns a codec that reads a table of this place. */
+/* Opens, and closes, a codec that reads a table of this place. */
 static int open_at(const struct kv_calib *c, const struct kv_spec *spec,
                    const struct kv_shape *shape, const struct kv_table *t,
                    struct kv_err *e)
@@ -168,7 +168,7 @@ static int fail_unused(const char *path, const char *array,
                    path, array, spec->text, t->name, at);
 }
 
-/* Whether the codec of the table's place opens without it. */
+/* Whether the codec that should read the table opens without it. */
 static bool opens_without(const struct kv_calib *c, const struct kv_spec *spec,
                           const struct kv_shape *shape, struct kv_table *t,
                           struct kv_err *e)
@@ -183,8 +183,9 @@ static bool opens_without(const struct kv_calib *c, const struct kv_spec *spec,
     return opens;
 }
 
-/* The sentence that says why codecs do not open, with the wrong array's name.
- * Without the array the sentence is about a missing table. */
+/* Adds the name of the wrong array to the sentence that says why codecs do not
+ * open.  If no array is wrong, a table is missing and only the file is
+ * named. */
 static int fail_array(const struct taken *to, const struct kv_calib *c,
                       const struct kv_spec *spec, const struct kv_shape *shape,
                       struct kv_err *e)
@@ -208,7 +209,8 @@ static int fail_array(const struct taken *to, const struct kv_calib *c,
                  : kv_fail_in(e, "%s", path);
 }
 
-/* Every table is read: without it its codec does not open. */
+/* Checks that every table is read: its codec must not open without the
+ * table. */
 static int check_used(const struct taken *to, const struct kv_calib *c,
                       const struct kv_spec *spec, const struct kv_shape *shape,
                       struct kv_err *e)

@@ -11,14 +11,14 @@
 
 /* ---- the choice ---------------------------------------------------------- */
 
-/* A sum over the first places: its predecessor, and the choice of the last
- * place. */
+/* A partial choice for the first places: its sums, the index `from` of the
+ * partial choice without the last place, and the last place's spec. */
 struct sum {
     double bytes, cost;
     size_t from, spec;
 };
 
-/* Sums over the first i places, where no sum is worse than another in both
+/* Partial choices for the first i places.  None is worse than another in both
  * bytes and cost: bytes ascend, costs descend. */
 struct front {
     struct sum *sum;
@@ -38,7 +38,8 @@ static int by_bytes(const void *a, const void *b)
     return x->spec < y->spec ? -1 : x->spec > y->spec;
 }
 
-/* Keeps the first, and the last (cheapest) in each step of bytes. */
+/* Keeps the first sum, and the last (cheapest) sum in each interval of
+ * bytes. */
 static void thin(struct front *f, double budget)
 {
     size_t n = 1;
@@ -55,7 +56,8 @@ static void thin(struct front *f, double budget)
     f->n = n;
 }
 
-/* One place more; rest: the least bytes of the places after it. */
+/* Adds one place to every partial choice; rest: the least bytes of the places
+ * after it. */
 static struct front extend(const struct front *before,
                            const struct kv_offer *offer, size_t n_specs,
                            double rest, double budget)
@@ -93,7 +95,7 @@ static double min_bytes(const struct kv_offer *offer, size_t n_specs)
 int kv_allocate(const struct kv_offer *offer, size_t n_places, size_t n_specs,
                 double values, double bits, size_t *choice, struct kv_err *e)
 {
-    /* the last bit of a product must not decide */
+    /* rounding of a product must not decide whether a choice fits */
     const double budget = bits * values / 8 * (1 + 1e-12);
     struct front *front = kv_alloc(n_places + 1, sizeof(*front));
     double rest = 0;
@@ -183,7 +185,7 @@ int kv_allocate_kl(struct kv_ppl *p, const struct kv_shape *shape,
         place[at] = base;
         if (kv_ppl_run(p, &mixed, calib, NULL, &row, e))
             goto out;
-        /* the other places store the base run's bytes */
+        /* subtracts the base run's bytes, which the other places store */
         offer[i] = (struct kv_offer){row.bits.bytes -
                                          all.bits.bytes / (double)n_places *
                                              (double)(n_places - 1),

@@ -13,20 +13,21 @@ struct kv_offer {
     double cost;  /* error if only this place is quantized */
 };
 
-/* Our reading throughout: costs of places add up.  It assumes that errors of
- * keys and values, and of different layers, are independent; measuring the
- * whole choice shows how far that holds. */
+/* Our reading throughout: costs of places add up.  This assumes that errors of
+ * keys and values, and of different layers, are independent.  A measurement of
+ * the whole choice shows how far the assumption holds. */
 
-/* offer: [n_places][n_specs]; values: the number that all places store
- * together.  choice: [n_places], the index of a spec for each place.  The
- * choice minimizes the sum of costs subject to bytes <= bits * values / 8 and,
- * on ties, the bytes.
+/* offer: [n_places][n_specs]; values: the number of values that all places
+ * store together.  choice: [n_places], the index of a spec for each place.  The
+ * choice minimizes the sum of costs subject to bytes <= bits * values / 8; of
+ * choices with equal cost it is the one with the fewest bytes.
  *
- * The result is exact while at most KV_ALLOCATE_SUMS sums of bytes must be kept
- * (the sums that no other beats in both bytes and cost), as is the case if
- * schemes take the same bytes in each layer.  Beyond that only the best sum in
- * each of KV_ALLOCATE_SUMS equal intervals of bytes is kept: the budget holds,
- * the cost may be slightly above the minimum.
+ * The search extends partial choices place by place and drops each one that
+ * another beats in both bytes and cost.  The result is exact while at most
+ * KV_ALLOCATE_SUMS partial choices remain, which holds if schemes take the same
+ * bytes in each layer.  With more, the search keeps only the best in each of
+ * KV_ALLOCATE_SUMS equal intervals of bytes: the budget holds, the cost may be
+ * slightly above the minimum.
  *
  * Fails, naming the smallest possible bits, when the budget cannot be met. */
 enum { KV_ALLOCATE_SUMS = 1 << 14 };
@@ -35,16 +36,16 @@ int kv_allocate(const struct kv_offer *offer, size_t n_places, size_t n_specs,
 
 /* offer: [layers of the dump * KV_SIDES][n_specs], layer by layer, K first.
  * Cost: the squared error of the attention output over its square, with this
- * side alone stored, at the plan's query positions (n_queries > 0).  Fails as
- * kv_measure(). */
+ * side alone stored, at the plan's query positions (n_queries > 0).  Fails when
+ * kv_measure() does. */
 int kv_allocate_attention(const struct kv_measure_plan *p,
                           struct kv_offer *offer, double *values,
                           struct kv_err *e);
 
-/* The same over all layers of the model.  Cost: the mean divergence from the
- * base line, nats per token, with only this place stored and f32 elsewhere.  p
- * is empty, with divergence; spec: [n_specs], fitted, by the protocol.  Runs
- * the model 1 + n_layers * KV_SIDES * n_specs times. */
+/* Fills offer as above, for all layers of the model.  Cost: the mean divergence
+ * from the base line, nats per token, with only this place stored and f32
+ * elsewhere.  p: new, its plan with kl; spec: [n_specs], fitted, by the
+ * protocol.  Runs the model 1 + n_layers * KV_SIDES * n_specs times. */
 int kv_allocate_kl(struct kv_ppl *p, const struct kv_shape *shape,
                    const struct kv_spec *spec, size_t n_specs,
                    const struct kv_calib *calib, struct kv_offer *offer,

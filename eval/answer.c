@@ -47,7 +47,8 @@ static int check_finite(const float *logits, size_t n, size_t at,
     return 0;
 }
 
-/* In descending order; if the model has fewer ids, -1 fills the rest. */
+/* Writes the n_top most probable ids in descending order; if the model has
+ * fewer ids, -1 fills the rest. */
 static void note_top(struct kv_top *top, size_t n_top, const float *logits,
                      size_t n, double sum)
 {
@@ -68,7 +69,7 @@ static void note_top(struct kv_top *top, size_t n_top, const float *logits,
     }
 }
 
-/* Tokens that may not come yet, id [n]. */
+/* The ids [n] of tokens that may not come yet. */
 struct barred {
     int32_t *id;
     size_t n;
@@ -89,7 +90,7 @@ static int list_barred(const struct kv_answer *a, const struct kv_ends *ends,
     return 0;
 }
 
-/* The next token: the forced one, or the sampler's. */
+/* Returns the next token: the forced one, or the sampler's choice. */
 static int32_t choose(const struct kv_answer *a, const struct barred *b,
                       const int32_t *ids, float *logits, size_t n_vocab)
 {

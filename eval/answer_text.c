@@ -4,11 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tokens of the prompt that an answer is decoded with: enough for what
- * tokenizers do at the start of a text. */
+/* The number of the prompt's last tokens that are decoded together with an
+ * answer, because tokenizers treat the start of a text differently. */
 enum { BEFORE = 5 };
 
-/* Without ids that have no token: models have more than their tokenizers. */
+/* Leaves out ids that have no token: models have more ids than their
+ * tokenizers. */
 static int decode(const struct kv_tokenizer *t, const int32_t *ids, size_t n,
                   char **text, size_t *bytes, struct kv_err *e)
 {
@@ -85,7 +86,8 @@ int kv_answer_cut(const struct kv_tokenizer *t, const int32_t *prompt,
         free(start);
         return -1;
     }
-    /* They may end within a character, which the whole text then has. */
+    /* The first tokens may end within a character, which only the whole text
+     * has in full. */
     while (skip < held && skip < *bytes && start[skip] == (*text)[skip])
         skip++;
     free(start);
@@ -121,7 +123,7 @@ int kv_stops_check(const struct kv_stops *s, const struct kv_tokenizer *t,
                    const int32_t *ids, size_t n, bool *stopped,
                    struct kv_err *e)
 {
-    enum { SPARE = 16 }; /* tokens that are special, or less than a byte */
+    enum { SPARE = 16 }; /* more tokens, in case some have no text */
     size_t longest = 0, bytes, tail;
     char *text;
 

@@ -44,8 +44,9 @@ static bool gpu_can(const struct kv_append_gpu *a)
     return true;
 }
 
-/* The first token of a sequence's newest tile, the same in all sequences, and
- * the first of its times where tokens are repeated; SIZE_MAX: none. */
+/* The first token of a sequence's newest tile, the same in all sequences; if
+ * the cache repeats its tokens, the token's first occurrence.  SIZE_MAX: no
+ * tile. */
 static size_t newest(const struct kv_append_gpu *a)
 {
     const struct kv_gpu_attend *attend = kv_attn_gpu_attend(a->attend);
@@ -70,7 +71,7 @@ static void input(const struct kv_append_gpu *a, int side, size_t b,
     kv_codec_input(c, a->x[side] + (b * a->n + first) * row_values(a), n, x);
 }
 
-/* The first block of each sequence, or its newest tile. */
+/* Sends the first block of each sequence, or its newest tile, to the device. */
 static int send(const struct kv_append_gpu *a, int side, bool tile,
                 struct blocks *to, struct kv_err *e)
 {
@@ -195,7 +196,7 @@ static int time_one(struct append *a, int (*once)(void *, struct kv_err *),
     return rc;
 }
 
-/* The first sequence's block. */
+/* Compares the bytes of the first sequence's block with the CPU's. */
 static int gpu_check(const struct append *a, int side, struct kv_err *e)
 {
     const struct kv_codec *c = a->plan->codec[side];
@@ -216,7 +217,7 @@ static int gpu_check(const struct append *a, int side, struct kv_err *e)
     return rc;
 }
 
-/* The first sequence's tile. */
+/* Compares the decoded values of the first sequence's tile with the CPU's. */
 static int check_values(const struct append *a, int side, struct kv_err *e)
 {
     const struct kv_codec *c = a->plan->codec[side];

@@ -42,7 +42,7 @@ void kv_attn_inputs_exact(struct kv_attn_inputs *in)
     kv_attend_c(&job);
 }
 
-/* The newest nq queries of every window. */
+/* Reads the newest nq queries of every window into q. */
 static int read_queries(struct kv_attn_inputs *in, struct kv_dump *dump,
                         struct kv_err *e)
 {
@@ -116,7 +116,7 @@ static float *random_tensor(size_t n, uint64_t key)
     return x;
 }
 
-/* q holds the newest nq queries of each sequence. */
+/* Makes all_q random; its newest nq queries of each sequence are q's. */
 static void random_queries(struct kv_attn_inputs *in, uint64_t key)
 {
     const size_t newest = in->nq * q_row(in), all = in->n * q_row(in);
@@ -241,7 +241,7 @@ static void run_step(void *arg)
         attend_cache(s, b);
 }
 
-/* Tokens [first, end) of sequence b, at most `some` at a time. */
+/* Appends tokens [first, end) of sequence b, at most `some` at a time. */
 static int append(struct kv_attn_step *s, size_t b, size_t first, size_t end,
                   size_t some, struct kv_err *e)
 {
@@ -264,7 +264,8 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* On the CPU the newest tokens one by one, under the clock. */
+/* Fills the caches; on the CPU appends the newest tokens one by one and times
+ * them. */
 static int fill(struct kv_attn_step *s, struct kv_err *e)
 {
     const struct kv_attn_inputs *in = s->in;
@@ -321,7 +322,7 @@ static void free_tiles(struct kv_attn_step *s)
     }
 }
 
-/* Whether int8 adds less error than the codes have of their own. */
+/* Whether path int8 adds less error than quantization itself. */
 static bool int8_adds_less(const struct kv_attn_step *s)
 {
     attend_tiles(s, KV_PATH_INT8, s->out);
@@ -368,7 +369,7 @@ static size_t device_bytes(const struct kv_attn_step *s)
     return bytes;
 }
 
-/* Tiles of the codes, sent to the GPU. */
+/* Makes tiles of the codes and sends them to the GPU. */
 static int open_gpu(struct kv_attn_step *s, struct kv_err *e)
 {
     if (!kv_tile_cache_stored(cache_of(s, 0)))

@@ -17,13 +17,11 @@
 struct kv_calib;
 struct kv_dump;
 
-/* A batch of sequences of one layer; shape: the model's.  k, k_pre (NULL:
- * none), v: [n_batch][n][n_kv_heads][head_dim]; q: the newest nq tokens'
- * queries, exact: attention in double over k and v, both
- * [n_batch][nq][n_heads][head_dim]; all_q: every token's queries,
- * [n_batch][n][n_heads][head_dim], NULL unless asked for.  The struct owns the
- * arrays.
- */
+/* A batch of sequences of one layer; the struct owns the arrays.  shape: the
+ * model's.  k, k_pre (NULL: none), v: [n_batch][n][n_kv_heads][head_dim].  q:
+ * the newest nq tokens' queries; exact: attention in double over k and v; both
+ * [n_batch][nq][n_heads][head_dim].  all_q: every token's queries,
+ * [n_batch][n][n_heads][head_dim], NULL unless asked for. */
 struct kv_attn_inputs {
     struct kv_shape shape;
     size_t layer, n_batch, n, nq;
@@ -32,13 +30,13 @@ struct kv_attn_inputs {
     float *q, *all_q, *k, *k_pre, *v, *exact;
 };
 
-/* Fills in the sizes; layer, nq and want_all_q are set.  The dump's first
- * n_batch windows (0: all) are the sequences.  Fails when the dump lacks
- * windows, and when windows have fewer than nq tokens. */
+/* Fills in the sizes; the caller has set layer, nq and want_all_q.  The dump's
+ * first n_batch windows (0: all) are the sequences.  Fails when the dump has
+ * fewer windows, and when windows have fewer than nq tokens. */
 int kv_attn_inputs_of_dump(struct kv_attn_inputs *in, struct kv_dump *dump,
                            struct kv_err *e);
-/* Reads the arrays, with sizes set.  Fails when the dump lacks queries or the
- * layer. */
+/* Reads the arrays; the sizes are set.  Fails when the dump lacks queries or
+ * the layer. */
 int kv_attn_inputs_read(struct kv_attn_inputs *in, struct kv_dump *dump,
                         struct kv_err *e);
 /* Standard normal tensors; all sizes are set, nq <= n. */
@@ -63,26 +61,28 @@ enum {
 struct kv_attn_result {
     struct kv_bits bits;      /* both sides; without shared_bytes and nominal */
     double rel_err;           /* ||out - exact|| / ||exact|| */
-    double path_rel_err;      /* the same against exact attention over the same
+    double path_rel_err;      /* rel_err against exact attention over the same
                                * codes; NaN if tiles do not take the codes */
     struct kv_timing timing;  /* one step of the whole batch */
     double append;            /* CPU seconds to append a token of the whole
                                * batch to the caches, with quantization where a
                                * block is full; the mean over the newest tokens,
                                * at most KV_ATTN_APPENDED; NaN on a GPU */
-    double speedup;           /* median over the base line's, paired by run */
+    double speedup;           /* median of the base line's time over the step's,
+                               * paired by run */
     size_t bytes_moved;       /* caches, queries and outputs, each once */
-    size_t device_bytes;      /* bytes that the step reads: of tiles, or of the
-                                 caches themselves */
+    size_t device_bytes;      /* bytes that the step reads, of tiles or of the
+                               * caches themselves */
     struct kv_attend_ops ops; /* operations of one step, only for schemes with
                                * an attend(); zeros with repeats */
 };
 
-/* The path to run: the first of int8, exact and generic (or the scheme's own
- * codes), starting at the requested one, that the codes support.  auto: int8 if
- * its path_rel_err is below the error of exact attention over the codes, else
- * exact (on a GPU always exact).  A GPU also has two baselines: f16 by products
- * and a softmax, and codes that are first decoded to halves. */
+/* The requested path.  If the codes do not support it, the next one runs: int8,
+ * then exact, then generic (or the scheme's own attention on codes).  auto:
+ * int8 if its path_rel_err is below the error of exact attention over the
+ * codes, else exact (on a GPU always exact).  A GPU also has two baselines:
+ * unfused, f16 by two products and a softmax, and dequant, which first decodes
+ * the codes to halves. */
 enum kv_attn_path {
     KV_ATTN_AUTO,
     KV_ATTN_INT8,
@@ -97,11 +97,12 @@ struct kv_attn_bench {
     struct kv_bench *bench;
     const struct kv_device *gpu; /* where attention runs; NULL: the CPU */
     size_t copies;  /* on a GPU, the number of copies of each sequence, each in
-                     * its own memory: a batch that needs less host memory */
-    size_t repeats; /* on a GPU, the number of times that each sequence's tokens
-                     * are there: the caches are so much longer than in->n, and
-                     * attention has the same outputs.  Above 1 wants one query,
-                     * codes of whole tiles alone, and keys after RoPE */
+                     * its own memory; makes a large batch from little host
+                     * memory */
+    size_t repeats; /* on a GPU, how often each cache repeats its sequence's
+                     * tokens: caches have repeats * in->n tokens, and attention
+                     * the same outputs.  Above 1 needs one query, only whole
+                     * tiles of codes, and keys after RoPE */
     size_t threads; /* threads work over caches, KV heads and chunks; "codes"
                      * and "generic" only over caches */
     bool warm;      /* on the CPU: see kv_bench_time() */
@@ -122,15 +123,16 @@ int kv_attn_step_new(struct kv_attn_step **s, const struct kv_attn_bench *b,
 void kv_attn_step_free(struct kv_attn_step *s); /* NULL is fine */
 
 /* The path in use: "exact" or "int8", on tiles of the codes
- * (kernels/tiles/tiles.h); "codes", the scheme's own; "generic", decode() and
- * then attention, or the GPU's kernel for any sizes; "plain", the same for a
- * view that tiles do not take; "unfused", "dequant". */
+ * (kernels/tiles/tiles.h); "codes", the scheme's own attention; "generic",
+ * decode() and then attention, or the GPU's kernel for any sizes; "plain",
+ * decode() and then attention because tiles do not take the view; "unfused",
+ * "dequant". */
 const char *kv_attn_step_path(const struct kv_attn_step *s);
 
-/* Times the step and the base line's step in turns (NULL or the step itself:
- * the step is the base line).  Fails when the output of attention is not
- * finite.  Returns 1 if a GPU failed, for memory or otherwise; other steps may
- * still run. */
+/* Times the step in turns with base, the base line's step (NULL or s: s is the
+ * base line itself).  Fails when the output of attention is not finite.
+ * Returns 1 if a GPU failed, for memory or otherwise; other steps may still
+ * run. */
 int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
                      struct kv_attn_result *out, struct kv_err *e);
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Query positions that pass through the products together. */
+/* Query positions that one matrix product takes together. */
 enum { TILE = 16 };
 
 /* The queries of a tile that share a KV head.  Row a * group + g: position
@@ -41,8 +41,9 @@ static double sink_of(const struct kv_attn_window *w, const struct tile *t,
                 : -HUGE_VAL;
 }
 
-/* One row of both kinds of scores becomes weights, 0 for tokens that row r's
- * query does not see; adds the logit error and the divergence. */
+/* Turns row r of the exact and of the stored logits into attention weights, 0
+ * for tokens that the row's query does not see; adds the logit error and the
+ * divergence. */
 static void compare_weights(struct kv_attn_error *sum,
                             const struct kv_attn_window *w,
                             const struct tile *t, size_t r, float *exact,
@@ -111,7 +112,7 @@ static void take_queries(const struct kv_attn_window *w, const struct tile *t)
                    window_row(w, t, w->q, t->at[a], g), d * sizeof(*t->q));
 }
 
-/* own: the scheme's outputs, row a of it being position at[a]. */
+/* Takes the scheme's outputs from w->own, whose row a is position at[a]. */
 static void take_own(const struct kv_attn_window *w, const struct tile *t,
                      size_t first)
 {

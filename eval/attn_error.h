@@ -19,7 +19,7 @@ struct kv_attn_error {
     double out_x2, out_e2[KV_ATTN_CASES];
 };
 
-/* One window: view is of one sequence, without mass; its first and nq are not
+/* One window.  view: of one sequence, without mass; its first and nq are not
  * read.  q: [n][n_heads][head_dim]; k, v exact and k_stored, v_stored as read
  * back: [n][n_kv_heads][head_dim], keys after RoPE.
  *
@@ -57,8 +57,9 @@ double kv_attn_error_logit(const struct kv_attn_error *s);
 double kv_attn_error_kl(const struct kv_attn_error *s);
 double kv_attn_error_out(const struct kv_attn_error *s, enum kv_attn_case c);
 
-/* n_at query positions spread over n tokens, the last token included; all if n
- * < n_at.  at: [min(n, n_at)]; returns that count. */
+/* Spreads n_at query positions over n tokens, the last token included; takes
+ * all positions if n < n_at.  Writes at [min(n, n_at)] and returns its
+ * length. */
 size_t kv_attn_positions(size_t n, size_t n_at, size_t *at);
 
 #endif

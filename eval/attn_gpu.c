@@ -8,7 +8,8 @@
 
 struct kv_attn_gpu {
     struct kv_gpu_attend *attend; /* NULL: unfused */
-    struct kv_gpu_attend *once;   /* the caches that attend repeats, or NULL */
+    struct kv_gpu_attend *once;   /* the caches whose tokens `attend` repeats,
+                                   * or NULL */
     struct kv_unfused *unfused;
     void *half_out; /* the output of unfused attention */
     float *q;
@@ -27,7 +28,7 @@ static int open_unfused(struct kv_attn_gpu *g, const struct kv_tiles_job *jobs,
            kv_device_upload(g->q, q, values * sizeof(float), e);
 }
 
-/* Like kv_gpu_attend_answer(). */
+/* Downloads the outputs as kv_gpu_attend_answer() does. */
 static int answer_unfused(const struct kv_attn_gpu *g, float *out,
                           struct kv_err *e)
 {
@@ -41,7 +42,7 @@ static int answer_unfused(const struct kv_attn_gpu *g, float *out,
     return rc;
 }
 
-/* Replaces attention's caches by longer ones. */
+/* Replaces attention's caches by longer ones that repeat the tokens. */
 static int repeat(struct kv_attn_gpu *g, size_t repeats, struct kv_err *e)
 {
     if (repeats == 1)

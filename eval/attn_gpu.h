@@ -10,12 +10,12 @@
 struct kv_attn_gpu;
 struct kv_gpu_attend;
 
-/* n_batch caches, each `copies` times, in each of which the tokens are there
- * `repeats` times (kv_gpu_attend_copy()); q: [n_batch][nq][n_heads][head_dim].
- * path: int8 if the device has it for these codes, else exact, else generic; or
- * the named one.  Fails without a kernel for the codes and without memory,
- * naming what is missing; unfused also fails if not all is f16, or nq is not 1.
- * Unfused and dequant repeat nothing.
+/* Puts `copies` copies of n_batch caches on the device; each repeats its tokens
+ * `repeats` times (kv_gpu_attend_copy()).  q: [n_batch][nq][n_heads][head_dim].
+ * path int8: exact runs if the device has no int8 kernel for these codes; auto:
+ * exact; both: generic runs if no family has the codes.  Fails without a kernel
+ * for the codes and without memory, naming what is missing; unfused also fails
+ * if a side is not f16, or nq is not 1.  Unfused and dequant repeat nothing.
  * The tiles are not needed afterwards. */
 int kv_attn_gpu_new(struct kv_attn_gpu **g, const struct kv_device *device,
                     struct kv_tile_cache *const *tiled, size_t n_batch,

@@ -48,7 +48,7 @@ int kv_attn_kept_check(const struct kv_attn_inputs *in,
     return rc;
 }
 
-/* Workspace for one sequence after the other. */
+/* The workspace, which serves one sequence after the other. */
 struct work {
     const struct kv_attn_inputs *in;
     struct kv_attn_kept *to;
@@ -79,7 +79,7 @@ static int run_sequence(const struct work *w, size_t b, struct kv_err *e)
     return kv_policy_cache_enter(w->cache, &newest, w->out + q, e);
 }
 
-/* Room for n tokens of every sequence. */
+/* Allocates the inputs for n tokens of every sequence. */
 static void make_room(struct kv_attn_kept *k, const struct kv_attn_inputs *in,
                       size_t n)
 {
@@ -133,7 +133,7 @@ static void gather_sequence(const struct work *w, size_t b)
         gather(to, b, h, &seen, in->all_q, group * d, in->n, to->all_q);
         free(seen.k);
     }
-    /* keys at their present positions */
+    /* rotates the keys to their positions among the kept tokens */
     if (to->k_pre)
         memcpy(to->k + b * to->n * row_of(to),
                to->k_pre + b * to->n * row_of(to),

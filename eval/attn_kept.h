@@ -19,16 +19,17 @@ int kv_attn_kept_check(const struct kv_attn_inputs *in,
                        const struct kv_spec *spec, const struct kv_calib *calib,
                        bool no_layer, struct kv_err *e);
 
-/* The tokens before the newest nq are a prompt.  The policy drops tokens of it;
- * a budget is a share of the prompt.  Then the newest nq tokens are appended
- * and attend.  rel_err is against in->exact, dense attention over all n.
+/* The tokens before the newest nq are a prompt.  The policy drops tokens of
+ * this prompt; its budget is a share of the prompt.  Then the newest nq tokens
+ * are appended and attend.  rel_err is against in->exact, dense attention over
+ * all n.
  *
- * inputs: as many tokens as attention passes over (kv_policy_cache_span()).
- * Each KV head's kept rows are moved together, and repeated in place of dropped
- * rows in blocks.  Their values and positions differ from the run that gave
- * rel_err, so they serve only for timing.
+ * k->inputs has as many tokens as attention passes over
+ * (kv_policy_cache_span()).  Each KV head's kept rows stand together; in
+ * blocks, kept rows also fill the places of dropped rows.  Values and positions
+ * differ from the run that gave rel_err, so these inputs serve only for timing.
  *
- * in: with all_q if the policy counts attention. */
+ * in: has all_q if the policy counts attention. */
 int kv_attn_kept_new(struct kv_attn_kept *k, const struct kv_attn_inputs *in,
                      const struct kv_spec *spec, const struct kv_calib *calib,
                      uint64_t seed, struct kv_err *e);

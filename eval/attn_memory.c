@@ -15,7 +15,7 @@ static double q_row(const struct kv_attn_inputs *in)
     return (double)in->shape.n_heads * (double)in->shape.head_dim;
 }
 
-/* q, and exact or what it is compared with. */
+/* The bytes of q; exact, and the outputs compared with it, are as large. */
 static double outputs(const struct kv_attn_inputs *in)
 {
     return (double)in->n_batch * (double)in->nq * q_row(in) * sizeof(float);
@@ -30,13 +30,13 @@ double kv_attn_inputs_bytes(const struct kv_attn_inputs *in)
     return 2 * outputs(in) + n * (kv + q) * sizeof(float);
 }
 
-/* Keys and values of one sequence, decoded. */
+/* The bytes of one sequence's decoded keys and values. */
 static double decoded_bytes(const struct kv_attn_inputs *in)
 {
     return 2 * (double)in->n * kv_row(in) * sizeof(float);
 }
 
-/* Whether attention reads tiles; the GPU reads nothing else. */
+/* Whether attention reads tiles; a GPU always does. */
 static bool in_tiles(const struct kv_attn_bench *b,
                      const struct kv_attn_inputs *in,
                      struct kv_codec *const *codec)

@@ -4,7 +4,8 @@
 
 #include <math.h>
 
-/* Above this share of common shingles a result is not to be trusted. */
+/* If more than this share of the evaluated text's shingles is in the
+ * calibration's text, a result cannot be trusted. */
 static const double max_leak = 0.01;
 
 static int check_leak(double leak, const char *path, struct kv_err *e)

@@ -1,4 +1,5 @@
-/* Calibrations used to evaluate: made for this model, on other text. */
+/* Checks that a calibration fits an evaluation: it was made for the same model,
+ * on other text. */
 #ifndef KV_CALIB_CHECK_H
 #define KV_CALIB_CHECK_H
 
@@ -11,7 +12,8 @@
 struct kv_evaluated {
     const char *model_hash;
     const struct kv_shape *shape;
-    const struct kv_sketch *sketch; /* the sketch of its tokens, sorted */
+    const struct kv_sketch *sketch; /* the sketch of the text's tokens,
+                                     * sorted */
 };
 
 /* Loads path and checks it: fails for another model, and when its text holds
@@ -21,8 +23,9 @@ int kv_calibration_load(struct kv_calib **c, double *leak, const char *path,
                         const struct kv_evaluated *what, bool allow_leakage,
                         struct kv_err *e);
 
-/* For a text that comes later, sorted: fails when the calibration's text holds
- * more than 1 % of it.  Of a text too short to tell it does not. */
+/* Checks a text that comes later, by its sketch (sorted): fails when the
+ * calibration's text holds more than 1 % of it.  A text too short to tell
+ * passes. */
 int kv_calibration_apart(const struct kv_calib *c,
                          const struct kv_sketch *sketch, struct kv_err *e);
 

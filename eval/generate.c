@@ -7,11 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The codecs of a spec, which its answers share. */
+/* The codecs of a spec; all answers with this spec share them. */
 struct opened {
     const struct kv_spec *spec;
     struct kv_codecs *codecs;
-    bool exact; /* prompts attend to all at full precision in all layers */
+    bool exact; /* prompts attend to all tokens at full precision in all
+                 * layers */
 };
 
 /* An answer under way. */
@@ -34,12 +35,12 @@ struct kv_generator {
     size_t n_waiting, next;
     struct sequence *open; /* [n_open] in their order; 2 batch - 1 at most */
     size_t n_open;
-    struct sequence **live; /* [n_live], in the current pass: one token each, or
-                             * all the same prompt */
+    struct sequence **live; /* [n_live], sequences of the current pass: each
+                             * runs one token, or all run the same prompt */
     size_t n_live;
     bool prompt;
     struct kv_span *span; /* [rows] */
-    size_t rows;          /* rows of a pass that is no prompt */
+    size_t rows;          /* rows of a decode pass */
     size_t longest;       /* rows of hidden */
     float *hidden,
         *logits; /* [longest prompt or rows][hidden], [rows][vocab] */
@@ -127,7 +128,7 @@ static int open_layers(struct kv_seq **s, const struct kv_answer *a,
     return 0;
 }
 
-/* Without its cache. */
+/* Makes a sequence without its cache. */
 static struct sequence sequence_of(const struct kv_generator *r,
                                    struct kv_answer *a)
 {
@@ -196,7 +197,7 @@ static int close_ended(struct kv_generator *r, struct kv_err *e)
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* A layer of the sequences that are live, in the host's memory. */
+/* A layer's tensors of the live sequences, in host memory. */
 struct layer {
     const struct kv_generator *r;
     const struct kv_qkv *x;
@@ -228,7 +229,7 @@ static int attend_one(const void *arg, size_t i, size_t thread,
 
     (void)thread;
     (void)e;
-    if (x->shared) { /* its tokens are in the cache */
+    if (x->shared) { /* a layer without own KV: the cache has the tokens */
         if (!s->ended && !exact)
             kv_seq_attend(s->seq, x->layer, n, t.q, out);
     } else if (!s->ended &&
@@ -242,7 +243,7 @@ static int attend_one(const void *arg, size_t i, size_t thread,
     return 0;
 }
 
-/* Tells of a layer of the prompt. */
+/* Calls the caller's layer() for every live sequence of a prompt. */
 static void tell_layer(const struct kv_generator *r, size_t layer)
 {
     for (size_t i = 0; r->g.layer && r->prompt && i < r->n_live; i++) {
@@ -281,7 +282,7 @@ static float *state_of(void *arg, size_t sequence)
     return kv_seq_state(r->live[sequence]->seq);
 }
 
-/* After a prompt that all live ones have. */
+/* Copies the state after a prompt that all live sequences share. */
 static void share_state(const struct kv_generator *r)
 {
     for (size_t i = 1; i < r->n_live; i++)
@@ -292,7 +293,8 @@ static void share_state(const struct kv_generator *r)
 
 /* ---- tokens -------------------------------------------------------------- */
 
-/* The next token of a live sequence, by its logits [n_vocab], which change. */
+/* Takes the next token of a live sequence by its logits [n_vocab], which
+ * change. */
 static void take(const struct kv_generator *r, struct sequence *s,
                  float *logits)
 {
@@ -312,7 +314,8 @@ static void fail_live(struct kv_generator *r, const struct kv_err *why)
             fail(r->live[i], why);
 }
 
-/* The first token after the prompt that all live ones have. */
+/* Runs the prompt that all live sequences share, and makes their first
+ * tokens. */
 static void run_prompt(struct kv_generator *r)
 {
     const struct kv_attention mine = {
@@ -366,7 +369,7 @@ static void run_prompts(struct kv_generator *r, size_t first)
     }
 }
 
-/* One token of every live sequence. */
+/* Runs one decode pass: one token of every live sequence. */
 static void run_step(struct kv_generator *r)
 {
     const struct kv_attention mine = {
@@ -392,7 +395,8 @@ static void run_step(struct kv_generator *r)
     free(ids);
 }
 
-/* One token of the first `batch` sequences, some at a time. */
+/* Makes one token for each of the first `batch` sequences, `rows` of them per
+ * pass. */
 static void run_steps(struct kv_generator *r)
 {
     const size_t n = r->n_open < r->g.batch ? r->n_open : r->g.batch;
@@ -532,7 +536,7 @@ bool kv_generator_idle(const struct kv_generator *r)
 
 int kv_generator_step(struct kv_generator *r, struct kv_err *e)
 {
-    if (close_ended(r, e)) /* joined with all of their tokens */
+    if (close_ended(r, e)) /* sequences may join with all of their tokens */
         return -1;
     if (r->next < r->n_waiting && r->n_open < r->g.batch)
         open_next(r);

@@ -38,16 +38,17 @@ size_t kv_generate_cache_bytes(const struct kv_shape *shape, size_t n);
  * prefill:n_prompt, or kv_prefill_check() if the policy has patterns.  Answers
  * begin in order.  Answers that decode together read the weights once a step
  * (on the CPU once for up to KV_FEW_ROWS answers), and their seconds are the
- * whole batch's; an answer that ends makes room for the next.  If the prompt
- * attends at full precision, it is appended at once, and only once for
- * consecutive answers with the same prompt pointer.  All other tokens come one
- * by one, with products in f32 (kv_model_few_in_f32(), which stays in force).
- * On the CPU an answer does not depend on the batch or on other answers.
- * Without `ended` the first failed answer fails the call. */
+ * whole batch's; an answer that ends makes room for the next.  A prompt that
+ * attends at full precision runs in one pass, and only once for consecutive
+ * answers with the same prompt pointer.  All other tokens run one by one, with
+ * products in f32 (kv_model_few_in_f32(), which stays in force).  On the CPU an
+ * answer does not depend on the batch or on other answers.  Without `ended` the
+ * first failed answer fails the call. */
 int kv_generate(const struct kv_generation *g, struct kv_answer *a, size_t n,
                 struct kv_err *e);
 
-/* The same for answers that arrive while others are made. */
+/* Makes answers as kv_generate() does, but answers may arrive while others are
+ * made. */
 struct kv_generator;
 
 struct kv_generator *kv_generator_new(const struct kv_generation *g);
@@ -57,13 +58,14 @@ void kv_generator_free(struct kv_generator *r); /* NULL is fine */
  * is dropped, its spec until r is freed.  Fails when kv_codecs_new() does. */
 int kv_generator_add(struct kv_generator *r, struct kv_answer *a,
                      struct kv_err *e);
-/* For an answer whose prompt has run elsewhere: opens its sequence, with empty
- * layers, for kv_seq_load().  Fails as kv_generator_add() does. */
+/* Opens a sequence for an answer whose prompt has run elsewhere: its layers are
+ * empty, for kv_seq_load().  Fails as kv_generator_add() does. */
 int kv_generator_open(struct kv_generator *r, const struct kv_answer *a,
                       struct kv_seq **s, struct kv_err *e);
-/* Continues an answer after its first token, a->ids [most] with made = 1, with
- * the cache of its prompt, which r now owns.  At most 2 batch - 1 such answers
- * exist at a time.  ended: the first token was its last. */
+/* Continues an answer after its first token; a->ids has room for `most` tokens,
+ * made is 1.  s: the cache of its prompt, which r now owns.  At most 2 batch -
+ * 1 such answers exist at a time.  ended: the first token was the answer's
+ * last. */
 void kv_generator_join(struct kv_generator *r, struct kv_answer *a,
                        struct kv_seq *s, bool ended);
 /* Closes the spec's codecs, if any; no answer with this spec may be queued or
@@ -74,8 +76,8 @@ void kv_generator_drop(struct kv_generator *r, const struct kv_answer *a);
 /* Whether no answer is queued or in progress. */
 bool kv_generator_idle(const struct kv_generator *r);
 
-/* Runs the next prompt, if there is room, and makes its answers' first token;
- * otherwise makes a token for each answer in progress. */
+/* Runs the next prompt, if there is room, and makes the first token of its
+ * answers; otherwise makes a token for each answer in progress. */
 int kv_generator_step(struct kv_generator *r, struct kv_err *e);
 
 #endif

@@ -38,7 +38,7 @@ double kv_channel_std(const struct kv_channel *c)
     return sqrt(variance(c));
 }
 
-/* Smaller values are only rounding errors. */
+/* Whether the variance is more than rounding errors. */
 static bool varies(const struct kv_channel *c)
 {
     return variance(c) > 1e-12 * c->square / (double)c->n;
@@ -107,7 +107,7 @@ static void make(struct kv_inspected *i, const struct kv_codec *c)
     }
 }
 
-/* x: [n][n_heads][dim], as the codec takes them. */
+/* Counts the centroids that encode x [n][n_heads][dim], in the codec's form. */
 static void count_codes(struct kv_inspected *i, const struct kv_codec *c,
                         const float *x, size_t n)
 {
@@ -133,7 +133,8 @@ static void count_codes(struct kv_inspected *i, const struct kv_codec *c,
     free(bytes);
 }
 
-/* gram: [n_heads][dim][dim], added to. */
+/* Adds x to the statistics of the channels, and its Gram matrices to gram
+ * [n_heads][dim][dim]. */
 static void add_values(struct kv_inspected *i, const float *x, size_t n,
                        double *gram)
 {

@@ -27,7 +27,7 @@ double kv_channel_skewness(const struct kv_channel *c);
  * are NaN if all values are equal. */
 double kv_channel_kurtosis(const struct kv_channel *c);
 
-/* A codebook's use: how often each centroid was chosen. */
+/* How often each centroid of a codebook was chosen. */
 struct kv_book_use {
     uint64_t *count; /* [k] */
     size_t k;
@@ -41,8 +41,8 @@ double kv_book_perplexity(const struct kv_book_use *b);
 struct kv_inspected {
     size_t n_heads, dim;
     struct kv_channel *channel; /* [n_heads][dim] */
-    double *singular;           /* [n_heads][dim], of the matrix [tokens][dim],
-                                 * the largest first */
+    double *singular;           /* [n_heads][dim], singular values of the matrix
+                                 * [tokens][dim], the largest first */
     size_t n_books;             /* 0: the scheme has no codebooks */
     struct kv_book_use *book;
     size_t clipped; /* values beyond fp16's range (kv_codec_clipped()) */

@@ -103,7 +103,8 @@ static int check_row(float scale, float min, unsigned top_code, double sum,
     return 0;
 }
 
-/* The row at `at` [8 + 2 n bytes] as log p, and its exponentials. */
+/* Decodes the row at `at` [8 + 2 n bytes] into log p, and into its exponentials
+ * p. */
 static int read_row(const uint8_t *at, size_t n, float *log_p, float *p,
                     struct kv_err *e)
 {

@@ -34,13 +34,13 @@ int kv_klbase_create(struct kv_klbase **b, const char *path, size_t n_ctx,
 int kv_klbase_put(struct kv_klbase *b, const float *logits, struct kv_err *e);
 int kv_klbase_commit(struct kv_klbase *b, struct kv_err *e); /* frees b */
 
-/* Fails when the file is cut, or is for another context, vocabulary or
- * tokens: n_chunks windows of tokens [n_chunks][n_ctx] must be its first. */
+/* Fails when the file is cut, or is for another context, vocabulary or tokens:
+ * the file must begin with the n_chunks windows of tokens [n_chunks][n_ctx]. */
 int kv_klbase_open(struct kv_klbase **b, const char *path, size_t n_ctx,
                    size_t n_vocab, size_t n_chunks, const int32_t *tokens,
                    struct kv_err *e);
-/* log_p: [n_vocab], scored row `row` of chunk `chunk`; p: [n_vocab], workspace,
- * or log_p's exponentials on success.  Thread-safe. */
+/* Reads scored row `row` of chunk `chunk` into log_p [n_vocab].  p: [n_vocab],
+ * log_p's exponentials on success, else undefined.  Thread-safe. */
 int kv_klbase_get(const struct kv_klbase *b, size_t chunk, size_t row,
                   float *log_p, float *p, struct kv_err *e);
 void kv_klbase_close(struct kv_klbase *b); /* discards an uncommitted file */

@@ -15,7 +15,8 @@ const char *const kv_step_names[KV_STEP_PARTS] = {[KV_STEP_NORM] = "norm",
 /* ---- caches -------------------------------------------------------------- */
 
 struct kv_step_caches {
-    struct kv_gpu_attend **fused; /* [n_layers]; those after 0 copies of it */
+    struct kv_gpu_attend **fused; /* [n_layers]; layers after 0 hold copies of
+                                   * layer 0's caches */
     size_t n_layers;
     struct kv_unfused *unfused; /* or this */
 };

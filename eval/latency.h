@@ -1,6 +1,6 @@
-/* One decode step of a model on a GPU, timed: the forward pass of
- * lib/model/forward.c over a token of each sequence; weights are random, the
- * shape is real, each layer attends to caches of its own. */
+/* Times one decode step of a model on a GPU: the forward pass of
+ * lib/model/forward.c over one token of each sequence.  The weights are random,
+ * the shape is a real model's, and each layer attends to its own caches. */
 #ifndef KV_LATENCY_H
 #define KV_LATENCY_H
 
@@ -13,8 +13,8 @@
 /* The part's name in all tables: "norm", "qkv", .. */
 extern const char *const kv_step_names[KV_STEP_PARTS];
 
-/* The caches of all layers: codes, for our kernels; or halves, for two matrix
- * products and a softmax (kernels/cuda/unfused.h). */
+/* The caches of all layers: codes, which our kernels read, or halves, which two
+ * matrix products and a softmax read (kernels/cuda/unfused.h). */
 struct kv_step_caches;
 
 /* Attention over n_layers copies of these sequences. */
@@ -32,8 +32,8 @@ const char *kv_step_caches_name(const struct kv_step_caches *c); /* path */
 
 struct kv_step;
 
-/* Puts weights on the device; a step has batch tokens, the n-th of their
- * sequences.  Fails without memory. */
+/* Puts weights on the device; a step has `batch` tokens, each the n-th of its
+ * sequence.  Fails without memory. */
 int kv_step_new(struct kv_step **s, const struct kv_config *c,
                 const struct kv_device *device, size_t batch, size_t n,
                 uint64_t seed, struct kv_err *e);
@@ -45,7 +45,7 @@ int kv_step_time(struct kv_step *s, struct kv_step_caches *caches,
                  size_t warmup, size_t reps, struct kv_timing *whole,
                  double part[KV_STEP_PARTS], struct kv_err *e);
 
-/* One step; the logits [batch][n_vocab]. */
+/* Runs one step; writes the logits [batch][n_vocab]. */
 int kv_step_run(struct kv_step *s, struct kv_step_caches *caches, float *logits,
                 struct kv_err *e);
 

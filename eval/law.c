@@ -52,7 +52,8 @@ static void breaks(const struct check *c, enum kv_law_part part,
     v->holds = false;
 }
 
-/* A cache of the first n tokens, appended `step` at a time; NULL on failure. */
+/* Returns a cache of the first n tokens, appended `step` at a time; NULL on
+ * failure. */
 static struct kv_cache *fill(const struct check *c, const struct kv_tokens *t,
                              size_t n, size_t step, struct kv_err *e)
 {
@@ -90,7 +91,8 @@ static void compare(const struct check *c, enum kv_law_part part,
     }
 }
 
-/* The tokens again, in caches that come after others' tokens. */
+/* Fills a cache with the same tokens again after another cache took other
+ * tokens: a codec must not remember them. */
 static int check_repeated(const struct check *c, const struct kv_cache *first,
                           struct kv_err *e)
 {
@@ -151,7 +153,8 @@ static int check_threads(const struct check *c, const struct kv_cache *first,
     return rc;
 }
 
-/* Quantized blocks by themselves; both times. */
+/* Decodes the cache twice, and each quantized block by itself; all must
+ * agree. */
 static void check_decoded(const struct check *c, const struct kv_cache *cache)
 {
     const size_t n = c->plan->tokens.n;

@@ -1,5 +1,5 @@
-/* The law of lib/codec.h, checked on a spec by the bytes of its caches: for
- * schemes that no test of this tree knows (exec). */
+/* Checks a spec against the law of lib/codec.h by the bytes of its caches.  It
+ * serves schemes that no test of this tree knows (exec). */
 #ifndef KV_LAW_H
 #define KV_LAW_H
 
@@ -14,8 +14,8 @@ enum kv_law_part {
     KV_LAW_APART,    /* tokens give the same bytes one by one, by seven or all
                       * together */
     KV_LAW_THREADS,  /* four caches filled by four threads are equal */
-    KV_LAW_DECODED,  /* blocks decode to the same together, one by one, and
-                      * again */
+    KV_LAW_DECODED,  /* blocks decode to the same values together, one by one,
+                      * and a second time */
     KV_LAW_EXTREMES, /* zeros, the largest halves, denormals decode to finite
                       * values */
     KV_LAW_PARTS
@@ -30,8 +30,8 @@ struct kv_law_verdict {
 };
 
 /* spec: fitted, not layered.  tokens: one layer's, at least 2; a full check
- * needs several blocks.  calib may be NULL.  out: [KV_LAW_PARTS] verdicts of
- * each side.  Fails if a codec does not open, or tokens cannot enter its
+ * needs several blocks.  calib may be NULL.  out: [KV_LAW_PARTS], a verdict for
+ * each side.  Fails if a codec does not open, or if tokens cannot enter its
  * cache. */
 struct kv_law_plan {
     const struct kv_spec *spec;

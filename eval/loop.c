@@ -14,8 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Coders of a layer, if the backend has kernels for both sides; a scheme with
- * attention of its own wants them for plain attention on its codes, too. */
+/* Opens a layer's coders if the backend has kernels for both sides.  A scheme
+ * with attention of its own also needs a kernel for attention on its codes;
+ * such kernels take no window, ALiBi or soft cap. */
 static int open_layer(struct kv_loop *l, size_t layer, struct kv_err *e)
 {
     struct kv_codec *const *codec = kv_loop_codecs(l, layer);
@@ -173,7 +174,7 @@ static uint32_t *until_of(const struct kv_loop *l, const struct kv_codec *c,
 /* ---- windows in the host's caches -----------------------------------------
  */
 
-/* The work on each window of a layer in host memory. */
+/* The arguments of the work on each window of a layer in host memory. */
 struct windows {
     struct kv_loop *l;
     const struct kv_qkv *x;
@@ -183,7 +184,7 @@ struct windows {
 typedef int window_work(const struct windows *work, size_t window,
                         struct kv_seq *seq, struct kv_err *e);
 
-/* A sequence for each window, a new one before its first token. */
+/* Makes a new sequence for each window before the window's first token. */
 static void begin_windows(struct kv_loop *l, const struct kv_qkv *x)
 {
     const struct kv_seq_plan plan = {
@@ -209,8 +210,8 @@ static void begin_windows(struct kv_loop *l, const struct kv_qkv *x)
             l->seq[i] = kv_seq_new(&plan);
 }
 
-/* The layer of a window's sequence is open from its first token to its last,
- * and then gives its bits. */
+/* Opens the layer of a window's sequence before its first token, and closes the
+ * layer, adding its bits, after the last token. */
 static int with_window(const struct windows *work, size_t window,
                        window_work *run, struct kv_err *e)
 {
@@ -232,9 +233,9 @@ static int with_window(const struct windows *work, size_t window,
 /* ---- encoded at once, and decoded ------------------------------------------
  */
 
-/* A side of a window in the forms that its queries may see, keys after RoPE:
- * [n][n_kv_heads][head_dim] each, UNQUANTIZED NULL if no query sees it.  cache:
- * NULL if all layers are coded together. */
+/* Reads one side of a window in the forms that its queries may see, keys after
+ * RoPE.  Each form is [n][n_kv_heads][head_dim]; UNQUANTIZED is NULL if no
+ * query sees it.  cache: NULL if all layers are coded together. */
 static void read_forms(const struct kv_loop *l, const struct kv_qkv *x,
                        size_t window, const struct kv_cache *cache,
                        enum kv_side side, float *const *form)
@@ -269,7 +270,7 @@ static void fill_forms(const struct kv_loop *l, const struct kv_qkv *x,
     }
 }
 
-/* Encodes a window, too. */
+/* Encodes a window and fills in its forms. */
 static int fill_window(const struct windows *work, size_t window,
                        struct kv_seq *seq, struct kv_err *e)
 {
@@ -297,8 +298,8 @@ static int fill_one(const void *arg, size_t window, size_t thread,
 /* ---- step by step ----------------------------------------------------------
  */
 
-/* A window's tokens, or its next tokens: the prompt's at once, all others a
- * step at a time. */
+/* Appends a window's tokens, or its next tokens, and attends: the prompt at
+ * once, all others a step at a time. */
 static int step_window(const struct windows *work, size_t window,
                        struct kv_seq *seq, struct kv_err *e)
 {
@@ -332,7 +333,7 @@ static int step_one(const void *arg, size_t window, size_t thread,
     return with_window(arg, window, step_window, e);
 }
 
-/* Exact attention of the prompts, then each window as it goes. */
+/* Attends exactly for the prompts, then runs each window step by step. */
 static int run_steps(struct kv_loop *l, const struct kv_qkv *x,
                      struct kv_bits *bits, struct kv_err *e)
 {
@@ -387,7 +388,7 @@ static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
                              bytes, (const void **)&side[i]->unquantized, e)))
             return -1;
     }
-    if (n_sides == 1) /* the same codec, so the same until */
+    if (n_sides == 1) /* K and V have one codec, so they share `until` */
         *side[KV_V] = *side[KV_K];
     return 0;
 }
@@ -416,7 +417,8 @@ static int run_unchanged(struct kv_loop *l, const struct kv_qkv *x,
     return kv_attend_exact(NULL, x, e);
 }
 
-/* Queries of the prompt, or other ones, on codes or not. */
+/* Attends for the prompt's queries, or for the others, on codes if codes is not
+ * NULL. */
 static int attend_views(struct kv_loop *l, const struct kv_qkv *x,
                         const struct kv_attend_job *job,
                         const struct kv_attend_codes *codes, bool prompt,
@@ -429,7 +431,8 @@ static int attend_views(struct kv_loop *l, const struct kv_qkv *x,
                : b->attend(b, job, codes, l->seed, e);
 }
 
-/* Queries of the prompt see exact keys and values, the others the forms. */
+/* The prompt's queries see exact keys and values; all other queries see the
+ * forms. */
 static int run_views(struct kv_loop *l, const struct kv_qkv *x,
                      struct kv_bits *bits, struct kv_err *e)
 {

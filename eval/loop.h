@@ -32,33 +32,34 @@ int kv_loop_new(struct kv_loop **l, const struct kv_spec *spec,
                 const struct kv_backend *b, struct kv_err *e);
 void kv_loop_free(struct kv_loop *l);
 
-/* Whether the spec's policy, if it has one, can run in windows of n tokens, and
- * its patterns have the calibration they need.  Fails with the reason.
- * kv_loop_attention() assumes it. */
+/* Fails, with the reason, unless the spec's policy can run in windows of n
+ * tokens and its patterns have the calibration they need.  kv_loop_attention()
+ * assumes both. */
 int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e);
 
-/* Makes later passes perturb keys and values (eval/loop_jitter.h), for the
- * repeat-th time, counted from 1; 0 (default): no perturbation.  Only on the
+/* Makes later passes perturb keys and values (eval/loop_jitter.h); repeat, from
+ * 1 on, selects the random numbers.  0 (default): no perturbation.  Only on the
  * CPU. */
 void kv_loop_jitter(struct kv_loop *l, size_t repeat);
 
-/* For kv_model_forward() on whole windows of `length` tokens.  With a policy
- * also for windows in several calls: the first call has the prompt, each call
- * ends with a step.  Every window is a sequence of its own that starts from the
- * same seed.  first_window: the number of the group's first window, for
- * sentences.  With layered codecs all windows of a call pass a layer together
- * (no kv_model_forward_file()). */
+/* Attention for kv_model_forward() on whole windows of `length` tokens.  With a
+ * policy, a window may also run in several calls: the first call has the whole
+ * prompt, and each call ends at the end of a step.  Every window is its own
+ * sequence that starts from the same seed.  first_window: the number of the
+ * group's first window, for error sentences.  With layered codecs all windows
+ * of a call pass a layer together (no kv_model_forward_file()). */
 struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window,
                                       size_t length);
 
 /* Attention at full precision that keeps the keys and values of all layers and
- * codes them together.  For a spec that kv_spec_spans(): kv_model_forward()
- * runs with it on the windows first, then with kv_loop_attention(). */
+ * codes them together.  For specs with kv_spec_spans(), kv_model_forward() runs
+ * on the windows twice: first with this attention, then with
+ * kv_loop_attention(). */
 struct kv_attention kv_loop_gather(struct kv_loop *l, size_t first_window,
                                    size_t length);
 
-/* The cost of prompts so far: of all queries in protocols all and llama.cpp, of
- * the prompt's queries in prefill:P.  Zeros for other kinds of attention: on
+/* The cost of prompt attention so far.  Protocols all and llama.cpp count all
+ * queries, prefill:P the prompt's.  Zeros for other kinds of attention: on
  * codes, on a device, token by token, or under a policy that drops tokens. */
 struct kv_prefill kv_loop_prefill(const struct kv_loop *l);
 

@@ -34,8 +34,8 @@ static int want_met(struct kv_loop *l, size_t n_windows, struct kv_err *e)
     return kv_workspace_want(l->b, &l->met, bytes, e) || clear_met(l, bytes, e);
 }
 
-/* Waits; counts what all layers met, and fails with the first NaN or infinity.
- */
+/* Waits for the device, adds up the counts of all layers' coders, and fails at
+ * the first NaN or infinity. */
 static int count_met(struct kv_loop *l, size_t n_windows, struct kv_err *e)
 {
     const size_t n = l->shape.n_layers * KV_SIDES * n_windows;

@@ -9,13 +9,13 @@
 
 /* A layer's codecs on the backend. */
 struct kv_loop_layer {
-    struct kv_coder *coder[KV_SIDES]; /* NULL: through the cache */
+    struct kv_coder *coder[KV_SIDES]; /* NULL: the cache on the host encodes */
     bool on_codes;                    /* attention is computed on them */
 };
 
 enum { UNQUANTIZED, QUANTIZED, VIEWS };
 
-/* Counts that a coder reports of its input (struct kv_encode). */
+/* What a coder counts in its input (struct kv_encode). */
 struct kv_loop_met {
     unsigned nonfinite, clipped;
 };
@@ -38,19 +38,19 @@ struct kv_loop {
     size_t n_seqs;
     size_t length; /* tokens of a window */
 
-    /* The current layer's keys and values of all windows, in the forms that
-     * their queries see: [n_windows][n][n_kv_heads][head_dim], keys after RoPE.
-     * host: as a cache returns them. */
+    /* The current layer's keys and values of all windows, in the forms
+     * (UNQUANTIZED, QUANTIZED) that queries see:
+     * [n_windows][n][n_kv_heads][head_dim], keys after RoPE.  host: as a cache
+     * returns them. */
     const struct kv_backend *memory; /* the memory of `form` */
     struct kv_workspace form[KV_SIDES][VIEWS];
     float *host[KV_SIDES][VIEWS];
     struct kv_workspace bytes[KV_SIDES]; /* codes */
-    struct kv_workspace met; /* struct kv_loop_met
-                              * [n_layers][KV_SIDES][n_windows], reset to zeros
-                              * after they are counted */
+    struct kv_workspace met; /* struct kv_loop_met [layers][KV_SIDES]
+                              * [windows]; zeroed once counted */
 };
 
-/* The codecs of a layer, or those that code all layers together. */
+/* The codecs of a layer, or the codecs that code all layers together. */
 static inline struct kv_codec *const *kv_loop_codecs(const struct kv_loop *l,
                                                      size_t layer)
 {
@@ -78,8 +78,8 @@ static inline const float *kv_loop_input(const struct kv_loop *l,
     return kv_tokens_stored(&t, kv_loop_codecs(l, x->layer)[side]);
 }
 
-/* Codes of all layers together (loop_span.c): the current layer's rows of a
- * window in the forms that queries see, keys not yet rotated. */
+/* With codes of all layers together (loop_span.c): reads the current layer's
+ * rows of a window in the forms that queries see, keys not yet rotated. */
 void kv_loop_span_read(const struct kv_loop *l, const struct kv_qkv *x,
                        size_t window, enum kv_side side, float *const *form);
 /* Whether the protocol codes only tokens that are the same for all layers. */
@@ -87,7 +87,7 @@ int kv_loop_span_takes(const struct kv_loop *l, size_t n, struct kv_err *e);
 void kv_loop_span_free(struct kv_loop_span *s); /* NULL is fine */
 
 /* Encodes all windows of a layer with coders on the backend, and makes the
- * forms that its sides need; bits [n_windows]. */
+ * forms that attention needs of each side; bits [n_windows]. */
 int kv_loop_fill_by_coder(struct kv_loop *l, const struct kv_qkv *x,
                           struct kv_attend_side *const *side,
                           struct kv_attend_codes *codes, struct kv_bits *bits,

@@ -8,10 +8,10 @@
  * f32. */
 static const double SIZE = 1e-6;
 
-enum { STREAM = 0x6a69 }; /* distinct from other random choices by the seed */
+enum { STREAM = 0x6a69 }; /* apart from the seed's other random numbers */
 
-/* A new array of one side of all windows.  Both forms of a key are perturbed
- * alike. */
+/* Makes a perturbed copy of one side of all windows.  A key before and after
+ * RoPE gets the same perturbation. */
 static float *moved(const struct kv_qkv *x, const float *from, size_t window,
                     uint64_t key)
 {
@@ -37,7 +37,7 @@ void kv_jittered_new(struct kv_jittered *j, const struct kv_qkv *x,
 
     j->k = moved(x, x->k, window, kv_mix(key, KV_K));
     j->k_pre = x->k_pre ? moved(x, x->k_pre, window, kv_mix(key, KV_K)) : NULL;
-    j->v = x->v == x->k /* k and v are one latent */
+    j->v = x->v == x->k /* k and v are one array, the latent */
                ? NULL
                : moved(x, x->v, window, kv_mix(key, KV_V));
     j->x = *x;

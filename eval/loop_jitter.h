@@ -1,5 +1,5 @@
-/* Perturbs keys and values a little, as another machine's rounding might.  The
- * change in a row's numbers is an error that the spread over windows does not
+/* Perturbs keys and values a little, as another machine's rounding might.  A
+ * row's numbers then change by an error that their spread over windows does not
  * show. */
 #ifndef KV_LOOP_JITTER_H
 #define KV_LOOP_JITTER_H

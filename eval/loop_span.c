@@ -32,7 +32,7 @@ static void begin(struct kv_loop *l, const struct kv_qkv *x)
         l->span->rows[side] = kv_alloc(values, sizeof(float));
 }
 
-/* n rows [row], from one stride to another. */
+/* Copies n rows [row] from one stride to another. */
 static void copy_rows(const float *from, size_t from_stride, size_t n,
                       size_t row, float *to, size_t to_stride)
 {
@@ -50,7 +50,7 @@ static float *rows_of(const struct kv_loop *l, enum kv_side side, size_t window,
                                kv_shape_kv_most(&l->shape);
 }
 
-/* A window's rows, encoded and decoded; bits are added. */
+/* Replaces a window's rows by their decoded codes, and adds the bits. */
 static int code_window(struct kv_loop *l, size_t window, struct kv_err *e)
 {
     struct kv_codec *const *codec = kv_codecs_at(l->codecs, 0);
@@ -139,7 +139,7 @@ void kv_loop_span_free(struct kv_loop_span *s)
     free(s);
 }
 
-/* Only tokens that all layers have seen at full precision are coded. */
+/* Only tokens that pass all layers at full precision can be coded. */
 int kv_loop_span_takes(const struct kv_loop *l, size_t n, struct kv_err *e)
 {
     const struct kv_protocol *p = &l->protocol;

@@ -29,13 +29,15 @@ struct item {
                                * coefficients; NULL without a transform */
     uint8_t *codes[KV_SIDES]; /* NULL unless they are written or read */
     struct kv_side_bytes side[KV_SIDES]; /* bytes of the codes */
-    uint64_t held_bytes[KV_SIDES];       /* what kv_bits counts of codes */
+    uint64_t held_bytes[KV_SIDES];       /* the bytes of the codes that kv_bits
+                                          * counts */
     float *decoded[KV_SIDES];            /* for the plan's sink, or NULL */
     struct kv_err error;
     int failed;
 };
 
-/* One layer: the codecs of every spec, and the tensors of some windows. */
+/* The state of one layer: the codecs of every spec, and the tensors of some
+ * windows. */
 struct layer {
     const struct kv_measure_plan *plan;
     const struct kv_dump_info *info;
@@ -72,7 +74,7 @@ void kv_measured_merge(struct kv_measured *into, const struct kv_measured *m)
     kv_attn_error_merge(&into->attn, &m->attn);
 }
 
-/* The window's tokens in the layer. */
+/* Returns the window's tokens in the layer. */
 static struct kv_tokens tokens_of(const struct layer *l, size_t window)
 {
     const struct kv_tokens all = {.q = l->tensor[KV_T_Q],
@@ -83,7 +85,8 @@ static struct kv_tokens tokens_of(const struct layer *l, size_t window)
     return kv_tokens_part(&all, &l->shape, window * l->info->ctx, l->info->ctx);
 }
 
-/* [n_at][n_heads][head_dim]: the scheme's own attention at the positions. */
+/* Returns the outputs of the scheme's own attention at the positions,
+ * [n_at][n_heads][head_dim]. */
 static float *own_attention(const struct layer *l, const struct kv_cache *cache,
                             const float *q)
 {
@@ -99,8 +102,8 @@ static float *own_attention(const struct layer *l, const struct kv_cache *cache,
     return out;
 }
 
-/* stored: [KV_SIDES], the cache's output; applies RoPE to keys that are stored
- * before it. */
+/* Adds the attention error.  stored: [KV_SIDES], the cache's output; keys that
+ * are stored before RoPE are rotated in place. */
 static void measure_attention(const struct layer *l, size_t window,
                               const struct kv_codec *key,
                               const struct kv_cache *cache, float **stored,
@@ -152,7 +155,7 @@ static int measure_policy(const struct layer *l, size_t spec, size_t window,
     return 0;
 }
 
-/* One side of the window, original and decoded. */
+/* Adds the reconstruction error and the bits of one side of the window. */
 static void measure_side(const struct layer *l, const struct kv_seq *seq,
                          enum kv_side side, const float *x, const float *stored,
                          struct item *item)
@@ -194,7 +197,8 @@ static void keep_decoded(const struct layer *l, float *const *stored,
     }
 }
 
-/* The window's tokens, or the codes of them, become the layer's. */
+/* Puts the window's tokens, or their codes from a file, into the layer's
+ * cache. */
 static int enter(const struct layer *l, struct kv_seq *seq,
                  const struct kv_tokens *t, struct item *item)
 {
@@ -382,7 +386,7 @@ static int read_codes(const struct layer *l, struct kv_err *e)
     return 0;
 }
 
-/* The tensors of the group in memory, through every spec. */
+/* Measures every spec on the group of windows in memory. */
 static int measure_group(struct layer *l, struct kv_measured *out,
                          struct kv_err *e)
 {
@@ -460,8 +464,9 @@ static void close_layer(struct layer *l)
     }
 }
 
-/* Windows that fit in the plan's memory, and memory for them.  Each thread also
- * needs a cache, both sides read back, and coefficients of input and output. */
+/* Finds how many windows fit in the plan's memory, and allocates their tensors.
+ * Each thread also needs a cache, both sides read back, and coefficients of
+ * input and output. */
 static void make_tensors(struct layer *l, size_t *max, const bool *want)
 {
     const size_t side = row_values(l, KV_T_K) * sizeof(float);
@@ -480,7 +485,7 @@ static void make_tensors(struct layer *l, size_t *max, const bool *want)
                 kv_alloc(*max * l->info->ctx, row_values(l, t) * sizeof(float));
 }
 
-/* Computed from all windows' coefficients. */
+/* Computes the rate-distortion bounds from all windows' coefficients. */
 static void bound_errors(const struct layer *l, struct kv_measured *out)
 {
     const size_t n_layers = l->info->last_layer - l->info->first_layer + 1;

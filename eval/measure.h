@@ -22,15 +22,16 @@ struct kv_measured {
     struct kv_bits bits[KV_SIDES]; /* without shared_bytes and nominal */
     struct kv_attn_error attn;
 
-    /* For quantized tokens of schemes with coefficients(), else 0: the squared
-     * error of their coefficients, and the least error of Gaussians of the same
-     * mean power at the codec's rate (eval/rd_bound.h), each layer by
-     * itself. */
+    /* For schemes with coefficients(), over quantized tokens: the squared error
+     * of their coefficients, and the least error possible for Gaussians of the
+     * same mean power at the codec's rate (eval/rd_bound.h), layer by layer.  0
+     * for other schemes. */
     double rd_error[KV_SIDES], rd_bound[KV_SIDES];
 };
 
-/* Receives the stored form of a window in one side of a layer, keys before RoPE
- * if the codec is pre_rope.  x: [ctx][n_kv_heads][head_dim]; may be changed. */
+/* Receives the decoded keys or values of a window in a layer, keys before RoPE
+ * if the codec is pre_rope.  x: [ctx][n_kv_heads][head_dim]; put() may change
+ * it. */
 struct kv_decoded_sink {
     int (*put)(void *arg, const struct kv_codec *c, size_t window, float *x,
                struct kv_err *e);
@@ -47,8 +48,7 @@ struct kv_measure_plan {
                                * window */
     size_t n_queries;         /* query positions per window for attention error;
                                * 0: it is not measured */
-    struct kv_codes *codes;   /* codes are also written here; NULL: not
-                               * written */
+    struct kv_codes *codes;   /* receives the codes; NULL: not written */
     struct kv_codes_in *from; /* the codes of the dump's windows, read instead
                                * of encoding; NULL: encodes */
     const struct kv_decoded_sink *decoded; /* receives the last spec's windows,
@@ -78,9 +78,8 @@ int kv_measure_on_gpu(const struct kv_measure_plan *p,
  * out: [n_specs][layers of the dump], cleared here.  Any number of threads and
  * any memory give the same bits.
  *
- * Fails if the dump lacks k_pre or q but they are needed, on NaN and infinity
- * in it, without a needed calibration, if the device fails, and when
- * interrupted. */
+ * Fails if the dump lacks a needed k_pre or q, or holds a NaN or an infinity,
+ * without a needed calibration, if the device fails, and when interrupted. */
 int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
                struct kv_err *e);
 

@@ -24,7 +24,7 @@ static size_t place_of(const struct kv_measure_span *m, size_t window,
            m->values * sizeof(float);
 }
 
-/* A layer's rows [ctx][row] to all layers' [ctx][layers][row]. */
+/* Copies a layer's rows [ctx][row] into all layers' rows [ctx][layers][row]. */
 static void put_layer(const struct kv_measure_span *m, size_t layer,
                       const float *one, float *all)
 {
@@ -35,7 +35,7 @@ static void put_layer(const struct kv_measure_span *m, size_t layer,
                row * sizeof(*all));
 }
 
-/* And out of them. */
+/* Copies a layer's rows out of all layers' rows. */
 static void take_layer(const struct kv_measure_span *m, size_t layer,
                        const float *all, float *one)
 {
@@ -46,8 +46,8 @@ static void take_layer(const struct kv_measure_span *m, size_t layer,
                row * sizeof(*one));
 }
 
-/* x: [KV_SIDES], all layers' rows of a window as the dump has them; one: room
- * for a layer's. */
+/* Reads all layers' rows of a window from the dump into x [KV_SIDES].  one:
+ * workspace for one layer's rows. */
 static int read_window(const struct kv_measure_span *m, size_t window,
                        float *const *x, float *one, struct kv_err *e)
 {

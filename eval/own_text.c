@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The batch for the caches that fit in memory; kv_generate() has up to 2 batch
- * - 1 of them. */
+/* The batch whose caches fit in memory; kv_generate() holds up to 2 batch - 1
+ * caches. */
 static size_t batch_of(const struct kv_own_text *o)
 {
     const size_t bytes = kv_generate_cache_bytes(

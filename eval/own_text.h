@@ -11,7 +11,7 @@ struct kv_own_text {
     size_t n;           /* new tokens after each prompt, >= 1 */
     double temperature; /* 0: the most probable token, as in kv_sampling */
     size_t memory;      /* bytes for caches */
-    uint64_t seed;      /* with this seed kvgen draws the same random numbers
+    uint64_t seed;      /* kvgen with this seed draws the same random numbers
                          * for a prompt's first sample */
 };
 

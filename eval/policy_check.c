@@ -1,4 +1,4 @@
-/* The protocols that a policy can be composed with. */
+/* Which protocols a policy can run under. */
 #include "eval/policy_check.h"
 #include "lib/policy.h"
 #include "lib/seq/policy_cache.h"

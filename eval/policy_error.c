@@ -20,7 +20,8 @@ struct kv_protocol kv_policy_protocol(const struct kv_policy *p, size_t n)
     return of;
 }
 
-/* A query head of a query at `position`, and the tokens it sees. */
+/* One query head of the query at `position`, and the kept tokens that it
+ * sees. */
 struct query {
     const struct kv_policy_window *w;
     size_t position, head, kv_head;
@@ -39,7 +40,7 @@ static double dot(const float *a, const float *b, size_t n)
     return sum;
 }
 
-/* Row of token t of the query's KV head. */
+/* The row of token t in the query's KV head. */
 static const float *row_of(const struct query *x, const float *all, size_t t)
 {
     const struct kv_shape *s = &x->w->codec[KV_K]->shape;
@@ -88,7 +89,8 @@ static double log_sum(const float *logit, const uint32_t *at, size_t n,
     return max + log(sum);
 }
 
-/* out: [1 + KV_ATTN_CASES][head_dim], zeros: exact, then by case. */
+/* Adds the output errors.  out: [1 + KV_ATTN_CASES][head_dim], zeros; takes the
+ * exact output, then each case's. */
 static void add_outputs(struct kv_attn_error *sum, const struct query *x,
                         double *out)
 {

@@ -28,9 +28,9 @@ struct kv_policy_window {
  *
  *   -ln (weight of kept tokens) + KL(exact over kept tokens || stored),
  *
- * which is KL(exact || stored) where nothing was dropped.  Output errors
- * replace keys, values or both by the stored ones, over kept tokens in all
- * three cases; both: by the scheme's own attention, if it has one. */
+ * which is KL(exact || stored) where nothing was dropped.  Output errors are
+ * attention over kept tokens with keys, values or both replaced by the stored
+ * ones; the case "both" takes the scheme's own attention, if it has one. */
 int kv_policy_error_add(struct kv_attn_error *sum, struct kv_bits *bits,
                         const struct kv_policy_window *w, struct kv_err *e);
 

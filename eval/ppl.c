@@ -75,7 +75,8 @@ void kv_ppl_free(struct kv_ppl *p)
     free(p);
 }
 
-/* Attention of windows from first_window on, that steps the progress bar. */
+/* The attention of windows from first_window on, with steps of the progress
+ * bar. */
 struct watched {
     struct kv_loop *loop;
     size_t first_window, length;
@@ -95,7 +96,7 @@ static int watched_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
     return rc || (w->ranks && kv_ranks_check(w->ranks, e)) ? -1 : 0;
 }
 
-/* All windows through the model, when they do not fit in memory together:
+/* Runs all windows through the model when they do not fit in memory together;
  * their hidden states go to p->states. */
 static int pass_all(const struct kv_ppl *p, struct kv_loop *loop,
                     struct kv_err *e)
@@ -146,7 +147,7 @@ static int pass_group(const struct run *r, const struct group *g,
                             &attention, r->hidden, e);
 }
 
-/* Scored rows of the group, to their place in the file. */
+/* Writes the group's scored rows to their place in the file. */
 static int keep_scored(const struct run *r, const struct group *g,
                        struct kv_err *e)
 {
@@ -164,7 +165,7 @@ static int keep_scored(const struct run *r, const struct group *g,
     return 0;
 }
 
-/* Windows [first_window, first_window + n), whole or piece by piece. */
+/* Runs windows [first_window, first_window + n), whole or piece by piece. */
 static int run_windows(const struct run *r, size_t first_window, size_t n,
                        struct kv_err *e)
 {
@@ -187,7 +188,8 @@ static int run_windows(const struct run *r, size_t first_window, size_t n,
     return 0;
 }
 
-/* The first piece has a whole prompt, each ends with a step. */
+/* Tokens per piece: the first piece holds the whole prompt, and each piece ends
+ * at the end of a step. */
 static size_t piece_of(const struct kv_ppl *p, const struct kv_spec *spec)
 {
     const struct kv_protocol *of = &p->plan.protocol;
@@ -195,7 +197,8 @@ static size_t piece_of(const struct kv_ppl *p, const struct kv_spec *spec)
     size_t piece;
 
     if (!kv_policy_drops(&spec->policy) || p->info->shape.n_states)
-        return p->plan.n; /* whole, as the state ends with a pass */
+        return p->plan.n; /* whole, as a mixer's state does not outlast a
+                           * pass */
     piece = least > PIECE ? least : PIECE / of->step * of->step;
     return piece < p->plan.n ? piece : p->plan.n;
 }

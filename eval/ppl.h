@@ -4,14 +4,15 @@
  * A run leaves the hidden states of its scored positions in an unlinked
  * temporary file; the base line, the first run, stays there.  Runs are scored
  * several at a time against the base, so that the base's logits are computed
- * once for all of them; with a large vocabulary they take as long as a row.
+ * once for all of them; with a large vocabulary these logits take as long as a
+ * run.
  *
- * Memory holds one group of windows: on the CPU, hidden states of other groups
- * lie in another such file while the group passes a layer, so that a layer is
- * read once.  With layered codecs each group passes all layers, so layers are
- * read for each group; with codes of all layers together a group passes them
- * twice.  A long window of a spec with a policy goes piece by piece through all
- * layers, in the memory of a piece. */
+ * Memory holds one group of windows.  On the CPU, hidden states of other groups
+ * lie in another temporary file while the group passes a layer, so that each
+ * layer's weights are read once.  With layered codecs each group passes all
+ * layers, so weights are read for each group; with codes of all layers together
+ * a group passes all layers twice.  A long window of a spec with a policy goes
+ * piece by piece through all layers, in the memory of a piece. */
 #ifndef KV_PPL_H
 #define KV_PPL_H
 
@@ -35,11 +36,11 @@ struct kv_ppl_plan {
     uint64_t seed;
     bool no_base; /* no base line runs, and nothing is compared */
     bool kl;      /* also measures divergence from the base; not with no_base */
-    bool losses;  /* rows have the losses of their tokens */
+    bool losses;  /* rows have the loss of each token */
     struct kv_klbase *kl_file; /* the base's probabilities from a file instead
                                 * of the base run; or NULL */
     struct kv_ranks *ranks;    /* NULL, or ranks that share the windows (at
-                                * least one each) or the layers; not with
+                                * least one each) or the layers; not with klbase
                                 * files */
     struct kv_progress *progress; /* a step for each window and layer of a run,
                                    * or NULL; cleared after each run */
@@ -52,7 +53,7 @@ int kv_ppl_new(struct kv_ppl **p, const struct kv_ppl_plan *plan,
                struct kv_err *e);
 void kv_ppl_free(struct kv_ppl *p);
 
-/* A row of a table. */
+/* The results of one run: a row of kvppl's table. */
 struct kv_ppl_row {
     struct kv_score_summary score;
     struct kv_kl_curve curve; /* divergence by position; without windows if it
@@ -67,26 +68,26 @@ struct kv_ppl_row {
                            * caller's to free; NULL if it was not measured */
 };
 
-/* The maximum number of runs scored together, and the seconds after which
- * scoring waits for no further run, since runs not scored are lost if the
+/* At most KV_PPL_TOGETHER runs are scored together.  After KV_PPL_WAIT_SECONDS
+ * scoring waits for no further run, since runs not yet scored are lost if the
  * program is ended. */
 enum { KV_PPL_TOGETHER = 8, KV_PPL_WAIT_SECONDS = 300 };
 
-/* Runs one spec (fitted, and changed by kv_protocol_spec); its row then waits
+/* Runs one spec (fitted, and changed by kv_protocol_spec); the run then waits
  * for kv_ppl_score().  Unless no_base, the first run must be the base line, f32
- * on a CPU, and scored alone. */
+ * on a CPU, and must be scored alone. */
 int kv_ppl_pass(struct kv_ppl *p, const struct kv_spec *spec,
                 const struct kv_calib *calib, struct kv_err *e);
 
-/* Runs the last spec again with perturbed keys and values (kv_loop_jitter()),
- * for the repeat-th time, from 1; this run waits too.  On the CPU. */
+/* Runs the last spec again with perturbed keys and values (kv_loop_jitter());
+ * repeat counts from 1.  This run waits too.  Only on the CPU. */
 int kv_ppl_pass_again(struct kv_ppl *p, const struct kv_spec *spec,
                       const struct kv_calib *calib, size_t repeat,
                       struct kv_err *e);
 
 /* Whether the waiting runs must be scored before another run: there are eight,
- * or 300 s have passed (not with several ranks), or there are no base logits to
- * share. */
+ * or they took 300 s (not with several ranks), or memory has no room for
+ * another run's states, or there are no base logits to share. */
 bool kv_ppl_full(const struct kv_ppl *p);
 
 /* Scores all waiting runs (there may be none) and returns their rows in order;

@@ -152,7 +152,7 @@ static int load_bits(struct kv_h5 *h, const char *name, struct kv_ppl_row *row,
     return 0;
 }
 
-/* The row's score, and what runs are compared with. */
+/* Computes the row's score, and the base losses that runs are compared with. */
 static int score(struct kv_ppl *p, struct kv_ppl_row *row, struct kv_err *e)
 {
     const size_t n = kv_ppl_scored(p);

@@ -10,7 +10,7 @@
  *   states f32 [windows][scored][hidden], hidden states of scored positions
  *   nll    f32 [windows][scored]
  *   bits   f64 [12], struct kv_bits, and the pairs of struct kv_prefill
- * To be called before any other run; not with ranks. */
+ * The caller saves before any other run; not with ranks. */
 int kv_ppl_base_save(const struct kv_ppl *p, const struct kv_ppl_row *row,
                      struct kv_h5 *h, const char *group, struct kv_err *e);
 

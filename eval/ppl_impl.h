@@ -21,8 +21,9 @@ struct kv_ppl {
     size_t group;       /* windows at a time */
     FILE *states;       /* NULL, or a file for hidden states of all windows of a
                          * run that do not fit in memory:
-                         * [n_windows][n][hidden]; not for layered codecs, whose
-                         * caches would have to wait too */
+                         * [n_windows][n][hidden]; not for layered codecs, since
+                         * the caches of the waiting windows would need memory
+                         * too */
     FILE *scored;       /* hidden states of scored positions, the base's, then
                          * the waiting runs': [1 + n_waiting][n_windows][last -
                          * first][hidden] */
@@ -61,8 +62,8 @@ static inline bool kv_ppl_has_states(const struct kv_ppl *p)
     return p->plan.kl && !p->plan.kl_file && p->has_base;
 }
 
-/* The number in p->scored of the i-th waiting run: after the base's states if
- * runs are compared with the base, else the first. */
+/* The index in p->scored of the i-th waiting run: after the base's states if
+ * runs are compared with them, else 0. */
 static inline size_t kv_ppl_run_at(const struct kv_ppl *p, size_t i)
 {
     return kv_ppl_has_states(p) ? i + 1 : 0;

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows of a window that are scored at a time: whole tiles of logits. */
+/* Rows of a window scored at a time; a multiple of the rows that a tile of
+ * logits has. */
 enum { ROWS = 16 * KV_LOGIT_ROWS };
 
 /* Rows [row, row + n) of a window, for all waiting runs. */
@@ -18,7 +19,7 @@ struct rows {
     struct kv_loss *loss[KV_PPL_TOGETHER]; /* [n] */
 };
 
-/* The next token, the target, of the first row. */
+/* The target of the first row: the token after it. */
 static const int32_t *target(const struct rows *s)
 {
     const struct kv_ppl *p = s->p;
@@ -26,9 +27,9 @@ static const int32_t *target(const struct rows *s)
     return p->plan.tokens + s->window * p->plan.n + p->first + s->row + 1;
 }
 
-/* Scores rows [at, at + n) of run i by logits [n][n_vocab], against the file's
- * base if there is one.  For any number of threads, the error is about the
- * first bad row. */
+/* Scores rows [at, at + n) of run i by logits [n][n_vocab], against the base
+ * file if there is one.  For any number of threads, the error names the first
+ * bad row. */
 static int score_rows(const struct rows *s, size_t i, size_t at, size_t n,
                       const float *logits, struct kv_err *e)
 {
@@ -74,7 +75,8 @@ static int put_rows(struct kv_klbase *file, const float *logits, size_t n_rows,
     return 0;
 }
 
-/* Run i through logits, for a file.  to_file: NULL, or takes all logits. */
+/* Computes run i's logits and scores them, for runs that read or write a klbase
+ * file.  to_file: NULL, or receives all logits. */
 static int score_logits(const struct rows *s, size_t i,
                         struct kv_klbase *to_file, struct kv_err *e)
 {
@@ -182,7 +184,7 @@ static int score_window(const struct scoring *s, size_t window,
     return 0;
 }
 
-/* The losses of run i, window by window. */
+/* Returns a copy of run i's losses, window by window. */
 static struct kv_loss *losses_of(const struct scoring *s, size_t i)
 {
     const size_t n = kv_ppl_scored(s->p), n_windows = s->p->plan.n_windows;
@@ -193,7 +195,7 @@ static struct kv_loss *losses_of(const struct scoring *s, size_t i)
     return loss;
 }
 
-/* The scores of a whole window. */
+/* Adds the scores of a whole window. */
 static int add_window(const struct scoring *s, size_t window, struct kv_err *e)
 {
     struct kv_ppl *p = s->p;
@@ -290,7 +292,7 @@ bool kv_ppl_full(const struct kv_ppl *p)
 
     for (size_t i = 0; i < p->n_waits; i++)
         seconds += p->waits[i].seconds;
-    /* clocks of ranks differ, their batches must not */
+    /* ranks have different clocks, but must score the same batches */
     return (p->n_waits && !kv_ppl_has_states(p)) ||
            p->n_waits == KV_PPL_TOGETHER ||
            (seconds > KV_PPL_WAIT_SECONDS && !p->plan.ranks) ||

@@ -12,22 +12,22 @@
 struct kv_prefill {
     const struct kv_policy_spec *policy; /* a spec without patterns attends
                                           * densely */
-    const struct kv_calib *calib;        /* for the policy's find(); may be
+    const struct kv_calib *calib;        /* the policy's find() reads it; may be
                                           * NULL */
-    /* Totals so far, over layers without a sliding window: computed pairs of a
-     * query and a token, and dense attention's pairs.  The time includes
-     * choosing the pairs. */
+    /* Totals so far, over layers without a sliding window: pairs of a query and
+     * a token that were computed, the pairs of dense attention, and the time,
+     * which includes choosing the pairs. */
     double pairs, all_pairs, seconds;
 };
 
-/* Whether a spec whose policy has patterns can run under this protocol, with
- * this layer's codecs.  Fails with the reason. */
+/* Fails, with the reason, unless a spec whose policy has patterns can run under
+ * this protocol, with this layer's codecs. */
 int kv_prefill_check(const struct kv_prefill *p, const struct kv_spec *spec,
                      const struct kv_protocol *protocol,
                      struct kv_codec *const *codec, struct kv_err *e);
 
-/* The job's queries are each window's first, in x's layer and in host memory.
- * A sliding layer has no pattern. */
+/* Attends for the first queries of each window of x, in host memory, as the job
+ * says.  A layer with a sliding window has no pattern. */
 int kv_prefill_attend(struct kv_prefill *p, const struct kv_qkv *x,
                       const struct kv_attend_job *job, struct kv_err *e);
 

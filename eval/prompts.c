@@ -56,7 +56,8 @@ static int read_stops(struct kv_prompt *p, struct kv_err *e)
     return 0;
 }
 
-/* One message; *turns: of the user and the assistant, before it. */
+/* Checks one message; *turns: how many messages of user and assistant precede
+ * it. */
 static int check_message(const json_t *x, size_t i, size_t *turns,
                          struct kv_err *e)
 {
@@ -97,7 +98,7 @@ int kv_prompt_take_messages(struct kv_prompt *p, json_t *x, struct kv_err *e)
     return 0;
 }
 
-/* The fields of a line that the model continues. */
+/* Reads the fields of a line whose prompt the model continues. */
 static int read_prompt(struct kv_prompt *p, struct kv_err *e)
 {
     json_t *prompt = json_object_get(p->fields, "prompt");
@@ -265,7 +266,8 @@ static int encode_continuation(struct kv_prompt *p,
     return 0;
 }
 
-/* A text's BOS, and an empty context's. */
+/* Puts a BOS before a text if the tokenizer adds one, and in place of an empty
+ * context. */
 static int put_bos(struct kv_prompt *p, const struct kv_tokenizer *t,
                    struct kv_err *e)
 {

@@ -1,4 +1,4 @@
-/* Prompts to answer, a file of JSON lines. */
+/* Reads prompts from a file of JSON lines. */
 #ifndef KV_PROMPTS_H
 #define KV_PROMPTS_H
 
@@ -65,16 +65,16 @@ struct kv_prompt_encoder {
 /* Reads messages, in the form of a line, into p->messages. */
 int kv_prompt_take_messages(struct kv_prompt *p, json_t *messages,
                             struct kv_err *e);
-/* Makes the tokens of p's text or messages; named: the counts of
- * kv_tokenizer_encode() are added to it.  Fails as kv_prompts_encode() does. */
+/* Makes the tokens of p's text or messages; adds the counts of
+ * kv_tokenizer_encode() to named.  Fails as kv_prompts_encode() does. */
 int kv_prompt_encode(struct kv_prompt *p, const struct kv_prompt_encoder *r,
                      struct kv_named *named, struct kv_err *e);
 
-/* A text gets a BOS if the tokenizer adds one; messages become the template's
- * text, special tokens included.  A continuation begins with the white space at
- * the end of its context.  Context and continuation are tokenized as one text,
- * whose tokens behind the context's are the continuation.  An empty context is
- * a BOS.  Fails, with the line, as
+/* Makes the tokens of all prompts.  A text gets a BOS if the tokenizer adds
+ * one; messages become the template's text, special tokens included.  White
+ * space at the end of a context moves to the beginning of its continuation.
+ * Both are tokenized as one text; the tokens behind the context's are the
+ * continuation.  An empty context becomes a BOS.  Fails, with the line, as
  * kv_chat_messages() does, on a prompt or a continuation without tokens, and on
  * an empty context if there is no BOS. */
 int kv_prompts_encode(struct kv_prompts *p, const struct kv_prompt_encoder *r,

@@ -8,10 +8,10 @@
  *              sees the cache's state at its own step.  Scored: n - 1 targets.
  * prefill:P    The first P tokens attend at full precision (hack: on codes,
  *              with prefill=codes) and are then compressed; the others are
- *              decoded against the compressed cache, one at a time.  Scored
- *              are the queries that see it: n - 1 - P targets.
- * llama.cpp    As `all`; a BOS replaces the first token of each window when
- *              the tokenizer adds one; the second half is scored.
+ *              decoded against the compressed cache, one at a time.  Scored:
+ *              n - 1 - P targets, of the queries that see this cache.
+ * llama.cpp    As `all`, but a BOS replaces the first token of each window
+ *              when the tokenizer adds one, and only the second half is scored.
  *
  * stream+own:N, prefill:P+own:N
  *              The last N tokens of a window are text that the model wrote
@@ -40,10 +40,10 @@ int kv_protocol_parse(struct kv_protocol *p, const char *text, bool keep_window,
                       struct kv_err *e);
 
 /* Adds n >= 1 tokens of the model's own text to the end of each window, after a
- * prompt of n_prompt tokens.  temperature: of their sampling; 0: greedy.  Fails
- * for other protocols than stream and prefill:P, for steps of several tokens,
- * and for a P beyond the prompt: a token would see another cache than a running
- * model's. */
+ * prompt of n_prompt tokens.  temperature: the sampling temperature of these
+ * tokens; 0: greedy.  Fails for other protocols than stream and prefill:P, for
+ * steps of several tokens, and for a P beyond the prompt: a token would see
+ * another cache than a running model's. */
 int kv_protocol_own(struct kv_protocol *p, size_t n_prompt, size_t n,
                     double temperature, struct kv_err *e);
 
@@ -54,8 +54,8 @@ void kv_protocol_spec(const struct kv_protocol *p, struct kv_spec *s);
 /* Whether the cache's state is a function of time (stream, prefill). */
 bool kv_protocol_steps(const struct kv_protocol *p);
 
-/* Logits of positions [first, last) of a window of n tokens are scored,
- * position i against token i + 1. */
+/* Sets the scored positions of a window of n tokens to [first, last); the
+ * logits of position i predict token i + 1. */
 void kv_protocol_scored(const struct kv_protocol *p, size_t n, size_t *first,
                         size_t *last);
 

@@ -29,7 +29,7 @@ static int put_tensors(struct kv_dump_writer *w, const struct kv_shape *shape,
     return rc;
 }
 
-/* Normal vectors have unit second moments. */
+/* Writes identity matrices: the second moments of normal vectors. */
 static int put_gram(struct kv_dump_writer *w, const struct kv_shape *shape,
                     struct kv_err *e)
 {
@@ -80,7 +80,7 @@ int kv_random_dump(struct kv_dump **dump, const struct kv_shape *shape,
     snprintf(path, sizeof(path), "%s/random.h5", folder);
     rc = kv_temporary_add(path, e) || write_dump(path, shape, seed, e) ||
          kv_dump_open(dump, path, e);
-    unlink(path); /* the open file is all that is left of it */
+    unlink(path); /* the file lives on only while it is open */
     rmdir(folder);
     kv_temporary_forget(path);
     kv_temporary_forget(folder);

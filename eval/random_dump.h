@@ -1,5 +1,5 @@
-/* A dump of random tensors, for calibrating without a model.  The tables have
- * the right shape and random content, for timing. */
+/* A dump of random tensors, to calibrate without a model.  Tables trained on it
+ * have the right shape and random content, which suffices for timing. */
 #ifndef KV_RANDOM_DUMP_H
 #define KV_RANDOM_DUMP_H
 
@@ -8,7 +8,7 @@
 
 enum { KV_RANDOM_WINDOWS = 8, KV_RANDOM_CTX = 512 };
 
-/* Standard normal k, k_pre, v and q of one layer and squared normal Fisher
+/* Makes standard normal k, k_pre, v and q and squared normal Fisher
  * information, KV_RANDOM_WINDOWS windows of KV_RANDOM_CTX tokens; shape has one
  * layer.  Uses a file in $TMPDIR or /tmp, removed before this returns; *dump is
  * the caller's, for kv_dump_close().  Fails when it cannot be written. */

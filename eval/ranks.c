@@ -44,7 +44,7 @@ static void put_to_others(struct kv_ranks *r, int tag, const void *data,
         put(r, i, tag, data, n);
 }
 
-/* The first rank has printed a sentence once it says that it failed. */
+/* Waits until the first rank sends FAILED: it has then printed the sentence. */
 static void wait_until_told(struct kv_ranks *r)
 {
     const double begun = kv_seconds();
@@ -128,8 +128,8 @@ static int check_silence(struct kv_ranks *r, struct kv_err *e)
     return 0;
 }
 
-/* Takes a message that comes within this time.  If this rank was stopped for a
- * while, messages wait that it has not seen: it looks for one before it takes
+/* Takes a message that comes within this time.  If this rank itself was stopped
+ * for a while, unseen messages may wait, so it looks for one before it takes
  * another rank for lost. */
 static int listen(struct kv_ranks *r, double seconds, struct kv_err *e)
 {
@@ -151,7 +151,7 @@ int kv_ranks_check(struct kv_ranks *r, struct kv_err *e)
     return r->n > 1 ? listen(r, 0, e) : 0;
 }
 
-/* Takes a rank's message from r->arrived. */
+/* Waits for a rank's message and takes it from r->arrived. */
 static int await(struct kv_ranks *r, size_t from, struct kv_message *m,
                  struct kv_err *e)
 {
@@ -222,7 +222,7 @@ int kv_ranks_meet(struct kv_ranks *r, const char *key, uint8_t *row, size_t n,
 
 size_t kv_ranks_first(const struct kv_ranks *r, size_t rank, size_t n)
 {
-    if (r->by_layers) /* the last has all */
+    if (r->by_layers) /* all windows go to the last rank */
         return rank < r->n ? 0 : n;
     return n * rank / r->n;
 }
@@ -266,7 +266,7 @@ int kv_ranks_wait(struct kv_ranks *r, struct kv_err *e)
 
 /* ---- layers -------------------------------------------------------------- */
 
-/* Most bytes of hidden states in one message. */
+/* The most bytes of hidden states that one message holds. */
 static const size_t piece_bytes = (size_t)256 << 20;
 
 static int pass_on(struct kv_ranks *r, const void *data, size_t n,

@@ -1,4 +1,4 @@
-/* Ranks that share the windows of a perplexity: mpirun starts one program
+/* Ranks that share the windows of a perplexity run: mpirun starts the program
  * several times.  Each rank takes consecutive windows, and the first rank gets
  * all scores.  Only the first rank sums them, in order, so a row's numbers do
  * not depend on the number of ranks.
@@ -20,7 +20,8 @@ struct kv_ranks {
     bool by_layers;
     struct kv_message states; /* the message from the previous rank; bytes NULL:
                                * none */
-    bool untaken;             /* the last message passed on is not taken yet */
+    bool untaken;             /* the next rank has not yet taken the last
+                               * states */
     size_t messages, bytes;   /* sent and received */
 };
 
@@ -28,9 +29,9 @@ struct kv_ranks {
 int kv_ranks_start(struct kv_ranks *r, struct kv_err *e);
 
 /* Leaves the run; why: NULL, or the sentence of an error, which the other ranks
- * get.  The first rank prints it, before any rank ends: mpirun then ends all.
- * A rank whose message the first rank leaves without an answer prints its own.
- */
+ * get.  The first rank prints the sentence before any rank ends, because mpirun
+ * then ends all ranks.  A rank that gets no answer from the first rank prints
+ * the sentence itself. */
 void kv_ranks_stop(struct kv_ranks *r, const char *why);
 
 /* Copies the first rank's row [n] to all ranks if all send the same key (lines
@@ -42,14 +43,15 @@ int kv_ranks_meet(struct kv_ranks *r, const char *key, uint8_t *row, size_t n,
 /* The first of n windows that a rank scores; for rank r->n: n. */
 size_t kv_ranks_first(const struct kv_ranks *r, size_t rank, size_t n);
 
-/* The first rank gets the parts of all ranks; rank i's bytes are all + at[i] to
- * all + at[i + 1].  The other ranks wait for it.  at: [r->n + 1]. */
+/* The first rank receives the parts of all ranks; rank i's bytes are all +
+ * at[i] to all + at[i + 1].  The other ranks wait until the first rank has
+ * them.  at: [r->n + 1]. */
 int kv_ranks_gather(struct kv_ranks *r, void *all, const size_t *at,
                     struct kv_err *e);
 
-/* The first rank gets bytes [n] of each other rank in part [r->n], whose bytes
- * the caller frees; the other ranks wait for it.  Takes bytes (of
- * kv_alloc()). */
+/* The first rank receives bytes [n] of each other rank in part [r->n], whose
+ * bytes the caller frees; the other ranks wait until the first rank has them.
+ * Takes bytes (of kv_alloc()). */
 int kv_ranks_collect(struct kv_ranks *r, uint8_t *bytes, size_t n,
                      struct kv_message *part, struct kv_err *e);
 

@@ -18,7 +18,7 @@ double kv_rd_bound(const double *variance, size_t n, double bits)
 
     for (size_t i = 0; i < n; i++)
         high = fmax(high, variance[i]);
-    /* until no double is left between them */
+    /* until no double is left between low and high */
     for (double theta = high / 2; low < theta && theta < high;
          theta = low + (high - low) / 2) {
         if (rate(variance, n, theta) > bits)

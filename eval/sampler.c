@@ -52,7 +52,7 @@ void kv_sampling_penalize(const struct kv_sampling *s, float *logits, size_t n,
 /* The k-th largest of n > k logits. */
 static float kth_largest(const float *logits, size_t n, size_t k)
 {
-    float *best = kv_alloc(k, sizeof(*best)), kth; /* falling */
+    float *best = kv_alloc(k, sizeof(*best)), kth; /* in descending order */
     size_t held = 0;
 
     for (size_t i = 0; i < n; i++) {
@@ -96,7 +96,8 @@ struct candidate {
     size_t id;
 };
 
-/* Rising; of ties the lowest id last, so that it is the last to go. */
+/* Ascending weights; of equal weights the lowest id comes last, so that it is
+ * dropped last. */
 static int by_weight(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
@@ -106,9 +107,9 @@ static int by_weight(const void *a, const void *b)
     return x->id > y->id ? -1 : x->id < y->id;
 }
 
-/* Zeroes the weights of the least probable ids, whose probabilities sum to
- * 1 - top_p at most.  Ids of less than (1 - top_p) / n are of these in any
- * case, and need not be sorted. */
+/* Zeroes the weights of the least probable ids, as long as their probabilities
+ * sum to at most 1 - top_p.  Ids with less than (1 - top_p) / n are dropped in
+ * any case, so they need not be sorted. */
 static void keep_top_p(const struct kv_sampling *s, double *weight, size_t n,
                        double sum)
 {

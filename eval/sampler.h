@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* In the order in which they act:
+/* The sampling options, in the order in which they act:
  *
  * repetition_penalty  logits of ids that occur before: divided by it where
  *                     they are positive, else multiplied
@@ -33,9 +33,9 @@ int kv_sampling_check(const struct kv_sampling *s, struct kv_err *e);
 void kv_sampling_penalize(const struct kv_sampling *s, float *logits, size_t n,
                           const int32_t *ids, size_t n_ids);
 
-/* Chooses an id by logits [n], which change: finite, but -infinity of ids that
- * may not be chosen; one at least is finite.  u: uniform in [0, 1); the
- * id is a function of logits and u alone. */
+/* Chooses an id by logits [n], which change.  They are finite, or -infinity for
+ * ids that may not be chosen; at least one is finite.  u: uniform in [0, 1);
+ * the id is a function of logits and u alone. */
 int32_t kv_sampling_choose(const struct kv_sampling *s, float *logits, size_t n,
                            double u);
 

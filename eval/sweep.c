@@ -14,7 +14,8 @@ struct row {
     struct kv_spec asked, run;
 };
 
-/* Whether r or s is asked for, or other than the scheme's own, and not 0. */
+/* Whether the spec keeps sinks or a residual: r or s is not 0, and it was given
+ * or differs from the scheme's default. */
 static bool keeps(const struct kv_spec *s)
 {
     static const char *const letter[] = {"r", "s"};
@@ -35,7 +36,8 @@ static bool keeps(const struct kv_spec *s)
     return is;
 }
 
-/* The first spec that asks for what the protocol takes, once. */
+/* Notes the first spec whose r or s the protocol sets to 0; one note
+ * suffices. */
 static void note_dropped(const struct kv_sweep *s, const struct kv_spec *asked,
                          size_t n)
 {
@@ -63,7 +65,8 @@ static int prepare(const struct kv_sweep *s, struct row *row, struct kv_err *e)
     return kv_spec_fit(&row->run, s->shape, e);
 }
 
-/* The first fp8 cache whose scale is 1, although the model has its own. */
+/* Notes the first fp8 spec with a scale of 1 if the model's files hold scales
+ * of an fp8 cache. */
 static void note_scale(const struct kv_sweep *s, const struct row *rows,
                        size_t n)
 {
@@ -80,7 +83,7 @@ static void note_scale(const struct kv_sweep *s, const struct row *rows,
     }
 }
 
-/* Whether two rows that are one would be two without the protocol. */
+/* Whether two specs, equal under the protocol, would differ without it. */
 static bool protocol_joins(const struct kv_sweep *s, const struct row *a,
                            const struct row *b)
 {
@@ -91,7 +94,7 @@ static bool protocol_joins(const struct kv_sweep *s, const struct row *a,
             kv_spec_fit(&y, s->shape, NULL) || strcmp(x.text, y.text) != 0);
 }
 
-/* No row is missed without a word. */
+/* Notes why a spec gets no row of its own. */
 static void note_again(const struct kv_sweep *s, const struct row *first,
                        const struct row *again, bool is_base)
 {
@@ -124,7 +127,8 @@ static bool comes_again(const struct kv_sweep *s, const struct row *rows,
     return i < n - 1;
 }
 
-/* The spec of this text, or this spec, unless a row equals it. */
+/* Adds the spec of this text, or if text is NULL this spec, unless a row equals
+ * it. */
 static int add(const struct kv_sweep *s, struct row *rows, size_t *n,
                const char *text, const struct kv_spec *spec, struct kv_err *e)
 {
@@ -138,7 +142,7 @@ static int add(const struct kv_sweep *s, struct row *rows, size_t *n,
     return 0;
 }
 
-/* This shard's rows, then the others'. */
+/* Lists the specs of this shard's rows, then those of the other shards. */
 static void take(const struct kv_shard *shard, const struct row *rows, size_t n,
                  struct kv_spec *list, size_t *n_own)
 {

@@ -32,7 +32,7 @@ static void write_all(struct kv_bench *b)
             word[j] = j;
 }
 
-/* Number of words that evict earlier data from all caches. */
+/* The number of words whose reading evicts all earlier data from the caches. */
 static size_t to_read(void)
 {
     const size_t min = (size_t)256 << 20;

@@ -16,8 +16,8 @@ struct kv_timing {
 /* Percentiles of n runs (>= 1); sorts seconds. */
 struct kv_timing kv_timing_of(double *seconds, size_t n);
 
-/* True where slow runs took more than twice as long as fast runs: other load of
- * the machine was timed too. */
+/* True if slow runs took more than twice as long as fast runs: the times then
+ * include other load of the machine. */
 bool kv_timing_noisy(const struct kv_timing *t);
 
 struct kv_bench;

@@ -1,14 +1,14 @@
 """The small models that scripts/make-goldens.py makes: a class of transformers and
 its config each, under the name of its folder in tests/golden."""
 
-N = 24  # tokens of a golden
+N = 24  # tokens of a golden file
 
 SMALL = dict(
     vocab_size=53, hidden_size=18, num_hidden_layers=2, num_attention_heads=3,
     num_key_value_heads=1, head_dim=10, intermediate_size=27,
     max_position_embeddings=64)
 
-# Linear attention.
+# Fields of a config with linear attention.
 DELTA = dict(
     linear_conv_kernel_dim=4, linear_key_head_dim=6, linear_value_head_dim=5,
     linear_num_key_heads=2, linear_num_value_heads=4)
@@ -19,14 +19,14 @@ LATENT = dict(
     max_position_embeddings=64, kv_lora_rank=8, q_lora_rank=7,
     qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)
 
-# Nemotron-H.
+# Fields of Nemotron-H's config.
 MAMBA = dict(
     vocab_size=53, hidden_size=18, num_attention_heads=3,
     num_key_value_heads=1, head_dim=10, intermediate_size=27,
     max_position_embeddings=64, mamba_num_heads=4, mamba_head_dim=5,
     n_groups=2, ssm_state_size=7)
 
-# Sizes of heads by kind of layer.
+# Fields of Gemma 4's config: head sizes differ by kind of layer.
 GEMMA4 = dict(
     vocab_size=53, hidden_size=18, num_attention_heads=4,
     num_key_value_heads=2, head_dim=6, global_head_dim=8,
@@ -415,8 +415,8 @@ MODELS = {
         use_conv_bias=False, time_step_min=0.4,
         layers_block_type=["linear_attention", "moe", "full_attention",
                            "linear_attention", "mlp"])),
-    # As llama.cpp can have them: experts in all layers, no scale of shares,
-    # four streams, no MLP beside experts.
+    # Variants that llama.cpp can represent: experts in all layers, no scale of
+    # the experts' shares, four streams, no MLP beside experts.
     "qwen3_next_experts": ("Qwen3NextForCausalLM", dict(
         SMALL, **DELTA, num_hidden_layers=2, full_attention_interval=2,
         head_dim=8, moe_intermediate_size=7, num_experts=3,
@@ -509,8 +509,9 @@ MODELS = {
 }
 
 
-# Of code of their own: written from the Llama or Qwen 2 with the same values, as their
-# conversion scripts have it.  What config.json has more, or has not (None).
+# Models whose code is not in transformers: made from a Llama or Qwen 2 with the
+# same values, as their conversion scripts do.  The fields that their
+# config.json has in addition, or lacks (None).
 OWN_CODE = dict(
     minicpm=dict(architectures=["MiniCPMForCausalLM"], model_type="minicpm",
                  scale_emb=12, scale_depth=1.4, dim_model_base=4,
@@ -540,14 +541,15 @@ MODELS["llama_headless"] = ("LlamaForCausalLM",
                             dict(SMALL, tie_word_embeddings=True))
 
 
-# Tensors of these are named as in files of the model without its head.
+# In these models' files tensors are named as in the model without its head.
 HEADLESS = ("opt_decoder", "llama_headless")
 
 
-# Models that llama.cpp lacks, or that its converter does not write, at least
-# not without a tokenizer.  A file of latent attention has one mscale, for all
-# dimensions.  Of hybrids it lacks layers without experts, Granite's RoPE, a
-# scale of LFM2's shares, a floor of Mamba's steps; of Gemma 3n, three streams.
+# Models without a GGUF file: llama.cpp lacks them, or its converter does not
+# write them without a tokenizer.  Its files of latent attention have one mscale
+# for all dimensions.  In hybrids it lacks layers without experts, Granite's
+# RoPE, a scale of LFM2's expert shares and a floor of Mamba's steps; in Gemma
+# 3n, three streams.
 NO_GGUF = ("hunyuan_moe", "minicpm", "minicpm_long", "mimo", "ministral3",
            "internlm2", "dynamic", "phimoe", "ministral", "opt", "mistral",
            "qwen3_moe_raw", "gemma3", "gemma3n", "smollm3_sliding",
@@ -556,23 +558,24 @@ NO_GGUF = ("hunyuan_moe", "minicpm", "minicpm_long", "mimo", "ministral3",
            "deepseek_v3_halves", "glm4_moe_lite") + HEADLESS
 
 
-# The same with weights in bf16, in which transformers too computes in f32.
+# Models that are also written with bf16 weights; transformers computes them in
+# f32.
 BF16 = ("llama3", "qwen2", "gemma2", "gpt2", "mixtral")
 MODELS.update({f"{name}_bf16": MODELS[name] for name in BF16})
 
 
-# Files of these have q, k and v in one tensor, as some have.
+# These models' files have q, k and v in one tensor, as some GGUF files do.
 FUSED = ("phi", "llama3")
 
 
-# Files of these have experts in one tensor, as some have.
+# These models' files have all experts in one tensor, as some released files do.
 STACKED = ("qwen3_5_moe",)
 
 
-# Files of these have experts transposed, as released files have them, except
-# those of layer 1.
+# These models' files have experts transposed, as released files do, except in
+# layer 1.
 TURNED = ("qwen3_vl_moe",)
 
 
-# Files of these have a tensor for each expert.
+# These models' files have a tensor for each expert.
 SPLIT = ("mixtral_bf16",)

@@ -13,15 +13,18 @@ import tempfile
 
 TOOLS = ("tools/kvattn", "tools/kvcalib", "tools/kvdump", "tools/kvgen",
          "tools/kvppl", "tools/kvquant")
-LISTED = "meson-info/intro-tests.json"  # by meson, of a build
-# libc's own are the machine's: another version than its loader is a crash.
+LISTED = "meson-info/intro-tests.json"  # meson's list of a build's tests
+# libc's own libraries come from the machine: with another version than its
+# loader's, programs crash.
 LIBC = re.compile(
     r"(lib(c|m|mvec|dl|rt|pthread|resolv|nsl|util|anl)|ld-linux.*)\.so")
-# Each program holds the kernels: a window that holds two finds them again.
+# Each program holds the kernels: a window as large as two programs compresses
+# the second one's kernels away.
 WINDOW = 64 << 20
-# So that an archive with libraries that it does not need is noticed.
+# The limit shows when an archive holds libraries that it does not need.
 MAX_BYTES = 40 << 20
-# Folders, beside the loader's own list, of libraries that kvattn opens.
+# Libraries that kvattn opens, and folders that may hold them beside the
+# loader's own.
 PLACES = {
     "libcuda.so.1": ["/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
                      "/usr/lib/wsl/lib", "/usr/lib64"],
@@ -31,7 +34,7 @@ PLACES = {
 
 
 def tests(build):
-    """Programs of the tests for a device, by the build's own list."""
+    """The programs that test a device, from the build's own list."""
     path = os.path.join(build, LISTED)
     try:
         with open(path, encoding="utf-8") as f:
@@ -52,8 +55,8 @@ def libraries(program):
 
 
 def pack(build, to):
-    """Stripped programs, the list of tests and the libraries, as .tar.xz; the
-    exit status."""
+    """Packs stripped programs, the list of tests and the libraries as .tar.xz;
+    returns the exit status."""
     programs = [*TOOLS, *tests(build)]
     libs = {}
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 3, "dict_size": WINDOW}]
@@ -88,9 +91,9 @@ def pack(build, to):
 
 
 def unpack(path):
-    """A folder to use as a build; it stays until it is removed."""
+    """Unpacks into a folder that serves as a build; the caller removes it."""
     folder = tempfile.mkdtemp(prefix="gpu-check-")
-    # Python 3.11.2 (Debian 12) has no filters of members.
+    # Python 3.11.2 (Debian 12) cannot filter unsafe members of an archive.
     safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(path) as archive:
         archive.extractall(folder, **safe)
@@ -98,8 +101,8 @@ def unpack(path):
 
 
 def folder_of(name):
-    """Of a library that the loader does not know: NVIDIA's packages of the
-    first python3 on the path may hold it."""
+    """The folder of a library that the loader does not know: NVIDIA's packages
+    of the first python3 on the path may hold it."""
     try:
         ctypes.CDLL(name)
         return None
@@ -116,9 +119,10 @@ def folder_of(name):
 
 
 def library_path(build):
-    """The pack's own first, then what was set, then what the loader lacks."""
+    """LD_LIBRARY_PATH: the pack's libraries, then the value that was set, then
+    folders of libraries that the loader lacks."""
     own = os.path.join(build, "lib")
-    packed = glob.glob(own + "/*.so*")  # of a build: archives
+    packed = glob.glob(own + "/*.so*")  # a build's lib/ has only archives
     return ":".join(filter(None, [
         own if packed else "", os.environ.get("LD_LIBRARY_PATH"),
         *map(folder_of, PLACES)]))

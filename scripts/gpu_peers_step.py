@@ -1,5 +1,5 @@
-"""A decoding step of a Llama in PyTorch, over a cache of one sequence in the
-weights' type: what gpu-peers times beside kvattn -m.
+"""A decode step of a Llama in PyTorch, over a cache of one sequence in the
+weights' type, which gpu-peers times for comparison with kvattn -m.
 
     hf-cat-repeat   as the DynamicCache of Hugging Face's transformers and its
                     repeat_kv(): torch.cat() of the cache and the newest token,
@@ -11,7 +11,7 @@ weights' type: what gpu-peers times beside kvattn -m.
 
 def cat_repeat(torch, q, k, v, newest):
     """Attention as hf-cat-repeat.  q: [batch][heads][1][d]; k, v: [batch][KV
-    heads][tokens][d]; newest: the newest token's key and value, of one token."""
+    heads][tokens][d]; newest: key and value of the newest token alone."""
     def grow(old, new):
         batch, heads, _, d = old.shape
         both = torch.cat([old, new], dim=-2)
@@ -32,8 +32,8 @@ def static(torch, q, k, v, newest):
 
 
 class Step:
-    """The decoder of a shape (the fields of its config.json) with random
-    weights, which give activations about as large as a model's."""
+    """A decoder of this shape (the fields of a config.json).  The weights are
+    random, scaled so that activations are about as large as a model's."""
 
     def __init__(self, torch, shape, device="cuda", dtype=None):
         self.torch, self.eps = torch, shape["rms_norm_eps"]
@@ -70,7 +70,7 @@ class Step:
                 for _ in self.layers]
 
     def bytes(self, cache):
-        """Weights and cache, each read once."""
+        """The bytes of weights and cache, each read once."""
         tensors = [t for layer in self.layers for t in layer.values()] + \
                   [t for layer in cache for t in layer] + [self.norm, self.head]
         return sum(t.numel() * t.element_size() for t in tensors)
@@ -86,8 +86,8 @@ class Step:
         return x * self.cos + turned * self.sin
 
     def run(self, cache, attend):
-        """Logits of the newest token, by cat_repeat or static.  cache: the
-        tokens before it; of static, the last one's place is the newest's."""
+        """The newest token's logits; attend: cat_repeat or static.  cache: the
+        tokens before it; static writes the newest over the last one."""
         linear = self.torch.nn.functional.linear
         x = self.x
         for w, (k, v) in zip(self.layers, cache):
@@ -104,7 +104,7 @@ class Step:
         return linear(self.normed(x, self.norm), self.head)
 
     def graphed(self, cache):
-        """Runs the same by static, as a CUDA graph, when it is called."""
+        """Returns a function that runs the step by static, as a CUDA graph."""
         cuda = self.torch.cuda
         side = cuda.Stream()
         side.wait_stream(cuda.current_stream())

@@ -18,16 +18,15 @@ SPECS = {
 # Numbers of sequences and tokens; a batch is copies of one sequence.
 SIZES = [(1, 8192), (1, 131072), (32, 131072), (1, 32768), (32, 8192),
          (32, 32768)]
-# A cache longer than this is so many tokens, each there several times (kvattn
-# --repeat); but not of specs with a token in fp16, and not where a baseline
-# reads the tokens themselves.
+# A longer cache repeats this many tokens (kvattn --repeat), except for specs
+# that keep a token in fp16, and for baselines that read the tokens themselves.
 MADE = 8192
 WHOLE = "kvquant", "rotatekv"
-SMALL = "2,8,2,128,300,2", "2,8,2,128,300"  # unfused: of one query
+SMALL = "2,8,2,128,300,2", "2,8,2,128,300"  # unfused takes one query
 MODEL_SPECS = ["kivi:b{4,2}g32r32", "hack:b4p64", "klt:b2,metric=attention"]
-# data/model, bf16: how far the GPU's numbers may be from the CPU's, of
-# themselves.  hack's codes are drawn: of 2 bits, those that fall otherwise move
-# perplexity by more.
+# data/model in bf16: how far the GPU's numbers may be from the CPU's, relative
+# to the CPU's.  hack rounds stochastically: with 2 bits, codes that differ
+# would move perplexity by more.
 MODEL_BOUNDS = {"ppl": 5e-3, "kl_mean": 0.1, "rel_err": 1e-2}
 # The whole decoding step: tokens, specs.
 STEPS = 8192, 65536, 196608

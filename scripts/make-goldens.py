@@ -40,14 +40,14 @@ COMMON = dict(bos_token_id=0, eos_token_id=0, pad_token_id=None)
 
 
 def randomize(model):
-    """Weights of a fair size, norms about 1, biases not 0."""
+    """Sets random weights of moderate size, norms about 1, biases not 0."""
     torch.manual_seed(7)
     for name, p in model.named_parameters():
         last = name.rsplit(".", 2)[-2]
         norm = "norm" in last or last.startswith("ln_")
         scale = 0.15 if p.dim() < 2 else 0.6 / p.shape[-1] ** 0.5
         scale = 1.5 if name.endswith("sinks") else scale
-        if "linear_attn.conv1d" in name:  # else what is normed there is small
+        if "linear_attn.conv1d" in name:  # else small values are normed
             scale = 2.0
         with torch.no_grad():
             p.normal_(0, scale)
@@ -61,7 +61,7 @@ def randomize(model):
 
 
 def pack_mxfp4(model):
-    """Experts' matrices become what MXFP4 holds of them; the tensors of a
+    """Rounds the experts' matrices to MXFP4; returns the tensors of the
     file."""
     levels = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
     tensors = dict(model.state_dict())
@@ -96,7 +96,7 @@ def say_mxfp4(folder):
 
 
 def scale_of(model, layer):
-    """The factor by which yarn and longrope multiply."""
+    """The factor by which yarn and longrope scale keys and queries."""
     base = model.base_model
     rope = base.rotary_emb if hasattr(base, "rotary_emb") else base.pos_emb
     kind = (getattr(model.config, "layer_types", None) or [""] * 99)[layer]
@@ -105,11 +105,12 @@ def scale_of(model, layer):
 
 
 def scale_minicpm(model, more):
-    """The factors of MiniCPM become weights of the Llama; the files' tensors."""
+    """Multiplies MiniCPM's factors into the Llama's weights; returns the
+    tensors of the file, which has the factors apart."""
     c = model.config
     tensors = {k: v.clone() for k, v in model.state_dict().items()}
     embed = tensors["model.embed_tokens.weight"]
-    del tensors["lm_head.weight"]  # it is the embedding
+    del tensors["lm_head.weight"]  # tied to the embedding
     residual = more["scale_depth"] / c.num_hidden_layers ** 0.5
     with torch.no_grad():
         model.model.embed_tokens.weight.copy_(embed * more["scale_emb"])
@@ -122,7 +123,7 @@ def scale_minicpm(model, more):
 
 
 def pack_internlm2(model):
-    """The Llama's tensors by other names, q, k and v of a KV head together."""
+    """Renames the Llama's tensors, and joins q, k and v of each KV head."""
     c = model.config
     names = (("self_attn.o_proj", "attention.wo"), ("mlp.gate_proj",
              "feed_forward.w1"), ("mlp.up_proj", "feed_forward.w3"),
@@ -145,13 +146,14 @@ def pack_internlm2(model):
 
 
 def add_mtp(model):
-    """A tensor of MiMo's layer that predicts the token after the next."""
+    """Adds a tensor of MiMo's layer that predicts the token after the next."""
     return {**model.state_dict(),
             "model.mtp_layers.0.final_layernorm.weight": torch.ones(18)}
 
 
 def write_own_code(model, name, folder):
-    """The files of a model of its own code, from the model that equals it."""
+    """Writes the files of a model with code of its own, from the equal model
+    of transformers."""
     more = OWN_CODE[name]
     tensors = (scale_minicpm(model, more) if name.startswith("minicpm")
                else add_mtp(model) if name == "mimo" else pack_internlm2(model))
@@ -216,7 +218,7 @@ def has_rope(config, layer):
 
 
 def split_experts(writer):
-    """A tensor for each expert, as converters once wrote them."""
+    """Writes a tensor for each expert, as converters once did."""
     whole = writer.add_tensor
 
     def add(name, data, **more):
@@ -228,7 +230,8 @@ def split_experts(writer):
 
 
 def stack_experts(path, experts):
-    """A tensor with all experts' gates and ups, and one with their downs."""
+    """Stacks all experts' gates and ups in one tensor, their downs in
+    another."""
     whole = load_file(path)
     parts = [k for k in whole if ".experts.0.gate_proj" in k]
     for first in parts:
@@ -251,7 +254,7 @@ def turn_experts(path, part):
 
 
 def name_layers(hparams):
-    """The names of layers before transformers 5, which the converter reads."""
+    """Renames kinds of layers as before transformers 5, for the converter."""
     old = {"linear_attention": "mamba", "full_attention": "attention"}
     if hparams["model_type"] == "granitemoehybrid":
         hparams["layer_types"] = [old[t] for t in hparams["layer_types"]]
@@ -267,13 +270,13 @@ def name_layers(hparams):
 
 
 def convert(folder, llama_cpp):
-    """model.gguf without the tokenizer, which the folder lacks."""
+    """Writes model.gguf, without a tokenizer, which the folder lacks."""
     sys.path[:0] = [llama_cpp, os.path.join(llama_cpp, "gguf-py")]
     import conversion
     import gguf
 
     hparams = conversion.ModelBase.load_hparams(folder, False)
-    hparams.setdefault("n_ctx", N)  # of older transformers, which it reads
+    hparams.setdefault("n_ctx", N)  # the converter wants it
     hparams.setdefault("rotary_pct", hparams["rope_parameters"].get(
         "partial_rotary_factor", 1.0) if "rope_parameters" in hparams else 1.0)
     if not hparams.get("new_decoder_architecture", True):
@@ -281,7 +284,7 @@ def convert(folder, llama_cpp):
     if hparams["model_type"] == "exaone4":
         del hparams["sliding_window_pattern"]
     name_layers(hparams)
-    tokenizer = folder / "tokenizer.json"  # of which Gemma's counts the tokens
+    tokenizer = folder / "tokenizer.json"  # Gemma's tokens are counted
     if hparams["model_type"].startswith(("gemma3n", "gemma4")):
         tokenizer.write_text(json.dumps({"added_tokens": [], "model": {
             "vocab": {str(i): i for i in range(hparams["vocab_size"])}}}))
@@ -302,7 +305,7 @@ def greedy(model, tokens):
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     prompt = tokens[None, :PROMPT]
-    # Of Nemotron-H a step with a cache leaves out the floor that a text has.
+    # In Nemotron-H a step with a cache omits the floor that a whole text has.
     cached = model.config.model_type != "nemotron_h"
     return model.generate(prompt, attention_mask=torch.ones_like(prompt),
                           do_sample=False, max_new_tokens=len(tokens) - PROMPT,
@@ -310,14 +313,15 @@ def greedy(model, tokens):
 
 
 def latent(k, turning, config):
-    """The record of a token, channels that turn in the model's own order."""
-    if getattr(config, "rope_interleave", False):  # turned, they are in halves
+    """A token's record of latent attention; rotated channels keep the model's
+    own order."""
+    if getattr(config, "rope_interleave", False):  # pairs, as halves
         turning = turning.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
     return torch.cat((k, turning), -1)[0].transpose(0, 1).contiguous()
 
 
 def expect(model, tokens, folder):
-    """expected.safetensors."""
+    """Writes expected.safetensors."""
     config = model.config
     logits, calls, before = keys_and_values(model, tokens, config)
     log_p = torch.log_softmax(logits.double(), -1)
@@ -338,8 +342,8 @@ def expect(model, tokens, folder):
                 config.new_decoder_architecture) else (
                 k.shape[1] if config.multi_query else 1)
             k, k_pre, v = (x[:, ::group] for x in (k, k_pre, v))
-        if hasattr(config, "text_config") or (  # its rotation is not seen
-                config.model_type.startswith("hunyuan_v1")):  # or not the last
+        if hasattr(config, "text_config") or (  # its RoPE is not seen
+                config.model_type.startswith("hunyuan_v1")):  # or not last
             k_pre = None
         for what, x in (("k", k), ("k_pre", k_pre), ("v", v)):
             if x is not None:
@@ -353,7 +357,7 @@ def expect(model, tokens, folder):
 
 
 def new_model(cls, config):
-    # Its eager attention adds ALiBi twice.
+    # Falcon's eager attention adds ALiBi twice.
     alibi = config.model_type == "falcon" and config.alibi
     config._attn_implementation = "sdpa" if alibi else "eager"
     config._experts_implementation = "eager"
@@ -407,7 +411,8 @@ def make(name, llama_cpp):
     expect(model, TOKENS, folder)
 
 
-# The tiny values that replace a released config's fields, unless they are null.
+# The tiny values that replace a released config's fields, unless the fields are
+# null.
 TINY = dict(
     hidden_size=64, n_embd=64, n_embed=64, d_model=64, num_attention_heads=4,
     n_head=4, n_heads=4, head_dim=16, intermediate_size=24, ffn_dim=24,
@@ -473,7 +478,7 @@ def make_released(name, released, all_folders):
                      if part.get(k) is not None})
         part.pop("quantization_config", None)
         part.pop("use_mtp", None)
-        if "time_step_limit" in part:  # whose end is Infinity
+        if "time_step_limit" in part:  # its end is Infinity
             part["time_step_limit"] = [0.0, float("inf")]
         if part.get("attn_config", {}).get("clip_qkv"):
             part["attn_config"]["clip_qkv"] *= 1.0

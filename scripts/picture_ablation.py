@@ -31,7 +31,7 @@ def shown(text):
 
 
 def have(rows, names, column):
-    """Rows that have every setting; how many have not is said."""
+    """The rows that have every setting; notes how many lack one."""
     rows = [r for r in rows if known(r, column)]
     kept = [r for r in rows if all(setting(r, n) for n in names)]
     left = [r for r in rows if r not in kept]
@@ -46,16 +46,16 @@ def have(rows, names, column):
 
 
 def is_said(rows, column):
-    """Whether a side's column repeats the column of both sides, as it does in a
-    table that has specs with one scheme for a side."""
+    """Whether a side's column repeats the column of both sides, as in a table
+    where some specs have a scheme for each side."""
     side, name = column[:9], column[9:]
     return side in ("params.K.", "params.V.") and all(
         r[column] in ("", r.get("params." + name)) for r in rows)
 
 
 def rest_of(rows, names):
-    """A label for each row, of the settings that differ apart from names, the
-    scheme first."""
+    """A label for each row: the scheme, then the settings that differ, except
+    the settings in names."""
     hidden = {"params." + n[2 * (n[:2] in ("K.", "V.")):] for n in names}
     hidden |= {"params." + n for n in names} | set(names)
     columns = [c for c in rows[0] if c in ("scheme", "protocol", *ALIKE) or
@@ -153,7 +153,8 @@ def draw_curves(ax, curves, column, hues, hue, place):
 
 
 def heat(rows, column, x, y, panel):
-    """A map: a cell for each value of x and of y, its figure in it."""
+    """A heat map: a cell for each pair of values of x and y, with its
+    figure."""
     column = default(rows, column)
     rows = have(rows, [n for n in (x, y, panel) if n], column)
     groups = grouped(rows, panel)

@@ -18,7 +18,7 @@ def hadamard(d):
 
 
 def peak(x):
-    """RMS of the largest channel over the median channel's, [..][d]."""
+    """The largest channel's RMS over the median channel's.  x: [..][d]."""
     power = (x * x).mean(0)
     return np.sqrt(power.max(-1) / np.maximum(np.median(power, -1), 1e-30))
 
@@ -47,7 +47,8 @@ def opened(path):
 
 
 def trained_smooth(path, layer, head):
-    """VecInfer's factors of this head, and the text they were trained on."""
+    """VecInfer's smoothing factors of this head, and the text that they were
+    trained on."""
     if path:
         with opened(path) as f:
             if any(name.startswith("layer_") for name in f):

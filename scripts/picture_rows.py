@@ -52,7 +52,7 @@ def measured(r):
 
 
 def axis(ax, name, column, values):
-    """A log scale, except for columns that are no ratios."""
+    """Labels the y axis; makes it logarithmic unless the column is LINEAR."""
     if column not in LINEAR and min(values) > 0:
         ax.set_yscale("log")
         if max(values) < 50 * min(values):
@@ -138,7 +138,8 @@ def bits(rows, column):
 # ---- curves ---------------------------------------------------------------
 
 def curves(ax, drawn, fmt="-"):
-    """drawn: {label: (scheme, [(x, y, low, high)])}; labels at right ends."""
+    """Draws {label: (scheme, [(x, y, low, high)])}, with the labels at the
+    curves' right ends."""
     ends, seen = [], {}
     for label, (name, points) in drawn.items():
         points.sort()
@@ -152,7 +153,7 @@ def curves(ax, drawn, fmt="-"):
 
 
 def places(ax, values):
-    """A log scale with a mark at each value."""
+    """Makes the x axis logarithmic, with a mark at each value."""
     if min(values) > 0 and max(values) >= 4 * min(values):
         ax.set_xscale("log")
     ax.xaxis.set_major_locator(ticker.FixedLocator(values))
@@ -189,7 +190,7 @@ def layers(rows, column):
 
 
 def positions(rows, column):
-    """A point in the middle of each bucket of kvppl --kl-curve."""
+    """Draws kvppl --kl-curve: a point in the middle of each bucket."""
     column = column or "kl_mean"
     rows = [r for r in rows if known(r, column)]
     groups = by_condition(rows, *ALIKE)

@@ -1,5 +1,5 @@
-"""How pictures look: a marker and a colour for each scheme, and labels that
-keep off each other."""
+"""The style of pictures: a marker and a colour for each scheme, and labels that
+do not overlap."""
 import math
 
 import matplotlib
@@ -31,7 +31,7 @@ SIZE = None  # of a figure, in inches
 
 
 def set_font(points):
-    """All texts, from 9 points."""
+    """Scales all texts to this size, from the default of 9 points."""
     global SMALL
     for name in ("font.size", "axes.titlesize", "axes.labelsize",
                  "xtick.labelsize", "ytick.labelsize"):
@@ -45,7 +45,7 @@ def set_size(width, height):
 
 
 def look(name):
-    """Marker and colour of a scheme."""
+    """The marker and the colour of a scheme."""
     if name not in SCHEMES:
         SCHEMES.append(name)
     i = SCHEMES.index(name)
@@ -59,7 +59,7 @@ def marker(name):
 
 
 def panels(n, height, width=8.8):
-    """A figure of n panels, two in a row if there are several."""
+    """Makes a figure of n panels, two per row if there are several."""
     columns = min(n, 2)
     rows = -(-n // columns)
     fig, axes = plt.subplots(rows, columns, squeeze=False,
@@ -91,8 +91,8 @@ def overlap(a, b):
 
 
 def candidates(x, y, w, h):
-    """Places of a label w x h round (x, y), the nearest first: how far it
-    is, and its box."""
+    """Yields places for a label of w x h around (x, y), the nearest first:
+    distance and box."""
     for far in (5, 9, 14, 20, 28, 38, 50, 64, 80):
         for step in range(24):
             angle = 2 * math.pi * step / 24
@@ -102,8 +102,8 @@ def candidates(x, y, w, h):
 
 
 def label_points(ax, points, obstacles=()):
-    """points: (x, y, text, colour) in data coordinates; obstacles: segments
-    (x0, y0, x1, y1) of lines that a label should not lie on."""
+    """Labels the points (x, y, text, colour), in data coordinates.  obstacles:
+    segments (x0, y0, x1, y1) of lines that a label should not lie on."""
     fig = ax.figure
     fig.canvas.draw()  # places are known only now
     fig.set_layout_engine("none")
@@ -155,9 +155,9 @@ def label_points(ax, points, obstacles=()):
 # ---- labels at the right ends of curves -----------------------------------
 
 def spread(wanted, step):
-    """Positions at least step apart, as near as possible to wanted (ascending);
-    groups that touch are centred on their own middle."""
-    groups = []  # [sum of where the first of them would be, how many]
+    """Returns positions at least step apart, as near as possible to wanted
+    (ascending).  Positions that would touch form a group around its mean."""
+    groups = []  # [sum of the first position that each member wants, members]
     for y in wanted:
         groups.append([y, 1])
         while len(groups) > 1 and (
@@ -170,8 +170,8 @@ def spread(wanted, step):
 
 
 def label_ends(ax, curves):
-    """curves: (x, y, text, colour) of each right end.  Texts stand right of
-    the axes, each on a line of its own."""
+    """Labels curves at their right ends (x, y, text, colour).  The texts stand
+    right of the axes, each on a line of its own."""
     fig = ax.figure
     fig.canvas.draw()  # places are known only now
     inverse = ax.transAxes.inverted().transform

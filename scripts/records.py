@@ -9,7 +9,7 @@ KEYS = "model", "model_hash", "text", "text_hash", "protocol", "ctx", "windows"
 
 
 class Refused(Exception):
-    """One sentence."""
+    """An error that one sentence describes."""
 
 
 def words(attributes):
@@ -18,8 +18,8 @@ def words(attributes):
 
 
 class Row:
-    """A row of a file: its number, attributes (row and set), and arrays
-    [windows][scored]; kl, same and dp are None of a base line."""
+    """A row of a file: its number, its attributes (the row's and the set's),
+    and arrays [windows][scored]; a base line has None for kl, same and dp."""
 
     def __init__(self, path, number, group, shared):
         self.path, self.number = path, number
@@ -54,7 +54,8 @@ def read(path):
 
 
 def split(operand):
-    """FILE and ROW of FILE:ROW, whose FILE exists; ROW "" without one."""
+    """Splits FILE:ROW where FILE is a file that exists; ROW may be missing
+    ("")."""
     at = len(operand)
     while at > 0 and not os.path.isfile(operand[:at]):
         at = operand.rfind(":", 0, at)
@@ -64,8 +65,9 @@ def split(operand):
 
 
 def find(operand):
-    """The row that FILE:ROW names: a number, a spec, or a part of one that no
-    other row has; FILE alone has one row beside its base line."""
+    """The row that FILE:ROW names.  ROW is a number, a spec, or a part of a
+    spec that no other row has; FILE alone must have one row beside its base
+    line."""
     path, name = split(operand)
     rows = read(path)
     found = [r for r in rows if r.kl is not None or len(rows) == 1] \
@@ -83,7 +85,7 @@ def find(operand):
 
 
 def check_pair(a, b):
-    """Whether both scored the same tokens at the same places."""
+    """Refuses rows that did not score the same tokens at the same places."""
     for key in "text_hash", "ctx", "windows", "protocol":
         if a.about[key] != b.about[key]:
             raise Refused("%s has %s %s, %s has %s: tokens are not the same" % (
@@ -94,7 +96,8 @@ def check_pair(a, b):
 
 
 def student(degrees, level=0.95):
-    """The factor of a standard error with so many degrees of freedom."""
+    """Student's factor of a standard error with this many degrees of
+    freedom."""
     def tail(t):  # by Simpson's rule in x = arctan(t / sqrt(degrees))
         x = numpy.linspace(0, math.atan(t / math.sqrt(degrees)), 2001)
         weight = numpy.ones(2001)
@@ -122,9 +125,10 @@ class Bootstrap:
             windows, size=(draws, windows))
 
     def halfwidth(self, figure):
-        """figure: of windows' numbers, [draws][windows] -> [draws].  Half of
-        the interval: the standard deviation over draws, by Student's factor.
-        NaN of one window, and of two, whose factor says nothing."""
+        """Half of the figure's interval: its standard deviation over draws
+        times Student's factor.  figure: a function of windows' indices,
+        [draws][windows] -> [draws].  NaN for one window, and for two, whose
+        factor is too large to be of use."""
         if self.windows < 3:
             return math.nan
         return self.factor * float(numpy.std(figure(self.drawn)))

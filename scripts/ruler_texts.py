@@ -49,7 +49,8 @@ HIDDEN = ("There is an important info hidden inside a lot of irrelevant text. "
 
 
 class Source:
-    """TEXT: an essay, its words, or questions with their paragraphs."""
+    """The text of the command line: an essay and its words, or questions with
+    their paragraphs."""
 
     def __init__(self, text):
         self.text = text
@@ -59,7 +60,7 @@ class Source:
         self.questions = []
 
     def read_questions(self):
-        """JSON lines of question, answers and paragraphs."""
+        """Reads JSON lines of question, answers and paragraphs."""
         for line in self.text.split("\n"):
             if line.strip():
                 q = json.loads(line)
@@ -78,7 +79,7 @@ def secret(draw, kind, source):
 
 
 def among_sentences(draw, needles, source, size):
-    """Before sentences at depths of 40 even steps."""
+    """Puts the needles before sentences, at depths of 40 even steps."""
     some = source.essay * (size // len(source.essay) + 1)
     sentences = re.split(r"(?<=[.!?]) ", " ".join(some[:size]))
     depths = [round(100 * i / 39) for i in range(40)]
@@ -171,8 +172,8 @@ def common_words(often, seldom, example_words, example_often, example_seldom):
 
 
 def frequent_words(vocabulary):
-    """Words drawn by the zeta distribution with alpha 2; the most frequent one
-    is dots."""
+    """A maker of words drawn by the zeta distribution with alpha 2; the most
+    frequent word is "..."."""
     def make(draw, size, source):
         words = ["..."] + ["".join(draw.choices(string.ascii_lowercase, k=6))
                            for _ in range(vocabulary)]
@@ -224,6 +225,6 @@ def makers(tokens):
 
 
 def item(task, tokens, seed, index, size, source):
-    """Returns the same items for the same arguments."""
+    """Makes an item; the same arguments give the same item."""
     draw = random.Random(f"{task} {tokens} {seed} {index}")
     return makers(tokens)[task](draw, size, source)

@@ -3,7 +3,8 @@ import re
 
 
 def parts(spec):
-    """[(before it, a spec of one scheme)]: two of K-q8_0:r0s0/V-q4_0:r0s0."""
+    """Splits a spec into [(text before it, spec of one scheme)]; the spec
+    K-q8_0:r0s0/V-q4_0:r0s0 has two."""
     m = re.match(r"([^,+]*\+)?K-(.*)/V-(.*)", spec)
     if not m:
         return [("", spec)]
@@ -11,7 +12,8 @@ def parts(spec):
 
 
 def head_and_words(spec):
-    """A command (cmd=, the last word) has commas of its own."""
+    """Splits a spec into its head and its words.  A command (cmd=, the last
+    word) may hold commas."""
     before, cmd, command = spec.partition(",cmd=")
     head, *words = before.split(",")
     return head, words + [cmd[1:] + command] * bool(cmd)
@@ -23,10 +25,10 @@ def scheme(spec):
 
 
 def shorten(specs):
-    """({spec: short spec}, [a line on what was left out]).
+    """Returns ({spec: short spec}, [a line about the omitted words]).
 
-    Left out: words that all specs of a scheme share, and r0s0 where no spec
-    has anything else.  Distinct specs stay distinct."""
+    Omits words that all specs of a scheme share, and r0s0 if no spec has
+    another r or s.  Distinct specs stay distinct."""
     specs = list(dict.fromkeys(specs))
     ones = [one for s in specs for _, one in parts(s)]
     bare = bool(specs) and all(
@@ -65,13 +67,14 @@ def brief_one(one):
 
 
 def brief(spec):
-    """Words as one types them: a choice without its word's name, yes as the
-    name alone, no not at all.  For labels: not always distinct."""
+    """Shortens words to the way one types them: a choice without its word's
+    name, yes as the name alone, no omitted.  The results may be equal, so they
+    serve only as labels."""
     return "".join(before + brief_one(one) for before, one in parts(spec))
 
 
 def labels(specs):
-    """{spec: the least that tells it from the others}."""
+    """{spec: the shortest label that tells it from the others}."""
     short, _ = shorten(specs)
     tried = {s: brief(short[s]) for s in short}
     return tried if len(set(tried.values())) == len(tried) else short

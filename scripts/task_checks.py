@@ -1,5 +1,5 @@
-"""What the values of a description and of a line of answers may be: for each
-key a test, and its words."""
+"""Checks the values of a description and of a line of answers: each key has a
+test, and words for the error."""
 import inspect
 import json
 import math
@@ -17,7 +17,7 @@ def is_object(x):
 
 
 def whole(low):
-    """A bool is an int in Python."""
+    """A test for whole numbers, without bools, which are ints in Python."""
     return lambda x: type(x) is int and x >= low
 
 
@@ -93,7 +93,7 @@ ANSWER = {
 
 
 def wrong_value(found, tests):
-    """None, or a sentence on the first invalid value."""
+    """None, or a sentence about the first invalid value."""
     for key, value in found.items():
         fits, words = tests.get(key, (lambda x: True, None))
         if not fits(value):
@@ -103,7 +103,8 @@ def wrong_value(found, tests):
 
 
 def wrong_description(found):
-    """None, or a sentence that says why it is no description of a task."""
+    """None, or a sentence that says why `found` is not a description of a
+    task."""
     for key in found:
         if key not in KEYS:
             return f"{key} is no key of a description, expected one of " + \

@@ -51,8 +51,8 @@ def describe(task):
 
 
 def change(description, settings):
-    """NAME=JSON of --set, into the description, null takes a key out; returns
-    what changed."""
+    """Applies --set's NAME=JSON to the description; null removes a key.
+    Returns the changes."""
     changed = {}
     for s in settings:
         name, _, value = s.partition("=")
@@ -82,8 +82,9 @@ def at_least(a, **lowest):
 
 
 def lines(path):
-    """The objects of a file of JSON lines, which may be gzipped.  A line ends
-    at a newline alone: texts hold other characters that end lines."""
+    """The objects of a file of JSON lines, which may be gzipped.  Only a
+    newline ends a line: texts hold other characters that Python takes for line
+    ends."""
     try:
         with open(path, "rb") as f:
             raw = f.read()
@@ -107,7 +108,7 @@ def lines(path):
 
 
 def mode_of(path):
-    """None: no such file."""
+    """The mode of a file; None: no such file."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:
@@ -161,7 +162,7 @@ def as_lines(rows):
 
 
 def fill(template, fields, where):
-    """{name} is the field; any other brace stays."""
+    """Replaces {name} by the field; other braces stay."""
     def one(m):
         if m[1] not in fields:
             die(f"{where}: an item without {m[1]}, which the task asks for")
@@ -185,8 +186,8 @@ def pick(templates, fields):
 
 
 class Shots:
-    """Worked examples before an item: of a pool, the first ones, the last
-    ones, or some drawn anew for each item as lm-evaluation-harness does."""
+    """Worked examples before an item: the first of a pool, the last, or some
+    drawn anew for each item as lm-evaluation-harness does."""
 
     def __init__(self, shots, count, path, prepare):
         self.shots, self.path = shots, path
@@ -208,7 +209,7 @@ class Shots:
             self.pool = self.pool[:self.count]
 
     def holds(self, item):
-        """No item is asked about that is an example."""
+        """Whether an item is one of the examples, which are not asked about."""
         return item in self.pool
 
     def text(self):

@@ -1,5 +1,5 @@
-"""Results in the files of lm-evaluation-harness: DIR/SPEC/results_TIME.json and
-samples_TASK_TIME.jsonl, with its field names."""
+"""Writes results in the files of lm-evaluation-harness, with its field names:
+DIR/SPEC/results_TIME.json and samples_TASK_TIME.jsonl."""
 import datetime
 import hashlib
 import json
@@ -30,7 +30,7 @@ def target(item):
 
 
 def arguments_and_responses(answer, description):
-    """The model's input and its answer."""
+    """The model's input and its answer, in the harness's form."""
     if answer.pairs:
         return ({f"gen_args_{n}": {"arg_0": p["context"],
                                    "arg_1": p["continuation"]}

@@ -7,21 +7,22 @@ DRAWS = 2000
 
 
 def mean_and_error(values):
-    """With one value the error is None."""
+    """The mean and its standard error, None for one value."""
     n = len(values)
     return statistics.fmean(values), \
         statistics.stdev(values) / math.sqrt(n) if n > 1 else None
 
 
 def mcnemar(gained, lost):
-    """Two-sided and exact: either way is as likely."""
+    """McNemar's exact two-sided p-value: gains and losses are equally
+    likely."""
     n = gained + lost
     tail = sum(math.comb(n, k) for k in range(min(gained, lost) + 1)) / 2 ** n
     return min(1.0, 2 * tail)
 
 
 def bootstrap(differences):
-    """Two-sided: the share of means of resampled items beyond 0."""
+    """A two-sided p-value: the share of means of resampled items beyond 0."""
     draw, n = random.Random(0), len(differences)
     means = [sum(draw.choices(differences, k=n)) for _ in range(DRAWS)]
     below, above = (sum(1 for m in means if sign * m <= 0)

@@ -1,5 +1,5 @@
-"""Items of other shapes, made ready for a task's templates: each function
-takes an item, all items, and the description, and returns the item's fields."""
+"""Prepares items of other shapes for a task's templates.  Each function takes
+an item, all items, and the description, and returns the item's fields."""
 import json
 import random
 import re
@@ -11,7 +11,7 @@ GENRES = ("action adult adventure animation biography comedy crime documentary "
 
 
 def hellaswag(item, items, description):
-    """query, choices and gold as lm-evaluation-harness makes them."""
+    """Makes query, choices and gold as lm-evaluation-harness does."""
     if "query" in item:
         return item
 
@@ -26,7 +26,8 @@ def hellaswag(item, items, description):
 
 
 def winogrande(item, items, description):
-    """Two contexts, each with an option in the blank, and one continuation."""
+    """Makes two contexts, each with an option in the blank, and one
+    continuation."""
     before, after = item["sentence"].split("_")
     gold = item["gold"] if "gold" in item else int(item["answer"]) - 1
     return dict(item, gold=gold, rest=after.strip(),
@@ -47,7 +48,7 @@ def imdb_genre(item, items, description):
 
 
 def bfcl(item, items, description):
-    """The functions as BFCL v4 shows them to a model, and the user's turn."""
+    """Shows the functions as BFCL v4 does, and the user's turn."""
     hint = " Note that the provided function is in Python 3 syntax."
     shown = [dict(f, description=f["description"] + hint)
              for f in item["function"]]
@@ -60,7 +61,8 @@ def _numbered(texts):
 
 
 def cocktail(item, items, description):
-    """The judged documents among other queries', up to `documents` in all."""
+    """Mixes the judged documents with other queries' documents, up to
+    `documents` in all."""
     own = [d["human"] for d in item["docs"]]
     other = [d["human"] for x in items if x is not item for d in x["docs"]]
     draw = random.Random(item["id"])

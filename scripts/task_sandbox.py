@@ -15,8 +15,8 @@ FILE = 1 << 20
 APART = ["unshare", "-r", "-n", "-p", "-m", "-f", "--kill-child", "sh", "-c"]
 FAILED = 125
 
-# $1: an empty folder; then the command.  Mounts keep their other options, or
-# the kernel would refuse.
+# Arguments: an empty folder, then the command.  Remounts keep the mounts' other
+# options, or the kernel would refuse.
 PREPARE = f"""
 mount -t tmpfs -o size=64m,mode=700 tmpfs "$1" || exit {FAILED}
 findmnt -rno TARGET,VFS-OPTIONS | while read -r at with; do
@@ -28,8 +28,9 @@ done
 cd "$1" && shift && exec env HOME="$PWD" TMPDIR="$PWD" "$@"
 """
 
-# Input: a word, a newline, the program.  A program that ends the interpreter
-# before its last line ends this too, so the word comes of no such program.
+# Input: a word, a newline, the program.  The word is printed after the
+# program's last line; a program that ends the interpreter earlier also ends
+# this one.
 RUN = """
 import os, sys
 write, leave, say = os.write, os._exit, os.dup(1)
@@ -76,7 +77,7 @@ def why_not():
 
 
 def passes(program):
-    """Whether it comes past its last line, in time."""
+    """Whether the program reaches its last line in time."""
     word = secrets.token_hex(16).encode()
     try:
         done = apart(sys.executable, "-I", "-B", "-c", RUN, input=word +

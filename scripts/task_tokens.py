@@ -1,4 +1,4 @@
-"""Counts of tokens, by a model's own tokenizer (kvdump --tokens)."""
+"""Counts tokens by a model's own tokenizer (kvdump --tokens)."""
 import os
 import subprocess
 
@@ -27,12 +27,13 @@ class Tokens:
         return len(done.stdout.split())
 
     def longer(self, text, n):
-        """A token is a byte at least."""
+        """Whether the text has more than n tokens; a token has at least one
+        byte."""
         return len(text.encode()) > n and self.count(text) > n
 
     def _most(self, text, n, total, cut):
-        """About the most characters whose cut has n of the text's total
-        tokens: never more, and at most 1 % fewer.  A count takes a second."""
+        """About the largest k for which cut(k) has n of the text's tokens:
+        never more tokens, and at most 1 % fewer.  A count takes a second."""
         low, high = 0, len(text)
         at = len(text) * n // total
         while low < high - 1:

@@ -1,10 +1,11 @@
-/* Tokens into a cache by their arrays. */
+/* Appends tokens to a cache, given their arrays. */
 #ifndef APPEND_ROWS_H
 #define APPEND_ROWS_H
 
 #include "lib/seq/cache.h"
 
-/* kv_cache_append() of n tokens; k: keys as the cache's codec stores them. */
+/* Appends n tokens; k: keys in the form that the cache's codec stores (before
+ * or after RoPE). */
 static inline int append_rows(struct kv_cache *c, const float *q,
                               const float *k, const float *v, size_t n,
                               struct kv_err *e)

@@ -11,7 +11,8 @@
 
 #include <math.h>
 
-/* Attention of this test: q, out [nq][n_heads][head_dim]. */
+/* The inputs of attention in a test: q, and the output, are
+ * [nq][n_heads][head_dim]. */
 struct attention {
     struct kv_shape shape;
     size_t n, nq;
@@ -23,7 +24,7 @@ static inline size_t out_values(const struct attention *a)
     return a->nq * a->shape.n_heads * a->shape.head_dim;
 }
 
-/* Attention in double. */
+/* Computes attention in double. */
 static inline void attend_exact(const struct attention *a, float *exact)
 {
     kv_attend_c(&(struct kv_attend_job){
@@ -36,12 +37,12 @@ static inline void attend_exact(const struct attention *a, float *exact)
     });
 }
 
-/* One query: q, out [d]; k, v: [n] rows, stride apart. */
+/* Attends for one query: q, out [d]; k, v: [n] rows, stride apart. */
 typedef void attend_one_fn(const float *q, const float *k, const float *v,
                            size_t n, size_t stride, size_t d, float scale,
                            float *out);
 
-/* Attention as `one` does it. */
+/* Computes attention by calling `one` for each query and head. */
 static inline void attend_by(attend_one_fn *one, const struct attention *a,
                              float *out)
 {
@@ -75,8 +76,7 @@ struct tensors {
 
 static inline struct tensors tensors(const struct kv_shape *s, size_t n)
 {
-    enum { NORMALS = 1 << 14 }; /* from which queries are drawn, which is
-                                 * faster */
+    enum { NORMALS = 1 << 14 }; /* queries reuse these normals to save time */
     float *normal = kv_alloc(NORMALS, sizeof(*normal));
     const size_t row = s->n_kv_heads * s->head_dim;
     const struct tensors x = {

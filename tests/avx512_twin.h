@@ -1,11 +1,11 @@
-/* AVX-512 for processors without it: every instruction of the kernels in AVX2
- * and plain C, by SIMDe or, if SIMDe lacks it, by this file.  It is included
- * before the kernels' .c files (-include), which are then compiled unchanged,
- * and before kernels/level.c, which then finds all of AVX-512 on processors
- * with AVX2.
+/* AVX-512 for processors without it.  SIMDe emulates the kernels' instructions
+ * in AVX2 and plain C; this file emulates those that SIMDe lacks.  It is
+ * included (-include) before the kernels' .c files, which are then compiled
+ * unchanged, and before kernels/level.c, which then reports all of AVX-512 on
+ * processors with AVX2.
  *
- * It tests results, not times: the compiler puts other instructions around
- * these. */
+ * Only results can be tested with it, not times: the compiler chooses other
+ * instructions around the emulated ones. */
 #ifndef KV_AVX512_TWIN_H
 #define KV_AVX512_TWIN_H
 
@@ -18,8 +18,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* For compilers in which they are macros: clang, and gcc without
- * optimization. */
+/* These intrinsics are macros in clang, and in gcc without optimization. */
 #undef _mm512_cmplt_epi32_mask
 #undef _mm512_permute_ps
 #undef _mm512_reduce_ps
@@ -41,7 +40,7 @@ static inline bool twin_supports(const char *name)
 }
 #define __builtin_cpu_supports twin_supports
 
-/* to [i] = EACH(from[i]), i < n; of registers of these types. */
+/* Defines twin_NAME(): lane i of the result is EACH(lane i of from). */
 #define TWIN_MAP(NAME, TO, TO_TYPE, FROM, FROM_TYPE, N, EACH) \
     static inline TO twin_##NAME(FROM from)                   \
     {                                                         \
@@ -98,7 +97,8 @@ TWIN_MAP(rsqrt14, simde__m512, float, simde__m512, float, 16, 1 / sqrtf(x[i]))
     ((void)sizeof(char[(to) == _MM_FROUND_TO_NEG_INF]), twin_floor_part(a))
 #define _mm512_rsqrt14_ps twin_rsqrt14
 
-/* One number from all lanes, in the order in which halves are put together. */
+/* Defines twin_reduce_NAME(): combines the upper half of the lanes with the
+ * lower half until one number is left. */
 #define TWIN_REDUCE(NAME, BOTH)                           \
     static inline float twin_reduce_##NAME(simde__m512 x) \
     {                                                     \
@@ -151,7 +151,8 @@ static inline simde__m128i twin_maskz_loadu_epi8(simde__mmask16 there,
     return to;
 }
 
-/* Lane i of each four is its lane (order >> 2 i) % 4. */
+/* Shuffles within groups of four lanes: lane i takes lane (order >> 2 i) % 4 of
+ * its group. */
 static inline simde__m512i twin_shuffle_epi32(simde__m512i from, unsigned order)
 {
     uint32_t x[16], y[16];
@@ -207,7 +208,8 @@ static inline simde__m512 twin_zext256(simde__m256 x)
 #define _mm512_zextps128_ps512 twin_zext128
 #define _mm512_zextps256_ps512 twin_zext256
 
-/* Quarters of registers: the first two of a, the others of b. */
+/* Shuffles quarters of registers: the first two come from a, the other two from
+ * b. */
 static inline simde__m512 twin_shuffle_quarters(simde__m512 a, simde__m512 b,
                                                 unsigned order)
 {

@@ -22,13 +22,13 @@ static inline struct rows rows(const struct ready *r, size_t n)
     synthetic_rows(&r->shape, r->shape.n_heads, 40, n, x.q);
     synthetic_rows(&r->shape, r->shape.n_kv_heads, 41, n, x.k);
     synthetic_rows(&r->shape, r->shape.n_kv_heads, 42, n, x.v);
-    for (size_t t = 0; t < n; t += 29) /* massive ones */
+    for (size_t t = 0; t < n; t += 29) /* massive tokens */
         for (size_t i = 0; i < row_values(r); i++)
             x.v[t * row_values(r) + i] *= 0.02f;
     return x;
 }
 
-/* The same, from token t on. */
+/* Returns the rows from token t on. */
 static inline struct rows rows_from(const struct ready *r, struct rows x,
                                     size_t t)
 {
@@ -50,7 +50,7 @@ static inline int append(struct kv_cache *c, struct rows x, size_t n,
     return append_all(c, x.q, x.k, x.v, n, e);
 }
 
-/* The cache after n tokens appended `step` at a time. */
+/* Returns a cache of n tokens, appended `step` at a time. */
 static inline struct kv_cache *filled(const struct ready *r, struct rows x,
                                       size_t n, size_t step)
 {

@@ -1,4 +1,5 @@
-/* The smallest table of characters to normalize (tokenizer_charsmap.h). */
+/* Makes the smallest table of characters that a tokenizer normalizes
+ * (tokenizer_charsmap.h). */
 #ifndef KV_TESTS_CHARSMAP_H
 #define KV_TESTS_CHARSMAP_H
 
@@ -9,11 +10,11 @@ enum { CHARSMAP_UNITS = 2048, CHARSMAP_BYTES = 4 + 4 * CHARSMAP_UNITS + 8 };
 
 struct charsmap_entry {
     const char *key;
-    uint32_t value; /* the beginning of its text */
+    uint32_t value; /* where its text begins in charsmap_texts */
 };
 
-/* 0: the wide A, becomes "a"; 2: e with an acute behind it, "\xc3\xa9"; e
- * alone becomes "E". */
+/* The replacements: at 0 "a", for the wide A; at 2 "\xc3\xa9", for e with a
+ * combining acute; at 5 "E", for e alone. */
 static const char charsmap_texts[8] = "a\0\xc3\xa9\0E";
 static const struct charsmap_entry charsmap_entries[] = {
     {"\xef\xbc\xa1", 0}, {"e", 5}, {"e\xcc\x81", 2}};
@@ -30,8 +31,8 @@ static inline uint32_t charsmap_get(const uint8_t *p)
            (uint32_t)p[3] << 24;
 }
 
-/* Each node has 256 units of its own for its children, at 256 times its number;
- * the one for the byte 0 is its value. */
+/* Each node has 256 units for its children, from unit 256 times its number on;
+ * the unit for byte 0 holds the node's value. */
 static inline void make_charsmap(uint8_t table[CHARSMAP_BYTES])
 {
     uint8_t *units = table + 4;

@@ -1,4 +1,4 @@
-/* Chat templates, rendered around one conversation. */
+/* Renders chat templates around one conversation. */
 #ifndef KV_TESTS_CHAT_SETUP_H
 #define KV_TESTS_CHAT_SETUP_H
 

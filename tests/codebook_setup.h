@@ -10,8 +10,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* MANY tiles are worth tables, and FEW are not; SOME are more than tables of
- * path int8 serve together */
+/* MANY tiles are enough to pay for tables, FEW are not; SOME are more tiles
+ * than the tables of path int8 serve together */
 enum { T = KV_TILE_TOKENS, HEADS = 2, MANY = 9, FEW = 2, SOME = 6 };
 
 struct setup {

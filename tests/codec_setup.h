@@ -31,7 +31,7 @@ static inline struct kv_codec *codec_from(const struct kv_spec *s,
     return c;
 }
 
-/* Without a calibration. */
+/* Opens the spec's codec without a calibration. */
 static inline struct kv_codec *codec_of(const char *text,
                                         const struct kv_shape *shape,
                                         size_t layer, enum kv_side side)
@@ -49,7 +49,7 @@ static inline void round_trip(const struct kv_codec *c, struct kv_where w,
     c->scheme->decode(c, bytes, 1, back);
 }
 
-/* The fp16 stored at these bytes. */
+/* Returns the fp16 value stored at these bytes. */
 static inline float half_at(const uint8_t *bytes)
 {
     uint16_t half;

@@ -1,4 +1,4 @@
-/* Texts of config.json, field by field, and what two of them read as. */
+/* Writes config.json field by field, reads it, and compares two configs. */
 #ifndef KV_TESTS_CONFIG_SETUP_H
 #define KV_TESTS_CONFIG_SETUP_H
 
@@ -41,7 +41,7 @@ static inline int read_text(const struct pair *base, const char *without,
     return kv_config_read(c, path, e);
 }
 
-/* Whether they are the same model. */
+/* Whether two configs describe the same model. */
 static inline bool same(const struct kv_config *a, const struct kv_config *b)
 {
     const struct kv_shape *s = &a->shape, *t = &b->shape;

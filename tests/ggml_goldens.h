@@ -1,7 +1,7 @@
-/* Made by tests/make_ggml_goldens.py: 10000 blocks by gguf, iq4_nl by its
- * definition.  The first eight blocks in hexadecimal; SHA-256 (16 digits) of
- * all inputs, all bytes, and all values that they decode to, with 0 in place of
- * NaN and infinity. */
+/* Made by tests/make_ggml_goldens.py: 10000 blocks encoded by the package gguf,
+ * iq4_nl by its definition.  Each type has its first eight blocks in
+ * hexadecimal, and SHA-256 (16 digits) of all inputs, all bytes, and all
+ * decoded values, with 0 in place of NaN and infinity. */
 enum { GOLDEN_BLOCKS = 10000, GOLDEN_SEED = 20 };
 static const char golden_input[] = "4bb5ffaf575510f8";
 static const struct golden {

@@ -1,4 +1,5 @@
-/* Made by data/make_goldens.py: the embedded model in numpy, float64. */
+/* Made by data/make_goldens.py, which runs the embedded model in numpy, in
+ * float64. */
 enum {
     GOLDEN_CTX = 256,
     GOLDEN_WINDOWS = 4,

@@ -12,13 +12,14 @@
 
 extern struct kv_device test_device;
 
-/* Runs `tests`, an array, on the device; returns main()'s result. */
+/* Runs the array `tests` on the device; returns main()'s result, 77 (skipped)
+ * without a device. */
 #define RUN_ON_DEVICE(tests) \
     (no_device() ? 77 : cmocka_run_group_tests(tests, NULL, NULL))
-bool no_device(void); /* opens it */
+bool no_device(void); /* opens the device */
 
-/* The kernel that attends: the best of a path, or a named one.  `ways` is a sum
- * of them; a missing one fails the test. */
+/* Kernels that attend: the best one of a path, or a named one.  `ways` is a sum
+ * of these; a missing kernel fails the test. */
 enum way { BY_EXACT = 1, BY_INT8 = 2, BY_GENERIC = 4, BY_DEQUANT = 8 };
 
 enum { LONG = 3500 /* tokens: some warps have three tiles */ };
@@ -37,11 +38,11 @@ struct rig rig(const char *text, const struct kv_shape *s, size_t n,
                struct kv_calib **calib);
 void rig_clear(struct rig *r);
 
-/* Answers of nq queries over n tokens. */
+/* Checks the outputs of nq queries over n tokens. */
 void check_by(const char *text, const struct kv_shape *s, size_t n, size_t nq,
               unsigned ways, struct kv_calib **calib);
 
-/* The same for a list of specs. */
+/* Checks a list of specs, each with its own sizes. */
 struct sized {
     const char *text;
     size_t head_dim, group;
@@ -50,15 +51,15 @@ struct sized {
 };
 void check_sized(const struct sized *x, size_t n_cases, unsigned ways);
 
-/* The cases of every listed kernel: 1 to 1300 tokens, with `group` query heads
- * for a KV head; LONG tokens; 2 tiles of codes and a rest, with 4 and 12
- * rows. */
+/* Check the cases of every listed kernel.  check_sizes: 1 to 1300 tokens with
+ * `group` query heads per KV head; check_long: LONG tokens; check_kernels: 2
+ * tiles of codes and a rest, with 4 and 12 rows. */
 void check_sizes(const char *text, size_t head_dim, size_t group,
                  unsigned ways);
 void check_long(const char *text, size_t head_dim, size_t group, unsigned ways);
 void check_kernels(const char *text, size_t head_dim, unsigned ways);
 
-/* Which kernel it is, of this path; of path exact. */
+/* Check which kernel runs, on this path, or on path exact. */
 void check_path(const char *text, size_t head_dim, enum kv_path path,
                 const char *name);
 void check_name(const char *text, size_t head_dim, const char *name);

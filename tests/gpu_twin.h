@@ -1,11 +1,11 @@
-/* kernels/cuda/gpu.cuh for the host: the same names, one fibre for each GPU
- * thread.  It is included before every .cu file (-include), which is then
- * compiled unchanged.
+/* The host's version of kernels/cuda/gpu.cuh: the same names, with one fibre
+ * for each GPU thread.  It is included (-include) before every .cu file, which
+ * is then compiled unchanged.
  *
  * A block's threads run one after the other, each until it must wait for
- * others; blocks run one after the other.  Shared memory starts as NaNs, a copy
- * arrives when it is waited for and no sooner, and lanes of a warp that meet in
- * different operations end the program. */
+ * others; blocks run one after the other.  To find errors, shared memory starts
+ * as NaNs, an asynchronous copy arrives only when it is waited for, and lanes
+ * of a warp that meet in different operations end the program. */
 #ifndef KV_CUDA_GPU_CUH
 #define KV_CUDA_GPU_CUH
 
@@ -45,14 +45,14 @@ typedef void *cudaStream_t;
 
 enum { KV_BIG_BLOCKS = 2 };
 
-/* The running thread's. */
+/* The indices and sizes of the running thread. */
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 /* tests/gpu_twin.cc */
 enum twin_op { TWIN_SYNC, TWIN_SHUFFLE, TWIN_TRANSPOSE, TWIN_MMA };
 void twin_block(void);
-/* Exchanges words, n of each lane; returns after all 32 lanes have given
- * theirs: [32][8]. */
+/* Exchanges n words of each lane; returns the words of all lanes, [32][8],
+ * after all 32 have given theirs. */
 const uint32_t (*twin_meet(twin_op op, const uint32_t *mine, size_t n))[8];
 uint8_t *twin_shared(void);
 void twin_copy(void *shared, const void *global);
@@ -295,7 +295,7 @@ KV_DEVICE float kv_high_f16(uint32_t w)
     return twin_half((uint16_t)(w >> 16));
 }
 
-/* Products of halves are exact in f32. */
+/* Multiplies in f32, where products of halves are exact. */
 KV_DEVICE uint32_t kv_mul_f16x2(uint32_t a, uint32_t b)
 {
     return kv_pack_f16(kv_low_f16(a) * kv_low_f16(b),
@@ -360,7 +360,8 @@ KV_DEVICE uint32_t kv_bytes(uint32_t low, uint32_t high, uint32_t select)
     return y;
 }
 
-/* Lanes give | a [4] | b [2] |. */
+/* Exchanges the operands of a matrix product; each lane gives | a [4] | b [2]
+ * |. */
 static inline const uint32_t (*twin_operands(const uint32_t *a,
                                              const uint32_t *b))[8]
 {
@@ -449,8 +450,8 @@ KV_DEVICE uint32_t kv_transpose(uint32_t x)
  * KV_TWIN_LAUNCHED, once (run_every_kernel.py). */
 void twin_launched(void *kernel);
 
-/* Two, if their shared memory fits a multiprocessor of compute capability
- * 9.0. */
+/* The number of resident blocks: two, if their shared memory fits a
+ * multiprocessor of compute capability 9.0, else one. */
 template <class... A>
 static size_t kv_resident_blocks(void (*)(A...), unsigned, size_t shared)
 {

@@ -28,7 +28,7 @@ static inline float *values(size_t n, size_t heads, size_t d, uint64_t key)
     return x;
 }
 
-/* axes=artifact: the partition of d channels. */
+/* The partition of d channels under axes=artifact. */
 static inline size_t channel_part(size_t p, size_t d)
 {
     size_t part = p < d ? p : d;

@@ -1,6 +1,7 @@
-/* The levels that a test walks: LOWEST to kv_level_max().  The test of AVX-512
- * on other processors (avx512_twin.h) leaves the lower levels to the test
- * without it, and is SLOW, as a sanitizer is. */
+/* The levels that a test walks: LOWEST to kv_level_max().  A test that is
+ * compiled with the emulated AVX-512 (avx512_twin.h) walks only that level,
+ * since the plain test walks the others; like a test under a sanitizer it is
+ * SLOW. */
 #ifndef LEVELS_H
 #define LEVELS_H
 

@@ -43,8 +43,9 @@ static inline struct kv_dump_info example_info(void)
     return info;
 }
 
-/* The same for a model whose layer 1 slides, with its own RoPE, whose layer 2
- * has no RoPE, and whose scores are capped; and with sink logits. */
+/* Describes a dump of a model whose layer 1 has a sliding window and its own
+ * RoPE, whose layer 2 has no RoPE, and whose attention has capped scores and
+ * sink logits. */
 static inline struct kv_dump_info sliding_info(void)
 {
     static const float sink_logit[] = {0, 0, 0, 0, 1, 2, -1, 3, 5, -2, 1, 0};
@@ -115,8 +116,8 @@ static inline struct kv_dump *example(bool with_q, bool with_k_pre)
     return dump_of(info);
 }
 
-/* Every scheme without calibration, with its defaults, at r0 and, if it has a
- * letter n, with blocks of 16 tokens; returns their number. */
+/* Lists every scheme without calibration: with its defaults, at r0, and if it
+ * has a letter n, with blocks of 16 tokens.  Returns the number of specs. */
 static inline size_t every_spec(const struct kv_shape *shape,
                                 struct kv_spec *spec)
 {

@@ -1,5 +1,5 @@
-/* Made by tests/make_packed_goldens.py: SHA-256 (16 digits) of what matrices
- * of random codes and scales are, 0 in place of a NaN. */
+/* Made by tests/make_packed_goldens.py: SHA-256 (16 digits) of the values of
+ * matrices with random codes and scales, 0 in place of a NaN. */
 static const struct golden {
     struct kv_packed p;
     bool grouped;

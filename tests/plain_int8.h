@@ -1,5 +1,5 @@
-/* Attention over integers of 8 bits in groups as a device does it on path int8,
- * in plain C: the same integers, sums in f32. */
+/* Attention over groups of 8-bit integers in plain C, as a device computes it
+ * on path int8: the same integers, sums in f32. */
 #ifndef KV_PLAIN_INT8_H
 #define KV_PLAIN_INT8_H
 
@@ -11,7 +11,8 @@
 /* Whether these codes have a path int8. */
 bool plain_int8_has(const struct kv_tiles_job *j);
 
-/* Of a's queries; tokens that are no codes as a has them.  out: as a's. */
+/* Attends for a's queries.  Tokens that are not stored as codes come from a.
+ * out: as a's output. */
 void plain_int8(const struct kv_tiles_job *j, const struct attention *a,
                 float *out);
 

@@ -11,7 +11,7 @@
  * are frequent. */
 void fill_normal(float *x, size_t n, uint64_t seed, bool coarse);
 
-/* s of kernels/nearest/nearest.h. */
+/* The squared distance s, as kernels/nearest/nearest.h defines it. */
 float plain_distance(const float *x, const float *c, size_t d);
 
 /* The first of the k centers with the least s. */

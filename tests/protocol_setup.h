@@ -36,7 +36,7 @@ static inline void make_windows(const struct ready *r, struct windows *w)
         w->q[i] *= 0.3f;
     synthetic_rows(&r->shape, r->shape.n_kv_heads, 52, n, w->k_pre);
     synthetic_rows(&r->shape, r->shape.n_kv_heads, 53, n, w->v);
-    for (size_t t = 0; t < n; t += 31) /* massive ones */
+    for (size_t t = 0; t < n; t += 31) /* massive tokens */
         for (size_t i = 0; i < row; i++)
             w->v[t * row + i] *= 0.02f;
     memcpy(w->k, w->k_pre, n * row * sizeof(float));
@@ -70,8 +70,8 @@ static inline void free_windows(struct windows *w)
     kv_backend_free(w->cpu);
 }
 
-/* f32 on the synthetic model, with sink logits that are the same in all layers.
- */
+/* Returns f32 on the synthetic model, with the same sink logits in all
+ * layers. */
 static inline struct ready f32_ready(void)
 {
     static const float sink_logit[] = {0, 1, 2, -1, 0, 1, 2, -1};
@@ -84,7 +84,7 @@ static inline struct ready f32_ready(void)
     return r;
 }
 
-/* r with a policy before its spec. */
+/* Returns r with a policy before its spec. */
 static inline struct ready with_policy(const struct ready *r,
                                        const char *policy)
 {
@@ -97,7 +97,7 @@ static inline struct ready with_policy(const struct ready *r,
     return p;
 }
 
-/* Whether the loop takes r's spec under a protocol, else why not. */
+/* Whether the loop takes r's spec under a protocol; if not, e says why. */
 static inline bool takes(const struct ready *r, const char *protocol,
                          struct kv_err *e)
 {
@@ -114,7 +114,8 @@ static inline bool takes(const struct ready *r, const char *protocol,
     return takes;
 }
 
-/* Attention output of a protocol, [WINDOWS * LENGTH][n_heads][head_dim]. */
+/* Returns the attention outputs under a protocol, [WINDOWS *
+ * LENGTH][n_heads][head_dim]. */
 static inline float *by_protocol(const struct ready *r, struct windows *w,
                                  const char *protocol, struct kv_bits *bits)
 {
@@ -133,7 +134,7 @@ static inline float *by_protocol(const struct ready *r, struct windows *w,
 
     w->x.out = out;
     for (w->x.layer = r->lower ? 0 : r->layer; w->x.layer <= r->layer;
-         w->x.layer++) /* the same tokens in all */
+         w->x.layer++) /* all layers get the same tokens */
         if (a.run(a.arg, &w->x, &e))
             fail_msg("%s", e.msg);
     if (bits)

@@ -1,5 +1,5 @@
-/* Made-up keys, values and queries with the features of real ones (channels
- * of different size and offset), dumps and calibrations of them. */
+/* Synthetic keys, values and queries with features of real ones (channels of
+ * different size and offset), and dumps and calibrations made of them. */
 #ifndef KV_SYNTHETIC_H
 #define KV_SYNTHETIC_H
 
@@ -26,7 +26,8 @@ struct kv_calib *synthetic_calib(const struct kv_shape *s,
                                  const struct kv_spec *spec,
                                  const char *folder);
 
-/* The same with n windows (klt alone: of 1): 2 have points for 256 centers. */
+/* Calibrates on n_windows windows (klt alone: on 1); 2 windows have enough
+ * points for 256 centers. */
 struct kv_calib *synthetic_calib_on(const struct kv_shape *s,
                                     const struct kv_spec *spec,
                                     size_t n_windows, const char *folder);

@@ -38,7 +38,7 @@ static inline const char *test_shared(void)
     return access(path, R_OK) ? NULL : path;
 }
 
-/* The path of a file's test folders. */
+/* The top of this program's test folders. */
 static char test_top[4096 - 16];
 
 static inline int test_remove(const char *path, const struct stat *st, int kind,
@@ -53,11 +53,11 @@ static inline void test_remove_all(void)
     nftw(test_top, test_remove, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* A new folder under $TMPDIR or /tmp, gone with all in it when the program has
- * ended. */
+/* Makes a folder under $TMPDIR or /tmp, which is removed with its contents when
+ * the program ends. */
 static inline const char *test_folder(void)
 {
-    static char path[sizeof(test_top) + 16]; /* with a number */
+    static char path[sizeof(test_top) + 16]; /* test_top and a number */
     static unsigned n;
 
     if (!n) {

@@ -1,5 +1,5 @@
-/* Shared by the tests of tiles: a codec's blocks in tiles, and the specs of the
- * families that need no calibration. */
+/* Shared by the tests of tiles: a codec's blocks in tiles, and specs, without
+ * calibration, of each family. */
 #ifndef KV_TILE_SETUP_H
 #define KV_TILE_SETUP_H
 
@@ -20,7 +20,8 @@ struct held {
     float *x; /* [n][n_kv_heads][head_dim] */
 };
 
-/* Normal values of all sizes that fp16 holds, with tokens of zeros. */
+/* Makes normal values of all magnitudes that fp16 holds; some tokens are
+ * zeros. */
 static inline void wide_rows(size_t row, size_t n, float *x)
 {
     for (size_t i = 0; i < n * row; i++) {
@@ -31,8 +32,8 @@ static inline void wide_rows(size_t row, size_t n, float *x)
     }
 }
 
-/* Whether it goes into tiles: codes of at least n tokens, of synthetic rows or
- * wide ones. */
+/* Encodes at least n tokens, of synthetic or wide rows, into tiles; false if
+ * the codec has no tiles. */
 static inline bool hold(struct held *h, const char *text, size_t head_dim,
                         enum kv_side side, size_t n, bool wide)
 {

@@ -11,14 +11,14 @@ struct tiny_bytes {
     size_t n;
 };
 
-/* {0} is an empty one. */
+/* The parts of a file; {0} is an empty file. */
 struct tiny_gguf {
     struct tiny_bytes keys, tensors, data;
     uint64_t n_keys, n_tensors;
     uint32_t version; /* 0: 3 */
 };
 
-/* Their numbers in the format. */
+/* The numbers of the value types in the format. */
 enum {
     TINY_U8,
     TINY_I8,
@@ -38,7 +38,8 @@ enum {
 void tiny_put(struct tiny_bytes *b, const void *data, size_t n);
 void tiny_put_text(struct tiny_bytes *b, const char *text);
 
-/* A value of bytes bytes, an array of n of them, strings. */
+/* Add a key whose value has this many bytes, is an array of n such values, a
+ * string, or an array of strings. */
 void tiny_key(struct tiny_gguf *g, const char *key, uint32_t type,
               const void *value, size_t bytes);
 void tiny_key_array(struct tiny_gguf *g, const char *key, uint32_t type,

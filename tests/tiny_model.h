@@ -22,9 +22,11 @@ struct tiny_model {
     const char *arch, *dtype;
     size_t hidden, inter, n_layers, n_heads, n_kv_heads, head_dim, n_vocab;
     bool tied, qkv_bias, o_bias, mlp_bias, qk_norm;
-    bool gemma; /* 2's or 3's layers: `more` says which of them slide */
+    bool gemma; /* layers of Gemma 2 or 3; `more` says which of them have a
+                 * sliding window */
     size_t window;
-    bool alternate; /* every other layer slides, the first too */
+    bool alternate;        /* every other layer has a sliding window, the first
+                            * included */
     double cap, logit_cap; /* Gemma 2's caps */
     const char *more; /* more fields of config.json: ", \"a\": 1", or NULL */
     size_t n_shards;  /* 0: model.safetensors, without an index */
@@ -41,8 +43,9 @@ extern const struct tiny_model tiny_llama;
 void tiny_init(struct tiny_model *m);
 void tiny_clear(struct tiny_model *m);
 
-/* tiny_llama with the features of an architecture, a type of weights or a RoPE
- * scaling, initialised: every path of the forward pass. */
+/* Returns tiny_llama, initialised, with the features of an architecture, a type
+ * of weights or a RoPE scaling.  The variants together take every path of the
+ * forward pass. */
 enum { TINY_VARIANTS = 10 };
 struct tiny_model tiny_variant(size_t i);
 
@@ -57,14 +60,15 @@ void tiny_config(struct tiny_model *m, const char *from, const char *to);
 /* Writes config.json and the tensors to the folder. */
 void tiny_write(const struct tiny_model *m, const char *dir);
 
-/* Writes it to the test's folder and opens it; the caller frees it. */
+/* Writes the model to the test's folder and opens it; the caller frees it. */
 struct kv_model *tiny_open(const struct tiny_model *m);
 
-/* The model's output, in double, straight from the equations.  logits:
- * [n][n_vocab]. */
+/* Computes the model's logits [n][n_vocab] in double, straight from the
+ * equations. */
 void tiny_logits(const struct tiny_model *m, const int32_t *tokens, size_t n,
                  double *logits);
-/* One value of a key before RoPE, or of a value, made larger by `by`. */
+/* A change to the forward pass: one channel of a key before RoPE, or of a value
+ * vector, grows by `by`. */
 struct tiny_nudge {
     size_t layer, token;
     size_t i; /* head * head_dim + channel */
@@ -76,12 +80,12 @@ struct tiny_nudge {
  * nudge may be NULL. */
 double tiny_loss(const struct tiny_model *m, const int32_t *tokens, size_t n,
                  const struct tiny_nudge *nudge);
-/* One query over n keys: out [d] = softmax(q k / sqrt(d)) v, capped unless cap
- * is 0. */
+/* Attends for one query over n keys: out [d] = softmax(q k / sqrt(d)) v; logits
+ * are capped unless cap is 0. */
 void tiny_attend(const double *q, const double *k, const double *v, size_t n,
                  size_t stride, size_t d, double cap, double *out);
 
-/* | header length | header | data |, each as given. */
+/* Writes | header length | header | data |, each as given, right or wrong. */
 void tiny_write_safetensors(const char *path, uint64_t n, const char *header,
                             const void *data, size_t data_bytes);
 void tiny_write_text(const char *dir, const char *name, const char *text);

@@ -1,4 +1,4 @@
-/* Tokenizers out of a few lines of JSON, and their expected answers. */
+/* Makes tokenizers from a few lines of JSON, and checks their results. */
 #ifndef KV_TESTS_TOKENIZER_SETUP_H
 #define KV_TESTS_TOKENIZER_SETUP_H
 
@@ -83,7 +83,7 @@ static inline struct kv_tokenizer *must_open(const char *json)
     return t;
 }
 
-/* expected: ids with a space after each. */
+/* Checks the ids of a text; expected: the ids, each with a space behind it. */
 static inline void check_ids(const struct kv_tokenizer *t, const char *text,
                              bool special, const char *expected)
 {

@@ -14,11 +14,12 @@
 
 enum { HEADS = 3, MAX_D = 128, TOKENS = 100, KINDS = 6, ROWS = 8 };
 
-/* The first transitions are levels, whose bits end anywhere in a byte. */
+/* The first transitions of a bitstream are levels, whose bits may end within a
+ * byte. */
 enum { LEVELS = 40, TRANSITIONS = LEVELS + 170 };
 
-/* The kinds of a bitstream's transitions after its levels: 7 to 1 bits, for one
- * value or several.  Transitions of odd bits end anywhere in a byte. */
+/* The kinds of transitions after the levels: 7 to 1 bits, for one value or
+ * several.  Transitions of odd bits end within a byte. */
 static const struct kv_trellis_transition kinds[KINDS] = {
     {.bits = 7, .values = 1}, {.bits = 5, .values = 1},
     {.bits = 3, .values = 2}, {.bits = 4, .values = 2},
@@ -30,14 +31,16 @@ struct made {
     struct kv_trellis_transition transition[TRANSITIONS];
     size_t d, n_values, bytes, n[HEADS];
     struct kv_transform_coef coef[TRANSITIONS * KV_TRELLIS_MAX_VALUES];
-    size_t value[HEADS][MAX_D]; /* index of the bitstream's value */
-    float unit8[HEADS][MAX_D];  /* the value of a code of its table */
+    size_t value[HEADS][MAX_D]; /* where the bitstream has a head's i-th
+                                 * value */
+    float unit8[HEADS][MAX_D];  /* the scale of int8 codes from the value's
+                                 * table */
     float unit[MAX_D][MAX_D], mean[HEADS * MAX_D];
     uint8_t *bitstream; /* [TOKENS][bytes] */
     float *decoded;     /* [TOKENS][n_values] */
 };
 
-/* Levels repeat themselves. */
+/* Makes the tables; a table of levels repeats its entries. */
 static inline void make_tables(struct made *m)
 {
     float kept[KV_TRELLIS_MAX_VALUES * KV_TRELLIS_ENTRIES / 2];
@@ -53,8 +56,8 @@ static inline void make_tables(struct made *m)
     }
 }
 
-/* The second to last has enough coefficients for each head to have a few
- * dozen. */
+/* The kind of the i-th transition; most have kind 4, so that each head gets a
+ * few dozen of its coefficients. */
 static inline size_t kind_of(size_t i)
 {
     return i < 40 ? i / 10 : i < 160 ? 4 : 5;
@@ -88,7 +91,8 @@ static inline float unit8_of(const float *table)
     return max / 127;
 }
 
-/* Deals values out to heads; leaves out values for a head that is full. */
+/* Deals the values out to heads; values for a head that is full are left
+ * out. */
 static inline void make_coefs(struct made *m, size_t max)
 {
     struct kv_transform_coef *to = m->coef;
@@ -119,7 +123,7 @@ static inline void make_coefs(struct made *m, size_t max)
         m->unit[i][i] = 1;
 }
 
-/* Heads of d channels with up to max coefficients. */
+/* Makes tokens with heads of d channels and up to max coefficients each. */
 static inline struct made *make(size_t d, size_t max)
 {
     struct made *m = kv_alloc(1, sizeof(*m));

@@ -22,8 +22,8 @@ struct setup {
     uint32_t place[MAX_TRANSITIONS * 4]; /* the last value first */
 };
 
-/* Bits, values; and tables of levels, of which those with as many bits as a
- * transition alone count. */
+/* The kinds: bits and values of a transition, and whether its table holds
+ * levels, which depend only on the transition's own bits. */
 static const struct {
     unsigned bits, values;
     bool levels;
@@ -34,8 +34,9 @@ static const struct {
                   {5, 1, true},  {6, 1, true},  {8, 1, true},  {2, 3, false},
                   {2, 2, false}, {2, 1, false}};
 
-/* Values of one size, or larger with more bits, so that their expected error is
- * one; or whole numbers everywhere, so that paths cost the same. */
+/* ORDINARY: values of one size.  FILLED: larger with more bits, so that the
+ * expected error is one.  TIES: whole numbers, so that many paths cost the
+ * same. */
 enum data { ORDINARY, FILLED, TIES };
 
 static inline void fill_table(const struct setup *s, size_t k, uint64_t seed,
@@ -55,7 +56,8 @@ static inline void fill_table(const struct setup *s, size_t k, uint64_t seed,
             s->table[k][i] = kept[i % ((size_t)1 << bits)];
 }
 
-/* One kind after another from kind `skip` on, each `often` times. */
+/* Sets up transitions of one kind after another, from kind `skip` on, each
+ * `often` times. */
 static inline void set_up(struct setup *s, size_t n_transitions, size_t skip,
                           size_t often, uint64_t seed, enum data data)
 {

@@ -1,5 +1,5 @@
-/* Made by tests/make_weights_goldens.py: SHA-256 (16 digits) of what 1000
- * random blocks decode to, and where a block has halves. */
+/* Made by tests/make_weights_goldens.py: SHA-256 (16 digits) of the decoded
+ * values of 1000 random blocks, and the places of halves in a block. */
 enum { GOLDEN_BLOCKS = 1000 };
 static const struct {
     const char *values;

@@ -7,7 +7,7 @@
 #include "lib/base/rng.h"
 #include "tests/weights_goldens.h"
 
-/* Fills with random bytes, except bytes that would decode to NaN or
+/* Makes n blocks of random bytes, changed where they would decode to NaN or
  * infinity. */
 static inline uint8_t *test_blocks(enum kv_stored type, size_t n)
 {

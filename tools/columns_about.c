@@ -6,13 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The tool or table that the line describes, or NULL for all that have no line
- * of their own. */
+/* tool: the tool or table whose column this line describes; NULL: all tools
+ * without a line of their own for the column. */
 struct about {
     const char *tool, *name, *unit, *text;
 };
 
-/* results/README.md says more. */
+/* results/README.md explains the columns in full. */
 static const struct about lines[] = {
     /* conditions */
     {NULL, "tool", "", "the program"},

@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "cuda" or "cuda:N", and nothing else. */
+/* Parses "cuda" or "cuda:N"; false: any other text. */
 static bool parse_cuda(const char *device, size_t *index)
 {
     int end = 0;
@@ -33,7 +33,8 @@ static bool parse_cuda(const char *device, size_t *index)
            sscanf(device + 5, "%zu%n", index, &end) == 1 && !device[5 + end];
 }
 
-/* A GPU that is asked for is never quietly left unused. */
+/* Sets the device.  If the user asks for a GPU that cannot be used, the program
+ * ends rather than run on the CPU. */
 static void set_device(struct kv_common *c)
 {
     const char *device = c->device;
@@ -77,7 +78,8 @@ static size_t default_threads(size_t most)
     return n < most ? n : most;
 }
 
-/* Threads that were asked for and do not run would be a wrong condition. */
+/* Sets the number of threads.  Ends the program if not all can run, because
+ * rows would name a wrong number. */
 static void set_threads(struct kv_common *c)
 {
     const size_t most = (size_t)omp_get_thread_limit();
@@ -93,7 +95,8 @@ static void set_threads(struct kv_common *c)
     omp_set_num_threads((int)c->threads);
 }
 
-/* Starts OpenMP's threads while memory suffices for their stacks. */
+/* Starts OpenMP's threads now, so that too little memory for their stacks shows
+ * at once. */
 static void start_threads(const struct kv_common *c)
 {
     struct kv_err e = {""};
@@ -333,7 +336,7 @@ static void widen(int width[2], const char *name, const char *brief)
     width[1] = (int)strlen(brief) > width[1] ? (int)strlen(brief) : width[1];
 }
 
-/* Three columns, as wide as the longest name and brief. */
+/* Prints three columns, as wide as the longest name and brief. */
 static void list_line(const char *name, const char *brief, const char *spec)
 {
     int width[2] = {0};
@@ -352,7 +355,7 @@ static void list_scheme(const struct kv_scheme *k, const char *spec)
         list_params(k);
 }
 
-/* A policy precedes a spec. */
+/* Lists the policies in the form POLICY+SPEC. */
 static void list_policies(void)
 {
     for (size_t i = 0; kv_policies[i]; i++) {

@@ -29,14 +29,15 @@ struct kv_common {
     size_t threads, memory;
     uint64_t seed;
     const char *device, *level;  /* level NULL: the CPU's highest level */
-    const char *output, *format; /* NULL: stdout; format NULL: by output's
-                                  * suffix */
+    const char *output, *format; /* output NULL: stdout; format NULL: by the
+                                  * suffix of output */
     const char *columns;         /* columns of results; NULL: all */
     bool safe_csv;
     bool append;                        /* KV_APPEND() */
-    const struct kv_results_keys *keys; /* of a tool with it, else NULL */
+    const struct kv_results_keys *keys; /* keys of the rows if the tool has
+                                         * --append, else NULL */
     bool can_gpu; /* set by tools that can compute on a GPU */
-    bool on_gpu;  /* after kv_common_start(): on gpu */
+    bool on_gpu;  /* set by kv_common_start(): computes on `gpu` */
     struct kv_device gpu;
 };
 
@@ -69,7 +70,8 @@ struct kv_common {
                  "room for tensors and caches (1G), not for weights\n"         \
                  "and texts")
 
-/* --append of a tool that measures all its rows, also those that FILE has. */
+/* --append, for a tool that measures all its rows, also the ones that FILE
+ * already has. */
 #define KV_APPEND(c)                                                         \
     KV_OUT_BESIDE(0, "append", &(c).append, &(c).output, KV_RESULTS_JOURNAL, \
                   "FILE's rows stay, of any model, dump or setting;\n"       \
@@ -85,7 +87,7 @@ struct kv_common {
  */
 void kv_common_start(struct kv_common *c);
 
-/* The help's text on KV_SHARD() without a value. */
+/* The help text about KV_SHARD() without a value. */
 #define KV_SHARD_HELP                                                          \
     "--shard without a value: the part of this task of a Slurm array, of "     \
     "this rank of\nsrun or mpirun, or of both.  Each writes its own file, -o " \
@@ -93,33 +95,33 @@ void kv_common_start(struct kv_common *c);
 
 struct kv_model;
 
-/* Puts the model on the GPU when one was asked for; gemm: --gemm, NULL without
- * it. */
+/* Puts the model on the GPU if the user asked for one; gemm: --gemm's value, or
+ * NULL. */
 int kv_common_place(const struct kv_common *c, struct kv_model *m,
                     const char *gemm, struct kv_err *e);
 
-/* --pool-heads, kv_model_pool_heads(); 0: not asked for. */
+/* --pool-heads (kv_model_pool_heads()); 0: not given. */
 #define KV_POOL_HEADS(at)                                      \
     KV_SIZE(0, "pool-heads", at, "G",                          \
             "the model with fewer KV heads: means of G that\n" \
             "follow each other (matrices and biases of K and V)")
 
 /* Ends the program with a sentence, before anything is read, if the specs make
- * too many rows or have wrong braces.  Afterwards the commands that they name
+ * too many rows or have wrong braces.  Afterwards the commands that specs name
  * may run (lib/exec.h). */
 void kv_common_specs(const struct kv_strings *specs);
 
 /* Ends the program with a sentence when one of n operands is a spec that lost
  * its -s: the shell expands -s kivi:b{2,4}g32 unless it is quoted. */
 void kv_common_no_specs(char *const *operand, int n);
-/* Ends the program, naming the spec to write, if llama.cpp's -ctk or -ctv is
- * among the words, or the types that there are; for kv_opt_about's before. */
+/* Ends the program if llama.cpp's -ctk or -ctv is among the words, naming the
+ * spec to write instead, or the known types.  For kv_opt_about's `before`. */
 void kv_common_no_cache_types(int argc, char **argv);
 /* Ends the program if n > 0. */
 void kv_common_no_operands(char *const *operand, int n);
 
-/* Notes that windows have fewer positions than --queries asks for; default_n
- * counts as not asked. */
+/* Notes that windows have fewer positions than --queries asks for, unless n is
+ * the default, default_n. */
 void kv_common_queries(size_t n, size_t default_n, size_t ctx);
 
 /* Notes on stderr, once for each size, that a spec's Hadamard transform
@@ -131,10 +133,11 @@ void kv_common_hadamard(const struct kv_spec *specs, size_t n,
 /* Notes on stderr that the spec's row does not measure only its scheme: no
  * keys, no values or neither became codes, or some values were clipped. */
 void kv_common_note_stored(const struct kv_spec *spec, const struct kv_bits *b);
-/* Only the note on clipped values. */
+/* Prints only the note about clipped values. */
 void kv_common_note_clipped(const struct kv_spec *spec, double clipped);
 
-/* -o, --append, --format and --columns of a table without specs. */
+/* The form of a table without specs, by -o, --append, --format and
+ * --columns. */
 struct kv_results_form kv_common_form(const struct kv_common *c);
 
 /* Opens the table of rows that these specs have; path: -o's, or NULL. */

@@ -26,11 +26,12 @@ static const char *const path_names[KV_ATTN_PATHS] = {
     [KV_ATTN_EXACT] = "exact",     [KV_ATTN_GENERIC] = "generic",
     [KV_ATTN_UNFUSED] = "unfused", [KV_ATTN_DEQUANT] = "dequant"};
 
-enum { MAX_REPS = 100000000 /* whose times are stored */ };
+enum { MAX_REPS = 100000000 /* the times of all repetitions are stored */ };
 
 #define NOT_GIVEN SIZE_MAX
 
-/* Fills in the fields of the shape that --shape omits from the calibration. */
+/* Takes the fields of the shape that --shape does not give from the
+ * calibration. */
 static int calibration_of_shape(struct kvattn_run *r,
                                 const struct kvattn_args *a, struct kv_err *e)
 {
@@ -54,8 +55,8 @@ static int calibration_of_shape(struct kvattn_run *r,
     return 0;
 }
 
-/* Divides the inputs' tokens, which --shape names, by --repeat: the rest are
- * copies. */
+/* Divides the number of tokens, from --shape, by --repeat: the other tokens are
+ * copies on the GPU. */
 static int repeat_tokens(struct kvattn_run *r, struct kv_err *e)
 {
     const size_t repeats = r->how.repeats;
@@ -84,8 +85,8 @@ static int prepare_shape(struct kvattn_run *r, const struct kvattn_args *a,
     if (kv_shape_option(r->shape, &r->inputs, &batch, e) ||
         calibration_of_shape(r, a, e))
         return -1;
-    /* On a GPU the batch is copies of one sequence, so that the host need not
-     * hold all. */
+    /* On a GPU the batch consists of copies of one sequence, so that the host
+     * holds only one. */
     r->inputs.n_batch = a->common.on_gpu ? 1 : batch;
     r->inputs.has_k_pre = true;
     r->how.copies = batch / r->inputs.n_batch;
@@ -125,7 +126,7 @@ static bool on_gpu_alone(enum kv_attn_path path)
     return path == KV_ATTN_UNFUSED || path == KV_ATTN_DEQUANT;
 }
 
-/* One word of --path.  auto is exact on a GPU. */
+/* Adds the path of one word of --path.  On a GPU auto means exact. */
 static int parse_path(struct kvattn_run *r, const struct kvattn_args *a,
                       const char *word, struct kv_err *e)
 {
@@ -349,7 +350,7 @@ static int run(struct kvattn_run *r, const struct kvattn_args *a,
     return kv_results_close(table, e);
 }
 
-/* Refuses options about a dump together with --shape and -m. */
+/* Refuses options that only a dump has, given with --shape or -m. */
 static void refuse_of_dump(const struct kvattn_args *a)
 {
     const char *name = a->layer != NOT_GIVEN     ? "--layer"
@@ -363,7 +364,7 @@ static void refuse_of_dump(const struct kvattn_args *a)
                name);
 }
 
-/* Refuses what --repeat does not go with. */
+/* Refuses options that do not go with --repeat. */
 static void check_repeats(const struct kvattn_args *a)
 {
     if (a->repeats == 1)
@@ -378,7 +379,8 @@ static void check_repeats(const struct kvattn_args *a)
             kv_die("--repeat does not go with --path %s", a->paths.item[i]);
 }
 
-/* Refuses options that one source of tensors does not have. */
+/* Wants exactly one source of tensors, and refuses options that the source does
+ * not have. */
 static void check_source(const struct kvattn_args *a)
 {
     const bool model = a->models.n;
@@ -547,7 +549,7 @@ int main(int argc, char **argv)
     int rc;
 
     parse(argc, argv, &a);
-    if (a.models.n) /* a row is of all layers, and of a GPU */
+    if (a.models.n) /* such a row covers all layers, on a GPU */
         keys.key = step_key;
     rc = a.models.n ? kvattn_step(&r, &a, &e) : run(&r, &a, &e);
     clear(&r);

@@ -18,7 +18,7 @@ struct kvattn_args {
 };
 
 struct kvattn_run {
-    const char *shape;    /* the running one of --shape's, or NULL */
+    const char *shape;    /* the current value of --shape, or NULL */
     struct kv_dump *dump; /* NULL with --shape and -m */
     struct kv_attn_inputs inputs;
     struct kv_calib *calib;
@@ -51,15 +51,15 @@ int kvattn_run_all(struct kvattn_run *r, const struct kvattn_args *a,
 int kvattn_add_specs(const struct kvattn_args *a, const struct kv_shape *shape,
                      struct kv_spec **all, size_t *n, struct kv_err *e);
 
-/* Clears the parts of a run that the next shape or model sets again. */
+/* Clears the parts of a run that the next shape or model sets anew. */
 void kvattn_next(struct kvattn_run *r);
 
 /* --columns help: for all tables, and for -m's table. */
 void kvattn_about_columns(void);
 void kvattn_about_step(void);
 
-/* -m: a decoding step of each model's shape, context and batch.  Does
- * everything except the release at the end of the run. */
+/* -m: a decoding step of each model's shape, context and batch.  The caller
+ * still releases the run. */
 int kvattn_step(struct kvattn_run *r, const struct kvattn_args *a,
                 struct kv_err *e);
 

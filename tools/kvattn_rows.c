@@ -1,4 +1,4 @@
-/* The rows of kvattn: every spec on every path that it has. */
+/* The rows of kvattn: every spec on every path that supports it. */
 #include "eval/attn_kept.h"
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
@@ -111,7 +111,8 @@ static int put_row(struct kvattn_run *r, const struct kv_spec *spec,
 struct ran {
     const char *name[KV_ATTN_PATHS + 1];
     size_t n;
-    const struct kv_attn_kept *kept; /* with a policy, else NULL */
+    const struct kv_attn_kept *kept; /* the kept tokens of a policy, else
+                                      * NULL */
 };
 
 static bool is_new(struct ran *ran, const char *name)
@@ -141,7 +142,7 @@ static int run_step(struct kvattn_run *r, const struct kv_spec *spec,
     int rc = kv_attn_step_run(step, r->base, &m, e);
     bool blank;
 
-    if (kv_interrupted(e)) /* GPU runs do not check for it */
+    if (kv_interrupted(e)) /* runs on a GPU do not check for Ctrl-C */
         return -1;
     if (rc)
         return rc;
@@ -173,7 +174,7 @@ static int run_path(struct kvattn_run *r, const struct kv_spec *spec,
     rc = kv_attn_step_new(&step, &r->how,
                           ran->kept ? &ran->kept->inputs : &r->inputs, spec,
                           path, e);
-    if (rc > 0 && r->base) { /* the others may run */
+    if (rc > 0 && r->base) { /* other specs may still run */
         leave_out(r, e);
         return 0;
     }
@@ -203,7 +204,8 @@ static bool is_f16(const struct kvattn_run *r, const struct kv_spec *spec)
     return true;
 }
 
-/* Whether this path says anything of this spec. */
+/* Whether the path has a row for this spec: unfused only for f16, dequant only
+ * for others. */
 static bool is_of(enum kv_attn_path path, bool f16)
 {
     return path == KV_ATTN_UNFUSED   ? f16
@@ -218,7 +220,7 @@ static enum kv_attn_path base_path(const struct kvattn_run *r)
     return r->how.gpu ? KV_ATTN_EXACT : r->path[0];
 }
 
-/* At most. */
+/* The most runs that a spec takes, for the progress bar. */
 static size_t runs_of_spec(const struct kvattn_run *r)
 {
     return r->n_paths * (r->how.warmup + r->how.reps);
@@ -241,7 +243,7 @@ static int run_spec(struct kvattn_run *r, const struct kv_spec *spec,
         if (is_of(r->path[i], f16) && !(base && r->path[i] == base_path(r)))
             rc = run_path(r, spec, r->path[i], &ran, e);
     kv_attn_kept_clear(&kept);
-    /* paths that it lacks, and runs on a GPU */
+    /* counts paths without a run, and runs on a GPU, which report no steps */
     kv_progress_step(&r->progress, end - r->progress.done);
     return rc;
 }
@@ -263,7 +265,7 @@ int kvattn_add_specs(const struct kvattn_args *a, const struct kv_shape *shape,
     size_t n, n_list;
     int rc;
 
-    kv_verbosity_set(0); /* each shape says again what its specs are */
+    kv_verbosity_set(0); /* no notes here: each shape's own run repeats them */
     rc = kv_sweep_list(&sweep, &list, &n, &n_list, e);
     kv_verbosity_set(verbosity);
     if (rc)

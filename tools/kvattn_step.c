@@ -1,5 +1,5 @@
-/* kvattn -m: one decoding step of a model's shape on a GPU, the whole of it and
- * its parts, with each spec's cache; weights and caches are random. */
+/* kvattn -m: times one decode step of a model's shape on a GPU, whole and in
+ * parts, with each spec's cache; weights and caches are random. */
 #include "eval/attn_bench.h"
 #include "eval/attn_memory.h"
 #include "eval/latency.h"
@@ -57,7 +57,7 @@ struct step {
     double base, unfused; /* medians; NaN before they are known */
 };
 
-/* "x" of x/, x.json and x/config.json. */
+/* Sets the model's name: "x" for x/, x.json and x/config.json. */
 static void name_model(struct step *l, const char *path)
 {
     char *copy = kv_strdup(path), *name = copy;
@@ -76,7 +76,8 @@ static void name_model(struct step *l, const char *path)
     free(copy);
 }
 
-/* The hash of what says its shape: config.json, or the GGUF file. */
+/* Hashes the file that gives the model's shape: config.json, or the GGUF
+ * file. */
 static int hash_model(struct step *l, struct kv_err *e)
 {
     char *file = kv_is_dir(l->path) ? kv_model_file(l->path, "config.json")
@@ -213,9 +214,8 @@ static int put_row(struct step *l, const struct row *row,
     return kv_results_row(t, e);
 }
 
-/* Times attention without a fused kernel.  If memory does not suffice, the
- * other rows still run.
- */
+/* Times the step with unfused attention.  If memory does not suffice for it,
+ * the other rows still run. */
 static int time_unfused(struct step *l, struct kv_err *e)
 {
     const struct kvattn_args *a = l->args;

@@ -84,7 +84,8 @@ static double mean_error(const struct kv_calib_set *s, int side)
     return n > 0 ? sum / n : NAN;
 }
 
-/* ", mean squared error K 0.01, V 0.02", of the sides that have one. */
+/* Writes ", mean squared error K 0.01, V 0.02", with the sides that have an
+ * error. */
 static void error_words(const struct kv_calib_set *s, char *text,
                         size_t capacity)
 {
@@ -146,7 +147,7 @@ static int put_table(struct kv_results *r, const struct kv_table *t,
     return kv_results_row(r, e);
 }
 
-/* The specs of the file's sets, [n_sets], the caller's to free. */
+/* Returns the specs of the file's sets, [n_sets]; the caller frees them. */
 static struct kv_spec *specs_of(const struct kv_calib *c)
 {
     struct kv_spec *s = kv_alloc(c->n_sets, sizeof(*s));
@@ -209,7 +210,7 @@ static int try_columns(const struct kvcalib_args *a, struct kv_err *e)
     return 0;
 }
 
-/* A folder that cannot be written is known before hours of training. */
+/* Fails before hours of training if the output cannot be written. */
 static int try_output(const char *path, struct kv_err *e)
 {
     struct kv_out out;
@@ -220,8 +221,7 @@ static int try_output(const char *path, struct kv_err *e)
     return 0;
 }
 
-/* Schemes that cannot keep massive tokens say so here, not where they are used.
- */
+/* Fails here, not at the later use, if a scheme cannot keep massive tokens. */
 static int try_massive(const struct kv_calib *c,
                        const struct kv_dump_info *info,
                        const struct kv_spec *specs, size_t n, struct kv_err *e)
@@ -468,7 +468,8 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
     kv_common_start(&a->common);
 }
 
-/* Once for all ranks: what they refuse here one of them says. */
+/* Starts the ranks, and then refuses options: all ranks fail, but only one of
+ * them prints the sentence. */
 static int start_ranks(const struct kvcalib_args *a, struct kv_ranks *r,
                        struct kv_err *e)
 {

@@ -35,7 +35,8 @@ int kvcalib_train(struct kv_calib **c, struct kv_ranks *r,
 /* --columns help of --allocate. */
 void kvcalib_about_allocate(void);
 
-/* --export ENGINE, in place of a file. */
+/* The value of --export that prints options for an engine in place of a
+ * file. */
 #define KVCALIB_LLAMA_CPP "llama.cpp"
 
 /* --export: writes scales or tables of a calibration, or prints llama.cpp's

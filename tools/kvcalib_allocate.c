@@ -24,7 +24,8 @@ void kvcalib_about_allocate(void)
     kv_columns_about("kvcalib --allocate --table", columns);
 }
 
-/* Errors are found on a dump, or with -m on a text that the model reads. */
+/* A run of --allocate.  Errors are measured on a dump, or with -m on a text
+ * that the model reads. */
 struct run {
     double budget;
     struct kv_dump *dump;
@@ -146,7 +147,7 @@ static int open_dump(struct run *r, const struct kvcalib_args *a,
     return check_dump(info, a->dump, e);
 }
 
-/* A spec without its tables is known before the first is measured. */
+/* Fails before the first measurement if a spec lacks its tables. */
 static int try_specs(const struct run *r, struct kv_err *e)
 {
     for (size_t i = 0; i < r->n_specs; i++) {
@@ -278,7 +279,8 @@ static double place_bits(const struct run *r, const struct kv_offer *o)
     return o->bytes * 8 * (double)r->n_places / r->values;
 }
 
-/* Sums over the places.  spec: one for all of them; n_specs: as chosen. */
+/* Sums bytes and cost over the places.  spec: the spec at all places; n_specs:
+ * the chosen specs. */
 static struct kv_offer total(const struct run *r, size_t spec)
 {
     struct kv_offer sum = {0};
@@ -292,7 +294,8 @@ static struct kv_offer total(const struct run *r, size_t spec)
     return sum;
 }
 
-/* The spec that costs least everywhere within the budget; n_specs: none. */
+/* The spec that costs least within the budget if all places have it; n_specs:
+ * no spec fits. */
 static size_t best_uniform(const struct run *r)
 {
     size_t best = r->n_specs;
@@ -307,7 +310,8 @@ static size_t best_uniform(const struct run *r)
     return best;
 }
 
-/* A name out of a file, on one line. */
+/* Writes a name from a file; control characters, such as line feeds, become
+ * "?". */
 static void put_name(FILE *f, const char *name)
 {
     for (; *name; name++)
@@ -357,7 +361,7 @@ static int write_file(struct run *r, struct kv_err *e)
     return kv_out_commit(&r->out, e);
 }
 
-/* Every spec at every place. */
+/* Prints a row for every spec at every place. */
 static int print_table(struct run *r, struct kv_err *e)
 {
     struct kv_results *t = r->table;
@@ -394,7 +398,7 @@ static int parse_budget(const char *text, double *bits, struct kv_err *e)
     return 0;
 }
 
-/* The dump, or the model and its text. */
+/* Checks that the options name a dump, or a model and its text. */
 static int check_inputs(const struct kvcalib_args *a, struct kv_err *e)
 {
     if (a->iters)

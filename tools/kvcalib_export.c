@@ -66,8 +66,8 @@ static int put_scale(struct kv_arrays_out *out, size_t i,
     return kv_arrays_put(out, i, 0, 1, t->data, e);
 }
 
-/* Names of the scales, K and V of each exported layer in turn; at: their
- * layers.  skipped: "0 3". */
+/* Lists the names of the scales, K and V of each exported layer in turn; at:
+ * their layers.  skipped: the numbers of the layers without scales, "0 3". */
 static int list_layers(const struct kv_spec *s, const struct kv_shape *shape,
                        struct kv_array *list, size_t *at, size_t *n,
                        char *skipped, size_t capacity, struct kv_err *e)
@@ -137,7 +137,8 @@ static int write_scales(const struct kvcalib_args *a, const struct kv_calib *c,
 
 /* ---- tables -------------------------------------------------------------- */
 
-/* "layers.3.heads.1.k.codebook", without what the table is for all of. */
+/* Makes a name such as "layers.3.heads.1.k.codebook"; leaves out the layer,
+ * head or side if the table is for all of them. */
 static void name_table(const struct kv_table *t, char name[KV_ARRAY_NAME])
 {
     size_t n = 0;
@@ -203,7 +204,7 @@ static int write_tables(const struct kvcalib_args *a, const struct kv_calib *c,
 
 /* ---- llama.cpp's options ------------------------------------------------- */
 
-/* llama.cpp's name of the type of a side, one for all layers. */
+/* *type: llama.cpp's name of a side's type, which all layers must share. */
 static int llama_type(const char **type, const struct kv_spec *s,
                       enum kv_side side, struct kv_err *e)
 {
@@ -225,7 +226,7 @@ static int llama_type(const char **type, const struct kv_spec *s,
     return 0;
 }
 
-/* Whether the type is quantized, and without rot in any layer. */
+/* Whether a layer's type is quantized and has no rot. */
 static bool is_unrotated(const struct kv_spec *s, enum kv_side side)
 {
     const size_t n = s->mixed && s->mixed->n_layers ? s->mixed->n_layers : 1;
@@ -259,7 +260,7 @@ static int print_options(const struct kv_spec *s, struct kv_err *e)
 
 /* ---- all ----------------------------------------------------------------- */
 
-/* The one spec, which has no policy. */
+/* Reads the spec: exactly one, without a policy. */
 static int read_spec(const struct kvcalib_args *a, struct kv_spec **s,
                      struct kv_err *e)
 {

@@ -1,4 +1,4 @@
-/* kvcalib --ranks: layers by the ranks of mpirun. */
+/* kvcalib --ranks: the ranks of mpirun divide the layers among themselves. */
 #include "calib/calibrate.h"
 #include "lib/base/alloc.h"
 #include "lib/dump.h"
@@ -33,7 +33,7 @@ static char *make_key(const struct kvcalib_args *a,
     return key;
 }
 
-/* The first rank gets all tables. */
+/* Gathers all tables on the first rank. */
 static int join(struct kv_ranks *r, struct kv_calib *c, struct kv_err *e)
 {
     struct kv_message *part = kv_alloc(r->n, sizeof(*part));

@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Between a layer's projections and its attention */
+/* What runs between a layer's projections and its attention */
 
 struct capture {
     struct kv_dump_writer *writer;
@@ -30,7 +30,7 @@ struct capture {
     size_t first_window, end_window; /* windows of one model call */
     struct kv_ranks *ranks;
     struct kv_progress bar;
-    bool fisher; /* the pass goes on to the loss, and back */
+    bool fisher; /* the pass also computes the loss and its gradients */
     bool done;   /* the last requested layer is in the file */
 };
 
@@ -97,7 +97,8 @@ static int run_windows(struct kv_model *m, const int32_t *tokens, size_t n,
     return 0;
 }
 
-/* All windows without the way back, `group` at a time in memory. */
+/* Dumps all windows without gradients; `group` windows are in memory at a
+ * time. */
 static int dump_by_file(struct kv_model *m, const struct kv_windows *w,
                         size_t group, struct capture *c, struct kv_err *e)
 {
@@ -116,7 +117,7 @@ static int dump_by_file(struct kv_model *m, const struct kv_windows *w,
     return rc ? -1 : 0;
 }
 
-/* A group of windows at a time, as many as fit. */
+/* Dumps all windows, `group` at a time. */
 static int dump_windows(struct kv_model *m, const struct kv_windows *w,
                         size_t group, struct capture *c, struct kv_err *e)
 {
@@ -178,14 +179,14 @@ static struct kv_dump_info describe(const struct kvdump_args *a,
              a->common.on_gpu ? a->common.gpu.name : "cpu");
     snprintf(info.gemm, sizeof(info.gemm), "%s", gemm);
     memcpy(info.have, a->have, sizeof(info.have));
-    if (info.shape.latent) /* values are keys */
+    if (info.shape.latent) /* values are a part of the keys */
         info.have[KV_T_V] = false;
     kvdump_layers(a->layers, model->shape.n_layers, model->shape.n_states,
                   &info.first_layer, &info.last_layer);
     return info;
 }
 
-/* Layers that a window passes, forward and back. */
+/* The number of layers that a window passes, forward and backward. */
 static size_t n_steps(const struct kvdump_args *a,
                       const struct kv_dump_info *info)
 {
@@ -216,7 +217,7 @@ static int read_windows(const struct kvdump_args *a, struct kv_model *m,
     return 0;
 }
 
-/* The rank's windows, and what is of the model. */
+/* Dumps the rank's windows, and on the first rank the model's Gram matrices. */
 static int dump_tensors(const struct kvdump_args *a, struct kv_model *m,
                         const struct kvdump_out *o, struct kv_err *e)
 {
@@ -270,7 +271,7 @@ static int dump(const struct kvdump_args *a, struct kv_model *m,
     return rc ? -1 : 0;
 }
 
-/* One id a line, to -o or stdout. */
+/* Prints one token id per line, to -o or stdout. */
 static int print_tokens(const struct kvdump_args *a,
                         const struct kv_tokenizer *t, struct kv_err *e)
 {
@@ -309,7 +310,7 @@ static int operations(const struct kvdump_args *a, struct kv_err *e)
                                &a->common, e);
 }
 
-/* A row for one sequence, and one for a batch of them. */
+/* Prints a row for one sequence and a row for the batch. */
 static int about_model(const struct kvdump_args *a, struct kv_model *m,
                        struct kv_err *e)
 {
@@ -321,7 +322,7 @@ static int about_model(const struct kvdump_args *a, struct kv_model *m,
     return kv_footprint_print(f, a->batch > 1 ? 2 : 1, &a->common, e);
 }
 
-/* Tokens need only a vocabulary. */
+/* Prints the tokens, which need only a tokenizer. */
 static int tokens(const struct kvdump_args *a, struct kv_err *e)
 {
     struct kv_tokenizer *t = NULL;

@@ -39,14 +39,14 @@ void kv_footprint_about(void)
     kv_columns_about("kvdump --about", columns);
 }
 
-/* The bytes of one token in one layer. */
+/* The fp16 bytes of one token in one layer's cache. */
 static size_t token_bytes(const struct kv_shape *s, size_t layer)
 {
     return (size_t)kv_shape_sides(s) * sizeof(uint16_t) *
            kv_shape_kv_heads(s, layer) * kv_shape_dim(s, layer);
 }
 
-/* The same in all layers with keys and values of their own. */
+/* The fp16 bytes of one token in the caches of all layers. */
 static size_t all_token_bytes(const struct kv_shape *s)
 {
     return (size_t)kv_shape_sides(s) * sizeof(uint16_t) * kv_shape_kv_all(s);
@@ -66,8 +66,8 @@ static size_t cache_bytes(const struct kv_shape *s, size_t ctx)
     return bytes;
 }
 
-/* even_ctx: of more tokens, one sequence's cache in a layer is more bytes than
- * the layer's matrices. */
+/* even_ctx: beyond this many tokens, one sequence's cache in a layer has more
+ * bytes than the layer's matrices. */
 static void put_layer(struct kv_results *r, const struct kv_footprint *f)
 {
     const size_t token = token_bytes(&f->info.shape, 0);
@@ -181,7 +181,7 @@ static size_t part_bytes(const struct kv_config *c,
     return halves(w->layer[layer].part[part]) * (expert ? c->n_experts : 1);
 }
 
-/* Its tensors, of this shape, as halves. */
+/* Adds up the bytes of the model's tensors, as halves. */
 static void weigh(struct kv_footprint *f, const struct kv_config *c)
 {
     const size_t first = kv_shape_own(&c->shape, 0);

@@ -1,5 +1,5 @@
-/* kvdump --about and --operations: the sizes of a model and its cache, and the
- * bytes its operations read, from the model or from its shape alone. */
+/* kvdump --about and --operations: the sizes of a model and of its cache, and
+ * the work of its operations, from the model or from its shape alone. */
 #ifndef KV_KVDUMP_ABOUT_H
 #define KV_KVDUMP_ABOUT_H
 
@@ -8,9 +8,9 @@
 #include "lib/model/model.h"
 #include "tools/common.h"
 
-/* One row: a batch of sequences of ctx tokens, the cache in fp16, the states of
- * layers without attention in f32.  layer_bytes:
- * the matrices of one layer; 0: not known. */
+/* One row: a batch of sequences of ctx tokens with the cache in fp16 and the
+ * states of layers without attention in f32.  layer_bytes: the bytes of one
+ * layer's matrices; 0: not known. */
 struct kv_footprint {
     struct kv_model_info info;
     size_t layer_bytes, ctx, batch;
@@ -35,7 +35,7 @@ int kv_operations_print(const struct kv_config *c, const char *name, size_t ctx,
                         size_t batch, const struct kv_common *common,
                         struct kv_err *e);
 
-/* --columns help of either. */
+/* The --columns help of each table. */
 void kv_footprint_about(void);
 void kv_operations_about(void);
 

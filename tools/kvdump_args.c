@@ -46,7 +46,8 @@ void kvdump_parse_shape(struct kvdump_args *a, char *const *operand, int n)
     a->shape = *operand;
 }
 
-/* Options that a model's run has, and options that --from has. */
+/* Refuses options of a model's run with --from, and options of --from without
+ * it. */
 static void check_from(const struct kvdump_args *a)
 {
     const struct {

@@ -11,7 +11,7 @@ struct kvdump_args {
     struct kv_common common;
     const char *model, *text, *what, *rope, *layers, *dtype, *gemm;
     size_t ctx, windows, batch, pool_heads;
-    const char *shape; /* a config.json alone */
+    const char *shape; /* the operand: a config.json, without weights */
     /* --from */
     const char *from, *config, *layout, *name;
     const char *split; /* --ranks */
@@ -25,8 +25,8 @@ struct kvdump_args {
  * name none. */
 void kvdump_parse_tensors(const struct kvdump_args *a, bool have[KV_TENSORS]);
 
-/* The operand: a shape instead of a model.  Ends the program if there are other
- * operands. */
+/* Takes the operand as a shape, given instead of a model.  Ends the program if
+ * there are other operands. */
 void kvdump_parse_shape(struct kvdump_args *a, char *const *operand, int n);
 
 /* Ends the program if options contradict each other or need another option. */

@@ -9,11 +9,11 @@
 
 /* ---- names --------------------------------------------------------------- */
 
-/* The meaning of a name's words. */
+/* What the words of an array's name say. */
 struct said {
     size_t tensor, n_tensors, n_layers, n_chunks, layer, chunk;
     bool pre, both, ids, strange;
-    bool outer; /* kvcache: [2][layers] where it is all layers */
+    bool outer; /* kvcache: [2][layers] if it has all layers */
 };
 
 static bool among(const char *word, const char *list)
@@ -161,7 +161,7 @@ static int by_place(const void *one, const void *other)
     return 0;
 }
 
-/* The pieces of a tensor, n of them by layer and chunk. */
+/* Takes the n pieces of a tensor, sorted by layer and chunk. */
 static int take_pieces(struct kvdump_arrays *a, const struct kvdump_piece *p,
                        size_t n, struct kv_err *e)
 {

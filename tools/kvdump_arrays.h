@@ -1,14 +1,17 @@
 /* Finds the arrays of a file or folder that are keys, values or queries, their
  * layers and tokens, and their layout.
  *
- * A name is words: layers.0.keys, layer_000/k, key_cache.0, past_key_values.0.
- * key, k_pre.0.  One of k, key, keys; v, value, values; q, query, queries; with
- * k also pre.  kv alone, or past_key_values.0, is keys and values in one;
- * kvcache too, and of all layers it has these behind: [2][layers].
- * tokens and ids are ids.  A number is the layer; an array without a number has
- * all layers.  A number after chunk, page, part or segment names a chunk of the
- * tokens: 0, 1, 2 ... or the chunk's first token.  Arrays with other names are
- * ignored. */
+ * The words of an array's name decide: layers.0.keys, layer_000/k, key_cache.0,
+ * past_key_values.0.key, k_pre.0.
+ *
+ * One of k, key, keys; v, value, values; q, query, queries names the tensor; k
+ * may have the word pre (before RoPE).  kv or past_key_values.0 without such a
+ * word, and kvcache, are keys and values in one array; a kvcache of all layers
+ * is [2][layers].  tokens and ids are token ids.
+ *
+ * A number is the layer; an array without a number has all layers.  A number
+ * after chunk, page, part or segment names a chunk of the tokens: 0, 1, 2 ...
+ * or the chunk's first token.  Arrays with other names are ignored. */
 #ifndef KV_KVDUMP_ARRAYS_H
 #define KV_KVDUMP_ARRAYS_H
 
@@ -38,7 +41,7 @@ struct kvdump_arrays {
     struct kvdump_piece *piece;
     size_t n_pieces;
     struct kvdump_layers of[KVDUMP_OWN];
-    size_t kv_heads;  /* the model's; 0: not known */
+    size_t kv_heads;  /* the model's KV heads; 0: not known */
     bool heads_first; /* [heads][tokens][channels], else [tokens][heads] */
     size_t n_inner;   /* number of dimensions, not counting layers or the pair
                        * of keys and values: 2 for [tokens][heads * channels],
@@ -61,7 +64,8 @@ const struct kv_array *kvdump_arrays_first(const struct kvdump_arrays *a,
 
 /* ---- kvdump_shapes.c ----------------------------------------------------- */
 
-/* The question that the shapes alone leave open. */
+/* The question that the shapes alone leave open: the order of dimensions, or
+ * the number of heads. */
 enum { KVDUMP_NO_ORDER = 1, KVDUMP_NO_HEADS };
 
 /* Fails if layers, shapes or types of the arrays do not agree.  layout: "htd",
@@ -73,11 +77,11 @@ int kvdump_arrays_fit(struct kvdump_arrays *a, const char *layout,
 /* "[2][8][512][64]". */
 void kvdump_arrays_shape(const struct kv_array *x, char text[128]);
 
-/* One window of a layer: x [ctx][heads][dim]. */
+/* Reads one window of a layer into x [ctx][heads][dim]. */
 int kvdump_arrays_read(struct kvdump_arrays *a, enum kv_tensor t, size_t layer,
                        size_t window, float *x, struct kv_err *e);
 
-/* Ids of a window's tokens, [ctx]. */
+/* Reads the ids of a window's tokens, [ctx]. */
 int kvdump_arrays_ids(struct kvdump_arrays *a, size_t window, int32_t *id,
                       struct kv_err *e);
 

@@ -15,7 +15,8 @@ bool kvdump_files_holds(const char *name)
     return !kv_arrays_kind(&kind, name, &ignored);
 }
 
-/* A file of another kind, on which kv_arrays_open() has a sentence. */
+/* Whether the name is of a PyTorch file, for which kv_arrays_open() has an
+ * error sentence. */
 static bool is_dump(const char *name)
 {
     const char *suffix = strrchr(name, '.');
@@ -61,7 +62,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* "chunk_0/layer_3." of PATH/chunk_0/layer_3.npz; nothing of PATH itself. */
+/* The prefix of array names: "chunk_0/layer_3." for PATH/chunk_0/layer_3.npz,
+ * empty if PATH is the file itself. */
 static int stem_of(const struct kvdump_files *f, const char *file,
                    char stem[KV_ARRAY_NAME], struct kv_err *e)
 {

@@ -12,7 +12,7 @@ struct kvdump_files {
     const char *path;
     char **file;
     size_t n_files;
-    char *other; /* of a folder: a file that is not read, or NULL */
+    char *other; /* a file of the folder that is not read, or NULL */
     struct kv_array *list;
     size_t n;
     size_t *file_of, *index; /* for each array: its file, its index in the
@@ -30,7 +30,8 @@ int kvdump_files_open(struct kvdump_files *f, const char *path,
                       struct kv_err *e);
 void kvdump_files_clear(struct kvdump_files *f);
 
-/* Like kv_arrays_read() and kv_arrays_read_ids(). */
+/* Read from the list's i-th array as kv_arrays_read() and kv_arrays_read_ids()
+ * do. */
 int kvdump_files_read(struct kvdump_files *f, size_t i, size_t first, size_t n,
                       float *x, struct kv_err *e);
 int kvdump_files_ids(struct kvdump_files *f, size_t i, size_t first, size_t n,

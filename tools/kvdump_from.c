@@ -17,7 +17,7 @@
 struct job {
     const struct kvdump_from *f;
     struct kvdump_arrays arrays;
-    struct kv_config config; /* if f has one */
+    struct kv_config config; /* set if f->config is given */
     struct kv_dump_info info;
     struct kv_dump_writer *writer;
 };
@@ -36,7 +36,8 @@ miss(char *text, size_t capacity, const char *format, ...)
     va_end(args);
 }
 
-/* unknown: what the shapes do not tell, of kvdump_arrays_fit(), or 0. */
+/* Fails with everything that is missing.  unknown: kvdump_arrays_fit()'s
+ * result, the question that the shapes leave open. */
 static int check_missing(const struct job *j, int unknown, struct kv_err *e)
 {
     const struct kvdump_arrays *a = &j->arrays;
@@ -122,7 +123,7 @@ static int check_attention(const struct job *j, struct kv_err *e)
                : 0;
 }
 
-/* The arrays against the model. */
+/* Checks the arrays against the model's config, and takes its shape. */
 static int config_shape(struct job *j, struct kv_err *e)
 {
     const struct kvdump_arrays *a = &j->arrays;
@@ -167,7 +168,8 @@ static void stem(const char *path, char *name, size_t capacity)
              start);
 }
 
-/* The folder's name, if path is a folder's config.json. */
+/* The model's name: from the folder of its config.json, else from the file's
+ * own path. */
 static void name_model(const struct job *j, char *name, size_t capacity)
 {
     static const char file[] = "/config.json";
@@ -209,8 +211,8 @@ static void describe(struct job *j)
 
 /* ---- values -------------------------------------------------------------- */
 
-/* The array from which a tensor is made: its own, or the keys on the other side
- * of RoPE. */
+/* The array from which a tensor is made: its own, or the keys before or after
+ * RoPE. */
 static enum kv_tensor source(const struct job *j, enum kv_tensor t)
 {
     if (j->arrays.of[t].have)
@@ -234,8 +236,8 @@ static int put_window(struct job *j, enum kv_tensor t, size_t layer,
     return kv_dump_put(j->writer, layer, t, window, 1, x, e);
 }
 
-/* If the file has no ids: makes ids from each token's values in the first
- * layer, so that kvtools notices a calibration made from the evaluated
+/* Makes ids for a file without ids, from each token's values in the first
+ * layer.  With them kvtools can notice a calibration on the evaluated
  * tokens. */
 static void make_ids(const struct job *j, const float *v, int32_t *ids)
 {
@@ -254,7 +256,7 @@ static void make_ids(const struct job *j, const float *v, int32_t *ids)
     }
 }
 
-/* The file's, of a vocabulary that is known. */
+/* Checks the file's ids if the config gives the vocabulary. */
 static int check_ids(const struct job *j, const int32_t *ids, size_t n,
                      struct kv_err *e)
 {
@@ -270,7 +272,8 @@ static int check_ids(const struct job *j, const int32_t *ids, size_t n,
     return 0;
 }
 
-/* Before the writer is there, since their hash is in the file's head. */
+/* Reads or makes the ids before the dump is created, since its head has their
+ * hash. */
 static int read_ids(struct job *j, int32_t *ids, float *x, struct kv_err *e)
 {
     const size_t n = j->info.n_windows * j->info.ctx;

@@ -1,5 +1,5 @@
-/* kvdump --from: a dump of keys, values and queries that a file or folder of
- * another program holds (tools/kvdump_arrays.h). */
+/* kvdump --from: makes a dump of the keys, values and queries in another
+ * program's file or folder (tools/kvdump_arrays.h). */
 #ifndef KV_KVDUMP_FROM_H
 #define KV_KVDUMP_FROM_H
 
@@ -18,7 +18,8 @@ struct kvdump_from {
     enum kv_dtype type;
 };
 
-/* Names everything that is missing in one sentence. */
+/* Makes the dump.  Fails with one sentence that names everything that is
+ * missing. */
 int kvdump_from(const struct kvdump_from *f, struct kv_err *e);
 
 #endif

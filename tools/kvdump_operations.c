@@ -17,20 +17,22 @@ void kv_operations_about(void)
 
 /* Sizes of one layer, as real numbers: products of long contexts pass 2^64. */
 struct sizes {
-    double hidden, query, key; /* a token's: all query heads, all KV heads */
+    double hidden, query, key; /* channels of a token: the model's, all query
+                                * heads', all KV heads' */
     double inter, n_gates;     /* gates: matrices like the MLP's first */
     double heads, kv_heads, dim;
-    double fresh, kept, batch; /* new tokens of a sequence, those seen */
+    double fresh, kept, batch; /* new tokens of a sequence; tokens that they
+                                * see */
 };
 
-/* Multiply-adds, and values read and written; both 0 if the operation only
- * moves values or changes each by itself, which the lecture does not count. */
+/* Multiply-adds, and values read and written.  Both are 0 for operations that
+ * only move values or work value by value; the lecture does not count these. */
 struct work {
     const char *computation;
     double multiplies, values;
 };
 
-/* [fresh][in] times n matrices [in][out]. */
+/* The work of [fresh][in] times n matrices [in][out]. */
 static struct work product(const char *computation, const struct sizes *s,
                            double in, double out, double n)
 {
@@ -40,8 +42,8 @@ static struct work product(const char *computation, const struct sizes *s,
                          rows * in + n * (in * out + rows * out)};
 }
 
-/* Scores of the new tokens over all kept tokens, or the weighted sum: every KV
- * head is read once. */
+/* The work of the new tokens' scores over all kept tokens, or of the weighted
+ * sum of values: every KV head is read once. */
 static struct work attention(const char *computation, const struct sizes *s)
 {
     const double scores = s->batch * s->heads * s->fresh * s->kept;

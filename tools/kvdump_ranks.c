@@ -55,7 +55,7 @@ static int check(const struct kvdump_out *o, size_t n_windows, struct kv_err *e)
                        "--ranks: %zu ranks for %zu window%s: expected a window "
                        "for each",
                        o->ranks->n, n_windows, n_windows == 1 ? "" : "s");
-    /* HDF5 would take % for a number's place */
+    /* HDF5 would expand % to a number */
     if (strchr(base_name(o->path), '%') ||
         strlen(base_name(o->part[0])) >= KV_H5_NAME_CHARS)
         return kv_fail(e,
@@ -80,7 +80,7 @@ static size_t later(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* The output of rank i: *first, its first window, and its part. */
+/* Sets the output of rank i: *first, its first window, and *part. */
 static int place(const struct kvdump_out *o, const struct kv_model *m,
                  const struct kv_dump_info *info, size_t i, size_t *first,
                  struct kv_dump_part *part, struct kv_err *e)
@@ -176,7 +176,7 @@ static int commit_own(struct kvdump_out *o, struct kv_err *e)
     return kv_dump_commit(w, e);
 }
 
-/* The parts are there for the first rank too. */
+/* Commits the index, if the first rank can see the parts of all ranks. */
 static int commit_index(struct kvdump_out *o, struct kv_err *e)
 {
     struct kv_dump_writer *index = o->index;
@@ -191,7 +191,8 @@ static int commit_index(struct kvdump_out *o, struct kv_err *e)
     return kv_dump_commit(index, e);
 }
 
-/* An index of an earlier run goes before its parts are replaced. */
+/* Commits all files.  Removes an earlier run's index before its parts are
+ * replaced. */
 static int commit_all(struct kvdump_out *o, const struct kv_windows *w,
                       struct kv_err *e)
 {

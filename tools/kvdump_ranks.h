@@ -1,7 +1,7 @@
 /* kvdump --ranks: the ranks of mpirun share windows or layers.  Each rank
- * writes a dump of its own windows or layers, dump-2-of-3.h5; the first also
- * writes dump.h5, an index that is read as one dump of all.  A single rank
- * writes only dump.h5. */
+ * writes a dump of its own windows or layers, dump-2-of-3.h5; the first rank
+ * also writes dump.h5, an index that readers open as one whole dump.  A single
+ * rank writes only dump.h5. */
 #ifndef KVDUMP_RANKS_H
 #define KVDUMP_RANKS_H
 
@@ -13,8 +13,8 @@
 struct kvdump_out {
     struct kv_ranks *ranks;
     struct kv_dump_info whole;
-    struct kv_dump_info info;  /* the rank's windows and layers */
-    struct kv_windows windows; /* the rank's, within the caller's */
+    struct kv_dump_info info;              /* the rank's windows and layers */
+    struct kv_windows windows;             /* the rank's, within the caller's */
     struct kv_dump_writer *writer, *index; /* index: NULL except on the first of
                                             * several ranks */
     char *path, **part;                    /* part: [ranks->n] */
@@ -22,16 +22,16 @@ struct kvdump_out {
                     * index */
 };
 
-/* Lets the ranks meet and opens the files.  path, info: the whole dump's; m: if
- * ranks share layers, after kv_ranks_by_layers().  Also after a failure, end it
- * with one of the next two functions. */
+/* Lets the ranks meet and opens the files.  path, info: the whole dump's; m:
+ * the model, if ranks share layers (after kv_ranks_by_layers()).  The caller
+ * ends it with kvdump_out_commit() or _discard(), also after a failure. */
 int kvdump_out_open(struct kvdump_out *o, struct kv_ranks *r,
                     const struct kv_model *m, const char *path,
                     const struct kv_dump_info *info, const struct kv_windows *w,
                     struct kv_err *e);
 
-/* The dump that receives tokens of all windows and Gram matrices on the first
- * rank. */
+/* The dump that receives what belongs to no single rank: the tokens of all
+ * windows, and on the first rank the Gram matrices. */
 struct kv_dump_writer *kvdump_out_whole(const struct kvdump_out *o);
 
 /* Makes all files appear, the index last, or none. */

@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An array's sizes, without layers, keys and values. */
+/* The sizes of an array's dimensions, except those of layers and of the pair of
+ * keys and values. */
 struct sizes {
-    size_t n, dim[4]; /* in the file's order, [n] */
-    bool inside;      /* [tokens][keys, values][...]: else these come before */
+    size_t n, dim[4]; /* [n], in the file's order */
+    bool inside;      /* the pair of keys and values comes after the tokens,
+                       * [tokens][2][...]; else before them */
     size_t windows, heads, tokens, channels;
 };
 
@@ -54,7 +56,7 @@ static bool strip(const struct kvdump_arrays *a, const struct kvdump_piece *p,
     return s->n >= 2 && x->n;
 }
 
-/* Which size is which, once the order is known. */
+/* Names the sizes, once the order of dimensions is known. */
 static void name_sizes(const struct kvdump_arrays *a, size_t tensor,
                        struct sizes *s)
 {
@@ -114,7 +116,7 @@ static int fail_other(const struct kvdump_arrays *a,
 
 /* ---- layers and order ---------------------------------------------------- */
 
-/* Layers of a piece that is a stack of them. */
+/* The number of layers in a piece that stacks all layers. */
 static size_t stack_layers(const struct kvdump_arrays *a,
                            const struct kvdump_piece *p)
 {
@@ -141,7 +143,7 @@ static int check_layers(struct kvdump_arrays *a, size_t t, size_t with,
                    last_layer(a, t));
 }
 
-/* Whether heads come first. */
+/* Finds whether heads come before tokens. */
 static int find_order(struct kvdump_arrays *a, const struct sizes *s,
                       const char *layout)
 {
@@ -163,8 +165,8 @@ static int find_order(struct kvdump_arrays *a, const struct sizes *s,
     return 0;
 }
 
-/* The sizes of all arrays, from the first array of keys, and the tokens of
- * their chunks. */
+/* Takes the sizes from the first array of keys, and the tokens of each
+ * chunk. */
 static int take_sizes(struct kvdump_arrays *a, size_t k, struct kv_err *e)
 {
     const struct kvdump_layers *l = &a->of[k];
@@ -192,7 +194,7 @@ static int take_sizes(struct kvdump_arrays *a, size_t k, struct kv_err *e)
                             s.dim[1], a->kv_heads);
 }
 
-/* Chunks count by one, or are named by their first token. */
+/* Checks that the chunks are numbered one by one, or by their first tokens. */
 static int check_chunks(const struct kvdump_arrays *a, size_t k,
                         struct kv_err *e)
 {
@@ -215,8 +217,8 @@ static int check_chunks(const struct kvdump_arrays *a, size_t k,
                          l->piece[l->n_chunks - 1].chunk);
 }
 
-/* Every piece of a tensor against its first layer, and this against the keys.
- */
+/* Checks every piece of a tensor against the first layer's, and that against
+ * the keys. */
 static int check_pieces(struct kvdump_arrays *a, size_t t, size_t k,
                         struct kv_err *e)
 {

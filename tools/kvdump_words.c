@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Ends the program, listing the option's words. */
+/* Ends the program with a list of the words that the option knows. */
 static _Noreturn void die_word(const char *option, const char *list,
                                const char *word, const char *const *words)
 {

@@ -11,8 +11,8 @@ unsigned kvdump_words(const char *option, const char *list,
 
 enum kv_dtype kvdump_dtype(const char *name);
 
-/* --layers: "3" or "3-5"; NULL is all.  some: the model has others, without
- * attention. */
+/* --layers: "3" or "3-5"; NULL is all.  some: the model also has layers without
+ * attention, which do not count. */
 void kvdump_layers(const char *text, size_t n_layers, bool some, size_t *first,
                    size_t *last);
 

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOKENS = 256 }; /* unless told */
+enum { MAX_TOKENS = 256 }; /* --max-tokens' default */
 
 static void release(struct kvgen_run *r)
 {
@@ -35,7 +35,7 @@ static void release(struct kvgen_run *r)
     kv_model_free(r->model);
 }
 
-/* Options, before anything is read. */
+/* Checks the options before anything is read. */
 static int check_options(const struct kvgen_args *a, struct kv_err *e)
 {
     if (!a->model)
@@ -118,7 +118,7 @@ static bool is_reference(const struct kv_spec *s)
            (!strcmp(s->scheme->name, "f32") || !strcmp(s->scheme->name, "f16"));
 }
 
-/* The specs of -s, f32 without. */
+/* Lists the specs of -s, or f32 if there are none. */
 int kvgen_list_specs(struct kvgen_run *r, const struct kvgen_args *a,
                      struct kv_err *e)
 {
@@ -166,9 +166,9 @@ static int load_calibration(struct kvgen_run *r, const struct kvgen_args *a,
     return rc ? -1 : kv_calib_adopt(r->calib, r->spec, r->n_specs, e);
 }
 
-/* Opens each spec once, so that one that cannot run fails before the first
- * answer: a policy's budget may not suffice for the shortest prompt, or the
- * longest. */
+/* Opens each spec once, so that a spec that cannot run fails before the first
+ * answer.  A policy's budget is tried on the shortest and the longest
+ * prompt. */
 static int try_specs(const struct kvgen_run *r, const struct kvgen_args *a,
                      struct kv_err *e)
 {

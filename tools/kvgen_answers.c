@@ -8,7 +8,8 @@
 
 static const char *const fields[] = {KVGEN_ANSWER_FIELDS, NULL};
 
-/* Without the end token, and from a stop string on. */
+/* Writes the answer's text without the end token, and only up to a stop
+ * string. */
 static int put_text(const struct kvgen_run *r, const struct kv_out *out,
                     const struct kv_answer *x, struct kv_err *e)
 {
@@ -109,7 +110,7 @@ static void summarize(const struct kvgen_run *r, const struct kvgen_args *a,
     }
 }
 
-/* --stop as a list, blank without. */
+/* Writes --stop's strings as a list; a blank cell if there are none. */
 static void put_stops(const struct kvgen_args *a, struct kv_results *t)
 {
     json_t *list = json_array();

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "P:D", each at least 1. */
+/* Parses "P:D"; each is at least 1. */
 static int parse_ranks(const char *text, size_t *p, size_t *d, struct kv_err *e)
 {
     char *colon, *end;
@@ -77,7 +77,7 @@ static int check_places(const struct kvgen_run *r, const struct kvgen_args *a,
     return 0;
 }
 
-/* A prompt's timestamp in milliseconds; 0 without. */
+/* Reads a prompt's timestamp, in milliseconds; 0 if it has none. */
 static int read_arrival(const struct kvgen_run *r, const struct kv_prompt *p,
                         double before, double *seconds, struct kv_err *e)
 {
@@ -101,7 +101,7 @@ static int read_arrival(const struct kvgen_run *r, const struct kv_prompt *p,
     return 0;
 }
 
-/* Spec by spec, in the order in which they arrive. */
+/* Lists the jobs spec by spec; each spec's jobs are in the order of arrival. */
 static int list_jobs(struct kvgen_run *r, const struct kvgen_args *a,
                      struct kv_transfer_job *job, struct kv_err *e)
 {
@@ -142,7 +142,7 @@ static void key_of(const struct kvgen_run *r, const struct kvgen_args *a,
     kv_hash_end(h, key);
 }
 
-/* All of a rank's part before it meets the others. */
+/* Prepares everything that a rank needs before it meets the others. */
 static int prepare(struct kvgen_run *r, const struct kvgen_args *a, bool first,
                    struct kv_transfer_job **job, struct kv_err *e)
 {
@@ -209,7 +209,8 @@ static int meet_and_run(struct kvgen_run *r, const struct kvgen_args *a,
     if (!rc)
         rc = run(r, a, t, job, lost, e);
     free(job);
-    if (!self && rc) { /* before the others end, and mpirun all */
+    if (!self && rc) { /* printed before the other ranks end, since mpirun then
+                        * ends all */
         kv_warn("%s", e->msg);
         kv_out_discard(&r->out);
     }

@@ -1,4 +1,5 @@
-/* kvgen --disaggregate: prompts on some ranks, their answers on others. */
+/* kvgen --disaggregate: some ranks run the prompts, other ranks decode the
+ * answers. */
 #ifndef KV_TOOL_KVGEN_DISAGGREGATE_H
 #define KV_TOOL_KVGEN_DISAGGREGATE_H
 
@@ -35,8 +36,8 @@ struct kv_err;
 struct kvgen_args;
 struct kvgen_run;
 
-/* Options, also where there is no --disaggregate, before
- * anything is read. */
+/* Checks the options, with or without --disaggregate, before anything is
+ * read. */
 int kvgen_disaggregate_check(const struct kvgen_args *a, struct kv_err *e);
 /* Makes the answers; rank 0 writes them. */
 int kvgen_disaggregate(struct kvgen_run *r, const struct kvgen_args *a,

@@ -1,8 +1,8 @@
 /* kvgen --resume, --append: answers of earlier runs are not made again.
  *
  * A line's field "key" is a hash of everything that its answer depends on.
- * Each answer goes to FILE.partial as soon as it is made; lines of it and of
- * FILE with a needed key are used. */
+ * Each answer goes to FILE.partial as soon as it is made.  A later run uses the
+ * lines of FILE.partial and FILE whose keys it needs. */
 #include "lib/base/alloc.h"
 #include "lib/base/hash.h"
 #include "lib/base/progress.h"
@@ -116,8 +116,8 @@ static int add_line(struct kvgen_journal *j, const char *path, size_t number,
 
 /* Reads the lines of a file that may be missing.  whole: leaves out a last line
  * without a line feed, since a killed run may have cut it; *bytes: the size of
- * the other lines.  The file is no input (lib/base/file.h), since it is
- * replaced. */
+ * the other lines.  The file is not opened as an input (lib/base/file.h), since
+ * this run replaces it. */
 static int read_lines(struct kvgen_journal *j, const char *path, bool whole,
                       off_t *bytes, struct kv_err *e)
 {
@@ -149,7 +149,7 @@ static int read_lines(struct kvgen_journal *j, const char *path, bool whole,
     return rc;
 }
 
-/* FILE.partial is the run's own while it is open. */
+/* Opens FILE.partial, which belongs to this run alone while it is open. */
 static int open_partial(struct kvgen_journal *j, struct kv_err *e)
 {
     struct stat is, named;
@@ -159,7 +159,7 @@ static int open_partial(struct kvgen_journal *j, struct kv_err *e)
         return kv_fail(e, "cannot write %s: %s", j->path, strerror(errno));
     if ((flock(j->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) ||
         stat(j->path, &named) || is.st_ino != named.st_ino) {
-        close(j->fd); /* the other run's */
+        close(j->fd); /* the file belongs to another run */
         j->fd = -1;
         return kv_fail(e,
                        "%s is in use: another run makes answers for this file, "

@@ -37,7 +37,8 @@ void kvgen_put_real(const struct kv_out *out, const char *name, double x)
         fprintf(out->file, ", \"%s\": null", name);
 }
 
-/* Characters that a terminal would act on go to it as \u escapes. */
+/* JSON flags: on a terminal, characters that it would act on become \u
+ * escapes. */
 static size_t flags_for(const struct kv_out *out)
 {
     return out->terminal ? JSON_ENCODE_ANY | JSON_ENSURE_ASCII
@@ -71,7 +72,7 @@ static void put_ids(const struct kv_out *out, const struct kv_answer *x)
     fputs("]", out->file);
 }
 
-/* Counts, from which rows are made again. */
+/* Writes the counts of the cache, from which a later run makes its rows. */
 static void put_cache(const struct kv_out *out, const struct kv_bits *b)
 {
     fprintf(out->file,
@@ -158,7 +159,7 @@ static struct kv_bits bits_of(const struct kvgen_run *r,
     return bits;
 }
 
-/* Leaves the cell blank if it is everything. */
+/* Writes the shard; leaves the cell blank if the shard is everything. */
 static void put_shard(struct kv_results *t, const struct kv_shard *s)
 {
     char text[64];

@@ -1,4 +1,4 @@
-/* kvgen's answers: their list, and their making. */
+/* Lists kvgen's answers and makes them. */
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
 #include "lib/base/rng.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --stop's strings, then the prompt's. */
+/* The stop strings of --stop, then the prompt's own. */
 static struct kv_stops stops_of(struct kvgen_run *r, const struct kvgen_args *a,
                                 size_t i)
 {
@@ -103,7 +103,7 @@ int kvgen_choose_batch(struct kvgen_run *r, const struct kvgen_args *a,
     return 0;
 }
 
-/* An answer's end. */
+/* The argument of note_end(). */
 struct end {
     struct kvgen_run *r;
     const struct kvgen_args *a;
@@ -132,7 +132,7 @@ struct kv_generation kvgen_generation(const struct kvgen_run *r,
         .progress = progress};
 }
 
-/* The answers that no earlier run has made. */
+/* Makes the answers that no earlier run has made. */
 static int make_answers(struct kvgen_run *r, const struct kvgen_args *a,
                         struct kv_progress *progress, struct kv_err *e)
 {

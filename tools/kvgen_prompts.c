@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A template by its name may be another model's. */
+/* Notes special tokens of a named chat template that the tokenizer lacks: the
+ * template may be another model's. */
 static void note_tokens(const struct kvgen_run *r, const struct kvgen_args *a)
 {
     const char *const *token = kv_chat_named_tokens(a->chat_template);
@@ -27,7 +28,7 @@ static void note_tokens(const struct kvgen_run *r, const struct kvgen_args *a)
     }
 }
 
-/* --chat-date, or now. */
+/* Sets the clock of chat templates: --chat-date, or now. */
 static int start_clock(struct kvgen_run *r, const struct kvgen_args *a,
                        struct kv_err *e)
 {
@@ -115,8 +116,9 @@ static int check_least(const struct kvgen_args *a, const struct kv_prompts *all,
                          most);
 }
 
-/* Each prompt leaves room for a token.  RoPE that depends on the length of a
- * text is the same in all shards. */
+/* Checks that each prompt leaves room for a token.  All prompts count, not only
+ * the shard's, so that RoPE that depends on the length is the same in all
+ * shards. */
 static int check_lengths(struct kvgen_run *r, const struct kvgen_args *a,
                          struct kv_err *e)
 {

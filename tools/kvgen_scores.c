@@ -21,8 +21,8 @@ static double log_likelihood(const struct kv_answer *x)
     return sum;
 }
 
-/* The tokens, from the first on, that are each the most probable one: a free
- * answer has the same ones. */
+/* The number of leading tokens that are each the most probable token, so that a
+ * greedy answer would have them too. */
 static size_t greedy_tokens(const struct kv_answer *x)
 {
     size_t end = x->n_context;
@@ -57,7 +57,8 @@ static int put_fields(const struct kvgen_run *r, const struct kv_out *out,
     return 0;
 }
 
-/* The number of given tokens that are the most probable is known. */
+/* Reads a line's results.  Instead of the most probable tokens it has only the
+ * number of leading tokens that are the most probable. */
 static bool take_fields(const json_t *line, struct kv_answer *x)
 {
     const json_t *each = json_object_get(line, "log_probs"), *one;

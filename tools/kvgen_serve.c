@@ -1,4 +1,4 @@
-/* kvgen --serve: from the options to a server, and its end. */
+/* kvgen --serve: starts a server from the options, and ends it. */
 #include "tools/kvgen_serve.h"
 #include "eval/calib_check.h"
 #include "lib/base/alloc.h"
@@ -33,7 +33,7 @@ struct server {
     atomic_bool serving;
 };
 
-/* Without --serve. */
+/* Refuses options of --serve if --serve is not given. */
 static int check_none(const struct kvgen_serve *s, struct kv_err *e)
 {
     const struct kvgen_serve usual = KVGEN_SERVE_DEFAULT;
@@ -126,8 +126,8 @@ static void never(int number)
     (void)number;
 }
 
-/* Signals that all threads block and one waits for.  They have a handler, which
- * never runs, so that kv_catch_signals() does not take them. */
+/* Blocks the signals in all threads; one thread waits for them.  Their handler
+ * never runs; it only keeps kv_catch_signals() from taking them. */
 void kvgen_serve_signals(void)
 {
     sigset_t set;
@@ -138,8 +138,8 @@ void kvgen_serve_signals(void)
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
-/* The first ends the queue, the second, and one before there are requests, the
- * program. */
+/* Waits for signals.  The first one ends the queue; the second ends the
+ * program, as does the first if the server does not serve yet. */
 static void *wait_for_end(void *arg)
 {
     struct server *s = arg;
@@ -161,7 +161,7 @@ static void *wait_for_end(void *arg)
 
 /* ---- the beginning ------------------------------------------------------- */
 
-/* The file's text without space at its end. */
+/* Reads the token: the file's text without white space at its end. */
 static int read_token(char **token, const char *path, struct kv_err *e)
 {
     size_t n;
@@ -179,7 +179,8 @@ static int read_token(char **token, const char *path, struct kv_err *e)
     return n ? 0 : kv_fail(e, "%s has no token", kv_input_name(path));
 }
 
-/* Checks the model; the prompts come later. */
+/* Loads the calibration and checks that it is for this model; prompts are
+ * checked as they come. */
 static int load_calibration(struct kvgen_run *r, const struct kvgen_args *a,
                             struct kv_err *e)
 {

@@ -1,4 +1,4 @@
-/* kvgen --serve: a server in the place of -f and -o. */
+/* kvgen --serve: a server, in place of -f and -o. */
 #ifndef KV_TOOL_KVGEN_SERVE_H
 #define KV_TOOL_KVGEN_SERVE_H
 
@@ -34,9 +34,10 @@ struct kv_err;
 struct kvgen_args;
 struct kvgen_run;
 
-/* Options, also where there is no --serve, before anything is read. */
+/* Checks the options, with or without --serve, before anything is read. */
 int kvgen_serve_check(const struct kvgen_args *a, struct kv_err *e);
-/* Before kv_common_start(): requests to end come to kvgen_serve(). */
+/* Called before kv_common_start(), so that SIGINT and SIGTERM reach
+ * kvgen_serve(). */
 void kvgen_serve_signals(void);
 /* Serves until SIGINT or SIGTERM. */
 int kvgen_serve(struct kvgen_run *r, const struct kvgen_args *a,

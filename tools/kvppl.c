@@ -18,7 +18,7 @@ static void check_options(struct kvppl_args *a)
     kvppl_check_own(a);
 }
 
-/* One run writes llama.cpp's file. */
+/* Checks the settings: llama.cpp's base file has room for only one. */
 static int check_settings(const struct kvppl_study *s,
                           const struct kvppl_args *a, struct kv_err *e)
 {

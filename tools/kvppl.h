@@ -23,14 +23,15 @@ struct kvppl_args {
     struct kv_shard shard;
     size_t pool_heads;
     size_t jitter; /* repeats of each row */
-    size_t own;    /* KVPPL_NOT_OWN; 0 after kvppl_check_own() */
+    size_t own;    /* --own; KVPPL_NOT_OWN if not given, which kvppl_check_own()
+                    * makes 0 */
     double own_temperature;
     const char *curve, *records;
     bool parse_special, bos, kl, kl_read, keep_window, allow_leakage, resume,
         append, no_base, ranks;
 };
 
-/* A model that settings share, open after the first of them. */
+/* A model that settings share; the first setting opens it. */
 struct kvppl_model {
     const char *path;
     struct kv_model *model;
@@ -58,13 +59,13 @@ struct kvppl_wanted {
     size_t ctx, windows;
 };
 
-/* The text that is scored; zeros where its tokens cannot be decoded. */
+/* The extent of the scored text; zeros if its tokens cannot be decoded. */
 struct kvppl_extent {
     double bytes, words;
     int32_t *window; /* [windows]: bytes */
 };
 
-/* A setting: a model, a text, windows and a protocol, whose specs share a base
+/* A setting: a model, a text, windows and a protocol.  Its specs share a base
  * line. */
 struct kvppl_run {
     struct kvppl_study *study;
@@ -72,13 +73,13 @@ struct kvppl_run {
     struct kv_model *model; /* the study's, like the tokenizer */
     struct kv_tokenizer *tokenizer;
     struct kv_windows text;
-    size_t n_tokens;       /* tokens of a window, with own text */
+    size_t n_tokens;       /* tokens of a window, own text included */
     const int32_t *tokens; /* [windows][n_tokens] evaluated tokens */
     struct kvppl_extent extent;
     struct kv_protocol protocol;
     struct kv_calib *calib;
     double leak;
-    struct kv_spec *spec; /* [n_all], of other shards behind n_specs */
+    struct kv_spec *spec; /* [n_all], the other shards' specs follow n_specs */
     size_t n_specs, n_all;
     struct kv_ppl *ppl;
     struct kv_progress progress;   /* over all rows: windows x layers */
@@ -87,71 +88,75 @@ struct kvppl_run {
     struct kv_klbase *from_file, *to_file;
     struct kv_conditions conditions;
     uint8_t *there; /* [n_specs]: rows that need not be measured */
-    bool floor;     /* --gemm auto took bf16: an f16 cache has a row */
+    bool floor;     /* --gemm auto chose bf16, so the f16 cache has a row of its
+                     * own */
 };
 
-/* The settings, models x texts x contexts x windows x protocols; and the end of
- * all of the study. */
+/* Lists the settings: models x texts x contexts x windows x protocols.
+ * kvppl_study_clear() releases the whole study. */
 int kvppl_list_settings(struct kvppl_study *s, const struct kvppl_args *a,
                         struct kv_err *e);
 void kvppl_study_clear(struct kvppl_study *s);
 
-/* Loads all of a setting, and opens each spec once, so that what cannot run
- * fails before the first row. */
+/* Loads everything that a setting needs, and opens each spec once, so that a
+ * spec that cannot run fails before the first row. */
 int kvppl_load_setting(struct kvppl_run *r, const struct kvppl_args *a,
                        struct kvppl_model *m, struct kv_err *e);
-/* Measures its rows. */
+/* Measures the setting's rows. */
 int kvppl_run_setting(struct kvppl_run *r, const struct kvppl_args *a,
                       struct kv_err *e);
 
 /* --own: checks its options, and sets a->own and a->kl. */
 void kvppl_check_own(struct kvppl_args *a);
-/* Tokens of the text in a window, before which with --own there is room for
- * more; sets the model's context and the protocol. */
+/* *ctx: the tokens that a window takes from the text; with --own, the model's
+ * own text follows them.  Sets the model's context and the protocol. */
 int kvppl_own_context(struct kvppl_run *r, const struct kvppl_args *a,
                       size_t *ctx, struct kv_err *e);
-/* tokens: [windows][ctx + own], the caller's to free. */
+/* Lets the model write the own text.  tokens: [windows][ctx + own], which the
+ * caller frees. */
 int kvppl_write_own(struct kvppl_run *r, const struct kvppl_args *a,
                     int32_t **tokens, struct kv_err *e);
 
-/* The table of perplexities, and with --kl-curve the other. */
+/* Open, close or discard the table of perplexities, and with --kl-curve the
+ * table of divergence by position. */
 int kvppl_open_tables(struct kvppl_study *s, const struct kvppl_args *a,
                       struct kv_err *e);
 int kvppl_close_tables(struct kvppl_study *s, struct kv_err *e);
 void kvppl_discard_tables(struct kvppl_study *s);
-/* row: the spec's, and behind it a row for each repeat of --jitter, but for the
- * base line. */
+/* row: the spec's scores; the scores of each repeat of --jitter follow, except
+ * for the base line. */
 int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,
                   const struct kv_spec *spec, const struct kv_ppl_row *row,
                   struct kv_err *e);
-/* --jitter: what it goes without. */
+/* --jitter: refuses options that do not go with it. */
 int kvppl_check_jitter(const struct kvppl_args *a, struct kv_err *e);
-/* The spread of kl_mean over a row and its n repeats, their standard deviation;
- * NaN: not measured. */
+/* The standard deviation of kl_mean over a row and its n repeats; NaN: not
+ * measured. */
 double kvppl_kl_jitter(const struct kv_ppl_row *row, size_t n);
-/* On stderr.  floor: of the row that --gemm auto adds where it takes bf16, the
- * f16 cache's: how far such products alone move a row. */
+/* Describe a row on stderr.  floor: the f16 row, which --gemm auto adds when it
+ * chooses bf16; it shows how far bf16 products alone move a row. */
 void kvppl_say_floor(const struct kv_score_summary *s);
 void kvppl_say_row(const struct kvppl_run *r, const struct kv_spec *spec,
                    const struct kv_score_summary *s);
 
-/* The first table, of these columns and the parameters of n specs. */
+/* Opens the table of perplexities, with these columns and the parameters of n
+ * specs. */
 int kvppl_open_table(struct kvppl_study *s, const struct kvppl_args *a,
                      const char *const *columns, const struct kv_spec *specs,
                      size_t n, struct kv_err *e);
-/* --resume, --append: whether an earlier run measured the spec's row, which
- * then is the row being made.  base: NULL, or what rows are compared with. */
+/* --resume, --append: whether an earlier run measured the spec's row; that row
+ * then becomes the table's current row.  base: the base line, or NULL. */
 bool kvppl_find_row(struct kvppl_run *r, const struct kv_spec *spec,
                     const struct kv_spec *base);
 
-/* Sets r->extent, for bits per byte and the like. */
+/* Sets r->extent, for bits per byte and perplexity per word. */
 void kvppl_measure_text(struct kvppl_run *r);
 
 /* --columns help. */
 void kvppl_about_columns(void);
 
-/* --records: the file; what the rows that follow share; a row; its end.
- * Without the option they do nothing. */
+/* --records: open the file; write what the following rows share; write a row;
+ * close the file.  Without the option they do nothing. */
 int kvppl_records_open(struct kvppl_study *s, const struct kvppl_args *a,
                        struct kv_err *e);
 int kvppl_records_set(struct kvppl_run *r, struct kv_err *e);
@@ -160,9 +165,9 @@ int kvppl_records_row(struct kvppl_run *r, const struct kvppl_args *a,
                       struct kv_err *e);
 int kvppl_records_close(struct kvppl_study *s, struct kv_err *e);
 
-/* --base: opens the file, to read it if it exists; in the place of the base
- * line's run; after it; the end of a file that was written.  Without the option
- * the last two do nothing. */
+/* --base: open the file, for reading if it exists; read the base line instead
+ * of running it; save the base line after its run; close a file that was
+ * written.  Without the option the last two do nothing. */
 int kvppl_open_base(struct kvppl_study *s, const struct kvppl_args *a,
                     struct kv_err *e);
 int kvppl_load_base(struct kvppl_run *r, struct kv_ppl_row *row,
@@ -172,10 +177,10 @@ int kvppl_save_base(struct kvppl_run *r, const struct kv_ppl_row *row,
 int kvppl_close_base(struct kvppl_study *s, struct kv_err *e);
 
 bool kvppl_by_layers(const struct kvppl_args *a); /* --split */
-/* --ranks: the options that it goes without. */
+/* --ranks: refuses options that do not go with it. */
 int kvppl_check_ranks(const struct kvppl_args *a, struct kv_err *e);
-/* Whether all ranks have the same model, text and so on; they then go on with
- * the first one's r->there. */
+/* Fails unless all ranks have the same model, text and other settings.  All
+ * ranks then use the first rank's r->there. */
 int kvppl_meet_ranks(struct kvppl_run *r, const struct kvppl_args *a,
                      struct kv_err *e);
 

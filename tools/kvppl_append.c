@@ -1,4 +1,5 @@
-/* kvppl --resume, --append: rows that are there are not measured again. */
+/* kvppl --resume, --append: rows that the file already has are not measured
+ * again. */
 #include "lib/spec_columns.h"
 #include "tools/kvppl.h"
 

@@ -1,6 +1,6 @@
-/* kvppl --base: the base lines of a study, computed by one run and read by
- * others.  A group /base_000 for each setting; its attributes are what must be
- * alike. */
+/* kvppl --base: the base lines of a study, which one run computes and others
+ * read.  Each setting has a group, /base_000 and so on, whose attributes are
+ * the conditions that must agree. */
 #include "eval/ppl_base.h"
 #include "lib/base/file.h"
 #include "lib/base/hash.h"
@@ -62,8 +62,8 @@ int kvppl_open_base(struct kvppl_study *s, const struct kvppl_args *a,
     return 0;
 }
 
-/* The first member with another value in the group, MEMBERS if all agree;
- * value: the group's. */
+/* *at: the first member whose value in the group differs, MEMBERS if all agree;
+ * value: the group's value. */
 static int differs(struct kv_h5 *h, const char *group,
                    const struct member m[MEMBERS], size_t *at, char value[128],
                    struct kv_err *e)
@@ -77,7 +77,8 @@ static int differs(struct kv_h5 *h, const char *group,
     return 0;
 }
 
-/* The group of the setting; fails with what the nearest one has otherwise. */
+/* Finds the setting's group.  Fails with the difference to the nearest
+ * group. */
 static int find(struct kvppl_run *r, char group[KV_H5_NAME_CHARS],
                 struct kv_err *e)
 {

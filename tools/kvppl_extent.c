@@ -6,7 +6,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 
-/* Words that begin in text [at, end). */
+/* The number of words that begin in text [at, end). */
 static size_t words_behind(const char *text, size_t at, size_t end)
 {
     size_t n = 0;
@@ -17,7 +17,8 @@ static size_t words_behind(const char *text, size_t at, size_t end)
     return n;
 }
 
-/* The text that tokens [first, n) add to the text of earlier tokens. */
+/* Measures the text that tokens [first, n) add to the text of the tokens before
+ * them. */
 static int measure(const struct kvppl_run *r, const int32_t *tokens,
                    size_t first, size_t n, size_t *bytes, size_t *words)
 {

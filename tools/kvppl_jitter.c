@@ -1,4 +1,4 @@
-/* kvppl --jitter: rows again with keys and values moved a little. */
+/* kvppl --jitter: repeats rows with slightly perturbed keys and values. */
 #include "tools/kvppl.h"
 
 #include <math.h>

@@ -107,7 +107,7 @@ int kvppl_records_set(struct kvppl_run *r, struct kv_err *e)
     return rc ? -1 : 0;
 }
 
-/* Takes one member of each loss. */
+/* Copies the member `name` of each loss into x or same. */
 static void fill(const char *name, const struct kv_loss *loss, size_t n,
                  float *x, uint8_t *same)
 {

@@ -55,7 +55,7 @@ void kvppl_about_columns(void)
     kv_columns_about("kvppl --kl-curve", curve_columns);
 }
 
-/* The specs of all settings; *n: their number. */
+/* Returns the specs of all settings; *n: their number. */
 static struct kv_spec *all_specs(const struct kvppl_study *s, size_t *n)
 {
     struct kv_spec *all = NULL;
@@ -79,7 +79,7 @@ int kvppl_open_tables(struct kvppl_study *s, const struct kvppl_args *a,
     size_t n;
     int rc;
 
-    whole.columns = NULL; /* the other table's */
+    whole.columns = NULL; /* --columns are for the other table */
     specs = all_specs(s, &n);
     rc = kvppl_records_open(s, a, e) ||
          kvppl_open_table(s, a, columns, specs, n, e) ||
@@ -108,8 +108,8 @@ void kvppl_discard_tables(struct kvppl_study *s)
     kv_h5_close(s->records);
 }
 
-/* The tokens of own text that are not scored, as the exact prompt predicts
- * them. */
+/* The number of own tokens that are not scored, because the prompt at full
+ * precision predicts them. */
 static size_t own_unscored(const struct kvppl_run *r,
                            const struct kvppl_args *a)
 {
@@ -119,8 +119,9 @@ static size_t own_unscored(const struct kvppl_run *r,
     return a->own - (last - first);
 }
 
-/* Leading tokens of the text that the spec's own greedy run would write too: it
- * has the text's tokens in its cache until its choice differs from the text. */
+/* Writes the number of leading tokens that the spec's own greedy run would
+ * write too: up to its first different choice, its cache has exactly these
+ * tokens. */
 static void put_agree(struct kvppl_run *r, const struct kvppl_args *a,
                       const struct kv_kl_curve *c)
 {
@@ -162,11 +163,11 @@ static int put_curve(struct kvppl_run *r, const struct kv_spec *spec,
     return 0;
 }
 
-/* Each window's mean KL, with spaces between; blank without KL.  Its mean is
- * kl_mean. */
+/* Writes each window's mean KL, separated by spaces; blank without KL.  Their
+ * mean is kl_mean. */
 static void put_windows(struct kvppl_run *r, const struct kv_ppl_row *row)
 {
-    enum { CHARS = 16 }; /* of a number and what follows it */
+    enum { CHARS = 16 }; /* the longest number, and the space behind it */
     const size_t n_windows = r->text.n;
     char *text, *at;
 
@@ -260,7 +261,7 @@ void kvppl_say_floor(const struct kv_score_summary *s)
             s->dnll, kl);
 }
 
-/* One window has no error over windows. */
+/* Describes a row; a single window has no error over windows. */
 void kvppl_say_row(const struct kvppl_run *r, const struct kv_spec *spec,
                    const struct kv_score_summary *s)
 {

@@ -79,7 +79,8 @@ static bool is_base(const struct kv_spec *spec, const struct kv_spec *base)
     return base && !strcmp(spec->text, base->text);
 }
 
-/* Which rows need not be measured: the first rank has the table. */
+/* Finds the rows that need not be measured; only the first rank has the
+ * table. */
 static void find_rows(struct kvppl_run *r, const struct kv_spec *base)
 {
     r->there = kv_alloc(r->n_specs + 1, sizeof(*r->there));
@@ -111,7 +112,7 @@ static bool start_progress(struct kvppl_run *r, const struct kvppl_args *a,
     return missing;
 }
 
-/* The spec's run, and its repeats. */
+/* Runs the spec and its repeats. */
 static int pass_spec(struct kvppl_run *r, const struct kvppl_args *a,
                      const struct kv_spec *spec, struct kv_err *e)
 {
@@ -129,8 +130,8 @@ static bool is_floor(const struct kvppl_run *r, const struct kv_spec *spec)
            !strcmp(spec->scheme->name, "f16");
 }
 
-/* Rows of specs [first, end), which are there, the base line's, or wait for
- * their scores. */
+/* Writes the rows of specs [first, end): an earlier run has the row, or it is
+ * the base line's, or its run waits for scores. */
 static int put_rows(struct kvppl_run *r, const struct kvppl_args *a,
                     size_t first, size_t end, const struct kv_spec *base,
                     const struct kv_ppl_row *of_base, struct kv_err *e)
@@ -175,8 +176,8 @@ static int keep_passed(struct kvppl_run *r, const struct kvppl_args *a,
     return ended_early(r, e);
 }
 
-/* Rows are compared with the base line.  A shard that does not own its row
- * leaves the row out. */
+/* Runs the specs and compares them with the base line.  A shard that does not
+ * own the base line's row does not write it. */
 static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
                      struct kv_ppl_row *of_base, struct kv_err *e)
 {
@@ -239,7 +240,7 @@ int kvppl_run_setting(struct kvppl_run *r, const struct kvppl_args *a,
                 r->text.text, r->text.n, r->n_tokens, r->protocol.text);
     if (kv_model_by_length(r->model))
         kv_model_context(r->model,
-                         r->n_tokens); /* it had another setting's */
+                         r->n_tokens); /* another setting's is in force */
     if (open_kl_base(r, a, e) || evaluated_tokens(r, a, &tokens, e))
         return -1;
     r->tokens = tokens;

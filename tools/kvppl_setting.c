@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The calibration for this model among those of -C. */
+/* Chooses the calibration for this model from -C's. */
 static int choose_calibration(struct kvppl_run *r, const struct kvppl_args *a,
                               const struct kv_sketch *sketch, struct kv_err *e)
 {
@@ -43,7 +43,8 @@ static int load_calibration(struct kvppl_run *r, const struct kvppl_args *a,
 }
 
 /* --gemm, with auto resolved: bf16 if no matrix is stored in more bits, and if
- * a row can show how far such products alone move the others. */
+ * there is a base line, so that the f16 row can show how far bf16 products
+ * alone move rows. */
 static const char *gemm_of(const struct kvppl_args *a, const struct kv_model *m)
 {
     if (!a->gemm || strcmp(a->gemm, "auto"))

@@ -51,7 +51,7 @@ struct args {
     struct kv_strings specs;
     const char *dump, *calib, *codes, *codes_in, *decoded;
     struct kv_shard shard;
-    size_t queries; /* QUERIES unless told */
+    size_t queries; /* --queries; default QUERIES */
     bool keep_window, attention, allow_leakage, channels, codebooks, check;
 };
 
@@ -63,7 +63,7 @@ struct run {
     struct kv_calib *calib;
     double leak;
     struct kv_protocol protocol;
-    struct kv_spec *spec; /* [n_all], of other shards behind n_specs */
+    struct kv_spec *spec; /* [n_all], the other shards' specs follow n_specs */
     size_t n_specs, n_all;
     struct kv_measured *measured; /* [n_specs][layers] */
     struct kv_conditions conditions;
@@ -78,7 +78,7 @@ struct run {
 
 enum { BOTH = KV_SIDES, ALL_LAYERS = KV_ALL };
 
-/* side: KV_K, KV_V or BOTH. */
+/* Writes the bits of a side: KV_K, KV_V or BOTH. */
 static void put_bits(struct run *r, const struct kv_spec *spec,
                      const struct kv_measured *m, int layer, int side)
 {
@@ -144,7 +144,7 @@ static int put_rows(struct run *r, const struct kv_spec *spec,
     }
     for (int side = 0; side <= BOTH; side++) {
         if (side == KV_V && kv_dump_info(r->dump)->shape.latent)
-            continue; /* it has no record of its own */
+            continue; /* V is a part of K and has no row of its own */
         kv_results_conditions(r->table, &conditions, spec,
                               kv_spec_calibrated(spec) ? r->calib : NULL,
                               r->leak);
@@ -234,7 +234,7 @@ static int leave_out(struct run *r, const struct args *a, struct kv_err *e)
     return 0;
 }
 
-/* The protocol and seed are the codes' own. */
+/* Opens --codes-in; protocol and seed are the file's. */
 static int open_codes(struct run *r, struct args *a, struct kv_err *e)
 {
     const struct kv_codes_info *info;

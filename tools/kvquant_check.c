@@ -18,7 +18,7 @@ void kvquant_about_check(void)
     kv_columns_about("kvquant --check", columns);
 }
 
-enum { TOKENS = 141 }; /* unless a block is longer */
+enum { TOKENS = 141 }; /* more if a block is longer */
 
 int kvquant_check_dump(struct kv_dump **dump, uint64_t seed, struct kv_err *e)
 {
@@ -90,7 +90,7 @@ static int put_rows(struct kv_results *t, const struct kv_spec *spec,
     return 0;
 }
 
-/* x: tensors by enum kv_tensor, of n tokens. */
+/* Checks every spec.  x: the tensors, by enum kv_tensor, of n tokens. */
 static int check_specs(const struct kvquant_check *a, struct kv_results *t,
                        const struct kv_calib *calib, float *const *x, size_t n,
                        size_t *broken, struct kv_err *e)

@@ -7,15 +7,16 @@
 #include "lib/seq/codes_file.h"
 #include "tools/common.h"
 
-/* --codes: codes of all windows of a dump. calib: NULL, none. */
+/* --codes: creates a file for the codes of all windows of a dump.  calib NULL:
+ * none. */
 int kvquant_codes_create(struct kv_codes **c, const char *path,
                          const struct kv_dump_info *dump,
                          const struct kv_calib *calib, uint64_t seed,
                          bool keep_window, struct kv_err *e);
 
-/* --codes-in.  specs: the file's, valid until c is closed, for
- * kv_strings_clear().  Fails where one names a file in a folder, which
- * kvquant --codes does not write. */
+/* --codes-in: opens such a file.  specs: the file's specs, valid until c is
+ * closed; the caller calls kv_strings_clear().  Fails if a spec names a file in
+ * a folder, which kvquant --codes never writes. */
 int kvquant_codes_open(struct kv_codes_in **c, const char *path,
                        struct kv_strings *specs, struct kv_err *e);
 

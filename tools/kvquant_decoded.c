@@ -12,7 +12,8 @@
 struct kvquant_decoded {
     struct kv_dump *from;
     struct kv_dump_writer *dump;  /* .h5 */
-    struct kv_arrays_out *arrays; /* the others: K and V of each layer */
+    struct kv_arrays_out *arrays; /* .npz, .safetensors: K and V of each
+                                   * layer */
 };
 
 /* ---- .h5 ----------------------------------------------------------------- */
@@ -58,7 +59,7 @@ static int create_dump(struct kvquant_decoded *d, const char *path,
     const size_t named = strlen(info.model);
 
     info.have[KV_T_K_GRADIENT] = info.have[KV_T_V_GRADIENT] = false;
-    if (info.shape.latent) /* values are keys */
+    if (info.shape.latent) /* values are a part of the keys */
         info.have[KV_T_V] = false;
     info.dtype = KV_F32;
     snprintf(info.model + named, sizeof(info.model) - named, " as %s",
@@ -119,7 +120,8 @@ static int create_arrays(struct kvquant_decoded *d, const char *path,
     return rc;
 }
 
-/* [tokens][heads][channels] to [heads][tokens][channels]. */
+/* Writes a window, transposed from [tokens][heads][channels] to
+ * [heads][tokens][channels]. */
 static int put_arrays(struct kvquant_decoded *d, const struct kv_codec *c,
                       size_t window, float *x, struct kv_err *e)
 {

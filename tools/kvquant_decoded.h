@@ -1,4 +1,4 @@
-/* kvquant --decoded: keys and values as a spec gives them back.
+/* kvquant --decoded: writes keys and values as a spec decodes them.
  *
  * .h5: the dump (lib/dump.h) with these k, v and, where it has one, k_pre.
  * .npz and .safetensors: layers.N.keys, after RoPE, and layers.N.values, f32
@@ -11,7 +11,7 @@
 
 struct kvquant_decoded;
 
-/* spec: of the tensors that come.  Fails on a suffix that is none of these. */
+/* spec: the spec that decodes the tensors.  Fails on any other suffix. */
 int kvquant_decoded_create(struct kvquant_decoded **d, const char *path,
                            struct kv_dump *dump, const struct kv_spec *spec,
                            struct kv_err *e);

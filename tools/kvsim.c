@@ -12,9 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SAMPLE = 4096 }; /* requests that the capacity is computed from */
+enum { SAMPLE = 4096 }; /* number of sampled requests that give the capacity */
 
-/* Times of fewer requests/s are too large to hold a request's. */
+/* Below RPS_LEAST requests/s, arrival times are so large that they swallow a
+ * request's own times. */
 static const double RPS_LEAST = 1e-6, LOAD_MOST = 1000;
 
 static void release(struct kvsim_run *r)
@@ -179,8 +180,8 @@ static int list_rates(struct kvsim_run *r, const struct kvsim_args *a,
     return 0;
 }
 
-/* --used: the parameters with what --set changed, under their name at the end.
- */
+/* --used: writes the parameters, with --set's changes.  The file gets its name
+ * at the end. */
 static int write_used(struct kvsim_run *r, const struct kvsim_args *a,
                       struct kv_err *e)
 {
@@ -212,8 +213,9 @@ static int run(struct kvsim_run *r, const struct kvsim_args *a,
 
 int main(int argc, char **argv)
 {
-    /* No column says all of rows that were measured (--attn), nor which scheme
-     * is the first of a run: another jct or ratio makes another row. */
+    /* No column identifies the measured rows (--attn) or a run's first scheme.
+     * So jct and ratio belong to the key: a row with another value is another
+     * row. */
     static const char *const key[] = {
         "scheme",     "params_hash", "set",       "model",     "gpu",
         "decode_gpu", "dataset",     "bits_sent", "bits_kept", "prefills",

@@ -1,9 +1,9 @@
 /* kvsim's options and the state of a run, shared by its parts.
  *
- * kvsim.c            simulates: options, requests, loads
- * kvsim_setting.c    what both commands read: parameters, measured rows,
- * schemes kvsim_rows.c       runs and their rows kvsim_economics.c  kvsim
- * economics */
+ * kvsim.c            the simulation: options, requests, loads
+ * kvsim_setting.c    inputs of both commands: parameters, rows, schemes
+ * kvsim_rows.c       runs and their rows
+ * kvsim_economics.c  the command economics */
 #ifndef KV_TOOL_KVSIM_H
 #define KV_TOOL_KVSIM_H
 
@@ -52,9 +52,9 @@ struct kvsim_args {
 };
 
 struct kvsim_scheme {
-    const char *name; /* the text before the =; a spec: canonical */
+    const char *name; /* the text before "="; for a spec, its canonical text */
     char text[KV_SPEC_CHARS];
-    bool spec; /* measured is of it; else a scheme of the file */
+    bool spec; /* it is a spec with measured times; else a scheme of the file */
     struct kv_serving_scheme is;
     struct kv_serving_times times;
     bool bits_quant;
@@ -79,7 +79,7 @@ void kvsim_setting_clear(struct kvsim_setting *s);
 int kvsim_scheme_read(const struct kvsim_setting *r,
                       const struct kvsim_setting_args *a, const char *text,
                       struct kvsim_scheme *s, struct kv_err *e);
-/* "attention rest encode": which times were measured. */
+/* Lists which times were measured: "attention rest encode". */
 const char *kvsim_scheme_measured(const struct kvsim_scheme *s, char text[64]);
 
 /* The parameters that --set changed, separated by spaces; caller frees. */
@@ -94,15 +94,15 @@ struct kvsim_run {
     size_t n_schemes;
     double *rate; /* [n_rates]: requests/s */
     size_t n_rates;
-    struct kv_serving_capacity capacity; /* of the scheme in --base */
-    double most;                         /* the least of the three */
+    struct kv_serving_capacity capacity; /* the capacity with --base's scheme */
+    double most;                         /* the least of the three capacities */
     struct kv_out used;
 };
 
-/* The command economics; argv[0] is its name. */
+/* Runs the command economics; argv[0] is its name. */
 int kvsim_economics(int argc, char **argv);
 
-/* Runs all and writes their rows. */
+/* Runs all schemes, loads and seeds, and writes their rows. */
 int kvsim_rows(struct kvsim_run *r, const struct kvsim_args *a,
                struct kv_err *e);
 

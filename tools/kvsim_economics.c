@@ -72,7 +72,7 @@ static void about_columns(void)
 /* ---- a cache on its way --------------------------------------------------
  */
 
-/* Bytes in fp16 of a token, and what the spec sends of them. */
+/* The fp16 bytes of a token, and the bytes that the spec sends for it. */
 struct way {
     double f16, sent;
     struct kv_serving_coding encode, decode; /* NaN: not measured */
@@ -115,14 +115,14 @@ static double below(const struct way *w, double tokens, double work)
     return (w->f16 - w->sent) * tokens / work * 8e-9;
 }
 
-/* The same if layers are encoded, sent and decoded in parallel: the work is
- * hidden while f16 takes longer than the slowest of the three. */
+/* The link speed below which the spec pays if layers are encoded, sent and
+ * decoded in parallel: f16 must take longer than the slowest of the three. */
 static double below_piped(const struct way *w, double tokens, double slowest)
 {
     return w->sent < w->f16 ? w->f16 * tokens / slowest * 8e-9 : NAN;
 }
 
-/* Tokens from which on it pays on a link; NaN: never. */
+/* The number of tokens from which the spec pays on a link; NaN: never. */
 static double from(const struct way *w, double link, double fixed, double token)
 {
     const double gain = (w->f16 - w->sent) / (link / 8e-9) - token;
@@ -164,7 +164,8 @@ static void put_way(const struct way *w, double link, double tokens,
 /* ---- a cache that is held and read ---------------------------------------
  */
 
-/* Seconds between tokens, a + b x length, for each of this many sequences. */
+/* The seconds of a decode step, a + b x length, for a batch of sequences of
+ * this length. */
 struct latency {
     double a, b;
 };
@@ -269,7 +270,7 @@ static int put_rows(const struct economics *r, const struct args *a,
 /* ---- options -------------------------------------------------------------
  */
 
-/* Numbers of a list option, or the usual ones. */
+/* Reads the numbers of a list option, or takes the usual ones. */
 static int read_list(const struct kv_strings *given, const char *option,
                      const double *usual, size_t n_usual, double most,
                      double **list, size_t *n, struct kv_err *e)

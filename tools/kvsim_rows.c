@@ -110,7 +110,8 @@ static int simulate(const struct kvsim_run *r, const struct kvsim_args *a,
     return rc;
 }
 
-/* All seeds of a scheme at a rate; keep: [r->n], the first run's requests. */
+/* Simulates all seeds of a scheme at a rate; keep: NULL, or [r->n], receives
+ * the first run's requests. */
 static int simulate_seeds(const struct kvsim_run *r, const struct kvsim_args *a,
                           const struct kv_cluster *c, double rate,
                           struct kv_request *keep, struct kv_serving_figures *f,
@@ -145,7 +146,7 @@ static int simulate_seeds(const struct kvsim_run *r, const struct kvsim_args *a,
     return bad;
 }
 
-/* Conditions of a row. */
+/* Writes the conditions of a row. */
 static void put_setting(const struct kvsim_run *r, const struct kvsim_args *a,
                         const struct kvsim_scheme *s, double rate,
                         struct kv_results *t)
@@ -179,7 +180,8 @@ static void put_setting(const struct kvsim_run *r, const struct kvsim_args *a,
     kv_results_size(t, "seed", a->common.seed);
 }
 
-/* f: [seeds] of this scheme; base: of the first. */
+/* Writes the figures.  f: [seeds], this scheme's; base: [seeds], the first
+ * scheme's. */
 static void put_figures(const struct kvsim_args *a,
                         const struct kv_serving_figures *f,
                         const struct kv_serving_figures *base,
@@ -236,7 +238,8 @@ static int put_rows(struct kvsim_run *r, const struct kvsim_args *a,
         const struct kvsim_scheme *s = &r->scheme[i % r->n_schemes];
         const double rate = r->rate[i / r->n_schemes];
         struct kv_serving_figures *own =
-            i % r->n_schemes ? f + a->seeds : f; /* f: of the first scheme */
+            i % r->n_schemes ? f + a->seeds : f; /* f keeps the first scheme's
+                                                  * figures */
 
         rc = simulate_seeds(r, a, &s->cluster, rate, keep, own, e);
         if (rc)

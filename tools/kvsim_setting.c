@@ -51,7 +51,7 @@ int kvsim_setting_read(struct kvsim_setting *s,
 /* ---- a spec, measured ----------------------------------------------------
  */
 
-/* One GPU of a replica. */
+/* Selects rows that were measured for one GPU of a replica. */
 static struct kv_measured_place place(const struct kvsim_setting *r,
                                       const struct kvsim_setting_args *a,
                                       bool decode)
@@ -68,7 +68,8 @@ static struct kv_measured_place place(const struct kvsim_setting *r,
         .device = decode ? a->decode_gpu : a->gpu};
 }
 
-/* A time that no row has; 0: the file's law takes its place. */
+/* Handles a time that no row has: fails, or returns 0 if the file's formula
+ * replaces it. */
 static int miss(const struct kvsim_setting_args *a, const char *spec,
                 const char *what, const struct kv_measured_place *at,
                 enum kv_measured_table table, struct kv_err *e)

@@ -1,4 +1,4 @@
-/* Tables of the right shape and no meaning, for timing. */
+/* Random tables of the right shape, which suffice for timing. */
 #ifndef KV_TOOL_RANDOM_CALIB_H
 #define KV_TOOL_RANDOM_CALIB_H
 

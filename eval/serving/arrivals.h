@@ -14,18 +14,19 @@ struct kv_arrival {
 };
 
 /* A Beta distribution between least and most.  concentration: the sum a + b of
- * its parameters, at least .1, since smaller values make draws of 0 / 0.  least
- * = most: always that length. */
+ * its parameters, at least .1, since with smaller values a draw may be 0 / 0.
+ * least = most: always that length. */
 struct kv_length_law {
     double mean, least, most, concentration;
 };
 
 struct kv_arrivals {
     struct kv_length_law in, out;
-    uint32_t longest;               /* in + out at most; inputs are cut to it */
+    uint32_t longest;               /* most tokens in + out; longer inputs are
+                                     * cut */
     const struct kv_arrival *trace; /* replaces the distributions; or NULL */
     size_t n_trace;
-    double rate; /* requests/s; a trace's times are scaled to it */
+    double rate; /* requests/s; a trace's times are scaled to this rate */
 };
 
 /* a: [n].  Each request depends only on seed and its index, so all schemes and
@@ -36,8 +37,8 @@ void kv_arrivals_fill(const struct kv_arrivals *from, uint64_t seed,
 /* Uniform in (0, 1). */
 double kv_uniform(uint64_t key, uint64_t counter);
 
-/* A trace file; free(*a).  Mooncake's: JSON lines with timestamp (ms),
- * input_length and output_length.  Azure's: CSV with TIMESTAMP
+/* Reads a trace file; the caller frees *a.  Mooncake's: JSON lines with
+ * timestamp (ms), input_length and output_length.  Azure's: CSV with TIMESTAMP
  * (YYYY-MM-DD HH:MM:SS.F), ContextTokens and GeneratedTokens.  The first
  * arrives at 0.  Fails on times that do not exist or go backward, on lengths
  * that are not positive whole numbers, and on requests of more than longest

@@ -15,7 +15,7 @@ void kv_batching_clear(struct kv_batching *b)
     free(b->wait);
 }
 
-/* A part's time in j steps from the next on. */
+/* The time of part p in the next j steps. */
 static double part_time(const struct kv_batching *b, size_t p, double j)
 {
     const double n = (double)b->n, t = (double)b->tokens;
@@ -104,7 +104,8 @@ void kv_batching_join(struct kv_batching *b, double now, uint32_t id,
         b->start = now;
 }
 
-/* Steps to the next change; members > 0. */
+/* The number of steps until a request joins or leaves; b has at least one
+ * member. */
 static uint64_t steps_to_change(const struct kv_batching *b)
 {
     const uint64_t leave = b->member[0].end - b->step;

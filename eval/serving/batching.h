@@ -26,7 +26,7 @@ enum kv_step_part {
 struct kv_step_cost {
     double per_request[KV_STEP_PARTS], per_token[KV_STEP_PARTS]; /* s */
     double fixed;                                                /* s */
-    double side; /* requests whose KV can be read in parallel at no cost, >=
+    double side; /* requests whose KV is read in parallel in the time of one, >=
                   * 1 */
 };
 
@@ -37,7 +37,7 @@ struct kv_member {
     uint64_t steps;
     double joined;
     double part[KV_STEP_PARTS]; /* the running sums when it joined; at the end
-                                 * its own */
+                                 * its own times */
 };
 
 struct kv_batching {
@@ -47,9 +47,10 @@ struct kv_batching {
     size_t n, n_wait, room, wait_room;
     uint64_t tokens, step;
     double start; /* s: the time when the step began, or the last one ended */
-    double asked; /* arrival of the last waiting request */
+    double asked; /* when the last waiting request arrived */
     double part[KV_STEP_PARTS];
-    double busy, held; /* s with requests; held requests summed over steps */
+    double busy, held; /* s: time with requests; requests in a step, summed over
+                        * steps */
     uint64_t steps;
 };
 
@@ -60,9 +61,9 @@ void kv_batching_clear(struct kv_batching *b);
  * more. */
 void kv_batching_join(struct kv_batching *b, double now, uint32_t id,
                       uint64_t tokens, uint64_t steps);
-/* When the next request joins or leaves; infinity: none. */
+/* The time when the next request joins or leaves; infinity: none. */
 double kv_batching_next(const struct kv_batching *b);
-/* Runs the steps up to this time. */
+/* Runs the steps up to the time of kv_batching_next(). */
 void kv_batching_run(struct kv_batching *b);
 /* Takes a request that leaves at the step that ended, with its own parts of the
  * time; false: no more. */

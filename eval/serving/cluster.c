@@ -14,7 +14,7 @@ enum kind { ARRIVE, START, PREFILLED, SEND, LANDED, UNPACKED, STEP };
 struct decode {
     struct kv_batching batch;
     uint64_t used, peak; /* bytes reserved */
-    uint64_t tokens;     /* tokens of the requests that reserved */
+    uint64_t tokens;     /* tokens of the requests that have reserved bytes */
     uint64_t stamp;      /* the stamp of the valid event */
 };
 
@@ -49,8 +49,8 @@ static uint64_t bytes_of(const struct run *s, const struct kv_request *r)
     return (uint64_t)ceil(((double)r->is.in + r->is.out) * s->c->kept);
 }
 
-/* One of those seen so far that tie, each as probable: the k-th replaces the
- * choice with probability 1 / k. */
+/* Breaks ties at random with equal probabilities: the k-th tied replica
+ * replaces the choice with probability 1 / k. */
 static bool takes_tie(const struct run *s, uint32_t id, size_t side, size_t k)
 {
     return kv_random(kv_mix(s->ties, id), 64 * k + side) % k == 0;
@@ -70,7 +70,7 @@ static uint32_t shortest_queue(const struct run *s, uint32_t id)
     return (uint32_t)best;
 }
 
-/* Finds room on a decode replica; false: there is none. */
+/* Reserves room on a decode replica; false: no replica has room. */
 static bool reserve(struct run *s, uint32_t id)
 {
     struct kv_request *r = &s->r[id];
@@ -119,8 +119,8 @@ static void arrive(struct run *s, uint32_t id)
     kv_events_add(&s->events, r->prefilled, PREFILLED, id, 0);
 }
 
-/* The share of the bytes that is left when prefill ends: its last layer's at
- * least, and whatever the link could not take meanwhile. */
+/* The share of a request's bytes that remains to be sent when prefill ends: at
+ * least the last layer, and whatever the link could not send during prefill. */
 static double left(const struct run *s, const struct kv_request *r)
 {
     const struct kv_cluster *c = s->c;
@@ -130,7 +130,7 @@ static double left(const struct run *s, const struct kv_request *r)
                 1 - fmin(c->up, c->down) * r->service * (1 - layer) / size);
 }
 
-/* The share of its bytes, as an event's stamp, in 2^-32. */
+/* An event's stamp holds a share of a request's bytes in units of 2^-32. */
 static const double SHARE = 0x1p32;
 
 static void transfer(struct run *s, uint32_t id, double share)

@@ -21,8 +21,9 @@ struct kv_cluster {
         decodes; /* replicas; stages of a prefill replica */
     /* Prefill of L tokens takes fixed + token L + square L^2 seconds. */
     double prefill_fixed, prefill_token, prefill_square;
-    /* Times fixed + token L: for quantizing, in the same stages; and for
-     * decoding the arrived cache, if attention does not read codes. */
+    /* Quantizing L tokens, in the same stages, takes fixed + token L seconds;
+     * so does unpacking (decoding the arrived cache), if attention does not
+     * read codes. */
     double quantize_fixed, quantize_token, unpack_fixed, unpack_token;
     double up, down;       /* bytes/s of a prefill and of a decode replica */
     double transfer_fixed; /* s */
@@ -37,12 +38,12 @@ struct kv_cluster {
 struct kv_request {
     struct kv_arrival is;
     double service;   /* s of prefill and quantizing */
-    double quantize;  /* its seconds of quantizing */
-    double prefilled; /* s: when both ended */
+    double quantize;  /* the seconds of quantizing in `service` */
+    double prefilled; /* s: when prefill and quantizing ended */
     double sent;      /* when the transfer began */
-    double landed;    /* time of its end */
-    double unpacked;  /* when its codes were decoded */
-    double joined;    /* the first step of decoding */
+    double landed;    /* when the transfer ended */
+    double unpacked;  /* when the arrived codes were decoded */
+    double joined;    /* when its first decode step began */
     double end;
     double part[KV_STEP_PARTS]; /* s of decoding */
     uint32_t prefill, decode;

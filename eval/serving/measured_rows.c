@@ -96,7 +96,8 @@ struct point {
     double n, t, s; /* number of sequences, tokens of all sequences, seconds */
 };
 
-/* Solves a [k][k] x = b by elimination with pivots; false: no one solution. */
+/* Solves a [k][k] x = b by elimination with pivots; false: no unique
+ * solution. */
 static bool solve(size_t k, double a[3][3], double b[3], double x[3])
 {
     for (size_t i = 0; i < k; i++) {
@@ -134,8 +135,9 @@ static bool solve(size_t k, double a[3][3], double b[3], double x[3])
     return true;
 }
 
-/* Terms: 0 fixed, 1 request, 2 token.  Each column is scaled to its largest
- * value, as tokens are many. */
+/* Fits the coefficients of these terms (0 fixed, 1 request, 2 token).  Each
+ * column is scaled by its largest value, since counts of tokens are far larger
+ * than 1. */
 static bool fit_terms(const struct point *p, size_t n, const size_t *term,
                       size_t k, double out[3])
 {
@@ -251,7 +253,7 @@ static void find_times(const struct kv_results_file *t, const struct kv_spec *s,
             real(t, row, "lat_us_p50") * 1e-6);
         add(encode, &n_encode, windows, some,
             real(t, row, "quantize_us_p50") * 1e-6);
-        /* On a CPU: of a token of every sequence. */
+        /* On a CPU append_us is the time of one token of every sequence. */
         add(encode, &n_encode, windows, some,
             real(t, row, "append_us") * 1e-6 * some / windows);
         add(decode, &n_decode, windows, some,

@@ -46,7 +46,7 @@ static void set_rates(struct kv_network *net)
     }
 }
 
-/* Moves bytes up to now. */
+/* Moves the bytes that flow until `now`. */
 static void advance(struct kv_network *net, double now)
 {
     const double dt = now - net->now;

@@ -38,7 +38,7 @@ void kv_network_send(struct kv_network *net, double now, uint32_t id,
  * there is none.
  */
 double kv_network_next(const struct kv_network *net);
-/* Ends that transfer, at this time, and returns its id. */
+/* Ends the transfer of kv_network_next() at its time, `now`; returns its id. */
 uint32_t kv_network_end(struct kv_network *net, double now);
 
 #endif

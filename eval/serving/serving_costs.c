@@ -37,7 +37,7 @@ static double weight_bytes(const struct kv_serving_model *m)
     return 2 * m->parameters;
 }
 
-/* How much faster products of int8 are than of fp16. */
+/* The speed of int8 products relative to fp16 products. */
 static double int8_speed(const struct kv_serving_gpu *g)
 {
     return g->int8_tops > 0 ? g->int8_tops / g->fp16_tflops : 1;
@@ -53,7 +53,8 @@ struct kv_serving_coding kv_serving_coding(const struct kv_serving_model *m,
                                       layers * law->token};
 }
 
-/* Measured, or quantizations over a reading of the same KV in fp16. */
+/* Sets the times of quantizing and unpacking: the measured ones; without them,
+ * quantizing takes a factor times the time to read the same KV in fp16. */
 static void cost_coding(const struct kv_serving *s,
                         const struct kv_serving_scheme *scheme,
                         struct kv_cluster *c)
@@ -77,8 +78,9 @@ static void cost_coding(const struct kv_serving *s,
     }
 }
 
-/* 2 N operations a token in linear layers; in attention 4 d L^2 a head and
- * layer, half of them under a causal mask. */
+/* Prefill of L tokens by N parameters: linear layers take 2 N operations per
+ * token; attention takes 4 d L^2 per head and layer, half of them under a
+ * causal mask. */
 static void cost_prefill(const struct kv_serving *s,
                          const struct kv_serving_scheme *scheme,
                          struct kv_cluster *c)
@@ -115,9 +117,10 @@ static void cost_transfer(const struct kv_serving *s,
     c->pipelined = s->set.transfer.pipelined != 0;
 }
 
-/* Vector operations over a token's KV, in dequantizations of 4 d L operations
- * a head.  HACK's equation 4, partition by partition, costs 9 M N + M Z for a
- * product of d channels, which is 18 d / p + 1; without kept sums 2 d more. */
+/* Vector operations of a decode step, in units of one dequantization of the
+ * whole KV, 4 d L operations per head.  HACK's equation 4, partition by
+ * partition, costs 9 M N + M Z per product of d channels, which is 18 d / p + 1
+ * per token; without kept sums 2 d more. */
 static double vector_work(const struct kv_serving_scheme *s, double d)
 {
     if (s->partition == 0)
@@ -159,8 +162,8 @@ static void cost_decode(const struct kv_serving *s,
     const double products =
         4 * m->heads * m->head_dim * m->layers /
         (tp * s->decode.fp16_tflops * 1e12 * s->set.decode.attention_share);
-    /* V's open block is half full, and half of the KV: in fp16, or quantized
-     * anew every step. */
+    /* V's open block is half full on average, and V is half of the KV.  The
+     * block is kept in fp16, or quantized anew at every step. */
     const double open = p > 0 && scheme->rqe != 0 ? p / 2 * .5 : 0;
     const double anew = p > 0 && scheme->rqe == 0
                             ? s->set.decode.rqe_operations / 4 * p / 2

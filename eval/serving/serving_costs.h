@@ -1,5 +1,5 @@
-/* Times and bytes of a cluster, from shapes and data sheets (rooflines with
- * efficiencies) and HACK's counts of operations. */
+/* Computes times and bytes of a cluster from shapes, data sheets (rooflines
+ * with efficiencies) and HACK's counts of operations. */
 #ifndef KV_SERVING_COSTS_H
 #define KV_SERVING_COSTS_H
 
@@ -17,7 +17,7 @@ struct kv_serving_times {
     bool unpacked; /* decoded on arrival, so steps read fp16 */
 };
 
-/* One setting: a model on prefill and decode instances. */
+/* A setting to simulate: a model on prefill and decode instances. */
 struct kv_serving {
     struct kv_serving_model model;
     struct kv_serving_gpu prefill, decode;
@@ -48,8 +48,9 @@ kv_serving_coding(const struct kv_serving_model *m,
 /* The size of a token's fp16 cache in all layers, bytes. */
 double kv_serving_token_bytes(const struct kv_serving_model *m);
 
-/* Bits of a stored value; HACK's from its partition: codes of 2 bits, minimum
- * and step in fp16, and with kept_sums the sums, whose size is whole bytes. */
+/* Bits per stored value.  HACK's are computed from its partition: codes of 2
+ * bits, minimum and step in fp16, and with kept_sums the sums, in whole
+ * bytes. */
 double kv_serving_bits(const struct kv_serving_scheme *s, bool kept_sums);
 
 /* The share of the decode replica's memory that weights and activations
@@ -57,8 +58,8 @@ double kv_serving_bits(const struct kv_serving_scheme *s, bool kept_sums);
 double kv_serving_memory(const struct kv_serving *s);
 double kv_serving_replica_bytes(const struct kv_serving *s);
 
-/* The requests/s that each part can serve if requests are like a[n]; decoding
- * is computed with its memory full. */
+/* The requests/s that each part of the cluster can serve if requests are like
+ * a[n]; decoding is computed with full memory. */
 struct kv_serving_capacity {
     double prefill, network, decode;
 };

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A value: its name, its place, the least and the most it may be; counts and
- * flags are whole. */
+/* A value: its name, its offset in the struct, and its range; counts and flags
+ * are whole numbers. */
 struct value {
     const char *name;
     size_t at;
@@ -15,7 +15,7 @@ struct value {
     bool whole;
 };
 
-/* V: real, N: whole; settings: S real, F a flag. */
+/* V is a real value, N a whole one; in settings S is a real value, F a flag. */
 #define V(type, name, least, most)                             \
     {                                                          \
 #name, offsetof(struct type, name), least, most, false \
@@ -99,11 +99,12 @@ static const struct value requests_values[] = {
     S(requests, cool_down, 0, .9),
     {0}};
 
-/* Sections whose objects have free names, then sections of settings. */
+/* The sections of the file: first sections whose objects have free names, then
+ * sections of settings. */
 static const struct section {
     const char *name;
     const struct value *values;
-    size_t depth; /* names above the values */
+    size_t depth; /* levels of names above the values */
 } sections[] = {
     {"gpus", gpu_values, 1},          {"models", model_values, 1},
     {"datasets", dataset_values, 1},  {"schemes", scheme_values, 1},
@@ -155,7 +156,7 @@ static const struct value *find(const struct value *values, const char *name)
     return NULL;
 }
 
-/* An object of values, or of objects of them. */
+/* Checks an object of values, or with depth > 0 an object of such objects. */
 static int check_object(json_t *o, const struct value *values, size_t depth,
                         const char *where, struct kv_err *e)
 {
@@ -224,7 +225,7 @@ static int check_tree(json_t *tree, struct kv_err *e)
     return 0;
 }
 
-/* "decode.kv_share=0.7" */
+/* Applies a change such as "decode.kv_share=0.7". */
 static int apply(json_t *tree, const char *change, struct kv_err *e)
 {
     const char *equals = strrchr(change, '=');

@@ -43,7 +43,7 @@ struct kv_serving_dataset {
 
 struct kv_serving_times;
 struct kv_serving_scheme {
-    double bits;       /* bits per value; 0 for HACK: derived from the
+    double bits;       /* bits per value; 0 for HACK: computed from the
                         * partition */
     double dequantize; /* dequantizations of the whole context per step */
     double partition;  /* HACK's partition; 0: another scheme */
@@ -72,14 +72,14 @@ struct kv_serving_settings {
     } requests;
 };
 
-/* Reads the file and applies changes, "decode.kv_share=0.7", whose kind is then
- * "given".  Every value is checked, also in objects that are not used.  The
- * caller calls json_decref(). */
+/* Reads the file and applies changes such as "decode.kv_share=0.7"; a changed
+ * value has kind "given".  Every value is checked, also in objects that are not
+ * used.  The caller calls json_decref(). */
 json_t *kv_serving_read(const char *path, const char *const *change,
                         size_t n_changes, struct kv_err *e);
 
-/* These read from a tree that kv_serving_read() made.  Each fails on an unknown
- * name, listing the known ones. */
+/* The next functions read from a tree that kv_serving_read() made.  Each fails
+ * on an unknown name, listing the known names. */
 int kv_serving_gpu(const json_t *tree, const char *name,
                    struct kv_serving_gpu *g, struct kv_err *e);
 int kv_serving_model(const json_t *tree, const char *name,

@@ -42,7 +42,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The least that at least this share of x[n], sorted, is not above. */
+/* The least value of sorted x[n] that at least this share of the values does
+ * not exceed. */
 static double percentile(const double *x, size_t n, double share)
 {
     const double at = ceil(share * (double)n) - 1;
@@ -50,7 +51,7 @@ static double percentile(const double *x, size_t n, double share)
     return x[at > 0 ? (size_t)at : 0];
 }
 
-/* kind's percentiles; x: [end - first], room for them. */
+/* Writes the requests' times of this kind to x [end - first], sorted. */
 static void sort(const struct kv_request *r, size_t first, size_t end,
                  enum kv_serving_time kind, double *x)
 {

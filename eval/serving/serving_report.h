@@ -15,10 +15,10 @@
  *         + products (of attention) + vector (dequantizing, approximating)
  *   ttft  the first token, which prefill makes; tpot: each later token
  *
- * share_*: means of requests' shares of their JCT, in per cent.  busy_*: use of
- * replicas, in per cent.  batch: requests a step.  peak_memory: of the fullest
- * decode replica, weights too, in per cent.  waiting: most requests in CPU
- * memory at a time. */
+ * share_*: each request's share of its JCT, in per cent, the mean over
+ * requests.  busy_*: use of replicas, in per cent.  batch: requests per step.
+ * peak_memory: memory in use on the fullest decode replica, with weights, in
+ * per cent.  waiting: most requests in CPU memory at a time. */
 #define KV_SERVING_TIMES(X)                                                    \
     X(jct)                                                                     \
     X(jct_p50)                                                                 \
@@ -47,8 +47,8 @@ void kv_serving_report(const struct kv_request *r, size_t first, size_t end,
 void kv_serving_request(const struct kv_request *r,
                         struct kv_serving_figures *f);
 
-/* The mean and the standard error (NaN if n is 1) of n values, one every
- * `stride` doubles from x on. */
+/* Returns the mean of n values, x[0], x[stride], ..; *se: its standard error,
+ * NaN if n is 1. */
 double kv_serving_mean(const double *x, size_t stride, size_t n, double *se);
 
 #endif

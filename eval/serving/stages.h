@@ -12,7 +12,8 @@ struct kv_stages {
     size_t n;                   /* 1 to KV_STAGES_MAX */
     double free[KV_STAGES_MAX]; /* s: the time when a stage is free */
     double busy;                /* s: work of the first stage so far */
-    uint64_t tokens;            /* tokens queued and in work; the caller's */
+    uint64_t tokens;            /* tokens queued and in work; the caller
+                                 * counts */
 };
 
 /* Adds a request that arrives now and needs service seconds in all, an n-th of

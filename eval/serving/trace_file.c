@@ -53,7 +53,7 @@ static int field(const struct reader *r, const json_t *o, const char *name,
     return 0;
 }
 
-/* Mooncake's line. */
+/* Reads a line of Mooncake's trace. */
 static int json_row(struct reader *r, char *text, size_t bytes,
                     struct kv_err *e)
 {
@@ -88,14 +88,14 @@ static bool is_date(int year, int month, int day)
                       days(year, month, 1);
 }
 
-/* Up to 60: a leap second. */
+/* Checks a time of day; second may be 60, a leap second. */
 static bool is_time(int hour, int minute, double second)
 {
     return hour >= 0 && hour < 24 && minute >= 0 && minute < 60 &&
            second >= 0 && second < 61;
 }
 
-/* Azure's line. */
+/* Reads a line of Azure's trace. */
 static int csv_row(struct reader *r, const char *text, struct kv_err *e)
 {
     int year, month, day, hour, minute, end = 0;

@@ -10,15 +10,16 @@
 
 enum { AGAIN_MAX = 3 };
 
-/* A cache that comes, and its answer. */
+/* An answer whose cache is being received. */
 struct receiving {
     size_t from;
     bool granted, has_first, joined;
     struct kv_msg_first first;
     struct kv_seq *seq;       /* NULL after it has joined */
     struct kv_message *layer; /* [n_layers]: arrived but not yet loaded */
-    uint8_t *again;           /* [n_layers]: how often it was damaged */
-    size_t n_loaded, bytes;   /* bytes: its cache's at most */
+    uint8_t *again;           /* [n_layers]: how often each layer arrived
+                               * damaged */
+    size_t n_loaded, bytes;   /* bytes: the most that its cache takes */
     struct kv_msg_done done;
 };
 
@@ -26,11 +27,12 @@ struct kv_decode_rank {
     const struct kv_transfer *t;
     struct kv_transfer_job *job;
     struct kv_generator *generator;
-    size_t n_layers, n_layers_taken; /* with the state, the last */
+    size_t n_layers, n_layers_taken; /* the second counts the state, the last
+                                      * message */
     struct receiving **all;          /* [n] in the order in which they asked */
     size_t n, held;                  /* held: bytes of the granted caches */
     size_t n_jobs;
-    uint32_t *least; /* [n_jobs] attempts below it are over */
+    uint32_t *least; /* [n_jobs] attempts below this one are over */
 };
 
 static struct kv_answer *answer_of(const struct kv_decode_rank *d,
@@ -167,8 +169,9 @@ void kv_decode_rank_take(struct kv_decode_rank *d, struct kv_message *m)
 
 /* ---- room ---------------------------------------------------------------- */
 
-/* Grants room in order, so that no request waits for ever, and for no more
- * answers than decode together, so that a joined answer decodes at once. */
+/* Grants room in order, so that no request waits for ever.  Grants it to at
+ * most as many answers as decode together, so that a joined answer decodes at
+ * once. */
 static bool grant(struct kv_decode_rank *d)
 {
     const size_t most = d->t->generation.batch;
@@ -241,7 +244,7 @@ static int load_layer(struct kv_decode_rank *d, struct receiving *r,
     return 0;
 }
 
-/* The answer goes on here. */
+/* Passes the loaded cache to the generator, which continues the answer. */
 static void join(struct kv_decode_rank *d, struct receiving *r)
 {
     struct kv_answer *a = answer_of(d, r);
@@ -257,7 +260,8 @@ static void join(struct kv_decode_rank *d, struct receiving *r)
     r->joined = true;
 }
 
-/* Whether anything was loaded or given up. */
+/* Loads the layers that have arrived; returns whether any was loaded, or the
+ * answer was given up. */
 static bool load(struct kv_decode_rank *d, size_t i)
 {
     struct receiving *r = d->all[i];

@@ -15,10 +15,11 @@ struct item {
     enum state state;
     size_t prefill, decode; /* ranks */
     size_t attempt;         /* counted from 1 */
-    bool *refused;          /* [n_decode] could not take it */
+    bool *refused;          /* [n_decode] ranks that could not take the
+                             * answer */
     double arrived;
-    struct kv_msg_prefilled prompt; /* attempt 0: not yet there */
-    struct kv_msg_done result;      /* likewise */
+    struct kv_msg_prefilled prompt; /* attempt 0: has not arrived */
+    struct kv_msg_done result;      /* attempt 0: has not arrived */
 };
 
 struct kv_dispatcher {
@@ -77,7 +78,8 @@ static size_t held_by(const struct kv_dispatcher *d, size_t i, bool decodes)
     return a->n_prompt + (decodes ? a->most : 0);
 }
 
-/* why: of a try before, else NULL. */
+/* Sends the answer to ranks.  why: the reason why an earlier attempt failed, or
+ * NULL. */
 static int hand_out(struct kv_dispatcher *d, size_t i, const char *why,
                     struct kv_err *e)
 {
@@ -100,7 +102,7 @@ static int hand_out(struct kv_dispatcher *d, size_t i, const char *why,
     return 0;
 }
 
-/* The state that follows; the ranks hold fewer tokens. */
+/* Sets the item's next state, and takes its tokens off the ranks' loads. */
 static void advance(struct kv_dispatcher *d, size_t i, enum state to)
 {
     struct item *x = &d->item[i];
@@ -193,7 +195,7 @@ static double at_least_0(double x)
     return x > 0 ? x : 0;
 }
 
-/* All times on rank 0's clock. */
+/* Computes the answer's times, all on rank 0's clock. */
 static void note_times(const struct kv_dispatcher *d, size_t i)
 {
     const struct item *x = &d->item[i];
@@ -269,7 +271,7 @@ static void take_answer(struct kv_dispatcher *d, size_t i,
     finish(d, i);
 }
 
-/* A rank cannot. */
+/* Takes a message that a rank cannot make the answer. */
 static int take_failed(struct kv_dispatcher *d, const struct kv_message *m,
                        struct kv_err *e)
 {

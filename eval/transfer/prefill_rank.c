@@ -28,7 +28,7 @@ struct kv_prefill_rank {
     int (*poll)(void *arg, struct kv_err *e);
     void *arg;
     struct kv_generator *generator;
-    size_t n_layers; /* one more if there is a state, which comes last */
+    size_t n_layers;      /* one more if there is a state, which comes last */
     struct sending **all; /* [n] in the order of their prompts */
     size_t n;
     struct sending *now; /* the request whose prompt runs */
@@ -36,7 +36,7 @@ struct kv_prefill_rank {
     size_t kept; /* bytes of all layers */
     size_t n_layers_sent;
     double writing;        /* seconds of kv_seq_write() for `now` */
-    struct kv_err *failed; /* poll's, while a prompt runs */
+    struct kv_err *failed; /* the error of poll() while a prompt runs */
 };
 
 static void clear(struct kv_prefill_rank *p, struct sending *s)
@@ -50,7 +50,8 @@ static void clear(struct kv_prefill_rank *p, struct sending *s)
     free(s);
 }
 
-/* Frees the i-th, or leaves it to the end of its prompt. */
+/* Frees the i-th request; if its prompt runs, the end of the prompt frees
+ * it. */
 static void drop(struct kv_prefill_rank *p, size_t i)
 {
     struct sending *s = p->all[i];
@@ -90,7 +91,7 @@ static void send_layer(struct kv_prefill_rank *p, struct sending *s,
     *middle ^= p->n_layers_sent == f->alter;
 }
 
-/* All that is ready and may go. */
+/* Sends all messages that are ready, if the decoding rank has granted room. */
 static void flush(struct kv_prefill_rank *p, struct sending *s)
 {
     if (!s->granted || s->dropped)
@@ -206,7 +207,7 @@ static void report(struct kv_prefill_rank *p, struct sending *s,
                      NULL, 0);
 }
 
-/* The first token is there, or the reason why not. */
+/* Called when the prompt has its first token, or has failed. */
 static int prompt_ended(void *arg, struct kv_answer *a, struct kv_err *e)
 {
     struct kv_prefill_rank *p = arg;
@@ -254,7 +255,7 @@ static int run(struct kv_prefill_rank *p, struct sending *s, struct kv_err *e)
     return !rc && *failed.msg ? kv_fail(e, "%s", failed.msg) : rc;
 }
 
-/* Caches for a rank that this one does not hear. */
+/* Gives up the caches for decoding ranks that have fallen silent. */
 static void give_up_silent(struct kv_prefill_rank *p)
 {
     for (size_t i = p->n; i--;) {

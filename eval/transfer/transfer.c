@@ -9,7 +9,7 @@
 
 enum { PINGS = 8 };
 
-/* No answer: the rank itself. */
+/* Stands for the rank itself in messages that are about no answer. */
 static const struct kv_msg myself = {UINT32_MAX, 0};
 
 static size_t self_of(const struct kv_transfer *t)
@@ -59,7 +59,8 @@ static void answer_clock(const struct kv_transfer *t,
     kv_transfer_send(t, 0, KV_TAG_CLOCK, &m->at, sizeof(m->at), NULL, 0);
 }
 
-/* A message that was not waited for: 1 as take_end(), -1: a rank failed. */
+/* Takes a message that was not waited for.  Returns 1 as take_end() does, -1 if
+ * a rank failed. */
 static int take_other(const struct kv_transfer *t, const struct kv_message *m,
                       struct kv_err *e)
 {
@@ -71,7 +72,8 @@ static int take_other(const struct kv_transfer *t, const struct kv_message *m,
         return kv_fail(e, "rank %zu: %.*s", m->from, (int)(m->n - head),
                        (const char *)m->bytes + head);
     if (m->tag == KV_TAG_CLOCK && self_of(t))
-        answer_clock(t, m); /* it overtook what is waited for */
+        answer_clock(t, m); /* the question overtook the message that is waited
+                             * for */
     return 0;
 }
 
@@ -164,7 +166,8 @@ int kv_transfer_meet(const struct kv_transfer *t, const char key[KV_HASH_CHARS],
 
 /* ---- clocks -------------------------------------------------------------- */
 
-/* offset: [ranks], by the quickest of some questions. */
+/* Measures each rank's clock offset [ranks] by the quickest of PINGS
+ * questions. */
 static int compare_clocks(const struct kv_transfer *t, double *offset,
                           struct kv_err *e)
 {
@@ -224,7 +227,7 @@ static int take(struct rank *r, struct kv_message *m, struct kv_err *e)
     }
 }
 
-/* All messages that are there, after waiting for the first. */
+/* Waits for a message, then takes all that have arrived. */
 static int take_all(struct rank *r, double seconds, struct kv_err *e)
 {
     struct kv_message m;

@@ -18,9 +18,9 @@
  *   rank 0 --DROP--> either                          another rank makes it
  *   rank 0 --END--> all
  *
- * An answer is made again, twice at most, if a rank was silent too long or has
- * no room for it; a damaged layer is sent again, three times at most.  The
- * answers equal kv_generate()'s. */
+ * If a rank was silent too long or has no room for an answer, the answer is
+ * made again, twice at most; a damaged layer is sent again, three times at
+ * most.  The answers equal kv_generate()'s. */
 #ifndef KV_TRANSFER_H
 #define KV_TRANSFER_H
 
@@ -28,14 +28,14 @@
 #include "eval/transfer/transport.h"
 #include "lib/base/hash.h"
 
-/* Faults for tests: a byte of the n-th layer that this rank sends is altered
- * (from 1 on; 0: none); the rank ends at the n-th layer that it sends or
- * receives. */
+/* Faults for tests: alter: changes a byte of the n-th layer that this rank
+ * sends, counted from 1; 0: none.  end: the rank ends at the n-th layer that it
+ * sends or receives. */
 struct kv_transfer_fault {
     size_t alter, end;
 };
 
-/* "alter:N" or "end:N"; NULL: nothing. */
+/* Reads "alter:N" or "end:N"; text NULL: no fault. */
 int kv_transfer_fault_parse(struct kv_transfer_fault *f, const char *text,
                             struct kv_err *e);
 
@@ -61,7 +61,7 @@ struct kv_transferred {
     double seconds;       /* until its last token */
     double encode; /* part of prompt: quantizing and writing the messages; NaN
                     * if the prompt attends on codes */
-    double load;   /* reading the messages and checking their hashes */
+    double load;   /* time of reading the messages and checking their hashes */
     double transfer; /* from the first layer's release to the last byte */
     double code_bytes, wire_bytes; /* of the caches; of all messages from the
                                     * prompt's rank to the decoding rank */
@@ -70,7 +70,7 @@ struct kv_transferred {
     size_t attempts;               /* times that the prompt was run */
 };
 
-/* An answer to be made: the same list on all ranks. */
+/* An answer to be made; all ranks have the same list of jobs. */
 struct kv_transfer_job {
     struct kv_answer *answer;
     size_t group;   /* a group begins when the previous group is done;

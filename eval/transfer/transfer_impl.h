@@ -6,7 +6,8 @@
 
 enum kv_transfer_tag {
     KV_TAG_HELLO = 1, /* key, or a sentence */
-    KV_TAG_CLOCK,     /* a time, sent back with the rank's own */
+    KV_TAG_CLOCK,     /* a question for the rank's clock; answered by its
+                       * time */
     KV_TAG_PROMPT,    /* struct kv_msg_prompt */
     KV_TAG_PREFILLED, /* struct kv_msg_prefilled */
     KV_TAG_ASK,       /* struct kv_msg */

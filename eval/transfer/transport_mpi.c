@@ -36,7 +36,7 @@ struct kv_transport {
     size_t self, n_ranks;
     bool started, failed, leaving, together, left;
     double leaving_since;
-    struct list out, in; /* messages to send; arrived ones */
+    struct list out, in; /* messages to send; messages that have arrived */
     double *heard;       /* [n_ranks]; -INFINITY: its link is broken */
 };
 
@@ -68,7 +68,7 @@ static void drop_all(struct list *l)
 
 /* ---- the thread ---------------------------------------------------------- */
 
-/* The thread's own lists. */
+/* The lists of parcels that only the thread uses. */
 struct moving {
     struct list sent, coming;
     double beaten;
@@ -81,7 +81,8 @@ static void forget(struct kv_transport *t, struct parcel *p)
     free(p);
 }
 
-/* MPI cannot move the parcel: its rank counts as silent from here on. */
+/* Drops a parcel that MPI cannot move; its rank counts as silent from here
+ * on. */
 static void give_up(struct kv_transport *t, struct parcel *p)
 {
     pthread_mutex_lock(&t->lock);
@@ -135,7 +136,7 @@ static bool post(struct kv_transport *t, struct moving *w)
     return any;
 }
 
-/* After the first part of a message has arrived: receives the rest. */
+/* Starts receiving a message whose beginning has arrived. */
 static bool accept(struct kv_transport *t, struct moving *w)
 {
     MPI_Message handle;
@@ -178,7 +179,7 @@ static void arrive(struct kv_transport *t, struct parcel *p)
     free(p);
 }
 
-/* Hands the parcels that are through to done. */
+/* Calls done() for each parcel whose MPI request is complete. */
 static bool advance(struct kv_transport *t, struct list *l,
                     void (*done)(struct kv_transport *t, struct parcel *p))
 {
@@ -205,8 +206,8 @@ static bool advance(struct kv_transport *t, struct list *l,
     return any;
 }
 
-/* Returns whether all messages have been sent.  Otherwise MPI still uses the
- * memory of unsent ones, which is not freed. */
+/* Whether the thread may leave.  If some messages are not yet sent, MPI still
+ * uses their memory, so it is not freed. */
 static bool may_leave(struct kv_transport *t, const struct moving *w)
 {
     bool may;
@@ -304,8 +305,8 @@ static struct kv_transport *new_transport(void)
     return t;
 }
 
-/* MPI starts when all ranks have come, and waits for ever for one that has
- * ended. */
+/* Waits until MPI has started, for a limited time: MPI itself would wait for
+ * ever for a rank that has ended. */
 static int wait_for_start(struct kv_transport *t, struct kv_err *e)
 {
     const double begun = kv_seconds();

@@ -1,4 +1,4 @@
-/* In builds without MPI. */
+/* The transport of builds without MPI; it never starts. */
 #include "eval/transfer/transport.h"
 
 #include <stdlib.h>

@@ -40,7 +40,8 @@ class Scorer:
         self.runs_code = getattr(self.module, "RUNS_CODE", False)
 
     def about(self):
-        """Its name, and the libraries whose versions decide the score."""
+        """The scorer's name, and the libraries whose versions decide the
+        score."""
         return " ".join([self.name] + [
             f"({p} {metadata.version(p)})"
             for p in getattr(self.module, "LIBRARIES", ())])

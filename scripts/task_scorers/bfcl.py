@@ -31,7 +31,8 @@ def value_of(node):
 
 
 def arithmetic(node):
-    """Of numbers; the package evaluates whatever it is."""
+    """The value of an expression of numbers; BFCL's package would evaluate any
+    expression."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.UnaryOp):
@@ -58,7 +59,7 @@ def call_of(node):
 
 
 def calls_of(answer):
-    """None: it does not parse to calls."""
+    """The answer's calls; None: it does not parse to calls."""
     text = answer.strip("`\n ")
     text = ("" if text.startswith("[") else "[") + text + \
         ("" if text.endswith("]") else "]")
@@ -76,7 +77,8 @@ def calls_of(answer):
 # ---- values -----------------------------------------------------------------
 
 def plain(x):
-    """Texts without blanks and marks, in lower case; others as they are."""
+    """A text without blanks and marks, in lower case; other values
+    unchanged."""
     return re.sub(r"[ ,./\-_*^]", "", x).lower().replace("'", '"') \
         if isinstance(x, str) else x
 
@@ -101,7 +103,8 @@ def right_dicts(value, allowed):
 
 
 def right_type(value, allowed, type_, inner):
-    """(fits, stands for a variable: a text where another type is declared)."""
+    """(fits, is a variable).  A text in place of another declared type stands
+    for a variable."""
     known = next((type(a) for a in allowed if a != ""), None)
     variable = known is not None and known != type_
     if type(value) is type_:
@@ -165,5 +168,5 @@ def score(answer, item):
 
 
 def score_bfcl_irrelevance(answer, item):
-    """Right is no call at all."""
+    """Right if the answer has no call at all."""
     return {"acc": float(not calls_of(answer))}

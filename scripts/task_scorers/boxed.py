@@ -1,5 +1,5 @@
-"""Answers in \\boxed{}: exact, equal after MATH's normalization; acc, or equal
-as sympy reads them."""
+"""Answers in \\boxed{}.  exact: equal after MATH's normalization; acc: exact,
+or equal as sympy reads them."""
 import re
 import signal
 
@@ -7,7 +7,7 @@ from sympy import simplify
 from sympy.parsing.latex import parse_latex
 
 LIBRARIES = ["sympy"]
-parse_latex("1")  # without its antlr4, or with another version's, it fails here
+parse_latex("1")  # fails here if antlr4 is missing or of another version
 
 
 def boxed(answer):
@@ -28,7 +28,7 @@ def boxed(answer):
 # ---- MATH's normalization ---------------------------------------------------
 
 def braced(text):
-    """\\frac12 and \\sqrt3 with braces."""
+    """Adds the braces of \\frac12 and \\sqrt3."""
     text = re.sub(r"\\frac([^{\s])([^{\s])", r"\\frac{\1}{\2}", text)
     text = re.sub(r"\\frac([^{\s]){", r"\\frac{\1}{", text)
     text = re.sub(r"(\\frac\{[^{}]*\})([^{\s])", r"\1{\2}", text)
@@ -56,7 +56,7 @@ def plain(text):
 # ---- by value ---------------------------------------------------------------
 
 def limited(seconds, what, *args):
-    """False after this many seconds, or on failure."""
+    """Calls what(); returns False after this many seconds, or on failure."""
     def stop(*_):
         raise TimeoutError
 
@@ -64,7 +64,7 @@ def limited(seconds, what, *args):
     signal.alarm(seconds)
     try:
         return what(*args)
-    except Exception:  # whatever a parser makes of a model's text
+    except Exception:  # a parser may raise anything on a model's text
         return False
     finally:
         signal.alarm(0)

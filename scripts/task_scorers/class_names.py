@@ -4,7 +4,7 @@ right one is among them."""
 
 def verdict(answer, right, classes):
     found = [c for c in classes if c in answer]
-    for c in found:  # taken out while walking: the next one is not looked at
+    for c in found:  # as LongBench: a removal skips the next element
         if c in right and c != right:
             found.remove(c)
     return 1 / len(found) if right in found else 0.0

@@ -1,6 +1,6 @@
 """LongBench's code similarity: fuzzywuzzy's fuzz.ratio of the first line of
-code.  It is another figure where python-Levenshtein is installed (code_sim)
-and where it is not (code_sim_difflib)."""
+code.  fuzz.ratio gives different figures with python-Levenshtein (code_sim)
+and without it (code_sim_difflib)."""
 from difflib import SequenceMatcher
 
 from rapidfuzz.distance import Indel

@@ -1,4 +1,4 @@
-"""LongBench's count: share of the numbers in the answer that are right."""
+"""LongBench's count: the share of right numbers among the answer's numbers."""
 import re
 
 

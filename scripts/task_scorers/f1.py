@@ -1,4 +1,5 @@
-"""LongBench's F1 of the words of answer and reference; the best reference."""
+"""LongBench's F1 of the words of answer and reference; the best reference
+counts."""
 import re
 import string
 from collections import Counter

@@ -1,5 +1,5 @@
-"""The class that an answer names: acc, the first that occurs in it; exact, its
-first line is the class."""
+"""The class that an answer names.  acc: the first class that occurs in it is
+right; exact: its first line is the class."""
 import re
 
 

@@ -1,5 +1,5 @@
-"""LAMBADA: every token of the last word is the most probable one; the sum of
-log-likelihoods, whose mean's exp(-x) is the perplexity."""
+"""LAMBADA: whether every token of the last word is the most probable one; and
+the sum of log-likelihoods, whose mean x gives the perplexity exp(-x)."""
 SCALE = {"log_likelihood": 1}
 
 

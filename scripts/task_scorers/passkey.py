@@ -1,4 +1,4 @@
-"""The first run of five digits."""
+"""Whether the answer's first run of five digits is the passkey."""
 import re
 
 

@@ -1,5 +1,5 @@
-"""LongBench's retrieval: share of the numbers in the answer that are the right
-paragraph's."""
+"""LongBench's retrieval: the share of the answer's numbers that name the right
+paragraph."""
 import re
 
 from task_scorers.count import share

@@ -6,7 +6,7 @@ ALIKE = "rouge_1"
 
 
 def alike(a, b):
-    """An answer without words is an error there: 0."""
+    """0 for an answer without words, on which the package fails."""
     try:
         return Rouge(metrics=["rouge-1"]).get_scores(
             [a], [b], avg=True)["rouge-1"]["f"]

@@ -6,7 +6,8 @@ ALIKE = "rouge_l"
 
 
 def alike(a, b):
-    """An answer without words, or of dots alone, is an error there: 0."""
+    """0 for an answer without words or of dots alone, on which the package
+    fails."""
     try:
         return Rouge(metrics=["rouge-l"]).get_scores(
             [a], [b], avg=True)["rouge-l"]["f"]

@@ -14,15 +14,15 @@
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-/* The bytes as a file: its path in a folder of this process, good until the
- * next call with the same name. */
+/* Writes the bytes to a file in a folder of this process; returns its path,
+ * valid until the next call with the same name. */
 const char *fuzz_file(const char *name, const uint8_t *data, size_t n);
-/* The folder itself; gone when the program ends. */
+/* The folder itself; removed when the program ends. */
 const char *fuzz_folder(void);
 
 /* Unless holds, ends the program, which libFuzzer reports as a finding. */
 void fuzz_expect(int holds, const char *what);
-/* A failure says why. */
+/* Expects that a failure comes with a sentence. */
 void fuzz_expect_sentence(int failed, const struct kv_err *e);
 
 /* Called instead of fuzzing by --seeds=FOLDER: writes seeds into it by

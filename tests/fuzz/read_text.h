@@ -7,7 +7,8 @@
 
 #include <stdlib.h>
 
-/* Fails with a sentence, or gives ids of the vocabulary, which decode. */
+/* Encodes the text; expects either a sentence, or ids of the vocabulary that
+ * can be decoded. */
 static void fuzz_encode(const struct kv_tokenizer *t, const char *text,
                         size_t n, bool special)
 {
@@ -30,8 +31,8 @@ static void fuzz_encode(const struct kv_tokenizer *t, const char *text,
     free(ids);
 }
 
-/* Opens the tokenizer of a folder or a file; encodes the text with special
- * tokens in it read as text, and as tokens. */
+/* Opens the tokenizer of a folder or a file, and encodes the text twice: names
+ * of special tokens are text, then tokens. */
 static void fuzz_text(const char *path, const char *text, size_t n)
 {
     struct kv_tokenizer *t;

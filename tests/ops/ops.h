@@ -13,7 +13,7 @@
 /* The bit of a member of a table of versions, whose members are one word. */
 #define RUNS(table, member) \
     (UINT64_C(1) << offsetof(table, member) / sizeof(void *))
-/* How many members a table has. */
+/* The number of members of a table. */
 #define MEMBERS(table) (sizeof(table) / sizeof(void *))
 
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
@@ -39,8 +39,9 @@ typedef size_t check_run_fn(const void *in, void *out);
 struct check_op {
     const char *name;
     uint64_t runs; /* members of the table: RUNS() */
-    /* 0: every version writes the bytes of plain C; else floats, each at most
-     * so far from it, relative to the largest. */
+    /* 0: every version writes the same bytes as plain C.  Else the output is
+     * floats; the largest difference to plain C's, relative to its largest
+     * float. */
     double tolerance;
     check_run_fn *run;
 };
@@ -52,11 +53,12 @@ struct check_size {
 
 struct check_family {
     const char *name;
-    size_t members; /* members of its table */
+    size_t members; /* members of the family's table */
     const struct check_op *op;
     size_t n_ops;
-    bool pairs; /* it asks kv_level_pairs() */
-    /* The input of size i, the same bytes at every call; NULL past the last. */
+    bool pairs; /* the family asks kv_level_pairs() */
+    /* Makes the input of size i, the same bytes at every call; NULL past the
+     * last size. */
     void *(*open)(size_t i, struct check_size *size);
     void (*close)(void *in);
 };

@@ -1,5 +1,5 @@
-/* The operations of a family of tiles (kernels/tiles/tiles.h), through its door
- * at the level in use: for who fills stores. */
+/* The operations of a family of tiles (kernels/tiles/tiles.h) at the level in
+ * use.  The family's file in tests/ops fills the stores. */
 #ifndef KV_TESTS_TILE_OPS_H
 #define KV_TESTS_TILE_OPS_H
 
@@ -14,23 +14,24 @@ struct tile_input {
     void *owner;
 };
 
-/* stored: false if there are no such tiles; then no operation takes it. */
+/* stored: false if such tiles do not exist; no operation then takes the
+ * input. */
 struct tile_input *tile_input_new(bool stored, const struct kv_store *s,
                                   size_t rows, void *owner);
 void tile_input_free(struct tile_input *in);
 
-/* The table of a family that has kv_tile_ops of both paths. */
+/* The table of a family that has kv_tile_ops for both paths. */
 struct tile_paths {
     struct kv_tile_ops exact, int8;
 };
 
-/* qk: the results of prepare() and qk() for all tiles, tile by tile; pv: of
- * pv() and finish(); the same for several tiles together, if a version supports
- * it. */
+/* tile_qk writes the results of prepare() and qk() for all tiles, tile by tile,
+ * tile_pv those of pv() and finish().  _tiles: several tiles together, if a
+ * version supports it; 8: path int8. */
 check_run_fn tile_expand, tile_qk, tile_pv, tile_qk_tiles, tile_pv_tiles,
     tile_qk8, tile_pv8, tile_qk8_tiles, tile_pv8_tiles;
 
-/* Members of a kv_tile_ops that is `path` in a table. */
+/* The bits of members of kv_tile_ops, which is the member `path` of a table. */
 #define RUNS_QK(table, path)                                   \
     (RUNS(table, path.notes) | RUNS(table, path.query_bytes) | \
      RUNS(table, path.prepare) | RUNS(table, path.qk))

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double look_after = 0.2; /* seconds between looks for the client */
+static const double look_after = 0.2; /* seconds between checks whether the
+                                       * client is still there */
 
 struct kv_choice kv_call_choice(const struct kv_call *c, size_t i)
 {

@@ -1,4 +1,4 @@
-/* A request for completions under way. */
+/* A request for completions while it is being answered. */
 #ifndef KV_SERVE_CALL_H
 #define KV_SERVE_CALL_H
 
@@ -23,14 +23,16 @@ struct kv_call {
 struct kv_choice kv_call_choice(const struct kv_call *c, size_t i);
 json_t *kv_call_usage(const struct kv_call *c);
 
-/* Waits for news.  -1: the job is over without them, since it failed, the time
- * is up, or the client left; to says which. */
+/* Waits until the job has news.  Returns -1 if the job ended without any
+ * because it failed, its time is up, or the client left; the reply `to` says
+ * which. */
 int kv_call_wait(struct kv_call *c, struct kv_http_reply *to);
 
-/* The job is not in the queue. */
+/* Frees the call; its job must not be in the queue. */
 void kv_call_free(struct kv_call *c);
 
-/* A reply of events, for a call that has news; it frees the call. */
+/* Makes the reply a stream of events, for a call that has news; the reply frees
+ * the call. */
 void kv_call_stream(struct kv_call *c, struct kv_http_reply *to);
 
 #endif

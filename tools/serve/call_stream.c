@@ -1,4 +1,5 @@
-/* Events of a streamed reply: chunks of text that nothing changes any more. */
+/* Events of a streamed reply: chunks of text that later tokens cannot
+ * change. */
 #include "lib/base/alloc.h"
 #include "tools/serve/call.h"
 
@@ -10,7 +11,7 @@ struct kv_sent {
     bool begun, ended;
 };
 
-/* Takes json. */
+/* Adds an event; takes json's reference. */
 static void put_event(struct kv_text *to, json_t *json)
 {
     char *text = json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9));
@@ -28,7 +29,7 @@ static void put_chunk(struct kv_call *c, struct kv_text *to, json_t *choice)
               kv_envelope_close(&c->envelope, json_pack("[o]", choice), NULL));
 }
 
-/* The new part of a choice. */
+/* Adds a chunk with the new part of a choice. */
 static int put_choice(struct kv_call *c, struct kv_text *to, size_t i,
                       struct kv_err *e)
 {

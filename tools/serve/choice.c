@@ -6,13 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The prompt's tokens that come one by one. */
+/* The number of the prompt's tokens that are decoded one by one, as forced
+ * tokens. */
 static size_t n_forced(const struct kv_choice *c)
 {
     return c->answer->n_forced;
 }
 
-/* An answer has at least one token; with max_tokens 0 it is not shown. */
+/* An answer makes at least one token; with max_tokens 0 the token is not
+ * shown. */
 void kv_choice_ask(struct kv_answer *a, const struct kv_request *r,
                    const struct kv_request_prompt *p, size_t ctx)
 {
@@ -56,8 +58,8 @@ static const int32_t *new_ids(const struct kv_choice *c)
     return kv_choice_tokens(c) ? c->answer->ids + n_forced(c) : NULL;
 }
 
-/* The number of bytes before a part that may be half a character or half a stop
- * string. */
+/* The number of bytes that are sure: the text's end may be half a character or
+ * the beginning of a stop string. */
 static size_t count_sure(const struct kv_stops *s, const char *text, size_t n)
 {
     static const char half[] = KV_UTF8_REPLACEMENT;
@@ -111,7 +113,7 @@ int kv_choice_text(const struct kv_choice *c, char **text, size_t *bytes,
 
 /* ---- log-probabilities --------------------------------------------------- */
 
-/* The prompt and the new tokens, and the beginning of the scored ones. */
+/* The prompt's and the new tokens; `first` is the first scored one. */
 struct tokens {
     int32_t *ids; /* [n] */
     size_t n, first;
@@ -138,7 +140,7 @@ size_t kv_choice_scored(const struct kv_choice *c)
     return 1 + (made < n_forced(c) ? made : n_forced(c)) + kv_choice_tokens(c);
 }
 
-/* The text of an id after `at` tokens. */
+/* Decodes an id that follows the first `at` tokens. */
 static int token_text(const struct kv_choice *c, const struct tokens *t,
                       size_t at, int32_t id, char **text, size_t *bytes,
                       struct kv_err *e)
@@ -155,13 +157,13 @@ static size_t count_characters(const char *text, size_t n)
     return count;
 }
 
-/* The index of a token's results; the prompt's first token has none. */
+/* A token's text and results; the prompt's first token has no results. */
 struct scored {
     char *text;
     size_t bytes;
     bool has;
     float log_prob;
-    const struct kv_top *top; /* [n_top] of the request */
+    const struct kv_top *top; /* [n_top]; n_top is the request's */
 };
 
 static int score(const struct kv_choice *c, const struct tokens *t, size_t i,
@@ -180,8 +182,8 @@ static int score(const struct kv_choice *c, const struct tokens *t, size_t i,
 
 /* ---- as completions have them -------------------------------------------- */
 
-/* {text: log-probability}; of equal texts the most probable.  The token's own
- * is in it too. */
+/* Makes {text: log-probability}: the most probable tokens, and the token
+ * itself.  Of tokens with equal texts it has the most probable. */
 static json_t *text_top(const struct kv_choice *c, const struct tokens *t,
                         size_t i, const struct scored *x, struct kv_err *e)
 {
@@ -241,8 +243,8 @@ fail:
 
 /* ---- as chats have them -------------------------------------------------- */
 
-/* The token's own bytes, even if its text has U+FFFD or nothing for a part of a
- * character: together all tokens' bytes are the answer's. */
+/* Lists the token's own bytes.  For a part of a character the text has U+FFFD
+ * or nothing, but the bytes of all tokens together are the answer's. */
 static json_t *token_bytes(const struct kv_choice *c, int32_t id,
                            const char *text, size_t n)
 {

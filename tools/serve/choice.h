@@ -15,24 +15,27 @@ struct kv_choice {
     struct kv_made made; /* the readable part of the answer */
 };
 
-/* The answer's inputs, but its spec.  sampling and stops are r's. */
+/* Sets the answer's inputs, except its spec.  sampling and stops still belong
+ * to r. */
 void kv_choice_ask(struct kv_answer *a, const struct kv_request *r,
                    const struct kv_request_prompt *p, size_t ctx);
 
-/* New tokens that the choice shows. */
+/* The number of new tokens that the choice shows. */
 size_t kv_choice_tokens(const struct kv_choice *c);
 /* "length" or "stop" */
 const char *kv_choice_finish(const struct kv_choice *c);
 
-/* With the prompt where echo is asked for, and up to a stop string.  *sure: the
- * bytes that no later token changes; all of them once it has ended.  *text is
- * the caller's to free. */
+/* The choice's text: up to a stop string, after the prompt if the request has
+ * echo.  *sure: the number of bytes that no later token changes; all bytes once
+ * the answer has ended.  The caller frees *text. */
 int kv_choice_text(const struct kv_choice *c, char **text, size_t *bytes,
                    size_t *sure, struct kv_err *e);
 
-/* Tokens that have log-probabilities, with the prompt's where echo is asked
- * for, and those from `from` on as the request's kind of response has them;
- * *offset: characters before them, then at their end.  NULL: failed. */
+/* The first returns the number of tokens that have log-probabilities, the
+ * prompt's included if the request has echo.  The second returns the
+ * log-probabilities from token `from` on, in the form of the request's kind of
+ * response; NULL: failed.  *offset: the number of characters before them, then
+ * up to their end. */
 size_t kv_choice_scored(const struct kv_choice *c);
 json_t *kv_choice_log_probs(const struct kv_choice *c, size_t from,
                             size_t *offset, struct kv_err *e);

@@ -23,7 +23,8 @@ static void put_json(struct kv_http_reply *to, json_t *json)
 
 /* ---- what a request asks for --------------------------------------------- */
 
-/* Log-probabilities of a prompt are of tokens that come one by one. */
+/* A prompt's log-probabilities need its tokens decoded one by one, which
+ * policies do not allow. */
 static int check_scores(const struct kv_call *c, struct kv_http_reply *to)
 {
     if (!kv_request_scores(&c->request) || !c->job.spec.policy.policy)
@@ -77,7 +78,8 @@ static int check_memory(const struct kv_call *c, struct kv_http_reply *to)
     return 0;
 }
 
-/* An answer for each prompt and sample; random numbers as kvgen's. */
+/* Sets up an answer for each prompt and sample; with the same seed it draws
+ * kvgen's random numbers. */
 static void ask(struct kv_call *c)
 {
     const struct kv_request *r = &c->request;

@@ -16,13 +16,13 @@ struct kv_service {
     struct kv_queue *queue;
     struct kv_metrics *metrics;
     size_t memory;      /* bytes of caches */
-    double limit;       /* seconds of a request */
+    double limit;       /* the most seconds that a request may take */
     uint64_t seed;      /* for requests without a seed */
-    bool allow_leakage; /* prompts that the calibration has seen */
+    bool allow_leakage; /* answers prompts that the calibration has seen */
     atomic_ulong n_requests;
 };
 
-/* For kv_http_plan; arg: the service. */
+/* The routes for kv_http_plan; their arg is the service. */
 extern const struct kv_http_route kv_service_routes[];
 
 #endif

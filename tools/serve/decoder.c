@@ -35,7 +35,8 @@ static size_t bytes_of(const struct decoder *d, const struct kv_answer *a)
 
 /* ---- specs --------------------------------------------------------------- */
 
-/* A place for a spec: a new one, or the one used longest ago. */
+/* Finds a place for a spec: a new one, or the place of the unused spec used
+ * longest ago. */
 static struct opened *find_place(struct decoder *d, struct kv_err *e)
 {
     struct opened *oldest = NULL;
@@ -69,7 +70,7 @@ static struct opened *find_spec(struct decoder *d, const struct kv_spec *spec,
     return o;
 }
 
-/* A policy's budget may not suffice for a prompt. */
+/* Fails if a policy's budget does not suffice for the prompt. */
 static int check_policy(const struct decoder *d, const struct kv_spec *spec,
                         const struct kv_answer *a, struct kv_err *e)
 {
@@ -111,7 +112,7 @@ static int on_end(void *arg, struct kv_answer *a, struct kv_err *e)
     return 0;
 }
 
-/* The i-th job is over; its answers that are not made no longer are. */
+/* Ends the i-th job; its unfinished answers are dropped. */
 static void end_job(struct decoder *d, size_t i, int status,
                     const struct kv_err *why)
 {
@@ -159,14 +160,14 @@ static void take_jobs(struct decoder *d)
     }
 }
 
-/* Whether there is room beside the answers in the generator. */
+/* Whether the generator has room for one more answer. */
 static bool has_room(const struct decoder *d, const struct kv_answer *a)
 {
     return !d->n_answers || (d->n_answers < d->d->generation.batch &&
                              d->bytes + bytes_of(d, a) <= d->d->memory);
 }
 
-/* Answers come in their order. */
+/* Adds answers to the generator, in order, while there is room. */
 static void add_answers(struct decoder *d)
 {
     for (size_t i = 0; i < d->n_jobs;) {

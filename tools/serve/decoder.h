@@ -7,15 +7,16 @@
 
 struct kv_decoding {
     struct kv_generation generation; /* without progress and ended */
-    size_t memory; /* bytes of caches, each counted at its limit as
-                    * kv_generate_cache_bytes() does; an answer whose cache is
-                    * larger is alone */
+    size_t memory; /* limit for the bytes of caches, each counted by
+                    * kv_generate_cache_bytes() at its full length; an answer
+                    * with a larger cache runs alone */
 };
 
-/* Decodes until kv_queue_end() and its seconds, or an interrupt
+/* Decodes until the seconds of kv_queue_end() are over, or an interrupt
  * (kv_catch_signals); jobs that are not over by then fail with 503.  A spec is
- * opened at its first job and stays open, up to a number of specs, the one used
- * longest ago giving way; what cannot run fails with 400. */
+ * opened at its first job and stays open until too many are open; then the
+ * unused spec that was used longest ago is closed.  Jobs that cannot run fail
+ * with 400. */
 void kv_decode_queue(const struct kv_decoding *d, struct kv_queue *q);
 
 #endif

@@ -13,19 +13,22 @@ struct kv_envelope {
     time_t created;
 };
 
-/* The parts of a choice in one object: a whole answer, or a chunk's.  text may
- * be NULL in a chunk; log_probs (taken) and finish may be NULL. */
+/* Makes the object of a choice, for a whole answer or for a chunk.  text may be
+ * NULL in a chunk; log_probs (whose reference is taken) and finish may be
+ * NULL. */
 json_t *kv_envelope_choice(const struct kv_request *r, size_t index,
                            const char *text, size_t bytes, json_t *log_probs,
                            const char *finish);
-/* A chunk's first, of a chat. */
+/* Makes the first choice of a chat's stream, which has only a role. */
 json_t *kv_envelope_role(size_t index);
 
-/* choices and usage (NULL: none) are taken. */
+/* Makes the whole response; takes the references of choices and usage (NULL:
+ * none). */
 json_t *kv_envelope_close(const struct kv_envelope *v, json_t *choices,
                           json_t *usage);
 
-/* Each prompt counts once. */
+/* Makes the usage object; each prompt counts once, whatever the number of its
+ * answers. */
 json_t *kv_envelope_usage(size_t prompt_tokens, size_t tokens);
 
 #endif

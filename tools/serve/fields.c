@@ -37,7 +37,8 @@ static const struct {
     {NULL, 0},
 };
 
-/* Fields that are not implemented, and the value that asks for nothing. */
+/* Fields that are not implemented, and the value with which they have no
+ * effect. */
 static const struct {
     const char *name, *none;
 } idle[] = {

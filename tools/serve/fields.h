@@ -1,20 +1,20 @@
-/* The fields of a request, an object. */
+/* Reads the fields of a request's JSON object. */
 #ifndef KV_SERVE_FIELDS_H
 #define KV_SERVE_FIELDS_H
 
 #include "lib/json_file.h"
 #include "tools/serve/request.h"
 
-/* Refuses a field that is neither read, nor without effect, nor set to what it
- * is here. */
+/* Refuses fields that are unknown or not implemented, unless their value asks
+ * for nothing. */
 int kv_fields_known(json_t *body, bool chat, struct kv_request_fault *f);
 
-/* The field, NULL where it is null or not there; it is the one at fault from
- * here on. */
+/* Returns the field; NULL if it is null or missing.  Notes it in f as the field
+ * at fault for later errors. */
 json_t *kv_field(const json_t *body, const char *name,
                  struct kv_request_fault *f);
 
-/* *x keeps its value where there is no such field. */
+/* Each reads a field into *x, which keeps its value if the field is missing. */
 int kv_field_bool(const json_t *body, const char *name, bool *x,
                   struct kv_request_fault *f);
 int kv_field_size(const json_t *body, const char *name, size_t least,

@@ -16,8 +16,8 @@
 enum {
     STREAM_BLOCK = 1 << 14,
     LAST_REPLIES_MS = 2000,
-    SPARE = 1000 /* libmicrohttpd's own limit, whose mutex stays locked where
-                  * MHD_add_connection() reaches it (0.9.75), is never met: a
+    SPARE = 1000 /* keeps below libmicrohttpd's own limit, at which
+                  * MHD_add_connection() leaves a mutex locked (0.9.75); a
                   * connection counts for a moment after its end */
 };
 
@@ -27,8 +27,8 @@ struct kv_http {
     int listening;
     pthread_t accepting;
     pthread_mutex_t lock;
-    pthread_cond_t fewer; /* connections, or it is quiet */
-    bool quiet;           /* no more connections */
+    pthread_cond_t fewer; /* fewer connections, or quiet */
+    bool quiet;           /* takes no more connections */
     size_t n_open;        /* requests */
     size_t n_connections;
 };
@@ -62,7 +62,7 @@ bool kv_http_gone(const struct kv_http_request *r)
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-/* The client's time does not run while it waits for us. */
+/* Stops the client's timeout while the client waits for us. */
 static void hold_clock(const struct kv_http_request *r, bool held)
 {
     MHD_set_connection_option(r->connection, MHD_CONNECTION_OPTION_TIMEOUT,
@@ -149,7 +149,7 @@ static const struct kv_http_route *find_route(const struct kv_http *h,
     return r->path ? r : NULL;
 }
 
-/* Compares in a time that does not depend on where they differ. */
+/* Compares tokens in a time that does not depend on where they differ. */
 static bool is_token(const char *given, const char *token)
 {
     const size_t n = strlen(given), m = strlen(token);
@@ -184,7 +184,7 @@ static void refuse_length(struct kv_http_request *r)
                    "the body is longer than %zu bytes", r->h->p.max_body);
 }
 
-/* Whether a request is refused by its head alone. */
+/* Refuses a request by its head alone; returns whether it did. */
 static bool refuse_head(struct kv_http_request *r, const char *path,
                         const char *method)
 {
@@ -251,7 +251,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection,
     if (*n) {
         take_body(r, data, *n);
         *n = 0;
-        /* as slow as a client may be */
+        /* drops a client that sends its body too slowly */
         return kv_seconds() - r->start > 4 * h->p.idle ? MHD_NO : MHD_YES;
     }
     if (r->too_long) {
@@ -317,8 +317,8 @@ static bool has_room(struct kv_http *h)
     return !quiet;
 }
 
-/* libmicrohttpd would close connections beyond its limit; here they wait for
- * their turn in the system's queue. */
+/* Accepts connections itself: libmicrohttpd would close connections beyond its
+ * limit, but here they wait in the system's queue. */
 static void *accept_connections(void *arg)
 {
     const struct timespec moment = {.tv_nsec = 10000000};
@@ -333,7 +333,8 @@ static void *accept_connections(void *arg)
         if (fd >= 0)
             MHD_add_connection(h->daemon, fd, (struct sockaddr *)&from, n);
         else if (errno != EINTR && errno != ECONNABORTED)
-            nanosleep(&moment, NULL); /* no descriptor is free */
+            nanosleep(&moment, NULL); /* no descriptor is free: tries again
+                                       * soon */
     }
     return NULL;
 }
@@ -386,7 +387,7 @@ int kv_http_start(struct kv_http **out, const struct kv_http_plan *p,
     return 0;
 }
 
-/* No more connections; open ones may go on. */
+/* Accepts no more connections; open ones may go on. */
 static void quiesce(struct kv_http *h)
 {
     pthread_mutex_lock(&h->lock);

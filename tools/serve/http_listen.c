@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Host and port of an address, without the brackets of IPv6. */
+/* Splits an address into host and port; drops the brackets of IPv6. */
 static int split(const char *address, char host[64], const char **port,
                  struct kv_err *e)
 {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KINDS = 64 }; /* routes times statuses: fewer */
+enum { KINDS = 64 }; /* more than routes times statuses */
 
 struct kv_metrics {
     pthread_mutex_t lock;
@@ -80,7 +80,7 @@ static void put_one(struct kv_text *t, const char *name, const char *type,
         name, type, name, n);
 }
 
-/* Counts by path and status; the status of a client that left is "left". */
+/* Prints a counter by path and status; status "left": the client left. */
 static void put_requests(const struct kv_metrics *m, struct kv_text *t,
                          const char *name, bool seconds)
 {

@@ -1,4 +1,4 @@
-/* Counts of a server, as Prometheus reads them. */
+/* Counters of a server, in Prometheus' format. */
 #ifndef KV_SERVE_METRICS_H
 #define KV_SERVE_METRICS_H
 
@@ -10,7 +10,8 @@ struct kv_metrics;
 struct kv_metrics *kv_metrics_new(void);
 void kv_metrics_free(struct kv_metrics *m);
 
-/* A request is over.  path: outlives m.  status 0: the client left. */
+/* Counts a request that is over.  path must outlive m; status 0: the client
+ * left. */
 void kv_metrics_request(struct kv_metrics *m, const char *path, int status,
                         double seconds);
 void kv_metrics_tokens(struct kv_metrics *m, size_t prompt, size_t made);

@@ -80,7 +80,7 @@ void kv_queue_free(struct kv_queue *q)
     free(q);
 }
 
-/* With the lock. */
+/* Wakes the decoding thread; the caller holds the lock. */
 static void wake(struct kv_queue *q)
 {
     q->woken = true;

@@ -1,5 +1,5 @@
-/* Requests on their way from connections, many threads, to the one that
- * decodes. */
+/* The queue of requests from many connection threads to the one decoding
+ * thread. */
 #ifndef KV_SERVE_QUEUE_H
 #define KV_SERVE_QUEUE_H
 
@@ -8,24 +8,25 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-/* How far an answer is. */
+/* The progress of an answer: its tokens so far, and whether it has ended. */
 struct kv_made {
     size_t tokens;
     bool ended;
 };
 
-/* A request's answers, of one spec.  spec, answer's inputs and each_token are
- * the connection's to set; results of an answer may be read up to
- * seen[i].tokens, and in full where seen[i].ended. */
+/* The answers to one request, all with one spec.  The connection sets spec, the
+ * answers' inputs and each_token.  It may read an answer's results up to
+ * seen[i].tokens, and all of them if seen[i].ended. */
 struct kv_job {
     struct kv_spec spec;
     struct kv_answer *answer; /* [n], cleared */
     size_t n;
-    bool each_token; /* news at each token; else at the end alone */
+    bool each_token; /* news at each token; else only at the end */
 
     struct kv_made *seen; /* [n] the connection's copy, by kv_job_wait() */
-    bool over;  /* the decoding thread is through with it: another copy */
-    int status; /* then: HTTP status; 200, or why names the failure */
+    bool over;  /* the connection's copy of is_over: the decoding thread is
+                 * done */
+    int status; /* HTTP status once over: 200, or why names the failure */
     struct kv_err why;
 
     struct kv_made *shared; /* [n] under the queue's lock */
@@ -39,12 +40,12 @@ struct kv_job {
 };
 
 void kv_job_init(struct kv_job *j, size_t n);
-/* Frees the answers too.  The job is not in a queue. */
+/* Frees the answers too.  The job must not be in a queue. */
 void kv_job_clear(struct kv_job *j);
 
 struct kv_queue;
 
-/* most: jobs that are not over. */
+/* most: the most jobs that are not over at a time. */
 struct kv_queue *kv_queue_new(size_t most);
 void kv_queue_free(struct kv_queue *q);
 
@@ -52,12 +53,12 @@ void kv_queue_free(struct kv_queue *q);
 
 enum kv_put { KV_PUT_DONE, KV_PUT_FULL, KV_PUT_ENDING };
 
-/* j stays where it is until it is over. */
+/* Puts a job into the queue, which keeps j by pointer until the job is over. */
 enum kv_put kv_queue_put(struct kv_queue *q, struct kv_job *j);
-/* Waits for news at most this long; whether there are any.  A job that is over
- * is news again and again. */
+/* Waits for news at most this long; returns whether there is any.  A job that
+ * is over always has news. */
 bool kv_job_wait(struct kv_queue *q, struct kv_job *j, double seconds);
-/* Nobody wants the rest.  Returns when the job is over. */
+/* Gives up the rest of the job's answers.  Returns when the job is over. */
 void kv_job_leave(struct kv_queue *q, struct kv_job *j);
 
 /* Refuses further jobs; jobs in the queue may go on for `seconds`. */
@@ -72,18 +73,18 @@ struct kv_queue_counts kv_queue_counts(struct kv_queue *q);
 
 /* ---- the decoding thread ------------------------------------------------- */
 
-/* The next job that was put, or NULL. */
+/* Takes the next job from the queue, or returns NULL. */
 struct kv_job *kv_queue_take(struct kv_queue *q);
 bool kv_queue_left(struct kv_queue *q, const struct kv_job *j);
-/* j->mine becomes what the connection sees. */
+/* Publishes j->mine, so that the connection sees it. */
 void kv_queue_publish(struct kv_queue *q, struct kv_job *j);
-/* The job is over, and from here on the connection's: 200, or another status
- * and why. */
+/* Ends the job with status 200, or with another status and why.  From here on
+ * the job belongs to its connection. */
 void kv_queue_over(struct kv_queue *q, struct kv_job *j, int status,
                    const struct kv_err *why);
-/* For kv_queue_counts(). */
+/* Sets the counts of answers that kv_queue_counts() returns. */
 void kv_queue_note(struct kv_queue *q, size_t waiting, size_t decoding);
-/* Until something is put, left or ended, a moment at most. */
+/* Sleeps until a job is put or left or the queue ends, but only a moment. */
 void kv_queue_sleep(struct kv_queue *q);
 /* Seconds that are left after kv_queue_end(); infinite before. */
 double kv_queue_rest(struct kv_queue *q);

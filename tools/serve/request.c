@@ -70,8 +70,8 @@ static int read_seed(struct kv_request *r, const json_t *body,
                : 0;
 }
 
-/* logprobs is a number for texts, and yes or no for chats, where top_logprobs
- * is the number. */
+/* In requests for texts logprobs is a number; in chats it is true or false, and
+ * top_logprobs is the number. */
 static int read_log_probs(struct kv_request *r, const json_t *body,
                           struct kv_request_fault *f)
 {
@@ -103,7 +103,7 @@ static int read_stream(struct kv_request *r, const json_t *body,
 static int read_limits(struct kv_request *r, const struct kv_request_rules *how,
                        const json_t *body, struct kv_request_fault *f)
 {
-    enum { TEXT_TOKENS = 16 }; /* OpenAI's */
+    enum { TEXT_TOKENS = 16 }; /* OpenAI's default */
 
     r->n = 1;
     r->max_tokens = r->chat ? how->chat_tokens : TEXT_TOKENS;
@@ -170,7 +170,8 @@ static int read_ids(struct kv_request *r, const struct kv_prompt_encoder *how,
                    : 0;
 }
 
-/* A text, a list of ids, or a list of texts or of lists of ids. */
+/* Reads the prompt: a text, a list of ids, or a list of texts or of lists of
+ * ids. */
 static int read_prompts(struct kv_request *r,
                         const struct kv_prompt_encoder *how, const json_t *body,
                         struct kv_request_fault *f)
