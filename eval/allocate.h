@@ -13,9 +13,10 @@ struct kv_offer {
     double cost;  /* error if only this place is quantized */
 };
 
-/* Our reading throughout: costs of places add up.  This assumes that errors of
- * keys and values, and of different layers, are independent.  A measurement of
- * the whole choice shows how far the assumption holds. */
+/* A place is the keys or the values of one layer.  All functions here add up
+ * the costs of places, as if errors of keys and values, and of different
+ * layers, were independent.  A measurement of the whole choice shows how far
+ * this holds. */
 
 /* offer: [n_places][n_specs]; values: the number of values that all places
  * store together.  choice: [n_places], the index of a spec for each place.  The

@@ -10,8 +10,8 @@ static const double SIZE = 1e-6;
 
 enum { STREAM = 0x6a69 }; /* apart from the seed's other random numbers */
 
-/* Makes a perturbed copy of one side of all windows.  A key before and after
- * RoPE gets the same perturbation. */
+/* Makes a perturbed copy of the keys, or of the values, of all windows.  Keys
+ * before and after RoPE get the same perturbation. */
 static float *moved(const struct kv_qkv *x, const float *from, size_t window,
                     uint64_t key)
 {

@@ -24,7 +24,8 @@ static size_t place_of(const struct kv_measure_span *m, size_t window,
            m->values * sizeof(float);
 }
 
-/* Copies a layer's rows [ctx][row] into all layers' rows [ctx][layers][row]. */
+/* Copies the rows [ctx][row] of one layer to its place in the rows
+ * [ctx][layers][row] of all layers. */
 static void put_layer(const struct kv_measure_span *m, size_t layer,
                       const float *one, float *all)
 {

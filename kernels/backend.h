@@ -191,7 +191,7 @@ struct kv_backend {
                struct kv_err *e);
     /* x [n] *= by. */
     int (*scale)(float *x, size_t n, float by, struct kv_err *e);
-    /* Computes out [rows][n], of type `type`, from x, which may change. */
+    /* Computes out [rows][n], of type `type`, from x; may overwrite x. */
     int (*activate)(const struct kv_activation *a, float *x, size_t rows,
                     enum kv_type type, void *out, struct kv_err *e);
     /* x = cap * tanh(x / cap) for rows of n, which begin `row` apart. */

@@ -80,7 +80,7 @@ void kv_store_scaled(struct kv_store *s, const struct kv_scaled *c)
     s->tile_bytes = (bytes + LINE - 1) / LINE * LINE;
 }
 
-/* Which vector and lane of its part value c of token t is. */
+/* Finds value c of token t in its part: returns the vector and sets *lane. */
 static size_t place(const struct kv_store *s, size_t t, size_t c, size_t *lane)
 {
     t %= KV_TILE_PART;

@@ -69,7 +69,7 @@ enum kv_stored {
     KV_STORED_OTHER /* integers and the like: no weights */
 };
 
-/* Not for KV_STORED_OTHER, like all functions below. */
+/* No function below accepts KV_STORED_OTHER. */
 const char *kv_stored_name(enum kv_stored type); /* "q4_k" */
 size_t kv_stored_values(enum kv_stored type);    /* values in a block */
 size_t kv_stored_bytes(enum kv_stored type);     /* bytes of a block */

@@ -203,8 +203,8 @@ int kv_klt_predict(struct kv_klt_seen *s, size_t n_below, enum kv_side side,
 
 /* ---- features as decoders have them -------------------------------------- */
 
-/* Replaces the coefficients y [n][row] of tokens from t on by simulated decoded
- * values. */
+/* Overwrites y [n][row], the coefficients of n tokens from token t on, with
+ * simulated decoded values. */
 static void code(const struct kv_klt_coded *by, size_t t, size_t n, size_t row,
                  float *y)
 {
