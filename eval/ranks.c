@@ -12,7 +12,14 @@
 /* A rank sends one message to the first rank and waits for its answer.  It
  * sends states to the next rank, and waits until they are taken before it sends
  * more. */
-enum { DATA = 1, FAILED, STATES, TAKEN, SILENCE_SECONDS = 8, TOLD_SECONDS = 2 };
+enum {
+    DATA = 1,
+    FAILED,
+    STATES,
+    TAKEN,
+    SILENCE_SECONDS = 8,
+    ANSWER_SECONDS = 2
+};
 
 int kv_ranks_start(struct kv_ranks *r, struct kv_err *e)
 {
@@ -44,29 +51,35 @@ static void put_to_others(struct kv_ranks *r, int tag, const void *data,
         put(r, i, tag, data, n);
 }
 
-/* Waits until the first rank sends FAILED: it has then printed the sentence. */
-static void wait_until_told(struct kv_ranks *r)
+/* Waits until the first rank sends FAILED: it has then printed the sentence.
+ * Returns false if it is silent. */
+static bool is_told(struct kv_ranks *r)
 {
     const double begun = kv_seconds();
     struct kv_message m;
 
-    while (!r->failed && kv_seconds() - begun < TOLD_SECONDS)
+    while (!r->other_failed && kv_seconds() - begun < ANSWER_SECONDS &&
+           kv_transport_silence(r->transport, 0) <= SILENCE_SECONDS)
         if (kv_transport_receive(r->transport, &m, 0.1)) {
-            r->failed = m.tag == FAILED;
+            r->other_failed = m.tag == FAILED;
             free(m.bytes);
         }
+    return r->other_failed;
 }
 
+/* A rank that is interrupted need not say so: all are. */
 static void tell(struct kv_ranks *r, const char *why)
 {
-    if (r->self && !r->failed) {
-        put(r, 0, FAILED, why, strlen(why) + 1);
-        wait_until_told(r);
-    }
-    if (!r->self || !r->failed)
+    struct kv_err e;
+
+    if (!r->self) {
         kv_say_error("%s", why);
-    if (!r->self)
         put_to_others(r, FAILED, why, strlen(why) + 1);
+    } else if (!r->other_failed) {
+        put(r, 0, FAILED, why, strlen(why) + 1);
+        if (!kv_interrupted(&e) && !is_told(r))
+            kv_say_error("rank %zu: %s", r->self, why);
+    }
     r->told = true;
 }
 
@@ -108,7 +121,7 @@ static int take(struct kv_ranks *r, struct kv_message *m, struct kv_err *e)
         r->arrived[m->from] = *m;
         return 0;
     }
-    r->failed = true;
+    r->other_failed = true;
     rc = r->self ? kv_fail(e, "%s", (const char *)m->bytes)
                  : kv_fail(e, "rank %zu: %s", m->from, (const char *)m->bytes);
     free(m->bytes);

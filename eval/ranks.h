@@ -16,7 +16,7 @@ struct kv_ranks {
     struct kv_message *arrived; /* [n]: a message from each rank, one at a time;
                                  * bytes NULL: none */
     bool told;                  /* the sentence of an error is printed */
-    bool failed;                /* another rank has said that it failed */
+    bool other_failed;          /* another rank has said that it failed */
     bool by_layers;
     struct kv_message states; /* the message from the previous rank; bytes NULL:
                                * none */
@@ -29,9 +29,9 @@ struct kv_ranks {
 int kv_ranks_start(struct kv_ranks *r, struct kv_err *e);
 
 /* Leaves the run; why: NULL, or the sentence of an error, which the other ranks
- * get.  The first rank prints the sentence before any rank ends, because mpirun
- * then ends all ranks.  A rank that gets no answer from the first rank prints
- * the sentence itself. */
+ * get.  The first rank prints it before any rank ends, since mpirun then ends
+ * all.  A rank that gets no answer from the first rank in time prints its own
+ * sentence, which the first rank may print too. */
 void kv_ranks_stop(struct kv_ranks *r, const char *why);
 
 /* Copies the first rank's row [n] to all ranks if all send the same key (lines

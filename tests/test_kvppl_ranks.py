@@ -123,6 +123,22 @@ class Ranks(unittest.TestCase):
         done = mpirun(args(*split), args())
         self.assertIn("rank 1 has the --split windows", done.stderr)
 
+    def test_first_rank_that_is_silent(self):
+        """A rank that gets no answer prints its own sentence."""
+        late = "exec %s --ranks %s -f <(sleep 3; echo short)" % (
+            KVPPL, " ".join(args()[:2] + args()[4:]))
+        with subprocess.Popen(
+                ["mpirun", "-n", "1", KVPPL, "--ranks", *args(), ":",
+                 "-n", "1", "bash", "-c", late], env=MPI_ENV, text=True,
+                stderr=subprocess.PIPE) as p:
+            while len(run_ranks.ranks_of(p)) < 2:
+                time.sleep(0.01)
+            time.sleep(1.5)
+            os.kill(int(run_ranks.ranks_of(p)[0]), signal.SIGSTOP)
+            said = p.communicate(timeout=30)[1]
+        self.assertIn("kvppl: rank 1: ", said)
+        self.assertNotEqual(p.returncode, 0)
+
     def test_a_rank_that_is_killed(self):
         """Finished rows are kept."""
         options = args("-p", "stream", "-s", "kivi:b{1,2,3,4,5,6,7,8}g{8,16,32}r0",

@@ -68,6 +68,7 @@ static void vsay_error(const char *fmt, va_list ap)
 {
     struct kv_err changed;
 
+    fflush(stdout);
     if (kv_inputs_unchanged(&changed))
         kv_warn("%s", changed.msg);
     else
@@ -88,7 +89,6 @@ void kv_die(const char *fmt, ...)
     va_list ap;
 
     kv_wait_begin(); /* until the program has ended */
-    fflush(stdout);
     va_start(ap, fmt);
     vsay_error(fmt, ap);
     va_end(ap);
