@@ -457,9 +457,9 @@ static void test_weights(void **state)
 
 static void test_threads(void **state)
 {
-    static const char *const specs[] = {"pq:d4b4", "million:d4b4",
-                                        "vecinfer:d4b6", "cq:c4b4",
-                                        "cq:c4b4,random"};
+    static const char *const specs[] = {
+        "pq:d4b4", "million:d4b4",   "vecinfer:d4b6",
+        "cq:c4b4", "cq:c4b4,random", "commvq:b2c6,iters=3"};
     const struct kv_shape shape = synthetic_shape(32);
     const int threads = omp_get_max_threads();
 

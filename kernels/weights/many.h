@@ -12,7 +12,7 @@ struct many_sums {
 };
 
 /* Adds the products of a row's blocks, n values in all, and n_x arrays x.
- * ahead: whether more blocks of the row follow. */
+ * ahead: b is in the matrix, and the bytes behind it are fetched ahead. */
 ALWAYS_INLINE void add_blocks(read_block *read, size_t values, size_t bytes,
                               size_t n_x, const uint8_t *b, size_t n,
                               bool ahead, const float *const *x,
@@ -111,48 +111,66 @@ ALWAYS_INLINE void times_many(read_block *read, size_t values, size_t bytes,
 
     for (size_t r = 0, some; r < rows; r += some) {
         some = rows - r < MANY_ROWS ? rows - r : MANY_ROWS;
-        for (size_t c = 0, n_x; c < m; c += n_x) {
+        for (size_t c = 0, some_x; c < m; c += some_x) {
             const float *from = x + c * n;
             float *to = y + c * y_row + r;
 
-            n_x = m - c < MAX_X ? m - c : MAX_X;
-            if (n_x > 4)
+            some_x = m - c < MAX_X ? m - c : MAX_X;
+            if (some_x > 4)
                 many_rows(read, values, bytes, MAX_X, b + r * row, some, n,
-                          from, n_x, to, y_row);
+                          from, some_x, to, y_row);
             else
                 many_rows(read, values, bytes, 4, b + r * row, some, n, from,
-                          n_x, to, y_row);
+                          some_x, to, y_row);
         }
     }
 }
 
-#define CASE(name, type, values, bytes)                              \
-    case KV_STORED_##name:                                           \
-        times_many(type, values, bytes, b, rows, n, x, m, y, y_row); \
+/* name, type, values and bytes of a block.  Entries of grids are decoded
+ * first. */
+/* clang-format off */
+#define MANY_TYPES(X) \
+    X(F32, f32, 32, 128) \
+    X(F16, f16, 32, 64) \
+    X(BF16, bf16, 32, 64) \
+    X(F8_E4M3, f8_e4m3, 32, 32) \
+    X(F8_E5M2, f8_e5m2, 32, 32) \
+    X(Q8_0, q8_0, 32, 34) \
+    X(Q5_1, q5_1, 32, 24) \
+    X(Q5_0, q5_0, 32, 22) \
+    X(Q4_1, q4_1, 32, 20) \
+    X(Q4_0, q4_0, 32, 18) \
+    X(Q2_K, q2_k, 256, 84) \
+    X(Q3_K, q3_k, 256, 110) \
+    X(Q4_K, q4_k, 256, 144) \
+    X(Q5_K, q5_k, 256, 176) \
+    X(Q6_K, q6_k, 256, 210) \
+    X(IQ4_NL, iq4_nl, 32, 18) \
+    X(IQ4_XS, iq4_xs, 256, 136) \
+    X(MXFP4, mxfp4, 32, 17)
+/* clang-format on */
+
+/* A function for each type: the sums of all types would take half a MiB of one
+ * function's stack. */
+#define MANY(name, type, values, bytes)                                    \
+    static __attribute__((noinline)) void many_##type(                     \
+        const uint8_t *b, size_t rows, size_t n, const float *x, size_t m, \
+        float *y, size_t y_row)                                            \
+    {                                                                      \
+        times_many(type, values, bytes, b, rows, n, x, m, y, y_row);       \
+    }
+MANY_TYPES(MANY)
+
+#define CASE(name, type, values, bytes)          \
+    case KV_STORED_##name:                       \
+        many_##type(b, rows, n, x, m, y, y_row); \
         return true;
 
 static bool many(enum kv_stored type, const uint8_t *b, size_t rows, size_t n,
                  const float *x, size_t m, float *y, size_t y_row)
 {
     switch (type) {
-        CASE(F32, f32, 32, 128)
-        CASE(F16, f16, 32, 64)
-        CASE(BF16, bf16, 32, 64)
-        CASE(F8_E4M3, f8_e4m3, 32, 32)
-        CASE(F8_E5M2, f8_e5m2, 32, 32)
-        CASE(Q8_0, q8_0, 32, 34)
-        CASE(Q5_1, q5_1, 32, 24)
-        CASE(Q5_0, q5_0, 32, 22)
-        CASE(Q4_1, q4_1, 32, 20)
-        CASE(Q4_0, q4_0, 32, 18)
-        CASE(Q2_K, q2_k, 256, 84)
-        CASE(Q3_K, q3_k, 256, 110)
-        CASE(Q4_K, q4_k, 256, 144)
-        CASE(Q5_K, q5_k, 256, 176)
-        CASE(Q6_K, q6_k, 256, 210)
-        CASE(IQ4_NL, iq4_nl, 32, 18)
-        CASE(IQ4_XS, iq4_xs, 256, 136)
-        CASE(MXFP4, mxfp4, 32, 17)
+        MANY_TYPES(CASE)
     default:
         return false;
     }

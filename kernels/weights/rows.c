@@ -255,8 +255,9 @@ void kv_stored_rows_times(const struct kv_stored_rows *rows, size_t first,
     const size_t row = columns_of(rows);
     float *panel;
 
-    /* rows of heads lie apart: each alone would read all x again */
-    if (is_direct(rows, type) && (m == 1 || !rows->head)) {
+    /* rows that lie apart, each alone, would read all x again */
+    if (is_direct(rows, type) &&
+        (m == 1 || (!rows->head && (!rows->run || rows->run >= ROWS)))) {
         times_stored(rows, first, n, x, m, y, y_row);
         return;
     }

@@ -92,7 +92,8 @@ static void times_decoded(const struct kv_weights_loops *l, enum kv_stored type,
 {
     enum { ROWS = 16 };
     const size_t row = n / types[type].values * types[type].bytes;
-    float *decoded = kv_alloc(ROWS * n, sizeof(*decoded));
+    float *decoded =
+        kv_alloc(rows < ROWS ? rows * n : ROWS * n, sizeof(*decoded));
 
     for (size_t r = 0, some; r < rows; r += some) {
         some = rows - r < ROWS ? rows - r : ROWS;
