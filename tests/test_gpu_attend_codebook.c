@@ -47,9 +47,27 @@ static void test_transforms(void **state)
     }
 }
 
+/* More queries than in a decoding step: more rows than a block takes, causal
+ * from the first token, from within the codes, and only in the tail; tables of
+ * 8 and 12 bits, shared and for each sub-space. */
+static void test_prefill(void **state)
+{
+    static const struct sized cases[] = {
+        {"vecinfer:d4b8r0,iters=1", 128, 4, 64, 256, 256},
+        {"vecinfer:d8b8s5r128,iters=1", 64, 3, 32, 400, 150},
+        {"vecinfer:d4b12r0,iters=1", 64, 1, 32, 390, 20},
+        {"vecinfer:d8b12r0,iters=1", 128, 2, 64, 260, 70},
+        {"million:d2b8r128,iters=1", 128, 2, 64, 300, 130},
+        {"evasion:d4b8r0,iters=1", 64, 2, 32, 300, 140}};
+
+    (void)state;
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_prefill),
         cmocka_unit_test(test_codebook_kernels),
         cmocka_unit_test(test_codebook),
         cmocka_unit_test(test_transforms),

@@ -96,9 +96,27 @@ static void test_long_groups(void **state)
     check_name("kivi:b2g256r0", 128, "generic");
 }
 
+/* More queries than in a decoding step: more rows than a block takes, causal
+ * from the first token, from within the codes, and only in the tail; groups of
+ * tokens and of channels. */
+static void test_prefill(void **state)
+{
+    static const struct sized cases[] = {
+        {"kivi:b2g32r0", 128, 4, 64, 256, 256},
+        {"kivi:b2g64s5r128", 64, 3, 32, 400, 150},
+        {"kivi:b4g32r128", 128, 2, 64, 300, 20},
+        {"kivi:b4g128r0", 64, 1, 32, 390, 200},
+        {"quarot:b2g64", 128, 4, 64, 260, 140},
+        {"q4_0", 64, 2, 32, 300, 130}};
+
+    (void)state;
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_prefill),
         cmocka_unit_test(test_integers),
         cmocka_unit_test(test_integers_int8),
         cmocka_unit_test(test_less_shared),

@@ -1,5 +1,6 @@
 #include "kernels/codebook/cuda.cuh"
 #include "kernels/cuda/decode_launch.cuh"
+#include "kernels/cuda/prefill.cuh"
 
 template <class B, int STAGES, int NT>
 static int launch_book(struct kv_gpu_launch *l, struct kv_err *e)
@@ -9,6 +10,18 @@ static int launch_book(struct kv_gpu_launch *l, struct kv_err *e)
                                               kv_codebook_params_of(l->v), e);
 }
 
+// Shared memory has no room for the rows of two N-tiles beside large tables.
+template <class B, int STAGES>
+static int launch_prefill(struct kv_gpu_launch *l, struct kv_err *e)
+{
+    using keys = kv_codebook_keys_f16<B>;
+    using values = kv_codebook_values_f16<B>;
+    constexpr int NT = keys::TABLE + values::TABLE > 64 << 10 ? 1 : 2;
+
+    return kv_prefill_launch<keys, values, STAGES, B::D, NT>(
+        l, kv_codebook_params_of(l->k), kv_codebook_params_of(l->v), e);
+}
+
 static int exact(struct kv_gpu_launch *l, struct kv_gpu_codes c,
                  struct kv_err *e)
 {
@@ -16,6 +29,8 @@ static int exact(struct kv_gpu_launch *l, struct kv_gpu_codes c,
     if (l->head_dim == D && c.d == DIMS && c.bits == BITS && c.own == OWN) { \
         using book = kv_codebook_of<D, DIMS, BITS, OWN, T, false>;           \
                                                                              \
+        if (l->prefill)                                                      \
+            return launch_prefill<book, STAGES>(l, e);                       \
         return kv_row_tiles(l, D) == 2 ? launch_book<book, STAGES, 2>(l, e)  \
                                        : launch_book<book, STAGES, 1>(l, e); \
     }

@@ -1,4 +1,5 @@
 #include "kernels/cuda/decode_launch.cuh"
+#include "kernels/cuda/prefill.cuh"
 #include "kernels/integers/cuda.cuh"
 #include "kernels/integers/cuda_int8.cuh"
 
@@ -50,10 +51,43 @@ static int launch_exact(struct kv_gpu_launch *l, bool folded, struct kv_err *e)
                             KV_INTEGERS_STAGES, D, NT>(l, k, v, e);
 }
 
+// Instances for prefill: bits of both sides, head dimension; two N-tiles.
+#define KV_INTEGERS_PREFILLS(X) X(2, 64) X(2, 128) X(4, 64) X(4, 128)
+
+template <int BITS, int D>
+static int launch_prefill(struct kv_gpu_launch *l, bool folded,
+                          struct kv_err *e)
+{
+    using values = kv_folded_values<BITS, D>;
+    const kv_gpu_integers_side k = layout_of(l->k), v = layout_of(l->v);
+
+    return folded ? kv_prefill_launch<kv_folded_keys<BITS, D>, values,
+                                      KV_INTEGERS_STAGES, D, 2>(l, k, v, e)
+                  : kv_prefill_launch<kv_unfolded_keys<BITS, D>, values,
+                                      KV_INTEGERS_STAGES, D, 2>(l, k, v, e);
+}
+
+static int prefill(struct kv_gpu_launch *l, struct kv_err *e)
+{
+    const kv_integers *k = params_of(l->k), *v = params_of(l->v);
+
+#define KV_CASE(BITS, D)                                        \
+    if (k->bits == BITS && v->bits == BITS && l->head_dim == D) \
+        return launch_prefill<BITS, D>(l, k->folded, e);
+    KV_INTEGERS_PREFILLS(KV_CASE)
+#undef KV_CASE
+    return kv_fail(e,
+                   "prefill attention on integers in groups: no CUDA kernel "
+                   "for keys of %u bits, values of %u bits, head_dim %zu",
+                   k->bits, v->bits, l->head_dim);
+}
+
 static int exact(struct kv_gpu_launch *l, struct kv_err *e)
 {
     const kv_integers *k = params_of(l->k), *v = params_of(l->v);
 
+    if (l->prefill)
+        return prefill(l, e);
 #define KV_CASE(BITS, D, NT)                                      \
     if (k->bits == BITS && v->bits == BITS && l->head_dim == D && \
         kv_row_tiles(l, D) >= NT &&                               \
