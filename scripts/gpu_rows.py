@@ -43,4 +43,6 @@ PAPERS = [
       for d in (128, 64) for n in (98304, 131072, 163840, 196608)
       for batch in (1, 8, 32)),
     ("prefill", "int8", "1,32,8,128,8192,2048", ["hack:b2p{32,64,128}r0"]),
+    ("prefill", "exact", "1,32,8,128,8192,2048",
+     ["f16:r0", "kivi:b{2,4}g32r0", "vecinfer:d{4,8}b8r0,iters=2"]),
 ]
