@@ -44,5 +44,5 @@ PAPERS = [
       for batch in (1, 8, 32)),
     ("prefill", "int8", "1,32,8,128,8192,2048", ["hack:b2p{32,64,128}r0"]),
     ("prefill", "exact", "1,32,8,128,8192,2048",
-     ["f16:r0", "kivi:b{2,4}g32r0", "vecinfer:d{4,8}b8r0,iters=2"]),
+     ["kivi:b{2,4}g32r0", "vecinfer:d{4,8}b8r0,iters=2"]),
 ]
