@@ -15,12 +15,15 @@ static void test_codebook_kernels(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(kernels) / sizeof(*kernels); i++) {
+        const size_t d = kernels[i].head_dim;
         char text[64];
+        const struct sized prompt = {text, d, 2, d / 2, 200, 70};
 
         snprintf(text, sizeof(text), "%s:d%zub%zur0,iters=1",
                  kernels[i].own ? "evasion" : "vecinfer", kernels[i].d,
                  kernels[i].bits);
-        check_kernels(text, kernels[i].head_dim, BY_EXACT | BY_INT8);
+        check_kernels(text, d, BY_EXACT | BY_INT8);
+        check_sized(&prompt, 1, BY_EXACT);
     }
 }
 

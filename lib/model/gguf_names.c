@@ -206,14 +206,17 @@ static const char *find_name(const struct kv_arch *a,
                    sizeof(name));
             return name;
         }
-    for (size_t i = 0; i < COUNT(parts) && *layer; i++)
+    for (size_t i = 0; i < COUNT(parts) && *layer; i++) {
+        const enum kv_part found = parts[i].part;
+
         if (is(parts[i].from, part, n) &&
             kv_gguf_of_family(parts[i].family, f->name) &&
             (!expert || a->names->experts))
             return a->names->part[a->one_norm && a->parallel &&
-                                          parts[i].part == KV_P_MLP_NORM
+                                          found == KV_P_MLP_NORM
                                       ? KV_P_ATTN_NORM
-                                      : parts[i].part];
+                                      : found];
+    }
     return NULL;
 }
 
