@@ -212,10 +212,10 @@ static const char *find_name(const struct kv_arch *a,
         if (is(parts[i].from, part, n) &&
             kv_gguf_of_family(parts[i].family, f->name) &&
             (!expert || a->names->experts))
-            return a->names->part[a->one_norm && a->parallel &&
-                                          found == KV_P_MLP_NORM
-                                      ? KV_P_ATTN_NORM
-                                      : found];
+            return a->names
+                ->part[a->one_norm && a->parallel && found == KV_P_MLP_NORM
+                           ? KV_P_ATTN_NORM
+                           : found];
     }
     return NULL;
 }
