@@ -98,6 +98,24 @@ int kv_prompt_take_messages(struct kv_prompt *p, json_t *x, struct kv_err *e)
     return 0;
 }
 
+/* The server takes these fields of a request; lines have the options. */
+static void note_sampling(const struct kv_prompts *p,
+                          const struct kv_prompt *one)
+{
+    static const char *const names[] = {
+        "temperature",           "top_p", "top_k", "repetition_penalty", "seed",
+        "max_completion_tokens", "n"};
+    size_t i = 0;
+
+    while (i < sizeof(names) / sizeof(*names) &&
+           !json_object_get(one->fields, names[i]))
+        i++;
+    if (i < sizeof(names) / sizeof(*names))
+        kv_note("%s: fields such as '%s' are repeated in answers and change "
+                "nothing: options say how all prompts are sampled",
+                kv_input_name(p->path), names[i]);
+}
+
 /* Reads the fields of a line whose prompt the model continues. */
 static int read_prompt(struct kv_prompt *p, struct kv_err *e)
 {
@@ -165,9 +183,11 @@ static int read_line(struct kv_prompts *p, size_t line, char *text,
     p->n++;
     if (!json_is_object(one->fields))
         return kv_fail(e, "%s: line %zu: expected an object, {..}", name, line);
-    return read_fields(one, continued, taken, e)
-               ? kv_fail_in(e, "%s: line %zu", name, line)
-               : 0;
+    if (read_fields(one, continued, taken, e))
+        return kv_fail_in(e, "%s: line %zu", name, line);
+    if (!continued)
+        note_sampling(p, one);
+    return 0;
 }
 
 int kv_prompts_read(struct kv_prompts *p, const char *path, bool continued,

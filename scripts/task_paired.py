@@ -22,12 +22,15 @@ def mcnemar(gained, lost):
 
 
 def bootstrap(differences):
-    """A two-sided p-value: the share of means of resampled items beyond 0."""
+    """A two-sided p-value: the share of means of resampled items beyond 0, but
+    not below 2^(1-n), the least of n differences whose signs are drawn: few
+    items resample to themselves."""
     draw, n = random.Random(0), len(differences)
     means = [sum(draw.choices(differences, k=n)) for _ in range(DRAWS)]
     below, above = (sum(1 for m in means if sign * m <= 0)
                     for sign in (1, -1))
-    return min(1.0, 2 * (min(below, above) + 1) / (DRAWS + 1))
+    return min(1.0, max(2 * (min(below, above) + 1) / (DRAWS + 1),
+                        2.0 ** (1 - n)))
 
 
 def compare(ours, reference):

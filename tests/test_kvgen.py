@@ -279,6 +279,13 @@ class Refused(Case):
             self.refused(words, *args(write(at("p.jsonl"), text)))
         self.refused("nowhere.jsonl", *args(at("nowhere.jsonl")))
 
+    def test_fields_that_change_nothing(self):
+        path = write(at("p.jsonl"), b'{"prompt": "a", "temperature": 2, "n": 3}')
+        done = run("kvgen", *args(path, "-n", 2))
+        self.assertIn("fields such as 'temperature' are", done.stderr)
+        self.assertEqual(done.stderr.count("fields such as"), 1)
+        self.assertEqual([a["n"] for a in answers()], [3])
+
     def test_options(self):
         for words, more in (
                 ("--max-tokens 0: expected 1 to", ["-n", "0"]),

@@ -231,6 +231,9 @@ class Verdicts(unittest.TestCase):
                         [0.3 + i / 90 for i in range(9)])
         self.assertEqual(found["test"], "bootstrap")
         self.assertLess(found["p"], 0.01)
+        for n in 1, 2, 5:  # that all differ alike says little of few items
+            self.assertEqual(compare([.5] * n, [.25 + i / 99 for i in range(n)])
+                             ["p"], 2 ** (1 - n))
 
 
 @unittest.skipUnless(os.path.isdir(SHARED), f"no {SHARED}")
@@ -423,6 +426,9 @@ class Tasks(TaskScripts):
                                                        code=2))
         self.assertIn("an item without input", self.prompts(
             "passkey", self.write("c.jsonl", '{"id": 1}\n'), code=2))
+        self.assertIn("item 1: no field 'target', by which passkey is scored",
+                      self.prompts("passkey", self.write(
+                          "d.jsonl", '{"id": 1, "input": "x"}\n'), code=2))
         bare = os.path.join(self.folder, "bin")
         os.mkdir(bare)
         os.symlink(sys.executable, os.path.join(bare, "python3"))
