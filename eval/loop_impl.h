@@ -15,7 +15,7 @@ struct kv_loop_layer {
 
 enum { UNQUANTIZED, QUANTIZED, VIEWS };
 
-/* What a coder counts in its input (struct kv_encode). */
+/* Values that a coder counts in its input (struct kv_encode). */
 struct kv_loop_met {
     unsigned nonfinite, clipped;
 };

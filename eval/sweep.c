@@ -142,7 +142,7 @@ static int add(const struct kv_sweep *s, struct row *rows, size_t *n,
     return 0;
 }
 
-/* Lists the specs of this shard's rows, then those of the other shards. */
+/* Lists the specs of this shard's rows, then the specs of the other shards. */
 static void take(const struct kv_shard *shard, const struct row *rows, size_t n,
                  struct kv_spec *list, size_t *n_own)
 {

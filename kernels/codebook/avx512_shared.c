@@ -403,7 +403,7 @@ ALWAYS_INLINE void codes_of(const struct kv_codebook *b, const uint8_t *tile,
     }
 }
 
-/* What turns sums into scores, for some rows. */
+/* Scales and offsets that turn the sums of some rows into scores. */
 struct rows {
     const uint8_t *next; /* the next tiles, to be prefetched */
     int shared;          /* the order of four_codes() */

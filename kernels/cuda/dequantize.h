@@ -10,9 +10,10 @@ extern "C" {
 #endif
 
 /* Launches the conversion of all runs of codes of `from` [n_sequences] to the
- * runs of `to`.  Tiles of `from` are those of kv_gpu_generic_open() for k and
- * v, tiles of `to` are halves in the order of float/cuda.cuh.  Both are device
- * memory; no run of codes has more than n_tiles tiles of 128 tokens. */
+ * runs of `to`.  Tiles of `from` have the layout that kv_gpu_generic_open()
+ * gives k and v; tiles of `to` are halves in the order of float/cuda.cuh.  Both
+ * are device memory; no run of codes has more than n_tiles tiles of 128 tokens.
+ */
 int kv_gpu_dequantize(const struct kv_gpu_side *k, const struct kv_gpu_side *v,
                       const struct kv_gpu_sequence *from,
                       const struct kv_gpu_sequence *to, size_t n_sequences,

@@ -4,9 +4,9 @@
  *
  *   | the tile | channels, before RoPE [head_dim][64] | codes [codes][8] |, f32
  *
- * 8 tokens at a time.  The kept codes are those of the Hadamard transforms that
- * overlap the head, in the order of channels; or of all transforms, if the row
- * was reordered before them. */
+ * 8 tokens at a time.  A tile keeps the codes of the Hadamard transforms that
+ * overlap the head, in the order of channels; or the codes of all transforms,
+ * if the row was reordered before them. */
 #ifndef KV_CUDA_GENERIC_ROTATED_CUH
 #define KV_CUDA_GENERIC_ROTATED_CUH
 

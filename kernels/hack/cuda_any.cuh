@@ -78,8 +78,8 @@ KV_DEVICE unsigned kv_hack_place(unsigned t)
 }
 
 /* Makes a part of a row's codes, by a warp; x: the row's values; token: for
- * weights, the position of the row's first token.  The codes are those of
- * quantize() in kernels/hack/hack.h. */
+ * weights, the position of the row's first token.  The codes equal
+ * quantize()'s in kernels/hack/hack.h. */
 KV_DEVICE void kv_hack_quantize_part(const kv_gpu_hack_side &h, const float *x,
                                      unsigned part, unsigned row, uint64_t key,
                                      unsigned token, const kv_hack_rows &to)

@@ -51,6 +51,16 @@ static int launch_exact(struct kv_gpu_launch *l, bool folded, struct kv_err *e)
                             KV_INTEGERS_STAGES, D, NT>(l, k, v, e);
 }
 
+static int no_kernel(const struct kv_gpu_launch *l, const char *what,
+                     const kv_integers *k, const kv_integers *v,
+                     struct kv_err *e)
+{
+    return kv_fail(e,
+                   "%sattention on integers in groups: no CUDA kernel for keys "
+                   "of %u bits, values of %u bits, head_dim %zu",
+                   what, k->bits, v->bits, l->head_dim);
+}
+
 // Instances for prefill: bits of both sides, head dimension; two N-tiles.
 #define KV_INTEGERS_PREFILLS(X) X(2, 64) X(2, 128) X(4, 64) X(4, 128)
 
@@ -67,19 +77,15 @@ static int launch_prefill(struct kv_gpu_launch *l, bool folded,
                                       KV_INTEGERS_STAGES, D, 2>(l, k, v, e);
 }
 
-static int prefill(struct kv_gpu_launch *l, struct kv_err *e)
+static int prefill(struct kv_gpu_launch *l, const kv_integers *k,
+                   const kv_integers *v, struct kv_err *e)
 {
-    const kv_integers *k = params_of(l->k), *v = params_of(l->v);
-
 #define KV_CASE(BITS, D)                                        \
     if (k->bits == BITS && v->bits == BITS && l->head_dim == D) \
         return launch_prefill<BITS, D>(l, k->folded, e);
     KV_INTEGERS_PREFILLS(KV_CASE)
 #undef KV_CASE
-    return kv_fail(e,
-                   "prefill attention on integers in groups: no CUDA kernel "
-                   "for keys of %u bits, values of %u bits, head_dim %zu",
-                   k->bits, v->bits, l->head_dim);
+    return no_kernel(l, "prefill ", k, v, e);
 }
 
 static int exact(struct kv_gpu_launch *l, struct kv_err *e)
@@ -87,7 +93,7 @@ static int exact(struct kv_gpu_launch *l, struct kv_err *e)
     const kv_integers *k = params_of(l->k), *v = params_of(l->v);
 
     if (l->prefill)
-        return prefill(l, e);
+        return prefill(l, k, v, e);
 #define KV_CASE(BITS, D, NT)                                      \
     if (k->bits == BITS && v->bits == BITS && l->head_dim == D && \
         kv_row_tiles(l, D) >= NT &&                               \
@@ -95,10 +101,7 @@ static int exact(struct kv_gpu_launch *l, struct kv_err *e)
         return launch_exact<BITS, D, NT>(l, k->folded, e);
     KV_INTEGERS_KERNELS(KV_CASE)
 #undef KV_CASE
-    return kv_fail(e,
-                   "attention on integers in groups: no CUDA kernel for keys "
-                   "of %u bits, values of %u bits, head_dim %zu",
-                   k->bits, v->bits, l->head_dim);
+    return no_kernel(l, "", k, v, e);
 }
 
 // ---- path int8 -------------------------------------------------------------

@@ -3,8 +3,8 @@
  * times_f32(), whose sums it computes, where registers hold the sums of MAX_X
  * products. */
 
-/* MANY_VALUES of each x stay in the first cache while MANY_ROWS rows are
- * multiplied by them. */
+/* MANY_VALUES of each x, 32 KiB for 8, stay in the first cache while MANY_ROWS
+ * rows are multiplied by them. */
 enum { MANY_ROWS = 16, MANY_VALUES = 1024 };
 
 struct many_sums {

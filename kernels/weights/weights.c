@@ -108,10 +108,11 @@ void kv_stored_times(enum kv_stored type, const void *w, size_t rows, size_t n,
                      const float *x, size_t m, float *y, size_t y_row)
 {
     const struct kv_weights_loops *l = best();
-    const bool is_odd = type == KV_STORED_F32 && (uintptr_t)w % sizeof(float);
+    const bool is_unaligned =
+        type == KV_STORED_F32 && (uintptr_t)w % sizeof(float);
 
     if (m == 1)
         l->times[type](w, rows, n, x, y);
-    else if (is_odd || !l->many(type, w, rows, n, x, m, y, y_row))
+    else if (is_unaligned || !l->many(type, w, rows, n, x, m, y, y_row))
         times_decoded(l, type, w, rows, n, x, m, y, y_row);
 }

@@ -77,7 +77,7 @@ static int read_per_layer(const struct kv_fields *f, const struct kv_config *c,
     return 0;
 }
 
-/* Sets the shape's heads to those of layers that do not slide. */
+/* Gives the shape the heads of layers that do not slide. */
 static int read_heads(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {

@@ -149,8 +149,8 @@ static void set_values(const struct kv_gguf_maker *k)
 }
 
 /* *turning: the number of pairs that RoPE rotates in layers that do not slide.
- * The file divides their frequencies by 1, and those of the other pairs by 1e30
- * or more, so that these stay. */
+ * The file divides their frequencies by 1, and the other pairs' frequencies by
+ * 1e30 or more, so that the other pairs stay. */
 static int count_turning(const struct kv_gguf_maker *k, int64_t pairs,
                          int64_t *turning, struct kv_err *e)
 {

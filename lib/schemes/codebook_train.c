@@ -171,8 +171,7 @@ static int read_scores(const struct job *j, size_t layer, float *score,
     return rc ? -1 : 0;
 }
 
-/* Sets j->weight of a layer: a token's values have the weight of their head's
- * score. */
+/* Sets a layer's j->weight: a token's values weigh as much as their head. */
 static int weigh_by_anchors(const struct job *j, size_t layer, struct kv_err *e)
 {
     const size_t heads = j->info->shape.n_kv_heads, row = codebook_row_of(j);
