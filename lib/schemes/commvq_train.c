@@ -82,6 +82,15 @@ static void add_sums(const struct em *m, const struct sums *from,
     to->error += from->error;
 }
 
+/* Adds by[i] times x [channels] to each y[i], [n][channels]. */
+static void add_times(const float *x, size_t channels, const double *by,
+                      size_t n, double *y)
+{
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; by[i] > 0 && k < channels; k++)
+            y[i * channels + k] += by[i] * (double)x[k];
+}
+
 /* Adds one point to the sums. */
 static void take_point(const struct em *m, const struct kv_commvq_book *b,
                        size_t point, double temperature,
@@ -89,6 +98,8 @@ static void take_point(const struct em *m, const struct kv_commvq_book *b,
 {
     const float *x = m->x + point * m->channels;
     float p[KV_COMMVQ_MAX_WORDS], q[KV_COMMVQ_MAX_WORDS], least, limit;
+    double of_first[KV_COMMVQ_MAX_WORDS] = {0};
+    double of_second[KV_COMMVQ_MAX_WORDS] = {0};
     double square = 0, sum = 0, nearest;
     size_t found;
 
@@ -111,15 +122,14 @@ static void take_point(const struct em *m, const struct kv_commvq_book *b,
         sum += near->share[i];
     }
     for (size_t i = 0; i < found; i++) {
-        const size_t a = near->word[i] / b->n, c = near->word[i] % b->n;
         const double w = near->share[i] / sum;
 
         sums->weight[near->word[i]] += w;
-        for (size_t k = 0; k < m->channels; k++) {
-            sums->first[a * m->channels + k] += w * (double)x[k];
-            sums->second[c * m->channels + k] += w * (double)x[k];
-        }
+        of_first[near->word[i] / b->n] += w;
+        of_second[near->word[i] % b->n] += w;
     }
+    add_times(x, m->channels, of_first, b->n, sums->first);
+    add_times(x, m->channels, of_second, b->n, sums->second);
 }
 
 /* Sets z [channels][words] from the sums. */
