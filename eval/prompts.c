@@ -56,14 +56,45 @@ static int read_stops(struct kv_prompt *p, struct kv_err *e)
     return 0;
 }
 
+/* Replaces a content that is a list of parts of type text, as OpenAI's clients
+ * send it, by their texts, with a line feed between two. */
+static int join_parts(json_t *x, size_t i, struct kv_err *e)
+{
+    const json_t *parts = json_object_get(x, "content"), *one;
+    json_t *all = json_string("");
+    size_t k;
+
+    json_array_foreach(parts, k, one)
+    {
+        const char *type = json_string_value(json_object_get(one, "type"));
+        const json_t *text = json_object_get(one, "text");
+        json_t *longer;
+
+        if (!type || strcmp(type, "text") != 0 || !json_is_string(text)) {
+            json_decref(all);
+            return kv_fail(
+                e,
+                "messages: number %zu: part %zu: expected {\"type\": "
+                "\"text\", \"text\": text}",
+                i + 1, k + 1);
+        }
+        longer = json_sprintf("%s%s%s", json_string_value(all), k ? "\n" : "",
+                              json_string_value(text));
+        json_decref(all);
+        all = longer;
+    }
+    return json_object_set_new(x, "content", all);
+}
+
 /* Checks one message; *turns: how many messages of user and assistant precede
  * it. */
-static int check_message(const json_t *x, size_t i, size_t *turns,
-                         struct kv_err *e)
+static int check_message(json_t *x, size_t i, size_t *turns, struct kv_err *e)
 {
     const char *role = json_string_value(json_object_get(x, "role"));
     const char *turn = *turns % 2 ? "assistant" : "user";
 
+    if (json_is_array(json_object_get(x, "content")) && join_parts(x, i, e))
+        return -1;
     if (!role || !json_is_string(json_object_get(x, "content")))
         return kv_fail(e,
                        "messages: number %zu: expected {\"role\": text, "
@@ -83,7 +114,7 @@ static int check_message(const json_t *x, size_t i, size_t *turns,
 int kv_prompt_take_messages(struct kv_prompt *p, json_t *x, struct kv_err *e)
 {
     size_t turns = 0, i;
-    const json_t *one;
+    json_t *one;
 
     if (!json_is_array(x))
         return kv_fail(e, "messages: expected a list");

@@ -62,7 +62,9 @@ struct kv_prompt_encoder {
     struct kv_chat_clock *clock;
 };
 
-/* Reads messages, in the form of a line, into p->messages. */
+/* Reads messages, in the form of a line, into p->messages.  Replaces a content
+ * that is a list of parts, [{"type": "text", "text": text}], by the texts, with
+ * a line feed between two. */
 int kv_prompt_take_messages(struct kv_prompt *p, json_t *messages,
                             struct kv_err *e);
 /* Makes the tokens of p's text or messages; adds the counts of

@@ -35,6 +35,9 @@ def leave(s, body, after):
 class Clients(unittest.TestCase):
     def test_they_leave(self):
         with Server("--ignore-eos") as s:
+            leave(s, SLOW, 0)
+            self.assertTrue(s.is_quiet())
+            self.assertGreater(s.metrics()["kvgen_tokens_total"], 0)
             for after, stream in ((0, False), (0, True), (1, True),
                                   (500, True)):
                 leave(s, {**SLOW, "n": 1000, "stream": stream}, after)

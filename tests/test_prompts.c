@@ -24,15 +24,17 @@ static void test_fields(void **state)
     struct kv_err e = {""};
 
     (void)state;
-    if (read_prompts(&p,
-                     "\n {'prompt': 'a b', 'id': 'x', 'max_tokens': 7,"
-                     " 'min_tokens': 0, 'stop': ['c', 'de'],"
-                     " 'answer': [1, 2]}\r\n \t\n"
-                     "{'messages': [{'role': 'system', 'content': ''},"
-                     " {'role': 'user', 'content': 'b'},"
-                     " {'role': 'assistant', 'content': 'c'}],"
-                     " 'stop': 'f', 'max_tokens': null, 'id': 3}",
-                     &e))
+    if (read_prompts(
+            &p,
+            "\n {'prompt': 'a b', 'id': 'x', 'max_tokens': 7,"
+            " 'min_tokens': 0, 'stop': ['c', 'de'],"
+            " 'answer': [1, 2]}\r\n \t\n"
+            "{'messages': [{'role': 'system', 'content': ''},"
+            " {'role': 'user', 'content': [{'type': 'text', 'text': 'b'},"
+            " {'type': 'text', 'text': 'd'}]},"
+            " {'role': 'assistant', 'content': 'c'}],"
+            " 'stop': 'f', 'max_tokens': null, 'id': 3}",
+            &e))
         fail_msg("%s", e.msg);
     assert_int_equal(p.n, 2);
     assert_int_equal(p.at[0].line, 2);
@@ -45,6 +47,9 @@ static void test_fields(void **state)
     assert_int_equal(p.at[1].line, 4);
     assert_null(p.at[1].text);
     assert_int_equal(json_array_size(p.at[1].messages), 3);
+    assert_string_equal(json_string_value(json_object_get(
+                            json_array_get(p.at[1].messages, 1), "content")),
+                        "b\nd");
     assert_int_equal(p.at[1].max_tokens, 0);
     assert_int_equal(p.at[0].min_tokens, 0);
     assert_true(p.at[1].min_tokens == SIZE_MAX);
@@ -90,7 +95,10 @@ static void test_refused(void **state)
         {TALK(TURN("system")), "messages: none is of the user"},
         {TALK("'a'"), "messages: number 1: expected {"},
         {TALK("{'role': 'user'}"), "messages: number 1: expected {"},
-        {TALK("{'role': 'user', 'content': ['a']}"), "number 1: expected {"},
+        {TALK("{'role': 'user', 'content': ['a']}"), "number 1: part 1: exp"},
+        {TALK("{'role': 'user', 'content': [{'type': 'text', 'text': 'a'},"
+              " {'type': 'image_url', 'image_url': 'b'}]}"),
+         "number 1: part 2: exp"},
         {TALK(TURN("assistant")), "number 1 is of role 'assistant': expected "
                                   "user"},
         {TALK(TURN("user") "," TURN("user")), "number 2 is of role 'user': "

@@ -193,7 +193,8 @@ static int try_specs(const struct kvgen_run *r, const struct kvgen_args *a,
         rc = kv_loop_takes(loop, p->n + kvgen_most(r, a, p), e);
         kv_loop_free(loop);
         if (rc)
-            return -1;
+            return kv_fail_in(e, "%s: line %zu", kv_input_name(r->prompts.path),
+                              p->line);
     }
     return 0;
 }

@@ -158,6 +158,9 @@ static void take_shard(struct kvgen_run *r, const struct kv_shard *s)
     r->mine = kv_alloc(r->prompts.n, sizeof(*r->mine));
     for (size_t i = s->i - 1; i < r->prompts.n; i += s->n)
         r->mine[r->n_mine++] = i;
+    if (!r->n_mine)
+        kv_note("%s: --shard %zu/%zu has none of the %zu prompts",
+                kv_input_name(r->prompts.path), s->i, s->n, r->prompts.n);
 }
 
 int kvgen_read_prompts(struct kvgen_run *r, const struct kvgen_args *a,

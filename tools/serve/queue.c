@@ -132,6 +132,7 @@ void kv_job_leave(struct kv_queue *q, struct kv_job *j)
     while (!j->is_over)
         pthread_cond_wait(&j->changed, &q->lock);
     j->over = true;
+    memcpy(j->seen, j->shared, j->n * sizeof(*j->seen));
     pthread_mutex_unlock(&q->lock);
 }
 
