@@ -1,50 +1,10 @@
-#include "eval/generate.h"
-#include "eval/prefill.h"
+#include "eval/generate_impl.h"
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* The codecs of a spec; all answers with this spec share them. */
-struct opened {
-    const struct kv_spec *spec;
-    struct kv_codecs *codecs;
-    bool exact; /* prompts attend to all tokens at full precision in all
-                 * layers */
-};
-
-/* An answer under way. */
-struct sequence {
-    struct kv_answer *a;
-    const struct opened *spec;
-    struct kv_seq *seq;
-    struct kv_prefill prefill;
-    int32_t *ids; /* [n_prompt + most]: the prompt and the new tokens */
-    double begun; /* when the first new token was ready */
-    bool ended;
-};
-
-struct kv_generator {
-    struct kv_generation g;
-    size_t n_layers, n_vocab, n_hidden;
-    struct opened **spec; /* [n_specs] */
-    size_t n_specs;
-    struct kv_answer **waiting; /* [n_waiting], from next on */
-    size_t n_waiting, next;
-    struct sequence *open; /* [n_open] in their order; 2 batch - 1 at most */
-    size_t n_open;
-    struct sequence **live; /* [n_live], sequences of the current pass: each
-                             * runs one token, or all run the same prompt */
-    size_t n_live;
-    bool prompt;
-    struct kv_span *span; /* [rows] */
-    size_t rows;          /* rows of a decode pass */
-    size_t longest;       /* rows of hidden */
-    float *hidden,
-        *logits; /* [longest prompt or rows][hidden], [rows][vocab] */
-};
 
 size_t kv_generate_cache_bytes(const struct kv_shape *shape, size_t n)
 {
@@ -55,8 +15,8 @@ size_t kv_generate_cache_bytes(const struct kv_shape *shape, size_t n)
 
 /* ---- specs --------------------------------------------------------------- */
 
-static struct opened *find_spec(const struct kv_generator *r,
-                                const struct kv_spec *spec)
+static struct kv_gen_spec *find_spec(const struct kv_generator *r,
+                                     const struct kv_spec *spec)
 {
     for (size_t i = 0; i < r->n_specs; i++)
         if (r->spec[i]->spec == spec)
@@ -68,13 +28,14 @@ static int open_spec(struct kv_generator *r, const struct kv_spec *spec,
                      struct kv_err *e)
 {
     const struct kv_policy_spec *p = &spec->policy;
-    struct opened *o;
+    const struct kv_device *device = kv_model_backend(r->g.model)->device;
+    struct kv_gen_spec *o;
 
     if (find_spec(r, spec))
         return 0;
     o = kv_alloc(1, sizeof(*o));
-    *o = (struct opened){.spec = spec,
-                         .exact = !p->policy || !p->policy->patterns};
+    *o = (struct kv_gen_spec){.spec = spec,
+                              .exact = !p->policy || !p->policy->patterns};
     if (kv_codecs_new(&o->codecs, spec, &kv_model_info(r->g.model)->shape, 0,
                       r->n_layers, r->g.calib, e)) {
         free(o);
@@ -83,27 +44,29 @@ static int open_spec(struct kv_generator *r, const struct kv_spec *spec,
     for (size_t i = 0; i < r->n_layers; i++)
         o->exact =
             o->exact && !kv_codecs_at(o->codecs, i)[KV_K]->prefill_on_codes;
+    if (device && !p->policy)
+        o->gpu = kv_gpu_layers_new(spec->text, r->n_layers, device);
     r->spec = kv_realloc(r->spec, r->n_specs + 1, sizeof(*r->spec));
     r->spec[r->n_specs++] = o;
     return 0;
 }
 
-static void close_spec(struct opened *o)
+static void close_spec(struct kv_gen_spec *o)
 {
+    kv_gpu_layers_free(o->gpu);
     kv_codecs_free(o->codecs);
     free(o);
 }
 
 /* ---- sequences ----------------------------------------------------------- */
 
-static void clear(struct sequence *s)
+static void clear(struct kv_gen_sequence *s)
 {
     kv_seq_free(s->seq);
     free(s->ids);
 }
 
-/* Ends the answer without its remaining tokens. */
-static void fail(struct sequence *s, const struct kv_err *why)
+void kv_gen_fail(struct kv_gen_sequence *s, const struct kv_err *why)
 {
     s->a->finish = KV_FINISH_FAILED;
     s->a->why = kv_strdup(why->msg);
@@ -114,7 +77,7 @@ static int open_layers(struct kv_seq **s, const struct kv_answer *a,
                        const struct kv_generator *r, struct kv_err *e)
 {
     const struct kv_shape *shape = &kv_model_info(r->g.model)->shape;
-    const struct opened *spec = find_spec(r, a->spec);
+    const struct kv_gen_spec *spec = find_spec(r, a->spec);
 
     *s = kv_seq_new(&(struct kv_seq_plan){.n_layers = r->n_layers,
                                           .n_states = shape->n_states,
@@ -129,11 +92,12 @@ static int open_layers(struct kv_seq **s, const struct kv_answer *a,
 }
 
 /* Makes a sequence without its cache. */
-static struct sequence sequence_of(const struct kv_generator *r,
-                                   struct kv_answer *a)
+static struct kv_gen_sequence sequence_of(struct kv_generator *r,
+                                          struct kv_answer *a)
 {
-    struct sequence s = {
+    struct kv_gen_sequence s = {
         .a = a,
+        .id = r->n_begun++,
         .spec = find_spec(r, a->spec),
         .prefill = {.policy = &a->spec->policy, .calib = r->g.calib}};
 
@@ -142,7 +106,7 @@ static struct sequence sequence_of(const struct kv_generator *r,
     return s;
 }
 
-static void begin(struct sequence *s, const struct kv_generator *r,
+static void begin(struct kv_gen_sequence *s, struct kv_generator *r,
                   struct kv_answer *a)
 {
     struct kv_err e;
@@ -156,11 +120,11 @@ static void begin(struct sequence *s, const struct kv_generator *r,
         a->top = kv_alloc(a->most, a->n_top * sizeof(*a->top));
     }
     if (open_layers(&s->seq, a, r, &e))
-        fail(s, &e);
+        kv_gen_fail(s, &e);
 }
 
 /* Writes the answer's results. */
-static int finish(struct sequence *s, const struct kv_generator *r,
+static int finish(struct kv_gen_sequence *s, const struct kv_generator *r,
                   struct kv_err *e)
 {
     struct kv_answer *a = s->a;
@@ -195,114 +159,18 @@ static int close_ended(struct kv_generator *r, struct kv_err *e)
     return rc;
 }
 
-/* ---- attention ----------------------------------------------------------- */
-
-/* A layer's tensors of the live sequences, in host memory. */
-struct layer {
-    const struct kv_generator *r;
-    const struct kv_qkv *x;
-};
-
-static bool is_exact(const struct kv_generator *r, const struct sequence *s,
-                     size_t layer)
-{
-    return r->prompt &&
-           !kv_codecs_at(s->spec->codecs, layer)[KV_K]->prefill_on_codes;
-}
-
-/* Appends the i-th live sequence's tokens to its caches and attends.  If it
- * fails, for example on keys that are not finite, the other sequences of the
- * pass are not affected. */
-static int attend_one(const void *arg, size_t i, size_t thread,
-                      struct kv_err *e)
-{
-    const struct layer *l = arg;
-    const struct kv_qkv *x = l->x;
-    struct sequence *s = l->r->live[i];
-    const size_t at = l->r->prompt ? 0 : i, n = l->r->prompt ? x->n : 1,
-                 row = x->shape->n_heads * x->shape->head_dim;
-    const struct kv_tokens t = kv_qkv_tokens(x, 0, at, n);
-    const bool exact = is_exact(l->r, s, x->layer);
-    const double start = kv_seconds();
-    float *out = x->out + at * row;
-    struct kv_err why;
-
-    (void)thread;
-    (void)e;
-    if (x->shared) { /* a layer without own KV: the cache has the tokens */
-        if (!s->ended && !exact)
-            kv_seq_attend(s->seq, x->layer, n, t.q, out);
-    } else if (!s->ended &&
-               (exact ? kv_seq_append(s->seq, x->layer, &t, &why)
-                      : kv_seq_step(s->seq, x->layer, &t, out, &why)))
-        fail(s, &why);
-    if (exact)
-        s->a->encode_seconds += kv_seconds() - start;
-    if (s->ended && !exact)
-        memset(out, 0, n * row * sizeof(*out));
-    return 0;
-}
-
-/* Calls the caller's layer() for every live sequence of a prompt. */
-static void tell_layer(const struct kv_generator *r, size_t layer)
-{
-    for (size_t i = 0; r->g.layer && r->prompt && i < r->n_live; i++) {
-        struct sequence *s = r->live[i];
-        struct kv_err why;
-
-        if (!s->ended && r->g.layer(r->g.arg, s->a, s->seq, layer, &why))
-            fail(s, &why);
-    }
-}
-
-static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
-{
-    const struct kv_generator *r = arg;
-    struct sequence *first = r->live[0];
-    struct kv_qkv host;
-    const struct layer l = {r, &host};
-    const struct kv_attend_job job = kv_qkv_job(x, 0, x->n);
-
-    if (kv_qkv_to_host(x, &host, e) ||
-        host.backend->each(r->n_live, attend_one, &l, e))
-        return -1;
-    if (!x->shared)
-        tell_layer(r, x->layer);
-    return is_exact(r, first, x->layer)
-               ? kv_prefill_attend(&first->prefill, x, &job, e)
-               : kv_qkv_from_host(x, &host, e);
-}
-
-/* Gives the state of live sequence number `sequence`.  Sequences that share a
- * prompt share the state of the first of them. */
-static float *state_of(void *arg, size_t sequence)
-{
-    const struct kv_generator *r = arg;
-
-    return kv_seq_state(r->live[sequence]->seq);
-}
-
-/* Copies the state after a prompt that all live sequences share. */
-static void share_state(const struct kv_generator *r)
-{
-    for (size_t i = 1; i < r->n_live; i++)
-        kv_seq_copy_state(r->live[i]->seq, r->live[0]->seq);
-    if (kv_seq_state(r->live[0]->seq))
-        tell_layer(r, r->n_layers);
-}
-
 /* ---- tokens -------------------------------------------------------------- */
 
 /* Takes the next token of a live sequence by its logits [n_vocab], which
  * change. */
-static void take(const struct kv_generator *r, struct sequence *s,
+static void take(const struct kv_generator *r, struct kv_gen_sequence *s,
                  float *logits)
 {
     struct kv_err e;
 
     if (kv_answer_take(s->a, s->ids, logits, r->n_vocab, &r->g.ends,
                        r->g.tokenizer, &s->ended, &e))
-        fail(s, &e);
+        kv_gen_fail(s, &e);
     if (r->g.progress)
         kv_progress_step(r->g.progress, 1);
 }
@@ -311,7 +179,7 @@ static void fail_live(struct kv_generator *r, const struct kv_err *why)
 {
     for (size_t i = 0; i < r->n_live; i++)
         if (!r->live[i]->ended)
-            fail(r->live[i], why);
+            kv_gen_fail(r->live[i], why);
 }
 
 /* Runs the prompt that all live sequences share, and makes their first
@@ -319,7 +187,7 @@ static void fail_live(struct kv_generator *r, const struct kv_err *why)
 static void run_prompt(struct kv_generator *r)
 {
     const struct kv_attention mine = {
-        .run = attend, .arg = r, .state = state_of};
+        .run = kv_gen_attend, .arg = r, .state = kv_gen_state};
     const struct kv_answer *a = r->live[0]->a;
     const double start = kv_seconds();
     float *logits = kv_alloc(r->n_vocab, sizeof(*logits));
@@ -337,10 +205,10 @@ static void run_prompt(struct kv_generator *r)
         kv_model_logits(r->g.model, r->hidden + (a->n_prompt - 1) * r->n_hidden,
                         1, logits, &e))
         fail_live(r, &e);
-    share_state(r);
+    kv_gen_share_state(r);
     r->prompt = false;
     for (size_t i = 0; i < r->n_live; i++) {
-        struct sequence *s = r->live[i];
+        struct kv_gen_sequence *s = r->live[i];
 
         if (s->ended)
             continue;
@@ -373,13 +241,13 @@ static void run_prompts(struct kv_generator *r, size_t first)
 static void run_step(struct kv_generator *r)
 {
     const struct kv_attention mine = {
-        .run = attend, .arg = r, .state = state_of};
+        .run = kv_gen_attend, .arg = r, .state = kv_gen_state};
     int32_t *ids = kv_alloc(r->n_live, sizeof(*ids));
     const struct kv_batch batch = {r->n_live, r->span, ids};
     struct kv_err e;
 
     for (size_t i = 0; i < r->n_live; i++) {
-        const struct sequence *s = r->live[i];
+        const struct kv_gen_sequence *s = r->live[i];
         const size_t at = s->a->n_prompt + s->a->made - 1;
 
         ids[i] = s->ids[at];
@@ -491,7 +359,7 @@ int kv_generator_open(struct kv_generator *r, const struct kv_answer *a,
 void kv_generator_join(struct kv_generator *r, struct kv_answer *a,
                        struct kv_seq *seq, bool ended)
 {
-    struct sequence *s = &r->open[r->n_open++];
+    struct kv_gen_sequence *s = &r->open[r->n_open++];
 
     *s = sequence_of(r, a);
     s->ids[a->n_prompt] = a->ids[0];

@@ -80,7 +80,7 @@ class GpuCheck(Scripts):
         self.write("meson-info/intro-tests.json", json.dumps(
             [{"name": t} for t in (*self.TESTS, "gpu_a", "tiles")]))
         for program in ("tools/kvattn", "tools/kvcalib", "tools/kvdump",
-                        "tools/kvppl", "tools/kvquant",
+                        "tools/kvgen", "tools/kvppl", "tools/kvquant",
                         *("tests/test_" + t for t in self.TESTS)):
             os.chmod(self.write(program, PROGRAM), 0o755)
 

@@ -20,7 +20,8 @@ BUILD = os.environ["KV_BUILD_ROOT"]
 
 def run(tool, *args):
     return subprocess.run([os.path.join(BUILD, tool), *args], check=True,
-                          stderr=subprocess.PIPE, timeout=240)
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          timeout=240)
 
 
 def attend(*args):
@@ -275,6 +276,36 @@ class StepTest(unittest.TestCase):
                              "--device", "cuda", "-s", "f16")
             self.assertEqual(done.returncode, 2)
             self.assertIn("small.jsonx", done.stderr)
+
+
+class GenerateTest(unittest.TestCase):
+    """Answers of kvgen: caches of several sequences grow on the device, come
+    and go, tiles of 128 tokens fill."""
+    SPECS = ["f16", "kivi:b4g32r32", "kivi:b8g32r0s2", "gear:r0"]
+
+    def test_same_answers(self):
+        with tempfile.TemporaryDirectory() as top:
+            model = tiny_model.make(os.path.join(top, "tiny"), head_dim=64,
+                                    ctx=512)
+            prompts = os.path.join(top, "prompts.jsonl")
+            with open(prompts, "w") as f:
+                for i, n in enumerate((3, 45, 22)):
+                    print(json.dumps({"prompt": tiny_model.text(n, i + 1),
+                                      "max_tokens": 20 - 6 * i}), file=f)
+            texts = []
+            for program, more in (("tests/kvgen_twin", ["--device", "cuda"]),
+                                  ("tools/kvgen", [])):
+                to = os.path.join(top, "answers.jsonl")
+                done = run(program, "-m", model, "-f", prompts, "--batch", "6",
+                           "--ignore-eos", "-o", to, *more,
+                           *(a for s in self.SPECS for a in ("-s", s)))
+                with open(to) as f:
+                    texts.append([(a["id"], a["spec"], a["bits"], a["text"])
+                                  for a in map(json.loads, f)])
+                notes = done.stderr.decode().count("the CPU attends in layer")
+                self.assertEqual(notes, 1 if more else 0, done.stderr)
+            self.assertEqual(len(texts[0]), 3 * len(self.SPECS))
+            self.assertEqual(*texts)
 
 
 class ForwardTest(unittest.TestCase):

@@ -133,20 +133,6 @@ static int find_generic(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
     return measure(a, j, family, e);
 }
 
-static void point(struct kv_gpu_attend *a)
-{
-    struct kv_decode *p = &a->launch.p;
-
-    p->sequences = a->device_plan;
-    p->work = a->device_work;
-    p->q = a->q;
-    p->out = a->out;
-    p->enter = a->space[0];
-    p->leave = a->space[1];
-    p->parts = a->parts;
-    p->counters = a->counters;
-}
-
 /* Bytes that a tile of codes of these jobs owns, at most. */
 static size_t max_owned(const struct kv_tiles_job *jobs, size_t n_jobs,
                         int side)
@@ -169,6 +155,19 @@ static size_t max_owned(const struct kv_tiles_job *jobs, size_t n_jobs,
             }
     }
     return max;
+}
+
+int kv_gpu_attend_reopen(struct kv_gpu_attend *a,
+                         const struct kv_tiles_job *jobs, size_t n_jobs,
+                         struct kv_err *e)
+{
+    kv_gpu_attend_free_tables(a);
+    for (int side = 0; side < 2; side++)
+        a->owned[side] = max_owned(jobs, n_jobs, side);
+    return find_family(a, jobs, a->asked, e) ||
+                   kv_gpu_attend_send_tables(a, jobs, e)
+               ? -1
+               : 0;
 }
 
 /* Makes an object for the caches of these jobs, which are not yet on the
@@ -198,16 +197,19 @@ static struct kv_gpu_attend *begin(const struct kv_device *device,
 static int finish(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
                   bool dequant, struct kv_err *e)
 {
+    if (!kv_gpu_plain_takes(&jobs->view))
+        return kv_gpu_plain_fail(e);
     for (size_t j = 0; j < a->n_jobs; j++) {
         if (!kv_gpu_plain_takes(&jobs[j].view))
             return kv_gpu_plain_fail(e);
         kv_gpu_attend_split(a, &jobs[j], &a->plan[j]);
     }
-    if (kv_gpu_attend_send(a, jobs, e) ||
-        (dequant && kv_gpu_attend_halves(a, e)) || kv_gpu_attend_plan(a, e))
-        return -1;
-    point(a);
-    return 0;
+    return kv_gpu_attend_send_tables(a, jobs, e) ||
+                   kv_gpu_attend_send(a, jobs, e) ||
+                   (dequant && kv_gpu_attend_halves(a, e)) ||
+                   (a->n_jobs && kv_gpu_attend_plan(a, e))
+               ? -1
+               : 0;
 }
 
 /* Finishes a, or frees it if a step failed; rc: the result of the step
@@ -230,6 +232,7 @@ int kv_gpu_attend_new(struct kv_gpu_attend **out,
 {
     struct kv_gpu_attend *a = begin(device, jobs, n_jobs);
 
+    a->asked = path;
     return end(a, find_family(a, jobs, path, e), jobs, false, out, e);
 }
 
@@ -339,8 +342,8 @@ int kv_gpu_attend_copy(struct kv_gpu_attend **out,
     *a = *from;
     a->copied = true;
     a->bytes = 0;
-    a->device_plan = a->device_work = a->slots = NULL;
-    a->q = a->out = a->parts = a->counters = NULL;
+    a->device_plan = a->device_work = a->slots = (struct kv_gpu_room){0};
+    a->q = a->out = a->parts = a->counters = (struct kv_gpu_room){0};
     keep_stores(a);
     a->launch.k = &a->side[0];
     a->launch.v = &a->side[1];
@@ -352,7 +355,6 @@ int kv_gpu_attend_copy(struct kv_gpu_attend **out,
         kv_gpu_attend_free(a);
         return -1;
     }
-    point(a);
     *out = a;
     return 0;
 }
@@ -362,25 +364,17 @@ void kv_gpu_attend_free(struct kv_gpu_attend *a)
     if (!a)
         return;
     for (size_t j = 0; j < a->n_jobs; j++)
-        for (int side = 0; side < 2; side++)
-            for (int r = 0; r < KV_GPU_RUNS; r++)
-                kv_device_free(a->held[j].tiles[side][r]);
-    for (size_t j = 0; j < a->n_jobs; j++)
-        for (int side = 0; side < 2; side++)
-            kv_device_free(a->held[j].halves[side]);
-    for (int side = 0; side < 2 && !a->copied; side++) {
-        free(a->side[side].table);
-        kv_device_free(a->side[side].device_table);
-        kv_gpu_space_free(&a->space[side]);
-    }
-    kv_device_free(a->slots);
+        kv_gpu_held_free(&a->held[j]);
+    if (!a->copied)
+        kv_gpu_attend_free_tables(a);
+    kv_device_free(a->slots.p);
     kv_device_free(a->coded);
-    kv_device_free(a->device_plan);
-    kv_device_free(a->device_work);
-    kv_device_free(a->q);
-    kv_device_free(a->out);
-    kv_device_free(a->parts);
-    kv_device_free(a->counters);
+    kv_device_free(a->device_plan.p);
+    kv_device_free(a->device_work.p);
+    kv_device_free(a->q.p);
+    kv_device_free(a->out.p);
+    kv_device_free(a->parts.p);
+    kv_device_free(a->counters.p);
     free(a->plan);
     free(a->held);
     free(a);
@@ -414,12 +408,12 @@ static size_t rows_bytes(const struct kv_gpu_attend *a)
 
 int kv_gpu_attend_ask(struct kv_gpu_attend *a, const float *q, struct kv_err *e)
 {
-    return kv_device_upload(a->q, q, rows_bytes(a), e);
+    return kv_device_upload(a->q.p, q, rows_bytes(a), e);
 }
 
 int kv_gpu_attend_answer(struct kv_gpu_attend *a, float *out, struct kv_err *e)
 {
-    return kv_device_download(out, a->out, rows_bytes(a), e);
+    return kv_device_download(out, a->out.p, rows_bytes(a), e);
 }
 
 void kv_gpu_attend_use(struct kv_gpu_attend *a, const float *q, float *out)
@@ -430,7 +424,7 @@ void kv_gpu_attend_use(struct kv_gpu_attend *a, const float *q, float *out)
 
 const struct kv_gpu_slot *kv_gpu_attend_slots(const struct kv_gpu_attend *a)
 {
-    return a->slots;
+    return a->slots.p;
 }
 
 static int widen(struct kv_gpu_attend *a, struct kv_err *e)
@@ -442,8 +436,9 @@ static int widen(struct kv_gpu_attend *a, struct kv_err *e)
 
         max = tiles > max ? tiles : max;
     }
-    return kv_gpu_dequantize(&a->side[0], &a->side[1], a->coded, a->device_plan,
-                             a->n_jobs, a->n_kv_heads, max, e);
+    return kv_gpu_dequantize(&a->side[0], &a->side[1], a->coded,
+                             a->device_plan.p, a->n_jobs, a->n_kv_heads, max,
+                             e);
 }
 
 int kv_gpu_attend_launch(struct kv_gpu_attend *a, struct kv_err *e)

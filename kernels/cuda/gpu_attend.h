@@ -25,10 +25,20 @@ struct kv_gpu_slot;
  * families have.  path: int8 runs if the family has it on the device, else
  * exact; if no family has both sides, the generic kernel runs.  Fails if memory
  * runs out and, naming what lacks a kernel, if the device has no kernel for the
- * codes, the head dimension, the pair of sides or the view (cuda/views.h). */
+ * codes, the head dimension, the pair of sides or the view (cuda/views.h).
+ * n_jobs 0: jobs[0] only says shape, view and spec; kv_gpu_attend_update()
+ * brings the caches. */
 int kv_gpu_attend_new(struct kv_gpu_attend **a, const struct kv_device *device,
                       const struct kv_tiles_job *jobs, size_t n_jobs,
                       enum kv_path path, struct kv_err *e);
+/* Brings an attention of kv_gpu_attend_new() up to these jobs, whose caches
+ * have grown since the last update: uploads new tokens.  id [n_jobs]: the
+ * sequences' numbers, each once.  A sequence that is new gets all its tokens; a
+ * sequence that is no longer there is freed.  After a failure a may only be
+ * freed. */
+int kv_gpu_attend_update(struct kv_gpu_attend *a,
+                         const struct kv_tiles_job *jobs, const uint64_t *id,
+                         size_t n_jobs, struct kv_err *e);
 /* kv_gpu_attend_new() with the generic kernel, even if the family has a
  * kernel. */
 int kv_gpu_attend_new_generic(struct kv_gpu_attend **a,

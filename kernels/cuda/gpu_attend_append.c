@@ -47,7 +47,7 @@ int kv_gpu_attend_append(const struct kv_gpu_attend *a, int side,
     const struct kv_gpu_append s = {.side = &a->side[side],
                                     .code = code,
                                     .bytes = bytes,
-                                    .sequences = a->device_plan,
+                                    .sequences = a->device_plan.p,
                                     .n = a->n_jobs};
 
     return kinds[kind_of(a)].quantize(&s, e);

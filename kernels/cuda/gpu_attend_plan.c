@@ -165,10 +165,50 @@ static int send_slots(struct kv_gpu_attend *a, struct kv_err *e)
             .token = r->n ? r->n - 1 : 0,
             .position = a->plan[j].n - 1};
     }
-    rc = kv_device_alloc(&a->slots, a->n_jobs * sizeof(*slots), e) ||
-         kv_device_upload(a->slots, slots, a->n_jobs * sizeof(*slots), e);
+    rc = kv_gpu_room_want(&a->slots, a->n_jobs * sizeof(*slots), e) ||
+         kv_device_upload(a->slots.p, slots, a->n_jobs * sizeof(*slots), e);
     free(slots);
     return rc;
+}
+
+int kv_gpu_room_want(struct kv_gpu_room *r, size_t bytes, struct kv_err *e)
+{
+    const size_t twice = 2 * r->bytes, want = bytes > twice ? bytes : twice;
+
+    if (bytes <= r->bytes)
+        return 0;
+    kv_device_free(r->p);
+    *r = (struct kv_gpu_room){0};
+    if (kv_device_alloc(&r->p, want, e))
+        return -1;
+    r->bytes = want;
+    return 0;
+}
+
+/* A launch leaves its counters at zero. */
+static int want_counters(struct kv_gpu_attend *a, size_t bytes,
+                         struct kv_err *e)
+{
+    if (bytes <= a->counters.bytes)
+        return 0;
+    return kv_gpu_room_want(&a->counters, bytes, e) ||
+           kv_device_zero(a->counters.p, a->counters.bytes, e);
+}
+
+static void point(struct kv_gpu_attend *a, size_t n_work)
+{
+    struct kv_decode *p = &a->launch.p;
+
+    a->launch.n_work = n_work;
+    a->launch.n_sequences = a->n_jobs;
+    p->sequences = a->device_plan.p;
+    p->work = a->device_work.p;
+    p->q = a->q.p;
+    p->out = a->out.p;
+    p->enter = a->space[0];
+    p->leave = a->space[1];
+    p->parts = a->parts.p;
+    p->counters = a->counters.p;
 }
 
 int kv_gpu_attend_plan(struct kv_gpu_attend *a, struct kv_err *e)
@@ -189,19 +229,17 @@ int kv_gpu_attend_plan(struct kv_gpu_attend *a, struct kv_err *e)
             : (groups + 1) * 8 * (a->head_dim + 2) * sizeof(float);
     const size_t n_counters = a->n_jobs * a->n_kv_heads * groups;
 
-    rc = kv_device_alloc(&a->device_plan, a->n_jobs * sizeof(*a->plan), e) ||
-         kv_device_upload(a->device_plan, a->plan, a->n_jobs * sizeof(*a->plan),
+    rc = kv_gpu_room_want(&a->device_plan, a->n_jobs * sizeof(*a->plan), e) ||
+         kv_device_upload(a->device_plan.p, a->plan,
+                          a->n_jobs * sizeof(*a->plan), e) ||
+         kv_gpu_room_want(&a->device_work, c.n_work * sizeof(*c.work), e) ||
+         kv_device_upload(a->device_work.p, c.work, c.n_work * sizeof(*c.work),
                           e) ||
-         kv_device_alloc(&a->device_work, c.n_work * sizeof(*c.work), e) ||
-         kv_device_upload(a->device_work, c.work, c.n_work * sizeof(*c.work),
-                          e) ||
-         kv_device_alloc(&a->q, in_out, e) ||
-         kv_device_alloc(&a->out, in_out, e) ||
-         kv_device_alloc(&a->parts, c.n_work * a->n_kv_heads * part, e) ||
-         kv_device_alloc(&a->counters, n_counters * sizeof(unsigned), e) ||
-         kv_device_zero(a->counters, n_counters * sizeof(unsigned), e) ||
-         send_slots(a, e);
+         kv_gpu_room_want(&a->q, in_out, e) ||
+         kv_gpu_room_want(&a->out, in_out, e) ||
+         kv_gpu_room_want(&a->parts, c.n_work * a->n_kv_heads * part, e) ||
+         want_counters(a, n_counters * sizeof(unsigned), e) || send_slots(a, e);
     free(c.work);
-    a->launch.n_work = c.n_work;
+    point(a, c.n_work);
     return rc ? -1 : 0;
 }

@@ -78,12 +78,11 @@ static void leave_space(const float *m, bool values, size_t d, float *x,
 
 /* ---- layout -------------------------------------------------------------- */
 
-/* Reads tokens [first, first + n) of one side and head of a job, in the model's
- * space. */
-static void read_rows(const struct kv_gpu_attend *a,
-                      const struct kv_tiles_job *j, int side, const float *m,
-                      size_t head, size_t first, size_t n, float *x)
+void kv_gpu_read_rows(const struct kv_gpu_attend *a,
+                      const struct kv_tiles_job *j, int side, size_t head,
+                      size_t first, size_t n, float *x)
 {
+    const float *m = a->matrix[side];
     const size_t d = a->head_dim;
     size_t at = 0;
     float part[KV_TILE_PART * KV_GPU_MAX_DIM];
@@ -110,8 +109,7 @@ static void read_rows(const struct kv_gpu_attend *a,
     }
 }
 
-/* A side with the codes of this job. */
-static struct kv_gpu_side side_of(const struct kv_gpu_attend *a,
+struct kv_gpu_side kv_gpu_side_of(const struct kv_gpu_attend *a,
                                   const struct kv_tiles_job *j, int side)
 {
     struct kv_gpu_side s = a->side[side];
@@ -125,12 +123,11 @@ size_t kv_gpu_run_heads(const struct kv_gpu_attend *a, int r, int side)
     return r == KV_RUN_CODES && a->side[side].together ? 1 : a->n_kv_heads;
 }
 
-/* The bytes of a KV head's tiles of codes and of the data after them. */
-static size_t coded_bytes(const struct kv_gpu_attend *a,
+size_t kv_gpu_coded_bytes(const struct kv_gpu_attend *a,
                           const struct kv_tiles_job *j,
                           const struct kv_gpu_run *run, int side)
 {
-    const struct kv_gpu_side s = side_of(a, j, side);
+    const struct kv_gpu_side s = kv_gpu_side_of(a, j, side);
     const size_t n_tiles = kv_gpu_run_tiles(run);
     size_t max = 0;
 
@@ -146,14 +143,14 @@ static size_t coded_bytes(const struct kv_gpu_attend *a,
 static void pack_head(const struct kv_gpu_attend *a,
                       const struct kv_tiles_job *j,
                       const struct kv_gpu_run *run, bool coded, int side,
-                      const float *m, size_t head, uint8_t *tiles)
+                      size_t head, uint8_t *tiles)
 {
     const size_t d = a->head_dim;
     const size_t n_tiles = kv_gpu_run_tiles(run);
     float *x = coded ? NULL : kv_alloc(KV_GPU_TILE * d, sizeof(*x));
 
     if (coded) {
-        const struct kv_gpu_side s = side_of(a, j, side);
+        const struct kv_gpu_side s = kv_gpu_side_of(a, j, side);
 
 #pragma omp parallel for schedule(static)
         for (size_t i = 0; i < n_tiles; i++)
@@ -165,19 +162,18 @@ static void pack_head(const struct kv_gpu_attend *a,
         const size_t left = run->n - i * KV_GPU_TILE;
         const size_t n = left < KV_GPU_TILE ? left : KV_GPU_TILE;
 
-        read_rows(a, j, side, m, head, run->first + i * KV_GPU_TILE, n, x);
+        kv_gpu_read_rows(a, j, side, head, run->first + i * KV_GPU_TILE, n, x);
         kv_gpu_float_pack(side, d, x, n, tiles + i * kv_gpu_halves_bytes(a));
     }
     free(x);
 }
 
 static int send_run(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
-                    size_t job, int r, int side, const float *m,
-                    struct kv_err *e)
+                    size_t job, int r, int side, struct kv_err *e)
 {
     struct kv_gpu_run *run = &a->plan[job].run[r];
     const size_t head_bytes =
-        r == KV_RUN_CODES ? coded_bytes(a, j, run, side)
+        r == KV_RUN_CODES ? kv_gpu_coded_bytes(a, j, run, side)
                           : kv_gpu_run_tiles(run) * kv_gpu_halves_bytes(a);
     const size_t heads = kv_gpu_run_heads(a, r, side);
     uint8_t *host;
@@ -198,7 +194,7 @@ static int send_run(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
     host = kv_alloc(head_bytes, 1);
     for (size_t h = 0; h < heads && !rc; h++) {
         memset(host, 0, head_bytes);
-        pack_head(a, j, run, r == KV_RUN_CODES, side, m, h, host);
+        pack_head(a, j, run, r == KV_RUN_CODES, side, h, host);
         rc = kv_device_upload((uint8_t *)to + h * head_bytes, host, head_bytes,
                               e);
     }
@@ -245,29 +241,45 @@ static int send_space(struct kv_gpu_space *to, const struct kv_store *s,
            send_floats(&to->after, b->after, n, e);
 }
 
-void kv_gpu_space_free(struct kv_gpu_space *s)
+int kv_gpu_attend_send_tables(struct kv_gpu_attend *a,
+                              const struct kv_tiles_job *job, struct kv_err *e)
 {
-    kv_device_free((void *)s->matrix);
-    kv_device_free((void *)s->before);
-    kv_device_free((void *)s->after);
+    for (int side = 0; side < 2; side++) {
+        const struct kv_store *s = kv_gpu_job_store(job, side, KV_JOB_CODES);
+
+        a->matrix[side] = space_matrix(s);
+        if (send_table(&a->side[side], e) ||
+            (a->matrix[side] &&
+             send_space(&a->space[side], s, a->matrix[side], e)))
+            return -1;
+    }
+    return 0;
+}
+
+void kv_gpu_attend_free_tables(struct kv_gpu_attend *a)
+{
+    for (int side = 0; side < 2; side++) {
+        struct kv_gpu_space *s = &a->space[side];
+
+        kv_device_free((void *)s->matrix);
+        kv_device_free((void *)s->before);
+        kv_device_free((void *)s->after);
+        *s = (struct kv_gpu_space){0};
+        kv_device_free(a->side[side].device_table);
+        free(a->side[side].table);
+        free(a->matrix[side]);
+        a->side[side].device_table = a->side[side].table = NULL;
+        a->matrix[side] = NULL;
+    }
 }
 
 int kv_gpu_attend_send(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
                        struct kv_err *e)
 {
-    for (int side = 0; side < 2; side++) {
-        const struct kv_store *s = kv_gpu_job_store(jobs, side, KV_JOB_CODES);
-        float *m = space_matrix(s);
-        int rc = send_table(&a->side[side], e);
-
-        for (size_t j = 0; j < a->n_jobs && !rc; j++)
-            for (int r = 0; r < KV_GPU_RUNS && !rc; r++)
-                rc = send_run(a, &jobs[j], j, r, side, m, e);
-        if (m && !rc)
-            rc = send_space(&a->space[side], s, m, e);
-        free(m);
-        if (rc)
-            return -1;
-    }
+    for (size_t j = 0; j < a->n_jobs; j++)
+        for (int side = 0; side < 2; side++)
+            for (int r = 0; r < KV_GPU_RUNS; r++)
+                if (send_run(a, &jobs[j], j, r, side, e))
+                    return -1;
     return 0;
 }

@@ -15,10 +15,11 @@
 
 struct layer {
     struct kv_cache *cache;
-    bool owned;                  /* the cache of the layer above owns the
-                                  * cache */
-    struct kv_tile_cache *tiles; /* of the cache, made when it is first attended
-                                  * to */
+    bool owned;                      /* the cache of the layer above owns the
+                                      * cache */
+    struct kv_tile_cache *tiles;     /* of the cache, made when they are first
+                                      * read */
+    bool for_device;                 /* the CPU has no kernels for the tiles */
     struct kv_policy_cache *policed; /* replaces both */
 };
 
@@ -154,13 +155,26 @@ void kv_seq_attend(struct kv_seq *s, size_t layer, size_t nq, const float *q,
 
     if (!l->tiles && kv_tile_cache_can(l->cache, KV_PATH_EXACT))
         l->tiles = kv_tile_cache_new(l->cache);
-    if (!l->tiles) {
+    if (!l->tiles || l->for_device) {
         kv_cache_attend(l->cache, view, q, out);
         return;
     }
     kv_tile_cache_update(l->tiles);
     kv_tile_cache_attend(&l->tiles, view, KV_PATH_EXACT, q, out,
                          threads_for(&view));
+}
+
+const struct kv_tile_cache *kv_seq_tiles(struct kv_seq *s, size_t layer)
+{
+    struct layer *l = &s->layer[layer];
+
+    if (!l->tiles && kv_tile_cache_stored(l->cache)) {
+        l->tiles = kv_tile_cache_new(l->cache);
+        l->for_device = !kv_tile_cache_can(l->cache, KV_PATH_EXACT);
+    }
+    if (l->tiles)
+        kv_tile_cache_update(l->tiles);
+    return l->tiles;
 }
 
 const struct kv_cache *kv_seq_cache(const struct kv_seq *s, size_t layer)

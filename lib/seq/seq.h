@@ -18,6 +18,7 @@ KV_PUBLIC_BEGIN
 
 struct kv_policy_cache;
 struct kv_seq;
+struct kv_tile_cache;
 
 struct kv_seq_plan {
     size_t n_layers;                     /* layers of the model */
@@ -66,6 +67,10 @@ int kv_seq_step(struct kv_seq *s, size_t layer, const struct kv_tokens *t,
  * out: [nq][n_heads][head_dim]. */
 void kv_seq_attend(struct kv_seq *s, size_t layer, size_t nq, const float *q,
                    float *out);
+
+/* The layer's codes in tiles, up to its newest token; only without a policy.
+ * NULL: its codes do not go into tiles. */
+const struct kv_tile_cache *kv_seq_tiles(struct kv_seq *s, size_t layer);
 
 /* The layer's cache, for reading.  kv_seq_cache(): only without a policy that
  * drops tokens.  kv_seq_policy_cache(): only with such a policy. */
