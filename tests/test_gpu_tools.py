@@ -281,7 +281,8 @@ class StepTest(unittest.TestCase):
 class GenerateTest(unittest.TestCase):
     """Answers of kvgen: caches of several sequences grow on the device, come
     and go, tiles of 128 tokens fill."""
-    SPECS = ["f16", "kivi:b4g32r32", "kivi:b8g32r0s2", "gear:r0"]
+    SPECS = ["f16", "kivi:b4g32r32", "kivi:b8g32r0s2", "gear:r0",
+             "h2o:b0.5+f16"]
 
     def test_same_answers(self):
         with tempfile.TemporaryDirectory() as top:
@@ -365,6 +366,20 @@ class ForwardTest(unittest.TestCase):
             with self.subTest(protocol):
                 rows = self.check_rows("-p", protocol, *specs)
                 self.assertEqual(len(rows), 4)
+
+    def test_policy(self):
+        for protocol, specs in (("stream:4", ["h2o:b0.5+f16", "h2o:b0.5+kivi:b4g8r8",
+                                              "streamingllm:s2w12+f16"]),
+                                ("prefill:24", ["snapkv:b14w4k3+f16"])):
+            with self.subTest(protocol):
+                rows = self.check_rows("-p", protocol, *(
+                    a for s in specs for a in ("-s", s)))
+                self.assertEqual(len(rows), 1 + len(specs))
+                for r in rows[1:]:
+                    self.assertLess(float(r["kept"]), 1)
+        done = self.both("kvppl", "-c", "40", "-s", "a-shape+f16")[0]
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("patterns of prompts run on the CPU alone", done.stderr)
 
     def test_same_again(self):
         again = [self.check_rows("-s", "kivi:b2g8") for _ in range(2)]

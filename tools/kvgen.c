@@ -135,10 +135,10 @@ int kvgen_list_specs(struct kvgen_run *r, const struct kvgen_args *a,
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
     for (size_t i = 0; i < r->n_specs && a->common.on_gpu; i++)
-        if (r->spec[i].policy.policy)
+        if (r->spec[i].policy.policy && !kv_policy_drops(&r->spec[i].policy))
             return kv_fail(e,
-                           "%s: policies run on the CPU alone, not with "
-                           "--device %s",
+                           "%s: patterns of prompts run on the CPU alone, not "
+                           "with --device %s",
                            r->spec[i].text, a->common.device);
     while (r->reference < r->n_specs && !is_reference(&r->spec[r->reference]))
         r->reference++;

@@ -1,5 +1,6 @@
 #include "tools/serve/names.h"
 #include "lib/mixed.h"
+#include "lib/policy.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +11,8 @@ int kv_names_check(const struct kv_names *n, const struct kv_spec *specs,
                    size_t n_specs, struct kv_err *e)
 {
     for (size_t i = 0; i < n_specs && n->on_gpu; i++)
-        if (specs[i].policy.policy)
-            return kv_fail(e, "%s: policies run on the CPU alone",
+        if (specs[i].policy.policy && !kv_policy_drops(&specs[i].policy))
+            return kv_fail(e, "%s: patterns of prompts run on the CPU alone",
                            specs[i].text);
     return kv_spec_in_place(specs, n_specs, "kvgen", e);
 }

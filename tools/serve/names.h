@@ -13,7 +13,7 @@ struct kv_names {
     const struct kv_spec *listed; /* [n_listed >= 1]; NAME alone means the
                                    * first */
     size_t n_listed;
-    bool on_gpu; /* on the GPU unless a policy runs */
+    bool on_gpu;
 };
 
 /* Finds the spec of a request's model: NAME, "NAME,SPEC" or a SPEC.  Fails,
