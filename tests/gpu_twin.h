@@ -155,6 +155,10 @@ KV_DEVICE kv_place kv_place_of(void *shared)
     return static_cast<uint8_t *>(shared);
 }
 
+KV_DEVICE void kv_wait_for_earlier(void)
+{
+}
+
 KV_DEVICE void kv_prefetch(const void *)
 {
 }
@@ -465,6 +469,13 @@ static const char *kv_launch(void (*kernel)(A...), dim3 grid, dim3 block,
     twin_launched(reinterpret_cast<void *>(kernel));
     twin_run(grid, block, shared, [=] { kernel(args...); });
     return NULL;
+}
+
+template <class... A>
+static const char *kv_launch_early(void (*kernel)(A...), dim3 grid, dim3 block,
+                                   A... args)
+{
+    return kv_launch(kernel, grid, block, 0, NULL, args...);
 }
 
 #endif

@@ -137,19 +137,21 @@ static int to_input(const struct kv_backend *b, const float *x, size_t n,
 static int cuda_multiply(const struct kv_backend *b, const struct kv_product *p,
                          struct kv_err *e)
 {
-    return kv_gpu_multiply(&(struct kv_gpu_product){.type = b->weight_type,
-                                                    .c_type = KV_TYPE_F32,
-                                                    .m = p->rows,
-                                                    .n = p->outputs,
-                                                    .k = p->inputs,
-                                                    .a = p->a,
-                                                    .b = p->w,
-                                                    .c = p->c,
-                                                    .a_row = p->inputs,
-                                                    .b_row = p->inputs,
-                                                    .c_row = p->c_row,
-                                                    .add = p->add},
-                           e);
+    const struct kv_gpu_product g = {.type = b->weight_type,
+                                     .c_type = KV_TYPE_F32,
+                                     .m = p->rows,
+                                     .n = p->outputs,
+                                     .k = p->inputs,
+                                     .a = p->a,
+                                     .b = p->w,
+                                     .c = p->c,
+                                     .a_row = p->inputs,
+                                     .b_row = p->inputs,
+                                     .c_row = p->c_row,
+                                     .add = p->add};
+
+    return kv_gpu_few_rows(&g) ? kv_gpu_multiply_few(&g, e)
+                               : kv_gpu_multiply(&g, e);
 }
 
 /* ---- codecs -------------------------------------------------------------- */

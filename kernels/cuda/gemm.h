@@ -1,5 +1,5 @@
-/* Matrix products on the device, sums in f32.  cuBLAS does them; it is loaded
- * at first use, so programs also run without it. */
+/* Matrix products on the device, sums in f32.  cuBLAS does most of them; it is
+ * loaded at first use, so programs also run without it. */
 #ifndef KV_CUDA_GEMM_H
 #define KV_CUDA_GEMM_H
 
@@ -27,6 +27,14 @@ extern "C" {
 
 /* Launches; without cuBLAS fails, naming the library that it looked for. */
 int kv_gpu_multiply(const struct kv_gpu_product *p, struct kv_err *e);
+
+/* Products of few rows, which read b once and do not need cuBLAS (gemv.cu).  A
+ * row's bits do not depend on the other rows.  kv_gpu_few_rows(): whether
+ * kv_gpu_multiply_few() takes the product: at most KV_GPU_FEW_ROWS rows, not
+ * transposed, one product, c of f32, rows of a and b 16-byte aligned. */
+enum { KV_GPU_FEW_ROWS = 8 };
+int kv_gpu_few_rows(const struct kv_gpu_product *p);
+int kv_gpu_multiply_few(const struct kv_gpu_product *p, struct kv_err *e);
 
 #ifdef __cplusplus
 }

@@ -291,6 +291,16 @@ KV_DEVICE uint4 kv_load16_written(const float *p)
     return __ldcg(reinterpret_cast<const uint4 *>(p));
 }
 
+/* Waits until all earlier kernels are done and what they wrote can be read.
+ * Only for a kernel of kv_launch_early(), which must not read or write anything
+ * that changes before this. */
+KV_DEVICE void kv_wait_for_earlier(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* ---- numbers ------------------------------------------------------------ */
 
 KV_DEVICE float kv_exp2(float x)
@@ -497,6 +507,44 @@ static const char *kv_launch(void (*kernel)(A...), dim3 grid, dim3 block,
     } else {
         cudaGetLastError(); // not the next launch's error
     }
+    return rc == cudaSuccess ? NULL : cudaGetErrorString(rc);
+}
+
+/* Whether the device in use may begin a kernel before the one before it ends
+ * (programmatic dependent launch, compute capability 9.0). */
+static inline bool kv_begins_early(void)
+{
+    static int major; // one device is in use (runtime.h)
+    int device = 0;
+
+    if (!major && (cudaGetDevice(&device) != cudaSuccess ||
+                   cudaDeviceGetAttribute(
+                       &major, cudaDevAttrComputeCapabilityMajor, device) !=
+                       cudaSuccess))
+        cudaGetLastError(); // not the next launch's error
+    return major >= 9;
+}
+
+/* kv_launch() in the first stream, without shared memory, of a kernel that
+ * calls kv_wait_for_earlier(): its blocks may begin while earlier kernels
+ * run. */
+template <class... A>
+static const char *kv_launch_early(void (*kernel)(A...), dim3 grid, dim3 block,
+                                   A... args)
+{
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t config = {};
+    cudaError_t rc;
+
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.attrs = &early;
+    config.numAttrs = kv_begins_early() ? 1 : 0;
+    rc = cudaLaunchKernelEx(&config, kernel, args...);
+    if (rc != cudaSuccess)
+        cudaGetLastError(); // not the next launch's error
     return rc == cudaSuccess ? NULL : cudaGetErrorString(rc);
 }
 
