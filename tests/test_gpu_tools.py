@@ -308,6 +308,31 @@ class GenerateTest(unittest.TestCase):
             self.assertEqual(len(texts[0]), 3 * len(self.SPECS))
             self.assertEqual(*texts)
 
+    def test_likelihoods(self):
+        """Of tokens over which a tile of 128 fills."""
+        with tempfile.TemporaryDirectory() as top:
+            model = tiny_model.make(os.path.join(top, "tiny"), head_dim=64,
+                                    ctx=512)
+            pairs, to = (os.path.join(top, n) for n in ("in.jsonl", "out.jsonl"))
+            with open(pairs, "w") as f:
+                for n in 5, 20:
+                    print(json.dumps({"context": tiny_model.text(n),
+                                      "continuation": tiny_model.text(5, 9)}),
+                          file=f)
+            sums = []
+            for program, more in (("tests/kvgen_twin", ["--device", "cuda"]),
+                                  ("tools/kvgen", [])):
+                run(program, "-m", model, "--score", pairs, "-o", to, *more,
+                    *(a for s in ("f16", "kivi:b2g32r0", "quarot:b4r0")
+                      for a in ("-s", s)))
+                with open(to) as f:
+                    sums.append([(a["spec"], a["log_likelihood"])
+                                 for a in map(json.loads, f)])
+            self.assertEqual(len(sums[0]), 6)
+            for (a, x), (b, y) in zip(*sums):
+                self.assertEqual(a, b)
+                self.assertAlmostEqual(x, y, delta=2e-3 * abs(y), msg=a)
+
 
 class ForwardTest(unittest.TestCase):
     """f32 weights: the device differs only in the last bits."""
