@@ -53,8 +53,9 @@ static int attend_one(const void *arg, size_t i, size_t thread,
                           : kv_seq_step(s->seq, x->layer, &t, out, &why)))
         kv_gen_fail(s, &why);
     if (is_on_gpu(l->r, s) && !s->ended)
-        kv_seq_tiles(s->seq, x->layer); /* here, since sequences are side by
-                                         * side */
+        s->tiles = kv_gpu_layers_read(s->spec->gpu, x->layer)
+                       ? kv_seq_tiles(s->seq, x->layer)
+                       : NULL;
     if (exact)
         s->a->encode_seconds += kv_seconds() - start;
     if (s->ended && !exact)
@@ -75,8 +76,8 @@ static void attend_on_gpu(const struct kv_generator *r, const struct kv_qkv *x,
         const struct kv_gen_sequence *s = r->live[i];
 
         if (s->spec == spec && !s->ended)
-            query[n++] = (struct kv_gpu_query){s->seq, s->id, x->q + i * row,
-                                               x->out + i * row};
+            query[n++] = (struct kv_gpu_query){
+                s->seq, s->tiles, s->id, x->q + i * row, x->out + i * row};
     }
     if (kv_gpu_layers_attend(spec->gpu, x->layer, query, n, row, &why))
         for (size_t i = 0; i < r->n_live; i++) {

@@ -43,6 +43,11 @@ void kv_gpu_layers_free(struct kv_gpu_layers *g)
     free(g);
 }
 
+bool kv_gpu_layers_read(const struct kv_gpu_layers *g, size_t layer)
+{
+    return !g->layer[layer].on_cpu;
+}
+
 static void leave_to_cpu(struct kv_gpu_layers *g, size_t layer, const char *why)
 {
     g->layer[layer].on_cpu = true;
@@ -55,21 +60,20 @@ static void leave_to_cpu(struct kv_gpu_layers *g, size_t layer, const char *why)
 /* Opens the layer on the device, or leaves it to the CPU.  A scheme with
  * attention of its own has that attention on the device, too. */
 static void open_layer(struct kv_gpu_layers *g, size_t layer,
-                       const struct kv_seq *seq,
-                       const struct kv_tile_cache *tiles)
+                       const struct kv_gpu_query *query)
 {
-    const struct kv_cache *c = kv_seq_cache(seq, layer);
+    const struct kv_cache *c = kv_seq_cache(query->seq, layer);
     const enum kv_path path = kv_codec_attends(kv_cache_reader(c, KV_K).codec)
                                   ? KV_PATH_INT8
                                   : KV_PATH_EXACT;
     struct kv_tiles_job job;
     struct kv_err why;
 
-    if (!tiles) {
+    if (!query->tiles) {
         leave_to_cpu(g, layer, "its codes do not go into tiles");
         return;
     }
-    job = kv_tile_cache_job(tiles, 1);
+    job = kv_tile_cache_job(query->tiles, 1);
     if (kv_gpu_attend_new(&g->layer[layer].attend, g->device, &job, 0, path,
                           &why))
         leave_to_cpu(g, layer, why.msg);
@@ -98,7 +102,7 @@ static int attend_there(struct kv_gpu_layers *g, size_t layer,
     int rc;
 
     for (size_t i = 0; i < n; i++) {
-        jobs[i] = kv_tile_cache_job(kv_seq_tiles(query[i].seq, layer), 1);
+        jobs[i] = kv_tile_cache_job(query[i].tiles, 1);
         id[i] = query[i].id;
         memcpy(q + i * row, query[i].q, row * sizeof(*q));
     }
@@ -122,7 +126,7 @@ int kv_gpu_layers_attend(struct kv_gpu_layers *g, size_t layer,
     struct layer *l = &g->layer[layer];
 
     if (n && !l->attend && !l->on_cpu)
-        open_layer(g, layer, query->seq, kv_seq_tiles(query->seq, layer));
+        open_layer(g, layer, query);
     if (n && l->attend)
         return attend_there(g, layer, query, n, row, e);
     for (size_t i = 0; i < n; i++)

@@ -17,10 +17,16 @@ struct kv_gpu_layers *kv_gpu_layers_new(const char *name, size_t n_layers,
                                         const struct kv_device *device);
 void kv_gpu_layers_free(struct kv_gpu_layers *g); /* NULL is fine */
 
+/* Whether the device reads the layer's tiles; false once it is known to have no
+ * kernel for them. */
+bool kv_gpu_layers_read(const struct kv_gpu_layers *g, size_t layer);
+
 /* A sequence whose newest token is in the layer.  id: its number, which no
  * other sequence ever has.  q, out: [n_heads][head_dim]. */
 struct kv_gpu_query {
     struct kv_seq *seq;
+    const struct kv_tile_cache *tiles; /* kv_seq_tiles(), if the device reads
+                                        * them */
     uint64_t id;
     const float *q;
     float *out;

@@ -20,6 +20,7 @@ struct kv_gen_sequence {
     struct kv_answer *a;
     const struct kv_gen_spec *spec;
     struct kv_seq *seq;
+    const struct kv_tile_cache *tiles; /* of the layer that attends on a GPU */
     uint64_t id;
     struct kv_prefill prefill;
     int32_t *ids; /* [n_prompt + most]: the prompt and the new tokens */
