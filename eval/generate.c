@@ -62,6 +62,7 @@ static void close_spec(struct kv_gen_spec *o)
 
 static void clear(struct kv_gen_sequence *s)
 {
+    kv_gpu_layers_drop(s->spec->gpu, s->id);
     kv_seq_free(s->seq);
     free(s->ids);
 }

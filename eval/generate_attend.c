@@ -19,10 +19,10 @@ static bool is_exact(const struct kv_generator *r,
 }
 
 /* Whether the layer's attention of this pass is attend_on_gpu(). */
-static bool is_on_gpu(const struct kv_generator *r,
-                      const struct kv_gen_sequence *s)
+static bool is_on_gpu(const struct kv_generator *r, const struct kv_gen_spec *s,
+                      size_t layer)
 {
-    return s->spec->gpu && !r->prompt;
+    return s->gpu && !r->prompt && kv_gpu_layers_read(s->gpu, layer);
 }
 
 /* Appends the i-th live sequence's tokens to its caches and attends.  If it
@@ -38,7 +38,8 @@ static int attend_one(const void *arg, size_t i, size_t thread,
                  row = x->shape->n_heads * x->shape->head_dim;
     const struct kv_tokens t = kv_qkv_tokens(x, 0, at, n);
     const bool exact = is_exact(l->r, s, x->layer);
-    const bool elsewhere = exact || is_on_gpu(l->r, s);
+    const bool on_gpu = is_on_gpu(l->r, s->spec, x->layer);
+    const bool elsewhere = exact || on_gpu;
     const double start = kv_seconds();
     float *out = x->out + at * row;
     struct kv_err why;
@@ -52,10 +53,8 @@ static int attend_one(const void *arg, size_t i, size_t thread,
                (elsewhere ? kv_seq_append(s->seq, x->layer, &t, &why)
                           : kv_seq_step(s->seq, x->layer, &t, out, &why)))
         kv_gen_fail(s, &why);
-    if (is_on_gpu(l->r, s) && !s->ended)
-        s->tiles = kv_gpu_layers_read(s->spec->gpu, x->layer)
-                       ? kv_seq_tiles(s->seq, x->layer)
-                       : NULL;
+    if (on_gpu && !s->ended)
+        s->tiles = kv_seq_tiles(s->seq, x->layer);
     if (exact)
         s->a->encode_seconds += kv_seconds() - start;
     if (s->ended && !exact)
@@ -114,8 +113,8 @@ int kv_gen_attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
     if (kv_qkv_to_host(x, &host, e) ||
         host.backend->each(r->n_live, attend_one, &l, e))
         return -1;
-    for (size_t i = 0; i < r->n_specs && !r->prompt; i++)
-        if (r->spec[i]->gpu)
+    for (size_t i = 0; i < r->n_specs; i++)
+        if (is_on_gpu(r, r->spec[i], x->layer))
             attend_on_gpu(r, &host, r->spec[i]);
     if (!x->shared)
         tell_layer(r, x->layer);

@@ -10,7 +10,7 @@
 
 struct layer {
     struct kv_gpu_attend *attend; /* NULL: not opened yet, or on_cpu */
-    bool on_cpu;                  /* the device has no kernel */
+    bool on_cpu;                  /* the device has no kernel, or no room */
 };
 
 struct kv_gpu_layers {
@@ -41,6 +41,13 @@ void kv_gpu_layers_free(struct kv_gpu_layers *g)
         kv_gpu_attend_free(g->layer[i].attend);
     free(g->layer);
     free(g);
+}
+
+void kv_gpu_layers_drop(struct kv_gpu_layers *g, uint64_t id)
+{
+    for (size_t i = 0; g && i < g->n_layers; i++)
+        if (g->layer[i].attend)
+            kv_gpu_attend_drop(g->layer[i].attend, id);
 }
 
 bool kv_gpu_layers_read(const struct kv_gpu_layers *g, size_t layer)
@@ -79,44 +86,43 @@ static void open_layer(struct kv_gpu_layers *g, size_t layer,
         leave_to_cpu(g, layer, why.msg);
 }
 
-/* Attention on the device; jobs, id, q and out: of the queries. */
-static int attend(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
-                  const uint64_t *id, size_t n, const float *q, float *out,
-                  struct kv_err *e)
-{
-    return kv_gpu_attend_update(a, jobs, id, n, e) ||
-                   kv_gpu_attend_ask(a, q, e) || kv_gpu_attend_launch(a, e) ||
-                   kv_gpu_attend_answer(a, out, e)
-               ? -1
-               : 0;
-}
-
-static int attend_there(struct kv_gpu_layers *g, size_t layer,
-                        const struct kv_gpu_query *query, size_t n, size_t row,
-                        struct kv_err *e)
+/* Brings the layer up to the queries' caches and leaves it to the CPU if that
+ * fails; the caches on the host have all tokens. */
+static void bring(struct kv_gpu_layers *g, size_t layer,
+                  const struct kv_gpu_query *query, size_t n)
 {
     struct layer *l = &g->layer[layer];
     struct kv_tiles_job *jobs = kv_alloc(n, sizeof(*jobs));
     uint64_t *id = kv_alloc(n, sizeof(*id));
-    float *q = kv_alloc(2 * n, row * sizeof(*q)), *out = q + n * row;
-    int rc;
+    struct kv_err why;
 
     for (size_t i = 0; i < n; i++) {
         jobs[i] = kv_tile_cache_job(query[i].tiles, 1);
         id[i] = query[i].id;
-        memcpy(q + i * row, query[i].q, row * sizeof(*q));
     }
-    rc = attend(l->attend, jobs, id, n, q, out, e);
-    for (size_t i = 0; i < n && !rc; i++)
-        memcpy(query[i].out, out + i * row, row * sizeof(*out));
-    if (rc) { /* the next step begins anew */
+    if (kv_gpu_attend_update(l->attend, jobs, id, n, &why)) {
         kv_gpu_attend_free(l->attend);
         l->attend = NULL;
+        leave_to_cpu(g, layer, why.msg);
     }
-    free(q);
     free(id);
     free(jobs);
-    return rc;
+}
+
+static int attend(struct kv_gpu_attend *a, const struct kv_gpu_query *query,
+                  size_t n, size_t row, struct kv_err *e)
+{
+    float *q = kv_alloc(2 * n, row * sizeof(*q)), *out = q + n * row;
+    int rc;
+
+    for (size_t i = 0; i < n; i++)
+        memcpy(q + i * row, query[i].q, row * sizeof(*q));
+    rc = kv_gpu_attend_ask(a, q, e) || kv_gpu_attend_launch(a, e) ||
+         kv_gpu_attend_answer(a, out, e);
+    for (size_t i = 0; i < n && !rc; i++)
+        memcpy(query[i].out, out + i * row, row * sizeof(*out));
+    free(q);
+    return rc ? -1 : 0;
 }
 
 int kv_gpu_layers_attend(struct kv_gpu_layers *g, size_t layer,
@@ -125,10 +131,14 @@ int kv_gpu_layers_attend(struct kv_gpu_layers *g, size_t layer,
 {
     struct layer *l = &g->layer[layer];
 
-    if (n && !l->attend && !l->on_cpu)
+    if (!n)
+        return 0;
+    if (!l->attend)
         open_layer(g, layer, query);
-    if (n && l->attend)
-        return attend_there(g, layer, query, n, row, e);
+    if (l->attend)
+        bring(g, layer, query, n);
+    if (l->attend)
+        return attend(l->attend, query, n, row, e);
     for (size_t i = 0; i < n; i++)
         kv_seq_attend(query[i].seq, layer, 1, query[i].q, query[i].out);
     return 0;

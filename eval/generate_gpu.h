@@ -17,24 +17,27 @@ struct kv_gpu_layers *kv_gpu_layers_new(const char *name, size_t n_layers,
                                         const struct kv_device *device);
 void kv_gpu_layers_free(struct kv_gpu_layers *g); /* NULL is fine */
 
-/* Whether the device reads the layer's tiles; false once it is known to have no
- * kernel for them. */
+/* Frees the copies of a sequence; g NULL is fine. */
+void kv_gpu_layers_drop(struct kv_gpu_layers *g, uint64_t id);
+
+/* Whether the device attends in the layer; false once it is known to have no
+ * kernel, or no room. */
 bool kv_gpu_layers_read(const struct kv_gpu_layers *g, size_t layer);
 
 /* A sequence whose newest token is in the layer.  id: its number, which no
  * other sequence ever has.  q, out: [n_heads][head_dim]. */
 struct kv_gpu_query {
     struct kv_seq *seq;
-    const struct kv_tile_cache *tiles; /* kv_seq_tiles(), if the device reads
-                                        * them */
+    const struct kv_tile_cache *tiles; /* kv_seq_tiles() of the layer */
     uint64_t id;
     const float *q;
     float *out;
 };
 
 /* Attention of the newest token of each of n sequences, which are all with this
- * spec; row = n_heads * head_dim.  Where the device has no kernel, the CPU
- * attends, and a note says so once.  Fails if memory runs out. */
+ * spec; row = n_heads * head_dim.  Only where kv_gpu_layers_read().  Where the
+ * device has no kernel or no memory is left, the CPU attends from here on, and
+ * a note says so once.  Fails if the device does. */
 int kv_gpu_layers_attend(struct kv_gpu_layers *g, size_t layer,
                          const struct kv_gpu_query *query, size_t n, size_t row,
                          struct kv_err *e);

@@ -56,34 +56,48 @@ static int read_stops(struct kv_prompt *p, struct kv_err *e)
     return 0;
 }
 
+static int check_part(const json_t *part, size_t i, size_t k, struct kv_err *e)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+
+    return type && !strcmp(type, "text") &&
+                   json_is_string(json_object_get(part, "text"))
+               ? 0
+               : kv_fail(e,
+                         "messages: number %zu: part %zu: expected {\"type\": "
+                         "\"text\", \"text\": text}",
+                         i + 1, k + 1);
+}
+
 /* Replaces a content that is a list of parts of type text, as OpenAI's clients
  * send it, by their texts, with a line feed between two. */
 static int join_parts(json_t *x, size_t i, struct kv_err *e)
 {
     const json_t *parts = json_object_get(x, "content"), *one;
-    json_t *all = json_string("");
-    size_t k;
+    size_t n = 0, k;
+    char *all, *to;
 
     json_array_foreach(parts, k, one)
     {
-        const char *type = json_string_value(json_object_get(one, "type"));
-        const json_t *text = json_object_get(one, "text");
-        json_t *longer;
-
-        if (!type || strcmp(type, "text") != 0 || !json_is_string(text)) {
-            json_decref(all);
-            return kv_fail(
-                e,
-                "messages: number %zu: part %zu: expected {\"type\": "
-                "\"text\", \"text\": text}",
-                i + 1, k + 1);
-        }
-        longer = json_sprintf("%s%s%s", json_string_value(all), k ? "\n" : "",
-                              json_string_value(text));
-        json_decref(all);
-        all = longer;
+        if (check_part(one, i, k, e))
+            return -1;
+        n += 1 + json_string_length(json_object_get(one, "text"));
     }
-    return json_object_set_new(x, "content", all);
+    if (!n)
+        return kv_fail(e, "messages: number %zu: the content has no parts",
+                       i + 1);
+    all = to = kv_alloc(n, 1);
+    json_array_foreach(parts, k, one)
+    {
+        const json_t *text = json_object_get(one, "text");
+
+        memcpy(to, json_string_value(text), json_string_length(text));
+        to += json_string_length(text);
+        *to++ = '\n';
+    }
+    json_object_set_new(x, "content", json_stringn(all, n - 1));
+    free(all);
+    return 0;
 }
 
 /* Checks one message; *turns: how many messages of user and assistant precede

@@ -35,6 +35,7 @@ struct fibre {
     bool done;
     unsigned met; /* operations of its warp it took part in */
     bool waiting; /* for the block */
+    bool waited;  /* for earlier kernels */
     std::deque<std::vector<copy>> groups;
     std::vector<copy> open;
 };
@@ -116,7 +117,7 @@ void start_block(size_t threads)
     block_arrived = 0;
     arrivals.clear();
     for (fibre &f : fibres) {
-        f.done = f.waiting = false;
+        f.done = f.waiting = f.waited = false;
         f.met = 0;
         f.groups.clear();
         f.open.clear();
@@ -161,6 +162,19 @@ void run_block(size_t threads, bool backwards)
 }
 
 } // namespace
+
+bool twin_begins_early;
+
+void twin_wait_for_earlier(void)
+{
+    fibres[current].waited = true;
+}
+
+void twin_must_have_waited(void)
+{
+    if (!fibres[current].waited)
+        die("a load before the wait for earlier kernels");
+}
 
 void twin_block(void)
 {
@@ -408,6 +422,15 @@ extern "C" int kv_device_upload(void *to, const void *from, size_t bytes,
                                 struct kv_err *)
 {
     memcpy(to, from, bytes);
+    return 0;
+}
+
+extern "C" int kv_device_upload_rows(void *to, size_t to_row, const void *from,
+                                     size_t n, size_t rows, struct kv_err *)
+{
+    for (size_t i = 0; i < rows; i++)
+        memcpy(static_cast<char *>(to) + i * to_row,
+               static_cast<const char *>(from) + i * n, n);
     return 0;
 }
 

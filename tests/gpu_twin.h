@@ -51,6 +51,10 @@ extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 /* tests/gpu_twin.cc */
 enum twin_op { TWIN_SYNC, TWIN_SHUFFLE, TWIN_TRANSPOSE, TWIN_MMA };
 void twin_block(void);
+/* A kernel of kv_launch_early() must not load before kv_wait_for_earlier(). */
+extern bool twin_begins_early;
+void twin_wait_for_earlier(void);
+void twin_must_have_waited(void);
 /* Exchanges n words of each lane; returns the words of all lanes, [32][8],
  * after all 32 have given theirs. */
 const uint32_t (*twin_meet(twin_op op, const uint32_t *mine, size_t n))[8];
@@ -157,6 +161,7 @@ KV_DEVICE kv_place kv_place_of(void *shared)
 
 KV_DEVICE void kv_wait_for_earlier(void)
 {
+    twin_wait_for_earlier();
 }
 
 KV_DEVICE void kv_prefetch(const void *)
@@ -231,6 +236,8 @@ template <class T> static inline T twin_load(const void *p)
 {
     T x;
 
+    if (twin_begins_early)
+        twin_must_have_waited();
     if ((uintptr_t)p % sizeof(x))
         __builtin_trap();
     memcpy(&x, p, sizeof(x));
@@ -475,7 +482,10 @@ template <class... A>
 static const char *kv_launch_early(void (*kernel)(A...), dim3 grid, dim3 block,
                                    A... args)
 {
-    return kv_launch(kernel, grid, block, 0, NULL, args...);
+    twin_begins_early = true;
+    kv_launch(kernel, grid, block, 0, NULL, args...);
+    twin_begins_early = false;
+    return NULL;
 }
 
 #endif

@@ -43,19 +43,22 @@ static void check(enum kv_type type, size_t n, size_t k, bool add)
 {
     enum { ROWS = KV_GPU_FEW_ROWS };
     const size_t c_row = n + 3, size = ROWS * c_row;
-    float *a = kv_alloc(ROWS * k, sizeof(*a)), *b = kv_alloc(n * k, sizeof(*b));
+    const size_t a_row = k + 16, b_row = k + 8;
+    float *a = kv_alloc(ROWS * a_row, sizeof(*a));
+    float *b = kv_alloc(n * b_row, sizeof(*b));
     float *before = kv_alloc(size, sizeof(*before));
     float *c = kv_alloc(size, sizeof(*c)), *first = kv_alloc(size, sizeof(*c));
     struct kv_gpu_product p = {.type = type,
                                .c_type = KV_TYPE_F32,
                                .n = n,
                                .k = k,
-                               .a_row = k,
-                               .b_row = k,
+                               .a_row = a_row,
+                               .b_row = b_row,
                                .c_row = c_row,
                                .add = add};
     struct kv_err e = {""};
-    void *pa = numbers(type, ROWS * k, 1, a), *pb = numbers(type, n * k, 2, b);
+    void *pa = numbers(type, ROWS * a_row, 1, a);
+    void *pb = numbers(type, n * b_row, 2, b);
     void *pc;
 
     p.a = pa;
@@ -80,8 +83,11 @@ static void check(enum kv_type type, size_t n, size_t k, bool add)
                 continue;
             }
             for (size_t j = 0; j < k; j++) {
-                sum += (double)a[r * k + j] * (double)b[o * k + j];
-                of += fabs((double)a[r * k + j] * (double)b[o * k + j]);
+                const double y =
+                    (double)a[r * a_row + j] * (double)b[o * b_row + j];
+
+                sum += y;
+                of += fabs(y);
             }
             if (!(fabs((double)c[i] - sum) <= 1e-6 * of))
                 fail_msg("type %d, %zu x %zu x %zu, row %zu, output %zu: %g, "

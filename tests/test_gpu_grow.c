@@ -99,6 +99,11 @@ static void grow(const char *text, size_t head_dim, enum kv_path path)
         g.rig[i] = rig(text, &g.shape, 1, &g.calib);
     for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++)
         update(&g, i, path);
+    kv_gpu_attend_drop(g.grown, 70);
+    kv_gpu_attend_drop(g.grown, 71);
+    kv_gpu_attend_drop(g.grown, 72);
+    kv_gpu_attend_drop(g.grown, 73); /* was never there */
+    assert_int_equal(kv_gpu_attend_bytes(g.grown), 0);
     kv_gpu_attend_free(g.grown);
     for (size_t i = 0; i < SEQUENCES; i++)
         rig_clear(&g.rig[i]);
@@ -140,6 +145,9 @@ static void test_view(void **state)
     assert_int_equal(kv_gpu_attend_update(a, &job, &id, 1, &e), -1);
     assert_non_null(strstr(e.msg, "no CUDA kernel of attention with a window"));
     kv_gpu_attend_free(a);
+    assert_int_equal(
+        kv_gpu_attend_new(&a, &test_device, &job, 0, KV_PATH_EXACT, &e), -1);
+    assert_non_null(strstr(e.msg, "no CUDA kernel of attention with a window"));
     rig_clear(&r);
 }
 

@@ -282,7 +282,7 @@ class GenerateTest(unittest.TestCase):
     """Answers of kvgen: caches of several sequences grow on the device, come
     and go, tiles of 128 tokens fill."""
     SPECS = ["f16", "kivi:b4g32r32", "kivi:b8g32r0s2", "gear:r0",
-             "h2o:b0.5+f16"]
+             "h2o:b0.5+f16", "K-kivi:b8g32r0s4/V-kivi:b8g32r0s0"]
 
     def test_same_answers(self):
         with tempfile.TemporaryDirectory() as top:
@@ -304,7 +304,7 @@ class GenerateTest(unittest.TestCase):
                     texts.append([(a["id"], a["spec"], a["bits"], a["text"])
                                   for a in map(json.loads, f)])
                 notes = done.stderr.decode().count("the CPU attends in layer")
-                self.assertEqual(notes, 1 if more else 0, done.stderr)
+                self.assertEqual(notes, 2 if more else 0, done.stderr)
             self.assertEqual(len(texts[0]), 3 * len(self.SPECS))
             self.assertEqual(*texts)
 

@@ -95,6 +95,7 @@ static void test_refused(void **state)
         {TALK(TURN("system")), "messages: none is of the user"},
         {TALK("'a'"), "messages: number 1: expected {"},
         {TALK("{'role': 'user'}"), "messages: number 1: expected {"},
+        {TALK("{'role': 'user', 'content': []}"), "the content has no parts"},
         {TALK("{'role': 'user', 'content': ['a']}"), "number 1: part 1: exp"},
         {TALK("{'role': 'user', 'content': [{'type': 'text', 'text': 'a'},"
               " {'type': 'image_url', 'image_url': 'b'}]}"),

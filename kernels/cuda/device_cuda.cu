@@ -128,6 +128,16 @@ extern "C" int kv_device_upload(void *to, const void *from, size_t bytes,
     return copy(to, from, bytes, cudaMemcpyHostToDevice, e);
 }
 
+extern "C" int kv_device_upload_rows(void *to, size_t to_row, const void *from,
+                                     size_t n, size_t rows, struct kv_err *e)
+{
+    cudaError_t rc;
+
+    bind();
+    rc = cudaMemcpy2D(to, to_row, from, n, n, rows, cudaMemcpyHostToDevice);
+    return rc == cudaSuccess ? 0 : fail(e, "cudaMemcpy2D", rc);
+}
+
 extern "C" int kv_device_download(void *to, const void *from, size_t bytes,
                                   struct kv_err *e)
 {

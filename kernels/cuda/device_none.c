@@ -34,6 +34,9 @@ void kv_device_free(void *p)
 NONE(kv_device_upload(void *to, const void *from, size_t bytes,
                       struct kv_err *e))
 
+NONE(kv_device_upload_rows(void *to, size_t to_row, const void *from, size_t n,
+                           size_t rows, struct kv_err *e))
+
 NONE(kv_device_download(void *to, const void *from, size_t bytes,
                         struct kv_err *e))
 

@@ -119,14 +119,9 @@ template <int TYPE> static const char *launch_rows(const kv_gemv &g)
                          : launch<TYPE, 8>(g);
 }
 
-static size_t bytes_of(enum kv_type t)
-{
-    return t == KV_TYPE_F32 ? 4 : 2;
-}
-
 extern "C" int kv_gpu_few_rows(const struct kv_gpu_product *p)
 {
-    const size_t bytes = bytes_of(p->type);
+    const size_t bytes = kv_type_bytes(p->type);
 
     return p->m && p->m <= KV_GPU_FEW_ROWS && p->n && p->batch <= 1 &&
            !p->transposed && p->c_type == KV_TYPE_F32 &&
@@ -139,7 +134,7 @@ extern "C" int kv_gpu_few_rows(const struct kv_gpu_product *p)
 extern "C" int kv_gpu_multiply_few(const struct kv_gpu_product *p,
                                    struct kv_err *e)
 {
-    const size_t bytes = bytes_of(p->type);
+    const size_t bytes = kv_type_bytes(p->type);
     const kv_gemv g = {static_cast<const uint8_t *>(p->a),
                        static_cast<const uint8_t *>(p->b),
                        static_cast<float *>(p->c),

@@ -510,29 +510,28 @@ static const char *kv_launch(void (*kernel)(A...), dim3 grid, dim3 block,
     return rc == cudaSuccess ? NULL : cudaGetErrorString(rc);
 }
 
-/* Whether the device in use may begin a kernel before the one before it ends
- * (programmatic dependent launch, compute capability 9.0). */
-static inline bool kv_begins_early(void)
+/* Whether this kernel waits in kv_wait_for_earlier(): its code in use is for
+ * compute capability 9.0 or later, not compiled by the driver from earlier
+ * PTX. */
+template <class... A> static bool kv_waits(void (*kernel)(A...))
 {
-    static int major; // one device is in use (runtime.h)
-    int device = 0;
+    cudaFuncAttributes f = {};
 
-    if (!major && (cudaGetDevice(&device) != cudaSuccess ||
-                   cudaDeviceGetAttribute(
-                       &major, cudaDevAttrComputeCapabilityMajor, device) !=
-                       cudaSuccess))
+    if (cudaFuncGetAttributes(&f, kernel) != cudaSuccess)
         cudaGetLastError(); // not the next launch's error
-    return major >= 9;
+    return f.ptxVersion >= 90;
 }
 
 /* kv_launch() in the first stream, without shared memory, of a kernel that
- * calls kv_wait_for_earlier(): its blocks may begin while earlier kernels
- * run. */
+ * calls kv_wait_for_earlier().  Its blocks may begin when all blocks of the
+ * kernel before have ended, or have allowed it, but before what they wrote can
+ * be read (programmatic dependent launch). */
 template <class... A>
 static const char *kv_launch_early(void (*kernel)(A...), dim3 grid, dim3 block,
                                    A... args)
 {
     cudaLaunchAttribute early = {};
+    static const bool waits = kv_waits(kernel); // kernels are compiled alike
     cudaLaunchConfig_t config = {};
     cudaError_t rc;
 
@@ -541,7 +540,7 @@ static const char *kv_launch_early(void (*kernel)(A...), dim3 grid, dim3 block,
     config.gridDim = grid;
     config.blockDim = block;
     config.attrs = &early;
-    config.numAttrs = kv_begins_early() ? 1 : 0;
+    config.numAttrs = waits ? 1 : 0;
     rc = cudaLaunchKernelEx(&config, kernel, args...);
     if (rc != cudaSuccess)
         cudaGetLastError(); // not the next launch's error

@@ -162,8 +162,11 @@ int kv_gpu_attend_reopen(struct kv_gpu_attend *a,
                          struct kv_err *e)
 {
     kv_gpu_attend_free_tables(a);
-    for (int side = 0; side < 2; side++)
-        a->owned[side] = max_owned(jobs, n_jobs, side);
+    for (int side = 0; side < 2; side++) {
+        const size_t more = a->owned[side] + a->owned[side] / 4;
+
+        a->owned[side] = kv_max(max_owned(jobs, n_jobs, side), more);
+    }
     return find_family(a, jobs, a->asked, e) ||
                    kv_gpu_attend_send_tables(a, jobs, e)
                ? -1
@@ -193,15 +196,29 @@ static struct kv_gpu_attend *begin(const struct kv_device *device,
     return a;
 }
 
+int kv_gpu_attend_takes(const struct kv_tiles_job *j, struct kv_err *e)
+{
+    const size_t k = kv_gpu_job_store(j, 0, KV_JOB_SINKS)->n;
+    const size_t v = kv_gpu_job_store(j, 1, KV_JOB_SINKS)->n;
+
+    if (!kv_gpu_plain_takes(&j->view))
+        return kv_gpu_plain_fail(e);
+    return k == v ? 0
+                  : kv_fail(e,
+                            "no CUDA kernel where keys have %zu sinks and "
+                            "values %zu",
+                            k, v);
+}
+
 /* The remaining setup, after the family is found. */
 static int finish(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
                   bool dequant, struct kv_err *e)
 {
-    if (!kv_gpu_plain_takes(&jobs->view))
-        return kv_gpu_plain_fail(e);
+    if (kv_gpu_attend_takes(jobs, e))
+        return -1;
     for (size_t j = 0; j < a->n_jobs; j++) {
-        if (!kv_gpu_plain_takes(&jobs[j].view))
-            return kv_gpu_plain_fail(e);
+        if (kv_gpu_attend_takes(&jobs[j], e))
+            return -1;
         kv_gpu_attend_split(a, &jobs[j], &a->plan[j]);
     }
     return kv_gpu_attend_send_tables(a, jobs, e) ||
@@ -233,6 +250,7 @@ int kv_gpu_attend_new(struct kv_gpu_attend **out,
     struct kv_gpu_attend *a = begin(device, jobs, n_jobs);
 
     a->asked = path;
+    a->grows = !n_jobs;
     return end(a, find_family(a, jobs, path, e), jobs, false, out, e);
 }
 
@@ -335,7 +353,7 @@ int kv_gpu_attend_copy(struct kv_gpu_attend **out,
 {
     struct kv_gpu_attend *a;
 
-    assert(!from->coded);
+    assert(!from->coded && !from->grows);
     if (times > 1 && check_repeats(from, times, e))
         return -1;
     a = kv_alloc(1, sizeof(*a));

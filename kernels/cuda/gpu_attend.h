@@ -31,14 +31,17 @@ struct kv_gpu_slot;
 int kv_gpu_attend_new(struct kv_gpu_attend **a, const struct kv_device *device,
                       const struct kv_tiles_job *jobs, size_t n_jobs,
                       enum kv_path path, struct kv_err *e);
-/* Brings an attention of kv_gpu_attend_new() up to these jobs, whose caches
- * have grown since the last update: uploads new tokens.  id [n_jobs]: the
- * sequences' numbers, each once.  A sequence that is new gets all its tokens; a
- * sequence that is no longer there is freed.  After a failure a may only be
- * freed. */
+/* Brings an attention of kv_gpu_attend_new() with n_jobs 0 up to these jobs,
+ * whose caches have grown since the last update: uploads new tokens.  id
+ * [n_jobs]: the sequences' numbers, each once.  A sequence that is new gets all
+ * its tokens; a sequence that is no longer there is freed.  Fails as
+ * kv_gpu_attend_new() does; a may then only be freed. */
 int kv_gpu_attend_update(struct kv_gpu_attend *a,
                          const struct kv_tiles_job *jobs, const uint64_t *id,
                          size_t n_jobs, struct kv_err *e);
+/* Frees the copy of a sequence, if there is one; an update must come before the
+ * next launch. */
+void kv_gpu_attend_drop(struct kv_gpu_attend *a, uint64_t id);
 /* kv_gpu_attend_new() with the generic kernel, even if the family has a
  * kernel. */
 int kv_gpu_attend_new_generic(struct kv_gpu_attend **a,
@@ -56,7 +59,8 @@ int kv_gpu_attend_new_dequant(struct kv_gpu_attend **a,
  * sequence `times` times, each time with bytes of its own.  This makes caches
  * longer than the host has time to encode; attention over them gives the
  * original's result.  a must outlive the copy, and must not come from
- * kv_gpu_attend_new_dequant(); keys must be stored after RoPE.  With times
+ * kv_gpu_attend_new_dequant() or be made for updates; keys must be stored after
+ * RoPE.  With times
  * above 1 it fails if a sequence has tokens that are not codes, a number of
  * codes' tokens that is no multiple of a tile's 128, or more than one query,
  * and if the codes have data behind their tiles. */

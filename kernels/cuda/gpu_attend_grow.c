@@ -2,11 +2,13 @@
  * only new tiles are packed and uploaded.  The rest is halves: its decoded rows
  * are kept in host memory, and the tiles with new rows are packed again. */
 #include "kernels/cuda/gpu_attend_impl.h"
-#include "kernels/cuda/views.h"
 #include "lib/base/alloc.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { ALIGNED = 256 /* bytes */ };
 
 void kv_gpu_held_free(struct kv_gpu_held *h)
 {
@@ -67,20 +69,28 @@ static void match(struct kv_gpu_attend *a, const uint64_t *id, size_t n)
     a->n_jobs = n;
 }
 
-/* Whether a new tile of codes owns more bytes than tiles on the device have
- * room for. */
+void kv_gpu_attend_drop(struct kv_gpu_attend *a, uint64_t id)
+{
+    for (size_t j = 0; j < a->n_jobs; j++)
+        if (a->held[j].id == id)
+            drop(a, j);
+}
+
+/* Whether one of a job's new tiles of codes owns more bytes than tiles on the
+ * device have room for. */
 static bool outgrown(const struct kv_gpu_attend *a,
                      const struct kv_tiles_job *j, size_t job)
 {
-    const size_t from = kv_gpu_run_tiles(&a->plan[job].run[KV_RUN_CODES]);
-    const size_t scale = KV_GPU_TILE / KV_TILE_TOKENS;
+    const struct kv_gpu_run *was = &a->plan[job].run[KV_RUN_CODES];
+    struct kv_gpu_sequence now = {0};
 
+    kv_gpu_attend_split(a, j, &now);
     for (int side = 0; side < 2; side++) {
         const struct kv_store *s = kv_gpu_job_store(j, side, KV_JOB_CODES);
-        const size_t n = kv_store_tiles(s);
+        const size_t end = now.run[KV_RUN_CODES].n / KV_TILE_TOKENS;
 
         for (size_t h = 0; s->family->owned && h < kv_store_heads(s); h++)
-            for (size_t i = from * scale; i < n; i++)
+            for (size_t i = was->n / KV_TILE_TOKENS; i < end; i++)
                 if (s->family->owned(s, kv_store_tile(s, h, i)) >
                     a->owned[side])
                     return true;
@@ -95,7 +105,7 @@ static int make_room(struct kv_gpu_attend *a, size_t job, int r, int side,
     struct kv_gpu_held *h = &a->held[job];
     const size_t heads = kv_gpu_run_heads(a, r, side);
     const size_t old = h->room[side][r];
-    const size_t room = head_bytes > 2 * old ? head_bytes : 2 * old;
+    const size_t room = kv_max(head_bytes, kv_round_up(old + old / 4, ALIGNED));
     void *to;
 
     if (head_bytes <= old)
@@ -121,11 +131,9 @@ static int upload(const struct kv_gpu_attend *a, size_t job, int r, int side,
 {
     const struct kv_gpu_held *h = &a->held[job];
 
-    for (size_t i = 0; n && i < kv_gpu_run_heads(a, r, side); i++)
-        if (kv_device_upload(h->tiles[side][r] + i * h->room[side][r] + from,
-                             host + i * n, n, e))
-            return -1;
-    return 0;
+    return n ? kv_device_upload_rows(h->tiles[side][r] + from, h->room[side][r],
+                                     host, n, kv_gpu_run_heads(a, r, side), e)
+             : 0;
 }
 
 /* Uploads the run's tiles of codes beyond the first `have`; all of them if data
@@ -280,9 +288,10 @@ int kv_gpu_attend_update(struct kv_gpu_attend *a,
 {
     bool larger = false;
 
+    assert(a->grows);
     for (size_t j = 0; j < n_jobs; j++)
-        if (!kv_gpu_plain_takes(&jobs[j].view))
-            return kv_gpu_plain_fail(e);
+        if (kv_gpu_attend_takes(&jobs[j], e))
+            return -1;
     match(a, id, n_jobs);
     for (size_t j = 0; j < n_jobs && !larger; j++)
         larger = outgrown(a, &jobs[j], j);

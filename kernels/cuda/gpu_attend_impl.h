@@ -14,13 +14,13 @@ enum {
 }; /* the runs of a job's
     * store */
 
-/* Device memory for content that each launch writes anew. */
+/* Device memory that larger memory replaces when more is wanted. */
 struct kv_gpu_room {
     void *p;
     size_t bytes;
 };
 
-/* Makes r at least this large; its content is lost when it grows. */
+/* Makes r at least this large; its content is then lost. */
 int kv_gpu_room_want(struct kv_gpu_room *r, size_t bytes, struct kv_err *e);
 
 /* One sequence's memory on the device, and what its last update left. */
@@ -45,6 +45,7 @@ struct kv_gpu_attend {
     struct kv_store store[2]; /* copies of the caller's, without tiles: launches
                                  need them after the caller's are gone */
     enum kv_path asked;       /* the path of kv_gpu_attend_new() */
+    bool grows;               /* for kv_gpu_attend_update() */
     size_t n_jobs, n_heads, n_kv_heads, head_dim, nq;
     size_t owned[2];              /* maximum bytes of a tile of codes */
     struct kv_gpu_sequence *plan; /* [n_jobs] */
@@ -60,9 +61,11 @@ struct kv_gpu_attend {
                     them; else NULL */
 };
 
-/* gpu_attend.c.  Finds a family for tiles that own more bytes than those
- * before, and uploads its tables.  The tiles on the device are no longer
- * valid. */
+/* gpu_attend.c.  kv_gpu_attend_takes() fails if there is no attention for a
+ * job's view or runs.  kv_gpu_attend_reopen() finds a family for tiles that own
+ * more bytes than those before, and uploads its tables; the tiles on the device
+ * are no longer valid. */
+int kv_gpu_attend_takes(const struct kv_tiles_job *j, struct kv_err *e);
 int kv_gpu_attend_reopen(struct kv_gpu_attend *a,
                          const struct kv_tiles_job *jobs, size_t n_jobs,
                          struct kv_err *e);

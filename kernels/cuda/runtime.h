@@ -36,9 +36,13 @@ int kv_device_offloads(void);
 int kv_device_alloc(void **p, size_t bytes, struct kv_err *e);
 void kv_device_free(void *p); /* NULL is fine */
 
-/* Both wait for all earlier launches and report their errors. */
+/* These wait for all earlier launches and report their errors. */
 int kv_device_upload(void *to, const void *from, size_t bytes,
                      struct kv_err *e);
+/* kv_device_upload() of `rows` rows of n bytes, which lie to_row bytes apart
+ * there and n bytes apart here. */
+int kv_device_upload_rows(void *to, size_t to_row, const void *from, size_t n,
+                          size_t rows, struct kv_err *e);
 int kv_device_download(void *to, const void *from, size_t bytes,
                        struct kv_err *e);
 int kv_device_zero(void *p, size_t bytes, struct kv_err *e);

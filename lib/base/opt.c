@@ -325,21 +325,11 @@ static _Noreturn void say_and_exit(const struct kv_opt_about *about, int c)
     exit(KV_EXIT_OK);
 }
 
-/* Whether a word begins as I/N does, or ends so. */
-static bool like_shard(const char *word)
-{
-    const char *slash = strrchr(word, '/');
-
-    return isdigit((unsigned char)*word) ||
-           (slash && slash[1] &&
-            slash[1 + strspn(slash + 1, "0123456789")] == '\0');
-}
-
 /* The value of an option.  The value of --shard may be the next word. */
 static const char *value(const struct kv_opt *o, int argc, char **argv)
 {
     return o->kind == KV_OPT_SHARD && !optarg && optind < argc &&
-                   like_shard(argv[optind])
+                   isdigit((unsigned char)*argv[optind])
                ? argv[optind++]
                : optarg;
 }

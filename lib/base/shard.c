@@ -124,8 +124,8 @@ int kv_shard_launched(struct kv_shard *s, struct kv_err *e)
     if (array_place(&task, e) || rank_place(&rank, e))
         return -1;
     if (!task.variable && !rank.variable)
-        return kv_fail(e, "--shard without I/N: no launcher has set "
-                          "SLURM_ARRAY_TASK_ID, SLURM_PROCID, "
+        return kv_fail(e, "--shard without I/N, which begins with a digit: no "
+                          "launcher has set SLURM_ARRAY_TASK_ID, SLURM_PROCID, "
                           "OMPI_COMM_WORLD_RANK or PMI_RANK");
     *s = (struct kv_shard){task.i * rank.n + rank.i + 1, task.n * rank.n};
     if (task.variable && rank.variable && rank.n > 1)
