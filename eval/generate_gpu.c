@@ -1,5 +1,4 @@
 #include "eval/generate_gpu.h"
-#include "kernels/cuda/gpu_attend.h"
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
 #include "lib/seq/cache.h"
