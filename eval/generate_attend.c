@@ -22,7 +22,7 @@ static bool is_exact(const struct kv_generator *r,
 static bool is_on_gpu(const struct kv_generator *r, const struct kv_gen_spec *s,
                       size_t layer)
 {
-    return s->gpu && !r->prompt && kv_gpu_layers_read(s->gpu, layer);
+    return s->gpu && !r->prompt && kv_gpu_layers_has(s->gpu, layer);
 }
 
 /* Appends the i-th live sequence's tokens to its caches and attends.  If it

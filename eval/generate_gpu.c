@@ -49,7 +49,7 @@ void kv_gpu_layers_drop(struct kv_gpu_layers *g, uint64_t id)
             kv_gpu_attend_drop(g->layer[i].attend, id);
 }
 
-bool kv_gpu_layers_read(const struct kv_gpu_layers *g, size_t layer)
+bool kv_gpu_layers_has(const struct kv_gpu_layers *g, size_t layer)
 {
     return !g->layer[layer].on_cpu;
 }

@@ -22,7 +22,7 @@ void kv_gpu_layers_drop(struct kv_gpu_layers *g, uint64_t id);
 
 /* Whether the device attends in the layer; false once it is known to have no
  * kernel, or no room. */
-bool kv_gpu_layers_read(const struct kv_gpu_layers *g, size_t layer);
+bool kv_gpu_layers_has(const struct kv_gpu_layers *g, size_t layer);
 
 /* A sequence whose newest token is in the layer.  id: its number, which no
  * other sequence ever has.  q, out: [n_heads][head_dim]. */
@@ -35,7 +35,7 @@ struct kv_gpu_query {
 };
 
 /* Attention of the newest token of each of n sequences, which are all with this
- * spec; row = n_heads * head_dim.  Only where kv_gpu_layers_read().  Where the
+ * spec; row = n_heads * head_dim.  Only where kv_gpu_layers_has().  Where the
  * device has no kernel or no memory is left, the CPU attends from here on, and
  * a note says so once.  Fails if the device does. */
 int kv_gpu_layers_attend(struct kv_gpu_layers *g, size_t layer,

@@ -133,9 +133,9 @@ int kv_policy_print(const struct kv_policy_spec *p, char *text, size_t n)
         return snprintf(text, n, "%s", "");
     used = snprintf(text, n, "%s:", p->policy->name);
     for (size_t i = 0; i < n_params(p->policy) && (size_t)used < n; i++)
-        used += snprintf(text + used, n - (size_t)used, "%s%s",
-                         p->policy->params[i].name,
-                         kv_decimal(p->value[i]).text);
+        used +=
+            snprintf(text + used, n - (size_t)used, "%s%s",
+                     p->policy->params[i].name, kv_decimal(p->value[i]).text);
     if ((size_t)used < n)
         used += snprintf(text + used, n - (size_t)used, "+");
     return used;
@@ -167,6 +167,17 @@ int kv_policy_dense(const struct kv_spec *specs, size_t n, struct kv_err *e)
                            "%s: attention is dense here: %s goes with kvppl, "
                            "protocols all, llama.cpp and prefill:P",
                            specs[i].given, specs[i].policy.policy->name);
+    return 0;
+}
+
+int kv_policy_on_device(const struct kv_spec *specs, size_t n, struct kv_err *e)
+{
+    for (size_t i = 0; i < n; i++)
+        if (specs[i].policy.policy && specs[i].policy.policy->patterns)
+            return kv_fail(e,
+                           "%s: patterns of prompts run on the CPU alone, not "
+                           "with --device",
+                           specs[i].text);
     return 0;
 }
 

@@ -119,6 +119,9 @@ void kv_policy_calib_key(const struct kv_policy_spec *p,
 /* Fails if a spec's policy has patterns, naming the spec.  Called by tools
  * whose attention is dense. */
 int kv_policy_dense(const struct kv_spec *specs, size_t n, struct kv_err *e);
+/* The same, for tools that compute on a GPU, which finds no patterns. */
+int kv_policy_on_device(const struct kv_spec *specs, size_t n,
+                        struct kv_err *e);
 
 /* The value of a letter that the policy has. */
 double kv_policy_get(const struct kv_policy_spec *p, const char *name);

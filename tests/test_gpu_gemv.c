@@ -1,10 +1,9 @@
 /* kernels/cuda/gemv.cu: products of up to 8 rows against sums in double. */
 #include "kernels/cuda/gemm.h"
-#include "kernels/cuda/runtime.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
-#include "tests/codec_setup.h"
+#include "tests/gpu_attend_setup.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -159,12 +158,6 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {cmocka_unit_test(test_products),
                                               cmocka_unit_test(test_taken)};
-    struct kv_device device;
-    struct kv_err e = {""};
 
-    if (kv_device_cuda(0, &device, &e)) {
-        printf("skipped: %s\n", e.msg);
-        return 77;
-    }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ON_DEVICE(tests);
 }

@@ -134,12 +134,8 @@ int kvgen_list_specs(struct kvgen_run *r, const struct kvgen_args *a,
         kv_spec_in_place(r->spec, r->n_specs, "kvgen", e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
-    for (size_t i = 0; i < r->n_specs && a->common.on_gpu; i++)
-        if (r->spec[i].policy.policy && !kv_policy_drops(&r->spec[i].policy))
-            return kv_fail(e,
-                           "%s: patterns of prompts run on the CPU alone, not "
-                           "with --device %s",
-                           r->spec[i].text, a->common.device);
+    if (a->common.on_gpu && kv_policy_on_device(r->spec, r->n_specs, e))
+        return -1;
     while (r->reference < r->n_specs && !is_reference(&r->spec[r->reference]))
         r->reference++;
     return 0;

@@ -130,12 +130,8 @@ static int list_specs(struct kvppl_run *r, const struct kvppl_args *a,
     if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, &r->n_all, e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
-    for (size_t i = 0; i < r->n_specs && a->common.on_gpu; i++)
-        if (r->spec[i].policy.policy && !kv_policy_drops(&r->spec[i].policy))
-            return kv_fail(e,
-                           "%s: patterns of prompts run on the CPU alone, not "
-                           "with --device %s",
-                           r->spec[i].text, a->common.device);
+    if (a->common.on_gpu && kv_policy_on_device(r->spec, r->n_specs, e))
+        return -1;
     return 0;
 }
 

@@ -60,10 +60,9 @@ int kv_gpu_attend_new_dequant(struct kv_gpu_attend **a,
  * longer than the host has time to encode; attention over them gives the
  * original's result.  a must outlive the copy, and must not come from
  * kv_gpu_attend_new_dequant() or be made for updates; keys must be stored after
- * RoPE.  With times
- * above 1 it fails if a sequence has tokens that are not codes, a number of
- * codes' tokens that is no multiple of a tile's 128, or more than one query,
- * and if the codes have data behind their tiles. */
+ * RoPE.  With times above 1 it fails if a sequence has tokens that are not
+ * codes, a number of codes' tokens that is no multiple of a tile's 128, or more
+ * than one query, and if the codes have data behind their tiles. */
 int kv_gpu_attend_copy(struct kv_gpu_attend **copy,
                        const struct kv_gpu_attend *a, size_t times,
                        struct kv_err *e);

@@ -145,7 +145,7 @@ static int send_codes(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
     const struct kv_gpu_side s = kv_gpu_side_of(a, j, side);
     const size_t heads = kv_gpu_run_heads(a, KV_RUN_CODES, side);
     const size_t n_tiles = kv_gpu_run_tiles(run), from = s.behind ? 0 : have;
-    const size_t kept = from * s.tile_bytes, new = n_tiles - from;
+    const size_t kept = from * s.tile_bytes, fresh = n_tiles - from;
     const size_t n = kv_gpu_coded_bytes(a, j, run, side) - kept;
     uint8_t *host;
     int rc;
@@ -156,9 +156,9 @@ static int send_codes(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
         return -1;
     host = kv_alloc(heads, n);
 #pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < heads * new; i++)
-        s.pack(&s, i / new, from + i % new,
-               host + i / new *n + i % new *s.tile_bytes);
+    for (size_t i = 0; i < heads * fresh; i++)
+        s.pack(&s, i / fresh, from + i % fresh,
+               host + i / fresh * n + i % fresh * s.tile_bytes);
     for (size_t h = 0; s.behind && h < heads; h++)
         s.behind(&s, h, n_tiles, host + h * n);
     rc = upload(a, job, KV_RUN_CODES, side, kept, host, n, e);
@@ -193,8 +193,9 @@ static int send_halves(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
 {
     struct kv_gpu_held *held = &a->held[job];
     const size_t d = a->head_dim, heads = a->n_kv_heads;
-    const size_t from = keep / KV_GPU_TILE, new = kv_gpu_run_tiles(run) - from;
-    const size_t tile = kv_gpu_halves_bytes(a), n = new *tile;
+    const size_t from = keep / KV_GPU_TILE,
+                 fresh = kv_gpu_run_tiles(run) - from;
+    const size_t tile = kv_gpu_halves_bytes(a), n = fresh * tile;
     uint8_t *host;
     int rc;
 
@@ -213,10 +214,10 @@ static int send_halves(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
                          rows + (h * room + keep) * d);
     host = kv_alloc(heads, n);
 #pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < heads * new; i++) {
-        const size_t at = (from + i % new) * KV_GPU_TILE;
+    for (size_t i = 0; i < heads * fresh; i++) {
+        const size_t at = (from + i % fresh) * KV_GPU_TILE;
 
-        kv_gpu_float_pack(side, d, rows + (i / new *room + at) * d,
+        kv_gpu_float_pack(side, d, rows + (i / fresh * room + at) * d,
                           kv_min(run->n - at, KV_GPU_TILE), host + i * tile);
     }
     rc = upload(a, job, r, side, from * tile, host, n, e);

@@ -7,12 +7,8 @@
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/gpu_attend.h"
 
-enum {
-    KV_JOB_SINKS,
-    KV_JOB_CODES,
-    KV_JOB_TAIL
-}; /* the runs of a job's
-    * store */
+/* The runs of a job's store. */
+enum { KV_JOB_SINKS, KV_JOB_CODES, KV_JOB_TAIL };
 
 /* Device memory that larger memory replaces when more is wanted. */
 struct kv_gpu_room {

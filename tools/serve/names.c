@@ -10,10 +10,8 @@ enum { SPEC_CHARS = 256 };
 int kv_names_check(const struct kv_names *n, const struct kv_spec *specs,
                    size_t n_specs, struct kv_err *e)
 {
-    for (size_t i = 0; i < n_specs && n->on_gpu; i++)
-        if (specs[i].policy.policy && !kv_policy_drops(&specs[i].policy))
-            return kv_fail(e, "%s: patterns of prompts run on the CPU alone",
-                           specs[i].text);
+    if (n->on_gpu && kv_policy_on_device(specs, n_specs, e))
+        return -1;
     return kv_spec_in_place(specs, n_specs, "kvgen", e);
 }
 
