@@ -461,12 +461,12 @@ KV_DEVICE uint32_t kv_transpose(uint32_t x)
  * KV_TWIN_LAUNCHED, once (run_every_kernel.py). */
 void twin_launched(void *kernel);
 
-/* The number of resident blocks: two, if their shared memory fits a
- * multiprocessor of compute capability 9.0, else one. */
+/* The number of resident blocks, 2, 1 or 0: as many as the shared memory of a
+ * multiprocessor of compute capability 9.0 holds. */
 template <class... A>
 static size_t kv_resident_blocks(void (*)(A...), unsigned, size_t shared)
 {
-    return shared <= 113 << 10 ? 2 : 1;
+    return shared <= 113 << 10 ? 2 : shared <= 227 << 10;
 }
 
 template <class... A>

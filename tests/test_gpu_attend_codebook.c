@@ -1,5 +1,6 @@
 /* Attention on the device that reads codebook indices. */
 #include "kernels/codebook/cuda.h"
+#include "kernels/cuda/gpu_attend_impl.h"
 #include "tests/gpu_attend_setup.h"
 
 static void test_codebook_kernels(void **state)
@@ -67,6 +68,48 @@ static void test_prefill(void **state)
     check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT);
 }
 
+/* More warps than 8 where registers and shared memory hold them: two blocks of
+ * 10 beside small tables, one of 16 beside large ones; 8 where larger blocks do
+ * not fit. */
+static void test_warps(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t head_dim;
+        enum kv_path path;
+        size_t warps, blocks;
+    } cases[] = {{"vecinfer:d4b8r0,iters=1", 128, KV_PATH_INT8, 10, 2},
+                 {"vecinfer:d8b8r0,iters=1", 128, KV_PATH_INT8, 8, 2},
+                 {"million:d2b8r0,iters=1", 128, KV_PATH_INT8, 16, 1},
+                 {"vecinfer:d8b12r0,iters=1", 128, KV_PATH_EXACT, 8, 1}};
+
+    (void)state;
+    if (test_device.shared < 227 << 10) {
+        skip();
+        return;
+    }
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const struct kv_shape s = synthetic_shape(cases[i].head_dim);
+        struct kv_calib *calib = NULL;
+        struct rig r = rig(cases[i].text, &s, 300, &calib);
+        const struct kv_tiles_job job = kv_tile_cache_job(r.tiled, 1);
+        struct kv_gpu_attend *a;
+        struct kv_err e = {""};
+
+        if (kv_gpu_attend_new(&a, &test_device, &job, 1, cases[i].path, &e))
+            fail_msg("%s: %s", cases[i].text, e.msg);
+        if (a->launch.warps != cases[i].warps ||
+            a->launch.blocks != cases[i].blocks)
+            fail_msg("%s, head_dim %zu: %zu blocks of %u warps, expected %zu "
+                     "of %zu",
+                     cases[i].text, cases[i].head_dim, a->launch.blocks,
+                     a->launch.warps, cases[i].blocks, cases[i].warps);
+        kv_gpu_attend_free(a);
+        rig_clear(&r);
+        kv_calib_free(calib);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -74,6 +117,7 @@ int main(void)
         cmocka_unit_test(test_codebook_kernels),
         cmocka_unit_test(test_codebook),
         cmocka_unit_test(test_transforms),
+        cmocka_unit_test(test_warps),
     };
 
     return RUN_ON_DEVICE(tests);

@@ -25,9 +25,9 @@ static int launch_prefill(struct kv_gpu_launch *l, struct kv_err *e)
 static int exact(struct kv_gpu_launch *l, struct kv_gpu_codes c,
                  struct kv_err *e)
 {
-#define KV_CASE(D, DIMS, BITS, OWN, T, STAGES, T_INT8, S_INT8)               \
+#define KV_CASE(D, DIMS, BITS, OWN, T, STAGES, W, T_INT8, S_INT8, W_INT8)    \
     if (l->head_dim == D && c.d == DIMS && c.bits == BITS && c.own == OWN) { \
-        using book = kv_codebook_of<D, DIMS, BITS, OWN, T, false>;           \
+        using book = kv_codebook_of<D, DIMS, BITS, OWN, T, W, false>;        \
                                                                              \
         if (l->prefill)                                                      \
             return launch_prefill<book, STAGES>(l, e);                       \

@@ -47,9 +47,11 @@ kv_codebook_params_of(const struct kv_gpu_side *side)
 }
 
 /* One side's codes, as known at compile time. */
-template <int HEAD_DIM, int DIMS_, int BITS_, bool OWN_, int STEP, bool INT8_>
+template <int HEAD_DIM, int DIMS_, int BITS_, bool OWN_, int STEP,
+          unsigned WARPS_, bool INT8_>
 struct kv_codebook_of {
     static constexpr int D = HEAD_DIM, DIMS = DIMS_, BITS = BITS_, T = STEP;
+    static constexpr unsigned WARPS = WARPS_;
     static constexpr bool OWN = OWN_, INT8 = INT8_;
     static constexpr int PER = 8 / DIMS; /* codes for 8 channels */
     static constexpr int WORDS = INT8 ? 2 : 4;
@@ -188,13 +190,14 @@ KV_DEVICE unsigned kv_codebook_channel(int k, int j)
 /* Members that the policies of both paths share. */
 template <class B> struct kv_codebook_side {
     using params = kv_codebook_params;
-    static constexpr int T = B::T, TILE = KV_GPU_TILE, TABLE = B::TABLE;
+    static constexpr int T = B::T, TILE = T, TABLE = B::TABLE;
     /* On path int8 with 128 channels, registers spill where two blocks share a
      * multiprocessor, unless a code covers four channels or its centroids have
      * copies. */
     static constexpr bool SPILLS =
         B::INT8 && B::D == 128 && B::DIMS != 4 && B::COPIES == 1;
     static constexpr int BLOCKS = TABLE <= 48 << 10 && !SPILLS ? 2 : 1;
+    static constexpr unsigned WARPS = B::WARPS;
     static constexpr bool WRITES = false;
 
     static __host__ __device__ size_t head_bytes(const params &)

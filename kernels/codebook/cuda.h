@@ -6,26 +6,27 @@
 #include "kernels/cuda/families.h"
 
 /* Head dimension; values and bits of a code; whether each sub-space has a table
- * of its own; tokens of a step and stages of the ring, on path exact and on
- * int8.  Steps and stages are the largest with which two blocks share a
- * multiprocessor (113 KiB, 128 registers a thread) where the tables leave room
- * for that. */
+ * of its own; tokens of a step, stages of the ring and warps of a block at most,
+ * on path exact and on int8.  Steps and stages are the largest with which two
+ * blocks of 8 warps share a multiprocessor (113 KiB, 128 registers a thread)
+ * where the tables leave room for that; warps, of 8, 10, 12 and 16, are the most
+ * for which no register spills. */
 /* clang-format off */
 #define KV_CODEBOOKS(X) \
-    X(64, 2, 8, false, 32, 2, 32, 2) \
-    X(64, 4, 8, false, 64, 2, 64, 2) \
-    X(64, 8, 8, false, 64, 3, 64, 3) \
-    X(64, 4, 12, false, 32, 3, 64, 3) \
-    X(64, 8, 12, false, 64, 3, 64, 3) \
-    X(64, 2, 8, true, 32, 2, 32, 3) \
-    X(64, 4, 8, true, 64, 2, 64, 3) \
-    X(128, 2, 8, false, 16, 2, 32, 3) \
-    X(128, 4, 8, false, 16, 4, 32, 2) \
-    X(128, 8, 8, false, 16, 8, 32, 4) \
-    X(128, 4, 12, false, 16, 3, 32, 3) \
-    X(128, 8, 12, false, 64, 3, 32, 2) \
-    X(128, 2, 8, true, 32, 2, 32, 2) \
-    X(128, 4, 8, true, 32, 3, 32, 2)
+    X(64, 2, 8, false, 32, 2, 10, 32, 2, 10) \
+    X(64, 4, 8, false, 64, 2, 8, 64, 2, 10) \
+    X(64, 8, 8, false, 64, 3, 8, 64, 3, 8) \
+    X(64, 4, 12, false, 32, 3, 10, 64, 3, 10) \
+    X(64, 8, 12, false, 64, 3, 16, 64, 3, 10) \
+    X(64, 2, 8, true, 32, 2, 10, 32, 3, 10) \
+    X(64, 4, 8, true, 64, 2, 8, 64, 3, 10) \
+    X(128, 2, 8, false, 16, 2, 10, 32, 3, 8) \
+    X(128, 4, 8, false, 16, 4, 8, 32, 2, 10) \
+    X(128, 8, 8, false, 16, 8, 8, 32, 4, 8) \
+    X(128, 4, 12, false, 16, 3, 8, 32, 3, 8) \
+    X(128, 8, 12, false, 64, 3, 12, 32, 2, 16) \
+    X(128, 2, 8, true, 32, 2, 16, 32, 2, 16) \
+    X(128, 4, 8, true, 32, 3, 12, 32, 2, 10)
 /* clang-format on */
 
 /* The bytes of a centroid in halves or bytes; shared centroids in bytes are

@@ -12,9 +12,9 @@ static int launch(struct kv_gpu_launch *l, struct kv_err *e)
 extern "C" int kv_gpu_codebook_int8(struct kv_gpu_launch *l,
                                     struct kv_gpu_codes c, struct kv_err *e)
 {
-#define KV_CASE(D, DIMS, BITS, OWN, T_EXACT, S_EXACT, T, STAGES)             \
+#define KV_CASE(D, DIMS, BITS, OWN, T_EXACT, S_EXACT, W_EXACT, T, STAGES, W) \
     if (l->head_dim == D && c.d == DIMS && c.bits == BITS && c.own == OWN) { \
-        using book = kv_codebook_of<D, DIMS, BITS, OWN, T, true>;            \
+        using book = kv_codebook_of<D, DIMS, BITS, OWN, T, W, true>;         \
                                                                              \
         return kv_row_tiles(l, D) == 2 ? launch<book, STAGES, 2>(l, e)       \
                                        : launch<book, STAGES, 1>(l, e);      \

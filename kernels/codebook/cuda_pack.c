@@ -25,7 +25,7 @@ struct kv_gpu_codes kv_gpu_codebook_codes(const struct kv_gpu_side *side)
                              .bits = pairs(b) ? 8 : b->bits,
                              .own = b->sub_books > 1};
 
-#define STEP(D, DIMS, BITS, OWN, T_EXACT, S_EXACT, T_INT8, S_INT8)     \
+#define STEP(D, DIMS, BITS, OWN, T_EXACT, S, W, T_INT8, ...)           \
     if (side->store->head_dim == D && c.d == DIMS && c.bits == BITS && \
         c.own == OWN)                                                  \
         c.step = side->path == KV_PATH_INT8 ? T_INT8 : T_EXACT;

@@ -1,10 +1,10 @@
 /* Decode attention: a few queries of a sequence over all of its tokens, each
  * byte of the cache read once for all query heads of a KV head (FlashDecoding).
  *
- * Blocks of WARPS warps split the tokens of (sequence, KV head); a warp takes
- * tiles of TILE tokens in turn and walks each in steps of T tokens, whose bytes
- * stream through a ring of its own in shared memory.  Warps do not wait for
- * each other until the end, when they merge in order; the last block of a
+ * Blocks of 8 warps or more split the tokens of (sequence, KV head); a warp
+ * takes tiles of TILE tokens in turn and walks each in steps of T tokens, whose
+ * bytes stream through a ring of its own in shared memory.  Warps do not wait
+ * for each other until the end, when they merge in order; the last block of a
  * (sequence, KV head) to arrive merges all blocks in order.  So every run gives
  * the same bits.
  *
@@ -15,9 +15,12 @@
  *   params            the kernel's argument, by value
  *   T, TILE           tokens a step and a tile, which the warps take in turn;
  *                     the same for both.  A tile is 128 tokens, in family
- *                     "levels" 64, of halves 16, which is one step
+ *                     "levels" 64, of halves and codebooks one step
  *   BLOCKS            blocks that share a multiprocessor at 8 rows: limited
  *                     by registers and tables
+ *   WARPS             the maximum number of warps of a block at 8 rows, of
+ *                     which BLOCKS blocks have the registers; fewer, at least
+ *                     KV_WARPS, where shared memory holds no more
  *   head_bytes(p)     bytes at the start of a tile, shared by its steps
  *   step_bytes(p)     bytes of a step, after the head; both multiples of 16
  *   WRITES            whether scores or gather write over codes
@@ -103,9 +106,9 @@ KV_DEVICE void kv_mask(float s[M][NT][4], unsigned token, const unsigned *limit)
 
 /* Walks this warp's share of a span, or the whole span if the warps of a block
  * walk together, each with its own rows. */
-template <class K, class V, int STAGES, bool TOGETHER, int NT>
+template <class K, class V, int STAGES, bool TOGETHER, int NT, unsigned W>
 KV_DEVICE void
-kv_walk(const kv_course<K, V, STAGES, TOGETHER> &course,
+kv_walk(const kv_course<K, V, STAGES, TOGETHER, W> &course,
         const typename K::params &kp, const typename V::params &vp,
         const uint8_t *k_table, const uint8_t *v_table, const kv_span &span,
         const kv_rows &rows, const unsigned *limit,
@@ -181,8 +184,8 @@ KV_DEVICE void kv_load_queries(const kv_decode &p, const kv_gpu_space &enter,
 }
 
 /* Attends to a block's span with these two policies; the result is the block's
- * part. */
-template <class K, class V, int STAGES, int D, int NT>
+ * part.  W: the maximum number of warps. */
+template <class K, class V, int STAGES, int D, int NT, unsigned W>
 KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
                               const typename V::params &vp,
                               const kv_gpu_space &enter,
@@ -207,7 +210,7 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
         raw + (kv_is_space(enter) ? 8 * NT * D : 0));
     uint8_t *const v_table = V::TABLE ? k_table + K::TABLE : k_table;
     uint8_t *const rings = k_table + K::TABLE + V::TABLE;
-    const kv_course<K, V, STAGES, false> course(
+    const kv_course<K, V, STAGES, false, W> course(
         kp, vp, span,
         rings + kv_uniform_warp() * kv_ring<K, V, STAGES>::bytes(kp, vp));
     typename K::template query<NT> query;
@@ -225,8 +228,8 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
     K::template prepare<NT>(kp, k_table, queries, rows, query);
     kv_softmax_clear<NT>(softmax);
     V::template clear<NT>(sums);
-    kv_walk<K, V, STAGES, false, NT>(course, kp, vp, k_table, v_table, span,
-                                     rows, limit, query, softmax, sums);
+    kv_walk<K, V, STAGES, false, NT, W>(course, kp, vp, k_table, v_table, span,
+                                        rows, limit, query, softmax, sums);
 
     /* All threads are done with the rings; the warps' parts overwrite them. */
     constexpr unsigned n_rows = 8 * NT, floats = n_rows * (D + 2);
@@ -247,7 +250,7 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
         }
     V::template finish<NT>(vp, sums, mine + 2 * n_rows);
     kv_sync_block();
-    kv_merge_warps<D, NT>(warps, kv_part(p, work.split, D, 8 * NT));
+    kv_merge_warps<D, NT, W>(warps, kv_part(p, work.split, D, 8 * NT));
 }
 
 /* Whether this block is the last of its (sequence, KV head, rows) to finish. */
@@ -280,38 +283,49 @@ template <class K, class V, int D, int NT> constexpr int kv_blocks(void)
     return NT == 1 && D <= 128 && both <= KV_BIG_BLOCKS ? both : 1;
 }
 
+template <class K, class V, int D, int NT>
+__host__ __device__ constexpr unsigned kv_max_warps(void)
+{
+    constexpr unsigned both = K::WARPS < V::WARPS ? K::WARPS : V::WARPS;
+
+    return NT == 1 && D <= 128 ? both : (unsigned)KV_WARPS;
+}
+
 /* FK, FV: policies of the uncoded runs, sinks and tail.  Grid: (pieces of work,
  * KV heads, groups of 8 NT rows); rows are the query heads of a KV head for
  * query token 0, then 1, .. */
 template <class K, class V, int STAGES, class FK, class FV, int D, int NT>
-__global__ void __launch_bounds__(32 * KV_WARPS, kv_blocks<K, V, D, NT>())
+__global__ void __launch_bounds__(32 * kv_max_warps<K, V, D, NT>(),
+                                  kv_blocks<K, V, D, NT>())
     kv_decode_kernel(const kv_decode p, const typename K::params kp,
                      const typename V::params vp, const typename FK::params fkp,
                      const typename FV::params fvp)
 {
+    constexpr unsigned W = kv_max_warps<K, V, D, NT>();
     const kv_gpu_work &work = p.work[blockIdx.x]; /* a copy spills */
 
     kv_prefetch_space(p.enter, D);
     kv_prefetch_space(p.leave, D);
     if (work.coded)
-        kv_attend_span<K, V, STAGES, D, NT>(p, kp, vp, p.enter, work);
+        kv_attend_span<K, V, STAGES, D, NT, W>(p, kp, vp, p.enter, work);
     else
-        kv_attend_span<FK, FV, 1, D, NT>(p, fkp, fvp, {}, work);
+        kv_attend_span<FK, FV, 1, D, NT, W>(p, fkp, fvp, {}, work);
     if (kv_last_of(p, work))
         kv_merge_splits<4>(p, work, D, 8 * NT);
 }
 
 /* Shared memory of the kernel: queries, also untransformed if they enter the
- * codes' space, tables, and the larger of the rings and the warps' parts. */
+ * codes' space, tables, and the larger of the warps' rings and parts. */
 template <class K, class V, int STAGES, int D, int NT>
 static size_t kv_span_shared(const typename K::params &kp,
-                             const typename V::params &vp, bool enters = false)
+                             const typename V::params &vp,
+                             unsigned warps = KV_WARPS, bool enters = false)
 {
     const size_t rings = kv_ring<K, V, STAGES>::bytes(kp, vp);
     const size_t parts = 8 * NT * (D + 2) * sizeof(float);
 
     return 8 * NT * (D * (1 + enters) + 1) * sizeof(float) + K::TABLE +
-           V::TABLE + KV_WARPS * (rings > parts ? rings : parts);
+           V::TABLE + warps * (rings > parts ? rings : parts);
 }
 
 #endif

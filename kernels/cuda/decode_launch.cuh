@@ -13,25 +13,40 @@ static inline unsigned kv_row_tiles(const struct kv_gpu_launch *l, size_t d)
     return l->p.group * l->p.nq > 8 && d <= 128 ? 2 : 1;
 }
 
-/* Launches a grid of blocks of KV_WARPS warps; or, if the launch is only
+/* Launches a grid of blocks of this many warps; or, if the launch is only
  * measured, finds how many blocks a multiprocessor holds.  turn: tokens that
  * all warps of a block take at once. */
 template <class... A>
 static const char *kv_launch_blocks(struct kv_gpu_launch *l,
-                                    void (*kernel)(A...), size_t turn,
-                                    dim3 grid, A... args)
+                                    void (*kernel)(A...), unsigned warps,
+                                    size_t turn, dim3 grid, A... args)
 {
-    constexpr unsigned threads = 32 * KV_WARPS;
+    const unsigned threads = 32 * warps;
 
     if (!l->measure)
         return kv_launch(kernel, grid, dim3(threads), l->shared, 0, args...);
 
     const size_t blocks = kv_resident_blocks(kernel, threads, l->shared);
 
+    l->warps = warps;
     l->blocks = blocks ? blocks : 1; /* 0 blocks: the caller checks `shared` */
     l->row_groups = grid.z;
     l->min_tiles = (turn + KV_GPU_TILE - 1) / KV_GPU_TILE;
     return NULL;
+}
+
+/* The number of warps of a block, `most` or KV_WARPS, of which a multiprocessor
+ * holds more; shared(warps): bytes of shared memory of a block. */
+template <class F, class... A>
+static unsigned kv_pick_warps(void (*kernel)(A...), unsigned most,
+                              const F &shared)
+{
+    const auto held = [&](unsigned warps) {
+        return warps * kv_resident_blocks(kernel, 32 * warps, shared(warps));
+    };
+
+    return most > KV_WARPS && held(most) > held(KV_WARPS) ? most
+                                                          : (unsigned)KV_WARPS;
 }
 
 /* Launches decode attention with these policies; sinks and tail are halves. */
@@ -43,8 +58,14 @@ static int kv_decode_launch(struct kv_gpu_launch *l,
     using FK = kv_float_keys<D>;
     using FV = kv_float_values<D>;
     const bool enters = l->k->store->enter != NULL;
-    const size_t coded = kv_span_shared<K, V, STAGES, D, NT>(k, v, enters);
-    const size_t plain = kv_span_shared<FK, FV, 1, D, NT>({}, {});
+    const auto kernel = kv_decode_kernel<K, V, STAGES, FK, FV, D, NT>;
+    const auto shared = [&](unsigned warps) {
+        const size_t coded =
+            kv_span_shared<K, V, STAGES, D, NT>(k, v, warps, enters);
+        const size_t plain = kv_span_shared<FK, FV, 1, D, NT>({}, {}, warps);
+
+        return coded > plain ? coded : plain;
+    };
     const unsigned rows = l->p.group * l->p.nq;
 
     if (l->prefill)
@@ -54,11 +75,15 @@ static int kv_decode_launch(struct kv_gpu_launch *l,
     const dim3 grid((unsigned)l->n_work, (unsigned)l->n_kv_heads,
                     (rows + 8 * NT - 1) / (8 * NT));
 
-    l->shared = coded > plain ? coded : plain;
+    const unsigned warps =
+        l->measure ? kv_pick_warps(kernel, kv_max_warps<K, V, D, NT>(), shared)
+                   : l->warps;
 
-    const char *wrong = kv_launch_blocks(
-        l, kv_decode_kernel<K, V, STAGES, FK, FV, D, NT>, KV_WARPS * K::TILE,
-        grid, l->p, k, v, typename FK::params{}, typename FV::params{});
+    l->shared = shared(warps);
+
+    const char *wrong =
+        kv_launch_blocks(l, kernel, warps, warps * K::TILE, grid, l->p, k, v,
+                         typename FK::params{}, typename FV::params{});
 
     return wrong ? kv_fail(e, "decode attention: %s", wrong) : 0;
 }

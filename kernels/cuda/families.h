@@ -45,6 +45,7 @@ struct kv_gpu_launch {
     const struct kv_gpu_side *k, *v;
     size_t max_shared; /* bytes of shared memory that a block can have */
     bool measure;      /* only fill in the fields below */
+    unsigned warps;    /* warps of a block of decoding */
     size_t shared;     /* shared memory that a block takes */
     size_t blocks;     /* blocks that a multiprocessor holds, at least 1 */
     size_t row_groups; /* groups of rows; each group's blocks read the cache */

@@ -305,7 +305,7 @@ static int launch_one(struct kv_gpu_launch *l,
     l->shared = coded > plain ? coded : plain;
 
     const char *wrong =
-        kv_launch_blocks(l, kernel, TOKENS, grid, l->p, k, v, halves);
+        kv_launch_blocks(l, kernel, KV_WARPS, TOKENS, grid, l->p, k, v, halves);
 
     return wrong ? kv_fail(e, "generic attention: %s", wrong) : 0;
 }

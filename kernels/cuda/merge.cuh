@@ -27,9 +27,9 @@ KV_DEVICE float *kv_part(const kv_decode &p, unsigned split, unsigned d,
            ((split * heads + blockIdx.y) * groups + blockIdx.z) * floats;
 }
 
-/* Merges the warps' parts, in shared memory, into the block's; weights are
- * relative to the largest max. */
-template <int D, int NT>
+/* Merges the parts of the block's warps, at most W, in shared memory, into the
+ * block's; weights are relative to the largest max. */
+template <int D, int NT, unsigned W>
 KV_DEVICE void kv_merge_warps(const float *warps, float *part)
 {
     constexpr unsigned rows = 8 * NT, floats = rows * (D + 2);
@@ -39,15 +39,20 @@ KV_DEVICE void kv_merge_warps(const float *warps, float *part)
         const float *o = warps + 2 * rows + i;
         float m = KV_NONE, l = 0, x = 0;
 
-        for (unsigned k = 0; k < KV_WARPS; k++)
-            m = fmaxf(m, max[k * floats]);
-        for (unsigned k = 0; k < KV_WARPS; k++) {
-            const float w =
-                max[k * floats] == KV_NONE ? 0 : kv_exp2(max[k * floats] - m);
+#pragma unroll
+        for (unsigned k = 0; k < W; k++)
+            if (k < kv_block_warps<W>())
+                m = fmaxf(m, max[k * floats]);
+#pragma unroll
+        for (unsigned k = 0; k < W; k++)
+            if (k < kv_block_warps<W>()) {
+                const float w = max[k * floats] == KV_NONE
+                                    ? 0
+                                    : kv_exp2(max[k * floats] - m);
 
-            l += w * sum[k * floats];
-            x += w * o[k * floats];
-        }
+                l += w * sum[k * floats];
+                x += w * o[k * floats];
+            }
         part[2 * rows + i] = x;
         if (i % D == 0) {
             part[i / D] = m;
@@ -67,7 +72,7 @@ KV_DEVICE void kv_weigh_splits(const kv_gpu_work &work, size_t apart,
                                unsigned rows, unsigned asked,
                                const float *parts, kv_merged *to)
 {
-    for (unsigned row = kv_warp(); row < asked; row += KV_WARPS) {
+    for (unsigned row = kv_warp(); row < asked; row += kv_block_warps()) {
         const float *const max = parts + row, *const sum = max + rows;
         float m = KV_NONE, l = 0, coded = 0;
 
@@ -172,13 +177,13 @@ KV_DEVICE void kv_merge_channels(const kv_decode &p, const kv_gpu_work &work,
                                        * 4 */
     unsigned lanes = 1;
 
-    while (lanes < 8 && n * lanes * 2 <= KV_WARPS * 32)
+    while (lanes < 8 && n * lanes * 2 <= blockDim.x)
         lanes *= 2;
 
     const unsigned each = 32 / lanes, part = kv_lane() / each;
 
     for (unsigned first = kv_warp() * each; first < n;
-         first += KV_WARPS * each) {
+         first += kv_block_warps() * each) {
         const unsigned at = first + kv_lane() % each;
         const unsigned i = min(at, n - 1) * V, row = i / d;
         const float *const max = parts + row, *const o = parts + 2 * rows + i;

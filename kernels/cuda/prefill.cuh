@@ -246,8 +246,8 @@ static int kv_prefill_launch(struct kv_gpu_launch *l,
                 (coded > plain ? coded : plain);
 
     const char *wrong = kv_launch_blocks(
-        l, kv_prefill_kernel<K, V, STAGES, FK, FV, D, NT>, K::T, grid, l->p, k,
-        v, typename FK::params{}, typename FV::params{});
+        l, kv_prefill_kernel<K, V, STAGES, FK, FV, D, NT>, KV_WARPS, K::T, grid,
+        l->p, k, v, typename FK::params{}, typename FV::params{});
 
     return wrong ? kv_fail(e, "prefill attention: %s", wrong) : 0;
 }

@@ -7,7 +7,15 @@
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/gpu.cuh"
 
+/* Warps of a block, except where a decode kernel's policies allow more
+ * (decode.cuh, WARPS). */
 enum { KV_WARPS = 8 };
+
+/* The number of warps of this block; MOST: their maximum, for the compiler. */
+template <unsigned MOST = 0> KV_DEVICE unsigned kv_block_warps(void)
+{
+    return MOST == KV_WARPS ? (unsigned)KV_WARPS : blockDim.x / 32;
+}
 
 /* Tokens of one run that a block attends to. */
 struct kv_span {
@@ -115,13 +123,14 @@ template <class K, class V, int STAGES, bool TOGETHER = false> struct kv_ring {
     }
 };
 
-/* The steps of a warp's share of a span, or of a block's whole span. */
-template <class K, class V, int STAGES, bool TOGETHER> struct kv_course {
+/* The steps of a warp's share of a span, or of a block's whole span.  W: the
+ * maximum number of warps. */
+template <class K, class V, int STAGES, bool TOGETHER, unsigned W = KV_WARPS>
+struct kv_course {
     static_assert(K::T == V::T && K::TILE == V::TILE,
                   "keys and values step together");
     using ring_type = kv_ring<K, V, STAGES, TOGETHER>;
     static constexpr int STEPS = ring_type::STEPS;
-    static constexpr unsigned APART = TOGETHER ? 1 : KV_WARPS; /* tiles */
 
     ring_type ring;
     const uint8_t *k, *v;    /* the KV head's tiles */
@@ -145,13 +154,18 @@ template <class K, class V, int STAGES, bool TOGETHER> struct kv_course {
         const unsigned n = span.n_tiles * share;
 
         first = span.first_tile * share + warp;
-        n_steps = n > warp ? ((n - warp - 1) / APART + 1) * STEPS : 0;
+        n_steps = n > warp ? ((n - warp - 1) / apart() + 1) * STEPS : 0;
+    }
+    /* The distance of its tiles. */
+    static __device__ unsigned apart(void)
+    {
+        return TOGETHER ? 1 : kv_block_warps<W>();
     }
     /* Starts the copy of step j, if there is one. */
     __device__ void fetch(unsigned j) const
     {
         if (j < n_steps) {
-            const size_t tile = first + (size_t)(j / STEPS) * APART;
+            const size_t tile = first + (size_t)(j / STEPS) * apart();
 
             ring.fetch(j, k + tile * k_tile, v + tile * v_tile);
         }
@@ -166,7 +180,7 @@ template <class K, class V, int STAGES, bool TOGETHER> struct kv_course {
     /* The first token of step j. */
     __device__ unsigned token(unsigned j) const
     {
-        return (first + j / STEPS * APART) * K::TILE + j % STEPS * K::T;
+        return (first + j / STEPS * apart()) * K::TILE + j % STEPS * K::T;
     }
 };
 

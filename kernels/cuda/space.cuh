@@ -19,7 +19,7 @@ KV_DEVICE void kv_rotate(const float *matrix, const float *x, unsigned n,
                          unsigned d, const F &put)
 {
     constexpr unsigned R = KV_ROTATED_ROWS, L = KV_ROTATED_LANES, C = 32 / L;
-    const unsigned apart = KV_WARPS * C, first = kv_lane() / C;
+    const unsigned apart = kv_block_warps() * C, first = kv_lane() / C;
 
     for (unsigned row = 0; row < n; row += R)
         for (unsigned base = kv_warp() * C; base < d; base += apart) {
@@ -54,7 +54,7 @@ KV_DEVICE void kv_hadamard_rows(const kv_gpu_space &s, float *x, unsigned n,
 {
     const size_t head = blockIdx.y * (size_t)d;
 
-    for (unsigned row = kv_warp(); row < n; row += KV_WARPS) {
+    for (unsigned row = kv_warp(); row < n; row += kv_block_warps()) {
         float *const its = x + row * d;
 
         for (unsigned c = kv_lane(); s.before && c < d; c += 32)

@@ -158,6 +158,7 @@ template <int D, class HALF = kv_fp16> struct kv_float_keys {
     using params = kv_no_params;
     template <int NT> using query = kv_queries_f16<D, NT>;
     static constexpr int T = 16, TILE = 16, TABLE = 0, BLOCKS = 2;
+    static constexpr unsigned WARPS = KV_WARPS;
     static constexpr bool WRITES = false;
 
     static __host__ __device__ size_t head_bytes(const params &)
@@ -204,6 +205,7 @@ template <int D, class HALF = kv_fp16> struct kv_float_values {
     using params = kv_no_params;
     template <int NT> using sums = kv_sums_f32<D, NT>;
     static constexpr int T = 16, TILE = 16, TABLE = 0, BLOCKS = 2;
+    static constexpr unsigned WARPS = KV_WARPS;
     static constexpr bool WRITES = false;
 
     static __host__ __device__ size_t head_bytes(const params &)

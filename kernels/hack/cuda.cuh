@@ -136,6 +136,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_keys {
     using params = kv_gpu_hack_side;
     static constexpr int T = kv_hack_tokens<P>(), TILE = KV_GPU_TILE;
     static constexpr int TABLE = 0, BLOCKS = P == 64 ? 2 : 1;
+    static constexpr unsigned WARPS = KV_WARPS;
     static constexpr int PART = P < D ? P : D, PARTS = D / PART;
     static constexpr int FRAGMENTS = D / 32; /* fragments of 16 tokens */
     static constexpr int WORDS = T / 16 * FRAGMENTS * BITS / 2;
@@ -304,6 +305,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_values {
     template <int NT> using sums = kv_sums_f32<D, NT>;
     static constexpr int T = kv_hack_tokens<P>(), TILE = KV_GPU_TILE;
     static constexpr int TABLE = 0, BLOCKS = P == 64 ? 2 : 1;
+    static constexpr unsigned WARPS = KV_WARPS;
     static constexpr int IN_STEP = T / P, M = P / 16; /* 16 tokens of a block */
     static constexpr int FRAGMENTS = D / 16;          /* of 32 tokens each */
     static constexpr int WORDS = T / 32 * FRAGMENTS * BITS / 2;

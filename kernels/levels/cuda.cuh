@@ -30,6 +30,7 @@ template <class B> struct kv_levels_side {
     static constexpr int LEVELS = B::K * B::ROW; /* in shared memory */
     /* With 4 bits, two blocks' tables would leave no room for their rings. */
     static constexpr int BLOCKS = B::BITS < 4 ? 2 : 1;
+    static constexpr unsigned WARPS = KV_WARPS;
 };
 
 /* Lists are padded to eights. */

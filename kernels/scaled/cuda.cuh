@@ -93,6 +93,7 @@ KV_DEVICE void kv_scaled_pairs(const uint8_t *at, uint32_t *x)
 template <class B> struct kv_scaled_side {
     using params = kv_gpu_scaled;
     static constexpr int T = B::T, TILE = KV_GPU_TILE, BLOCKS = 2;
+    static constexpr unsigned WARPS = KV_WARPS;
     static constexpr int CODES = 32 * B::BYTES;
     static constexpr bool WRITES = false;
     static constexpr unsigned HEAD = B::SCALE ? 16 : 0;

@@ -538,8 +538,8 @@ __global__ void __launch_bounds__(32 * KV_WARPS, D <= 128 ? 2 : 1)
     if (work.coded)
         span<D, ROTATED>(p, k, v, work);
     else
-        kv_attend_span<kv_float_keys<D>, kv_float_values<D>, 1, D, 1>(p, {}, {},
-                                                                      {}, work);
+        kv_attend_span<kv_float_keys<D>, kv_float_values<D>, 1, D, 1, KV_WARPS>(
+            p, {}, {}, {}, work);
     if (kv_last_of(p, work))
         kv_merge_splits<4>(p, work, D, ROWS);
 }
@@ -555,8 +555,8 @@ static const char *launch(const kv_decode &p, struct kv_gpu_launch *l,
     const dim3 grid((unsigned)l->n_work, (unsigned)l->n_kv_heads,
                     (rows + ROWS - 1) / ROWS);
 
-    return kv_launch_blocks(l, kv_transform_kernel<D, ROTATED>, TOKENS, grid, p,
-                            k, v);
+    return kv_launch_blocks(l, kv_transform_kernel<D, ROTATED>, KV_WARPS,
+                            TOKENS, grid, p, k, v);
 }
 
 template <int D> static const char *launch_dim(struct kv_gpu_launch *l)
