@@ -16,8 +16,9 @@
  *
  * with zero = -min / scale, which is not rounded to an integer; codes are
  * chosen with scale and zero before rounding to bf16.  All this follows the
- * published code and its settings: 2 bits, groups of 128 channels, clips of
- * 0.96 and 0.92, 64 sinks and 256 newest tokens (in bf16, here fp16).  The
+ * published code (its prefill kernel) and its settings: 2 bits, groups of 128
+ * channels, clips of 0.96 and 0.92, 64 sinks and 256 newest tokens (in bf16,
+ * here fp16); but its scripts store scales and zeros in f32, 2.5 bits.  The
  * code's later Lloyd-Max levels are not implemented.  Like the code, we train
  * on all tokens, first and massive ones included.
  *
