@@ -2,8 +2,8 @@
  * vllm/v1/attention/ops, 2026).  d: head_dim; x: a head, in f32.
  *
  *   int8_per_token_head  | code: int8 x d | scale |
- *       scale = max(max|x| / 127, 1e-6), code = x (1 / scale), truncated
- *       towards 0, since vLLM's kernel does not round
+ *       scale = max(max|x| / 127, 1e-6), code = round(x (1 / scale)), halves
+ *       away from 0; before version 0.24 vLLM's kernel truncated
  *   fp8_per_token_head   | code: e4m3 x d | scale |
  *       scale = max(max|x| / 448, 1e-6)
  *   int4_per_token_head  | code: 4 bits x d | scale and zero |
@@ -60,9 +60,11 @@ static void encode_int8(const float *x, size_t n, unsigned bits, uint8_t *head,
     const float inverse = 1 / put_scale_of(head, x, n, 127);
 
     (void)bits;
-    for (size_t i = 0; i < n; i++)
-        code[i] =
-            (uint16_t)(truncf(fminf(fmaxf(x[i] * inverse, -128), 127)) + 128);
+    for (size_t i = 0; i < n; i++) {
+        const float y = x[i] * inverse, half = copysignf(0.5f, y);
+
+        code[i] = (uint16_t)(truncf(fminf(fmaxf(y + half, -128), 127)) + 128);
+    }
 }
 
 static void decode_int8(const uint16_t *code, size_t n, unsigned bits,
@@ -276,8 +278,8 @@ static void per_head_decode(const struct kv_codec *c, const uint8_t *bytes,
         flip_signs(x, n, d);
 }
 
-/* Coarse, since int8 truncates, 1e-6 bounds the scale, and the rotation turns a
- * flat head into one spike. */
+/* Coarse, since 1e-6 bounds the scale, and the rotation turns a flat head into
+ * one spike. */
 #define SCHEME(TYPE, BRIEF)                                      \
     const struct kv_scheme kv_scheme_##TYPE##_per_token_head = { \
         .name = #TYPE "_per_token_head",                         \
@@ -291,7 +293,7 @@ static void per_head_decode(const struct kv_codec *c, const uint8_t *bytes,
         .decode = per_head_decode,                               \
     }
 
-SCHEME(int8, "truncated 8-bit integers");
+SCHEME(int8, "8-bit integers");
 SCHEME(fp8, "floats e4m3");
 SCHEME(int4, "rotated, asymmetric 4-bit integers");
 SCHEME(int2, "rotated, four levels");
