@@ -118,7 +118,7 @@ class End(unittest.TestCase):
             s = Server("--ignore-eos")
             got = []
             t = threading.Thread(target=lambda: got.append(s.made(
-                TEXT, **{**SLOW, "n": 4})))
+                TEXT, **{**SLOW, "max_tokens": 100, "n": 4})))
             t.start()
             while not s.metrics()["kvgen_answers_decoding"]:
                 pass
