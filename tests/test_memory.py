@@ -16,6 +16,9 @@ SANITIZED = not subprocess.run(
 
 # Pages of the program itself count as they are read: 48 MB with CUDA linked in.
 PROGRAM = os.path.getsize(os.path.join(TOOLS, "kvattn"))
+# Pages of the program and its libraries that are there in the small run (84 MiB
+# were seen) may be fewer in another one.
+LIBRARIES = 84 * MIB
 # Code that oneDNN writes for each shape of a product: 0.6 MiB for kvdump on
 # AVX-512; and what a peak varies by on a machine that is full, 3.5 % of all.
 NOISE = .05
@@ -98,7 +101,8 @@ class Memory(unittest.TestCase):
                       f"{tensors / MIB:6.1f} MiB, counted {all_ / MIB:6.1f}, "
                       f"took {took / MIB:6.1f}")
                 self.assertLess(took, (1 + NOISE) * all_ + PROGRAM)
-                self.assertLess(all_ - 256 * MIB, 2.5 * (took - 256 * MIB))
+                self.assertLess(all_ - 256 * MIB,
+                                2.5 * (took - 256 * MIB) + LIBRARIES)
 
     def test_other_tools(self):
         with tempfile.TemporaryDirectory(prefix="kvtools-") as folder:
