@@ -116,6 +116,8 @@ KV_DEVICE void kv_sums_rescale(kv_sums_f32<D, NT> &o, float *inverse,
 
 /* Members that all policies of integers share; TOKENS: tokens of a piece. */
 template <int TOKENS> struct kv_integers_side {
+    static constexpr int BLOCKS = 2;
+    static constexpr unsigned WARPS = KV_WARPS;
     using params = kv_gpu_integers_side;
     static constexpr int T = TOKENS, TILE = KV_GPU_TILE, M = T / 16, TABLE = 0;
     static constexpr bool WRITES = false;
@@ -142,8 +144,6 @@ template <int TOKENS> struct kv_integers_side {
 template <int BITS, int D>
 struct kv_integers_keys : kv_integers_side<kv_fields<BITS>::T> {
     using fields = kv_fields<BITS>;
-    static constexpr int BLOCKS = 2;
-    static constexpr unsigned WARPS = KV_WARPS;
     static constexpr int WORDS = D / 8 / fields::PAIRS; /* a lane's, of a row */
     static constexpr unsigned CODES = D * 16;
 
@@ -164,8 +164,6 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
     using base = kv_integers_keys<BITS, D>;
     using params = typename base::params;
     static constexpr int M = base::M, T = base::T;
-    static constexpr int BLOCKS = 2;
-    static constexpr unsigned WARPS = KV_WARPS;
     static constexpr int RUNS = T > 32 ? 2 : 1; /* 32-token runs of a piece */
 
     template <int NT> struct query {
@@ -306,8 +304,6 @@ template <int BITS, int D> struct kv_unfolded_keys : kv_integers_keys<BITS, D> {
     using params = typename base::params;
     using fields = typename base::fields;
     static constexpr int M = base::M, T = base::T;
-    static constexpr int BLOCKS = 2;
-    static constexpr unsigned WARPS = KV_WARPS;
     static constexpr int AT_ONCE = base::WORDS > 1 ? 1 : 2; /* 16 bytes */
 
     /* q: 2^15 queries, field by field; codes of these make 2^-9 q . code. sums:
@@ -450,8 +446,6 @@ template <int BITS, int D>
 struct kv_folded_values : kv_integers_side<kv_fields<BITS>::T> {
     using params = kv_gpu_integers_side;
     using fields = kv_fields<BITS>;
-    static constexpr int BLOCKS = 2;
-    static constexpr unsigned WARPS = KV_WARPS;
     static constexpr int M = fields::T / 16, PAIRS = fields::PAIRS;
     static constexpr unsigned CODES = D * 16;
     static_assert(PAIRS == 2 * M, "a word is a channel's codes of a piece");

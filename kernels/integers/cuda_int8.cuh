@@ -29,7 +29,6 @@ enum { KV_INT8_STAGES = 2 };
 /* Members that all policies share. */
 template <int D> struct kv_int8_side : kv_integers_side<KV_INT8_TOKENS> {
     static constexpr int BLOCKS = D < 128 ? 2 : 1;
-    static constexpr unsigned WARPS = KV_WARPS;
     static constexpr int CODES = T * D;
     static constexpr bool WRITES = false;
     static constexpr int PARTS = D / 32; /* parts of 32 channels, one product
