@@ -3,6 +3,7 @@
 #include "lib/base/file.h"
 #include "lib/base/hash.h"
 #include "lib/base/progress.h"
+#include "lib/base/rng.h"
 #include "lib/base/text.h"
 #include "lib/tokenizer/tokenizer_text.h"
 
@@ -102,6 +103,18 @@ static void put_bos(struct kv_windows *w, size_t n)
     w->tokens = tokens;
 }
 
+/* Keeps w->n of `have` windows.  Every set of as many is as probable: a window
+ * is kept with the probability (still wanted) / (still there). */
+static void draw(struct kv_windows *w, size_t have, uint64_t seed)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < have; i++)
+        if (kv_random(seed, i) % (have - i) < w->n - n)
+            memmove(w->tokens + n++ * w->ctx, w->tokens + i * w->ctx,
+                    w->ctx * sizeof(*w->tokens));
+}
+
 int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
                     const char *path, const struct kv_windows_wanted *wanted,
                     size_t n_vocab, struct kv_err *e)
@@ -111,6 +124,7 @@ int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
     size_t have;
 
     *w = (struct kv_windows){.ctx = ctx,
+                             .random = wanted->random,
                              .reading = kv_text_reading(t, wanted->special)};
     if (!ctx)
         return kv_fail(e, "a window of 0 tokens was asked for");
@@ -140,16 +154,17 @@ int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
         put_bos(w, ctx - 1);
         w->reading.bos = KV_BOS_WINDOWS;
     }
+    if (wanted->random)
+        draw(w, have, wanted->seed);
     w->tokens = kv_realloc(w->tokens, w->n * ctx, sizeof(*w->tokens));
     return 0;
 }
 
 void kv_windows_note_bos(const struct kv_windows *w)
 {
-    if (w->reading.bos == KV_BOS_TEXT && w->n > 1 && w->ctx > 1)
-        kv_note("a BOS stands before the first of %zu windows alone; --bos "
-                "puts one at each",
-                w->n);
+    if (w->reading.bos == KV_BOS_TEXT && (w->n > 1 || w->random) && w->ctx > 1)
+        kv_note("a BOS stands before the text's first window alone; --bos puts "
+                "one at each");
 }
 
 void kv_windows_clear(struct kv_windows *w)

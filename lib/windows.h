@@ -18,6 +18,7 @@ struct kv_windows {
     char text_hash[32]; /* sha256sum FILE | cut -c1-16 */
     struct kv_reading reading;
     size_t n, ctx;   /* windows, and tokens in each */
+    bool random;     /* drawn, not the first */
     size_t n_tokens; /* tokens of the whole text, with the BOS */
     int32_t *tokens; /* [n][ctx] */
 };
@@ -28,6 +29,9 @@ struct kv_windows_wanted {
                     * windows */
     bool special;  /* --parse-special */
     bool bos;      /* --bos */
+    bool random; /* n of all whole windows instead, drawn by seed, each at most
+                  * once, in the text's order; n >= 1 */
+    uint64_t seed;
 };
 
 /* Windows of ctx >= 1 tokens.  A BOS precedes the text if the tokenizer adds
@@ -40,8 +44,8 @@ struct kv_windows_wanted {
 int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
                     const char *path, const struct kv_windows_wanted *wanted,
                     size_t n_vocab, struct kv_err *e);
-/* Prints a note if windows after the first lack the BOS that the tokenizer puts
- * before a text. */
+/* Prints a note if windows lack the BOS that the tokenizer puts before the
+ * text's first. */
 void kv_windows_note_bos(const struct kv_windows *w);
 void kv_windows_clear(struct kv_windows *w);
 

@@ -21,9 +21,10 @@
 # SUBMIT=slurm makes jobs of a cluster of it (slurm.mk).
 #
 # TASKS is a folder with the items that tasks.csv names, ITEMS how many of each
-# at most, PROMPT the most tokens of one, ONLY which tasks (all).  ASK, ANSWER and SCORE are options of
-# scripts/task-prompts, kvgen and scripts/task-score; PYTHON has the packages
-# of scripts/requirements-tasks.txt.
+# at most (ITEMS_arxiv of the task arxiv), PROMPT the most tokens of one, ONLY
+# which tasks (all).  ASK, ANSWER and SCORE are options of scripts/task-prompts,
+# kvgen and scripts/task-score; PYTHON has the packages of
+# scripts/requirements-tasks.txt.
 
 ROOT   := $(patsubst %/results/paper.mk,%,$(abspath $(lastword $(MAKEFILE_LIST))))
 BIN    ?= $(ROOT)/build/tools
@@ -99,7 +100,7 @@ $(TABLES:%=$(PAGE)-%.md): $(PAGE)-%.md: paper.csv rows.csv README.md $(PAPER)
 SCORES  = $(ROOT)/results/scores
 SCRIPTS = $(ROOT)/scripts
 ANSWERS = $(WORK)/scores
-ASKED   = items=$(ITEMS) prompt=$(PROMPT) gemm=$(GEMM) $(ASK) $(ANSWER) $(SCORE)
+ASKED   = $(foreach k,$(call tasks_of,$(ALL_RUNS)),$(k)=$(call items,$(k))) prompt=$(PROMPT) gemm=$(GEMM) $(ASK) $(ANSWER) $(SCORE)
 
 $(ANSWERS)/settings: FORCE
 	@$(SCORES) check $@ $(BIN) $(MODEL) "$(TASKS)" '$(ASKED)'
@@ -114,11 +115,13 @@ $(ANSWERS)/$(1)-$(2).jsonl: $(ANSWERS)/$(2)-prompts.jsonl rows.csv $(call calib_
 		$$(shell $(SCORES) kvgen $(2)) $(ANSWER) -o $$@ > $$(@:.jsonl=.csv)
 endef
 
+items = $(or $(ITEMS_$(1)),$(ITEMS))
+
 # A task.
 define prompts
 $(ANSWERS)/$(1)-prompts.jsonl: $(ANSWERS)/settings tasks.csv
 	$(PYTHON) $(SCRIPTS)/task-prompts $$(shell $(SCORES) prompts $(1) $(TASKS)) \
-		--limit $(ITEMS) --max-prompt $(PROMPT) -m $(MODEL) --bin $(BIN) \
+		--limit $(call items,$(1)) --max-prompt $(PROMPT) -m $(MODEL) --bin $(BIN) \
 		$(ASK) -o $$@
 endef
 

@@ -279,8 +279,53 @@ class TextTest(unittest.TestCase):
                                    "absmax:b{2,4}", "-o",
                                    self.path("l.txt")).stderr]
             for words in said:
-                self.assertEqual("the first of 3 windows alone" in words,
+                self.assertEqual("the text's first window alone" in words,
                                  noted, words)
+
+    def drawn(self, text, n, seed, *more):
+        """The places of the windows of 16 tokens that kvppl drew."""
+        ids = self.ids(text)[0]
+        whole = [ids[i * 16 + 1:i * 16 + 16] for i in range(len(ids) // 16)]
+        self.assertEqual(len(set(map(tuple, whole))), len(whole))
+        out = self.path("r.h5")
+        self.good("kvppl", "-m", self.model, "-f", text, "-c", 16, "-n", n,
+                  "--seed", seed, "--records", out, *more)
+        with h5py.File(out) as f:
+            run = f["set_000"]
+            self.assertEqual(run.attrs["places"].decode(),
+                             more[1] if more else "first")
+            return len(whole), [whole.index(w.tolist())
+                                for w in run["tokens"][:]]
+
+    def test_places(self):
+        text = self.write("t.txt", tiny_model.text(600))
+        self.assertEqual(self.drawn(text, 3, 5)[1], [0, 1, 2])
+        random, sets, seen = ("--places", "random"), set(), set()
+        for seed in range(12):
+            n, at = self.drawn(text, 3, seed, *random)
+            self.assertEqual((len(at), sorted(set(at))), (3, at))
+            sets.add(tuple(at))
+            seen |= set(at)
+        self.assertEqual(self.drawn(text, 3, seed, *random)[1], at)
+        self.assertGreater(len(sets), 6)
+        self.assertTrue(min(seen) < n / 4 < 3 * n / 4 < max(seen))
+        self.assertEqual(self.drawn(text, n, 0, *random)[1], list(range(n)))
+
+    def test_places_are_another_run(self):
+        text = self.write("t.txt", tiny_model.text(200))
+        args = ["-m", self.bos, "-f", text, "-c", 16, "-n", 1, "--resume",
+                "-o", self.path("r.csv")]
+        random = ["--places", "random"]
+        for more, measured in ([], True), (random, True), (random, False):
+            done = self.good("kvppl", *args, *more)
+            self.assertEqual("PPL" in done.stderr, measured)
+            self.assertEqual("the text's first window alone" in done.stderr,
+                             more == random)
+        row = rows(self.good("kvppl", *args[:-3], *random))[0]
+        self.assertEqual(row["places"], "random")
+        self.refused(["--places random", "-n"], "kvppl", *args[:6], *random)
+        self.refused(["--places last", "first or random"], "kvppl", *args,
+                     "--places", "last")
 
     def test_bos_hides_no_leak(self):
         """Windows of other sizes share 32 tokens only if the text does."""

@@ -37,6 +37,7 @@ static const struct about lines[] = {
     {NULL, "bos", "", "1 before the text, 2 at each window, 0 none"},
     {NULL, "special", "", "1: special tokens in the text are tokens"},
     {NULL, "gemm", "", "type of the products with weights"},
+    {NULL, "places", "", "of the windows: first, or random, by seed"},
     /* bits */
     {NULL, "bits_nominal", "bits", "a value, as the paper counts"},
     {NULL, "bits", "bits", "a value: all bytes held"},

@@ -4,8 +4,21 @@
 #include "lib/base/progress.h"
 #include "lib/model/model_files.h"
 
+static void check_places(const struct kvppl_args *a)
+{
+    bool all = !a->windows.n;
+
+    if (a->places && strcmp(a->places, "first") && !kvppl_random_places(a))
+        kv_die("--places %s: expected first or random", a->places);
+    for (size_t i = 0; i < a->windows.n; i++)
+        all |= !a->windows.item[i];
+    if (all && kvppl_random_places(a))
+        kv_die("--places random wants -n, the number of windows to draw");
+}
+
 static void check_options(struct kvppl_args *a)
 {
+    check_places(a);
     if (a->no_base && (a->kl || a->kl_base))
         kv_die("--no-base goes without --kl and --kl-divergence-base: there is "
                "nothing to compare with");
@@ -85,7 +98,10 @@ int main(int argc, char **argv)
         KV_SIZES('c', "ctx", &a.ctxs, "N,...",
                  "tokens in a window (0: the model's context)"),
         KV_SIZES('n', "windows", &a.windows, "N,...",
-                 "the first N windows (0: all whole ones)"),
+                 "windows of the text (0: all whole ones)"),
+        KV_STR(0, "places", &a.places, "P",
+               "these windows: the first, or random, drawn by\n"
+               "--seed (first)"),
         KV_SPECS(&a.specs, "scheme and parameters, sweeps in {}; repeatable;\n"
                            "K-q8_0/V-q4_0: a scheme for each side"),
         KV_INS('C', "calib", &a.calibs, "FILE,...",

@@ -12,6 +12,8 @@
 #include "lib/windows.h"
 #include "tools/common.h"
 
+#include <string.h>
+
 #define KVPPL_NOT_OWN SIZE_MAX /* without --own */
 
 struct kvppl_args {
@@ -26,10 +28,15 @@ struct kvppl_args {
     size_t own;    /* --own; KVPPL_NOT_OWN if not given, which kvppl_check_own()
                     * makes 0 */
     double own_temperature;
-    const char *curve, *records;
+    const char *curve, *records, *places;
     bool parse_special, bos, kl, kl_read, keep_window, allow_leakage, resume,
         append, no_base, ranks;
 };
+
+static inline bool kvppl_random_places(const struct kvppl_args *a)
+{
+    return a->places && !strcmp(a->places, "random");
+}
 
 /* A model that settings share; the first setting opens it. */
 struct kvppl_model {
@@ -87,9 +94,10 @@ struct kvppl_run {
     size_t row, n_rows;            /* the current run's row */
     struct kv_klbase *from_file, *to_file;
     struct kv_conditions conditions;
-    uint8_t *there; /* [n_specs]: rows that need not be measured */
-    bool floor;     /* --gemm auto chose bf16, so the f16 cache has a row of its
-                     * own */
+    const char *places; /* of the windows: "first" or "random" */
+    uint8_t *there;     /* [n_specs]: rows that need not be measured */
+    bool floor; /* --gemm auto chose bf16, so the f16 cache has a row of its
+                 * own */
 };
 
 /* Lists the settings: models x texts x contexts x windows x protocols.
@@ -123,6 +131,9 @@ int kvppl_open_tables(struct kvppl_study *s, const struct kvppl_args *a,
                       struct kv_err *e);
 int kvppl_close_tables(struct kvppl_study *s, struct kv_err *e);
 void kvppl_discard_tables(struct kvppl_study *s);
+/* The columns that tell under which conditions a row was measured. */
+void kvppl_put_conditions(const struct kvppl_run *r, struct kv_results *t,
+                          const struct kv_spec *spec);
 /* row: the spec's scores; the scores of each repeat of --jitter follow, except
  * for the base line. */
 int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,

@@ -7,7 +7,7 @@
 
 /* The columns that tell rows apart; the spec, which differs most often, comes
  * first. */
-static const char *const key[] = {KV_CONDITION_KEYS, NULL};
+static const char *const key[] = {KV_CONDITION_KEYS, "places", NULL};
 
 static int check_options(const struct kvppl_args *a, struct kv_err *e)
 {
@@ -60,8 +60,7 @@ bool kvppl_find_row(struct kvppl_run *r, const struct kv_spec *spec,
                     const struct kv_spec *base)
 {
     kv_results_clear_row(r->study->table);
-    kv_results_conditions(r->study->table, &r->conditions, spec,
-                          kv_spec_calibrated(spec) ? r->calib : NULL, r->leak);
+    kvppl_put_conditions(r, r->study->table, spec);
     return kv_results_find_row(r->study->table,
                                base && strcmp(spec->text, base->text));
 }

@@ -62,6 +62,7 @@ static char *make_key(const struct kvppl_run *r, const struct kvppl_args *a)
             c->device);
     fprintf(f, "windows' tokens %zu\nnumber of windows %zu\n", c->ctx,
             c->windows);
+    fprintf(f, "--places %s\n", r->places);
     fprintf(f, "BOS %d\nspecial tokens %d\n", (int)c->reading.bos,
             (int)c->reading.special);
     fprintf(f, "--seed %llu\n--memory %zu\n--kl %d\n--no-base %d\n",

@@ -66,6 +66,7 @@ static void put_conditions(const struct kvppl_run *r, const char *set)
     kv_h5_put_text(h, set, "device", c->device);
     kv_h5_put_int(h, set, "ctx", (int64_t)c->ctx);
     kv_h5_put_int(h, set, "windows", (int64_t)c->windows);
+    kv_h5_put_text(h, set, "places", r->places);
     kv_h5_put_u64(h, set, "seed", c->seed);
     kv_h5_put_int(h, set, "bos", (int64_t)c->reading.bos);
     kv_h5_put_int(h, set, "special", (int64_t)c->reading.special);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 static const char *const columns[] = {KV_CONDITION_COLUMNS,
+                                      "places",
                                       KV_BITS_COLUMNS,
                                       "kept",
                                       "ppl",
@@ -46,7 +47,8 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       NULL};
 
 static const char *const curve_columns[] = {
-    KV_CONDITION_COLUMNS, "first_token",  "last_token", "kl_mean", "kl_se",
+    KV_CONDITION_COLUMNS, "places",       "first_token",
+    "last_token",         "kl_mean",      "kl_se",
     "same_top1",          "same_top1_se", NULL};
 
 void kvppl_about_columns(void)
@@ -133,11 +135,12 @@ static void put_agree(struct kvppl_run *r, const struct kvppl_args *a,
     kv_results_real(r->study->table, "agree_se", kv_window_mean_se(&c->agree));
 }
 
-static void put_conditions(struct kvppl_run *r, struct kv_results *t,
-                           const struct kv_spec *spec)
+void kvppl_put_conditions(const struct kvppl_run *r, struct kv_results *t,
+                          const struct kv_spec *spec)
 {
     kv_results_conditions(t, &r->conditions, spec,
                           kv_spec_calibrated(spec) ? r->calib : NULL, r->leak);
+    kv_results_text(t, "places", r->places);
 }
 
 static int put_curve(struct kvppl_run *r, const struct kv_spec *spec,
@@ -147,7 +150,7 @@ static int put_curve(struct kvppl_run *r, const struct kv_spec *spec,
         size_t first, last;
 
         kv_kl_curve_ends(c, i, &first, &last);
-        put_conditions(r, r->study->curve, spec);
+        kvppl_put_conditions(r, r->study->curve, spec);
         kv_results_size(r->study->curve, "first_token", first);
         kv_results_size(r->study->curve, "last_token", last);
         kv_results_real(r->study->curve, "kl_mean",
@@ -211,7 +214,7 @@ int kvppl_put_row(struct kvppl_run *r, const struct kvppl_args *a,
     const bool tokens = r->protocol.kind == KV_LLAMA_CPP;
 
     kv_common_note_stored(spec, &row->bits);
-    put_conditions(r, t, spec);
+    kvppl_put_conditions(r, t, spec);
     kv_results_bits(t, &row->bits);
     kv_results_real(t, "kept", row->bits.kept_values / row->bits.values);
     kv_results_real(t, "ppl", s->ppl);

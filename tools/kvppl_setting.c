@@ -98,12 +98,15 @@ static int load_text(struct kvppl_run *r, const struct kvppl_args *a,
         return kv_fail(e, "--bos does not go with --protocol llama.cpp, which "
                           "puts a BOS at each window in its own way, of "
                           "tokenizers that add one");
-    if (kv_windows_read(&r->text, r->tokenizer, r->of.text,
-                        &(struct kv_windows_wanted){.ctx = ctx,
-                                                    .n = r->of.windows,
-                                                    .special = a->parse_special,
-                                                    .bos = a->bos},
-                        info->n_vocab, e))
+    if (kv_windows_read(
+            &r->text, r->tokenizer, r->of.text,
+            &(struct kv_windows_wanted){.ctx = ctx,
+                                        .n = r->of.windows,
+                                        .special = a->parse_special,
+                                        .bos = a->bos,
+                                        .random = kvppl_random_places(a),
+                                        .seed = a->common.seed},
+            info->n_vocab, e))
         return -1;
     if (r->protocol.kind != KV_LLAMA_CPP)
         kv_windows_note_bos(&r->text);
@@ -113,6 +116,7 @@ static int load_text(struct kvppl_run *r, const struct kvppl_args *a,
     r->n_tokens = ctx + a->own;
     r->conditions.ctx = ctx;
     r->conditions.windows = r->text.n;
+    r->places = r->text.random ? "random" : "first";
     r->conditions.protocol = r->protocol.text;
     return 0;
 }
