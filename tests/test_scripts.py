@@ -290,6 +290,54 @@ class Schemes(Scripts):
             self.assertEqual(cells(out)[0][-2:], [ratio, clear])
             self.assertNotIn("not paired", out)
 
+    def test_texts(self):
+        """The order of b and c is another on the second text, of a and b it is
+        not clear there."""
+        def text(name, **kl):
+            rows = [dict(self.base, row="f32", form="s0", text=name,
+                         places="random", kl_windows="")]
+            return self.csv(name + ".csv", rows + [
+                dict(rows[0], row=row, spec=row, bits="2", kl_mean=str(at),
+                     kl_se="0.1", kl_windows=" ".join(
+                         str(at + d) for d in (-noise, noise) * 2))
+                for row, (at, noise) in kl.items()])
+
+        paths = [text("one.txt", a=(1, 0), b=(2, 0), c=(3, 0)),
+                 text("two.txt", a=(1, 0), b=(1.5, 1), c=(0.5, 1))]
+        out = self.run_script(self.name, "texts", *paths)
+        self.assertEqual([r[0] + r[2][:3] + r[3][:3] for r in cells(out)],
+                         ["`a`1.01.0", "`b`2.01.5", "`c`3.00.5"])
+        self.assertEqual(out.count("2 windows of 256 tokens at random"), 2)
+        self.assertIn("Of 3 pairs of schemes 0 have one clear order on all "
+                      "texts, and 1 clear but different\norders on two texts: "
+                      "`b` and `c`.", out)
+        other = self.csv("other.csv", [dict(self.base, form="s0", row="f32",
+                                            model_hash="zz")])
+        self.assertIn("other.csv: expected rows at s0 of the model",
+                      self.run_script(self.name, "texts", paths[0], other,
+                                      code=2))
+        mixed = self.csv("mixed.csv", [dict(self.base, row="f32", form="s0",
+                                            places=p)
+                                       for p in ("first", "random")])
+        self.assertIn("first or at random places",
+                      self.run_script(self.name, "page", mixed, code=2))
+
+    def test_category(self):
+        name = "results/schemes/category"
+        items = self.write("i.jsonl", json.dumps(
+            {"question": "1 + 1?", "answer": "It is <<1+1=2>>2."}) + "\n" +
+            json.dumps({"text": "Add.", "code": "a + b"}) + "\n")
+        self.assertEqual(self.run_script(name, "chat", items), "".join(
+            f"<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n{a}"
+            "<|im_end|>\n" for q, a in (("1 + 1?", "It is 2."),
+                                        ("Add.", "a + b"))))
+        self.assertIn("i.jsonl, line 1: expected a field context",
+                      self.run_script(name, "code", items, code=2))
+        self.assertEqual(self.run_script(name, "code", self.write(
+            "c.jsonl", json.dumps({"context": "int x;"}))), "int x;\n")
+        self.assertIn("c.jsonl, line 1: expected an item", self.run_script(
+            name, "code", self.write("c.jsonl", "{"), code=2))
+
     def test_stress(self):
         """The first of two rows of a name; a row without its bias."""
         names = ["turboquant:b4", "turboquant:b3", "quarot:b4", "q4_0",
