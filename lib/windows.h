@@ -30,7 +30,7 @@ struct kv_windows_wanted {
     bool special;  /* --parse-special */
     bool bos;      /* --bos */
     bool random; /* n of all whole windows instead, drawn by seed, each at most
-                  * once, in the text's order; n >= 1 */
+                  * once, in the text's order */
     uint64_t seed;
 };
 

@@ -23,10 +23,11 @@ def line(cells):
 
 def windows_of(*rows):
     """Each row's KL by window, [row][window]; None: a row does not have it, since
-    it is older than the column, or they are windows of different texts."""
+    it is older than the column, or they are different windows."""
     found = [[float(x) for x in (r.get("kl_windows") or "").split()]
              for r in rows]
-    same = {(len(f), r.get("text_hash"), r.get("ctx"))
+    same = {(len(f), r.get("text_hash"), r.get("ctx"),
+             r.get("places") == "random" and r.get("seed"))
             for f, r in zip(found, rows, strict=True)}
     return found if all(found) and len(same) == 1 else None
 

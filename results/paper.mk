@@ -21,7 +21,7 @@
 # SUBMIT=slurm makes jobs of a cluster of it (slurm.mk).
 #
 # TASKS is a folder with the items that tasks.csv names, ITEMS how many of each
-# at most (ITEMS_arxiv of the task arxiv), PROMPT the most tokens of one, ONLY
+# at most (LIMIT_arxiv of the task arxiv), PROMPT the most tokens of one, ONLY
 # which tasks (all).  ASK, ANSWER and SCORE are options of scripts/task-prompts,
 # kvgen and scripts/task-score; PYTHON has the packages of
 # scripts/requirements-tasks.txt.
@@ -100,7 +100,8 @@ $(TABLES:%=$(PAGE)-%.md): $(PAGE)-%.md: paper.csv rows.csv README.md $(PAPER)
 SCORES  = $(ROOT)/results/scores
 SCRIPTS = $(ROOT)/scripts
 ANSWERS = $(WORK)/scores
-ASKED   = $(foreach k,$(call tasks_of,$(ALL_RUNS)),$(k)=$(call items,$(k))) prompt=$(PROMPT) gemm=$(GEMM) $(ASK) $(ANSWER) $(SCORE)
+LIMITS := $(foreach v,$(sort $(filter LIMIT_%,$(.VARIABLES))),$(v)=$($(v)))
+ASKED   = items=$(ITEMS) $(LIMITS) prompt=$(PROMPT) gemm=$(GEMM) $(ASK) $(ANSWER) $(SCORE)
 
 $(ANSWERS)/settings: FORCE
 	@$(SCORES) check $@ $(BIN) $(MODEL) "$(TASKS)" '$(ASKED)'
@@ -115,7 +116,7 @@ $(ANSWERS)/$(1)-$(2).jsonl: $(ANSWERS)/$(2)-prompts.jsonl rows.csv $(call calib_
 		$$(shell $(SCORES) kvgen $(2)) $(ANSWER) -o $$@ > $$(@:.jsonl=.csv)
 endef
 
-items = $(or $(ITEMS_$(1)),$(ITEMS))
+items = $(or $(LIMIT_$(1)),$(ITEMS))
 
 # A task.
 define prompts

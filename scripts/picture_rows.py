@@ -2,7 +2,7 @@
 import matplotlib.ticker as ticker
 
 import picture_style as style
-from specs import labels, scheme
+from specs import labels, places_of, scheme
 
 ALIKE = "model", "text", "ctx", "windows", "protocol"
 LABEL = {"kl_mean": "KL divergence from the f32 cache (nats)",
@@ -35,7 +35,7 @@ def by_condition(rows, *alike):
     """[rows]: separates rows that were measured differently."""
     groups = {}
     for r in rows:
-        groups.setdefault(tuple(r.get(c) for c in alike), []).append(r)
+        groups.setdefault((*map(r.get, alike), places_of(r)), []).append(r)
     if not groups:
         raise Wrong("no rows that can be drawn")
     if len(groups) > 6:
@@ -46,9 +46,9 @@ def by_condition(rows, *alike):
 
 def measured(r):
     """The title of a panel of kvppl's or kvquant's rows."""
-    return "%s on %s, ctx %s, %s window%s" % (
+    return "%s on %s, ctx %s, %s window%s%s" % (
         *map(r.get, ("model", "text", "ctx", "windows")),
-        "" if r.get("windows") == "1" else "s")
+        "" if r.get("windows") == "1" else "s", places_of(r))
 
 
 def axis(ax, name, column, values):

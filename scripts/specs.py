@@ -54,6 +54,13 @@ def shorten(specs):
             for s in specs}, notes
 
 
+def places_of(row):
+    """What a sentence on a row of kvppl says of its windows' places; "": the
+    text's first, as in rows of versions that do not say."""
+    return " at random places (seed %s)" % row["seed"] \
+        if row.get("places") == "random" else ""
+
+
 def brief_one(one):
     head, words = head_and_words(one)
     kept = [head]

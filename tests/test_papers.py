@@ -76,7 +76,7 @@ class Papers(unittest.TestCase):
                                         "answer": f"#### {n + 1}"}) + "\n")
         args = ("-C", "kivi", "table5-scores", f"MODEL={ROOT}/data/model",
                 f"OUT={self.folder}", "NAME=tiny", f"PYTHON={sys.executable}",
-                "ITEMS=3", "ASK=--set max_tokens=6 --shots 1")
+                "ITEMS=50", "LIMIT_gsm8k=3", "ASK=--set max_tokens=6 --shots 1")
         self.make(*args, f"TASKS={items}")
         with open(f"{self.folder}/tiny-table5-scores.md",
                   encoding="utf-8") as f:

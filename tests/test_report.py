@@ -89,6 +89,19 @@ class Report(Scripts):
         with open(self.html, encoding="utf-8") as f:
             self.assertEqual(len(Tables(f.read()).found), 4)
 
+    def test_places_apart(self):
+        drawn = [row("q4_0:r0s0", 4.5, 0.02, places="random", seed=seed)
+                 for seed in "01"]
+        old, first = (row("q5_0:r0s0", 5.5, 0.01, **more)
+                      for more in ({"places": ""}, {"places": "first"}))
+        self.report(rows=[dict(old, seed="0"), dict(first, seed="1"), *drawn])
+        with open(self.html, encoding="utf-8") as f:
+            text = f.read()
+        self.assertEqual(len(Tables(text).found), 6)
+        for seed in "01":
+            self.assertEqual(text.count(
+                "tokens at random places (seed %s)," % seed), 1)
+
     def test_bad_input(self):
         self.assertIn("has no column kl_mean", self.report(
             code=2, rows=[{"spec": "f32", "bits": "1"}]))

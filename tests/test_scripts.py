@@ -8,7 +8,7 @@ from run_scripts import ROOT, Scripts, cells
 
 PPL = {"tool": "kvppl", "version": "1", "model": "m", "model_hash": "aa",
        "text": "t.txt", "text_hash": "bb", "ctx": "256", "windows": "2",
-       "bos": "0", "protocol": "all", "calib_text": "", "calib_leak": "", "device": "cpu",
+       "bos": "0", "special": "0", "protocol": "all", "calib_text": "", "calib_leak": "", "device": "cpu",
        "level": "c", "gemm": "f32",
        "seed": "0", "bits": "", "bits_quantized": "",
        "bits_total": "", "ppl": "9.5", "ppl_se": "0.1", "dnll": "",
@@ -291,10 +291,10 @@ class Schemes(Scripts):
             self.assertNotIn("not paired", out)
 
     def test_texts(self):
-        """The order of b and c is another on the second text, of a and b it is
-        not clear there."""
+        """The order of b and c is another on the second text, where the order
+        of a and b is not clear.  All are before d on both."""
         def text(name, **kl):
-            rows = [dict(self.base, row="f32", form="s0", text=name,
+            rows = [dict(self.base, row="f32", form="s0", text=name, seed="7",
                          places="random", kl_windows="")]
             return self.csv(name + ".csv", rows + [
                 dict(rows[0], row=row, spec=row, bits="2", kl_mean=str(at),
@@ -302,40 +302,55 @@ class Schemes(Scripts):
                          str(at + d) for d in (-noise, noise) * 2))
                 for row, (at, noise) in kl.items()])
 
-        paths = [text("one.txt", a=(1, 0), b=(2, 0), c=(3, 0)),
-                 text("two.txt", a=(1, 0), b=(1.5, 1), c=(0.5, 1))]
+        paths = [text("one.txt", a=(1, 0), b=(2, 0), c=(3, 0), d=(9, 0)),
+                 text("two.txt", a=(1, 0), b=(1.5, 1), c=(0.5, 1), d=(9, 0))]
         out = self.run_script(self.name, "texts", *paths)
-        self.assertEqual([r[0] + r[2][:3] + r[3][:3] for r in cells(out)],
-                         ["`a`1.01.0", "`b`2.01.5", "`c`3.00.5"])
-        self.assertEqual(out.count("2 windows of 256 tokens at random"), 2)
-        self.assertIn("Of 3 pairs of schemes 0 have one clear order on all "
-                      "texts, and 1 clear but different\norders on two texts: "
-                      "`b` and `c`.", out)
+        self.assertEqual([r[0] + r[3][:3] + r[4][:3] for r in cells(out)],
+                         ["`a`1.01.0", "`b`2.01.5", "`c`3.00.5", "`d`9.09.0"])
+        self.assertEqual(out.count("2 windows at random places (seed 7)"), 2)
+        self.assertIn("Of 6 pairs of rows 3 have one clear order on all texts, "
+                      "and 1 clear but different\norders on two texts: `b` and "
+                      "`c`.", out)
+        self.assertNotIn("not paired", out)
         other = self.csv("other.csv", [dict(self.base, form="s0", row="f32",
                                             model_hash="zz")])
         self.assertIn("other.csv: expected rows at s0 of the model",
                       self.run_script(self.name, "texts", paths[0], other,
                                       code=2))
-        mixed = self.csv("mixed.csv", [dict(self.base, row="f32", form="s0",
-                                            places=p)
-                                       for p in ("first", "random")])
-        self.assertIn("first or at random places",
-                      self.run_script(self.name, "page", mixed, code=2))
+
+    def test_texts_and_calibrations(self):
+        """A name has a row for each text that it was calibrated on."""
+        path = self.table()
+        found = cells(self.run_script(self.name, "texts", path, path))
+        self.assertEqual([r[:2] + [r[3][:4]] for r in found
+                          if r[0] == "`klt:b2`"],
+                         [["`klt:b2`", "wiki", "0.01"],
+                          ["`klt:b2`", "books", "0.02"]])
+        none = self.csv("n.csv", [dict(self.base, form="s0", row="f32")])
+        self.assertIn("no row is in each of", self.run_script(
+            self.name, "texts", path, none, code=2))
+
+    def test_other_places(self):
+        base = dict(self.base, row="f32", form="s0", places="random")
+        for other in dict(places="first"), dict(seed="1"):
+            mixed = self.csv("mixed.csv", [base, dict(base, **other)])
+            self.assertIn("at random places (seed 0)", self.run_script(
+                self.name, "page", mixed, code=2))
 
     def test_category(self):
         name = "results/schemes/category"
         items = self.write("i.jsonl", json.dumps(
             {"question": "1 + 1?", "answer": "It is <<1+1=2>>2."}) + "\n" +
-            json.dumps({"text": "Add.", "code": "a + b"}) + "\n")
+            json.dumps({"text": "Add.", "code": "a<<b\r\nc>>d"}) + "\n")
         self.assertEqual(self.run_script(name, "chat", items), "".join(
             f"<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n{a}"
             "<|im_end|>\n" for q, a in (("1 + 1?", "It is 2."),
-                                        ("Add.", "a + b"))))
-        self.assertIn("i.jsonl, line 1: expected a field context",
+                                        ("Add.", "a<<b\nc>>d"))))
+        self.assertIn("i.jsonl:1: expected a field context",
                       self.run_script(name, "code", items, code=2))
         self.assertEqual(self.run_script(name, "code", self.write(
             "c.jsonl", json.dumps({"context": "int x;"}))), "int x;\n")
-        self.assertIn("c.jsonl, line 1: expected an item", self.run_script(
+        self.assertIn("c.jsonl:1: not a JSON object", self.run_script(
             name, "code", self.write("c.jsonl", "{"), code=2))
 
     def test_stress(self):

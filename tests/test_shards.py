@@ -200,6 +200,8 @@ class Merged(unittest.TestCase):
                 ("is both in", read(one)),
                 ("text_hash is 0, expected",
                  was.replace(cells["text_hash"].encode(), b"0")),
+                ("places is random, expected",
+                 was.replace(b",first,", b",random,")),
                 ("version is v0, expected",
                  was.replace(cells["version"].encode(), b"v0")),
                 ("has no column spec", b"a,b\n1,2\n")):

@@ -311,6 +311,18 @@ class TextTest(unittest.TestCase):
         self.assertTrue(min(seen) < n / 4 < 3 * n / 4 < max(seen))
         self.assertEqual(self.drawn(text, n, 0, *random)[1], list(range(n)))
 
+    def test_drawn_windows_begin_with_bos(self):
+        text = self.write("t.txt", tiny_model.text(600))
+        ids = self.ids(text, model=self.bos)[0]
+        whole = [ids[i:i + 15] for i in range(1, len(ids) - 15, 15)]
+        out = self.path("r.h5")
+        self.good("kvppl", "-m", self.bos, "-f", text, "-c", 16, "-n", 3,
+                  "--bos", "--places", "random", "--records", out)
+        with h5py.File(out) as f:
+            at = [whole.index(w.tolist()) for w in f["set_000/tokens"][:]]
+        self.assertEqual(at, sorted(set(at)))
+        self.assertNotEqual(at, [0, 1, 2])
+
     def test_places_are_another_run(self):
         text = self.write("t.txt", tiny_model.text(200))
         args = ["-m", self.bos, "-f", text, "-c", 16, "-n", 1, "--resume",
@@ -323,7 +335,9 @@ class TextTest(unittest.TestCase):
                              more == random)
         row = rows(self.good("kvppl", *args[:-3], *random))[0]
         self.assertEqual(row["places"], "random")
-        self.refused(["--places random", "-n"], "kvppl", *args[:6], *random)
+        for n in [], ["-n", "4,0"]:
+            self.refused(["--places random wants -n"], "kvppl", *args[:6], *n,
+                         *random)
         self.refused(["--places last", "first or random"], "kvppl", *args,
                      "--places", "last")
 
@@ -339,6 +353,11 @@ class TextTest(unittest.TestCase):
                          "--bos", "-c", 16, "-s", "pq:d2b2", "-C", calib)
             self.refused(["c.h5", "% of"], "kvppl", "-q", "-m", self.bos, "-f",
                          text, "-c", 16, "-s", "pq:d2b2", "-C", calib)
+            random = ["--places", "random", "-s", "pq:d2b2", "-C", calib]
+            self.refused(["holds 100.0 % of the evaluated"], "kvppl", "-q", "-m",
+                         self.bos, "-f", text, "-c", 64, "-n", 8, *random)
+            self.refused(["too short to tell"], "kvppl", "-q", "-m", self.bos,
+                         "-f", text, "-c", 16, "-n", 8, *random)
 
     def test_bos_refused(self):
         text = self.write("t.txt", tiny_model.text(200))

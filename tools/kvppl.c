@@ -100,7 +100,7 @@ int main(int argc, char **argv)
         KV_SIZES('n', "windows", &a.windows, "N,...",
                  "windows of the text (0: all whole ones)"),
         KV_STR(0, "places", &a.places, "P",
-               "these windows: the first, or random, drawn by\n"
+               "these windows: the first, or random, N drawn by\n"
                "--seed (first)"),
         KV_SPECS(&a.specs, "scheme and parameters, sweeps in {}; repeatable;\n"
                            "K-q8_0/V-q4_0: a scheme for each side"),

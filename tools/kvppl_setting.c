@@ -26,6 +26,16 @@ static int choose_calibration(struct kvppl_run *r, const struct kvppl_args *a,
                : kv_fail_in(e, "no calibration of -C goes with %s", info->name);
 }
 
+/* Drawn windows do not follow each other in the text. */
+static void add_text(struct kv_sketch *s, const struct kv_windows *w)
+{
+    const size_t run = w->random ? 1 : w->n;
+
+    for (size_t i = 0; i < w->n; i += run)
+        kv_sketch_add_windows(s, w->tokens + i * w->ctx, run * w->ctx, w->ctx,
+                              w->reading.bos);
+}
+
 static int load_calibration(struct kvppl_run *r, const struct kvppl_args *a,
                             struct kv_err *e)
 {
@@ -34,8 +44,7 @@ static int load_calibration(struct kvppl_run *r, const struct kvppl_args *a,
 
     if (!a->calibs.n)
         return 0;
-    kv_sketch_add_windows(&sketch, r->text.tokens, r->text.n * r->text.ctx,
-                          r->text.ctx, r->text.reading.bos);
+    add_text(&sketch, &r->text);
     kv_sketch_sort(&sketch);
     rc = choose_calibration(r, a, &sketch, e);
     kv_sketch_clear(&sketch);
