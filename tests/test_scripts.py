@@ -290,7 +290,7 @@ class Schemes(Scripts):
             self.assertEqual(cells(out)[0][-2:], [ratio, clear])
             self.assertNotIn("not paired", out)
 
-    def test_texts(self):
+    def test_beside(self):
         """The order of b and c is another on the second text, where the order
         of a and b is not clear.  All are before d on both."""
         def text(name, **kl):
@@ -304,31 +304,43 @@ class Schemes(Scripts):
 
         paths = [text("one.txt", a=(1, 0), b=(2, 0), c=(3, 0), d=(9, 0)),
                  text("two.txt", a=(1, 0), b=(1.5, 1), c=(0.5, 1), d=(9, 0))]
-        out = self.run_script(self.name, "texts", *paths)
+        out = self.run_script(self.name, "beside", "s0", *paths)
         self.assertEqual([r[0] + r[3][:3] + r[4][:3] for r in cells(out)],
                          ["`a`1.01.0", "`b`2.01.5", "`c`3.00.5", "`d`9.09.0"])
         self.assertEqual(out.count("2 windows at random places (seed 7)"), 2)
-        self.assertIn("Of 6 pairs of rows 3 have one clear order on all texts, "
-                      "and 1 clear but different\norders on two texts: `b` and "
-                      "`c`.", out)
+        self.assertIn("Of 6 pairs of rows 3 have one clear order with all texts, "
+                      "and 1 clear but different\norders with two: `b` and `c`.", out)
         self.assertNotIn("not paired", out)
-        other = self.csv("other.csv", [dict(self.base, form="s0", row="f32",
-                                            model_hash="zz")])
-        self.assertIn("other.csv: expected rows at s0 of the model",
-                      self.run_script(self.name, "texts", paths[0], other,
-                                      code=2))
+        for other, words in ((dict(form="s1"), "other.csv has no rows at s0"),
+                             (dict(model_hash="zz", text_hash="zz"),
+                              "expected tables of one model or of one text")):
+            path = self.csv("other.csv", [dict(self.base, row="f32", form="s0")
+                                          | other])
+            self.assertIn(words, self.run_script(
+                self.name, "beside", "s0", paths[0], path, code=2))
 
-    def test_texts_and_calibrations(self):
+    def test_beside_models(self):
+        rows = [dict(self.base, row=row, form="rs", bits="2", kl_mean=kl)
+                for row, kl in (("f32", ""), ("a", "1"), ("b", "2"))]
+        paths = [self.csv(model + ".csv", [
+            dict(r, model=model, model_hash=model, bits=bits) for r in rows])
+            for model, bits in (("m1", "2"), ("m2", "3"))]
+        out = self.run_script(self.name, "beside", "rs", *paths)
+        self.assertIn("| scheme | calibrated on | bits | m1 | bits | m2 |", out)
+        self.assertEqual([[r[0], r[2], r[4]] for r in cells(out)],
+                         [["`a`", "2.00", "3.00"], ["`b`", "2.00", "3.00"]])
+
+    def test_beside_and_calibrations(self):
         """A name has a row for each text that it was calibrated on."""
         path = self.table()
-        found = cells(self.run_script(self.name, "texts", path, path))
+        found = cells(self.run_script(self.name, "beside", "s0", path, path))
         self.assertEqual([r[:2] + [r[3][:4]] for r in found
                           if r[0] == "`klt:b2`"],
                          [["`klt:b2`", "wiki", "0.01"],
                           ["`klt:b2`", "books", "0.02"]])
         none = self.csv("n.csv", [dict(self.base, form="s0", row="f32")])
         self.assertIn("no row is in each of", self.run_script(
-            self.name, "texts", path, none, code=2))
+            self.name, "beside", "s0", path, none, code=2))
 
     def test_other_places(self):
         base = dict(self.base, row="f32", form="s0", places="random")
