@@ -46,9 +46,10 @@ def by_condition(rows, *alike):
 
 def measured(r):
     """The title of a panel of kvppl's or kvquant's rows."""
-    return "%s on %s, ctx %s, %s window%s%s" % (
-        *map(r.get, ("model", "text", "ctx", "windows")),
-        "" if r.get("windows") == "1" else "s", places_of(r))
+    return "%s on %s,%sctx %s, %s window%s%s" % (
+        r.get("model"), r.get("text"), "\n" if places_of(r) else " ",
+        r.get("ctx"), r.get("windows"), "" if r.get("windows") == "1" else "s",
+        places_of(r))
 
 
 def axis(ax, name, column, values):
@@ -90,6 +91,7 @@ def bits(rows, column):
     rows = [r for r in rows if known(r, column) and known(r, "bits")]
     groups = by_condition(rows, *ALIKE)
     fig, axes = style.panels(len(groups), 6.2)
+    labelled = []
     for ax, group in zip(axes, groups):
         drawn = [r for r in group if number(r, "bits") < 15]
         if not drawn:
@@ -129,9 +131,11 @@ def bits(rows, column):
         ax.margins(x=0.08, y=0.08)
         ax.set_title("%s, protocol %s" % (measured(group[0]),
                                           group[0].get("protocol")))
-        style.label_points(ax, [
+        labelled.append((ax, [
             (x, y, short[r["spec"]], style.look(name)["color"])
-            for name, own in points.items() for x, y, r in own], lines)
+            for name, own in points.items() for x, y, r in own], lines))
+    for panel in labelled:  # labels freeze the layout of all panels
+        style.label_points(*panel)
     return fig
 
 
