@@ -8,7 +8,7 @@
 
 size_t kv_generate_cache_bytes(const struct kv_shape *shape, size_t n)
 {
-    return kv_shape_kv_all(shape) * (size_t)kv_shape_sides(shape) *
+    return kv_shape_kv_all(shape) * (size_t)kv_shape_sides(shape) * 2 *
                sizeof(float) * n +
            kv_shape_state_bytes(shape);
 }

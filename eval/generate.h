@@ -30,8 +30,9 @@ struct kv_generation {
     void *arg;
 };
 
-/* The maximum number of bytes of a cache of n tokens; caches of up to 2 batch -
- * 1 answers exist at a time. */
+/* The maximum number of bytes of a cache of n tokens: as it is held, and beside
+ * it decoded or in tiles.  Caches of up to 2 batch - 1 answers exist at a
+ * time. */
 size_t kv_generate_cache_bytes(const struct kv_shape *shape, size_t n);
 
 /* Makes n answers.  Their specs must pass kv_policy_check() as

@@ -256,13 +256,13 @@ class Answers(Case):
     def test_memory(self):
         path = prompts("the quick", "a")
         want = timeless(generate(path, "-n", 9)[0])
-        done = run("kvgen", *args(path, "-n", 9, "--memory", "10K"))
+        done = run("kvgen", *args(path, "-n", 9, "--memory", "20K"))
         self.assertEqual(done.returncode, 0)
         self.assertIn("1 answers at a time: caches of 16 tokens", done.stderr)
         self.assertEqual(timeless(answers()), want)
-        self.refused("--batch 8: caches of 16 tokens take up to 0.00819 MB "
+        self.refused("--batch 8: caches of 16 tokens take up to 0.0164 MB "
                      "each, of which --memory has room for 1 ", *args(
-                         path, "-n", 9, "--memory", "10K", "--batch", 8))
+                         path, "-n", 9, "--memory", "20K", "--batch", 8))
 
 
 class Refused(Case):

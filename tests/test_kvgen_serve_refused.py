@@ -240,7 +240,7 @@ class Refused(unittest.TestCase):
 
     def test_memory(self):
         """A cache that fits; one that never does."""
-        with Server("--memory", "100K") as s:
+        with Server("--memory", "200K") as s:
             words = s.text(prompt="a", max_tokens=100)
             most = []
 
@@ -254,7 +254,7 @@ class Refused(unittest.TestCase):
             status, text, _ = s.ask(TEXT, {"model": "t", "prompt": "a",
                                            "max_tokens": 400})
             self.assertEqual(status, 400)
-            self.assertIn("room for 0.102 MB", text)
+            self.assertIn("room for 0.205 MB", text)
 
 
 if __name__ == "__main__":

@@ -128,13 +128,15 @@ static void literally(const struct setup *s, const struct kv_codecs *codecs,
     kv_cache_free(c[1]);
 }
 
-/* keys before RoPE, tiles, attention on codes, a sink and a tail, values upon
- * keys and layers upon layers in place */
+/* keys before RoPE, tiles, attention on codes, a sink and a tail, blocks of
+ * varying bytes, values upon keys and layers upon layers in place */
 static const char *const specs[] = {"f16",
                                     "kivi:b2g16r16s2",
                                     "absmax:b4g16r0s0,no-k_bias",
                                     "hack:b2p16",
                                     "q4_0",
+                                    "kvquant:b2o10s1",
+                                    "cachegen:l2n16r0s0",
                                     "klt:b2s2r7,vk",
                                     "klt:b1s2r7,pair"};
 /* klt's predictions train for minutes under sanitizers; test_conformance has

@@ -1,9 +1,9 @@
 /* Attention over the tokens that a cache holds. */
-#include "kernels/attend.h"
 #include "lib/base/alloc.h"
 #include "lib/k_bias.h"
 #include "lib/scheme.h"
 #include "lib/seq/cache.h"
+#include "lib/seq/decoded.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -44,31 +44,16 @@ static void attend_on_codes(const struct kv_cache *c,
 void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
                      const float *q, float *out)
 {
-    const struct kv_codec *kc = codec_of(c);
-    const size_t row = kc->shape.n_kv_heads * kc->shape.head_dim;
+    struct kv_decoded d = {0};
 
     assert(view.n == kv_cache_tokens(c) && view.n_seqs == 1);
-    if (kv_codec_attends(kc)) {
+    if (kv_codec_attends(codec_of(c))) {
         attend_on_codes(c, view, q, out, NULL);
         return;
     }
 
-    float *k = kv_alloc(view.n, row * sizeof(*k));
-    float *v = kc->shape.latent ? k : kv_alloc(view.n, row * sizeof(*v));
-
-    kv_cache_decode(c, KV_K, k);
-    if (v != k)
-        kv_cache_decode(c, KV_V, v);
-    kv_codec_rotate(kc, k, view.n);
-    kv_attend_c(&(struct kv_attend_job){.view = view,
-                                        .q = q,
-                                        .out = out,
-                                        .q_rows = view.nq,
-                                        .k = {.quantized = k},
-                                        .v = {.quantized = v}});
-    if (v != k)
-        free(v);
-    free(k);
+    kv_decoded_attend(&d, c, view, q, out);
+    kv_decoded_clear(&d);
 }
 
 void kv_cache_count_ops(const struct kv_cache *c, size_t nq, const float *q,

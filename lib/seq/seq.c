@@ -5,6 +5,7 @@
 #include "lib/scheme.h"
 #include "lib/seq/bits.h"
 #include "lib/seq/cache_bytes.h"
+#include "lib/seq/decoded.h"
 #include "lib/seq/policy_cache.h"
 #include "lib/seq/tile_cache.h"
 
@@ -20,7 +21,9 @@ struct layer {
     struct kv_tile_cache *tiles;     /* of the cache, made when they are first
                                       * read */
     bool for_device;                 /* the CPU has no kernels for the tiles */
-    struct kv_policy_cache *policed; /* replaces both */
+    struct kv_decoded decoded;       /* the cache's tokens, where neither tiles
+                                      * nor the codes are attended to */
+    struct kv_policy_cache *policed; /* replaces all of these */
 };
 
 struct kv_seq {
@@ -45,6 +48,7 @@ struct kv_seq *kv_seq_new(const struct kv_seq_plan *p)
 static void clear(struct layer *l)
 {
     kv_tile_cache_free(l->tiles);
+    kv_decoded_clear(&l->decoded);
     kv_policy_cache_free(l->policed);
     if (!l->owned)
         kv_cache_free(l->cache);
@@ -156,7 +160,10 @@ void kv_seq_attend(struct kv_seq *s, size_t layer, size_t nq, const float *q,
     if (!l->tiles && kv_tile_cache_can(l->cache, KV_PATH_EXACT))
         l->tiles = kv_tile_cache_new(l->cache);
     if (!l->tiles || l->for_device) {
-        kv_cache_attend(l->cache, view, q, out);
+        if (kv_codec_attends(kv_cache_reader(l->cache, KV_K).codec))
+            kv_cache_attend(l->cache, view, q, out);
+        else
+            kv_decoded_attend(&l->decoded, l->cache, view, q, out);
         return;
     }
     kv_tile_cache_update(l->tiles);

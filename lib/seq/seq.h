@@ -4,8 +4,8 @@
  * A layer has a cache (cache.h).  With layered codecs it stands on the cache of
  * the layer below.  Where the spec's policy drops tokens, the layer has a
  * kv_policy_cache (policy_cache.h) instead.  Queries attend over tiles of the
- * codes (tile_cache.h) where the CPU has kernels for them, else through the
- * cache.
+ * codes (tile_cache.h) where the CPU has kernels for them, through the cache
+ * where a scheme attends to codes, else over decoded tokens (decoded.h).
  *
  * Tokens enter a layer in their order; the layers of one sequence may be at
  * different tokens.  Different sequences may be used by different threads. */
