@@ -43,7 +43,8 @@ class ScorePages(Scripts):
         self.csv(f"g-{task}.csv", [
             {"spec": s + "r0", "bits": 4, "version": "1", "model": "m",
              "model_hash": "h", "weights": "f32", "gemm": "f32",
-             "device": "cpu", "level": "c", "calib_text": ""} for s in specs])
+             "device": "cpu", "level": "c", "calib_text": "",
+             "prompt_tokens": 41.6} for s in specs])
         self.csv(f"t-{task}.csv", [
             {"task": task, "metric": "acc", "spec": s + "r0", "items": 4,
              "score": sum(x) / 4, "score_se": 1, "difference": -1,
@@ -65,7 +66,8 @@ class ScorePages(Scripts):
         self.scores("page", "t", ".", "out.md")
         with open(self.folder + "/out.md", encoding="utf-8") as f:
             page = f.read()
-        self.assertIn("- A: H; acc by own; a.jsonl\n", page)
+        self.assertIn("- A: H; acc by own; a.jsonl; prompts of 42 "
+                      "tokens on average\n", page)
         self.assertIn("- C is not made: none at hand.\n", page)
         self.assertIn("| A | good | 63.50 | -1.50 | `kivi:b4g32` | 4.00 | 4 "
                       "| 50.00 ± 1.00 | -1.00 ± 2.00 | 0 | 1 | 1 | 0.500 | 3.0"
