@@ -62,14 +62,14 @@ def _numbered(texts):
 
 def cocktail(item, items, description):
     """Mixes the judged documents with other queries' documents, up to
-    `documents` in all."""
+    `documents` in all.  Some answers are numbers in the file."""
     own = [d["human"] for d in item["docs"]]
     other = [d["human"] for x in items if x is not item for d in x["docs"]]
     draw = random.Random(item["id"])
     extra = max(description["documents"] - len(own), 0)
     texts = own + draw.sample(other, min(extra, len(other)))
     draw.shuffle(texts)
-    return dict(item, documents=_numbered(texts), answers=[item["answer"]])
+    return dict(item, documents=_numbered(texts), answers=[str(item["answer"])])
 
 
 def cocktail_rank(item, items, description):

@@ -297,6 +297,13 @@ class Tasks(TaskScripts):
         self.assertEqual([line[k] for k in ("max_tokens", "min_tokens",
                                             "stop")], [128, 1, ["\n"]])
 
+    def test_numbers_as_answers(self):
+        items = self.jsonl("items.jsonl", [{
+            "id": 3, "query": "When?", "answer": 1998, "docs": [
+                {"human": "In 1998."}]}])
+        line, = self.prompts("cocktail", items)
+        self.assertEqual(line["item"], {"answers": ["1998"]})
+
     def test_shots(self):
         items = self.jsonl("items.jsonl", [
             {"question": "{one}?", "answer": "#### 1"}])
