@@ -21,6 +21,13 @@ def read(path):
         die(f"{path}: {e.strerror}")
 
 
+def numbers_of(table):
+    """The paper's; of table6-artifact those of table6, under other settings."""
+    every = read("paper.csv")
+    return [n for n in every if n["table"] == table] or \
+        [n for n in every if n["table"] == table.split("-")[0]]
+
+
 def output(*command):
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
