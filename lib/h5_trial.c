@@ -72,7 +72,7 @@ static void see_file(const void *arg)
 int kv_h5_try(const char *path, uint64_t file_bytes, struct kv_err *e)
 {
     const struct trial t = {path, file_bytes};
-    const size_t ms = 500 + (size_t)(file_bytes >> 30) * 1000;
+    const size_t ms = 2000 + (size_t)(file_bytes >> 20) * 10;
 
     return kv_trial(see_file, &t, ms, (size_t)100 << 20, e)
                ? kv_fail_in(e, "%s: HDF5 cannot go through it", path)

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* Reads the file's metadata, without the values, in a child process
- * (lib/base/trial.h).  Its limits are 500 ms and a second for each GiB of the
+ * (lib/base/trial.h).  Its limits are 2 s and 10 ms for each MiB of the
  * file, and 100 MiB.  Fails when the child does not return.  Does not fail on
  * an error of HDF5, since HDF5 reports it again when the file is read. */
 int kv_h5_try(const char *path, uint64_t file_bytes, struct kv_err *e);
