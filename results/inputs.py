@@ -22,7 +22,7 @@ def read(path):
 
 
 def numbers_of(table):
-    """The paper's; of table6-artifact those of table6, under other settings."""
+    """The rows of a table in paper.csv; table6-artifact has those of table6."""
     every = read("paper.csv")
     return [n for n in every if n["table"] == table] or \
         [n for n in every if n["table"] == table.split("-")[0]]

@@ -11,7 +11,8 @@
 struct kv_decoded {
     float *x[KV_SIDES];        /* [tokens][n_kv_heads][head_dim]; V of a latent
                                 * is NULL */
-    size_t settled[KV_SIDES];  /* first tokens, which no append changes */
+    size_t settled[KV_SIDES];  /* tokens at the beginning (sinks and blocks),
+                                * which no append changes */
     size_t capacity[KV_SIDES]; /* tokens */
 };
 
