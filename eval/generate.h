@@ -30,9 +30,10 @@ struct kv_generation {
     void *arg;
 };
 
-/* The maximum number of bytes of a cache of n tokens: as it is held, and beside
- * it decoded or in tiles.  Caches of up to 2 batch - 1 answers exist at a
- * time. */
+/* The bytes that a cache of n tokens is counted with: twice its values as f32,
+ * once as they are held and once decoded or in tiles (which have room for 64
+ * tokens at least, and for more as they grow).  Caches of up to 2 batch - 1
+ * answers exist at a time. */
 size_t kv_generate_cache_bytes(const struct kv_shape *shape, size_t n);
 
 /* Makes n answers.  Their specs must pass kv_policy_check() as

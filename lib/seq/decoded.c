@@ -5,7 +5,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
-static void want(struct kv_decoded *d, enum kv_side side, size_t n, size_t row)
+static void make_room(struct kv_decoded *d, enum kv_side side, size_t n,
+                      size_t row)
 {
     if (n <= d->capacity[side])
         return;
@@ -14,21 +15,20 @@ static void want(struct kv_decoded *d, enum kv_side side, size_t n, size_t row)
         kv_realloc(d->x[side], d->capacity[side], row * sizeof(*d->x[side]));
 }
 
-/* Decodes the tokens that are new or were not settled yet. */
+/* Decodes the tokens that are not settled. */
 static void update(struct kv_decoded *d, const struct kv_cache *c,
                    enum kv_side side)
 {
     const struct kv_reader r = kv_cache_reader(c, side);
     const size_t row = kv_codec_row(r.codec);
-    const size_t first = r.codec->history ? 0 : d->settled[side];
+    const size_t first = d->settled[side];
     float *x;
 
-    want(d, side, r.n, row);
+    if (!r.n)
+        return;
+    make_room(d, side, r.n, row);
     x = d->x[side] + first * row;
-    if (r.codec->history)
-        kv_cache_decode(c, side, x);
-    else
-        kv_cache_decode_part(c, side, first, r.n, x);
+    kv_cache_decode_part(c, side, first, r.n, x);
     if (side == KV_K && r.codec->pre_rope)
         kv_rope(&r.codec->shape, x, r.n - first, r.codec->shape.n_kv_heads,
                 first);

@@ -1,6 +1,7 @@
 /* The tokens of a cache as attention reads them: decoded, keys rotated.  They
  * stay from one step to the next, so that a block is decoded once and only the
- * fp16 tail anew.  A workspace, not counted in bytes. */
+ * fp16 tail anew.  A workspace: kv_cache_bytes() does not count it, --memory
+ * does. */
 #ifndef KV_DECODED_H
 #define KV_DECODED_H
 

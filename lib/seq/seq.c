@@ -45,10 +45,16 @@ struct kv_seq *kv_seq_new(const struct kv_seq_plan *p)
     return s;
 }
 
-static void clear(struct layer *l)
+static void clear_workspace(struct layer *l)
 {
     kv_tile_cache_free(l->tiles);
+    l->tiles = NULL;
     kv_decoded_clear(&l->decoded);
+}
+
+static void clear(struct layer *l)
+{
+    clear_workspace(l);
     kv_policy_cache_free(l->policed);
     if (!l->owned)
         kv_cache_free(l->cache);
@@ -114,6 +120,7 @@ void kv_seq_close(struct kv_seq *s, size_t layer)
             clear(l);
         return;
     }
+    clear_workspace(l);
     kv_cache_free_unread(l->cache);
     for (size_t i = 0; i + kv_spec_layered(spec, layer + 1)->n_below <= layer;
          i++)
