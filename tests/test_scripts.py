@@ -1,7 +1,9 @@
 """The scripts that make tables, count and check, on small made-up inputs."""
 import json
 import os
+import re
 import shutil
+import subprocess
 import unittest
 
 from run_scripts import ROOT, Scripts, cells
@@ -171,6 +173,39 @@ class Count(Scripts):
                               os.path.join(self.folder, "none"), code=1)
         self.assertEqual(out.splitlines()[-1], "0 passed, 1 failed, 0 skipped")
         self.assertIn("no tests ran", out)
+
+
+class Recipes(Scripts):
+    """Of the recipes only make's goals and groups of rows are looked at."""
+    STUBS = """
+make() { command make -n "$@" > made 2>&1 || { cat made; exit 1; }; }
+tables() { :; }; category() { :; }; plot() { :; }
+cp() { :; }; head() { :; }; mkdir() { :; }
+"""
+
+    TABLES = """#!/bin/sh
+[ $1 != specs ] || grep -q "^$3," rows.csv || echo "no group $3" >> missing
+"""
+
+    def test_schemes(self):
+        results = os.path.join(ROOT, "results")
+        work = os.path.join(self.folder, "schemes")
+        os.mkdir(work)
+        for name in "Makefile", "rows.csv":
+            shutil.copy(os.path.join(results, "schemes", name), work)
+        shutil.copy(os.path.join(results, "slurm.mk"), self.folder)
+        tables = os.path.join(work, "tables")
+        with open(tables, "w") as f:
+            f.write(self.TABLES)
+        os.chmod(tables, 0o755)
+        with open(os.path.join(results, "schemes/README.md")) as f:
+            block = re.findall(r"(?:^    .*\n)+", f.read(), re.M)[1]
+        self.assertGreater(block.count("make "), 20)
+        block = re.sub(r"\S*/(tables|category|plot) ", r"\1 ", block)
+        run = subprocess.run(["bash", "-c", self.STUBS + block], cwd=work,
+                             capture_output=True, text=True)
+        self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "", ""))
+        self.assertFalse(os.path.exists(os.path.join(work, "missing")))
 
 
 class Schemes(Scripts):
